@@ -1,0 +1,102 @@
+"""The one exception family; every member carries the HAL status it stands for.
+
+Errors cross the HAL as `ErrorStatus`. Inside Python they are raised, and mapped to a
+status at the HAL boundary; the awaitable face maps a status back with `error_for`.
+"""
+
+from typing import ClassVar
+
+from asyncnn.hal.types import ErrorStatus, OutputShape
+
+
+class AsyncnnError(Exception):
+    """Base of all errors raised by asyncnn.
+
+    ``status`` is the HAL status, ``hint`` says what to do next where that is known.
+    """
+
+    status: ClassVar[ErrorStatus] = ErrorStatus.GENERAL_FAILURE
+
+    def __init__(self, message: str = "", *, hint: str = "") -> None:
+        self.message = message or self.status.name
+        self.hint = hint
+        super().__init__(f"{self.message} ({hint})" if hint else self.message)
+
+
+class DeviceUnavailableError(AsyncnnError):
+    """The device is offline, busy or closed."""
+
+    status = ErrorStatus.DEVICE_UNAVAILABLE
+
+
+class GeneralFailureError(AsyncnnError):
+    """Computing failed, or the request is valid but not supported."""
+
+    status = ErrorStatus.GENERAL_FAILURE
+
+
+class OutputInsufficientSizeError(AsyncnnError):
+    """An output buffer is too small; ``output_shapes`` says what is needed."""
+
+    status = ErrorStatus.OUTPUT_INSUFFICIENT_SIZE
+
+    def __init__(
+        self, message: str = "", output_shapes: tuple[OutputShape, ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.output_shapes = output_shapes
+
+
+class InvalidArgumentError(AsyncnnError):
+    """A model, request or argument breaks a rule of the HAL."""
+
+    status = ErrorStatus.INVALID_ARGUMENT
+
+
+class MissedDeadlineTransientError(AsyncnnError):
+    """The deadline passed; the same work may succeed shortly."""
+
+    status = ErrorStatus.MISSED_DEADLINE_TRANSIENT
+
+
+class MissedDeadlinePersistentError(AsyncnnError):
+    """The deadline passed; the same work is likely to miss it again."""
+
+    status = ErrorStatus.MISSED_DEADLINE_PERSISTENT
+
+
+class ResourceExhaustedTransientError(AsyncnnError):
+    """A queue or quota is full for now, or the work was cancelled."""
+
+    status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+
+
+class ResourceExhaustedPersistentError(AsyncnnError):
+    """The work needs more than the device will ever give."""
+
+    status = ErrorStatus.RESOURCE_EXHAUSTED_PERSISTENT
+
+
+_BY_STATUS: dict[ErrorStatus, type[AsyncnnError]] = {
+    cls.status: cls
+    for cls in (
+        DeviceUnavailableError,
+        GeneralFailureError,
+        OutputInsufficientSizeError,
+        InvalidArgumentError,
+        MissedDeadlineTransientError,
+        MissedDeadlinePersistentError,
+        ResourceExhaustedTransientError,
+        ResourceExhaustedPersistentError,
+    )
+}
+
+
+def error_for(status: ErrorStatus, message: str = "") -> AsyncnnError:
+    """Return the exception that stands for ``status``.
+
+    :raises ValueError: if ``status`` is NONE, which is no error.
+    """
+    if status is ErrorStatus.NONE:
+        raise ValueError("ErrorStatus.NONE is not an error")
+    return _BY_STATUS[status](message)

@@ -1,0 +1,106 @@
+"""Facts about operand types: dtypes, sizes, and how dimensions combine.
+
+Source: HAL 1.3/types.hal (OperandType) and the rules of its validation utilities.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.types import BASE_MAX, Dimensions, Operand, OperandType
+
+DTYPES: dict[int, np.dtype[Any]] = {
+    OperandType.FLOAT32: np.dtype(np.float32),
+    OperandType.INT32: np.dtype(np.int32),
+    OperandType.UINT32: np.dtype(np.uint32),
+    OperandType.TENSOR_FLOAT32: np.dtype(np.float32),
+    OperandType.TENSOR_INT32: np.dtype(np.int32),
+    OperandType.TENSOR_QUANT8_ASYMM: np.dtype(np.uint8),
+    OperandType.BOOL: np.dtype(np.bool_),
+    OperandType.TENSOR_QUANT16_SYMM: np.dtype(np.int16),
+    OperandType.TENSOR_FLOAT16: np.dtype(np.float16),
+    OperandType.TENSOR_BOOL8: np.dtype(np.bool_),
+    OperandType.FLOAT16: np.dtype(np.float16),
+    OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL: np.dtype(np.int8),
+    OperandType.TENSOR_QUANT16_ASYMM: np.dtype(np.uint16),
+    OperandType.TENSOR_QUANT8_SYMM: np.dtype(np.int8),
+    OperandType.TENSOR_QUANT8_ASYMM_SIGNED: np.dtype(np.int8),
+    OperandType.OEM: np.dtype(np.uint8),
+    OperandType.TENSOR_OEM_BYTE: np.dtype(np.uint8),
+}
+"""NumPy dtype of one stored element; SUBGRAPH and extension types have none."""
+
+SCALAR_TYPES = frozenset(
+    {
+        OperandType.FLOAT32,
+        OperandType.INT32,
+        OperandType.UINT32,
+        OperandType.BOOL,
+        OperandType.FLOAT16,
+        OperandType.OEM,
+    }
+)
+"""Types whose operands have rank 0 (SUBGRAPH is neither scalar nor tensor)."""
+
+QUANT8_TYPES = frozenset(
+    {OperandType.TENSOR_QUANT8_ASYMM, OperandType.TENSOR_QUANT8_ASYMM_SIGNED}
+)
+
+
+def is_extension_type(type_: int) -> bool:
+    """Tell whether an operand or operation type belongs to an extension."""
+    return type_ > BASE_MAX
+
+
+def is_tensor(type_: int) -> bool:
+    """Tell whether ``type_`` is a tensor type of the HAL itself."""
+    return type_ in DTYPES and type_ not in SCALAR_TYPES
+
+
+def element_size_bytes(type_: int) -> int:
+    """Return the bytes of one element; 0 for SUBGRAPH, OEM and extension types."""
+    if type_ == OperandType.OEM or type_ not in DTYPES:
+        return 0
+    return DTYPES[type_].itemsize
+
+
+def has_unknown_dimensions(operand: Operand) -> bool:
+    """Tell whether a tensor operand leaves its rank or an axis open."""
+    return not operand.dimensions or 0 in operand.dimensions
+
+
+def size_of_data_bytes(type_: int, dimensions: Dimensions) -> int:
+    """Return the bytes of a value of this type, 0 if any axis or the rank is unknown.
+
+    :raises InvalidArgumentError: if the size does not fit in 32 bits.
+    """
+    size = element_size_bytes(type_)
+    if type_ not in SCALAR_TYPES:
+        size *= math.prod(dimensions) if dimensions else 0
+    if size > 0xFFFFFFFF:
+        raise InvalidArgumentError(
+            f"dimensions {list(dimensions)} overflow the 32-bit size of data"
+        )
+    return size
+
+
+def combine_dimensions(first: Dimensions, second: Dimensions) -> Dimensions:
+    """Merge what two descriptions say of one tensor; unknown gives way to known.
+
+    :raises InvalidArgumentError: if ranks or known axes differ.
+    """
+    if not first or not second:
+        return first or second
+    if len(first) != len(second):
+        raise InvalidArgumentError(
+            f"rank {len(first)} of {list(first)} differs from "
+            f"rank {len(second)} of {list(second)}"
+        )
+    for axis, (a, b) in enumerate(zip(first, second, strict=True)):
+        if a and b and a != b:
+            raise InvalidArgumentError(
+                f"axis {axis} is {a} in {list(first)} but {b} in {list(second)}"
+            )
+    return tuple(a or b for a, b in zip(first, second, strict=True))

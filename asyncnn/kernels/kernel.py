@@ -1,0 +1,78 @@
+"""What a kernel is: prepared once, instantiated per workspace, run per execution.
+
+``prepare(operation)`` does everything that happens once: it reads constants, packs
+weights and proves bounds. The `PreparedKernel` it returns is shared by all executions
+of the model. Called with a `Scratch`, it allocates buffers and returns the `Run` that
+one workspace calls, never concurrently with itself.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from asyncnn.hal.operations.bound import Array, BoundOperation, Shape
+
+Inputs: TypeAlias = Sequence[Any]
+"""Arrays in the order of the operation's inputs; an omitted input is None.
+
+They may be read-only and of any alignment; a kernel never writes to them. Typed as
+``Any`` so that a kernel indexes what it knows to be there without a check each call.
+"""
+
+Outputs: TypeAlias = Sequence[Array]
+"""Arrays to fill, in the order of the operation's outputs; never overlap an input."""
+
+Run: TypeAlias = Callable[[Inputs, Outputs], None]
+
+
+class Scratch(Protocol):
+    """Allocates the buffers of one kernel in one workspace."""
+
+    def transient(self, shape: Shape, dtype: DTypeLike) -> Array:
+        """Return memory whose contents last for one run; other kernels share it."""
+        ...
+
+    def persistent(self, shape: Shape, dtype: DTypeLike, fill: float = 0) -> Array:
+        """Return memory of this kernel alone, filled once with ``fill``."""
+        ...
+
+
+PreparedKernel: TypeAlias = Callable[[Scratch], Run]
+
+Prepare: TypeAlias = Callable[[BoundOperation], PreparedKernel]
+"""One operation's preparation; all shapes of inputs and outputs are known in it.
+
+:raises ValueNeededError: if the value of a non-constant input is needed; the engine
+    then prepares the kernel at each execution.
+:raises OperationFailedError: if an operand has an illegal value.
+"""
+
+
+def stateless(run: Run) -> PreparedKernel:
+    """Return the `PreparedKernel` of a run that needs no scratch memory."""
+    return lambda scratch: run
+
+
+class DataDependentKernel(Protocol):
+    """A kernel of an operation whose output shapes depend on the data.
+
+    Its shape rule gives None for such outputs; ``compute`` returns new arrays for all.
+    """
+
+    def compute(self, inputs: Inputs) -> Sequence[Array]:
+        """Return the outputs, in order, each with its dtype and final shape."""
+        ...
+
+
+class HeapScratch:
+    """`Scratch` that allocates everything anew; for tests and one-off executions."""
+
+    def transient(self, shape: Shape, dtype: DTypeLike) -> Array:
+        """Return uninitialised memory."""
+        return np.empty(shape, dtype)
+
+    def persistent(self, shape: Shape, dtype: DTypeLike, fill: float = 0) -> Array:
+        """Return memory filled with ``fill``."""
+        return np.full(shape, fill, dtype)

@@ -1,0 +1,1 @@
+"""Floor 2: memory pools and how they are mapped. Knows nothing of models."""
