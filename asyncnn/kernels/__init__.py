@@ -4,6 +4,11 @@ Pure NumPy: no asyncio, no files, no global state. `prepare` finds the kernel of
 operation; `asyncnn.kernels.kernel` says what a kernel is. Imports only `asyncnn.hal`.
 """
 
-from asyncnn.kernels.registry import prepare, supported_operations
+from asyncnn.kernels.registry import (
+    compute,
+    is_data_dependent,
+    prepare,
+    supported_operations,
+)
 
-__all__ = ("prepare", "supported_operations")
+__all__ = ("compute", "is_data_dependent", "prepare", "supported_operations")

@@ -55,15 +55,12 @@ def stateless(run: Run) -> PreparedKernel:
     return lambda scratch: run
 
 
-class DataDependentKernel(Protocol):
-    """A kernel of an operation whose output shapes depend on the data.
+Compute: TypeAlias = Callable[[BoundOperation], Sequence[Array]]
+"""Kernel of an operation whose output shapes depend on the data.
 
-    Its shape rule gives None for such outputs; ``compute`` returns new arrays for all.
-    """
-
-    def compute(self, inputs: Inputs) -> Sequence[Array]:
-        """Return the outputs, in order, each with its dtype and final shape."""
-        ...
+Every input has a value in the operation; the result is a new array for each output,
+in order, with its dtype and final shape. Its shape rule gives None for such outputs.
+"""
 
 
 class HeapScratch:

@@ -1,19 +1,26 @@
 """Finds the kernel of an operation type. Each family contributes one table."""
 
-from asyncnn.errors import GeneralFailureError
-from asyncnn.hal.operations.bound import BoundOperation
-from asyncnn.hal.types import OperationType
-from asyncnn.kernels.kernel import Prepare, PreparedKernel
+from collections.abc import Sequence
+from types import ModuleType
 
-_FAMILIES: tuple[dict[OperationType, Prepare], ...] = ()
-_PREPARE: dict[OperationType, Prepare] = {
-    type_: prepare for family in _FAMILIES for type_, prepare in family.items()
-}
+from asyncnn.errors import GeneralFailureError
+from asyncnn.hal.operations.bound import Array, BoundOperation
+from asyncnn.hal.types import OperationType
+from asyncnn.kernels.kernel import Compute, Prepare, PreparedKernel
+
+_FAMILIES: tuple[ModuleType, ...] = ()
+"""Each has ``KERNELS``; those with data-dependent operations ``DATA_DEPENDENT`` too."""
+
+_PREPARE: dict[OperationType, Prepare] = {}
+_COMPUTE: dict[OperationType, Compute] = {}
+for _family in _FAMILIES:
+    _PREPARE.update(_family.KERNELS)
+    _COMPUTE.update(getattr(_family, "DATA_DEPENDENT", {}))
 
 
 def supported_operations() -> frozenset[OperationType]:
     """Return the operation types that have a kernel."""
-    return frozenset(_PREPARE)
+    return frozenset(_PREPARE.keys() | _COMPUTE.keys())
 
 
 def prepare(operation: BoundOperation) -> PreparedKernel:
@@ -28,3 +35,16 @@ def prepare(operation: BoundOperation) -> PreparedKernel:
     except KeyError:
         raise GeneralFailureError(f"no kernel for {operation.type.name}") from None
     return prepare_one(operation)
+
+
+def is_data_dependent(type_: OperationType) -> bool:
+    """Tell whether output shapes of ``type_`` depend on data: use `compute` for it."""
+    return type_ in _COMPUTE
+
+
+def compute(operation: BoundOperation) -> Sequence[Array]:
+    """Compute the outputs of a data-dependent operation, all values known.
+
+    :raises GeneralFailureError: if an operand has an illegal value.
+    """
+    return _COMPUTE[operation.type](operation)
