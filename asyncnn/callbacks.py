@@ -1,0 +1,261 @@
+"""Callback objects: who is told of an asynchronous call's end, and exactly once.
+
+A client subclasses `IPreparedModelCallback` or `IExecutionCallback`, or takes one of
+the adapters (`PreparedModelFuture`, `ExecutionFuture`), which it awaits. A driver
+wraps what it was given in a `OneShot`, so that a second notification is an error that
+tests see, and a client's exception never reaches the driver.
+
+A callback object can die before it was notified: its awaiting task was cancelled, or
+its process is gone. A driver that wants to know links to its death, as
+``IBase::linkToDeath`` does in HIDL, and stops the work that nobody waits for.
+"""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Generic, ParamSpec
+
+import msgspec
+
+from asyncnn.errors import AsyncnnError, OutputInsufficientSizeError, error_for
+from asyncnn.hal.types import ErrorStatus, Memory, OutputShape, Timing
+
+if TYPE_CHECKING:
+    from asyncnn.hal.interfaces import IPreparedModel
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+
+
+class AlreadyNotifiedError(RuntimeError):
+    """A callback was notified a second time: a bug in the driver."""
+
+
+class CallbackObject:
+    """An object of the client that may die while a driver still refers to it.
+
+    ``reason`` explains a failure in words, where the driver can say more than the
+    status; it is set before the notification.
+    """
+
+    __slots__ = ("_is_dead", "_recipients", "reason")
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self._is_dead = False
+        self._recipients: list[Callable[[], None]] = []
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether nobody waits for a notification any more."""
+        return self._is_dead
+
+    def link_to_death(self, recipient: Callable[[], None]) -> None:
+        """Call ``recipient`` once when this object dies; at once if it is dead."""
+        if self._is_dead:
+            recipient()
+        else:
+            self._recipients.append(recipient)
+
+    def unlink_to_death(self) -> None:
+        """Forget all recipients: what they watched over has ended."""
+        self._recipients.clear()
+
+    def die(self) -> None:
+        """Tell every linked recipient that nobody waits for a notification."""
+        if self._is_dead:
+            return
+        self._is_dead = True
+        recipients, self._recipients = self._recipients, []
+        for recipient in recipients:
+            recipient()
+
+
+class IPreparedModelCallback(CallbackObject, ABC):
+    """Receives the result of preparing a model (1.3/IPreparedModelCallback.hal)."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def notify_1_3(
+        self, status: ErrorStatus, prepared_model: "IPreparedModel | None"
+    ) -> None:
+        """Receive a prepared model if and only if ``status`` is NONE."""
+
+
+class IExecutionCallback(CallbackObject, ABC):
+    """Receives the result of an execution (1.3/IExecutionCallback.hal)."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def notify_1_3(
+        self,
+        status: ErrorStatus,
+        output_shapes: tuple[OutputShape, ...],
+        timing: Timing,
+    ) -> None:
+        """Receive the outcome; shapes are empty unless NONE or insufficient size."""
+
+
+class IFencedExecutionCallback(ABC):
+    """Tells how a fenced execution ended (1.3/IFencedExecutionCallback.hal)."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def get_execution_info(self) -> tuple[ErrorStatus, Timing, Timing]:
+        """Return status and timings since launch and since the last fence.
+
+        Before completion: GENERAL_FAILURE and timings that are unavailable.
+        """
+
+
+class IBurstCallback(ABC):
+    """Resolves memory slots of a burst (1.2/IBurstCallback.hal)."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def get_memories(
+        self, slots: Sequence[int]
+    ) -> tuple[ErrorStatus, tuple[Memory, ...]]:
+        """Return one memory for each slot, or an error and no memory at all."""
+
+
+class OneShot(Generic[P]):
+    """Notifies a callback exactly once, and shields the driver from its exceptions."""
+
+    __slots__ = ("_notify",)
+
+    def __init__(self, notify: Callable[P, None]) -> None:
+        self._notify: Callable[P, None] | None = notify
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the notification was given."""
+        return self._notify is None
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Notify; a failing callback is logged, as a one-way call cannot fail.
+
+        :raises AlreadyNotifiedError: if it was notified before.
+        """
+        notify, self._notify = self._notify, None
+        if notify is None:
+            raise AlreadyNotifiedError("the callback was notified before")
+        try:
+            notify(*args, **kwargs)
+        except Exception:
+            logger.exception("callback failed while it was notified")
+
+
+class ExecutionResult(msgspec.Struct, frozen=True):
+    """What `IExecutionCallback.notify_1_3` was given."""
+
+    status: ErrorStatus
+    output_shapes: tuple[OutputShape, ...]
+    timing: Timing
+    reason: str = ""
+
+    def raise_for_status(self) -> None:
+        """Do nothing if the execution succeeded.
+
+        :raises AsyncnnError: the member of the family that stands for ``status``.
+        """
+        if self.status is ErrorStatus.NONE:
+            return
+        if self.status is ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
+            raise OutputInsufficientSizeError(
+                self.reason or "an output buffer is too small", self.output_shapes
+            )
+        message = self.reason or f"execution failed: {self.status.name}"
+        raise error_for(self.status, message)
+
+
+class PreparedModelFuture(IPreparedModelCallback):
+    """An `IPreparedModelCallback` to await; cancelling the awaiting task kills it.
+
+    Awaiting returns the prepared model, or raises the `AsyncnnError` of the status.
+    """
+
+    __slots__ = ("_future",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[IPreparedModel | AsyncnnError]
+        self._future = loop.create_future()
+
+    def notify_1_3(
+        self, status: ErrorStatus, prepared_model: "IPreparedModel | None"
+    ) -> None:
+        """Resolve the future.
+
+        :raises AlreadyNotifiedError: if it was notified before.
+        """
+        if self._future.cancelled():
+            return
+        if self._future.done():
+            raise AlreadyNotifiedError("the prepared model was delivered before")
+        if prepared_model is not None and status is ErrorStatus.NONE:
+            self._future.set_result(prepared_model)
+        else:
+            self._future.set_result(_preparation_error(status, self.reason))
+
+    def __await__(self) -> "Generator[None, None, IPreparedModel]":
+        try:
+            outcome = yield from self._future.__await__()
+        except asyncio.CancelledError:
+            self.die()
+            raise
+        if isinstance(outcome, AsyncnnError):
+            raise outcome
+        return outcome
+
+
+class ExecutionFuture(IExecutionCallback):
+    """An `IExecutionCallback` to await; cancelling the awaiting task kills it.
+
+    Awaiting returns the `ExecutionResult`, whatever its status.
+    """
+
+    __slots__ = ("_future",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[ExecutionResult] = loop.create_future()
+
+    def notify_1_3(
+        self,
+        status: ErrorStatus,
+        output_shapes: tuple[OutputShape, ...],
+        timing: Timing,
+    ) -> None:
+        """Resolve the future.
+
+        :raises AlreadyNotifiedError: if it was notified before.
+        """
+        if self._future.cancelled():
+            return
+        if self._future.done():
+            raise AlreadyNotifiedError("the execution was completed before")
+        self._future.set_result(
+            ExecutionResult(status, output_shapes, timing, self.reason)
+        )
+
+    def __await__(self) -> "Generator[None, None, ExecutionResult]":
+        try:
+            return (yield from self._future.__await__())
+        except asyncio.CancelledError:
+            self.die()
+            raise
+
+
+def _preparation_error(status: ErrorStatus, reason: str) -> AsyncnnError:
+    if status is ErrorStatus.NONE:
+        return error_for(ErrorStatus.GENERAL_FAILURE, "no prepared model was delivered")
+    return error_for(status, reason or f"preparation failed: {status.name}")

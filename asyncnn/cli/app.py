@@ -1,0 +1,54 @@
+"""The ``asyncnn`` command and the border where errors become one line."""
+
+import sys
+
+import typer
+
+from asyncnn._version import __version__
+from asyncnn.cli.bench import bench_app
+from asyncnn.cli.demo import demo
+from asyncnn.cli.devices import devices
+from asyncnn.cli.run import run
+from asyncnn.errors import AsyncnnError
+
+EXIT_BAD_INPUT = 2
+
+app = typer.Typer(
+    name="asyncnn",
+    help="An asyncio-native driver for the Android Neural Networks HAL.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command()(demo)
+app.command()(run)
+app.command()(devices)
+app.add_typer(bench_app, name="bench")
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", callback=_show_version, is_eager=True, help="Show version."
+    ),
+) -> None:
+    """Apply options that hold for every command."""
+
+
+def main() -> None:
+    """Run the command line; errors of the family become one line and status 2."""
+    try:
+        app()
+    except (AsyncnnError, OSError) as error:
+        print(f"asyncnn: {_one_line(error)}", file=sys.stderr)  # noqa: T201
+        sys.exit(EXIT_BAD_INPUT)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

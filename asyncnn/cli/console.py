@@ -1,0 +1,35 @@
+"""How commands print: progress and pictures on a terminal, plain lines in a pipe."""
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import track
+
+T = TypeVar("T")
+
+
+def console() -> Console:
+    """Return the console of standard output."""
+    return Console()
+
+
+def progress(items: Iterable[T], description: str, total: int) -> Iterable[T]:
+    """Iterate with a progress bar on standard error, if that is a terminal."""
+    stderr = Console(stderr=True)
+    return track(
+        items,
+        description,
+        total=total,
+        console=stderr,
+        transient=True,
+        disable=not stderr.is_terminal,
+    )
+
+
+def print_json(record: Any) -> None:
+    """Print a struct as one JSON document."""
+    document = msgspec.json.format(msgspec.json.encode(record), indent=2)
+    typer.echo(document.decode())

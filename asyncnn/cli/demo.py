@@ -1,0 +1,24 @@
+"""``asyncnn demo``: the main job end to end, on the bundled models and data."""
+
+from typing import Annotated
+
+import anyio
+import typer
+
+from asyncnn.cli.console import console, print_json
+from asyncnn.demo.run import run_demo
+
+
+def demo(
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Classify handwritten digits with a float and a quantised model.
+
+    Prints accuracy, a confusion picture and latency for every path; fails if the
+    accuracy is below its floor.
+    """
+    result = anyio.run(run_demo, console(), json)
+    if json:
+        print_json(result)
+    if not result.passed:
+        raise typer.Exit(1)

@@ -1,0 +1,119 @@
+"""``asyncnn run``: a model file on every sample of an input file."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+import typer
+
+from asyncnn.cli.checking import HAL_RTOL, Tolerance
+from asyncnn.cli.console import print_json
+from asyncnn.cli.running import PathReport, RunOptions, run_model
+from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.types import Priority
+
+_PATHS = ("async", "sync")
+
+
+class PriorityName(StrEnum):
+    """Names of `Priority` on the command line."""
+
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+
+
+def run(
+    model: Annotated[Path, typer.Argument(help="A .tflite or .asyncnn file.")],
+    input_file: Annotated[
+        Path | None,
+        typer.Option("--input", help="An .npz file with input_K or input_K.NAME."),
+    ] = None,
+    output_file: Annotated[
+        Path | None, typer.Option("--output", help="Write output_K to this .npz file.")
+    ] = None,
+    check: Annotated[
+        Path | None, typer.Option(help="Compare with output_K of this .npz file.")
+    ] = None,
+    check_key: Annotated[
+        str, typer.Option(help="Compare with KEY_K instead of output_K.")
+    ] = "output",
+    device: Annotated[str, typer.Option(help="Device to run on.")] = "reference",
+    path: Annotated[
+        str, typer.Option(help="HAL calls to use, separated by commas.")
+    ] = "async",
+    priority: Annotated[PriorityName, typer.Option()] = PriorityName.MEDIUM,
+    deadline_ms: Annotated[
+        float | None, typer.Option(help="Deadline of each execution.")
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Runs of every sample.")] = 1,
+    lsb: Annotated[
+        int, typer.Option(min=0, help="Steps that quantised outputs may be off.")
+    ] = 1,
+    rtol: Annotated[
+        float, typer.Option(help="Relative tolerance of float outputs.")
+    ] = HAL_RTOL,
+    atol: Annotated[
+        float | None,
+        typer.Option(help="Absolute tolerance, times the largest output beyond 1."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Run a model file on every sample of an input file, on each path.
+
+    Exits with 1 if --check finds an output out of tolerance, with 2 on bad input.
+    State starts from zero for every sample. Without --input, one random sample is run.
+    """
+    options = RunOptions(
+        model=model,
+        input_file=input_file,
+        output_file=output_file,
+        check_file=check,
+        check_key=check_key,
+        device=device,
+        paths=_paths(path),
+        priority=Priority[priority.name],
+        timeout=None if deadline_ms is None else deadline_ms / 1000,
+        repeat=repeat,
+        tolerance=(
+            Tolerance(lsb, rtol)
+            if atol is None
+            else Tolerance(lsb, rtol, atol, scales_atol=True)
+        ),
+    )
+    report = anyio.run(run_model, options)
+    if json:
+        print_json(report)
+    else:
+        for path_report in report.paths:
+            _print_path(path_report)
+        if report.first_difference:
+            typer.echo(report.first_difference)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+def _paths(names: str) -> tuple[str, ...]:
+    paths = tuple(name.strip() for name in names.split(",") if name.strip())
+    unknown = [name for name in paths if name not in _PATHS]
+    if unknown or not paths:
+        raise InvalidArgumentError(
+            f"there is no path {', '.join(unknown) or repr(names)}",
+            hint=f"known: {', '.join(_PATHS)}",
+        )
+    return paths
+
+
+def _print_path(report: PathReport) -> None:
+    typer.echo(
+        f"{report.path}: {report.samples} samples, "
+        f"p50 {report.latency_us_p50:.0f} us, p99 {report.latency_us_p99:.0f} us"
+        + ("" if report.passed is None else _verdict(report))
+    )
+    for line in report.mismatches:
+        typer.echo(f"  {line}")
+
+
+def _verdict(report: PathReport) -> str:
+    return ", all within tolerance" if report.passed else ", OUT OF TOLERANCE"

@@ -1,0 +1,162 @@
+"""The work behind ``asyncnn run``."""
+
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from asyncnn.cli.checking import Comparison, Tolerance, compare
+from asyncnn.cli.console import progress
+from asyncnn.cli.differing import first_difference
+from asyncnn.cli.samples import (
+    Sample,
+    load_arrays,
+    random_sample,
+    samples,
+    save_samples,
+)
+from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.types import Priority
+from asyncnn.runtime.device import open_device
+from asyncnn.runtime.loading import load
+from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.prepared import Path as HalPath
+from asyncnn.runtime.prepared import PreparedModel
+
+
+class RunOptions(msgspec.Struct, frozen=True):
+    """What ``asyncnn run`` was asked to do."""
+
+    model: Path
+    input_file: Path | None
+    output_file: Path | None
+    check_file: Path | None
+    check_key: str
+    device: str
+    paths: tuple[HalPath, ...]
+    priority: Priority
+    timeout: float | None
+    repeat: int
+    tolerance: Tolerance
+
+
+class PathReport(msgspec.Struct, frozen=True):
+    """One path's results; ``passed`` is None if nothing was checked."""
+
+    path: str
+    samples: int
+    latency_us_p50: float
+    latency_us_p99: float
+    passed: bool | None
+    mismatches: tuple[str, ...]
+
+
+class RunReport(msgspec.Struct, frozen=True):
+    """The JSON document of ``asyncnn run --json``."""
+
+    model: str
+    device: str
+    passed: bool
+    paths: tuple[PathReport, ...]
+    first_difference: str = ""
+
+
+class _Job(msgspec.Struct, frozen=True):
+    model: NamedModel
+    inputs: list[Sample]
+    expected: list[Sample] | None
+    arrays: dict[str, np.ndarray]
+
+
+async def run_model(options: RunOptions) -> RunReport:
+    """Load, prepare and run; write and check outputs as asked.
+
+    :raises AsyncnnError: if a file is bad or the driver refuses the model.
+    """
+    job = _collect(options)
+    reports: list[PathReport] = []
+    difference = ""
+    async with open_device(options.device) as device:
+        prepared = await device.prepare(job.model, priority=options.priority)
+        for path in options.paths:
+            outputs, latencies = await _run_path(prepared, job, path, options)
+            reports.append(_report(path, job, outputs, latencies, options))
+        if options.output_file is not None:
+            save_samples(options.output_file, outputs, job.model.outputs)
+        if any(report.passed is False for report in reports):
+            difference = await first_difference(
+                device, job.model, job.inputs, job.arrays, options.tolerance
+            )
+    return RunReport(
+        model=str(options.model),
+        device=options.device,
+        passed=all(report.passed is not False for report in reports),
+        paths=tuple(reports),
+        first_difference=difference,
+    )
+
+
+def _collect(options: RunOptions) -> _Job:
+    model = load(options.model)
+    if options.input_file is None:
+        inputs = [random_sample(model.inputs)]
+    else:
+        inputs = samples(load_arrays(options.input_file), "input", model.inputs)
+    if options.check_file is None:
+        return _Job(model, inputs, None, {})
+    arrays = load_arrays(options.check_file)
+    expected = samples(arrays, options.check_key, model.outputs)
+    if len(expected) != len(inputs):
+        raise InvalidArgumentError(
+            f"{len(inputs)} input samples, but {len(expected)} expected outputs"
+        )
+    return _Job(model, inputs, expected, arrays)
+
+
+async def _run_path(
+    prepared: PreparedModel, job: _Job, path: HalPath, options: RunOptions
+) -> tuple[list[Sample], list[float]]:
+    outputs: list[Sample] = []
+    latencies: list[float] = []
+    for sample in progress(job.inputs, path, len(job.inputs)):
+        for _ in range(options.repeat):
+            started = time.perf_counter()
+            result = await prepared.run(sample, path=path, timeout=options.timeout)
+            latencies.append((time.perf_counter() - started) * 1e6)
+        outputs.append(result)
+    return outputs, latencies
+
+
+def _report(
+    path: HalPath,
+    job: _Job,
+    outputs: list[Sample],
+    latencies: list[float],
+    options: RunOptions,
+) -> PathReport:
+    failures = _failures(job, outputs, options.tolerance)
+    p50, p99 = np.percentile(latencies, (50, 99))
+    return PathReport(
+        path=path,
+        samples=len(outputs),
+        latency_us_p50=float(p50),
+        latency_us_p99=float(p99),
+        passed=None if job.expected is None else not failures,
+        mismatches=tuple(str(failure) for failure in failures),
+    )
+
+
+def _failures(
+    job: _Job, outputs: list[Sample], tolerance: Tolerance
+) -> list[Comparison]:
+    if job.expected is None:
+        return []
+    comparisons = [
+        compare(f"sample {number}, {name}", output[name], expected, tolerance)
+        for number, (output, wanted) in enumerate(
+            zip(outputs, job.expected, strict=True)
+        )
+        for name, expected in wanted.items()
+    ]
+    return [comparison for comparison in comparisons if not comparison.passed]

@@ -1,0 +1,88 @@
+"""Samples in ``.npz`` files: ``input_K`` and ``input_K.NAME`` are sample K."""
+
+import re
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.operations.bound import Array
+from asyncnn.runtime.model import TensorInfo
+
+Sample = dict[str, Array]
+"""Arrays by input or output name."""
+
+
+def load_arrays(path: Path) -> dict[str, Array]:
+    """Read every array of an ``.npz`` file.
+
+    :raises InvalidArgumentError: if it is not such a file, or holds Python objects.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (ValueError, zipfile.BadZipFile, EOFError, KeyError, AttributeError):
+        raise InvalidArgumentError(f"{path} is not a readable .npz file") from None
+
+
+def samples(
+    arrays: dict[str, Array], key: str, infos: Sequence[TensorInfo]
+) -> list[Sample]:
+    """Return the samples ``key_0``, ``key_1`` ... in order, each with all ``infos``.
+
+    :raises InvalidArgumentError: if there is none, a number is missing, or a sample
+        lacks a tensor.
+    """
+    pattern = re.compile(rf"{re.escape(key)}_(\d+)(?:\.(.+))?$")
+    found: dict[int, Sample] = {}
+    for name, array in arrays.items():
+        match = pattern.match(name)
+        if match:
+            number, tensor = int(match[1]), match[2] or infos[0].name
+            found.setdefault(number, {})[tensor] = array
+    if not found:
+        raise InvalidArgumentError(
+            f"no array is called {key}_0",
+            hint=f"found: {', '.join(sorted(arrays)[:8])}",
+        )
+    if sorted(found) != list(range(len(found))):
+        raise InvalidArgumentError(f"samples of {key} are not numbered 0, 1, 2, ...")
+    names = {info.name for info in infos}
+    for number, sample in found.items():
+        if sample.keys() != names:
+            raise InvalidArgumentError(
+                f"sample {key}_{number} has {sorted(sample)}, the model {sorted(names)}"
+            )
+    return [found[number] for number in range(len(found))]
+
+
+def save_samples(
+    path: Path, results: Sequence[Sample], infos: Sequence[TensorInfo]
+) -> None:
+    """Write outputs as ``output_K``, or ``output_K.NAME`` if there are several."""
+    is_only = len(infos) == 1
+    arrays = {
+        f"output_{number}" if is_only else f"output_{number}.{name}": array
+        for number, sample in enumerate(results)
+        for name, array in sample.items()
+    }
+    with path.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
+
+
+def random_sample(infos: Sequence[TensorInfo]) -> Sample:
+    """Return reproducible inputs: uniform over the type's range, floats in [0, 1)."""
+    rng = np.random.default_rng(0)
+    return {info.name: _random(info, rng) for info in infos}
+
+
+def _random(info: TensorInfo, rng: np.random.Generator) -> Array:
+    shape = tuple(axis or 1 for axis in info.dimensions)
+    if info.dtype.kind in "iu":
+        limits = np.iinfo(info.dtype)
+        return rng.integers(limits.min, limits.max, shape, info.dtype, endpoint=True)
+    if info.dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(np.bool_)
+    return rng.uniform(0, 1, shape).astype(info.dtype)

@@ -1,0 +1,197 @@
+"""The two kinds of work a device schedules: preparing and executing."""
+
+import logging
+import time
+from collections.abc import Callable
+
+from asyncnn.callbacks import OneShot
+from asyncnn.engine import Execution, Program
+from asyncnn.engine.arguments import (
+    input_arrays,
+    input_shapes,
+    output_bindings,
+    store_outputs,
+)
+from asyncnn.engine.plan import Plan
+from asyncnn.errors import (
+    AsyncnnError,
+    OutputInsufficientSizeError,
+    error_for,
+)
+from asyncnn.hal.types import (
+    NO_TIMING,
+    ErrorStatus,
+    MeasureTiming,
+    Model,
+    OutputShape,
+    Priority,
+    Request,
+    Timing,
+)
+from asyncnn.qos import Work
+
+logger = logging.getLogger(__name__)
+
+ReportPrepared = Callable[[Program | AsyncnnError], None]
+ReportExecuted = Callable[
+    [AsyncnnError | None, tuple[OutputShape, ...], Timing, int], None
+]
+
+
+class PrepareWork(Work):
+    """Compiles a validated model and reports the program, or why there is none."""
+
+    __slots__ = ("_model", "_outcome", "_report")
+
+    def __init__(
+        self,
+        model: Model,
+        priority: Priority,
+        deadline_ns: int | None,
+        report: ReportPrepared,
+    ) -> None:
+        super().__init__(priority, deadline_ns)
+        self._model = model
+        self._report = OneShot(report)
+        self._outcome: Program | AsyncnnError | None = None
+
+    def run(self) -> None:
+        """Compile the model."""
+        if self._outcome is None:
+            outcome = _compile(self._model)
+            self._outcome = self._outcome or outcome
+
+    def abort(self, status: ErrorStatus) -> None:
+        """Report ``status`` instead of a program that is not ready yet."""
+        if self._outcome is None:
+            self._outcome = error_for(status, "the preparation was aborted")
+
+    def finish(self) -> None:
+        """Report the outcome."""
+        assert self._outcome is not None
+        self._report(self._outcome)
+
+
+def _compile(model: Model) -> Program | AsyncnnError:
+    try:
+        return Program(model)
+    except AsyncnnError as error:
+        return error
+    except Exception as error:
+        logger.exception("preparing a model failed")
+        return error_for(
+            ErrorStatus.GENERAL_FAILURE, f"{type(error).__name__}: {error}"
+        )
+
+
+class ExecuteWork(Work):
+    """Runs a program on a validated request and reports how it ended.
+
+    The report gets the error or None, the output shapes, the timing, and the
+    nanoseconds that `run` took.
+    """
+
+    __slots__ = (
+        "_abort_status",
+        "_error",
+        "_execution",
+        "_launched_ns",
+        "_measure",
+        "_program",
+        "_report",
+        "_request",
+        "_run_ns",
+        "_shapes",
+    )
+
+    def __init__(
+        self,
+        program: Program,
+        request: Request,
+        measure: MeasureTiming,
+        priority: Priority,
+        deadline_ns: int | None,
+        report: ReportExecuted,
+    ) -> None:
+        super().__init__(priority, deadline_ns)
+        self._launched_ns = time.perf_counter_ns()
+        self._program = program
+        self._request = request
+        self._measure = measure
+        self._report = OneShot(report)
+        self._execution: Execution | None = None
+        self._abort_status: ErrorStatus | None = None
+        self._error: AsyncnnError | None = None
+        self._shapes: tuple[OutputShape, ...] = ()
+        self._run_ns = 0
+
+    def run(self) -> None:
+        """Execute until the end or until `abort`."""
+        started = time.perf_counter_ns()
+        try:
+            self._shapes = self._execute()
+        except AsyncnnError as error:
+            self._error = error
+        except Exception as error:
+            logger.exception("an execution failed")
+            self._error = error_for(
+                ErrorStatus.GENERAL_FAILURE, f"{type(error).__name__}: {error}"
+            )
+        self._run_ns = time.perf_counter_ns() - started
+
+    def _execute(self) -> tuple[OutputShape, ...]:
+        program, request = self._program, self._request
+        shapes = input_shapes(program, request)
+        plan = program.plan(shapes)
+        inputs = input_arrays(plan, request, shapes)
+        bindings = output_bindings(plan, request)
+        is_short = any(binding.is_sufficient is False for binding in bindings)
+        if is_short and None not in plan.output_shapes:
+            raise _insufficient(
+                tuple(
+                    OutputShape(shape, binding.is_sufficient is not False)
+                    for shape, binding in zip(plan.output_shapes, bindings, strict=True)
+                    if shape is not None
+                )
+            )
+        arrays = [binding.array for binding in bindings]
+        outputs = self._run_to_the_end(
+            plan, Execution(program, plan, inputs, arrays, deadline_ns=self.deadline_ns)
+        )
+        reported = store_outputs(plan, request, bindings, outputs.outputs)
+        if not all(shape.is_sufficient for shape in reported):
+            raise _insufficient(reported)
+        return reported
+
+    def _run_to_the_end(self, plan: Plan, execution: Execution) -> Execution:
+        self._execution = execution
+        if self._abort_status is not None:
+            execution.abort(self._abort_status)
+        execution.advance()
+        return execution
+
+    def abort(self, status: ErrorStatus) -> None:
+        """Make the execution end with ``status`` at its next boundary."""
+        self._abort_status = status
+        if self._execution is not None:
+            self._execution.abort(status)
+
+    def finish(self) -> None:
+        """Report the outcome; shapes and timing as the HAL wants them for it."""
+        error = self._error
+        if error is None and self._run_ns == 0:  # never begun
+            status = self._abort_status or ErrorStatus.GENERAL_FAILURE
+            error = error_for(status, "the execution was aborted before it began")
+        shapes = self._shapes
+        if isinstance(error, OutputInsufficientSizeError):
+            shapes = error.output_shapes
+        timing = NO_TIMING
+        if self._measure is MeasureTiming.YES and error is None:
+            in_driver = time.perf_counter_ns() - self._launched_ns
+            timing = Timing(self._run_ns // 1000, in_driver // 1000)
+        self._report(error, shapes, timing, self._run_ns)
+
+
+def _insufficient(shapes: tuple[OutputShape, ...]) -> OutputInsufficientSizeError:
+    short = [index for index, shape in enumerate(shapes) if not shape.is_sufficient]
+    return OutputInsufficientSizeError(f"outputs {short} need more space", shapes)

@@ -1,0 +1,259 @@
+"""What is decided once for a subgraph and a set of input shapes.
+
+Every operation becomes a `Step`. Steps whose shapes and needed values are known are
+prepared here; the others (their shape depends on data, or their weights come with the
+request) are prepared anew at each execution. Operations on constants alone are
+computed here and disappear, as do operations whose results nobody uses.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from asyncnn import kernels
+from asyncnn.engine.arena import ArenaLayout, Lifespan, lay_out
+from asyncnn.engine.constants import CONSTANT_LIFETIMES, constant_array
+from asyncnn.errors import GeneralFailureError
+from asyncnn.hal.operands import DTYPES, SCALAR_TYPES
+from asyncnn.hal.operations import infer_shapes
+from asyncnn.hal.operations.bound import (
+    Array,
+    BoundOperand,
+    BoundOperation,
+    Shape,
+    ValueNeededError,
+)
+from asyncnn.hal.types import (
+    Model,
+    Operand,
+    OperandLifeTime,
+    OperandType,
+    Operation,
+    OperationType,
+    Subgraph,
+    SymmPerChannelQuantParams,
+)
+from asyncnn.kernels.kernel import HeapScratch, PreparedKernel
+
+CONTROL_FLOW = frozenset({OperationType.IF, OperationType.WHILE})
+
+
+class Step(msgspec.Struct, frozen=True, eq=False):
+    """One operation of a plan. ``kernel`` is None if it is prepared when executed.
+
+    ``inputs`` and ``outputs`` are operand indices of the subgraph.
+    """
+
+    operation: BoundOperation
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    kernel: PreparedKernel | None
+
+
+class Plan(msgspec.Struct, frozen=True, eq=False):
+    """A subgraph prepared for inputs of given shapes. ``shapes`` is by operand index,
+    None where only execution tells; ``constants`` likewise.
+    """
+
+    subgraph: Subgraph
+    shapes: tuple[Shape | None, ...]
+    constants: dict[int, Array]
+    steps: tuple[Step, ...]
+    arena: ArenaLayout
+
+    @property
+    def output_shapes(self) -> tuple[Shape | None, ...]:
+        """Shapes of the subgraph's outputs, None where only execution tells."""
+        return tuple(self.shapes[index] for index in self.subgraph.output_indexes)
+
+
+def build_plan(
+    model: Model, subgraph: Subgraph, input_shapes: Sequence[Shape | None]
+) -> Plan:
+    """Prepare ``subgraph`` of a validated model for inputs of these shapes.
+
+    An input shape of None is an input that the request omits.
+
+    :raises GeneralFailureError: if an operation has no kernel, or its operands have
+        illegal values or shapes.
+    """
+    return _PlanBuilder(model, subgraph, input_shapes).build()
+
+
+class _PlanBuilder:
+    def __init__(
+        self, model: Model, subgraph: Subgraph, input_shapes: Sequence[Shape | None]
+    ) -> None:
+        self._model = model
+        self._subgraph = subgraph
+        self._operands = subgraph.operands
+        self._output_indexes = frozenset(subgraph.output_indexes)
+        self._shapes: list[Shape | None] = [None] * len(self._operands)
+        self._values: dict[int, Array] = {}
+        self._omitted: set[int] = set()
+        self._steps: list[Step] = []
+        inputs = dict(zip(subgraph.input_indexes, input_shapes, strict=True))
+        for index, operand in enumerate(self._operands):
+            self._place(index, operand, inputs)
+
+    def _place(
+        self, index: int, operand: Operand, inputs: dict[int, Shape | None]
+    ) -> None:
+        if operand.lifetime in CONSTANT_LIFETIMES:
+            self._values[index] = value = constant_array(self._model, operand)
+            self._shapes[index] = value.shape
+        elif operand.lifetime == OperandLifeTime.NO_VALUE:
+            self._omitted.add(index)
+        elif index in inputs:
+            self._shapes[index] = inputs[index]
+            if inputs[index] is None:
+                self._omitted.add(index)
+        elif operand.type in SCALAR_TYPES:
+            self._shapes[index] = ()
+
+    def build(self) -> Plan:
+        for operation in self._live_operations():
+            self._add(operation)
+        return Plan(
+            subgraph=self._subgraph,
+            shapes=tuple(self._shapes),
+            constants=self._values,
+            steps=tuple(self._steps),
+            arena=lay_out(list(self._lifespans())),
+        )
+
+    def _live_operations(self) -> list[Operation]:
+        """Drop operations whose results reach no output of the subgraph."""
+        needed = set(self._subgraph.output_indexes)
+        live: list[Operation] = []
+        for operation in reversed(self._subgraph.operations):
+            if needed.intersection(operation.outputs):
+                needed.update(operation.inputs)
+                live.append(operation)
+        live.reverse()
+        return live
+
+    def _bind(self, operation: Operation) -> BoundOperation:
+        return BoundOperation(
+            type=OperationType(operation.type),
+            inputs=tuple(
+                None if index in self._omitted else self._bind_operand(index)
+                for index in operation.inputs
+            ),
+            outputs=tuple(self._bind_operand(index) for index in operation.outputs),
+            relaxed=self._model.relax_computation_float32_to_float16,
+        )
+
+    def _bind_operand(self, index: int) -> BoundOperand:
+        operand = self._operands[index]
+        quant = operand.extra_params
+        return BoundOperand(
+            type=OperandType(operand.type),
+            shape=self._shapes[index],
+            scale=operand.scale,
+            zero_point=operand.zero_point,
+            channel_quant=(
+                quant if isinstance(quant, SymmPerChannelQuantParams) else None
+            ),
+            value=self._values.get(index),
+        )
+
+    def _add(self, operation: Operation) -> None:
+        if operation.type not in kernels.supported_operations() | CONTROL_FLOW:
+            name = _name(operation)
+            raise GeneralFailureError(f"{name} is not supported by this device")
+        bound = self._bind(operation)
+        kernel = None
+        if bound.type not in CONTROL_FLOW and self._infer(operation, bound):
+            bound = self._bind(operation)
+            kernel = self._prepare(bound)
+        if kernel is not None and self._is_constant(operation):
+            self._fold(operation, kernel)
+            return
+        self._steps.append(Step(bound, operation.inputs, operation.outputs, kernel))
+
+    def _infer(self, operation: Operation, bound: BoundOperation) -> bool:
+        """Set the shapes of the outputs; False if only execution tells them."""
+        if kernels.is_data_dependent(bound.type):
+            return False
+        try:
+            inferred = infer_shapes(bound)
+        except ValueNeededError:
+            return False
+        for index, shape in zip(operation.outputs, inferred, strict=True):
+            if shape is None:
+                return False
+            check_declared(self._operands[index], shape, bound.type)
+            self._shapes[index] = shape
+        return True
+
+    def _prepare(self, bound: BoundOperation) -> PreparedKernel | None:
+        try:
+            return kernels.prepare(bound)
+        except ValueNeededError:
+            return None
+
+    def _is_constant(self, operation: Operation) -> bool:
+        if not self._output_indexes.isdisjoint(operation.outputs):
+            return False
+        known = self._values.keys() | self._omitted
+        return known.issuperset(operation.inputs)
+
+    def _fold(self, operation: Operation, kernel: PreparedKernel) -> None:
+        outputs = [self._new_array(index) for index in operation.outputs]
+        inputs = [self._values.get(index) for index in operation.inputs]
+        with np.errstate(all="ignore"):
+            kernel(HeapScratch())(inputs, outputs)
+        for index, value in zip(operation.outputs, outputs, strict=True):
+            value.flags.writeable = False
+            self._values[index] = value
+
+    def _new_array(self, index: int) -> Array:
+        shape = self._shapes[index]
+        return np.empty(shape or (), DTYPES[self._operands[index].type])
+
+    def _lifespans(self) -> Iterable[Lifespan]:
+        """Yield the life of every temporary of known shape that a step writes."""
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for position, step in enumerate(self._steps):
+            for index in step.outputs:
+                first[index] = last[index] = position
+            for index in step.inputs:
+                last[index] = position
+        for index, born in first.items():
+            shape = self._shapes[index]
+            if shape is not None and index not in self._output_indexes:
+                size = array_bytes(self._operands[index], shape)
+                yield Lifespan(index, size, born, last[index])
+
+
+def check_declared(operand: Operand, shape: Shape, type_: OperationType) -> None:
+    """Check a computed shape against the dimensions that the model declares.
+
+    :raises GeneralFailureError: if the rank or a declared axis differs.
+    """
+    declared = operand.dimensions
+    if not declared:
+        return
+    if len(declared) != len(shape) or any(
+        axis and axis != length for axis, length in zip(declared, shape, strict=True)
+    ):
+        raise GeneralFailureError(
+            f"{type_.name} gives shape {list(shape)}, "
+            f"but the model declares {list(declared)}"
+        )
+
+
+def array_bytes(operand: Operand, shape: Shape) -> int:
+    """Return the bytes of a value of ``operand`` that has this shape."""
+    return math.prod(shape) * DTYPES[operand.type].itemsize
+
+
+def _name(operation: Operation) -> str:
+    try:
+        return OperationType(operation.type).name
+    except ValueError:
+        return f"operation type {operation.type}"

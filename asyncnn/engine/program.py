@@ -1,0 +1,94 @@
+"""A compiled model: its plans by input shapes, and workspaces that wait for work."""
+
+import threading
+from collections import OrderedDict, deque
+from typing import TypeAlias
+
+from asyncnn.engine.plan import Plan, build_plan
+from asyncnn.engine.workspace import Workspace
+from asyncnn.hal.operands import SCALAR_TYPES, has_unknown_dimensions
+from asyncnn.hal.operations.bound import Shape
+from asyncnn.hal.types import Model, Subgraph
+
+InputShapes: TypeAlias = tuple[Shape | None, ...]
+"""Shape of each input of a subgraph; None is an omitted input."""
+
+MAIN = -1
+"""Stands for the main subgraph where referenced ones are counted from 0."""
+
+MAX_PLANS = 16
+"""Plans kept of one model; the least recently used is dropped beyond."""
+
+
+class Program:
+    """A validated model with everything that is prepared once. Thread-safe.
+
+    Plans for the declared input shapes are built at construction, those for other
+    shapes when a request brings them.
+
+    :raises GeneralFailureError: if the model cannot be prepared.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._lock = threading.Lock()
+        self._plans: OrderedDict[tuple[int, InputShapes], Plan] = OrderedDict()
+        self._idle: dict[int, deque[Workspace]] = {}
+        self.declared_shapes = _declared_shapes(model.main)
+        if self.declared_shapes is not None:
+            self.plan(self.declared_shapes)
+
+    def subgraph(self, number: int) -> Subgraph:
+        """Return referenced subgraph ``number``, or the main one for `MAIN`."""
+        return self.model.main if number == MAIN else self.model.referenced[number]
+
+    def plan(self, shapes: InputShapes, number: int = MAIN) -> Plan:
+        """Return the plan of a subgraph for these input shapes, building it if new.
+
+        :raises GeneralFailureError: if it cannot be prepared for these shapes.
+        """
+        key = (number, shapes)
+        with self._lock:
+            plan = self._plans.get(key)
+            if plan is not None:
+                self._plans.move_to_end(key)
+                return plan
+        plan = build_plan(self.model, self.subgraph(number), shapes)
+        with self._lock:
+            plan = self._plans.setdefault(key, plan)
+            while len(self._plans) > MAX_PLANS:
+                _, dropped = self._plans.popitem(last=False)
+                self._idle.pop(id(dropped), None)
+        return plan
+
+    def acquire(self, plan: Plan) -> Workspace:
+        """Take an idle workspace of ``plan``, or allocate one."""
+        with self._lock:
+            idle = self._idle.get(id(plan))
+            if idle:
+                return idle.pop()
+        return Workspace(plan)
+
+    def release(self, workspace: Workspace) -> None:
+        """Keep ``workspace`` for the next execution, if its plan is still kept."""
+        plan = workspace.plan
+        with self._lock:
+            if any(plan is kept for kept in self._plans.values()):
+                self._idle.setdefault(id(plan), deque()).append(workspace)
+
+    def trim(self) -> int:
+        """Free the workspaces that nobody uses; return their bytes."""
+        with self._lock:
+            idle, self._idle = self._idle, {}
+        return sum(space.size_bytes for spaces in idle.values() for space in spaces)
+
+
+def _declared_shapes(subgraph: Subgraph) -> InputShapes | None:
+    """Return the input shapes if the model fixes them all."""
+    operands = [subgraph.operands[index] for index in subgraph.input_indexes]
+    if any(
+        operand.type not in SCALAR_TYPES and has_unknown_dimensions(operand)
+        for operand in operands
+    ):
+        return None
+    return tuple(operand.dimensions for operand in operands)

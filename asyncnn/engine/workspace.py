@@ -1,0 +1,136 @@
+"""The buffers of one execution at a time: arena, scratch memory, kernel instances.
+
+Allocated at the first execution rather than at preparation, and kept for the next.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from asyncnn.engine.arena import ALIGNMENT_BYTES, align
+from asyncnn.engine.plan import Plan
+from asyncnn.hal.operands import DTYPES
+from asyncnn.hal.operations.bound import Array, Shape
+from asyncnn.kernels.kernel import Run
+
+Call: TypeAlias = tuple[Callable[[Any, Any], Any], list[Any], list[Any]]
+"""A kernel's run with its input and output arrays."""
+
+
+def aligned_bytes(size: int) -> Array:
+    """Return ``size`` uninitialised bytes that begin on a cache line."""
+    raw = np.empty(size + ALIGNMENT_BYTES, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT_BYTES
+    return raw[start : start + size]
+
+
+class _MeasuringScratch:
+    """Hands out untouched memory and adds up what one kernel asks for."""
+
+    def __init__(self) -> None:
+        self.transient_bytes = 0
+
+    def transient(self, shape: Shape, dtype: DTypeLike) -> Array:
+        array = np.empty(shape, dtype)
+        self.transient_bytes += align(array.nbytes)
+        return array
+
+    def persistent(self, shape: Shape, dtype: DTypeLike, fill: float = 0) -> Array:
+        return np.empty(shape, dtype)
+
+
+class _SharedScratch:
+    """Gives each kernel in turn the same transient bytes from their start."""
+
+    def __init__(self, memory: Array) -> None:
+        self._memory = memory
+        self._used = 0
+        self.persistent_bytes = 0
+
+    def begin_kernel(self) -> None:
+        self._used = 0
+
+    def transient(self, shape: Shape, dtype: DTypeLike) -> Array:
+        array = carve(self._memory, self._used, shape, np.dtype(dtype))
+        self._used += align(array.nbytes)
+        return array
+
+    def persistent(self, shape: Shape, dtype: DTypeLike, fill: float = 0) -> Array:
+        array = np.full(shape, fill, dtype)
+        self.persistent_bytes += array.nbytes
+        return array
+
+
+def carve(memory: Array, offset: int, shape: Shape, dtype: np.dtype[Any]) -> Array:
+    """Return the array of this shape and dtype at ``offset`` of byte ``memory``."""
+    size = math.prod(shape) * dtype.itemsize
+    return memory[offset : offset + size].view(dtype).reshape(shape)
+
+
+class Workspace:
+    """Buffers bound to the steps of a plan. Serves one execution at a time.
+
+    ``slots`` holds the array of every operand that stays in place, by operand index:
+    constants and temporaries of known shape.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        arena = aligned_bytes(plan.arena.size_bytes)
+        self.slots: list[Array | None] = [None] * len(plan.shapes)
+        for index, value in plan.constants.items():
+            self.slots[index] = value
+        for index, offset in plan.arena.offsets.items():
+            dtype = DTYPES[plan.subgraph.operands[index].type]
+            self.slots[index] = carve(arena, offset, plan.shapes[index] or (), dtype)
+        runs, scratch_bytes = self._instantiate()
+        self.size_bytes = arena.nbytes + scratch_bytes
+        self._runs = runs
+        self._moving = set(plan.subgraph.input_indexes + plan.subgraph.output_indexes)
+        self._fixed_calls = [self._fixed_call(step) for step in range(len(plan.steps))]
+
+    def _instantiate(self) -> tuple[list[Run | None], int]:
+        """Make every prepared kernel's run, all sharing one transient block."""
+        largest = 0
+        prepared = [step.kernel for step in self.plan.steps]
+        for kernel in prepared:
+            if kernel is not None:
+                measuring = _MeasuringScratch()
+                kernel(measuring)
+                largest = max(largest, measuring.transient_bytes)
+        scratch = _SharedScratch(aligned_bytes(largest))
+        runs: list[Run | None] = []
+        for kernel in prepared:
+            scratch.begin_kernel()
+            runs.append(None if kernel is None else kernel(scratch))
+        return runs, largest + scratch.persistent_bytes
+
+    def _fixed_call(self, position: int) -> Call | None:
+        """Bind a step whose arrays are the same in every execution."""
+        step = self.plan.steps[position]
+        run = self._runs[position]
+        if run is None or not self._moving.isdisjoint(step.inputs + step.outputs):
+            return None
+        return self._call(run, position, self.slots)
+
+    def _call(self, run: Run, position: int, slots: list[Array | None]) -> Call:
+        step = self.plan.steps[position]
+        return (
+            run,
+            [slots[index] for index in step.inputs],
+            [slots[index] for index in step.outputs],
+        )
+
+    def calls(self, slots: list[Array | None]) -> list[Call | None]:
+        """Bind the steps to ``slots``, a copy of `slots` with inputs and outputs set.
+
+        None marks a step that is prepared when its turn comes.
+        """
+        calls = self._fixed_calls.copy()
+        for position, run in enumerate(self._runs):
+            if calls[position] is None and run is not None:
+                calls[position] = self._call(run, position, slots)
+        return calls

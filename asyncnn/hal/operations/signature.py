@@ -1,0 +1,232 @@
+"""The language in which operations are declared: arguments, layouts, type rows.
+
+An `OperationSignature` reads as documentation. Its *rows* bind type variables (``T`` is
+the main one) to operand types, each since some HAL version; its *layouts* list the
+arguments in order; *checks* are the rules that fit neither; *shape* is the rule by
+which output shapes follow from the inputs.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.operations.bound import ShapeRule
+from asyncnn.hal.types import HalVersion, Operand, OperandType, OperationType, Subgraph
+
+F16 = OperandType.TENSOR_FLOAT16
+F32 = OperandType.TENSOR_FLOAT32
+I32 = OperandType.TENSOR_INT32
+B8 = OperandType.TENSOR_BOOL8
+Q8 = OperandType.TENSOR_QUANT8_ASYMM
+Q8S = OperandType.TENSOR_QUANT8_ASYMM_SIGNED
+Q8SYM = OperandType.TENSOR_QUANT8_SYMM
+Q8PC = OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL
+Q16S = OperandType.TENSOR_QUANT16_SYMM
+Q16A = OperandType.TENSOR_QUANT16_ASYMM
+FLOAT16 = OperandType.FLOAT16
+FLOAT32 = OperandType.FLOAT32
+INT32 = OperandType.INT32
+BOOL = OperandType.BOOL
+
+V1_0 = HalVersion.V1_0
+V1_1 = HalVersion.V1_1
+V1_2 = HalVersion.V1_2
+V1_3 = HalVersion.V1_3
+AIDL_V2 = HalVersion.AIDL_V2
+AIDL_V3 = HalVersion.AIDL_V3
+
+UP_TO_4 = (1, 2, 3, 4)
+"""Ranks of operations that never learned about more than four axes."""
+
+Quantization: TypeAlias = Mapping[OperandType, tuple[float, int]]
+"""The one (scale, zero point) that an argument may have, by its type."""
+
+
+class TypeRow(msgspec.Struct, frozen=True):
+    """One allowed combination of operand types; the first is the main type."""
+
+    since: HalVersion
+    types: dict[str, OperandType]
+
+    @property
+    def main(self) -> OperandType:
+        """The type that names the row in documentation and capabilities."""
+        return next(iter(self.types.values()))
+
+
+def row(since: HalVersion, **types: OperandType) -> TypeRow:
+    """Return one row; the keywords are the type variables, the main one first."""
+    return TypeRow(since, types)
+
+
+def rows(since: HalVersion, *types: OperandType) -> tuple[TypeRow, ...]:
+    """Return a row for each type of the only variable ``T``."""
+    return tuple(TypeRow(since, {"T": type_}) for type_ in types)
+
+
+class Argument(msgspec.Struct, frozen=True):
+    """One operand of an operation.
+
+    ``type`` is an operand type, a type variable of the rows, or None for any type.
+    ``ranks`` limits the rank where that is known, ``optional`` allows NO_VALUE,
+    ``since`` is the version that added it to its layout, and an argument with
+    ``at_least`` occurs that many times or more. ``quantization`` is enforced when
+    shapes are inferred.
+    """
+
+    name: str
+    type: OperandType | str | None = "T"
+    ranks: tuple[int, ...] = ()
+    optional: bool = False
+    since: HalVersion = V1_0
+    at_least: int | None = None
+    quantization: Quantization | None = None
+
+    def expected_type(self, row: TypeRow) -> OperandType | None:
+        """Return the type that ``row`` demands here, None for any."""
+        if isinstance(self.type, str):
+            return row.types[self.type]
+        return self.type
+
+
+def arguments(
+    type_: OperandType | str,
+    *names: str,
+    ranks: tuple[int, ...] = (),
+    optional: bool = False,
+    since: HalVersion = V1_0,
+) -> tuple[Argument, ...]:
+    """Return consecutive arguments that differ in nothing but their names."""
+    return tuple(Argument(name, type_, ranks, optional, since) for name in names)
+
+
+OUTPUT = Argument("output")
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """Arguments in order. ``counts`` lists the legal numbers of inputs, if not all."""
+
+    inputs: tuple[Argument, ...]
+    outputs: tuple[Argument, ...] = (OUTPUT,)
+    counts: tuple[int, ...] = ()
+    since: HalVersion = V1_0
+
+    def take_inputs(self, count: int) -> tuple[Argument, ...] | None:
+        """Return the argument of each of ``count`` inputs, None if they don't fit."""
+        if self.counts:
+            return self.inputs[:count] if count in self.counts else None
+        return _repeated(self.inputs, count)
+
+    def take_outputs(self, count: int) -> tuple[Argument, ...] | None:
+        """Return the argument of each of ``count`` outputs, None if they don't fit."""
+        return _repeated(self.outputs, count)
+
+    def describe_counts(self) -> str:
+        """Return the legal operand counts in words."""
+        counts = [str(count) for count in self.counts] or [_describe(self.inputs)]
+        words = " or ".join(filter(None, (", ".join(counts[:-1]), counts[-1])))
+        return f"{words} inputs and {_describe(self.outputs)} outputs"
+
+
+def _repeated(
+    declared: tuple[Argument, ...], count: int
+) -> tuple[Argument, ...] | None:
+    if len(declared) == count and all(a.at_least is None for a in declared):
+        return declared
+    for position, argument in enumerate(declared):
+        if argument.at_least is not None:
+            times = count - len(declared) + 1
+            if times < argument.at_least:
+                return None
+            return declared[:position] + (argument,) * times + declared[position + 1 :]
+    return None
+
+
+def _describe(declared: tuple[Argument, ...]) -> str:
+    for argument in declared:
+        if argument.at_least is not None:
+            return f"{len(declared) - 1 + argument.at_least} or more"
+    return str(len(declared))
+
+
+class Requirement(msgspec.Struct, frozen=True):
+    """The version that a way of using an operation needs, and why."""
+
+    version: HalVersion
+    reason: str
+
+
+class Usage(msgspec.Struct, frozen=True, eq=False):
+    """An operation of a model whose operand counts and types have been matched."""
+
+    type: OperationType
+    input_arguments: tuple[Argument, ...]
+    inputs: tuple[Operand, ...]
+    output_arguments: tuple[Argument, ...]
+    outputs: tuple[Operand, ...]
+    referenced: Sequence[Subgraph] = ()
+
+    def has(self, name: str) -> bool:
+        """Tell whether the input ``name`` is listed."""
+        return any(argument.name == name for argument in self.input_arguments)
+
+    def all(self, name: str) -> list[Operand]:
+        """Return the operands of input ``name``, several if it repeats."""
+        pairs = zip(self.input_arguments, self.inputs, strict=True)
+        return [operand for argument, operand in pairs if argument.name == name]
+
+    def input(self, name: str) -> Operand:
+        """Return the operand of the input ``name``, which is listed."""
+        return self.all(name)[0]
+
+    @property
+    def output(self) -> Operand:
+        """The first output."""
+        return self.outputs[0]
+
+    def error(self, name: str, rule: str) -> InvalidArgumentError:
+        """Return the error that says which rule the argument ``name`` breaks."""
+        for kind, declared in (
+            ("input", self.input_arguments),
+            ("output", self.output_arguments),
+        ):
+            for position, argument in enumerate(declared):
+                if argument.name == name:
+                    return argument_error(self.type, kind, position, argument, rule)
+        return InvalidArgumentError(f"{self.type.name}: {name} {rule}")
+
+
+def argument_error(
+    type_: OperationType, kind: str, position: int, argument: Argument, rule: str
+) -> InvalidArgumentError:
+    """Return the error of one operand; ``kind`` is ``input`` or ``output``."""
+    return InvalidArgumentError(
+        f"{type_.name}: {kind} {position} ({argument.name}) {rule}"
+    )
+
+
+Check: TypeAlias = Callable[[Usage], Requirement | None]
+"""A rule beyond counts and types; may demand a newer version.
+
+:raises InvalidArgumentError: if the rule is broken.
+"""
+
+
+class OperationSignature(msgspec.Struct, frozen=True):
+    """All that validation and shape inference know of one operation."""
+
+    type: OperationType
+    rows: tuple[TypeRow, ...]
+    layouts: tuple[Layout, ...]
+    shape: ShapeRule
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def since(self) -> HalVersion:
+        """The version that introduced the operation."""
+        return max(
+            min(row.since for row in self.rows),
+            min(layout.since for layout in self.layouts),
+        )

@@ -1,0 +1,37 @@
+"""Checks models, requests and their settings against the rules of the HAL.
+
+A client is not trusted: whatever a structure holds, the outcome is None or an
+`InvalidArgumentError` whose message names the subgraph, the operand or operation, and
+the rule that is broken. Rules of models are M1 to M17, of requests R1 to R7:
+
+== ===========================  ===  ============================  == ==================
+M1 nothing is empty             M7   lifetimes                     R1 argument counts
+M2 operand types                M8   operation types and indices   R2 omitted arguments
+M3 ranks and dimensions         M9   operation signatures          R3 locations
+M4 quantisation                 M10  what operations may write     R4 given dimensions
+M5 locations                    M11  inputs and outputs            R5 open dimensions
+M6 sizes of constants           M12  execution order               R6 pools
+M13 numbers of consumers        M14  pools of memory               R7 sizes of inputs
+M15 extensions                  M16  referenced subgraphs
+M17 preference and priority
+== ===========================  ===  ============================  == ==================
+
+Imports only `asyncnn.hal` and `asyncnn.errors`.
+"""
+
+from asyncnn.hal.validate.memory import validate_memory
+from asyncnn.hal.validate.model import validate_model
+from asyncnn.hal.validate.request import RequestRules, validate_request
+from asyncnn.hal.validate.settings import (
+    validate_execution_preference,
+    validate_priority,
+)
+
+__all__ = (
+    "RequestRules",
+    "validate_execution_preference",
+    "validate_memory",
+    "validate_model",
+    "validate_priority",
+    "validate_request",
+)

@@ -1,0 +1,120 @@
+"""The awaitable face of a prepared model: arrays in, arrays out."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
+
+from numpy.typing import ArrayLike
+
+from asyncnn.callbacks import ExecutionFuture, ExecutionResult
+from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import (
+    ErrorStatus,
+    MeasureTiming,
+    Request,
+    Timing,
+)
+from asyncnn.runtime.deadlines import deadline_after
+from asyncnn.runtime.model import NamedModel, TensorInfo
+from asyncnn.runtime.requests import InputCheck, OutputSpace, build_request
+
+Path: TypeAlias = Literal["async", "sync"]
+"""Which HAL call carries an execution."""
+
+Inputs: TypeAlias = Mapping[str, ArrayLike | None] | Sequence[ArrayLike] | Array
+"""Arrays by input name, in the model's order, or the only input itself."""
+
+MAX_SPACE_ATTEMPTS = 4
+"""Executions tried until outputs of unknown size have found enough space."""
+
+
+class Outputs(dict[str, Array]):
+    """Output arrays by name, in the model's order; ``timing`` if it was measured."""
+
+    __slots__ = ("timing",)
+
+    timing: Timing
+
+
+class PreparedModel:
+    """A model that runs; made by `Device.prepare`. ``hal`` is the HAL's object.
+
+    Any number of runs may be awaited at once.
+    """
+
+    def __init__(
+        self, model: NamedModel, hal: IPreparedModel, *, max_in_flight: int
+    ) -> None:
+        self.hal = hal
+        self.inputs: tuple[TensorInfo, ...] = model.inputs
+        self.outputs: tuple[TensorInfo, ...] = model.outputs
+        self._input_check = InputCheck(model)
+        self._space = OutputSpace(model.outputs)
+        self._slots = asyncio.Semaphore(max_in_flight)
+
+    async def run(
+        self,
+        inputs: Inputs,
+        *,
+        path: Path = "async",
+        timeout: float | None = None,  # noqa: ASYNC109 - a HAL deadline, in the driver
+        loop_timeout: float | None = None,
+        measure: bool = False,
+    ) -> Outputs:
+        """Execute once and return new arrays.
+
+        Inputs must have the dtype and shape that the model declares; they are read in
+        place, so leave them alone until this returns. Cancelling the call cancels the
+        execution at the next boundary between two operations.
+
+        :param path: ``async`` launches and is called back, ``sync`` uses the HAL's
+            synchronous call; results are the same.
+        :param timeout: seconds from now until the deadline.
+        :param loop_timeout: seconds that each WHILE operation may take.
+        :param measure: fill in ``outputs.timing``.
+        :raises InvalidArgumentError: if an input is missing, unknown, or of the wrong
+            dtype or shape.
+        :raises AsyncnnError: for any other status of the driver.
+        """
+        arrays = self._input_check(inputs)
+        deadline = deadline_after(timeout)
+        loop_ns = None if loop_timeout is None else round(loop_timeout * 1e9)
+        timing = MeasureTiming.YES if measure else MeasureTiming.NO
+        async with self._slots:
+            for _ in range(MAX_SPACE_ATTEMPTS):
+                spaces = self._space.allocate()
+                request = build_request(self._input_check.infos, arrays, spaces)
+                result = await self._execute(path, request, timing, deadline, loop_ns)
+                if result.status is not ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
+                    break
+                self._space.learn(result.output_shapes)
+        result.raise_for_status()
+        outputs = Outputs(self._space.shaped(spaces, result.output_shapes))
+        outputs.timing = result.timing
+        return outputs
+
+    async def _execute(
+        self,
+        path: Path,
+        request: Request,
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout: int | None,
+    ) -> ExecutionResult:
+        if path == "async":
+            callback = ExecutionFuture()
+            self.hal.execute_1_3(request, measure, deadline, loop_timeout, callback)
+            return await callback
+        if path == "sync":
+            return ExecutionResult(
+                *await self.hal.execute_synchronously_1_3(
+                    request, measure, deadline, loop_timeout
+                )
+            )
+        raise InvalidArgumentError(f"there is no path {path!r}", hint="async or sync")
+
+    def __repr__(self) -> str:
+        names = [info.name for info in self.inputs]
+        return f"<PreparedModel {', '.join(names)} -> {[i.name for i in self.outputs]}>"

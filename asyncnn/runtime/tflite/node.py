@@ -1,0 +1,268 @@
+"""One operator of a TFLite graph while it becomes HAL operations.
+
+A converter reads inputs with `Node.read`, adds operations with `Node.compute`, and hands
+each result to `Node.store`, which adds what is still missing between the value that the
+HAL computes and the tensor that the file promises: requantisation or a reshape.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from msgspec.structs import replace
+
+from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.operands import QUANT8_TYPES
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import (
+    Dimensions,
+    FusedActivationFunc,
+    Operand,
+    OperandType,
+    OperationType,
+)
+from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.tflite.errors import UnsupportedOperatorError
+from asyncnn.runtime.tflite.operands import add_constant, describe
+from asyncnn.runtime.tflite.schema import Graph, Operator, Tensor
+
+_ACTIVATIONS = {
+    FusedActivationFunc.RELU: OperationType.RELU,
+    FusedActivationFunc.RELU1: OperationType.RELU1,
+    FusedActivationFunc.RELU6: OperationType.RELU6,
+}
+
+
+class Node:
+    """An operator bound to the model under construction.
+
+    ``operands`` maps the tensors that are known so far to operands of the model.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        operator: Operator,
+        builder: ModelBuilder,
+        operands: dict[int, int],
+    ) -> None:
+        self.operator = operator
+        self.builder = builder
+        self._graph = graph
+        self._operands = operands
+
+    def has(self, index: int) -> bool:
+        """Tell whether input ``index`` is there and not left out."""
+        inputs = self.operator.inputs
+        return index < len(inputs) and inputs[index] >= 0
+
+    def tensor(self, index: int) -> Tensor:
+        """Return the tensor of input ``index``.
+
+        :raises InvalidArgumentError: if the input is left out.
+        """
+        if not self.has(index):
+            raise InvalidArgumentError(f"input {index} is missing")
+        return self._graph.tensors[self.operator.inputs[index]]
+
+    def result(self, index: int = 0) -> Tensor:
+        """Return the tensor of output ``index``.
+
+        :raises InvalidArgumentError: if there is no such output.
+        """
+        outputs = self.operator.outputs
+        if index >= len(outputs) or outputs[index] < 0:
+            raise InvalidArgumentError(f"output {index} is missing")
+        return self._graph.tensors[outputs[index]]
+
+    def target(self, index: int = 0) -> Operand:
+        """Return what the file promises output ``index`` to be."""
+        return describe(self.result(index))
+
+    def options(self, kind: str) -> Any:
+        """Return the options, a table of class ``kind`` of the schema."""
+        return self.operator.options(kind)
+
+    def read(self, index: int) -> int:
+        """Return the operand of input ``index``, adding it if it is a constant.
+
+        :raises InvalidArgumentError: if nothing has computed it yet.
+        """
+        tensor = self.tensor(index)
+        known = self._operands.get(tensor.index)
+        if known is not None:
+            return known
+        if tensor.data is None:
+            raise InvalidArgumentError(f"{tensor.label} is read but never computed")
+        operand = add_constant(self.builder, tensor, describe(tensor))
+        self._operands[tensor.index] = operand
+        return operand
+
+    def read_all(self) -> list[int]:
+        """Return the operands of all inputs."""
+        return [self.read(index) for index in range(len(self.operator.inputs))]
+
+    def values(self, index: int) -> Array:
+        """Return the data of input ``index``, which has to be a constant.
+
+        :raises UnsupportedOperatorError: if it is computed.
+        """
+        tensor = self.tensor(index)
+        if tensor.data is None:
+            raise UnsupportedOperatorError(f"{tensor.label} is not a constant")
+        return tensor.data
+
+    def value(self, index: int) -> Any:
+        """Return the only element of constant input ``index``.
+
+        :raises InvalidArgumentError: if it has several.
+        """
+        return self.values(index).reshape(()).item()
+
+    def axis(self, axis: int, rank: int) -> int:
+        """Return the scalar operand of ``axis``, counted from the front.
+
+        :raises InvalidArgumentError: if it is outside of ``rank``.
+        """
+        if not -rank <= axis < rank:
+            raise InvalidArgumentError(f"axis {axis} is outside of rank {rank}")
+        return self.scalar(axis % rank)
+
+    def rank(self, index: int = 0) -> int:
+        """Return the rank of input ``index`` as an operand, at least 1."""
+        return max(1, len(self.tensor(index).shape))
+
+    def scalar(self, value: float, type_: OperandType | None = None) -> int:
+        """Add a scalar operand."""
+        return self.builder.scalar(value, type_)
+
+    def integers(self, values: Iterable[int]) -> int:
+        """Add a constant vector of int32."""
+        return self.builder.constant(np.array(tuple(values), np.int32))
+
+    def fused(self, code: int) -> int:
+        """Return the scalar operand of a fused activation.
+
+        :raises UnsupportedOperatorError: if the HAL cannot fuse it.
+        """
+        if code > FusedActivationFunc.RELU6:
+            raise UnsupportedOperatorError(f"fused activation {code} has no HAL form")
+        return self.scalar(code)
+
+    def compute(
+        self, type_: OperationType, inputs: Sequence[int], output: Operand
+    ) -> int:
+        """Add an operation whose only output is like ``output``; return its operand."""
+        return self.builder.operation(type_, inputs, output)
+
+    def store(self, operand: int, index: int = 0) -> None:
+        """Make ``operand`` output ``index``, converted to what the file promises.
+
+        :raises InvalidArgumentError: if that output has a value already.
+        """
+        tensor = self.result(index)
+        if tensor.index in self._operands or tensor.data is not None:
+            raise InvalidArgumentError(f"{tensor.label} is written twice")
+        target = self.target(index)
+        requantized = self.requantize(operand, target)
+        self._operands[tensor.index] = self.reshape(requantized, target.dimensions)
+
+    def emit(self, type_: OperationType, inputs: Sequence[int]) -> None:
+        """Add an operation that yields output 0 just as the file promises it."""
+        self.store(self.compute(type_, inputs, self.target()))
+
+    def emit_like(
+        self, type_: OperationType, inputs: Sequence[int], source: int
+    ) -> None:
+        """Add an operation whose result has the quantisation of operand ``source``."""
+        like = self.builder.operand(source)
+        output = replace(self.target(), scale=like.scale, zero_point=like.zero_point)
+        self.store(self.compute(type_, inputs, output))
+
+    def emit_float(self, type_: OperationType, inputs: Sequence[int]) -> None:
+        """Add an operation that the HAL has in float only."""
+        output = self.target()
+        if output.type in QUANT8_TYPES:
+            output = Operand(OperandType.TENSOR_FLOAT32, output.dimensions)
+        self.store(
+            self.compute(type_, [self.dequantize(index) for index in inputs], output)
+        )
+
+    def dequantize(self, operand: int) -> int:
+        """Return ``operand`` as float32 if it is quantised or float16."""
+        source = self.builder.operand(operand)
+        output = Operand(OperandType.TENSOR_FLOAT32, source.dimensions)
+        if source.type == OperandType.TENSOR_FLOAT16:
+            return self.compute(OperationType.CAST, [operand], output)
+        if source.type in QUANT8_TYPES | {OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL}:
+            return self.compute(OperationType.DEQUANTIZE, [operand], output)
+        return operand
+
+    def requantize(self, operand: int, target: Operand) -> int:
+        """Return ``operand`` with type and quantisation of ``target``.
+
+        :raises InvalidArgumentError: if neither is float or quantised to 8 bits.
+        """
+        source = self.builder.operand(operand)
+        if _same_values(source, target):
+            return operand
+        real = self.dequantize(operand)
+        output = replace(target, dimensions=source.dimensions)
+        if target.type in QUANT8_TYPES:
+            return self.compute(OperationType.QUANTIZE, [real], output)
+        if target.type != self.builder.operand(real).type:
+            raise InvalidArgumentError(
+                f"its result is of type {OperandType(source.type).name} but its output "
+                f"of type {OperandType(target.type).name}"
+            )
+        return real
+
+    def reshape(self, operand: int, dimensions: Dimensions) -> int:
+        """Return ``operand`` with other dimensions."""
+        source = self.builder.operand(operand)
+        if source.dimensions == dimensions:
+            return operand
+        return self.compute(
+            OperationType.RESHAPE,
+            [operand, self.integers(dimensions)],
+            replace(_value_of(source), dimensions=dimensions),
+        )
+
+    def activate(self, operand: int, code: int) -> int:
+        """Return ``operand`` after an activation that its operation cannot fuse.
+
+        :raises UnsupportedOperatorError: if the HAL has no such activation.
+        """
+        if code == FusedActivationFunc.NONE:
+            return operand
+        self.fused(code)
+        return self.compute(
+            _ACTIVATIONS[FusedActivationFunc(code)],
+            [operand],
+            _value_of(self.builder.operand(operand)),
+        )
+
+
+Converter: TypeAlias = Callable[[Node], None]
+"""Turns one operator into HAL operations.
+
+:raises UnsupportedOperatorError: if that is not possible.
+"""
+
+
+def _value_of(operand: Operand) -> Operand:
+    return Operand(
+        operand.type,
+        operand.dimensions,
+        scale=operand.scale,
+        zero_point=operand.zero_point,
+        extra_params=operand.extra_params,
+    )
+
+
+def _same_values(first: Operand, second: Operand) -> bool:
+    return (first.type, first.scale, first.zero_point) == (
+        second.type,
+        second.scale,
+        second.zero_point,
+    )

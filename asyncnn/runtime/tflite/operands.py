@@ -1,0 +1,140 @@
+"""The HAL operands that TFLite tensors become."""
+
+import math
+
+import numpy as np
+
+from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.operands import DTYPES, size_of_data_bytes
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import Operand, OperandType, SymmPerChannelQuantParams
+from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.tflite.errors import UnsupportedOperatorError
+from asyncnn.runtime.tflite.schema import Tensor
+
+_TYPES = {
+    "FLOAT32": OperandType.TENSOR_FLOAT32,
+    "FLOAT16": OperandType.TENSOR_FLOAT16,
+    "INT64": OperandType.TENSOR_INT32,
+    "INT32": OperandType.TENSOR_INT32,
+    "INT16": OperandType.TENSOR_QUANT16_SYMM,
+    "INT8": OperandType.TENSOR_QUANT8_ASYMM_SIGNED,
+    "UINT8": OperandType.TENSOR_QUANT8_ASYMM,
+    "BOOL": OperandType.TENSOR_BOOL8,
+}
+_QUANTIZED = frozenset({"INT16", "INT8", "UINT8"})
+
+
+def describe(tensor: Tensor) -> Operand:
+    """Return type, dimensions and quantisation of the operand of ``tensor``.
+
+    The HAL has no tensors of rank 0 and of int64: they become rank 1 and int32. Bytes
+    without quantisation get scale 1, so that they stand for themselves.
+
+    :raises UnsupportedOperatorError: if the HAL has no such tensors.
+    :raises InvalidArgumentError: if the tensor contradicts itself.
+    """
+    if tensor.unsupported:
+        raise UnsupportedOperatorError(f"{tensor.label} has {tensor.unsupported}")
+    if 0 in tensor.shape:
+        raise UnsupportedOperatorError(f"{tensor.label} has no elements")
+    dimensions = tensor.shape or (1,)
+    size_of_data_bytes(_TYPES[tensor.type], dimensions)
+    if tensor.type not in _QUANTIZED:
+        return Operand(_TYPES[tensor.type], dimensions)
+    if not tensor.scales:
+        return Operand(_TYPES[tensor.type], dimensions, scale=1.0)
+    _check_quantization(tensor)
+    if len(tensor.scales) == 1:
+        return Operand(
+            _TYPES[tensor.type],
+            dimensions,
+            scale=tensor.scales[0],
+            zero_point=next(iter(tensor.zero_points), 0),
+        )
+    return Operand(
+        OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL,
+        dimensions,
+        extra_params=SymmPerChannelQuantParams(
+            tensor.scales, tensor.quantized_dimension
+        ),
+    )
+
+
+def add_constant(builder: ModelBuilder, tensor: Tensor, operand: Operand) -> int:
+    """Add the data of a constant ``tensor`` as ``operand`` describes it.
+
+    The data are not copied where the HAL can use the bytes of the file.
+
+    :raises InvalidArgumentError: if a value does not fit in the type.
+    """
+    assert tensor.data is not None
+    array = _converted(tensor.label, tensor.data)
+    quant = operand.extra_params
+    return builder.constant(
+        array.reshape(operand.dimensions),
+        OperandType(operand.type),
+        scale=operand.scale,
+        zero_point=operand.zero_point,
+        channel_quant=quant if isinstance(quant, SymmPerChannelQuantParams) else None,
+    )
+
+
+def bias_scale(input_: Operand, filter_: Operand) -> float:
+    """Return the scale that the HAL demands of a bias; 0 for per-channel filters."""
+    if filter_.type == OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL:
+        return 0.0
+    return float(np.float32(input_.scale) * np.float32(filter_.scale))
+
+
+def _converted(label: str, data: Array) -> Array:
+    if data.dtype == np.bool_:
+        return data.view(np.uint8) != 0
+    if data.dtype != np.int64:
+        return data
+    narrow = data.astype(np.int32)
+    if not np.array_equal(narrow, data):
+        raise InvalidArgumentError(f"{label} has values beyond 32 bits")
+    return narrow
+
+
+def _check_quantization(tensor: Tensor) -> None:
+    count = len(tensor.scales)
+    if not all(math.isfinite(scale) and scale > 0 for scale in tensor.scales):
+        raise InvalidArgumentError(f"{tensor.label} has a scale that is not positive")
+    if len(tensor.zero_points) not in (0, count):
+        raise InvalidArgumentError(
+            f"{tensor.label} has {count} scales but {len(tensor.zero_points)} "
+            "zero points"
+        )
+    if count > 1:
+        _check_channels(tensor)
+    elif not _zero_point_fits(tensor):
+        raise InvalidArgumentError(
+            f"{tensor.label} has zero point {tensor.zero_points[0]}"
+        )
+
+
+def _check_channels(tensor: Tensor) -> None:
+    axis = tensor.quantized_dimension
+    if not 0 <= axis < len(tensor.shape):
+        raise InvalidArgumentError(f"{tensor.label} has no axis {axis} to quantise")
+    if tensor.shape[axis] != len(tensor.scales):
+        raise InvalidArgumentError(
+            f"{tensor.label} has {len(tensor.scales)} scales for axis {axis} "
+            f"of {list(tensor.shape)}"
+        )
+    if tensor.type != "INT8" or any(tensor.zero_points) or tensor.data is None:
+        raise UnsupportedOperatorError(
+            f"{tensor.label} is quantised per channel, which the HAL allows for "
+            "constants of int8 with zero point 0"
+        )
+
+
+def _zero_point_fits(tensor: Tensor) -> bool:
+    if not tensor.zero_points:
+        return True
+    if tensor.type == "INT16":
+        return tensor.zero_points[0] == 0
+    limits = np.iinfo(DTYPES[_TYPES[tensor.type]])
+    return bool(limits.min <= tensor.zero_points[0] <= limits.max)

@@ -1,0 +1,201 @@
+"""Arithmetic, comparisons, activations and normalisations."""
+
+import math
+
+import numpy as np
+from msgspec.structs import replace
+
+from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.operands import QUANT8_TYPES
+from asyncnn.hal.types import FusedActivationFunc, OperandType, OperationType
+from asyncnn.runtime.tflite.node import Converter, Node
+
+_EXACT = {
+    "FLOOR": OperationType.FLOOR,
+    "HARD_SWISH": OperationType.HARD_SWISH,
+    "PRELU": OperationType.PRELU,
+    "MAXIMUM": OperationType.MAXIMUM,
+    "MINIMUM": OperationType.MINIMUM,
+    "EQUAL": OperationType.EQUAL,
+    "NOT_EQUAL": OperationType.NOT_EQUAL,
+    "GREATER": OperationType.GREATER,
+    "GREATER_EQUAL": OperationType.GREATER_EQUAL,
+    "LESS": OperationType.LESS,
+    "LESS_EQUAL": OperationType.LESS_EQUAL,
+    "LOGICAL_AND": OperationType.LOGICAL_AND,
+    "LOGICAL_OR": OperationType.LOGICAL_OR,
+    "LOGICAL_NOT": OperationType.LOGICAL_NOT,
+}
+"""Same inputs, and any output quantisation that TFLite allows."""
+
+_LIKE_INPUT = {
+    "RELU": OperationType.RELU,
+    "RELU_N1_TO_1": OperationType.RELU1,
+    "RELU6": OperationType.RELU6,
+}
+"""The output is quantised like the input."""
+
+_FLOAT = {
+    "ABS": OperationType.ABS,
+    "EXP": OperationType.EXP,
+    "LOG": OperationType.LOG,
+    "NEG": OperationType.NEG,
+    "POW": OperationType.POW,
+    "RSQRT": OperationType.RSQRT,
+    "SIN": OperationType.SIN,
+    "SQRT": OperationType.SQRT,
+}
+"""Quantised inputs are dequantised first."""
+
+_ARITHMETIC = {
+    "ADD": (OperationType.ADD, "AddOptions"),
+    "SUB": (OperationType.SUB, "SubOptions"),
+    "MUL": (OperationType.MUL, "MulOptions"),
+    "DIV": (OperationType.DIV, "DivOptions"),
+}
+
+_FIXED_SCALES = {
+    OperationType.LOGISTIC: (1 / 256, -128),
+    OperationType.SOFTMAX: (1 / 256, -128),
+    OperationType.TANH: (1 / 128, 0),
+    OperationType.L2_NORMALIZATION: (1 / 128, 0),
+}
+"""Scale and int8 zero point that the HAL prescribes for the output."""
+
+
+def _exact(type_: OperationType) -> Converter:
+    return lambda node: node.emit(type_, node.read_all())
+
+
+def _like_input(type_: OperationType) -> Converter:
+    return lambda node: node.emit_like(type_, [node.read(0)], node.read(0))
+
+
+def _float(type_: OperationType) -> Converter:
+    return lambda node: node.emit_float(type_, node.read_all())
+
+
+def _arithmetic(type_: OperationType, options: str) -> Converter:
+    def convert(node: Node) -> None:
+        act = node.fused(node.options(options).FusedActivationFunction())
+        operands = [node.read(0), node.read(1)]
+        if _fits(node, type_, operands):
+            node.emit(type_, [*operands, act])
+        else:
+            node.emit_float(type_, [*operands, act])
+
+    return convert
+
+
+def _fits(node: Node, type_: OperationType, operands: list[int]) -> bool:
+    """Tell whether the HAL can do the arithmetic on quantised values."""
+    if type_ is OperationType.DIV:
+        return False
+    if type_ is not OperationType.MUL or node.type not in QUANT8_TYPES:
+        return True
+    product = math.prod(node.builder.operand(index).scale for index in operands)
+    return node.target().scale > product
+
+
+def _square(node: Node) -> None:
+    operand = node.dequantize(node.read(0))
+    none = node.scalar(FusedActivationFunc.NONE)
+    node.emit_float(OperationType.MUL, [operand, operand, none])
+
+
+def _squared_difference(node: Node) -> None:
+    operands = [node.dequantize(operand) for operand in node.read_all()]
+    none = node.scalar(FusedActivationFunc.NONE)
+    like = node.builder.operand(operands[0])
+    output = replace(node.target(), type=like.type, scale=0.0, zero_point=0)
+    difference = node.compute(OperationType.SUB, [*operands, none], output)
+    node.store(
+        node.compute(OperationType.MUL, [difference, difference, none], output)
+    )
+
+
+def _elu(node: Node) -> None:
+    node.emit_float(OperationType.ELU, [node.read(0), node.scalar(1.0)])
+
+
+def _leaky_relu(node: Node) -> None:
+    alpha = node.options("LeakyReluOptions").Alpha()
+    if not math.isfinite(alpha):
+        raise InvalidArgumentError(f"slope {alpha}")
+    if node.type not in QUANT8_TYPES:
+        slope = node.builder.constant(np.array([alpha], np.float32))
+        node.emit(OperationType.PRELU, [node.read(0), slope])
+    elif alpha <= 0:
+        slope = node.builder.constant(np.array([alpha], np.float32))
+        node.emit_float(OperationType.PRELU, [node.read(0), slope])
+    else:
+        one = np.array([1], node.target_dtype())
+        slope = node.builder.constant(one, OperandType(node.type), scale=alpha)
+        node.emit(OperationType.PRELU, [node.read(0), slope])
+
+
+def _fixed(node: Node, type_: OperationType, inputs: list[int], act: int = 0) -> None:
+    """Add an operation whose quantised output the HAL allows in one form only."""
+    output = node.target()
+    if output.type in QUANT8_TYPES:
+        scale, zero_point = _FIXED_SCALES[type_]
+        if output.type == OperandType.TENSOR_QUANT8_ASYMM:
+            zero_point += 128
+        output = replace(output, scale=scale, zero_point=zero_point)
+    node.store(node.activate(node.compute(type_, inputs, output), act))
+
+
+def _fixed_unary(type_: OperationType) -> Converter:
+    return lambda node: _fixed(node, type_, [node.read(0)])
+
+
+def _softmax(node: Node) -> None:
+    inputs = [node.read(0), node.scalar(float(node.options("SoftmaxOptions").Beta()))]
+    if node.rank() not in (2, 4):
+        inputs.append(node.axis(-1, node.rank()))
+    _fixed(node, OperationType.SOFTMAX, inputs)
+
+
+def _log_softmax(node: Node) -> None:
+    inputs = [node.read(0), node.scalar(1.0), node.axis(-1, node.rank())]
+    node.emit_float(OperationType.LOG_SOFTMAX, inputs)
+
+
+def _l2_normalization(node: Node) -> None:
+    activation = node.options("L2NormOptions").FusedActivationFunction()
+    inputs = [node.read(0)]
+    if node.rank() != 4:
+        inputs.append(node.axis(-1, node.rank()))
+    _fixed(node, OperationType.L2_NORMALIZATION, inputs, activation)
+
+
+def _local_response_normalization(node: Node) -> None:
+    options = node.options("LocalResponseNormalizationOptions")
+    node.emit(
+        OperationType.LOCAL_RESPONSE_NORMALIZATION,
+        [
+            node.read(0),
+            node.scalar(options.Radius()),
+            node.scalar(float(options.Bias())),
+            node.scalar(float(options.Alpha())),
+            node.scalar(float(options.Beta())),
+        ],
+    )
+
+
+CONVERTERS: dict[str, Converter] = {
+    **{name: _exact(type_) for name, type_ in _EXACT.items()},
+    **{name: _like_input(type_) for name, type_ in _LIKE_INPUT.items()},
+    **{name: _float(type_) for name, type_ in _FLOAT.items()},
+    **{name: _arithmetic(*entry) for name, entry in _ARITHMETIC.items()},
+    "SQUARE": _square,
+    "SQUARED_DIFFERENCE": _squared_difference,
+    "ELU": _elu,
+    "LEAKY_RELU": _leaky_relu,
+    "LOGISTIC": _fixed_unary(OperationType.LOGISTIC),
+    "TANH": _fixed_unary(OperationType.TANH),
+    "SOFTMAX": _softmax,
+    "LOG_SOFTMAX": _log_softmax,
+    "L2_NORMALIZATION": _l2_normalization,
+    "LOCAL_RESPONSE_NORMALIZATION": _local_response_normalization,
+}

@@ -1,0 +1,292 @@
+"""Reads the flatbuffer of a TFLite file into plain records, trusting no byte of it.
+
+The generated accessors check nothing but the end of the buffer, and tables of a hostile
+file may overlap. The work is bounded all the same: no vector is longer than the file,
+all that is read is no longer than a multiple of it, and there are not too many tables.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import tflite  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from asyncnn.errors import InvalidArgumentError
+from asyncnn.runtime.tflite.errors import UnsupportedOperatorError
+
+IDENTIFIER = b"TFL3"
+"""Bytes 4 to 8 of every TFLite file."""
+
+MAX_RANK = 8
+MAX_TABLES = 1 << 17
+"""Most tensors, and most operators, of a file."""
+
+_OVERLAP = 16
+_EMPTY_TABLE = struct.pack("<HHi", 4, 4, 4)
+_T = TypeVar("_T")
+
+TYPE_NAMES: dict[int, str] = {
+    value: name
+    for name, value in vars(tflite.TensorType).items()
+    if not name.startswith("_")
+}
+"""Names of the element types by their number in the schema."""
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "FLOAT32": np.dtype(np.float32),
+    "FLOAT16": np.dtype(np.float16),
+    "INT64": np.dtype(np.int64),
+    "INT32": np.dtype(np.int32),
+    "INT16": np.dtype(np.int16),
+    "INT8": np.dtype(np.int8),
+    "UINT8": np.dtype(np.uint8),
+    "BOOL": np.dtype(np.bool_),
+}
+"""NumPy dtypes of the element types that can be imported."""
+
+
+class Tensor(msgspec.Struct, frozen=True, eq=False):
+    """A tensor of the graph; ``data`` views the file if it is a constant.
+
+    ``scales`` is empty without quantisation; more than one are per index of axis
+    ``quantized_dimension``. ``unsupported`` names what cannot be imported about it.
+    """
+
+    index: int
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    scales: tuple[float, ...]
+    zero_points: tuple[int, ...]
+    quantized_dimension: int
+    data: NDArray[Any] | None
+    unsupported: str = ""
+
+    @property
+    def label(self) -> str:
+        """Names the tensor in messages."""
+        return f"tensor {self.index} ({self.name[:80]!r})"
+
+
+class Operator(msgspec.Struct, frozen=True, eq=False):
+    """A node of the graph: tensor indices, -1 for an input that is left out."""
+
+    index: int
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    table: Any
+
+    def options(self, kind: str) -> Any:
+        """Return the options table of class ``kind``, all defaults if there is none.
+
+        :raises InvalidArgumentError: if the options are of another kind.
+        """
+        options = getattr(tflite, kind)()
+        union = self.table.BuiltinOptions()
+        given = self.table.BuiltinOptionsType()
+        if union is None or not given:
+            options.Init(_EMPTY_TABLE, 4)
+            return options
+        if given != getattr(tflite.BuiltinOptions, kind):
+            raise InvalidArgumentError(
+                f"operator {self.index} ({self.name}) has options of another kind"
+            )
+        options.Init(union.Bytes, union.Pos)
+        return options
+
+
+class Graph(msgspec.Struct, frozen=True, eq=False):
+    """The one subgraph of a file, its operators in execution order."""
+
+    tensors: tuple[Tensor, ...]
+    operators: tuple[Operator, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def read_graph(data: memoryview) -> Graph:
+    """Read the graph of a TFLite file.
+
+    Decoder errors such as `struct.error` pass through; see `errors.reading`.
+
+    :raises InvalidArgumentError: if the bytes are not a TFLite file or inconsistent.
+    :raises UnsupportedOperatorError: if there are several subgraphs.
+    """
+    return _Reader(data).graph()
+
+
+class _Reader:
+    def __init__(self, data: memoryview) -> None:
+        if data[4:8] != IDENTIFIER:
+            raise InvalidArgumentError("not a TFLite file: identifier TFL3 is missing")
+        self._data = data
+        self._budget = _OVERLAP * len(data)
+        self._model = tflite.Model.GetRootAs(data, 0)
+        if self._model.Version() != 3:
+            raise InvalidArgumentError(
+                f"schema version {self._model.Version()} is not 3"
+            )
+
+    def graph(self) -> Graph:
+        subgraphs = self._model.SubgraphsLength()
+        if subgraphs != 1:
+            raise UnsupportedOperatorError(
+                f"{subgraphs} subgraphs; control flow cannot be imported"
+            )
+        table = self._model.Subgraphs(0)
+        buffers = list(self._tables(self._model.BuffersLength, self._model.Buffers))
+        codes = [
+            self._operator_name(code)
+            for code in self._tables(
+                self._model.OperatorCodesLength, self._model.OperatorCodes
+            )
+        ]
+        tensors = tuple(
+            self._tensor(index, tensor, buffers)
+            for index, tensor in enumerate(
+                self._tables(table.TensorsLength, table.Tensors)
+            )
+        )
+        count = len(tensors)
+        return Graph(
+            tensors,
+            tuple(
+                self._operator(index, operator, codes, count)
+                for index, operator in enumerate(
+                    self._tables(table.OperatorsLength, table.Operators)
+                )
+            ),
+            self._indexes(table.InputsAsNumpy(), count, "a graph input"),
+            self._indexes(table.OutputsAsNumpy(), count, "a graph output"),
+        )
+
+    def _tables(
+        self, length: Callable[[], int], item: Callable[[int], _T]
+    ) -> Iterator[_T]:
+        count = length()
+        self._charge(4 * count)
+        if count > MAX_TABLES:
+            raise InvalidArgumentError(f"more than {MAX_TABLES} tables of one kind")
+        return map(item, range(count))
+
+    def _vector(self, values: NDArray[Any] | int) -> list[Any]:
+        # The accessors answer 0 for a vector that is not there.
+        if isinstance(values, int):
+            return []
+        self._charge(values.nbytes)
+        return values.tolist()  # type: ignore[no-any-return]
+
+    def _charge(self, bytes_read: int) -> None:
+        self._budget -= bytes_read
+        if bytes_read > len(self._data) or self._budget < 0:
+            raise InvalidArgumentError("its vectors are longer than the file")
+
+    def _indexes(
+        self, values: NDArray[Any] | int, count: int, what: str
+    ) -> tuple[int, ...]:
+        indexes = tuple(self._vector(values))
+        for index in indexes:
+            if not -1 <= index < count:
+                raise InvalidArgumentError(
+                    f"{what} refers to tensor {index} of {count}"
+                )
+        return indexes
+
+    def _operator(
+        self, index: int, table: Any, codes: list[str], count: int
+    ) -> Operator:
+        code = table.OpcodeIndex()
+        if code >= len(codes):
+            raise InvalidArgumentError(
+                f"operator {index} has code {code} of {len(codes)}"
+            )
+        what = f"operator {index} ({codes[code]})"
+        return Operator(
+            index,
+            codes[code],
+            self._indexes(table.InputsAsNumpy(), count, what),
+            self._indexes(table.OutputsAsNumpy(), count, what),
+            table,
+        )
+
+    def _tensor(self, index: int, table: Any, buffers: list[Any]) -> Tensor:
+        name = self._name(table.Name())
+        type_ = TYPE_NAMES.get(table.Type(), f"type {table.Type()}")
+        shape = tuple(self._vector(table.ShapeAsNumpy()))
+        if len(shape) > MAX_RANK or any(length < 0 for length in shape):
+            raise InvalidArgumentError(f"tensor {name!r} has shape {list(shape)}")
+        unsupported = ""
+        if table.Sparsity() is not None:
+            unsupported = "sparse data"
+        elif table.IsVariable():
+            unsupported = "state that lasts from one inference to the next"
+        elif type_ not in DTYPES:
+            unsupported = f"elements of type {type_}"
+        quantization = table.Quantization()
+        if quantization is None:
+            quantization = tflite.QuantizationParameters()
+            quantization.Init(_EMPTY_TABLE, 4)
+        if quantization.DetailsType():
+            unsupported = "a custom quantisation"
+        data = None
+        if not unsupported:
+            data = self._constant(name, DTYPES[type_], shape, buffers, table.Buffer())
+        return Tensor(
+            index,
+            name,
+            type_,
+            shape,
+            tuple(self._vector(quantization.ScaleAsNumpy())),
+            tuple(self._vector(quantization.ZeroPointAsNumpy())),
+            quantization.QuantizedDimension(),
+            data,
+            unsupported,
+        )
+
+    def _constant(
+        self,
+        name: str,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        buffers: list[Any],
+        index: int,
+    ) -> NDArray[Any] | None:
+        if index >= len(buffers):
+            raise InvalidArgumentError(
+                f"tensor {name!r} refers to buffer {index} of {len(buffers)}"
+            )
+        data = self._bytes(buffers[index])
+        if not data.size:
+            return None
+        expected = dtype.itemsize * int(np.prod(shape, dtype=object))
+        if data.nbytes != expected:
+            raise InvalidArgumentError(
+                f"tensor {name!r} of shape {list(shape)} needs {expected} bytes "
+                f"but its buffer has {data.nbytes}"
+            )
+        return data.view(dtype).reshape(shape)
+
+    def _bytes(self, buffer: Any) -> NDArray[np.uint8]:
+        # Files above 2 GiB keep their data behind the flatbuffer; offset 1 is a
+        # placeholder that the converter leaves in smaller ones.
+        offset, size = buffer.Offset(), buffer.Size()
+        if offset > 1:
+            return np.frombuffer(self._data, np.uint8, size, offset)
+        data = buffer.DataAsNumpy()
+        if isinstance(data, int):
+            return np.empty(0, np.uint8)
+        return data
+
+    def _operator_name(self, code: Any) -> str:
+        number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
+        if number == tflite.BuiltinOperator.CUSTOM:
+            return f"CUSTOM {self._name(code.CustomCode())}"
+        return str(tflite.BUILTIN_OPCODE2NAME.get(number, f"builtin {number}"))
+
+    def _name(self, name: bytes | None) -> str:
+        self._charge(len(name or b""))
+        return (name or b"").decode(errors="replace")

@@ -1,0 +1,23 @@
+import pytest
+
+from asyncnn.errors import AsyncnnError, error_for
+from asyncnn.hal.types import ErrorStatus
+
+
+@pytest.mark.parametrize(
+    "status", [s for s in ErrorStatus if s is not ErrorStatus.NONE]
+)
+def test_every_status_has_an_exception_of_its_own(status: ErrorStatus) -> None:
+    error = error_for(status, "why")
+    assert error.status is status
+    assert type(error) is not AsyncnnError
+    assert str(error) == "why"
+
+
+def test_success_is_no_error() -> None:
+    with pytest.raises(ValueError, match="NONE"):
+        error_for(ErrorStatus.NONE)
+
+
+def test_the_hint_follows_the_message() -> None:
+    assert str(AsyncnnError("too big", hint="split it")) == "too big (split it)"
