@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check lint types coverage clean
+.PHONY: demo test check lint types bench clean
 
 demo: $(READY)
 	$(BIN)/asyncnn demo
@@ -13,6 +13,10 @@ test: check
 	$(BIN)/pytest -q --cov --cov-report=term
 
 check: lint types
+
+bench: $(READY)
+	$(BIN)/asyncnn bench models
+	$(BIN)/asyncnn bench awaiting
 
 lint: $(READY)
 	$(BIN)/ruff check .

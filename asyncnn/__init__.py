@@ -1,1 +1,79 @@
-"""asyncnn."""
+"""An asyncio-native driver for the Android Neural Networks HAL.
+
+From the outside in:
+
+=============  =====================================================================
+``runtime``    what applications use: `open_device`, `load`, models, arrays
+``devices``    implementations of the HAL's `IDevice`
+``engine``     a model becomes a plan, a plan is executed step by step
+``qos``        who runs next, and where
+``kernels``    the arithmetic of every operation, in NumPy
+``memory``     pools
+``hal``        the HAL itself: types, interfaces, operation table, validation
+=============  =====================================================================
+
+>>> async with asyncnn.open_device() as device:
+...     prepared = await device.prepare(asyncnn.load("model.tflite"))
+...     outputs = await prepared.run({"image": image})
+"""
+
+import logging
+
+from asyncnn._version import __version__
+from asyncnn.devices import DeviceSettings
+from asyncnn.errors import (
+    AsyncnnError,
+    DeviceUnavailableError,
+    GeneralFailureError,
+    InvalidArgumentError,
+    MissedDeadlinePersistentError,
+    MissedDeadlineTransientError,
+    OutputInsufficientSizeError,
+    ResourceExhaustedPersistentError,
+    ResourceExhaustedTransientError,
+)
+from asyncnn.hal.types import (
+    ErrorStatus,
+    ExecutionPreference,
+    OperandType,
+    OperationType,
+    Priority,
+)
+from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.container import save
+from asyncnn.runtime.device import Device, device_names, open_device
+from asyncnn.runtime.loading import load
+from asyncnn.runtime.model import NamedModel, TensorInfo
+from asyncnn.runtime.prepared import Outputs, PreparedModel
+
+__all__ = (
+    "AsyncnnError",
+    "Device",
+    "DeviceSettings",
+    "DeviceUnavailableError",
+    "ErrorStatus",
+    "ExecutionPreference",
+    "GeneralFailureError",
+    "InvalidArgumentError",
+    "MissedDeadlinePersistentError",
+    "MissedDeadlineTransientError",
+    "ModelBuilder",
+    "NamedModel",
+    "OperandType",
+    "OperationType",
+    "OutputInsufficientSizeError",
+    "Outputs",
+    "PreparedModel",
+    "Priority",
+    "ResourceExhaustedPersistentError",
+    "ResourceExhaustedTransientError",
+    "TensorInfo",
+    "__version__",
+    "device_names",
+    "load",
+    "open_device",
+    "save",
+)
+
+# An application that configures no logging sees nothing of ours on its standard error.
+logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import anyio
 import typer
@@ -12,8 +12,9 @@ from asyncnn.cli.console import print_json
 from asyncnn.cli.running import PathReport, RunOptions, run_model
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.types import Priority
+from asyncnn.runtime.prepared import Path as HalPath
 
-_PATHS = ("async", "sync")
+_PATHS: dict[str, HalPath] = {path: path for path in get_args(HalPath)}
 
 
 class PriorityName(StrEnum):
@@ -94,15 +95,15 @@ def run(
         raise typer.Exit(1)
 
 
-def _paths(names: str) -> tuple[str, ...]:
-    paths = tuple(name.strip() for name in names.split(",") if name.strip())
-    unknown = [name for name in paths if name not in _PATHS]
-    if unknown or not paths:
+def _paths(names: str) -> tuple[HalPath, ...]:
+    asked = [name.strip() for name in names.split(",") if name.strip()]
+    unknown = [name for name in asked if name not in _PATHS]
+    if unknown or not asked:
         raise InvalidArgumentError(
             f"there is no path {', '.join(unknown) or repr(names)}",
             hint=f"known: {', '.join(_PATHS)}",
         )
-    return paths
+    return tuple(_PATHS[name] for name in asked)
 
 
 def _print_path(report: PathReport) -> None:

@@ -80,6 +80,7 @@ class ReferencePreparedModel:
                 _measure_timing(measure),
                 self._priority,
                 deadline,
+                loop_timeout_duration,
                 report,
             )
             self._submit(work)

@@ -9,10 +9,10 @@ from asyncnn.engine import Execution, Program
 from asyncnn.engine.arguments import (
     input_arrays,
     input_shapes,
+    known_output_shapes,
     output_bindings,
     store_outputs,
 )
-from asyncnn.engine.plan import Plan
 from asyncnn.errors import (
     AsyncnnError,
     OutputInsufficientSizeError,
@@ -96,6 +96,7 @@ class ExecuteWork(Work):
         "_error",
         "_execution",
         "_launched_ns",
+        "_loop_timeout_ns",
         "_measure",
         "_program",
         "_report",
@@ -111,9 +112,11 @@ class ExecuteWork(Work):
         measure: MeasureTiming,
         priority: Priority,
         deadline_ns: int | None,
+        loop_timeout_ns: int | None,
         report: ReportExecuted,
     ) -> None:
         super().__init__(priority, deadline_ns)
+        self._loop_timeout_ns = loop_timeout_ns
         self._launched_ns = time.perf_counter_ns()
         self._program = program
         self._request = request
@@ -145,30 +148,27 @@ class ExecuteWork(Work):
         plan = program.plan(shapes)
         inputs = input_arrays(plan, request, shapes)
         bindings = output_bindings(plan, request)
-        is_short = any(binding.is_sufficient is False for binding in bindings)
-        if is_short and None not in plan.output_shapes:
-            raise _insufficient(
-                tuple(
-                    OutputShape(shape, binding.is_sufficient is not False)
-                    for shape, binding in zip(plan.output_shapes, bindings, strict=True)
-                    if shape is not None
-                )
-            )
-        arrays = [binding.array for binding in bindings]
-        outputs = self._run_to_the_end(
-            plan, Execution(program, plan, inputs, arrays, deadline_ns=self.deadline_ns)
+        known = known_output_shapes(plan, bindings)
+        if not _suffices(known):
+            raise _insufficient(known)
+        execution = Execution(
+            program,
+            plan,
+            inputs,
+            [binding.array for binding in bindings],
+            deadline_ns=self.deadline_ns,
+            loop_timeout_ns=self._loop_timeout_ns,
         )
-        reported = store_outputs(plan, request, bindings, outputs.outputs)
-        if not all(shape.is_sufficient for shape in reported):
-            raise _insufficient(reported)
-        return reported
-
-    def _run_to_the_end(self, plan: Plan, execution: Execution) -> Execution:
         self._execution = execution
         if self._abort_status is not None:
             execution.abort(self._abort_status)
         execution.advance()
-        return execution
+        if known:
+            return known
+        reported = store_outputs(plan, request, bindings, execution.outputs)
+        if not _suffices(reported):
+            raise _insufficient(reported)
+        return reported
 
     def abort(self, status: ErrorStatus) -> None:
         """Make the execution end with ``status`` at its next boundary."""
@@ -190,6 +190,10 @@ class ExecuteWork(Work):
             in_driver = time.perf_counter_ns() - self._launched_ns
             timing = Timing(self._run_ns // 1000, in_driver // 1000)
         self._report(error, shapes, timing, self._run_ns)
+
+
+def _suffices(shapes: tuple[OutputShape, ...]) -> bool:
+    return all(shape.is_sufficient for shape in shapes)
 
 
 def _insufficient(shapes: tuple[OutputShape, ...]) -> OutputInsufficientSizeError:

@@ -8,7 +8,7 @@ import numpy as np
 
 from asyncnn.engine.plan import Plan
 from asyncnn.engine.program import InputShapes, Program
-from asyncnn.errors import GeneralFailureError
+from asyncnn.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operands import DTYPES, SCALAR_TYPES, combine_dimensions
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import (
@@ -78,6 +78,7 @@ class OutputBinding(msgspec.Struct, frozen=True, eq=False):
 def output_bindings(plan: Plan, request: Request) -> list[OutputBinding]:
     """Bind each output to its span of memory, as far as shapes are known.
 
+    :raises InvalidArgumentError: if a pool cannot be written to.
     :raises GeneralFailureError: if a pool cannot be mapped, or the shape contradicts
         the request's dimensions.
     """
@@ -99,7 +100,7 @@ def _bind(
         return OutputBinding(None, None)
     if not _suffices(operand, argument, shape):
         return OutputBinding(None, False)
-    return OutputBinding(_array(operand, argument, shape, request), True)
+    return OutputBinding(_writable(operand, argument, shape, request), True)
 
 
 def _suffices(operand: Operand, argument: RequestArgument, shape: Shape) -> bool:
@@ -115,6 +116,18 @@ def _suffices(operand: Operand, argument: RequestArgument, shape: Shape) -> bool
 def _fits(dimensions: Dimensions, shape: Shape) -> bool:
     return len(dimensions) == len(shape) and all(
         axis in (0, length) for axis, length in zip(dimensions, shape, strict=True)
+    )
+
+
+def known_output_shapes(
+    plan: Plan, bindings: Sequence[OutputBinding]
+) -> tuple[OutputShape, ...]:
+    """Return what will be reported, if every shape is known before execution."""
+    shapes = plan.output_shapes
+    return tuple(
+        OutputShape(shape, binding.is_sufficient is not False)
+        for shape, binding in zip(shapes, bindings, strict=True)
+        if shape is not None and None not in shapes
     )
 
 
@@ -137,7 +150,7 @@ def store_outputs(
             operand = plan.subgraph.operands[index]
             is_sufficient = _suffices(operand, argument, output.shape)
             if is_sufficient:
-                _array(operand, argument, output.shape, request)[...] = output
+                _writable(operand, argument, output.shape, request)[...] = output
         shapes.append(OutputShape(output.shape, is_sufficient))
     return tuple(shapes)
 
@@ -148,8 +161,19 @@ def _array(
     location = argument.location
     pool = request.pools[location.pool_index]
     dtype = DTYPES[operand.type]
+    if 0 in shape:
+        return np.empty(shape, dtype)
     array = np.frombuffer(_bytes(pool), dtype, math.prod(shape), location.offset)
     return array if array.shape == shape else array.reshape(shape)
+
+
+def _writable(
+    operand: Operand, argument: RequestArgument, shape: Shape, request: Request
+) -> Array:
+    array = _array(operand, argument, shape, request)
+    if not array.flags.writeable:
+        raise InvalidArgumentError("an output lies in a pool that is read-only")
+    return array
 
 
 def _bytes(pool: Memory | BufferToken) -> memoryview:

@@ -1,18 +1,27 @@
-"""One run of a plan that can pause, be aborted or miss its deadline between steps."""
+"""One run of a program; it can pause, be aborted or miss its deadline between steps."""
 
 import time
 from collections.abc import Sequence
 
 import numpy as np
 
-from asyncnn.engine.late import Slots, run_late
-from asyncnn.engine.plan import Plan, Step
+from asyncnn.engine.control_flow import ControlFlow, begin
+from asyncnn.engine.frame import Frame
+from asyncnn.engine.late import run_late
+from asyncnn.engine.plan import CONTROL_FLOW, Plan, Step
 from asyncnn.engine.program import Program
-from asyncnn.engine.workspace import Call, Workspace
-from asyncnn.errors import AsyncnnError, GeneralFailureError, error_for
-from asyncnn.hal.operands import DTYPES
+from asyncnn.errors import (
+    AsyncnnError,
+    GeneralFailureError,
+    MissedDeadlineTransientError,
+    error_for,
+)
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import ErrorStatus
+from asyncnn.hal.types import (
+    LOOP_TIMEOUT_DEFAULT_NS,
+    LOOP_TIMEOUT_MAXIMUM_NS,
+    ErrorStatus,
+)
 
 
 class Pause:
@@ -28,46 +37,14 @@ NEVER = Pause()
 """A pause that nobody requests."""
 
 
-class Frame:
-    """A plan under way: its bound calls, its operands' arrays, and the next step."""
-
-    __slots__ = ("calls", "plan", "position", "slots", "workspace")
-
-    def __init__(
-        self,
-        workspace: Workspace,
-        inputs: Sequence[Array | None],
-        outputs: Sequence[Array | None],
-    ) -> None:
-        self.workspace = workspace
-        self.plan: Plan = workspace.plan
-        self.slots: Slots = workspace.slots.copy()
-        subgraph = self.plan.subgraph
-        for index, array in zip(subgraph.input_indexes, inputs, strict=True):
-            self.slots[index] = array
-        for index, array in zip(subgraph.output_indexes, outputs, strict=True):
-            self.slots[index] = self._output(index, array)
-        self.calls: list[Call | None] = workspace.calls(self.slots)
-        self.position = 0
-
-    def _output(self, index: int, given: Array | None) -> Array | None:
-        shape = self.plan.shapes[index]
-        if given is not None or shape is None:
-            return given
-        return np.empty(shape, DTYPES[self.plan.subgraph.operands[index].type])
-
-    def outputs(self) -> list[Array]:
-        """Return the arrays of the subgraph's outputs, all computed."""
-        arrays = [self.slots[index] for index in self.plan.subgraph.output_indexes]
-        return [array for array in arrays if array is not None]
-
-
 class Execution:
     """Runs ``plan`` of ``program`` on request arrays.
 
     ``inputs`` holds None for an omitted input; ``outputs`` holds None where the caller
     has no array of the right shape, then a new one is made. `advance` may be called
     from any thread, but from one at a time; `abort` from any thread at any time.
+
+    ``loop_timeout_ns`` bounds each WHILE: 2 s if it is None, 15 s at most.
     """
 
     def __init__(
@@ -78,14 +55,17 @@ class Execution:
         outputs: Sequence[Array | None],
         *,
         deadline_ns: int | None = None,
+        loop_timeout_ns: int | None = None,
     ) -> None:
         self._program = program
         self._plan = plan
         self._inputs = inputs
         self._given_outputs = outputs
         self._deadline_ns = deadline_ns
+        self._loop_timeout_ns = _clamped(loop_timeout_ns)
         self._abort_status: ErrorStatus | None = None
-        self._frame: Frame | None = None
+        self._frames: list[Frame] = []
+        self._waiting: list[ControlFlow] = []
         self.outputs: list[Array] = []
 
     def abort(self, status: ErrorStatus) -> None:
@@ -99,60 +79,99 @@ class Execution:
             execution is aborted. It cannot be advanced again then.
         """
         try:
-            if self._frame is None:
-                self._frame = self._begin()
-            finished = self._run(self._frame, pause)
+            if not self._frames:
+                self._check()
+                workspace = self._program.acquire(self._plan)
+                self._frames.append(Frame(workspace, self._inputs, self._given_outputs))
+            with np.errstate(all="ignore"):
+                return self._run(pause)
         except BaseException:
             self.close()
             raise
-        if finished:
-            self.outputs = self._frame.outputs()
-            self.close()
-        return finished
 
     def close(self) -> None:
-        """Give the workspace back; the execution has ended."""
-        if self._frame is not None:
-            self._program.release(self._frame.workspace)
-            self._frame = None
-
-    def _begin(self) -> Frame:
-        self._check()
-        workspace = self._program.acquire(self._plan)
-        return Frame(workspace, self._inputs, self._given_outputs)
+        """Give the workspaces back; the execution has ended."""
+        self._waiting.clear()
+        while self._frames:
+            self._program.release(self._frames.pop().workspace)
 
     def _check(self) -> None:
         if self._abort_status is not None:
             raise error_for(self._abort_status, "the execution was aborted")
         if self._deadline_ns is not None and time.monotonic_ns() >= self._deadline_ns:
-            raise error_for(
-                ErrorStatus.MISSED_DEADLINE_TRANSIENT, "the deadline passed"
-            )
+            raise MissedDeadlineTransientError("the deadline passed")
 
-    def _run(self, frame: Frame, pause: Pause) -> bool:
-        calls = frame.calls
-        position = frame.position
-        with np.errstate(all="ignore"):
-            while position < len(calls):
-                if pause.requested:
-                    frame.position = position
+    def _run(self, pause: Pause) -> bool:
+        """Run the innermost frame; go in and out of control flow as it demands."""
+        while True:
+            frame = self._frames[-1]
+            if frame.position < len(frame.calls):
+                if not self._run_frame(frame, pause):
                     return False
-                if self._abort_status is not None or self._deadline_ns is not None:
-                    self._check()
-                call = calls[position]
-                step = frame.plan.steps[position]
-                try:
-                    if call is None:
-                        run_late(step, frame.slots, frame.plan.subgraph.operands)
-                    else:
-                        run, inputs, outputs = call
-                        run(inputs, outputs)
-                except AsyncnnError:
-                    raise
-                except Exception as error:
-                    raise _failure(step, error) from error
-                position += 1
+                if frame.position < len(frame.calls):
+                    self._enter(frame)
+            elif not self._leave(frame):
+                return True
+
+    def _run_frame(self, frame: Frame, pause: Pause) -> bool:
+        """Run up to the end or the next IF or WHILE; False if paused before."""
+        calls, steps = frame.calls, frame.plan.steps
+        for position in range(frame.position, len(calls)):
+            frame.position = position
+            if pause.requested:
+                return False
+            if self._abort_status is not None or self._deadline_ns is not None:
+                self._check()
+            call = calls[position]
+            step = steps[position]
+            try:
+                if call is not None:
+                    run, inputs, outputs = call
+                    run(inputs, outputs)
+                elif step.operation.type in CONTROL_FLOW:
+                    return True
+                else:
+                    run_late(step, frame.slots, frame.plan.subgraph.operands)
+            except AsyncnnError:
+                raise
+            except Exception as error:
+                raise _failure(step, error) from error
+        frame.position = len(calls)
         return True
+
+    def _enter(self, frame: Frame) -> None:
+        """Begin the IF or WHILE that ``frame`` has come to."""
+        step = frame.plan.steps[frame.position]
+        control = begin(self._program, frame, step, self._loop_timeout_ns)
+        self._continue(frame, control, control.resume(None))
+
+    def _leave(self, frame: Frame) -> bool:
+        """Return from a finished frame to what waits for it; False at the end."""
+        self._frames.pop()
+        if not self._frames:
+            self.outputs = frame.outputs()
+            self._program.release(frame.workspace)
+            return False
+        control = self._waiting.pop()
+        following = control.resume(frame)
+        self._program.release(frame.workspace)
+        self._continue(self._frames[-1], control, following)
+        return True
+
+    def _continue(
+        self, frame: Frame, control: ControlFlow, following: Frame | None
+    ) -> None:
+        if following is None:
+            frame.position += 1
+        else:
+            self._frames.append(following)
+            self._waiting.append(control)
+
+
+def _clamped(loop_timeout_ns: int | None) -> int:
+    if loop_timeout_ns is None:
+        return LOOP_TIMEOUT_DEFAULT_NS
+    return min(loop_timeout_ns, LOOP_TIMEOUT_MAXIMUM_NS)
 
 
 def _failure(step: Step, error: Exception) -> GeneralFailureError:

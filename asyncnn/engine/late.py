@@ -1,7 +1,9 @@
 """Steps that are prepared when their turn comes, with every input known."""
 
-import msgspec
+from typing import TypeAlias
+
 import numpy as np
+from msgspec.structs import replace
 
 from asyncnn import kernels
 from asyncnn.engine.plan import Step, check_declared
@@ -14,21 +16,11 @@ from asyncnn.hal.operations.bound import (
     Shape,
     ValueNeededError,
 )
-from asyncnn.hal.types import Operand
+from asyncnn.hal.types import Operand, OperationType
 from asyncnn.kernels.kernel import HeapScratch
 
-Slots = list[Array | None]
-
-
-def bind_values(step: Step, slots: Slots) -> BoundOperation:
-    """Return the operation of ``step`` with the value of every input."""
-    return msgspec.structs.replace(
-        step.operation,
-        inputs=tuple(
-            _with_value(operand, slots[index])
-            for operand, index in zip(step.operation.inputs, step.inputs, strict=True)
-        ),
-    )
+Slots: TypeAlias = list[Array | None]
+"""Arrays by operand index, None where an operand is omitted or not computed yet."""
 
 
 def run_late(step: Step, slots: Slots, operands: tuple[Operand, ...]) -> None:
@@ -36,35 +28,65 @@ def run_late(step: Step, slots: Slots, operands: tuple[Operand, ...]) -> None:
 
     :raises GeneralFailureError: if the values do not fit the operation.
     """
-    operation = bind_values(step, slots)
+    operation = _with_values(step, slots)
     if kernels.is_data_dependent(operation.type):
         results = kernels.compute(operation)
-        for index, result in zip(step.outputs, results, strict=True):
-            _store(slots, index, result, operands[index], operation)
+    else:
+        results = _prepare_and_run(operation, step, slots)
+    for index, result in zip(step.outputs, results, strict=True):
+        store(slots, index, result, operands[index], operation.type)
+
+
+def store(
+    slots: Slots, index: int, result: Array, operand: Operand, type_: OperationType
+) -> None:
+    """Put a result into the array that waits for it; else let it take the place.
+
+    :raises GeneralFailureError: if its shape is not the one that the model declares.
+    """
+    given = slots[index]
+    if given is result:
         return
-    shapes = _known(infer_shapes(operation), operation)
-    outputs = [
-        _array_for(slots[index], shape, operand)
-        for index, shape, operand in zip(
-            step.outputs, shapes, operation.outputs, strict=True
-        )
-    ]
-    bound = msgspec.structs.replace(
-        operation,
-        outputs=tuple(
-            msgspec.structs.replace(operand, shape=shape)
-            for operand, shape in zip(operation.outputs, shapes, strict=True)
-        ),
-    )
-    for index, output in zip(step.outputs, outputs, strict=True):
-        check_declared(operands[index], output.shape, operation.type)
+    check_declared(operand, result.shape, type_)
+    if given is not None and given.shape == result.shape:
+        given[...] = result
+    else:
+        slots[index] = result
+
+
+def _prepare_and_run(
+    operation: BoundOperation, step: Step, slots: Slots
+) -> list[Array]:
     try:
+        shapes = infer_shapes(operation)
+        outputs = [
+            _array_for(slots[index], shape, operand)
+            for index, shape, operand in zip(
+                step.outputs, shapes, operation.outputs, strict=True
+            )
+        ]
+        bound = replace(
+            operation,
+            outputs=tuple(
+                replace(operand, shape=output.shape)
+                for operand, output in zip(operation.outputs, outputs, strict=True)
+            ),
+        )
         run = kernels.prepare(bound)(HeapScratch())
     except ValueNeededError:
-        raise GeneralFailureError(f"{bound.type.name} misses a value") from None
+        name = operation.type.name
+        raise GeneralFailureError(f"{name} cannot tell its output shapes") from None
     run([slots[index] for index in step.inputs], outputs)
-    for index, output in zip(step.outputs, outputs, strict=True):
-        slots[index] = output
+    return outputs
+
+
+def _with_values(step: Step, slots: Slots) -> BoundOperation:
+    """Return the operation of ``step`` with the shape and value of every input."""
+    inputs = tuple(
+        _with_value(operand, slots[index])
+        for operand, index in zip(step.operation.inputs, step.inputs, strict=True)
+    )
+    return replace(step.operation, inputs=inputs)
 
 
 def _with_value(
@@ -72,29 +94,15 @@ def _with_value(
 ) -> BoundOperand | None:
     if operand is None or value is None:
         return None
-    return msgspec.structs.replace(operand, shape=value.shape, value=value)
+    return replace(operand, shape=value.shape, value=value)
 
 
-def _known(shapes: tuple[Shape | None, ...], operation: BoundOperation) -> list[Shape]:
-    if None in shapes:
-        raise GeneralFailureError(f"{operation.type.name}: unknown output shape")
-    return [shape for shape in shapes if shape is not None]
-
-
-def _array_for(given: Array | None, shape: Shape, operand: BoundOperand) -> Array:
-    """Return the array in place if it fits, else a new one."""
+def _array_for(
+    given: Array | None, shape: Shape | None, operand: BoundOperand
+) -> Array:
+    """Return the array that waits for the output if it fits, else a new one."""
+    if shape is None:
+        raise ValueNeededError
     if given is not None and given.shape == shape:
         return given
     return np.empty(shape, operand.dtype)
-
-
-def _store(
-    slots: Slots, index: int, result: Array, operand: Operand, op: BoundOperation
-) -> None:
-    """Put a computed output in its place, or let it take the place."""
-    check_declared(operand, result.shape, op.type)
-    given = slots[index]
-    if given is not None and given.shape == result.shape:
-        given[...] = result
-    else:
-        slots[index] = result

@@ -16,7 +16,7 @@ from asyncnn import kernels
 from asyncnn.engine.arena import ArenaLayout, Lifespan, lay_out
 from asyncnn.engine.constants import CONSTANT_LIFETIMES, constant_array
 from asyncnn.errors import GeneralFailureError
-from asyncnn.hal.operands import DTYPES, SCALAR_TYPES
+from asyncnn.hal.operands import DTYPES, SCALAR_TYPES, has_unknown_dimensions
 from asyncnn.hal.operations import infer_shapes
 from asyncnn.hal.operations.bound import (
     Array,
@@ -166,13 +166,22 @@ class _PlanBuilder:
             raise GeneralFailureError(f"{name} is not supported by this device")
         bound = self._bind(operation)
         kernel = None
-        if bound.type not in CONTROL_FLOW and self._infer(operation, bound):
+        if bound.type in CONTROL_FLOW:
+            self._take_declared(operation)
+        elif self._infer(operation, bound):
             bound = self._bind(operation)
             kernel = self._prepare(bound)
         if kernel is not None and self._is_constant(operation):
             self._fold(operation, kernel)
             return
         self._steps.append(Step(bound, operation.inputs, operation.outputs, kernel))
+
+    def _take_declared(self, operation: Operation) -> None:
+        """Trust the declared shapes of control flow where they are complete."""
+        for index in operation.outputs:
+            operand = self._operands[index]
+            if not has_unknown_dimensions(operand):
+                self._shapes[index] = operand.dimensions
 
     def _infer(self, operation: Operation, bound: BoundOperation) -> bool:
         """Set the shapes of the outputs; False if only execution tells them."""

@@ -35,8 +35,10 @@ class Program:
         self._plans: OrderedDict[tuple[int, InputShapes], Plan] = OrderedDict()
         self._idle: dict[int, deque[Workspace]] = {}
         self.declared_shapes = _declared_shapes(model.main)
-        if self.declared_shapes is not None:
-            self.plan(self.declared_shapes)
+        for number in range(MAIN, len(model.referenced)):
+            shapes = _declared_shapes(self.subgraph(number))
+            if shapes is not None:
+                self.plan(shapes, number)
 
     def subgraph(self, number: int) -> Subgraph:
         """Return referenced subgraph ``number``, or the main one for `MAIN`."""

@@ -267,10 +267,18 @@ class ModelBuilder:
         return len(self._operands) - 1
 
     def _written(self, output: int | Operand) -> int:
-        if isinstance(output, Operand):
-            return self._add(output)
-        self.operand(output)
-        return output
+        if not isinstance(output, Operand):
+            self.operand(output)
+            return output
+        return self._add(
+            Operand(
+                output.type,
+                output.dimensions,
+                scale=output.scale,
+                zero_point=output.zero_point,
+                extra_params=output.extra_params,
+            )
+        )
 
 
 def _tensor_type(dtype: np.dtype[np.generic]) -> OperandType:

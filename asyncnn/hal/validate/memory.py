@@ -12,7 +12,7 @@ _SINCE = {
     "hardware_buffer_blob": HalVersion.V1_2,
     "hardware_buffer": HalVersion.V1_2,
 }
-OPAQUE = "hardware_buffer"
+HARDWARE_BUFFER = "hardware_buffer"
 """Name of pools that have no linear bytes; they are only ever used as a whole."""
 
 
@@ -28,7 +28,7 @@ def validate_memory(
         raise broken(rule, f"{brief(memory.name)} is not a kind of pool")
     if version < _SINCE[memory.name]:
         raise broken(rule, f"{version.name} has no pools of kind {memory.name}")
-    if memory.size < 0:
+    if not isinstance(memory.size, int) or memory.size < 0:
         raise broken(rule, f"the size of the pool is {brief(memory.size)}")
     if memory.buffer is None:
         if not memory.handle.fds:

@@ -7,7 +7,6 @@ Source: HAL 1.0 to 1.3/types.hal (Model) and 1.3/IDevice.hal (prepareModel_1_3).
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.operands import is_extension_type
@@ -32,6 +31,7 @@ from asyncnn.hal.validate.operand import OperandRules
 from asyncnn.hal.validate.wording import (
     brief,
     broken,
+    located,
     malformed_as_invalid,
     operand_type_name,
     operation_type_name,
@@ -53,29 +53,22 @@ def validate_model(model: Model, version: HalVersion = HalVersion.AIDL_V4) -> No
             raise broken("M16", f"{version.name} has no referenced subgraphs")
         rules = OperandRules(model, version)
         for name, subgraph in _subgraphs(model):
-            with _within(name):
+            try:
                 _check_form(subgraph, rules)
+            except InvalidArgumentError as error:
+                raise located(name, error) from None
         _check_acyclic(model.referenced)
         for name, subgraph in _subgraphs(model):
-            with _within(name):
+            try:
                 _check_meaning(subgraph, version, model.referenced)
+            except InvalidArgumentError as error:
+                raise located(name, error) from None
 
 
 def _subgraphs(model: Model) -> Iterator[tuple[str, Subgraph]]:
     yield "main subgraph", model.main
     for index, subgraph in enumerate(model.referenced):
         yield f"referenced subgraph {index}", subgraph
-
-
-@contextmanager
-def _within(place: str) -> Iterator[None]:
-    """Prefix errors with the place that they were found in."""
-    try:
-        yield
-    except InvalidArgumentError as error:
-        raise InvalidArgumentError(
-            f"{place}: {error.message}", hint=error.hint
-        ) from error.__cause__
 
 
 def _check_form(subgraph: Subgraph, rules: OperandRules) -> None:
@@ -86,18 +79,14 @@ def _check_form(subgraph: Subgraph, rules: OperandRules) -> None:
             rules.check(operand)
         except InvalidArgumentError as error:
             name = operand_type_name(operand.type)
-            raise InvalidArgumentError(
-                f"operand {index} ({name}): {error.message}"
-            ) from None
+            raise located(f"operand {index} ({name})", error) from None
     check_border(subgraph)
     for index, operation in enumerate(subgraph.operations):
         try:
             check_operation_form(operation, subgraph, rules)
         except InvalidArgumentError as error:
             name = operation_type_name(operation.type)
-            raise InvalidArgumentError(
-                f"operation {index} ({name}): {error.message}"
-            ) from None
+            raise located(f"operation {index} ({name})", error) from None
 
 
 def _check_meaning(
@@ -118,8 +107,10 @@ def _check_meaning(
 
 def _check_pools(pools: Sequence[Memory], version: HalVersion) -> None:
     for index, pool in enumerate(pools):
-        with _within(f"pool {index}"):
+        try:
             validate_memory(pool, version)
+        except InvalidArgumentError as error:
+            raise located(f"pool {index}", error) from None
 
 
 def _check_extensions(
@@ -157,8 +148,8 @@ def _check_acyclic(referenced: Sequence[Subgraph]) -> None:
             if not users[target]:
                 free.append(target)
     if checked < len(referenced):
-        inside = next(index for index, count in enumerate(users) if count)
-        raise broken("M16", f"referenced subgraph {inside} is part of a cycle")
+        rest = [index for index, count in enumerate(users) if count]
+        raise broken("M16", f"referenced subgraphs {brief(rest)} contain a cycle")
 
 
 def _references(subgraph: Subgraph) -> set[int]:

@@ -3,16 +3,10 @@
 Source: HAL 1.0 to 1.3/types.hal (OperandType, Operand, OperandLifeTime).
 """
 
-from collections.abc import Callable
-
-import msgspec
-
-from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.operands import (
     SCALAR_TYPES,
     has_unknown_dimensions,
     is_extension_type,
-    size_of_data_bytes,
 )
 from asyncnn.hal.types import (
     DataLocation,
@@ -21,63 +15,29 @@ from asyncnn.hal.types import (
     Operand,
     OperandLifeTime,
     OperandType,
-    SymmPerChannelQuantParams,
+)
+from asyncnn.hal.validate.limits import (
+    RANK_MAX,
+    UINT32_MAX,
+    checked_size_bytes,
+    is_uint32,
+)
+from asyncnn.hal.validate.quantization import (
+    EXTENSION_RULES,
+    TYPE_RULES,
+    TypeRules,
+    check_extra_params,
+    check_quantization,
 )
 from asyncnn.hal.validate.wording import brief, broken
 
-_UINT32_MAX = 0xFFFF_FFFF
-_FLOAT32_MAX = float.fromhex("0x1.fffffep127")
 _NOWHERE = DataLocation()
+_LIFETIMES = frozenset(OperandLifeTime)
 _CONSTANTS = frozenset(
     {OperandLifeTime.CONSTANT_COPY, OperandLifeTime.CONSTANT_REFERENCE}
 )
 _RANKLESS = SCALAR_TYPES | {OperandType.SUBGRAPH}
 _OEM = frozenset({OperandType.OEM, OperandType.TENSOR_OEM_BYTE})
-
-
-class _Scale(msgspec.Struct, frozen=True):
-    """What a scale must be, in words and as a test that NaN does not pass."""
-
-    words: str
-    allows: Callable[[float], bool]
-
-
-_ZERO = _Scale("zero", lambda scale: scale == 0)
-_POSITIVE = _Scale("positive", lambda scale: 0 < scale <= _FLOAT32_MAX)
-_NOT_NEGATIVE = _Scale("zero or positive", lambda scale: 0 <= scale <= _FLOAT32_MAX)
-
-
-class _TypeRules(msgspec.Struct, frozen=True):
-    """Since when a type exists, and how its operands are quantised."""
-
-    since: HalVersion
-    scale: _Scale = _ZERO
-    least_zero_point: int = 0
-    greatest_zero_point: int = 0
-
-
-_V1_0, _V1_2, _V1_3 = HalVersion.V1_0, HalVersion.V1_2, HalVersion.V1_3
-_TYPES: dict[int, _TypeRules] = {
-    OperandType.FLOAT32: _TypeRules(_V1_0),
-    OperandType.INT32: _TypeRules(_V1_0),
-    OperandType.UINT32: _TypeRules(_V1_0),
-    OperandType.TENSOR_FLOAT32: _TypeRules(_V1_0),
-    OperandType.TENSOR_INT32: _TypeRules(_V1_0, _NOT_NEGATIVE),
-    OperandType.TENSOR_QUANT8_ASYMM: _TypeRules(_V1_0, _POSITIVE, 0, 255),
-    OperandType.BOOL: _TypeRules(_V1_2),
-    OperandType.TENSOR_QUANT16_SYMM: _TypeRules(_V1_2, _POSITIVE),
-    OperandType.TENSOR_FLOAT16: _TypeRules(_V1_2),
-    OperandType.TENSOR_BOOL8: _TypeRules(_V1_2),
-    OperandType.FLOAT16: _TypeRules(_V1_2),
-    OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL: _TypeRules(_V1_2),
-    OperandType.TENSOR_QUANT16_ASYMM: _TypeRules(_V1_2, _POSITIVE, 0, 65535),
-    OperandType.TENSOR_QUANT8_SYMM: _TypeRules(_V1_2, _POSITIVE),
-    OperandType.TENSOR_QUANT8_ASYMM_SIGNED: _TypeRules(_V1_3, _POSITIVE, -128, 127),
-    OperandType.SUBGRAPH: _TypeRules(_V1_3),
-    OperandType.OEM: _TypeRules(_V1_0),
-    OperandType.TENSOR_OEM_BYTE: _TypeRules(_V1_0),
-}
-_EXTENSION = _TypeRules(_V1_2)
 
 
 class OperandRules:
@@ -101,8 +61,8 @@ class OperandRules:
         self._check_lifetime(operand)
         self._check_dimensions(operand)
         if operand.type not in _OEM:
-            _check_quantization(operand, rules)
-            _check_extra_params(operand)
+            check_quantization(operand, rules)
+            check_extra_params(operand)
         self._check_location(operand)
         _check_constant_length(operand)
 
@@ -111,16 +71,16 @@ class OperandRules:
 
         :raises InvalidArgumentError: if it doesn't, or the version has no extensions.
         """
-        if type_ > _UINT32_MAX or self._version < _EXTENSION.since:
+        if type_ > UINT32_MAX or self._version < EXTENSION_RULES.since:
             raise broken(rule, f"{brief(type_)} is not a type of {self._version.name}")
         if type_ >> 16 not in self._prefixes:
             raise broken(rule, f"the model names no extension of prefix {type_ >> 16}")
 
-    def _check_type(self, type_: int) -> _TypeRules:
+    def _check_type(self, type_: int) -> TypeRules:
         if is_extension_type(type_):
             self.check_extension_prefix(type_, "M2")
-            return _EXTENSION
-        rules = _TYPES.get(type_)
+            return EXTENSION_RULES
+        rules = TYPE_RULES.get(type_)
         if rules is None or self._version < rules.since:
             raise broken("M2", f"{self._version.name} has no such operand type")
         return rules
@@ -128,10 +88,12 @@ class OperandRules:
     def _check_lifetime(self, operand: Operand) -> None:
         lifetime = operand.lifetime
         is_reference = lifetime == OperandLifeTime.SUBGRAPH
-        if not 0 <= lifetime <= OperandLifeTime.SUBGRAPH or (
+        if lifetime not in _LIFETIMES or (
             is_reference and self._version < HalVersion.V1_3
         ):
-            raise broken("M7", f"{self._version.name} has no lifetime {brief(lifetime)}")
+            raise broken(
+                "M7", f"{self._version.name} has no lifetime {brief(lifetime)}"
+            )
         if is_reference != (operand.type == OperandType.SUBGRAPH):
             raise broken("M7", "type and lifetime must both be SUBGRAPH or neither")
 
@@ -141,22 +103,22 @@ class OperandRules:
             if dimensions:
                 raise broken("M3", f"a scalar cannot have rank {len(dimensions)}")
             return
-        if not all(0 <= axis <= _UINT32_MAX for axis in dimensions):
-            raise broken("M3", f"dimensions {brief(dimensions)} do not fit in 32 bits")
+        if len(dimensions) > RANK_MAX or not all(map(is_uint32, dimensions)):
+            raise broken("M3", f"{brief(dimensions)} are not legal dimensions")
         if is_extension_type(operand.type):
             return
         if not dimensions and self._version < HalVersion.V1_2:
             raise broken("M3", f"{self._version.name} demands a known rank")
         if operand.lifetime in _CONSTANTS and has_unknown_dimensions(operand):
             raise broken("M6", f"a constant has open dimensions {brief(dimensions)}")
-        _size_of_data(operand)
+        checked_size_bytes(operand.type, dimensions, "M6")
 
     def _check_location(self, operand: Operand) -> None:
         location = operand.location
         if not (
-            0 <= location.pool_index <= _UINT32_MAX
-            and 0 <= location.offset <= _UINT32_MAX
-            and 0 <= location.length <= _UINT32_MAX
+            is_uint32(location.pool_index)
+            and is_uint32(location.offset)
+            and is_uint32(location.length)
         ):
             raise broken("M5", f"{brief(location)} does not fit in 32 bits")
         match operand.lifetime:
@@ -200,47 +162,6 @@ def _check_span(location: DataLocation, size: int, where: str) -> None:
         )
 
 
-def _check_quantization(operand: Operand, rules: _TypeRules) -> None:
-    if not rules.scale.allows(operand.scale):
-        raise broken(
-            "M4", f"scale must be {rules.scale.words}, is {brief(operand.scale)}"
-        )
-    least, greatest = rules.least_zero_point, rules.greatest_zero_point
-    if not least <= operand.zero_point <= greatest:
-        allowed = f"from {least} to {greatest}" if least < greatest else str(least)
-        raise broken(
-            "M4", f"zero point must be {allowed}, is {brief(operand.zero_point)}"
-        )
-
-
-def _check_extra_params(operand: Operand) -> None:
-    extra = operand.extra_params
-    if operand.type == OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL:
-        if not isinstance(extra, SymmPerChannelQuantParams):
-            raise broken("M4", "scales per channel are missing")
-        _check_channels(operand, extra)
-    elif is_extension_type(operand.type):
-        if extra is not None and not isinstance(extra, bytes):
-            raise broken("M4", "an extension operand cannot have scales per channel")
-    elif extra is not None:
-        raise broken("M4", "this type has no extra parameters")
-
-
-def _check_channels(operand: Operand, quant: SymmPerChannelQuantParams) -> None:
-    rank = len(operand.dimensions)
-    if not 0 <= quant.channel_dim < rank:
-        raise broken("M4", f"channel axis {brief(quant.channel_dim)} of rank {rank}")
-    channels = operand.dimensions[quant.channel_dim]
-    if channels == 0 or len(quant.scales) != channels:
-        raise broken("M4", f"{len(quant.scales)} scales for {channels} channels")
-    for channel, scale in enumerate(quant.scales):
-        if not _POSITIVE.allows(scale):
-            raise broken(
-                "M4",
-                f"scale of channel {channel} must be positive, is {brief(scale)}",
-            )
-
-
 def _check_constant_length(operand: Operand) -> None:
     if (
         operand.lifetime not in _CONSTANTS
@@ -248,16 +169,9 @@ def _check_constant_length(operand: Operand) -> None:
         or is_extension_type(operand.type)
     ):
         return
-    expected = _size_of_data(operand)
+    expected = checked_size_bytes(operand.type, operand.dimensions, "M6")
     if operand.location.length != expected:
         raise broken(
             "M6",
             f"the constant has {operand.location.length} bytes, expected {expected}",
         )
-
-
-def _size_of_data(operand: Operand) -> int:
-    try:
-        return size_of_data_bytes(operand.type, operand.dimensions)
-    except InvalidArgumentError as error:
-        raise broken("M6", error.message) from None

@@ -17,6 +17,11 @@ def broken(rule: str, message: str) -> InvalidArgumentError:
     return InvalidArgumentError(f"{message} [{rule}]")
 
 
+def located(place: str, error: InvalidArgumentError) -> InvalidArgumentError:
+    """Return ``error`` with the place that it was found in before its message."""
+    return InvalidArgumentError(f"{place}: {error.message}", hint=error.hint)
+
+
 def operand_type_name(type_: int) -> str:
     """Return the name of an operand type, whatever number a peer has sent."""
     return _name(OperandType, type_)

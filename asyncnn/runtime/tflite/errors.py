@@ -4,20 +4,11 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from asyncnn.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
+from asyncnn.errors import GeneralFailureError, InvalidArgumentError
 
 
 class UnsupportedOperatorError(GeneralFailureError):
     """A valid file uses an operator, or a variant of one, that has no HAL form."""
-
-
-@contextmanager
-def located(where: str) -> Iterator[None]:
-    """Put ``where`` in front of the message of every asyncnn error."""
-    try:
-        yield
-    except AsyncnnError as error:
-        raise type(error)(f"{where}: {error.message}", hint=error.hint) from error
 
 
 @contextmanager

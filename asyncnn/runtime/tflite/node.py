@@ -1,7 +1,7 @@
 """One operator of a TFLite graph while it becomes HAL operations.
 
-A converter reads inputs with `Node.read`, adds operations with `Node.compute`, and hands
-each result to `Node.store`, which adds what is still missing between the value that the
+A converter reads inputs with `Node.read`, adds operations with `Node.compute`, and
+hands each result to `Node.store`, which adds what is missing between the value that the
 HAL computes and the tensor that the file promises: requantisation or a reshape.
 """
 
@@ -79,6 +79,11 @@ class Node:
         """Return what the file promises output ``index`` to be."""
         return describe(self.result(index))
 
+    @property
+    def type(self) -> OperandType:
+        """Operand type of input 0."""
+        return OperandType(describe(self.tensor(0)).type)
+
     def options(self, kind: str) -> Any:
         """Return the options, a table of class ``kind`` of the schema."""
         return self.operator.options(kind)
@@ -120,16 +125,16 @@ class Node:
         return self.values(index).reshape(()).item()
 
     def axis(self, axis: int, rank: int) -> int:
-        """Return the scalar operand of ``axis``, counted from the front.
+        """Return ``axis`` counted from the front.
 
         :raises InvalidArgumentError: if it is outside of ``rank``.
         """
         if not -rank <= axis < rank:
             raise InvalidArgumentError(f"axis {axis} is outside of rank {rank}")
-        return self.scalar(axis % rank)
+        return axis % rank
 
     def rank(self, index: int = 0) -> int:
-        """Return the rank of input ``index`` as an operand, at least 1."""
+        """Return the rank of input ``index`` as an operand: at least 1."""
         return max(1, len(self.tensor(index).shape))
 
     def scalar(self, value: float, type_: OperandType | None = None) -> int:
@@ -225,7 +230,7 @@ class Node:
         return self.compute(
             OperationType.RESHAPE,
             [operand, self.integers(dimensions)],
-            replace(_value_of(source), dimensions=dimensions),
+            replace(source, dimensions=dimensions),
         )
 
     def activate(self, operand: int, code: int) -> int:
@@ -239,7 +244,7 @@ class Node:
         return self.compute(
             _ACTIVATIONS[FusedActivationFunc(code)],
             [operand],
-            _value_of(self.builder.operand(operand)),
+            self.builder.operand(operand),
         )
 
 
@@ -248,16 +253,6 @@ Converter: TypeAlias = Callable[[Node], None]
 
 :raises UnsupportedOperatorError: if that is not possible.
 """
-
-
-def _value_of(operand: Operand) -> Operand:
-    return Operand(
-        operand.type,
-        operand.dimensions,
-        scale=operand.scale,
-        zero_point=operand.zero_point,
-        extra_params=operand.extra_params,
-    )
 
 
 def _same_values(first: Operand, second: Operand) -> bool:

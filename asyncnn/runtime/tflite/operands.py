@@ -89,7 +89,7 @@ def bias_scale(input_: Operand, filter_: Operand) -> float:
 
 def _converted(label: str, data: Array) -> Array:
     if data.dtype == np.bool_:
-        return data.view(np.uint8) != 0
+        return np.not_equal(data.view(np.uint8), 0)
     if data.dtype != np.int64:
         return data
     narrow = data.astype(np.int32)

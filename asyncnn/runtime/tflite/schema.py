@@ -276,10 +276,8 @@ class _Reader:
         offset, size = buffer.Offset(), buffer.Size()
         if offset > 1:
             return np.frombuffer(self._data, np.uint8, size, offset)
-        data = buffer.DataAsNumpy()
-        if isinstance(data, int):
-            return np.empty(0, np.uint8)
-        return data
+        data: NDArray[np.uint8] | int = buffer.DataAsNumpy()
+        return np.empty(0, np.uint8) if isinstance(data, int) else data
 
     def _operator_name(self, code: Any) -> str:
         number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())

@@ -6,8 +6,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.errors import InvalidArgumentError
-from asyncnn.hal.operands import QUANT8_TYPES
+from asyncnn.hal.operands import DTYPES, QUANT8_TYPES
 from asyncnn.hal.types import FusedActivationFunc, OperandType, OperationType
+from asyncnn.runtime.tflite.errors import UnsupportedOperatorError
 from asyncnn.runtime.tflite.node import Converter, Node
 
 _EXACT = {
@@ -50,8 +51,6 @@ _FLOAT = {
 _ARITHMETIC = {
     "ADD": (OperationType.ADD, "AddOptions"),
     "SUB": (OperationType.SUB, "SubOptions"),
-    "MUL": (OperationType.MUL, "MulOptions"),
-    "DIV": (OperationType.DIV, "DivOptions"),
 }
 
 _FIXED_SCALES = {
@@ -78,23 +77,35 @@ def _float(type_: OperationType) -> Converter:
 def _arithmetic(type_: OperationType, options: str) -> Converter:
     def convert(node: Node) -> None:
         act = node.fused(node.options(options).FusedActivationFunction())
-        operands = [node.read(0), node.read(1)]
-        if _fits(node, type_, operands):
-            node.emit(type_, [*operands, act])
-        else:
-            node.emit_float(type_, [*operands, act])
+        node.emit(type_, [node.read(0), node.read(1), act])
 
     return convert
 
 
-def _fits(node: Node, type_: OperationType, operands: list[int]) -> bool:
-    """Tell whether the HAL can do the arithmetic on quantised values."""
-    if type_ is OperationType.DIV:
-        return False
-    if type_ is not OperationType.MUL or node.type not in QUANT8_TYPES:
-        return True
+def _mul(node: Node) -> None:
+    act = node.fused(node.options("MulOptions").FusedActivationFunction())
+    operands = [node.read(0), node.read(1)]
     product = math.prod(node.builder.operand(index).scale for index in operands)
-    return node.target().scale > product
+    if product and node.target().scale <= product:
+        # The HAL multiplies quantised values only if the product is scaled up.
+        node.emit_float(OperationType.MUL, [*operands, act])
+    else:
+        node.emit(OperationType.MUL, [*operands, act])
+
+
+def _div(node: Node) -> None:
+    if node.type == OperandType.TENSOR_INT32:
+        raise UnsupportedOperatorError("TFLite rounds quotients to 0, the HAL down")
+    act = node.fused(node.options("DivOptions").FusedActivationFunction())
+    node.emit_float(OperationType.DIV, [node.read(0), node.read(1), act])
+
+
+def _floor_div(node: Node) -> None:
+    operands = [node.read(0), node.read(1), node.scalar(FusedActivationFunc.NONE)]
+    quotient = node.compute(OperationType.DIV, operands, node.target())
+    if node.type != OperandType.TENSOR_INT32:
+        quotient = node.compute(OperationType.FLOOR, [quotient], node.target())
+    node.store(quotient)
 
 
 def _square(node: Node) -> None:
@@ -109,9 +120,7 @@ def _squared_difference(node: Node) -> None:
     like = node.builder.operand(operands[0])
     output = replace(node.target(), type=like.type, scale=0.0, zero_point=0)
     difference = node.compute(OperationType.SUB, [*operands, none], output)
-    node.store(
-        node.compute(OperationType.MUL, [difference, difference, none], output)
-    )
+    node.store(node.compute(OperationType.MUL, [difference, difference, none], output))
 
 
 def _elu(node: Node) -> None:
@@ -119,19 +128,16 @@ def _elu(node: Node) -> None:
 
 
 def _leaky_relu(node: Node) -> None:
-    alpha = node.options("LeakyReluOptions").Alpha()
-    if not math.isfinite(alpha):
-        raise InvalidArgumentError(f"slope {alpha}")
-    if node.type not in QUANT8_TYPES:
-        slope = node.builder.constant(np.array([alpha], np.float32))
-        node.emit(OperationType.PRELU, [node.read(0), slope])
-    elif alpha <= 0:
-        slope = node.builder.constant(np.array([alpha], np.float32))
-        node.emit_float(OperationType.PRELU, [node.read(0), slope])
+    slope = node.options("LeakyReluOptions").Alpha()
+    if not math.isfinite(slope):
+        raise InvalidArgumentError(f"slope {slope}")
+    if node.type in QUANT8_TYPES and slope > 0:
+        one = np.array([1], DTYPES[node.type])
+        alpha = node.builder.constant(one, node.type, scale=slope)
+        node.emit(OperationType.PRELU, [node.read(0), alpha])
     else:
-        one = np.array([1], node.target_dtype())
-        slope = node.builder.constant(one, OperandType(node.type), scale=alpha)
-        node.emit(OperationType.PRELU, [node.read(0), slope])
+        alpha = node.builder.constant(np.array([slope], np.float32))
+        node.emit_float(OperationType.PRELU, [node.read(0), alpha])
 
 
 def _fixed(node: Node, type_: OperationType, inputs: list[int], act: int = 0) -> None:
@@ -152,12 +158,12 @@ def _fixed_unary(type_: OperationType) -> Converter:
 def _softmax(node: Node) -> None:
     inputs = [node.read(0), node.scalar(float(node.options("SoftmaxOptions").Beta()))]
     if node.rank() not in (2, 4):
-        inputs.append(node.axis(-1, node.rank()))
+        inputs.append(node.scalar(node.rank() - 1))
     _fixed(node, OperationType.SOFTMAX, inputs)
 
 
 def _log_softmax(node: Node) -> None:
-    inputs = [node.read(0), node.scalar(1.0), node.axis(-1, node.rank())]
+    inputs = [node.read(0), node.scalar(1.0), node.scalar(node.rank() - 1)]
     node.emit_float(OperationType.LOG_SOFTMAX, inputs)
 
 
@@ -165,7 +171,7 @@ def _l2_normalization(node: Node) -> None:
     activation = node.options("L2NormOptions").FusedActivationFunction()
     inputs = [node.read(0)]
     if node.rank() != 4:
-        inputs.append(node.axis(-1, node.rank()))
+        inputs.append(node.scalar(node.rank() - 1))
     _fixed(node, OperationType.L2_NORMALIZATION, inputs, activation)
 
 
@@ -188,6 +194,9 @@ CONVERTERS: dict[str, Converter] = {
     **{name: _like_input(type_) for name, type_ in _LIKE_INPUT.items()},
     **{name: _float(type_) for name, type_ in _FLOAT.items()},
     **{name: _arithmetic(*entry) for name, entry in _ARITHMETIC.items()},
+    "MUL": _mul,
+    "DIV": _div,
+    "FLOOR_DIV": _floor_div,
     "SQUARE": _square,
     "SQUARED_DIFFERENCE": _squared_difference,
     "ELU": _elu,

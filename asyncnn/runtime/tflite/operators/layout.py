@@ -1,10 +1,8 @@
 """Operations that move elements: reshaping, padding, joining, resizing."""
 
-import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.errors import InvalidArgumentError
-from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.types import OperationType
 from asyncnn.runtime.tflite.errors import UnsupportedOperatorError
 from asyncnn.runtime.tflite.node import Converter, Node
@@ -13,8 +11,6 @@ _LIKE_INPUT = {
     "PAD": OperationType.PAD,
     "TRANSPOSE": OperationType.TRANSPOSE,
     "TILE": OperationType.TILE,
-    "SPACE_TO_BATCH_ND": OperationType.SPACE_TO_BATCH_ND,
-    "REVERSE_V2": OperationType.REVERSE,
 }
 """Same inputs as in TFLite."""
 
@@ -36,14 +32,13 @@ def _squeeze(node: Node) -> None:
         # Without axes, or down to a scalar, it is the output's shape that counts.
         _reshape(node)
         return
-    rank = node.rank()
-    axes = [axis % rank for axis in axes.tolist()]
+    axes = [node.axis(axis, node.rank()) for axis in axes.tolist()]
     node.emit_like(OperationType.SQUEEZE, [operand, node.integers(axes)], operand)
 
 
 def _expand_dims(node: Node) -> None:
     operand = node.read(0)
-    axis = node.axis(node.value(1), len(node.tensor(0).shape) + 1)
+    axis = node.scalar(node.axis(node.value(1), node.rank() + 1))
     node.emit_like(OperationType.EXPAND_DIMS, [operand, axis], operand)
 
 
@@ -61,7 +56,8 @@ def _mirror_pad(node: Node) -> None:
 
 def _concatenation(node: Node) -> None:
     options = node.options("ConcatenationOptions")
-    inputs = [*node.read_all(), node.axis(options.Axis(), node.rank())]
+    axis = node.scalar(node.axis(options.Axis(), node.rank()))
+    inputs = [*node.read_all(), axis]
     joined = node.compute(OperationType.CONCATENATION, inputs, node.target())
     node.store(node.activate(joined, options.FusedActivationFunction()))
 
@@ -69,11 +65,8 @@ def _concatenation(node: Node) -> None:
 def _pack(node: Node) -> None:
     axis = node.axis(node.options("PackOptions").Axis(), node.rank() + 1)
     target = node.target()
-    inputs = [
-        node.requantize(operand, replace(target, dimensions=()))
-        for operand in node.read_all()
-    ]
-    node.emit(OperationType.PACK, [axis, *inputs])
+    inputs = [node.requantize(operand, target) for operand in node.read_all()]
+    node.emit(OperationType.PACK, [node.scalar(axis), *inputs])
 
 
 def _block(type_: OperationType, options: str) -> Converter:
@@ -85,20 +78,95 @@ def _block(type_: OperationType, options: str) -> Converter:
     return convert
 
 
+def _space_to_batch_nd(node: Node) -> None:
+    operand = node.read(0)
+    inputs = [operand, node.read(1), node.read(2)]
+    node.emit_like(OperationType.SPACE_TO_BATCH_ND, inputs, operand)
+
+
 def _batch_to_space_nd(node: Node) -> None:
     operand = node.read(0)
-    target = node.target()
+    dimensions = node.target().dimensions
     crops = node.values(2)
-    if crops.shape != (2, 2) or len(target.dimensions) != 4:
-        raise UnsupportedOperatorError("only two spatial axes have a HAL form")
-    if not crops.any():
-        node.emit_like(
-            OperationType.BATCH_TO_SPACE_ND, [operand, node.read(1)], operand
-        )
-        return
-    like = replace(node.builder.operand(operand), dimensions=_uncropped(node, crops))
-    whole = node.compute(OperationType.BATCH_TO_SPACE_ND, [operand, node.read(1)], like)
-    begin = node.integers((0, crops[0, 0], crops[1, 0], 0))
-    node.emit_like(
-        OperationType.SLICE, [whole, begin, node.integers(target.dimensions)], operand
+    if crops.shape != (2, 2) or len(dimensions) != 4:
+        raise UnsupportedOperatorError("the HAL moves batches to two axes of four")
+    (top, bottom), (left, right) = crops.tolist()
+    batch, height, width, depth = dimensions
+    whole = node.compute(
+        OperationType.BATCH_TO_SPACE_ND,
+        [operand, node.read(1)],
+        replace(
+            node.builder.operand(operand),
+            dimensions=(batch, top + height + bottom, left + width + right, depth),
+        ),
     )
+    if crops.any():
+        begin, size = node.integers((0, top, left, 0)), node.integers(dimensions)
+        node.emit_like(OperationType.SLICE, [whole, begin, size], operand)
+    else:
+        node.store(whole)
+
+
+def _resize(type_: OperationType, options: str) -> Converter:
+    def convert(node: Node) -> None:
+        flags = node.options(options)
+        dimensions = node.target().dimensions
+        if len(dimensions) != 4:
+            raise InvalidArgumentError(f"images of rank {len(dimensions)}, not 4")
+        operand = node.read(0)
+        inputs = [
+            operand,
+            node.scalar(dimensions[2]),
+            node.scalar(dimensions[1]),
+            node.scalar(False),
+        ]
+        inputs += [
+            node.scalar(bool(flag))
+            for flag in (flags.AlignCorners(), flags.HalfPixelCenters())
+        ]
+        node.emit_like(type_, inputs, operand)
+
+    return convert
+
+
+def _reverse(node: Node) -> None:
+    if node.values(1).size != 1:
+        raise UnsupportedOperatorError("the HAL reverses one axis at a time")
+    operand = node.read(0)
+    axis = node.integers([node.axis(node.value(1), node.rank())])
+    node.emit_like(OperationType.REVERSE, [operand, axis], operand)
+
+
+def _fill(node: Node) -> None:
+    value = node.value(1)
+    dimensions = node.integers(node.target().dimensions)
+    node.emit(OperationType.FILL, [dimensions, node.scalar(value)])
+
+
+SHAPE_INPUTS: dict[str, frozenset[int]] = {
+    "RESHAPE": frozenset({1}),
+    "RESIZE_BILINEAR": frozenset({1}),
+    "RESIZE_NEAREST_NEIGHBOR": frozenset({1}),
+    "FILL": frozenset({0}),
+}
+
+CONVERTERS: dict[str, Converter] = {
+    **{name: _like_input(type_) for name, type_ in _LIKE_INPUT.items()},
+    "RESHAPE": _reshape,
+    "SQUEEZE": _squeeze,
+    "EXPAND_DIMS": _expand_dims,
+    "PADV2": _pad_v2,
+    "MIRROR_PAD": _mirror_pad,
+    "CONCATENATION": _concatenation,
+    "PACK": _pack,
+    "SPACE_TO_BATCH_ND": _space_to_batch_nd,
+    "BATCH_TO_SPACE_ND": _batch_to_space_nd,
+    "SPACE_TO_DEPTH": _block(OperationType.SPACE_TO_DEPTH, "SpaceToDepthOptions"),
+    "DEPTH_TO_SPACE": _block(OperationType.DEPTH_TO_SPACE, "DepthToSpaceOptions"),
+    "RESIZE_BILINEAR": _resize(OperationType.RESIZE_BILINEAR, "ResizeBilinearOptions"),
+    "RESIZE_NEAREST_NEIGHBOR": _resize(
+        OperationType.RESIZE_NEAREST_NEIGHBOR, "ResizeNearestNeighborOptions"
+    ),
+    "REVERSE_V2": _reverse,
+    "FILL": _fill,
+}

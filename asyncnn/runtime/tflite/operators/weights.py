@@ -1,7 +1,6 @@
 """Weights and biases, as convolutions and fully connected layers share them."""
 
 import numpy as np
-from msgspec.structs import replace
 
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.types import Operand, OperandType, SymmPerChannelQuantParams

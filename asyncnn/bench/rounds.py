@@ -1,0 +1,112 @@
+"""Measures contenders in interleaved rounds of one process.
+
+In each round every contender runs a batch, and the order rotates. A contender's figure
+is the median over the rounds of the batch medians. A ratio is the median of the ratios
+within each round: what slows a whole round down cancels out.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from statistics import median
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+DEFAULT_ROUNDS = 7
+MIN_ROUNDS = 5
+DEFAULT_BATCH_US = 60_000.0
+
+_MIN_RUNS = 3
+_MAX_RUNS = 2000
+_WARM_UP_RUNS = 3
+
+Batch: TypeAlias = Callable[[int], Awaitable[Mapping[str, Sequence[float]]]]
+"""Runs a contender so many times; returns microseconds of each run, by figure."""
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """What was measured of one contender: the batch medians in microseconds."""
+
+    round_medians_us: tuple[float, ...]
+
+    @property
+    def us(self) -> float:
+        """Median over the rounds."""
+        return median(self.round_medians_us)
+
+    def ratio_to(self, other: "Figure") -> float:
+        """Return the median over the rounds of this figure divided by ``other``'s."""
+        pairs = zip(self.round_medians_us, other.round_medians_us, strict=True)
+        return median(mine / max(theirs, 1e-3) for mine, theirs in pairs)
+
+
+async def measure(
+    batches: Sequence[Batch],
+    *,
+    rounds: int = DEFAULT_ROUNDS,
+    batch_us: float = DEFAULT_BATCH_US,
+) -> dict[str, Figure]:
+    """Warm up and measure the contenders; ``batch_us`` bounds each one's batches.
+
+    A batch has at least three runs, however long they take.
+    """
+    sizes = [await _warm_up(batch, batch_us) for batch in batches]
+    contenders = list(zip(batches, sizes, strict=True))
+    medians: defaultdict[str, list[float]] = defaultdict(list)
+    for number in range(rounds):
+        for batch, runs in rotated(contenders, number):
+            for figure, samples in (await batch(runs)).items():
+                medians[figure].append(median(samples))
+    return {name: Figure(tuple(values)) for name, values in medians.items()}
+
+
+async def _warm_up(batch: Batch, batch_us: float) -> int:
+    await batch(1)
+    started = time.perf_counter()
+    await batch(_WARM_UP_RUNS)
+    elapsed_us = (time.perf_counter() - started) * 1e6
+    return runs_within(batch_us, elapsed_us / _WARM_UP_RUNS)
+
+
+def runs_within(budget_us: float, run_us: float) -> int:
+    """Return how many runs of ``run_us`` make up a batch of ``budget_us``."""
+    return max(_MIN_RUNS, min(_MAX_RUNS, int(budget_us / max(run_us, 1e-3))))
+
+
+def rotated(items: Sequence[T], by: int) -> list[T]:
+    """Return ``items`` in the same circular order, beginning with number ``by``."""
+    start = by % len(items) if items else 0
+    return [*items[start:], *items[:start]]
+
+
+def timed_call(figure: str, call: Callable[[], object]) -> Batch:
+    """Return the batch of a function that is called on the loop's thread."""
+
+    async def batch(runs: int) -> Mapping[str, Sequence[float]]:
+        clock = time.perf_counter_ns
+        samples = []
+        for _ in range(runs):
+            started = clock()
+            call()
+            samples.append((clock() - started) / 1000)
+        return {figure: samples}
+
+    return batch
+
+
+def timed_await(figure: str, call: Callable[[], Awaitable[object]]) -> Batch:
+    """Return the batch of a function whose result is awaited."""
+
+    async def batch(runs: int) -> Mapping[str, Sequence[float]]:
+        clock = time.perf_counter_ns
+        samples = []
+        for _ in range(runs):
+            started = clock()
+            await call()
+            samples.append((clock() - started) / 1000)
+        return {figure: samples}
+
+    return batch

@@ -1,0 +1,140 @@
+"""IF and WHILE: operations that run other subgraphs.
+
+Each is a small state machine. Given the frame that has just finished, or None at the
+start, `resume` returns the next frame to run; None means that the operation is done
+and its outputs are in the slots of the frame that it belongs to.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from asyncnn.engine.frame import Frame, shapes_of
+from asyncnn.engine.late import store
+from asyncnn.engine.plan import Step
+from asyncnn.engine.program import Program
+from asyncnn.errors import GeneralFailureError, MissedDeadlineTransientError
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import OperationType
+
+
+class ControlFlow(ABC):
+    """One IF or WHILE of ``frame`` under way."""
+
+    def __init__(self, program: Program, frame: Frame, step: Step) -> None:
+        self._program = program
+        self._frame = frame
+        self._step = step
+
+    @abstractmethod
+    def resume(self, finished: Frame | None) -> Frame | None:
+        """Return the next frame to run, None at the end."""
+
+    def _subgraph(self, position: int) -> int:
+        """Return the number of the subgraph that input ``position`` refers to."""
+        index = self._step.inputs[position]
+        return self._frame.plan.subgraph.operands[index].location.offset
+
+    def _arguments(self, first: int) -> list[Array | None]:
+        return [self._frame.slots[index] for index in self._step.inputs[first:]]
+
+    def _enter(
+        self,
+        number: int,
+        inputs: Sequence[Array | None],
+        outputs: Sequence[Array | None],
+    ) -> Frame:
+        plan = self._program.plan(shapes_of(inputs), number)
+        return Frame(self._program.acquire(plan), inputs, outputs)
+
+    def _store(self, outputs: Sequence[Array | None]) -> None:
+        """Put the results in their places, without a copy where they are there."""
+        operands = self._frame.plan.subgraph.operands
+        type_ = self._step.operation.type
+        for index, output in zip(self._step.outputs, outputs, strict=True):
+            if output is None:
+                raise GeneralFailureError(f"{type_.name} gives an omitted value")
+            store(self._frame.slots, index, output, operands[index], type_)
+
+
+class If(ControlFlow):
+    """Runs subgraph 1 or 2 on the inputs from 3 on, as the condition says."""
+
+    def resume(self, finished: Frame | None) -> Frame | None:
+        """Run the branch, then take its outputs."""
+        if finished is not None:
+            self._store(finished.outputs())
+            return None
+        condition = self._frame.slots[self._step.inputs[0]]
+        if condition is None:
+            raise GeneralFailureError("the condition of IF is omitted")
+        branch = self._subgraph(1 if condition.reshape(-1)[0] else 2)
+        places = [self._frame.slots[index] for index in self._step.outputs]
+        return self._enter(branch, self._arguments(3), places)
+
+
+class While(ControlFlow):
+    """Runs a body while a condition holds: subgraphs 0 and 1 on the inputs from 2 on.
+
+    The body's outputs are its first inputs in the next round, without a copy. What it
+    read in a round is where it writes in the next but one, so two sets of arrays
+    serve any number of rounds.
+    """
+
+    def __init__(
+        self, program: Program, frame: Frame, step: Step, timeout_ns: int
+    ) -> None:
+        super().__init__(program, frame, step)
+        self._timeout_ns = timeout_ns
+        self._started_ns = time.monotonic_ns()
+        self._condition = self._subgraph(0)
+        self._body = self._subgraph(1)
+        self._state = self._arguments(2)
+        body = program.subgraph(self._body)
+        self._carried = len(body.output_indexes)
+        self._spare: list[Array | None] = [None] * self._carried
+        self._owned = False
+        self._in_body = False
+
+    def resume(self, finished: Frame | None) -> Frame | None:
+        """Alternate between condition and body."""
+        if finished is None:
+            return self._test()
+        outputs = finished.outputs()
+        if self._in_body:
+            self._carry(outputs)
+            return self._test()
+        if not outputs[0].reshape(-1)[0]:
+            self._store(self._state[: len(self._step.outputs)])
+            return None
+        if time.monotonic_ns() - self._started_ns > self._timeout_ns:
+            raise MissedDeadlineTransientError(
+                f"WHILE ran longer than its {self._timeout_ns / 1e9:g} s"
+            )
+        self._in_body = True
+        return self._enter(self._body, self._state, self._spare)
+
+    def _test(self) -> Frame:
+        self._in_body = False
+        return self._enter(self._condition, self._state, [None])
+
+    def _carry(self, outputs: list[Array]) -> None:
+        """Make the body's outputs the state; reuse the state's arrays if they are
+        this loop's own.
+        """
+        previous = self._state[: self._carried]
+        self._spare = [
+            None if not self._owned or any(array is new for new in outputs) else array
+            for array in previous
+        ]
+        self._state[: self._carried] = outputs
+        self._owned = True
+
+
+def begin(
+    program: Program, frame: Frame, step: Step, loop_timeout_ns: int
+) -> ControlFlow:
+    """Return the state machine of ``step``, which is an IF or a WHILE."""
+    if step.operation.type is OperationType.IF:
+        return If(program, frame, step)
+    return While(program, frame, step, loop_timeout_ns)

@@ -1,0 +1,222 @@
+"""Checks operations of a model against their signatures."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.operands import is_extension_type
+from asyncnn.hal.operations.signature import (
+    V1_0,
+    V1_2,
+    Argument,
+    Layout,
+    OperationSignature,
+    Requirement,
+    TypeRow,
+    Usage,
+    argument_error,
+)
+from asyncnn.hal.operations.table import SIGNATURES
+from asyncnn.hal.types import (
+    HalVersion,
+    Operand,
+    OperandLifeTime,
+    OperandType,
+    Operation,
+    OperationType,
+    Subgraph,
+)
+
+
+def check_operation(
+    operation: Operation,
+    operands: Sequence[Operand],
+    version: HalVersion,
+    referenced: Sequence[Subgraph] = (),
+) -> HalVersion:
+    """Check counts, types and rules of one operation; return the version it needs.
+
+    Extension operations and OEM_OPERATION have no signature, so that nothing of them
+    is checked but the indices of their operands. ``referenced`` are the subgraphs that
+    IF and WHILE run.
+
+    :raises InvalidArgumentError: if a rule is broken, or ``version`` is too old for
+        the operation as it is used.
+    """
+    inputs = _pick(operation, operation.inputs, operands)
+    outputs = _pick(operation, operation.outputs, operands)
+    if is_extension_type(operation.type):
+        return _limit(f"operation {operation.type:#x}", _EXTENSION, version)
+    if operation.type == OperationType.OEM_OPERATION:
+        return V1_0
+    signature = _signature(operation.type)
+    usage, requirements = _match(signature, inputs, outputs, referenced)
+    _check_operands(usage)
+    for check in signature.checks:
+        requirement = check(usage)
+        if requirement:
+            requirements.append(requirement)
+    needed = max(requirements, key=lambda requirement: requirement.version)
+    return _limit(signature.type.name, needed, version)
+
+
+_EXTENSION = Requirement(V1_2, "it is an extension's")
+
+
+def _limit(name: str, needed: Requirement, version: HalVersion) -> HalVersion:
+    if needed.version > version:
+        raise InvalidArgumentError(
+            f"{name} needs HAL {needed.version.name}, not {version.name}: "
+            f"{needed.reason}"
+        )
+    return needed.version
+
+
+def _signature(type_: int) -> OperationSignature:
+    try:
+        return SIGNATURES[OperationType(type_)]
+    except ValueError:
+        raise InvalidArgumentError(f"there is no operation {type_}") from None
+
+
+def _pick(
+    operation: Operation, indices: Sequence[int], operands: Sequence[Operand]
+) -> tuple[Operand, ...]:
+    for index in indices:
+        if not 0 <= index < len(operands):
+            raise InvalidArgumentError(
+                f"operation {operation.type} refers to operand {index}, "
+                f"there are {len(operands)}"
+            )
+    return tuple(operands[index] for index in indices)
+
+
+class _Candidate(msgspec.Struct, frozen=True):
+    """A row of types and a layout that has room for the operands."""
+
+    row: TypeRow
+    layout: Layout
+    inputs: tuple[Argument, ...]
+    outputs: tuple[Argument, ...]
+
+    def requirements(self) -> list[Requirement]:
+        """Return what versions types, layout and arguments need."""
+        main = self.row.main.name
+        return [
+            Requirement(self.row.since, f"it is used with {main}"),
+            Requirement(self.layout.since, f"it has {len(self.outputs)} outputs"),
+            *(
+                Requirement(argument.since, f"it has the input {argument.name}")
+                for argument in self.inputs
+                if argument.since > V1_0
+            ),
+        ]
+
+
+def _match(
+    signature: OperationSignature,
+    inputs: tuple[Operand, ...],
+    outputs: tuple[Operand, ...],
+    referenced: Sequence[Subgraph],
+) -> tuple[Usage, list[Requirement]]:
+    """Find the row and layout that the operands follow.
+
+    Operand by operand, those remain that expect its type, so that an error can tell
+    what the ones before it still allowed.
+    """
+    candidates = _with_room(signature, len(inputs), len(outputs))
+    for kind, operands, declared in (
+        ("input", inputs, lambda candidate: candidate.inputs),
+        ("output", outputs, lambda candidate: candidate.outputs),
+    ):
+        for position, operand in enumerate(operands):
+            candidates = _of_type(
+                signature.type, kind, position, operand.type, candidates, declared
+            )
+    best = min(candidates, key=lambda candidate: candidate.row.since)
+    usage = Usage(
+        signature.type, best.inputs, inputs, best.outputs, outputs, referenced
+    )
+    return usage, best.requirements()
+
+
+def _with_room(
+    signature: OperationSignature, inputs: int, outputs: int
+) -> list[_Candidate]:
+    candidates = []
+    for layout in signature.layouts:
+        taken, given = layout.take_inputs(inputs), layout.take_outputs(outputs)
+        if taken is not None and given is not None:
+            candidates += [_Candidate(r, layout, taken, given) for r in signature.rows]
+    if not candidates:
+        legal = dict.fromkeys(layout.describe_counts() for layout in signature.layouts)
+        raise InvalidArgumentError(
+            f"{signature.type.name} takes {', or '.join(legal)}; "
+            f"it has {inputs} inputs and {outputs} outputs"
+        )
+    return candidates
+
+
+def _of_type(
+    type_: OperationType,
+    kind: str,
+    position: int,
+    actual: int,
+    candidates: list[_Candidate],
+    declared: Callable[[_Candidate], tuple[Argument, ...]],
+) -> list[_Candidate]:
+    expected = [
+        declared(candidate)[position].expected_type(candidate.row)
+        for candidate in candidates
+    ]
+    matching = [
+        candidate
+        for candidate, wanted in zip(candidates, expected, strict=True)
+        if wanted is None or wanted == actual
+    ]
+    if matching:
+        return matching
+    names = {OperandType(wanted).name for wanted in expected if wanted is not None}
+    raise argument_error(
+        type_,
+        kind,
+        position,
+        declared(candidates[0])[position],
+        f"is {_type_name(actual)}, expected {' or '.join(sorted(names))}",
+    )
+
+
+def _type_name(type_: int) -> str:
+    try:
+        return OperandType(type_).name
+    except ValueError:
+        return f"type {type_:#x}"
+
+
+def _numbered(usage: Usage) -> Iterator[tuple[str, int, Argument, Operand]]:
+    for kind, declared, operands in (
+        ("input", usage.input_arguments, usage.inputs),
+        ("output", usage.output_arguments, usage.outputs),
+    ):
+        for position, pair in enumerate(zip(declared, operands, strict=True)):
+            yield kind, position, *pair
+
+
+def _check_operands(usage: Usage) -> None:
+    """Check the rank of each operand, and that only optional ones are omitted."""
+    for kind, position, argument, operand in _numbered(usage):
+        if operand.lifetime == OperandLifeTime.NO_VALUE:
+            if not argument.optional:
+                raise argument_error(
+                    usage.type, kind, position, argument, "must not be omitted"
+                )
+        elif argument.ranks and len(operand.dimensions) not in (0, *argument.ranks):
+            expected = " or ".join(map(str, argument.ranks))
+            raise argument_error(
+                usage.type,
+                kind,
+                position,
+                argument,
+                f"has rank {len(operand.dimensions)}, expected {expected}",
+            )

@@ -1,0 +1,199 @@
+"""Plain recurrent networks and singular value decomposition filters.
+
+Source: 1.3/types.hal (RNN, SVDF, UNIDIRECTIONAL_SEQUENCE_RNN,
+BIDIRECTIONAL_SEQUENCE_RNN).
+"""
+
+from asyncnn.hal.operations.bound import BoundOperation, Shape
+from asyncnn.hal.operations.lstm import (
+    MERGED,
+    SEPARATE,
+    merged,
+    sequence_sizes,
+    with_states,
+)
+from asyncnn.hal.operations.shapes import (
+    require,
+    require_shape,
+    shape_of_rank,
+    whole_quotient,
+)
+from asyncnn.hal.operations.signature import (
+    BOOL,
+    F16,
+    F32,
+    INT32,
+    V1_0,
+    V1_2,
+    V1_3,
+    Argument,
+    Layout,
+    OperationSignature,
+    arguments,
+    rows,
+)
+from asyncnn.hal.types import OperationType
+
+
+def _check_cell(operation: BoundOperation, first: int, batches: int, size: int) -> int:
+    """Return the units of the cell whose weights are input ``first``.
+
+    Recurrent weights, bias and state follow them.
+    """
+    units = shape_of_rank(operation, first, 2)[0]
+    require_shape(operation, first, (units, size), f"input {first}")
+    require_shape(operation, first + 1, (units, units), f"input {first + 1}")
+    require_shape(operation, first + 2, (units,), f"input {first + 2}")
+    require_shape(operation, first + 3, (batches, units), f"input {first + 3}")
+    return units
+
+
+def _step_shapes(operation: BoundOperation) -> tuple[Shape, Shape]:
+    batches, size = shape_of_rank(operation, 0, 2)
+    shape = batches, _check_cell(operation, 1, batches, size)
+    return shape, shape
+
+
+def _sequence_shapes(operation: BoundOperation) -> tuple[Shape, ...]:
+    time_major = operation.integer(6)
+    require(operation, time_major in (0, 1), f"time_major is {time_major}, not 0 or 1")
+    outer, batches, size = sequence_sizes(operation, time_major == 1)
+    units = _check_cell(operation, 1, batches, size)
+    return ((*outer, units), (batches, units))[: len(operation.outputs)]
+
+
+def _bidirectional_shapes(operation: BoundOperation) -> tuple[Shape, ...]:
+    outer, batches, size = sequence_sizes(operation, operation.boolean(13))
+    weighted, backward_size = _check_auxiliary(operation, outer, size)
+    forward = _check_cell(operation, 1, batches, size)
+    backward = _check_cell(operation, 5, batches, backward_size)
+    if weighted:
+        auxiliary_size = operation.shape(9)[2]
+        require_shape(operation, 10, (forward, auxiliary_size), "input 10")
+        require_shape(operation, 11, (backward, auxiliary_size), "input 11")
+    results = merged(operation, operation.boolean(14), outer, forward, backward)
+    return with_states(operation, results, ((batches, forward), (batches, backward)))
+
+
+def _check_auxiliary(
+    operation: BoundOperation, outer: Shape, size: int
+) -> tuple[bool, int]:
+    """Return whether auxiliary weights exist, and the size of the backward input."""
+    weighted = operation.has(10)
+    require(
+        operation,
+        weighted == operation.has(11) and (operation.has(9) or not weighted),
+        "auxiliary input and weights are incomplete",
+    )
+    if not operation.has(9):
+        return False, size
+    auxiliary_size = shape_of_rank(operation, 9, 3)[2]
+    require_shape(operation, 9, (*outer, auxiliary_size), "auxiliary_input")
+    return weighted, size if weighted else auxiliary_size
+
+
+def _svdf_shapes(operation: BoundOperation) -> tuple[Shape, Shape]:
+    batches, size = shape_of_rank(operation, 0, 2)
+    filters = shape_of_rank(operation, 1, 2)[0]
+    memory = shape_of_rank(operation, 2, 2)[1]
+    units = whole_quotient(operation, filters, operation.integer(5), "filter count")
+    require_shape(operation, 1, (filters, size), "feature_weights")
+    require_shape(operation, 2, (filters, memory), "time_weights")
+    if operation.has(3):
+        require_shape(operation, 3, (units,), "bias")
+    require_shape(operation, 4, (batches, memory * filters), "state_in")
+    return (batches, memory * filters), (batches, units)
+
+
+_FLOATS = rows(V1_2, F16, F32)
+_OLD_FLOATS = rows(V1_0, F32) + rows(V1_2, F16)
+_ACTIVATION = Argument("activation", INT32)
+
+
+def _cell(prefix: str = "") -> tuple[Argument, ...]:
+    names = "weights", "recurrent_weights", "bias", "state_in"
+    return arguments("T", *(prefix + name for name in names))
+
+
+SIGNATURES = (
+    OperationSignature(
+        OperationType.RNN,
+        rows=_OLD_FLOATS,
+        layouts=(
+            Layout(
+                (Argument("input"), *_cell(), _ACTIVATION),
+                arguments("T", "state_out", "output"),
+            ),
+        ),
+        shape=_step_shapes,
+    ),
+    OperationSignature(
+        OperationType.UNIDIRECTIONAL_SEQUENCE_RNN,
+        rows=_FLOATS,
+        layouts=tuple(
+            Layout(
+                (
+                    Argument("input"),
+                    *_cell(),
+                    _ACTIVATION,
+                    Argument("time_major", INT32),
+                ),
+                outputs,
+                since=since,
+            )
+            for since, outputs in (
+                (V1_2, arguments("T", "output")),
+                (V1_3, arguments("T", "output", "state_out")),
+            )
+        ),
+        shape=_sequence_shapes,
+    ),
+    OperationSignature(
+        OperationType.BIDIRECTIONAL_SEQUENCE_RNN,
+        rows=_FLOATS,
+        layouts=tuple(
+            Layout(
+                (
+                    Argument("input"),
+                    *_cell("forward_"),
+                    *_cell("backward_"),
+                    *arguments(
+                        "T",
+                        "auxiliary_input",
+                        "forward_auxiliary_weights",
+                        "backward_auxiliary_weights",
+                        optional=True,
+                    ),
+                    _ACTIVATION,
+                    *arguments(BOOL, "time_major", "merge_outputs"),
+                ),
+                outputs,
+                since=since,
+            )
+            for since, outputs in (
+                (V1_2, MERGED),
+                (V1_2, SEPARATE),
+                (V1_3, MERGED + arguments("T", "forward_state", "backward_state")),
+                (V1_3, SEPARATE + arguments("T", "forward_state", "backward_state")),
+            )
+        ),
+        shape=_bidirectional_shapes,
+    ),
+    OperationSignature(
+        OperationType.SVDF,
+        rows=_OLD_FLOATS,
+        layouts=(
+            Layout(
+                (
+                    *arguments("T", "input", "feature_weights", "time_weights"),
+                    Argument("bias", optional=True),
+                    Argument("state_in"),
+                    Argument("rank", INT32),
+                    _ACTIVATION,
+                ),
+                arguments("T", "state_out", "output"),
+            ),
+        ),
+        shape=_svdf_shapes,
+    ),
+)

@@ -1,0 +1,215 @@
+"""Operations that change the shape of a tensor or the order of its elements.
+
+Source: 1.3/types.hal (RESHAPE, SQUEEZE, EXPAND_DIMS, TRANSPOSE, TILE, CHANNEL_SHUFFLE,
+FILL, RANK); AIDL feature level 6 (RESHAPE of int32) and 7 (REVERSE).
+"""
+
+import math
+
+from asyncnn.hal.operations.bound import BoundOperation, Shape
+from asyncnn.hal.operations.checks import quantization_is_kept, rank_is_kept
+from asyncnn.hal.operations.shapes import (
+    integers,
+    integers_of_length,
+    normalized_axes,
+    permuted,
+    require,
+    shape_of_rank,
+    whole_quotient,
+)
+from asyncnn.hal.operations.signature import (
+    AIDL_V2,
+    AIDL_V3,
+    B8,
+    F16,
+    F32,
+    FLOAT16,
+    FLOAT32,
+    I32,
+    INT32,
+    OUTPUT,
+    Q8,
+    Q8PC,
+    Q8S,
+    Q8SYM,
+    Q16A,
+    Q16S,
+    UP_TO_4,
+    V1_0,
+    V1_1,
+    V1_2,
+    V1_3,
+    Argument,
+    Layout,
+    OperationSignature,
+    Requirement,
+    Usage,
+    row,
+    rows,
+)
+from asyncnn.hal.types import OperationType
+
+
+def _reshape_shape(operation: BoundOperation) -> tuple[Shape]:
+    source = operation.shape(0)
+    shape_of_rank(operation, 1, 1)
+    target = integers(operation, 1)
+    require(
+        operation,
+        bool(target) and target.count(-1) <= 1 and min(target) >= -1,
+        f"{target} is not a shape with at most one -1",
+    )
+    if -1 in target:
+        known = -math.prod(target)
+        target[target.index(-1)] = whole_quotient(
+            operation, math.prod(source), known, "number of elements"
+        )
+    require(
+        operation,
+        math.prod(target) == math.prod(source),
+        f"{list(source)} does not reshape to {target}",
+    )
+    return (tuple(target),)
+
+
+def _squeeze_shape(operation: BoundOperation) -> tuple[Shape]:
+    shape = shape_of_rank(operation, 0, *UP_TO_4)
+    if operation.has(1):
+        axes = normalized_axes(operation, 1, len(shape))
+    else:
+        axes = {axis for axis, size in enumerate(shape) if size == 1}
+    for axis in axes:
+        require(operation, shape[axis] == 1, f"axis {axis} of {list(shape)} is not 1")
+    kept = tuple(size for axis, size in enumerate(shape) if axis not in axes)
+    return (kept or (1,),)
+
+
+def _expand_dims_shape(operation: BoundOperation) -> tuple[Shape]:
+    shape = operation.shape(0)
+    axis = operation.axis(1, len(shape) + 1)
+    return ((*shape[:axis], 1, *shape[axis:]),)
+
+
+def _transpose_shape(operation: BoundOperation) -> tuple[Shape]:
+    shape = shape_of_rank(operation, 0, *UP_TO_4)
+    if not operation.has(1):
+        return (shape[::-1],)
+    order = integers_of_length(operation, 1, len(shape))
+    require(
+        operation,
+        sorted(order) == list(range(len(shape))),
+        f"{order} is not a permutation of the axes of {list(shape)}",
+    )
+    return (permuted(shape, tuple(order)),)
+
+
+def _tile_shape(operation: BoundOperation) -> tuple[Shape]:
+    shape = operation.shape(0)
+    multiples = integers_of_length(operation, 1, len(shape))
+    require(operation, min(multiples) >= 0, f"{multiples} has a negative multiple")
+    return (tuple(a * b for a, b in zip(shape, multiples, strict=True)),)
+
+
+def _channel_shuffle_shape(operation: BoundOperation) -> tuple[Shape]:
+    shape = operation.shape(0)
+    axis = operation.axis(2, len(shape))
+    whole_quotient(operation, shape[axis], operation.integer(1), f"axis {axis} of size")
+    return (shape,)
+
+
+def _reverse_shape(operation: BoundOperation) -> tuple[Shape]:
+    shape = operation.shape(0)
+    (axis,) = integers_of_length(operation, 1, 1)
+    require(
+        operation, 0 <= axis < len(shape), f"axis {axis} is outside rank {len(shape)}"
+    )
+    return (shape,)
+
+
+def _fill_shape(operation: BoundOperation) -> tuple[Shape]:
+    shape_of_rank(operation, 0, 1)
+    target = integers(operation, 0)
+    require(
+        operation, bool(target) and min(target) >= 0, f"{target} is not a shape to fill"
+    )
+    return (tuple(target),)
+
+
+def _rank_shape(operation: BoundOperation) -> tuple[Shape]:
+    return ((),)
+
+
+def _axis_is_single(usage: Usage) -> Requirement | None:
+    if usage.input("axis").dimensions not in ((), (0,), (1,)):
+        raise usage.error("axis", "is not a tensor of one element")
+    return None
+
+
+_OLD = rows(V1_0, F32, Q8) + rows(V1_2, F16) + rows(V1_3, Q8S)
+_OF_1_1 = rows(V1_1, F32, Q8) + rows(V1_2, F16) + rows(V1_3, Q8S)
+_OF_1_2 = rows(V1_2, F16, F32, I32, Q8) + rows(V1_3, Q8S)
+_INPUT_TO_4 = Argument("input", ranks=UP_TO_4)
+
+SIGNATURES = (
+    OperationSignature(
+        OperationType.RESHAPE,
+        rows=_OLD + rows(AIDL_V2, I32),
+        layouts=(Layout((_INPUT_TO_4, Argument("shape", I32))),),
+        shape=_reshape_shape,
+    ),
+    OperationSignature(
+        OperationType.SQUEEZE,
+        rows=_OF_1_1,
+        layouts=(Layout((_INPUT_TO_4, Argument("axes", I32, optional=True))),),
+        shape=_squeeze_shape,
+    ),
+    OperationSignature(
+        OperationType.EXPAND_DIMS,
+        rows=_OF_1_2,
+        layouts=(Layout((Argument("input"), Argument("axis", INT32))),),
+        shape=_expand_dims_shape,
+    ),
+    OperationSignature(
+        OperationType.TRANSPOSE,
+        rows=_OF_1_1,
+        layouts=(Layout((_INPUT_TO_4, Argument("permutation", I32, optional=True))),),
+        shape=_transpose_shape,
+    ),
+    OperationSignature(
+        OperationType.TILE,
+        rows=_OF_1_2,
+        layouts=(Layout((Argument("input"), Argument("multiples", I32))),),
+        shape=_tile_shape,
+    ),
+    OperationSignature(
+        OperationType.CHANNEL_SHUFFLE,
+        rows=rows(V1_2, F16, F32, Q8) + rows(V1_3, Q8S),
+        layouts=(
+            Layout((_INPUT_TO_4, Argument("groups", INT32), Argument("axis", INT32))),
+        ),
+        shape=_channel_shuffle_shape,
+    ),
+    OperationSignature(
+        OperationType.REVERSE,
+        rows=rows(AIDL_V3, F16, F32, I32, Q8, Q8S),
+        layouts=(Layout((Argument("input"), Argument("axis", I32))),),
+        shape=_reverse_shape,
+        checks=(_axis_is_single, quantization_is_kept, rank_is_kept),
+    ),
+    OperationSignature(
+        OperationType.FILL,
+        rows=(
+            row(V1_3, T=F16, S=FLOAT16),
+            row(V1_3, T=F32, S=FLOAT32),
+            row(V1_3, T=I32, S=INT32),
+        ),
+        layouts=(Layout((Argument("shape", I32), Argument("value", "S")), (OUTPUT,)),),
+        shape=_fill_shape,
+    ),
+    OperationSignature(
+        OperationType.RANK,
+        rows=rows(V1_3, F16, F32, I32, B8, Q8, Q8S, Q8SYM, Q8PC, Q16S, Q16A),
+        layouts=(Layout((Argument("input"),), (Argument("output", INT32),)),),
+        shape=_rank_shape,
+    ),
+)

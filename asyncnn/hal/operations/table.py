@@ -1,0 +1,76 @@
+"""All operations by type, collected from the files of the families."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from asyncnn.hal.operations import (
+    activation,
+    comparison,
+    control_flow,
+    convolution,
+    detection,
+    elementwise,
+    joining,
+    lookup,
+    lstm,
+    matmul,
+    normalization,
+    padding,
+    pooling,
+    quantization,
+    quantized_lstm,
+    recurrent,
+    reduction,
+    reshaping,
+    resize,
+    slicing,
+    spatial,
+)
+from asyncnn.hal.operations.signature import OperationSignature
+from asyncnn.hal.types import HalVersion, OperandType, OperationType
+
+_FAMILIES = (
+    activation,
+    comparison,
+    control_flow,
+    convolution,
+    detection,
+    elementwise,
+    joining,
+    lookup,
+    lstm,
+    matmul,
+    normalization,
+    padding,
+    pooling,
+    quantization,
+    quantized_lstm,
+    recurrent,
+    reduction,
+    reshaping,
+    resize,
+    slicing,
+    spatial,
+)
+
+SIGNATURES: Mapping[OperationType, OperationSignature] = MappingProxyType(
+    {
+        signature.type: signature
+        for family in _FAMILIES
+        for signature in sorted(family.SIGNATURES, key=lambda s: s.type)
+    }
+)
+"""Every operation but OEM_OPERATION, of which nothing is known."""
+
+
+def allowed_types(type_: OperationType) -> dict[OperandType, HalVersion]:
+    """Return the main types of an operation, each with the version that added it.
+
+    The main type is that of the input that gives its type to the output, as a rule
+    input 0. OEM_OPERATION has none.
+    """
+    signature = SIGNATURES.get(type_)
+    added: dict[OperandType, HalVersion] = {}
+    for row in signature.rows if signature else ():
+        added[row.main] = min(row.since, added.get(row.main, row.since))
+    return added

@@ -1,0 +1,223 @@
+"""Checks requests against the model that they execute: rules R1 to R7.
+
+Source: HAL 1.0 to 1.3/types.hal (Request, RequestArgument) and 1.3/IPreparedModel.hal.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.operands import (
+    SCALAR_TYPES,
+    is_extension_type,
+    size_of_data_bytes,
+)
+from asyncnn.hal.types import (
+    BufferToken,
+    DataLocation,
+    Dimensions,
+    Memory,
+    Model,
+    Operand,
+    OperandType,
+    Request,
+    RequestArgument,
+)
+from asyncnn.hal.validate.limits import RANK_MAX, checked_size_bytes, is_uint32
+from asyncnn.hal.validate.memory import HARDWARE_BUFFER, validate_memory
+from asyncnn.hal.validate.wording import brief, broken, located, operand_type_name
+
+_NOWHERE = DataLocation()
+_OPAQUE = -1
+"""Stands for the size of pools that an argument can only use as a whole."""
+
+_UNSIZED = frozenset({OperandType.OEM, OperandType.TENSOR_OEM_BYTE})
+
+
+class RequestRules:
+    """The rules for requests of one validated model, ready for many requests."""
+
+    def __init__(self, model: Model) -> None:
+        main = model.main
+        self._inputs = tuple(
+            _ArgumentRules.of("input", position, main.operands[index])
+            for position, index in enumerate(main.input_indexes)
+        )
+        self._outputs = tuple(
+            _ArgumentRules.of("output", position, main.operands[index])
+            for position, index in enumerate(main.output_indexes)
+        )
+
+    def check(self, request: Request, *, allow_unspecified_output: bool = True) -> None:
+        """Check ``request``; shapes of outputs may stay open if the flag allows it.
+
+        An output that is too short is not found here: whether it is reported as
+        insufficient depends on the way of execution.
+
+        :raises InvalidArgumentError: if a rule is broken.
+        """
+        try:
+            self._check(request, allow_unspecified_output)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"malformed request: {error}") from error
+
+    def _check(self, request: Request, allow_unspecified_output: bool) -> None:
+        _check_count("inputs", len(request.inputs), len(self._inputs))
+        _check_count("outputs", len(request.outputs), len(self._outputs))
+        pool_sizes = [_pool_size(i, pool) for i, pool in enumerate(request.pools)]
+        for rules, argument in zip(self._inputs, request.inputs, strict=True):
+            if not rules.is_plain(argument, pool_sizes):
+                rules.check(argument, pool_sizes, allow_open=False)
+        for rules, argument in zip(self._outputs, request.outputs, strict=True):
+            if not rules.is_plain(argument, pool_sizes):
+                rules.check(argument, pool_sizes, allow_open=allow_unspecified_output)
+
+
+def validate_request(
+    request: Request, model: Model, *, allow_unspecified_output: bool = True
+) -> None:
+    """Check one request for a validated model; see `RequestRules.check`.
+
+    :raises InvalidArgumentError: if a rule is broken.
+    """
+    RequestRules(model).check(
+        request, allow_unspecified_output=allow_unspecified_output
+    )
+
+
+class _ArgumentRules(msgspec.Struct, frozen=True):
+    """One input or output of the model.
+
+    ``fixed_length`` is the size in bytes, None if the model leaves the shape open.
+    """
+
+    kind: str
+    position: int
+    operand: Operand
+    fixed_length: int | None
+
+    @classmethod
+    def of(cls, kind: str, position: int, operand: Operand) -> "_ArgumentRules":
+        """Return the slot of an operand of a validated model."""
+        size = 0
+        if operand.type not in _UNSIZED:
+            size = size_of_data_bytes(operand.type, operand.dimensions)
+        return cls(kind, position, operand, size or None)
+
+    def is_plain(self, argument: RequestArgument, pool_sizes: Sequence[int]) -> bool:
+        """Tell whether the argument is of the kind nearly all are, and correct.
+
+        That is: exactly as long as the model says, with nothing else said, in a pool
+        of known size. Anything else is left to `check`.
+        """
+        location = argument.location
+        offset, length = location.offset, location.length
+        return (
+            type(length) is type(offset) is int
+            and length == self.fixed_length
+            and not argument.has_no_value
+            and not argument.dimensions
+            and 0 <= location.pool_index < len(pool_sizes)
+            and 0 <= offset <= pool_sizes[location.pool_index] - length
+        )
+
+    def check(
+        self, argument: RequestArgument, pool_sizes: Sequence[int], *, allow_open: bool
+    ) -> None:
+        """Check R2 to R5 and R7.
+
+        :raises InvalidArgumentError: if one is broken.
+        """
+        try:
+            if argument.has_no_value:
+                _check_omitted(argument)
+            else:
+                _check_location(argument.location, pool_sizes)
+                self._check_dimensions(argument.dimensions, allow_open=allow_open)
+                if pool_sizes[argument.location.pool_index] != _OPAQUE:
+                    self._check_length(argument)
+        except InvalidArgumentError as error:
+            name = operand_type_name(self.operand.type)
+            raise located(f"{self.kind} {self.position} ({name})", error) from None
+
+    def _check_dimensions(self, given: Dimensions, *, allow_open: bool) -> None:
+        if given:
+            self._check_given(given)
+        if not allow_open:
+            self._check_specified(given or self.operand.dimensions)
+
+    def _check_given(self, given: Dimensions) -> None:
+        declared = self.operand.dimensions
+        if self.operand.type in SCALAR_TYPES or len(declared) not in (0, len(given)):
+            raise broken(
+                "R4", f"rank is {len(declared)}, the request says {len(given)}"
+            )
+        if len(given) > RANK_MAX or not all(map(is_uint32, given)):
+            raise broken("R4", f"{brief(given)} are not legal dimensions")
+        for axis, (length, said) in enumerate(zip(declared, given, strict=False)):
+            if length not in (0, said):
+                raise broken("R4", f"axis {axis} is {length}, the request says {said}")
+
+    def _check_specified(self, dimensions: Dimensions) -> None:
+        has_rank = (
+            dimensions
+            or self.operand.type in SCALAR_TYPES
+            or is_extension_type(self.operand.type)
+        )
+        if not has_rank or 0 in dimensions:
+            raise broken(
+                "R5", f"dimensions {brief(dimensions)} are not fully specified"
+            )
+
+    def _check_length(self, argument: RequestArgument) -> None:
+        type_, given = self.operand.type, argument.dimensions
+        if self.kind == "output" or type_ in _UNSIZED or is_extension_type(type_):
+            return
+        length = argument.location.length
+        dimensions = given or self.operand.dimensions
+        expected = checked_size_bytes(type_, dimensions, "R7")
+        if length != expected:
+            raise broken("R7", f"length is {length} bytes, expected {expected}")
+
+
+def _check_count(what: str, given: int, expected: int) -> None:
+    if given != expected:
+        raise broken("R1", f"the request has {given} {what}, the model {expected}")
+
+
+def _pool_size(position: int, pool: Memory | BufferToken) -> int:
+    try:
+        if isinstance(pool, Memory):
+            validate_memory(pool, rule="R6")
+            return _OPAQUE if pool.name == HARDWARE_BUFFER else pool.size
+        if not is_uint32(pool.token) or not pool.token:
+            raise broken("R6", f"{brief(pool.token)} is not a token of a buffer")
+    except InvalidArgumentError as error:
+        raise located(f"pool {position}", error) from None
+    return _OPAQUE
+
+
+def _check_omitted(argument: RequestArgument) -> None:
+    if argument.location != _NOWHERE or argument.dimensions:
+        raise broken("R2", "an omitted argument has a location or dimensions")
+
+
+def _check_location(location: DataLocation, pool_sizes: Sequence[int]) -> None:
+    for name, number in (
+        ("pool", location.pool_index),
+        ("offset", location.offset),
+        ("length", location.length),
+    ):
+        if not is_uint32(number):
+            raise broken("R3", f"{name} is {brief(number)}")
+    if location.pool_index >= len(pool_sizes):
+        raise broken("R3", f"pool {location.pool_index} of {len(pool_sizes)}")
+    size = pool_sizes[location.pool_index]
+    end = location.offset + location.length
+    if end > max(size, 0):
+        raise broken(
+            "R3",
+            f"bytes {location.offset} to {end} are not within the "
+            f"{max(size, 0)} of pool {location.pool_index}",
+        )

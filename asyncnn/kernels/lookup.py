@@ -1,0 +1,66 @@
+"""Lookup tables: any function of 8-bit codes is evaluated once for every code.
+
+A unary function has 256 entries and costs under a nanosecond per element; a function
+of two codes has 65,536 entries, whose index is built in 16 bits.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncnn.hal.operations.bound import Array, BoundOperand, Shape
+from asyncnn.kernels.kernel import (
+    Inputs,
+    Outputs,
+    PreparedKernel,
+    Run,
+    Scratch,
+    stateless,
+)
+from asyncnn.kernels.quantized import real_values, to_codes
+
+_BYTE = np.dtype(np.uint8)
+
+
+def unary_lookup(table: Array) -> PreparedKernel:
+    """Return the kernel ``output = table[raw byte of input 0]``.
+
+    The table has 256 entries of the output's dtype.
+    """
+
+    def run(inputs: Inputs, outputs: Outputs) -> None:
+        look_up(table, inputs[0], outputs[0])
+
+    return stateless(run)
+
+
+def look_up(table: Array, codes: Array, out: Array) -> None:
+    """Write ``table[raw byte]`` of every 8-bit code to ``out``, of the same shape."""
+    # With mode "clip" NumPy writes to `out` directly; no byte is out of range.
+    table.take(codes.view(_BYTE), None, out, "clip")
+
+
+def binary_lookup(table: Array, shape: Shape) -> PreparedKernel:
+    """Return the kernel ``output = table[raw byte of input 0, raw byte of input 1]``.
+
+    The table has 256 x 256 entries of the output's dtype; inputs broadcast to
+    ``shape``, that of the output.
+    """
+    flat = np.ascontiguousarray(table).reshape(-1)
+    rows = np.array(256, np.uint16)
+
+    def instantiate(scratch: Scratch) -> Run:
+        index = scratch.transient(shape, np.uint16)
+
+        def run(inputs: Inputs, outputs: Outputs) -> None:
+            np.multiply(inputs[0].view(_BYTE), rows, out=index)
+            np.add(index, inputs[1].view(_BYTE), out=index)
+            flat.take(index, None, outputs[0], "clip")
+
+        return run
+
+    return instantiate
+
+
+def conversion_table(source: BoundOperand, target: BoundOperand) -> NDArray[np.integer]:
+    """Return the 256 codes of ``target`` nearest to the codes of ``source``."""
+    return to_codes(real_values(source), target)

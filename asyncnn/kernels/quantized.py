@@ -1,0 +1,80 @@
+"""Quantised values: what 8-bit codes mean, and how real values become codes again.
+
+A real value is stored as ``round(real / scale) + zero_point``, rounded half away from
+zero *before* the zero point is added, then clamped to the type. So a signed tensor
+gives the same result as the unsigned one whose zero point is 128 higher.
+
+Source: 1.3/types.hal (QUANTIZE, DEQUANTIZE).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncnn.hal.operations.bound import Array, BoundOperand, Shape
+from asyncnn.kernels.kernel import Scratch
+
+
+def all_codes(dtype: np.dtype[Any]) -> NDArray[np.int64]:
+    """Return the 256 values of an 8-bit dtype in the order of their raw bytes."""
+    return np.arange(256, dtype=np.uint8).view(dtype).astype(np.int64)
+
+
+def real_values(operand: BoundOperand) -> NDArray[np.float64]:
+    """Return what the 256 codes of an 8-bit operand stand for, by raw byte."""
+    steps = (all_codes(operand.dtype) - operand.zero_point).astype(np.float64)
+    return steps * operand.scale
+
+
+def round_half_away(values: Array) -> NDArray[np.float64]:
+    """Return the nearest integers as float64; halves go away from zero."""
+    half = np.nextafter(0.5, 0.0)
+    rounded: NDArray[np.float64] = np.trunc(values + np.copysign(half, values))
+    return rounded
+
+
+def to_codes(real: Array, operand: BoundOperand) -> Array:
+    """Return float64 real values as the operand stores them; NaN becomes zero."""
+    steps = round_half_away(np.nan_to_num(real / operand.scale, nan=0.0))
+    limits = np.iinfo(operand.dtype)
+    codes = np.clip(steps + operand.zero_point, limits.min, limits.max)
+    return codes.astype(operand.dtype)
+
+
+def same_quantization(first: BoundOperand, second: BoundOperand) -> bool:
+    """Tell whether equal codes of the two operands mean equal real values."""
+    return (first.scale, first.zero_point) == (second.scale, second.zero_point)
+
+
+Store = Callable[[Array, Array], None]
+"""Rounds floats into an array of codes; overwrites the floats."""
+
+
+def code_store(
+    scratch: Scratch,
+    shape: Shape,
+    dtype: type[np.floating[Any]],
+    zero_point: int,
+    bounds: tuple[int, int],
+) -> Store:
+    """Return ``store(steps, codes)`` for float ``steps`` of this shape and dtype.
+
+    ``steps`` are real values divided by the scale; ``bounds`` clamp the codes.
+    """
+    # The largest float below 1/2: adding 1/2 itself would round 0.49999997 up.
+    half = np.array(np.nextafter(dtype(0.5), dtype(0)))
+    offset = np.array(zero_point, dtype)
+    low, high = (np.array(bound, dtype) for bound in bounds)
+    signed_half = scratch.transient(shape, dtype)
+
+    def store(steps: Array, codes: Array) -> None:
+        np.copysign(half, steps, out=signed_half)
+        np.add(steps, signed_half, out=steps)
+        np.trunc(steps, out=steps)
+        np.add(steps, offset, out=steps)
+        steps.clip(low, high, steps)
+        np.copyto(codes, steps, casting="unsafe")
+
+    return store

@@ -1,0 +1,10 @@
+"""Reads TFLite model files into HAL models.
+
+``schema`` turns the bytes into records, ``operators`` turn each operator into HAL
+operations, ``importer`` drives both.
+"""
+
+from asyncnn.runtime.tflite.errors import UnsupportedOperatorError
+from asyncnn.runtime.tflite.importer import import_tflite, load_tflite
+
+__all__ = ("UnsupportedOperatorError", "import_tflite", "load_tflite")

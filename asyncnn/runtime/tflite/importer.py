@@ -1,0 +1,110 @@
+"""Imports TFLite files: from mapped bytes to a named model."""
+
+import os
+from collections.abc import Iterator, Sequence
+
+from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.types import Memory
+from asyncnn.hal.validate import validate_model
+from asyncnn.memory.pools import view
+from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.files import located, map_model_file
+from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.tflite.errors import UnsupportedOperatorError, decoding
+from asyncnn.runtime.tflite.node import Node
+from asyncnn.runtime.tflite.operands import describe
+from asyncnn.runtime.tflite.operators import CONVERTERS, SHAPE_INPUTS
+from asyncnn.runtime.tflite.schema import Graph, Operator, read_graph
+
+
+def load_tflite(path: str | os.PathLike[str]) -> NamedModel:
+    """Import the TFLite file at ``path``, which stays mapped: weights are not copied.
+
+    :raises InvalidArgumentError: if the file is damaged or not a TFLite file.
+    :raises UnsupportedOperatorError: if an operator has no HAL form.
+    :raises GeneralFailureError: if the file cannot be read.
+    """
+    memory = map_model_file(path)
+    with located(path):
+        return import_tflite(memory)
+
+
+def import_tflite(memory: Memory) -> NamedModel:
+    """Import the TFLite file whose bytes are those of ``memory``.
+
+    :raises InvalidArgumentError: if they are damaged or not a TFLite file.
+    :raises UnsupportedOperatorError: if an operator has no HAL form.
+    """
+    with decoding():
+        named = _import(read_graph(view(memory)), memory)
+    validate_model(named.model)
+    return named
+
+
+def _import(graph: Graph, memory: Memory) -> NamedModel:
+    builder = ModelBuilder()
+    builder.add_pool(memory)
+    operands: dict[int, int] = {}
+    for index, name in zip(graph.inputs, _names(graph, graph.inputs), strict=True):
+        tensor = graph.tensors[index]
+        operand = describe(tensor)
+        operands[index] = builder.input(
+            name,
+            operand.type,
+            operand.dimensions,
+            scale=operand.scale,
+            zero_point=operand.zero_point,
+        )
+    for operator in _needed(graph):
+        with located(_place(graph, operator)):
+            _convert(Node(graph, operator, builder, operands))
+    for index, name in zip(graph.outputs, _names(graph, graph.outputs), strict=True):
+        if index not in operands:
+            raise InvalidArgumentError(f"output {name!r} is never computed")
+        builder.output(operands[index], name)
+    return builder.build()
+
+
+def _convert(node: Node) -> None:
+    try:
+        converter = CONVERTERS[node.operator.name]
+    except KeyError:
+        raise UnsupportedOperatorError("this operator cannot be imported") from None
+    converter(node)
+
+
+def _needed(graph: Graph) -> Iterator[Operator]:
+    """Yield the operators that the outputs depend on, in execution order.
+
+    What only computes the shape of a reshape is not among them: the shapes are known.
+    """
+    needed = set(graph.outputs)
+    chosen = []
+    for operator in reversed(graph.operators):
+        if needed.isdisjoint(operator.outputs):
+            continue
+        chosen.append(operator)
+        shape_inputs = SHAPE_INPUTS.get(operator.name, frozenset())
+        needed.update(
+            tensor
+            for position, tensor in enumerate(operator.inputs)
+            if position not in shape_inputs
+        )
+    return reversed(chosen)
+
+
+def _place(graph: Graph, operator: Operator) -> str:
+    place = f"operator {operator.index} ({operator.name})"
+    outputs = [graph.tensors[index].label for index in operator.outputs[:1]]
+    return f"{place}, which computes {outputs[0]}" if outputs else place
+
+
+def _names(graph: Graph, indexes: Sequence[int]) -> list[str]:
+    """Return unique names for the tensors at a border of the graph."""
+    names: list[str] = []
+    for index in indexes:
+        if index < 0:
+            raise InvalidArgumentError("an input or output of the graph is left out")
+        name = graph.tensors[index].name or f"tensor_{index}"
+        names.append(f"{name}_{index}" if name in names else name)
+    return names

@@ -1,0 +1,269 @@
+import asyncio
+import time
+
+import numpy as np
+import pytest
+
+from asyncnn.callbacks import IExecutionCallback, PreparedModelFuture
+from asyncnn.hal.interfaces import IDevice, IPreparedModel
+from asyncnn.hal.types import (
+    NO_TIMING,
+    UINT64_MAX,
+    DataLocation,
+    ErrorStatus,
+    ExecutionPreference,
+    MeasureTiming,
+    Memory,
+    OutputShape,
+    Priority,
+    Request,
+    RequestArgument,
+    Timing,
+)
+from asyncnn.memory.pools import from_buffer
+from asyncnn.runtime.model import NamedModel
+from tests.devices.conftest import Caller
+from tests.networks import addition, chain
+
+NO, YES = MeasureTiming.NO, MeasureTiming.YES
+
+
+async def prepare(device: IDevice, model: NamedModel) -> IPreparedModel:
+    callback = PreparedModelFuture()
+    status = device.prepare_model_1_3(
+        model.model,
+        ExecutionPreference.FAST_SINGLE_ANSWER,
+        Priority.MEDIUM,
+        None,
+        (),
+        (),
+        bytes(32),
+        callback,
+    )
+    assert status is ErrorStatus.NONE
+    return await callback
+
+
+def request_for(
+    inputs: list[np.ndarray],
+    outputs: list[np.ndarray],
+    *,
+    dimensions: tuple[int, ...] = (),
+    length: int | None = None,
+) -> Request:
+    pools = tuple(from_buffer(array) for array in [*inputs, *outputs])
+
+    def argument(index: int, size: int, given: tuple[int, ...]) -> RequestArgument:
+        return RequestArgument(False, DataLocation(index, 0, size), given)
+
+    return Request(
+        tuple(argument(i, a.nbytes, dimensions) for i, a in enumerate(inputs)),
+        tuple(
+            argument(len(inputs) + i, a.nbytes if length is None else length, ())
+            for i, a in enumerate(outputs)
+        ),
+        pools,
+    )
+
+
+X = np.array([1, 2, 3, 4], np.float32)
+Y = np.array([10, 20, 30, 40], np.float32)
+
+
+async def test_results_are_written_into_the_request(
+    device: IDevice, execute: Caller
+) -> None:
+    prepared = await prepare(device, addition(4))
+    for _ in range(8):  # some on the lane, some inline
+        z = np.empty(4, np.float32)
+        result = await execute(prepared, request_for([X, Y], [z]))
+        assert result.status is ErrorStatus.NONE
+        assert result.timing == NO_TIMING
+        np.testing.assert_array_equal(z, X + Y)
+
+
+async def test_arguments_lie_anywhere_in_a_pool(
+    device: IDevice, execute: Caller
+) -> None:
+    prepared = await prepare(device, addition(4))
+    pool = bytearray(64)
+    pool[1:17] = X.tobytes()
+    pool[17:33] = Y.tobytes()
+    places = [RequestArgument(False, DataLocation(0, at, 16)) for at in (1, 17, 33)]
+    request = Request(tuple(places[:2]), (places[2],), (from_buffer(pool),))
+    result = await execute(prepared, request)
+    assert result.status is ErrorStatus.NONE
+    np.testing.assert_array_equal(np.frombuffer(pool, np.float32, 4, 33), X + Y)
+    assert pool[0] == 0
+    assert not any(pool[49:])
+
+
+async def test_timing_is_reported_if_asked_for(
+    device: IDevice, execute: Caller
+) -> None:
+    prepared = await prepare(device, chain(5, 64, 64))
+    x = np.zeros((64, 64), np.float32)
+    request = request_for([x], [np.empty_like(x)])
+    timing = (await execute(prepared, request, YES)).timing
+    assert 0 < timing.time_on_device <= timing.time_in_driver < UINT64_MAX
+
+
+async def test_unknown_dimensions_come_with_the_request(
+    device: IDevice, execute: Caller
+) -> None:
+    prepared = await prepare(device, addition(0, 2))
+    for rows in (3, 1, 5, 3):
+        x = np.arange(rows * 2, dtype=np.float32).reshape(rows, 2)
+        z = np.empty_like(x)
+        result = await execute(prepared, request_for([x, x], [z], dimensions=x.shape))
+        assert result.output_shapes == (OutputShape((rows, 2), True),)
+        np.testing.assert_array_equal(z, 2 * x)
+
+
+@pytest.mark.parametrize("open_axis", [False, True])
+async def test_a_short_output_is_insufficient_and_its_shape_is_reported(
+    device: IDevice, execute: Caller, open_axis: bool
+) -> None:
+    prepared = await prepare(device, addition(0 if open_axis else 2, 2))
+    x = np.ones((2, 2), np.float32)
+    request = request_for(
+        [x, x], [np.empty(4, np.float32)], dimensions=(2, 2), length=15
+    )
+    result = await execute(prepared, request, YES)
+    assert result.status is ErrorStatus.OUTPUT_INSUFFICIENT_SIZE
+    assert result.output_shapes == (OutputShape((2, 2), False),)
+    assert result.timing == NO_TIMING
+
+
+async def test_an_output_longer_than_needed_is_accepted(
+    device: IDevice, execute: Caller
+) -> None:
+    prepared = await prepare(device, addition(4))
+    z = np.zeros(8, np.float32)
+    result = await execute(prepared, request_for([X, Y], [z]))
+    assert result.status is ErrorStatus.NONE
+    np.testing.assert_array_equal(z, [11, 22, 33, 44, 0, 0, 0, 0])
+
+
+async def test_a_read_only_pool_cannot_take_an_output(
+    device: IDevice, execute: Caller
+) -> None:
+    prepared = await prepare(device, addition(4))
+    z = np.zeros(4, np.float32)
+    z.flags.writeable = False
+    result = await execute(prepared, request_for([X, Y], [z]))
+    assert result.status is ErrorStatus.INVALID_ARGUMENT
+    assert not z.any()
+
+
+class Recorder(IExecutionCallback):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[ErrorStatus, tuple[OutputShape, ...], Timing]] = []
+        self.told = asyncio.Event()
+
+    def notify_1_3(
+        self,
+        status: ErrorStatus,
+        output_shapes: tuple[OutputShape, ...],
+        timing: Timing,
+    ) -> None:
+        self.seen.append((status, output_shapes, timing))
+        self.told.set()
+
+
+class TestLaunch:
+    async def test_a_null_callback_is_refused_without_notification(
+        self, device: IDevice
+    ) -> None:
+        prepared = await prepare(device, addition(4))
+        request = request_for([X, Y], [np.empty(4, np.float32)])
+        status = prepared.execute_1_3(request, NO, None, None, None)
+        assert status is ErrorStatus.INVALID_ARGUMENT
+
+    @pytest.mark.parametrize("measure", [NO, YES])
+    async def test_a_malformed_request_has_notified_when_the_call_returns(
+        self, device: IDevice, measure: MeasureTiming
+    ) -> None:
+        prepared = await prepare(device, addition(4))
+        callback = Recorder()
+        request = request_for([X], [np.empty(4, np.float32)])
+        status = prepared.execute_1_3(request, measure, None, None, callback)
+        assert status is ErrorStatus.INVALID_ARGUMENT
+        assert callback.seen == [(ErrorStatus.INVALID_ARGUMENT, (), NO_TIMING)]
+        assert "inputs" in callback.reason
+
+    async def test_a_measure_that_is_no_enumerator_is_invalid(
+        self, device: IDevice
+    ) -> None:
+        prepared = await prepare(device, addition(4))
+        callback = Recorder()
+        request = request_for([X, Y], [np.empty(4, np.float32)])
+        status = prepared.execute_1_3(request, 7, None, None, callback)  # type: ignore[arg-type]
+        assert status is ErrorStatus.INVALID_ARGUMENT
+        assert len(callback.seen) == 1
+
+    async def test_success_is_notified_after_the_call_and_once(
+        self, device: IDevice
+    ) -> None:
+        prepared = await prepare(device, addition(4))
+        for _ in range(6):
+            callback = Recorder()
+            request = request_for([X, Y], [np.empty(4, np.float32)])
+            status = prepared.execute_1_3(request, NO, None, None, callback)
+            assert status is ErrorStatus.NONE
+            assert not callback.seen
+            await asyncio.wait_for(callback.told.wait(), 5)
+            await asyncio.sleep(0.002)
+            assert [status for status, _, _ in callback.seen] == [ErrorStatus.NONE]
+
+
+class TestDeadline:
+    async def test_a_passed_deadline_is_an_outcome_not_a_launch_error(
+        self, device: IDevice
+    ) -> None:
+        prepared = await prepare(device, addition(4))
+        callback = Recorder()
+        request = request_for([X, Y], [np.empty(4, np.float32)])
+        now = time.monotonic_ns()
+        status = prepared.execute_1_3(request, YES, now, None, callback)
+        assert status is ErrorStatus.NONE
+        assert callback.seen == [
+            (ErrorStatus.MISSED_DEADLINE_PERSISTENT, (), NO_TIMING)
+        ]
+
+    @pytest.mark.parametrize("deadline", [2**63 - 1, UINT64_MAX])
+    async def test_the_far_future_is_no_deadline(
+        self, device: IDevice, execute: Caller, deadline: int
+    ) -> None:
+        prepared = await prepare(device, addition(4))
+        z = np.empty(4, np.float32)
+        result = await execute(prepared, request_for([X, Y], [z]), deadline=deadline)
+        assert result.status is ErrorStatus.NONE
+
+    async def test_a_deadline_during_the_run_aborts_at_the_next_operation(
+        self, device: IDevice, execute: Caller
+    ) -> None:
+        prepared = await prepare(device, chain(2000, 128, 128))
+        x = np.zeros((128, 128), np.float32)
+        soon = time.monotonic_ns() + 1_000_000
+        request = request_for([x], [np.empty_like(x)])
+        result = await execute(prepared, request, YES, soon)
+        assert result.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
+        assert result.output_shapes == ()
+        assert result.timing == NO_TIMING
+
+
+async def test_a_pool_that_cannot_be_mapped_is_a_failure(
+    device: IDevice, execute: Caller
+) -> None:
+    prepared = await prepare(device, addition(4))
+    good = request_for([X, Y], [np.empty(4, np.float32)])
+    broken = Request(
+        good.inputs, good.outputs, (Memory("hardware_buffer_blob", 16), *good.pools[1:])
+    )
+    result = await execute(prepared, broken)
+    assert result.status in (
+        ErrorStatus.INVALID_ARGUMENT,
+        ErrorStatus.GENERAL_FAILURE,
+    )

@@ -1,0 +1,582 @@
+import math
+from typing import Any
+
+import msgspec
+import pytest
+
+from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.types import (
+    DataLocation,
+    ExtensionNameAndPrefix,
+    HalVersion,
+    Handle,
+    Memory,
+    Model,
+    Operand,
+    OperandLifeTime,
+    OperandType,
+    Operation,
+    OperationType,
+    SymmPerChannelQuantParams,
+)
+from asyncnn.hal.validate import validate_model
+from tests.hal.validate.samples import (
+    COPY,
+    INPUT,
+    OUTPUT,
+    TEMPORARY,
+    float_model,
+    nested_model,
+    pool,
+    q8_model,
+    with_main,
+    with_operand,
+    with_operation,
+)
+
+V1_0, V1_1, V1_2, V1_3 = (
+    HalVersion.V1_0,
+    HalVersion.V1_1,
+    HalVersion.V1_2,
+    HalVersion.V1_3,
+)
+HUGE = 1 << 70
+EXTENSION = ExtensionNameAndPrefix("com.example.vision", 3)
+EXTENSION_TYPE = 3 << 16 | 1
+
+
+def refusal(model: Model, version: HalVersion = V1_3) -> str:
+    with pytest.raises(InvalidArgumentError) as caught:
+        validate_model(model, version)
+    return str(caught.value)
+
+
+def extension_model(**changes: Any) -> Model:
+    """An extension's operation on an operand of an extension's type."""
+    model = with_operand(float_model(2), 0, type=EXTENSION_TYPE, **changes)
+    model = with_operation(model, 0, type=EXTENSION_TYPE)
+    return msgspec.structs.replace(model, extension_name_to_prefix=(EXTENSION,))
+
+
+def constant(type_: int, dimensions: tuple[int, ...], length: int) -> Model:
+    """A FLOOR of a constant of this type, in 32 bytes of operand values."""
+    location = DataLocation(0, 0, length)
+    operand = Operand(type_, dimensions, 1, lifetime=COPY, location=location)
+    operands = (operand, float_model(2).main.operands[1])
+    model = with_main(float_model(2), operands=operands, input_indexes=())
+    return msgspec.structs.replace(model, operand_values=bytes(32))
+
+
+@pytest.mark.parametrize(
+    ("model", "since"),
+    [
+        (q8_model(), V1_0),
+        (float_model(2, 0), V1_0),
+        (float_model(), V1_2),
+        (extension_model(), V1_2),
+        (nested_model(), V1_3),
+    ],
+    ids=["quantised", "open axis", "open rank", "extension", "control flow"],
+)
+@pytest.mark.parametrize("version", HalVersion)
+def test_a_model_passes_from_the_version_that_has_all_it_uses(
+    model: Model, since: HalVersion, version: HalVersion
+) -> None:
+    if version < since:
+        assert version.name in refusal(model, version)
+    else:
+        validate_model(model, version)
+
+
+@pytest.mark.parametrize("field", ["operands", "operations"])
+def test_a_subgraph_cannot_be_empty(field: str) -> None:
+    assert "[M1]" in refusal(with_main(q8_model(), **{field: ()}))
+
+
+@pytest.mark.parametrize(
+    "type_", [-1, 16, 9999, 10002, 0xFFFF, 0xFFFFFFFF, 1 << 32, HUGE, EXTENSION_TYPE]
+)
+def test_an_unknown_operand_type_is_refused(type_: int) -> None:
+    message = refusal(with_operand(q8_model(), 1, type=type_))
+    assert message.startswith("main subgraph: operand 1 (")
+    assert message.endswith("[M2]")
+
+
+def test_an_operand_type_newer_than_the_model_is_refused() -> None:
+    message = refusal(with_operand(q8_model(), 0, type=OperandType.BOOL), V1_1)
+    assert message == (
+        "main subgraph: operand 0 (BOOL): V1_1 has no such operand type [M2]"
+    )
+
+
+@pytest.mark.parametrize("dimensions", [(0,), (1,), (2, 3)])
+def test_a_scalar_has_no_dimensions(dimensions: tuple[int, ...]) -> None:
+    message = refusal(with_operand(q8_model(), 2, dimensions=dimensions))
+    assert "operand 2 (INT32): a scalar cannot have rank" in message
+    assert "[M3]" in message
+
+
+@pytest.mark.parametrize("version", [V1_0, V1_1])
+def test_before_1_2_a_rank_must_be_known(version: HalVersion) -> None:
+    assert "[M3]" in refusal(with_operand(q8_model(), 3, dimensions=()), version)
+
+
+@pytest.mark.parametrize(
+    "dimensions", [(-1, 3), (2, 1 << 32), (2, HUGE), (2, 1.5), (1,) * 65]
+)
+def test_dimensions_are_32_bit_numbers_for_at_most_64_axes(
+    dimensions: tuple[int, ...],
+) -> None:
+    message = refusal(with_operand(q8_model(), 3, dimensions=dimensions))
+    assert "operand 3 (TENSOR_QUANT8_ASYMM)" in message
+    assert "[M3]" in message
+
+
+@pytest.mark.parametrize(
+    ("type_", "scale"),
+    [
+        (OperandType.TENSOR_QUANT8_ASYMM, 0.0),
+        (OperandType.TENSOR_QUANT8_ASYMM, -1.0),
+        (OperandType.TENSOR_QUANT8_ASYMM, math.nan),
+        (OperandType.TENSOR_QUANT8_ASYMM, math.inf),
+        (OperandType.TENSOR_QUANT8_ASYMM, 1e300),
+        (OperandType.TENSOR_QUANT8_ASYMM, 10**39),
+        (OperandType.TENSOR_QUANT8_ASYMM, 1e-46),
+        (OperandType.TENSOR_QUANT8_SYMM, 0.0),
+        (OperandType.TENSOR_QUANT16_ASYMM, 0.0),
+        (OperandType.TENSOR_QUANT16_SYMM, 0.0),
+        (OperandType.TENSOR_QUANT8_ASYMM_SIGNED, 0.0),
+        (OperandType.TENSOR_INT32, -1.0),
+        (OperandType.TENSOR_INT32, math.nan),
+        (OperandType.TENSOR_FLOAT32, 1.0),
+        (OperandType.TENSOR_FLOAT16, math.nan),
+        (OperandType.TENSOR_BOOL8, 1.0),
+        (OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL, 1.0),
+    ],
+)
+def test_a_scale_must_be_what_its_type_allows(type_: OperandType, scale: float) -> None:
+    model = with_operand(q8_model(), 3, type=type_, scale=scale, zero_point=0)
+    message = refusal(model)
+    assert f"operand 3 ({type_.name}): scale must be" in message
+    assert "[M4]" in message
+
+
+@pytest.mark.parametrize(
+    ("type_", "zero_point"),
+    [
+        (OperandType.TENSOR_QUANT8_ASYMM, -1),
+        (OperandType.TENSOR_QUANT8_ASYMM, 256),
+        (OperandType.TENSOR_QUANT8_ASYMM, HUGE),
+        (OperandType.TENSOR_QUANT8_ASYMM, math.nan),
+        (OperandType.TENSOR_QUANT8_ASYMM_SIGNED, -129),
+        (OperandType.TENSOR_QUANT8_ASYMM_SIGNED, 128),
+        (OperandType.TENSOR_QUANT16_ASYMM, -1),
+        (OperandType.TENSOR_QUANT16_ASYMM, 65536),
+        (OperandType.TENSOR_QUANT8_SYMM, 1),
+        (OperandType.TENSOR_QUANT16_SYMM, -1),
+        (OperandType.TENSOR_INT32, 1),
+    ],
+)
+def test_a_zero_point_must_be_what_its_type_allows(
+    type_: OperandType, zero_point: int
+) -> None:
+    model = with_operand(q8_model(), 3, type=type_, zero_point=zero_point)
+    message = refusal(model)
+    assert f"operand 3 ({type_.name}): zero point must be" in message
+    assert "[M4]" in message
+
+
+def test_a_message_says_which_value_broke_which_rule_where() -> None:
+    assert refusal(with_operand(q8_model(), 3, scale=math.nan)) == (
+        "main subgraph: operand 3 (TENSOR_QUANT8_ASYMM): "
+        "scale must be positive, is nan [M4]"
+    )
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        None,
+        b"",
+        SymmPerChannelQuantParams((1.0, 1.0), 2),
+        SymmPerChannelQuantParams((1.0, 1.0), -1),
+        SymmPerChannelQuantParams((1.0, 1.0), HUGE),
+        SymmPerChannelQuantParams((1.0,), 0),
+        SymmPerChannelQuantParams((), 0),
+        SymmPerChannelQuantParams((1.0, 0.0), 0),
+        SymmPerChannelQuantParams((1.0, math.nan), 0),
+        SymmPerChannelQuantParams((math.inf, 1.0), 0),
+    ],
+)
+def test_scales_per_channel_must_fit_the_channels(extra: Any) -> None:
+    model = with_operand(
+        q8_model(),
+        3,
+        type=OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL,
+        scale=0.0,
+        zero_point=0,
+        extra_params=extra,
+    )
+    message = refusal(model)
+    assert "operand 3 (TENSOR_QUANT8_SYMM_PER_CHANNEL)" in message
+    assert "[M4]" in message
+
+
+def test_an_open_channel_axis_is_refused() -> None:
+    model = with_operand(
+        q8_model(),
+        3,
+        type=OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL,
+        dimensions=(0, 3),
+        scale=0.0,
+        zero_point=0,
+        extra_params=SymmPerChannelQuantParams((), 0),
+    )
+    assert "0 scales for 0 channels [M4]" in refusal(model)
+
+
+@pytest.mark.parametrize("extra", [SymmPerChannelQuantParams((1.0, 1.0), 0), b"x"])
+def test_other_types_have_no_extra_parameters(extra: Any) -> None:
+    assert "[M4]" in refusal(with_operand(q8_model(), 3, extra_params=extra))
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"scale": 1.0}, "M4"),
+        ({"zero_point": 1}, "M4"),
+        ({"extra_params": SymmPerChannelQuantParams((1.0, 1.0), 0)}, "M4"),
+    ],
+)
+def test_an_extension_operand_is_not_quantised(changes: Any, rule: str) -> None:
+    assert f"[{rule}]" in refusal(extension_model(**changes))
+
+
+def test_an_extension_operand_may_carry_opaque_bytes() -> None:
+    validate_model(extension_model(extra_params=b"\x01"))
+
+
+@pytest.mark.parametrize("index", [0, 3, 6])
+@pytest.mark.parametrize(
+    "location", [DataLocation(1), DataLocation(0, 1), DataLocation(0, 0, 1)]
+)
+def test_what_is_no_constant_has_no_location(
+    index: int, location: DataLocation
+) -> None:
+    message = refusal(with_operand(q8_model(), index, location=location))
+    assert f"operand {index} (TENSOR_QUANT8_ASYMM)" in message
+    assert "[M5]" in message
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        DataLocation(1, 4, 6),
+        DataLocation(0, 5, 6),
+        DataLocation(0, 0xFFFFFFFE, 6),
+        DataLocation(0, 4, 0xFFFFFFFF),
+        DataLocation(0, -1, 6),
+        DataLocation(0, 1 << 32, 6),
+        DataLocation(0, HUGE, 6),
+        DataLocation(0, 4, -6),
+        DataLocation(0, 4.0, 6),
+    ],
+)
+def test_a_copied_constant_lies_within_the_operand_values(
+    location: DataLocation,
+) -> None:
+    message = refusal(with_operand(q8_model(), 1, location=location))
+    assert "operand 1 (TENSOR_QUANT8_ASYMM)" in message
+    assert "[M5]" in message
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        DataLocation(1, 2, 6),
+        DataLocation(-1, 2, 6),
+        DataLocation(0, 3, 6),
+        DataLocation(0, 0xFFFFFFFF, 6),
+        DataLocation(0, -2, 6),
+    ],
+)
+def test_a_referenced_constant_lies_within_a_pool(location: DataLocation) -> None:
+    message = refusal(with_operand(q8_model(), 4, location=location))
+    assert "operand 4 (TENSOR_QUANT8_ASYMM)" in message
+    assert "[M5]" in message
+
+
+@pytest.mark.parametrize(
+    "location",
+    [DataLocation(0, 2), DataLocation(1), DataLocation(0, 0, 1), DataLocation(0, -1)],
+)
+def test_a_subgraph_operand_names_a_referenced_subgraph(location: DataLocation) -> None:
+    message = refusal(with_operand(nested_model(), 1, location=location))
+    assert "operand 1 (SUBGRAPH)" in message
+    assert "[M5]" in message
+
+
+@pytest.mark.parametrize(
+    ("type_", "dimensions", "length"),
+    [
+        (OperandType.TENSOR_FLOAT32, (2,), 7),
+        (OperandType.TENSOR_FLOAT32, (2,), 12),
+        (OperandType.TENSOR_FLOAT32, (2,), 0),
+        (OperandType.TENSOR_FLOAT32, (), 4),
+        (OperandType.TENSOR_FLOAT32, (2, 0), 0),
+        (OperandType.TENSOR_FLOAT32, (1 << 16, 1 << 14), 4),
+        (OperandType.TENSOR_FLOAT32, (0xFFFFFFFF,) * 64, 4),
+        (OperandType.FLOAT32, (), 2),
+        (OperandType.TENSOR_OEM_BYTE, (2, 0), 2),
+    ],
+)
+def test_a_constant_has_exactly_the_bytes_of_its_dimensions(
+    type_: OperandType, dimensions: tuple[int, ...], length: int
+) -> None:
+    message = refusal(constant(type_, dimensions, length))
+    assert f"operand 0 ({type_.name})" in message
+    assert "[M6]" in message
+
+
+def test_dimensions_must_not_overflow_even_of_temporaries() -> None:
+    message = refusal(with_operand(q8_model(), 3, dimensions=(1 << 16, 1 << 16)))
+    assert "[M6]" in message
+
+
+@pytest.mark.parametrize("lifetime", [-1, 7, 1 << 31, HUGE])
+def test_an_unknown_lifetime_is_refused(lifetime: int) -> None:
+    message = refusal(with_operand(q8_model(), 3, lifetime=lifetime))
+    assert "operand 3 (TENSOR_QUANT8_ASYMM)" in message
+    assert "[M7]" in message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lifetime": OperandLifeTime.SUBGRAPH},
+        {"type": OperandType.SUBGRAPH, "dimensions": (), "scale": 0, "zero_point": 0},
+    ],
+)
+def test_subgraph_is_both_type_and_lifetime_or_neither(changes: Any) -> None:
+    assert "[M7]" in refusal(with_operand(q8_model(), 3, **changes))
+
+
+@pytest.mark.parametrize("type_", [-1, 106, 9999, 10001, 0xFFFFFFFF, HUGE])
+def test_an_unknown_operation_is_refused(type_: int) -> None:
+    message = refusal(with_operation(q8_model(), 1, type=type_))
+    assert message.startswith("main subgraph: operation 1 (")
+    assert "[M8]" in message
+
+
+@pytest.mark.parametrize("index", [-1, 7, 1 << 32, HUGE])
+@pytest.mark.parametrize(
+    ("field", "others"),
+    [("inputs", (1, 2)), ("outputs", ())],
+    ids=["inputs", "outputs"],
+)
+def test_an_operation_names_operands_that_exist(
+    index: int, field: str, others: tuple[int, ...]
+) -> None:
+    message = refusal(with_operation(q8_model(), 0, **{field: (index, *others)}))
+    assert "operation 0 (ADD): " in message
+    assert "[M8]" in message
+
+
+def test_an_operation_must_match_its_signature() -> None:
+    message = refusal(with_operation(q8_model(), 0, inputs=(0, 1)))
+    assert "main subgraph: operation 0: ADD" in message
+    assert "[M9]" in message
+
+
+def test_oem_operations_are_not_looked_into() -> None:
+    model = with_operation(float_model(2), 0, type=OperationType.OEM_OPERATION)
+    validate_model(model, V1_0)
+
+
+@pytest.mark.parametrize("index", [0, 1, 4])
+def test_an_operation_writes_no_input_and_no_constant(index: int) -> None:
+    message = refusal(with_operation(q8_model(), 0, outputs=(index,)))
+    assert f"operation 0 (ADD): output 0 is operand {index}" in message
+    assert "[M10]" in message
+
+
+def test_an_operand_is_written_once() -> None:
+    message = refusal(with_operation(q8_model(), 1, outputs=(3,)))
+    assert "operation 1 writes operand 3 again [M10]" in message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"input_indexes": ()},
+        {"input_indexes": (0, 0)},
+        {"input_indexes": (0, 1)},
+        {"input_indexes": (0, 6)},
+        {"input_indexes": (0, -1)},
+        {"input_indexes": (0, 7)},
+        {"input_indexes": (0, HUGE)},
+        {"output_indexes": ()},
+        {"output_indexes": (6, 6)},
+        {"output_indexes": (6, 3)},
+        {"output_indexes": (0, 6)},
+    ],
+)
+def test_inputs_and_outputs_are_listed_exactly_once(changes: Any) -> None:
+    message = refusal(with_main(q8_model(), **changes))
+    assert message.startswith("main subgraph: ")
+    assert "[M11]" in message
+
+
+def test_an_operand_is_not_read_before_it_is_written() -> None:
+    first, second, third = q8_model().main.operations
+    message = refusal(with_main(q8_model(), operations=(second, first, third)))
+    assert "operation 0 reads operand 3 before it is written [M12]" in message
+
+
+def test_every_temporary_is_written() -> None:
+    model = q8_model()
+    operands = (*model.main.operands, model.main.operands[3])
+    model = with_operand(with_main(model, operands=operands), 7, number_of_consumers=0)
+    assert "operand 7 is never written [M12]" in refusal(model)
+
+
+@pytest.mark.parametrize("index", range(7))
+@pytest.mark.parametrize("difference", [-1, 1])
+def test_consumers_are_counted_until_1_3(index: int, difference: int) -> None:
+    model = q8_model()
+    count = model.main.operands[index].number_of_consumers + difference
+    model = with_operand(model, index, number_of_consumers=count)
+    message = refusal(model, V1_3)
+    assert f"operand {index} is read {count - difference} times" in message
+    assert "[M13]" in message
+    validate_model(model, HalVersion.AIDL_V1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "version"),
+    [
+        (Memory("", 8, buffer=memoryview(bytes(8))), V1_3),
+        (Memory("ashmen", 8, buffer=memoryview(bytes(8))), V1_3),
+        (Memory("hardware_buffer_blob", 8, Handle((3,))), V1_1),
+        (Memory("ashmem", 8), V1_3),
+        (Memory("ashmem", -8, Handle((3,))), V1_3),
+        (Memory("ashmem", math.nan, Handle((3,))), V1_3),
+        (Memory("ashmem", 9, buffer=memoryview(bytes(8))), V1_3),
+    ],
+)
+def test_a_pool_is_of_a_known_kind_and_has_its_bytes(
+    changed: Memory, version: HalVersion
+) -> None:
+    model = msgspec.structs.replace(q8_model(), pools=(pool(8), changed))
+    message = refusal(model, version)
+    assert message.startswith("pool 1: ")
+    assert "[M14]" in message
+
+
+@pytest.mark.parametrize("name", ["mmap_fd", "hardware_buffer_blob"])
+def test_a_pool_may_come_as_a_handle(name: str) -> None:
+    pools = (Memory(name, 8, Handle((3,), (1, 0, 0))),)
+    validate_model(msgspec.structs.replace(q8_model(), pools=pools), V1_2)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [("example", 3)],
+        [("", 3)],
+        [("com.Example", 3)],
+        [("com.exämple", 3)],
+        [("com.example\n", 3)],
+        [("com.example", -1)],
+        [("com.example", 0x10000)],
+        [("com.example", 3), ("com.example", 4)],
+        [("com.example", 3), ("com.other", 3)],
+    ],
+)
+def test_extensions_have_proper_unique_names_and_prefixes(
+    names: list[tuple[str, int]],
+) -> None:
+    extensions = tuple(ExtensionNameAndPrefix(*pair) for pair in names)
+    model = msgspec.structs.replace(q8_model(), extension_name_to_prefix=extensions)
+    assert "[M15]" in refusal(model)
+
+
+@pytest.mark.parametrize("branch", [1, 2], ids=["in a ring of two", "in itself"])
+def test_subgraphs_do_not_contain_themselves(branch: int) -> None:
+    assert "contain a cycle [M16]" in refusal(nested_model(branch))
+
+
+def test_a_deep_nest_of_subgraphs_is_no_trouble() -> None:
+    nest = nested_model()
+    inner = nest.referenced[0]
+    reference = inner.operands[1]
+    deep = []
+    for depth in range(1, 3000):
+        location = DataLocation(0, depth, 0)
+        branch = msgspec.structs.replace(reference, location=location)
+        operands = (inner.operands[0], branch, branch, *inner.operands[3:])
+        deep.append(msgspec.structs.replace(inner, operands=operands))
+    deep.append(nest.referenced[1])
+    validate_model(msgspec.structs.replace(nest, referenced=tuple(deep)), V1_3)
+
+
+def test_an_error_in_a_referenced_subgraph_says_so() -> None:
+    nest = nested_model()
+    broken = with_operand(Model(nest.referenced[1]), 1, scale=2.0).main
+    model = msgspec.structs.replace(nest, referenced=(nest.referenced[0], broken))
+    assert refusal(model) == (
+        "referenced subgraph 1: operand 1 (TENSOR_FLOAT32): "
+        "scale must be zero, is 2.0 [M4]"
+    )
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        with_operand(q8_model(), 3, dimensions=None),
+        with_operand(q8_model(), 3, type="TENSOR_FLOAT32"),
+        with_operand(q8_model(), 3, type=[1]),
+        with_operand(q8_model(), 3, scale="1"),
+        with_operand(q8_model(), 3, location=None),
+        with_operation(q8_model(), 0, inputs=None),
+        with_operation(q8_model(), 0, inputs=("0", 1, 2)),
+        with_main(q8_model(), operands=(None,)),
+        msgspec.structs.replace(q8_model(), operand_values=None),
+        msgspec.structs.replace(q8_model(), main=None),
+        msgspec.structs.replace(q8_model(), pools=(b"",)),
+    ],
+)
+def test_values_of_a_wrong_python_type_are_invalid_arguments_too(model: Model) -> None:
+    refusal(model)
+
+
+@pytest.mark.parametrize("field", ["type", "zero_point", "lifetime"])
+def test_a_number_too_long_to_print_is_refused_like_any_other(field: str) -> None:
+    refusal(with_operand(q8_model(), 3, **{field: 10**5000}))
+
+
+def test_a_name_that_is_very_long_is_not_repeated_in_full() -> None:
+    extensions = (ExtensionNameAndPrefix("x" * 1_000_000, 1),)
+    model = msgspec.structs.replace(q8_model(), extension_name_to_prefix=extensions)
+    assert len(refusal(model)) < 200
+
+
+def test_a_model_of_many_operations_is_checked_in_linear_time() -> None:
+    count = 20_000
+    f32 = OperandType.TENSOR_FLOAT32
+    operands = (
+        Operand(f32, (1,), 1, lifetime=INPUT),
+        *(Operand(f32, (1,), 1, lifetime=TEMPORARY) for _ in range(count - 1)),
+        Operand(f32, (1,), 0, lifetime=OUTPUT),
+    )
+    operations = tuple(
+        Operation(OperationType.FLOOR, (index,), (index + 1,)) for index in range(count)
+    )
+    validate_model(
+        with_main(
+            float_model(1),
+            operands=operands,
+            operations=operations,
+            output_indexes=(count,),
+        )
+    )
