@@ -36,9 +36,16 @@ _BLOCKS = (
 
 _IMAGE = (1 / 255, -128)
 _RELU6 = (6 / 255, -128)
-_LOGITS = (1 / 16, 0)
+_LOGITS = (1 / 8, 0)
 _PROBABILITIES = (1 / 256, -128)
 """Scale and zero point of the quantised tensors."""
+
+_LOGITS_GAIN = 6.0
+"""Spreads the logits as training does.
+
+LiteRT's reference softmax ends the process on int8 logits that make over 512 classes
+nearly equally likely.
+"""
 
 
 def mobilenet_v1(
@@ -74,7 +81,7 @@ class _Network:
             self._convolve_depthwise(stride)
             self._convolve(self._channels(filters))
         self._average()
-        self._convolve(CLASSES, relu6=False)
+        self._classify()
         self._reshape()
         self._softmax()
         return self._writer.finish([image], [self._tensor])
@@ -82,14 +89,11 @@ class _Network:
     def _channels(self, full: int) -> int:
         return max(8, int(full * self._width))
 
-    def _convolve(
-        self, filters: int, *, kernel: int = 1, stride: int = 1, relu6: bool = True
-    ) -> None:
+    def _convolve(self, filters: int, *, kernel: int = 1, stride: int = 1) -> None:
         options = self._schema.Conv2DOptionsT(strideW=stride, strideH=stride)
+        options.fusedActivationFunction = self._schema.ActivationFunctionType.RELU6
         shape = (filters, kernel, kernel, self._shape[3])
-        if relu6:
-            options.fusedActivationFunction = self._schema.ActivationFunctionType.RELU6
-        self._weighted("CONV_2D", options, shape, 0, _RELU6 if relu6 else _LOGITS)
+        self._weighted("CONV_2D", options, shape, 0)
 
     def _convolve_depthwise(self, stride: int) -> None:
         options = self._schema.DepthwiseConv2DOptionsT(
@@ -99,7 +103,12 @@ class _Network:
             fusedActivationFunction=self._schema.ActivationFunctionType.RELU6,
         )
         shape = (1, 3, 3, self._shape[3])
-        self._weighted("DEPTHWISE_CONV_2D", options, shape, 3, _RELU6)
+        self._weighted("DEPTHWISE_CONV_2D", options, shape, 3)
+
+    def _classify(self) -> None:
+        options = self._schema.Conv2DOptionsT(strideW=1, strideH=1)
+        shape = (CLASSES, 1, 1, self._shape[3])
+        self._weighted("CONV_2D", options, shape, 0, _LOGITS, gain=_LOGITS_GAIN)
 
     def _weighted(
         self,
@@ -107,10 +116,11 @@ class _Network:
         options: Any,
         shape: Dimensions,
         channel_axis: int,
-        quantization: tuple[float, int],
+        quantization: tuple[float, int] = _RELU6,
+        gain: float = 1.0,
     ) -> None:
         channels = shape[channel_axis]
-        deviation = math.sqrt(2 * channels / math.prod(shape))
+        deviation = gain * math.sqrt(2 * channels / math.prod(shape))
         weights = self._rng.normal(0, deviation, shape).astype(np.float32)
         bias = self._rng.normal(0, 0.1, channels).astype(np.float32)
         inputs = (self._tensor, *self._constants(weights, bias, channel_axis))

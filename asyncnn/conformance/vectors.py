@@ -63,15 +63,21 @@ class Case(msgspec.Struct, frozen=True, eq=False):
     multinomial_tolerance: float = 0.0
 
     @property
+    def release(self) -> HalVersion:
+        """HAL version that the specification was written for; its folder's name."""
+        return HalVersion[self.folder.removesuffix(_CTS_ONLY)]
+
+    @property
     def hal(self) -> HalVersion:
         """Lowest HAL version that the model is valid for.
 
         The suite promises none for relaxed models; they need what they declare, and
-        at least V1_1. Where nothing is declared either, the folder decides.
+        at least V1_1. Where nothing is declared either, the release decides. For some
+        layouts and axes of V1_2 the suite promises too much: a V1_0 without BOOL.
         """
         if self.min_hal is not None:
             return self.min_hal
-        declared = self.declared_hal or HalVersion[self.folder.removesuffix(_CTS_ONLY)]
+        declared = self.declared_hal or self.release
         return max(declared, HalVersion.V1_1) if self.relaxed else declared
 
 

@@ -24,9 +24,9 @@ from asyncnn.kernels.kernel import (
     Scratch,
     stateless,
 )
-from asyncnn.kernels.lookup import unary_lookup
 from asyncnn.kernels.quantized import real_values, to_codes
 from asyncnn.kernels.requantize import activation_bounds, quantized_activation_range
+from asyncnn.kernels.tables import unary_lookup
 
 
 def _relu(activation: FusedActivationFunc) -> Prepare:

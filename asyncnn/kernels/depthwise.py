@@ -27,7 +27,7 @@ from asyncnn.kernels.kernel import Prepare, PreparedKernel, Scratch
 from asyncnn.kernels.lowering import lower
 from asyncnn.kernels.patches import PaddedImage, taps_by_phase
 
-_SUMS_AT_MOST = 2**15
+_SUMS_AT_MOST = 2**16
 
 
 def _prepare(operation: BoundOperation) -> PreparedKernel:

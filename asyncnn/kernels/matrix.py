@@ -20,8 +20,8 @@ from asyncnn.kernels.kernel import PreparedKernel, Scratch
 from asyncnn.kernels.lowering import Lowered
 from asyncnn.kernels.patches import PaddedImage
 
-_SUMS_AT_MOST = 2**15
-_TAPS_AT_MOST = 2**18
+_SUMS_AT_MOST = 2**16
+_TAPS_AT_MOST = 2**16
 _PIXELS_WORTH_A_PRODUCT = 256
 
 _SHORT_RUN = 16

@@ -16,8 +16,8 @@ from asyncnn.kernels.kernel import (
     Scratch,
     stateless,
 )
-from asyncnn.kernels.lookup import unary_lookup
 from asyncnn.kernels.quantized import all_codes, code_store
+from asyncnn.kernels.tables import unary_lookup
 
 
 def _prepare_dequantize(operation: BoundOperation) -> PreparedKernel:

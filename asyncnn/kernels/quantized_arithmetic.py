@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from asyncnn.hal.operations.bound import BoundOperand, BoundOperation
 from asyncnn.hal.types import FusedActivationFunc
 from asyncnn.kernels.kernel import Inputs, Outputs, PreparedKernel, stateless
-from asyncnn.kernels.lookup import binary_lookup, conversion_table
 from asyncnn.kernels.quantized import all_codes, same_quantization
 from asyncnn.kernels.requantize import (
     multiply_by_quantized_multiplier,
     quantize_multiplier,
     quantized_activation_range,
 )
+from asyncnn.kernels.tables import binary_lookup, conversion_table
 
 _SUM_FRACTION_BITS = 20
 """Bits that both terms of a sum gain before they are brought to a common scale."""

@@ -6,10 +6,32 @@ from types import ModuleType
 from asyncnn.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperationType
-from asyncnn.kernels import activation, arithmetic, pooling
+from asyncnn.kernels import (
+    activation,
+    arithmetic,
+    joining,
+    padding,
+    pooling,
+    quantization,
+    reshaping,
+    slicing,
+    softmax,
+    spatial,
+)
 from asyncnn.kernels.kernel import Compute, Prepare, PreparedKernel
 
-_FAMILIES: tuple[ModuleType, ...] = (activation, arithmetic, pooling)
+_FAMILIES: tuple[ModuleType, ...] = (
+    activation,
+    arithmetic,
+    joining,
+    padding,
+    pooling,
+    quantization,
+    reshaping,
+    slicing,
+    softmax,
+    spatial,
+)
 """Each has ``KERNELS``; those with data-dependent operations ``DATA_DEPENDENT`` too."""
 
 _PREPARE: dict[OperationType, Prepare] = {}

@@ -20,7 +20,7 @@ from asyncnn.kernels.kernel import (
     Scratch,
     stateless,
 )
-from asyncnn.kernels.lookup import look_up
+from asyncnn.kernels.tables import look_up
 
 
 def _nothing(inputs: Inputs, outputs: Outputs) -> None:

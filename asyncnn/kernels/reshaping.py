@@ -1,0 +1,116 @@
+"""The same elements in another shape or order, repeated, or a constant in their place.
+
+Source: 1.3/types.hal (RESHAPE, SQUEEZE, EXPAND_DIMS, TRANSPOSE, CHANNEL_SHUFFLE, TILE,
+FILL, RANK); AIDL feature level 7 (REVERSE).
+"""
+
+import math
+
+import numpy as np
+
+from asyncnn.hal.operations.bound import BoundOperation, Shape
+from asyncnn.hal.operations.shapes import integers, permuted
+from asyncnn.hal.types import OperationType
+from asyncnn.kernels.kernel import (
+    Inputs,
+    Outputs,
+    Prepare,
+    PreparedKernel,
+    stateless,
+)
+
+
+def regrouped(axes: Shape, order: tuple[int, ...]) -> PreparedKernel:
+    """Return the kernel that splits input 0 into ``axes`` and permutes them.
+
+    Axis ``i`` of the split output is axis ``order[i]`` of the split input.
+    """
+    result = permuted(axes, order)
+
+    def run(inputs: Inputs, outputs: Outputs) -> None:
+        np.copyto(outputs[0].reshape(result), inputs[0].reshape(axes).transpose(order))
+
+    return stateless(run)
+
+
+def _prepare_copy(operation: BoundOperation) -> PreparedKernel:
+    """Copy all elements in their order into the output's shape."""
+    shape = operation.outputs[0].require_shape()
+
+    def run(inputs: Inputs, outputs: Outputs) -> None:
+        np.copyto(outputs[0], inputs[0].reshape(shape))
+
+    return stateless(run)
+
+
+def _prepare_transpose(operation: BoundOperation) -> PreparedKernel:
+    """Let axis ``i`` be axis ``permutation[i]``; without one, reverse the axes."""
+    shape = operation.shape(0)
+    reverse = range(len(shape))[::-1]
+    order = tuple(integers(operation, 1) if operation.has(1) else reverse)
+    return regrouped(shape, order)
+
+
+def _prepare_channel_shuffle(operation: BoundOperation) -> PreparedKernel:
+    """Let channel ``k * groups + g`` be channel ``g * group_size + k``."""
+    shape = operation.shape(0)
+    groups = operation.integer(1)
+    axis = operation.axis(2, len(shape))
+    outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    return regrouped((outer, groups, shape[axis] // groups, inner), (0, 2, 1, 3))
+
+
+def _prepare_reverse(operation: BoundOperation) -> PreparedKernel:
+    """Reverse the order of the elements along one axis."""
+    (axis,) = integers(operation, 1)
+    backwards = (*(slice(None),) * axis, slice(None, None, -1))
+
+    def run(inputs: Inputs, outputs: Outputs) -> None:
+        np.copyto(outputs[0], inputs[0][backwards])
+
+    return stateless(run)
+
+
+def _prepare_tile(operation: BoundOperation) -> PreparedKernel:
+    """Repeat the whole tensor ``multiples[i]`` times along axis ``i``."""
+    shape, multiples = operation.shape(0), integers(operation, 1)
+    once = tuple(length for axis in shape for length in (1, axis))
+    pairs = zip(multiples, shape, strict=True)
+    repeated = tuple(length for pair in pairs for length in pair)
+
+    def run(inputs: Inputs, outputs: Outputs) -> None:
+        np.copyto(outputs[0].reshape(repeated), inputs[0].reshape(once))
+
+    return stateless(run)
+
+
+def _prepare_fill(operation: BoundOperation) -> PreparedKernel:
+    """Fill the output with the scalar in input 1."""
+
+    def run(inputs: Inputs, outputs: Outputs) -> None:
+        np.copyto(outputs[0], inputs[1])
+
+    return stateless(run)
+
+
+def _prepare_rank(operation: BoundOperation) -> PreparedKernel:
+    """Count the axes of the input."""
+    rank = len(operation.shape(0))
+
+    def run(inputs: Inputs, outputs: Outputs) -> None:
+        outputs[0].fill(rank)
+
+    return stateless(run)
+
+
+KERNELS: dict[OperationType, Prepare] = {
+    OperationType.RESHAPE: _prepare_copy,
+    OperationType.SQUEEZE: _prepare_copy,
+    OperationType.EXPAND_DIMS: _prepare_copy,
+    OperationType.TRANSPOSE: _prepare_transpose,
+    OperationType.CHANNEL_SHUFFLE: _prepare_channel_shuffle,
+    OperationType.REVERSE: _prepare_reverse,
+    OperationType.TILE: _prepare_tile,
+    OperationType.FILL: _prepare_fill,
+    OperationType.RANK: _prepare_rank,
+}

@@ -1,0 +1,73 @@
+"""Each TFLite operator becomes HAL operations that compute the same."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from asyncnn.conformance.direct import run_direct
+from asyncnn.hal.types import OperationType
+from asyncnn.memory.pools import from_buffer
+from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.tflite import import_tflite
+from tests.runtime.tflite.cases import CASES, Case
+from tests.runtime.tflite.files import T
+
+each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+def imported(case: Case) -> NamedModel:
+    return import_tflite(from_buffer(case.file()))
+
+
+def sample(tensor: T, rng: np.random.Generator, *, positive: bool) -> np.ndarray:
+    dtype = np.dtype(tensor.dtype)
+    if dtype == np.bool_:
+        return rng.random(tensor.shape) < 0.5
+    if dtype.kind == "f":
+        low = 0.5 if positive else -4
+        return rng.uniform(low, 4, tensor.shape).astype(dtype)
+    limits = np.iinfo(dtype) if dtype.itemsize == 1 else np.iinfo(np.int8)
+    return rng.integers(limits.min, limits.max, tensor.shape, dtype, endpoint=True)
+
+
+def litert_outputs(file: bytes, inputs: list[np.ndarray]) -> list[np.ndarray]:
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    interpreter = Interpreter(
+        model_content=file,
+        num_threads=1,
+        experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
+    )
+    interpreter.allocate_tensors()
+    for detail, value in zip(interpreter.get_input_details(), inputs, strict=True):
+        interpreter.set_tensor(detail["index"], value)
+    interpreter.invoke()
+    return [
+        interpreter.get_tensor(detail["index"])
+        for detail in interpreter.get_output_details()
+    ]
+
+
+@each_case
+def test_an_operator_becomes_the_operations_of_the_table(case: Case) -> None:
+    operations = imported(case).model.main.operations
+    names = tuple(OperationType(operation.type).name for operation in operations)
+    assert names == case.operations
+
+
+@each_case
+def test_the_operations_compute_what_the_operator_computes(case: Case) -> None:
+    rng = np.random.default_rng(7)
+    inputs = [sample(t, rng, positive=case.positive) for t in case.inputs]
+    named = imported(case)
+    actual = run_direct(SimpleNamespace(model=named.model, inputs=inputs))
+    expected = litert_outputs(case.file(), inputs)
+    for got, wanted, info in zip(actual, expected, named.outputs, strict=True):
+        assert got.shape == (wanted.shape or (1,))
+        if wanted.dtype == np.float32:
+            np.testing.assert_allclose(got.reshape(wanted.shape), wanted, 1e-5, 1e-5)
+        else:
+            step = 1 if info.scale else 0
+            difference = got.reshape(wanted.shape).astype(int) - wanted.astype(int)
+            assert np.abs(difference).max() <= step
