@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 from asyncnn.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import Dimensions
 
 _MAX_REASON = 160
 
@@ -71,6 +73,13 @@ class LiteRt:
         self.invoke = self._interpreter.invoke
         """Runs the model once on the inputs that were set; a bare LiteRT call."""
 
+    def input_kinds(self) -> list[tuple[Dimensions, np.dtype[Any]]]:
+        """Return shape and dtype of every input, in the model's order."""
+        return [
+            (tuple(map(int, detail["shape"])), np.dtype(detail["dtype"]))
+            for detail in self._interpreter.get_input_details()
+        ]
+
     def set_inputs(self, arrays: Sequence[Array]) -> None:
         """Copy ``arrays`` into the model's inputs, in the model's order.
 
@@ -93,10 +102,6 @@ class LiteRt:
                 np.array(self._interpreter.get_tensor(detail["index"]))
                 for detail in self._interpreter.get_output_details()
             ]
-
-    def operators(self) -> list[str]:
-        """Return the operator names in execution order, delegates included."""
-        return [op["op_name"] for op in self._interpreter._get_ops_details()]
 
 
 @contextmanager

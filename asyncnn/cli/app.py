@@ -6,6 +6,7 @@ import typer
 
 from asyncnn._version import __version__
 from asyncnn.cli.bench import bench_app
+from asyncnn.cli.conformance import conformance
 from asyncnn.cli.demo import demo
 from asyncnn.cli.devices import devices
 from asyncnn.cli.run import run
@@ -23,6 +24,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(run)
 app.command()(devices)
+app.command()(conformance)
 app.add_typer(bench_app, name="bench")
 
 

@@ -156,9 +156,7 @@ async def _try_model(
 
 def _picture(result: DemoResult) -> Group:
     pictures = [
-        confusion_picture(
-            np.array(model.confusion), title=f"{model.model}: written / read as"
-        )
+        confusion_picture(np.array(model.confusion), title=model.model)
         for model in result.models
     ]
     numbers = Table("model", "path", box=None, pad_edge=False)
@@ -177,8 +175,10 @@ def _picture(result: DemoResult) -> Group:
             )
     verdict = "passed" if result.passed else "FAILED: accuracy is below its floor"
     return Group(
-        f"{result.images} held-out images of handwritten digits, one by one\n",
-        Columns(pictures, padding=(0, 3)),
+        f"{result.images} handwritten digits, held out from training, one by one\n"
+        "Rows: the digit that was written. Columns: the digit that the model read.\n",
+        Columns(pictures, padding=(0, 4)),
+        "",
         numbers,
         f"\n{verdict}",
     )

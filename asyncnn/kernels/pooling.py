@@ -26,7 +26,7 @@ from asyncnn.kernels.kernel import (
     Run,
     Scratch,
 )
-from asyncnn.kernels.quantized import code_store
+from asyncnn.kernels.quantized import mean_store
 from asyncnn.kernels.requantize import activation_bounds, quantized_activation_range
 
 Tap: TypeAlias = tuple[tuple[slice, ...], tuple[slice, ...]]
@@ -206,25 +206,20 @@ def _quantized_average(operation: BoundOperation) -> PreparedKernel:
     windows = pool_window(operation)
     operand, output = operation.input(0), operation.outputs[0]
     shape = operand.require_shape()
-    middle = 128 if operand.dtype == np.uint8 else 0
     counts = _counts(windows)
     bounds = quantized_activation_range(
         windows.activation, output.scale, output.zero_point, output.dtype
     )
     sums_dtype = np.int32 if int(counts.max()) < 2**23 else np.int64
-    offset = (counts * middle).astype(sums_dtype)
 
     def instantiate(scratch: Scratch) -> Run:
-        output_shape = output.require_shape()
         fold = _fold_windows(scratch, np.add, windows, shape, sums_dtype, 0)
-        means = scratch.transient(output_shape, np.float64)
-        store = code_store(scratch, output_shape, np.float64, middle, bounds)
+        store = mean_store(
+            scratch, output.require_shape(), output.dtype, counts, bounds
+        )
 
         def run(inputs: Inputs, outputs: Outputs) -> None:
-            sums = fold(inputs[0])
-            np.subtract(sums, offset, out=sums)
-            np.divide(sums, counts, out=means)
-            store(means, outputs[0])
+            store(fold(inputs[0]), outputs[0])
 
         return run
 

@@ -49,7 +49,7 @@ def same_quantization(first: BoundOperand, second: BoundOperand) -> bool:
 
 
 Store = Callable[[Array, Array], None]
-"""Rounds floats into an array of codes; overwrites the floats."""
+"""Rounds numbers into an array of codes; overwrites the numbers."""
 
 
 def code_store(
@@ -76,5 +76,31 @@ def code_store(
         np.add(steps, offset, out=steps)
         steps.clip(low, high, steps)
         np.copyto(codes, steps, casting="unsafe")
+
+    return store
+
+
+def mean_store(
+    scratch: Scratch,
+    shape: Shape,
+    code_dtype: np.dtype[Any],
+    counts: Array,
+    bounds: tuple[int, int],
+) -> Store:
+    """Return ``store(sums, codes)`` for int64 sums of stored values of this shape.
+
+    ``counts`` tells how many values each sum has, and broadcasts to ``shape``. Means
+    are rounded half away from the middle of the type's range (0 for signed, 128 for
+    unsigned codes) and clamped to ``bounds``.
+    """
+    middle = 128 if code_dtype == np.uint8 else 0
+    offsets = np.asarray(counts * middle, np.int64)
+    means = scratch.transient(shape, np.float64)
+    store_means = code_store(scratch, shape, np.float64, middle, bounds)
+
+    def store(sums: Array, codes: Array) -> None:
+        np.subtract(sums, offsets, out=sums)
+        np.divide(sums, counts, out=means)
+        store_means(means, codes)
 
     return store

@@ -9,28 +9,44 @@ from asyncnn.hal.types import OperationType
 from asyncnn.kernels import (
     activation,
     arithmetic,
+    comparison,
+    convolution,
+    depthwise,
+    fully_connected,
     joining,
+    normalization,
     padding,
     pooling,
     quantization,
+    ranking,
+    reduction,
     reshaping,
     slicing,
     softmax,
     spatial,
+    unary,
 )
 from asyncnn.kernels.kernel import Compute, Prepare, PreparedKernel
 
 _FAMILIES: tuple[ModuleType, ...] = (
     activation,
     arithmetic,
+    comparison,
+    convolution,
+    depthwise,
+    fully_connected,
     joining,
+    normalization,
     padding,
     pooling,
     quantization,
+    ranking,
+    reduction,
     reshaping,
     slicing,
     softmax,
     spatial,
+    unary,
 )
 """Each has ``KERNELS``; those with data-dependent operations ``DATA_DEPENDENT`` too."""
 

@@ -5,16 +5,13 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from asyncnn import ModelBuilder, NamedModel, OperandType, OperationType
 from asyncnn.demo.digits import CLASSES
 from asyncnn.hal.types import (
     FusedActivationFunc,
     Operand,
-    OperandType,
-    OperationType,
     SymmPerChannelQuantParams,
 )
-from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.model import NamedModel
 from network import SIDE, Floats, Layer, activations
 from quantize import (
     PIXELS,

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from asyncnn import OperationType
 from asyncnn.demo.digits import CLASSES
-from asyncnn.hal.types import OperationType
 
 Floats: TypeAlias = NDArray[np.float32]
 Backward: TypeAlias = Callable[[Floats], tuple[Floats, ...]]

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from asyncnn import OperationType
 from asyncnn.demo.digits import MAX_GREY
-from asyncnn.hal.types import OperationType
 from network import Floats, Layer, activations
 
 KEEPS_CODES = frozenset(

@@ -28,7 +28,6 @@ from asyncnn.demo.digits import (
 )
 from asyncnn.demo.report import accuracy
 from asyncnn.demo.run import classify
-from asyncnn.runtime.container import save
 from export import float_model, int8_model
 from network import Floats, Layer, gradients, new_network
 
@@ -59,12 +58,12 @@ def main() -> None:
     with threadpool_limits(limits=1):  # sums have one order, so results repeat
         layers = train(training, epochs, console)
         quantized = int8_model(layers, _real(training.images))
-    save(float_model(layers), model_path("float", options.output))
-    save(quantized, model_path("int8", options.output))
+    asyncnn.save(float_model(layers), model_path("float", options.output))
+    asyncnn.save(quantized, model_path("int8", options.output))
     np.savez_compressed(options.output / "digits_test.npz", **held_out._asdict())
     scores = asyncio.run(evaluate(options.output, held_out))
     for kind, score in scores.items():
-        console.print(f"{kind}: {score:.4f} of {len(held_out.labels)} held-out images")
+        console.print(f"{kind}: {score:.2%} of {len(held_out.labels)} held-out images")
     failed = [kind for kind, score in scores.items() if score < ACCURACY_FLOORS[kind]]
     if failed and not options.quick:
         raise SystemExit(f"below the floor: {', '.join(failed)}")

@@ -16,6 +16,7 @@ from asyncnn.hal.operations.signature import (
     TypeRow,
     Usage,
     argument_error,
+    plural,
 )
 from asyncnn.hal.operations.table import SIGNATURES
 from asyncnn.hal.types import (
@@ -152,8 +153,8 @@ def _with_room(
     if not candidates:
         legal = dict.fromkeys(layout.describe_counts() for layout in signature.layouts)
         raise InvalidArgumentError(
-            f"{signature.type.name} takes {', or '.join(legal)}; "
-            f"it has {inputs} inputs and {outputs} outputs"
+            f"{signature.type.name} has {plural(inputs, 'input')} and "
+            f"{plural(outputs, 'output')}, expected {', or '.join(legal)}"
         )
     return candidates
 

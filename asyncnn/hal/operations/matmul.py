@@ -65,14 +65,14 @@ def _fully_connected_shape(operation: BoundOperation) -> tuple[Shape]:
 def _batch_matmul_shape(operation: BoundOperation) -> tuple[Shape]:
     left = shape_of_rank(operation, 0, 2, 3, 4)
     right = shape_of_rank(operation, 1, len(left))
-    rows_, inner = left[:-3:-1] if operation.boolean(2) else left[-2:]
+    lines, inner = left[:-3:-1] if operation.boolean(2) else left[-2:]
     other_inner, columns = right[:-3:-1] if operation.boolean(3) else right[-2:]
     require(
         operation,
         left[:-2] == right[:-2] and inner == other_inner and 0 not in left + right,
         f"matrices {list(left)} and {list(right)} do not multiply",
     )
-    return ((*left[:-2], rows_, columns),)
+    return ((*left[:-2], lines, columns),)
 
 
 SIGNATURES = (

@@ -6,7 +6,7 @@ Source: 1.3/types.hal (QUANTIZED_16BIT_LSTM, QUANTIZED_LSTM).
 import math
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
-from asyncnn.hal.operations.lstm import (
+from asyncnn.hal.operations.lstm_cell import (
     GATES,
     CellInputs,
     cell_arguments,
@@ -32,7 +32,8 @@ from asyncnn.hal.operations.signature import (
 )
 from asyncnn.hal.types import OperationType
 
-_CELL = CellInputs(weights=1, states=18, layer_norm=20)
+QUANTIZED_CELL = CellInputs(weights=1, states=18, layer_norm=20)
+"""The cell of QUANTIZED_LSTM."""
 
 _RESULT = {Q8: (1 / 128, 128)}
 _MEMORY = {Q16S: (2.0**-11, 0)}
@@ -72,7 +73,7 @@ def _check_sixteen_bit_scales(operation: BoundOperation) -> None:
 def _quantized_shapes(operation: BoundOperation) -> tuple[Shape, Shape, Shape]:
     batches, size = shape_of_rank(operation, 0, 2)
     check_clips(operation, 24, 25)
-    sizes = _CELL.check(operation, batches, size)
+    sizes = QUANTIZED_CELL.check(operation, batches, size)
     result = batches, sizes.outputs
     return result, (batches, sizes.units), result
 

@@ -5,7 +5,7 @@ BIDIRECTIONAL_SEQUENCE_RNN).
 """
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
-from asyncnn.hal.operations.lstm import (
+from asyncnn.hal.operations.sequences import (
     MERGED,
     SEPARATE,
     merged,

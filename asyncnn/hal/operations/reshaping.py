@@ -145,39 +145,39 @@ def _axis_is_single(usage: Usage) -> Requirement | None:
     return None
 
 
-_OLD = rows(V1_0, F32, Q8) + rows(V1_2, F16) + rows(V1_3, Q8S)
-_OF_1_1 = rows(V1_1, F32, Q8) + rows(V1_2, F16) + rows(V1_3, Q8S)
-_OF_1_2 = rows(V1_2, F16, F32, I32, Q8) + rows(V1_3, Q8S)
+_SINCE_1_0 = rows(V1_0, F32, Q8) + rows(V1_2, F16) + rows(V1_3, Q8S)
+_SINCE_1_1 = rows(V1_1, F32, Q8) + rows(V1_2, F16) + rows(V1_3, Q8S)
+_SINCE_1_2 = rows(V1_2, F16, F32, I32, Q8) + rows(V1_3, Q8S)
 _INPUT_TO_4 = Argument("input", ranks=UP_TO_4)
 
 SIGNATURES = (
     OperationSignature(
         OperationType.RESHAPE,
-        rows=_OLD + rows(AIDL_V2, I32),
+        rows=_SINCE_1_0 + rows(AIDL_V2, I32),
         layouts=(Layout((_INPUT_TO_4, Argument("shape", I32))),),
         shape=_reshape_shape,
     ),
     OperationSignature(
         OperationType.SQUEEZE,
-        rows=_OF_1_1,
+        rows=_SINCE_1_1,
         layouts=(Layout((_INPUT_TO_4, Argument("axes", I32, optional=True))),),
         shape=_squeeze_shape,
     ),
     OperationSignature(
         OperationType.EXPAND_DIMS,
-        rows=_OF_1_2,
+        rows=_SINCE_1_2,
         layouts=(Layout((Argument("input"), Argument("axis", INT32))),),
         shape=_expand_dims_shape,
     ),
     OperationSignature(
         OperationType.TRANSPOSE,
-        rows=_OF_1_1,
+        rows=_SINCE_1_1,
         layouts=(Layout((_INPUT_TO_4, Argument("permutation", I32, optional=True))),),
         shape=_transpose_shape,
     ),
     OperationSignature(
         OperationType.TILE,
-        rows=_OF_1_2,
+        rows=_SINCE_1_2,
         layouts=(Layout((Argument("input"), Argument("multiples", I32))),),
         shape=_tile_shape,
     ),

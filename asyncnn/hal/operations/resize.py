@@ -96,9 +96,9 @@ def _resize_shape(operation: BoundOperation) -> tuple[Shape]:
         lambda half_pixel: not (half_pixel and operation.boolean(4, False)),
         "half_pixel_centers excludes align_corners",
     )
-    rows_ = _new_length(operation, 2, height)
+    lines = _new_length(operation, 2, height)
     columns = _new_length(operation, 1, width)
-    return (in_layout((batches, rows_, columns, channels), nchw),)
+    return (in_layout((batches, lines, columns, channels), nchw),)
 
 
 def _region_shape(operation: BoundOperation) -> tuple[Shape]:

@@ -125,9 +125,11 @@ class Layout(msgspec.Struct, frozen=True):
 
     def describe_counts(self) -> str:
         """Return the legal operand counts in words."""
-        counts = [str(count) for count in self.counts] or [_describe(self.inputs)]
-        words = " or ".join(filter(None, (", ".join(counts[:-1]), counts[-1])))
-        return f"{words} inputs and {_describe(self.outputs)} outputs"
+        *most, last = map(str, self.counts or (_describe(self.inputs),))
+        counts = f"{', '.join(most)} or {last}" if most else last
+        return (
+            f"{plural(counts, 'input')} and {plural(_describe(self.outputs), 'output')}"
+        )
 
 
 def _repeated(
@@ -149,6 +151,11 @@ def _describe(declared: tuple[Argument, ...]) -> str:
         if argument.at_least is not None:
             return f"{len(declared) - 1 + argument.at_least} or more"
     return str(len(declared))
+
+
+def plural(count: str | int, word: str) -> str:
+    """Return ``word`` with its count, in the plural where that is called for."""
+    return f"{count} {word}{'' if str(count) == '1' else 's'}"
 
 
 class Requirement(msgspec.Struct, frozen=True):

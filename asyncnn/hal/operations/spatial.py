@@ -72,9 +72,9 @@ def _space_to_depth_shape(operation: BoundOperation) -> tuple[Shape]:
     nchw = operation.boolean(2, False)
     batches, height, width, channels = image_shape(operation, nchw)
     block = _block_size(operation)
-    rows_ = whole_quotient(operation, height, block, "height")
+    lines = whole_quotient(operation, height, block, "height")
     columns = whole_quotient(operation, width, block, "width")
-    return (in_layout((batches, rows_, columns, channels * block * block), nchw),)
+    return (in_layout((batches, lines, columns, channels * block * block), nchw),)
 
 
 def _batch_to_space_shape(operation: BoundOperation) -> tuple[Shape]:
@@ -93,9 +93,9 @@ def _space_to_batch_shape(operation: BoundOperation) -> tuple[Shape]:
     require_shape(operation, 2, (2, 2), "paddings")
     top, bottom, left, right = paddings = integers(operation, 2)
     require(operation, min(paddings) >= 0, f"paddings {paddings} are negative")
-    rows_ = whole_quotient(operation, top + height + bottom, block[0], "padded height")
+    lines = whole_quotient(operation, top + height + bottom, block[0], "padded height")
     columns = whole_quotient(operation, left + width + right, block[1], "padded width")
-    return (in_layout((batches * block[0] * block[1], rows_, columns, channels), nchw),)
+    return (in_layout((batches * block[0] * block[1], lines, columns, channels), nchw),)
 
 
 def zero_point_is_new(usage: Usage) -> Requirement | None:

@@ -1,6 +1,7 @@
 """All operations by type, collected from the files of the families."""
 
 from collections.abc import Mapping
+from itertools import chain
 from types import MappingProxyType
 
 from asyncnn.hal.operations import (
@@ -56,8 +57,10 @@ _FAMILIES = (
 SIGNATURES: Mapping[OperationType, OperationSignature] = MappingProxyType(
     {
         signature.type: signature
-        for family in _FAMILIES
-        for signature in sorted(family.SIGNATURES, key=lambda s: s.type)
+        for signature in sorted(
+            chain.from_iterable(family.SIGNATURES for family in _FAMILIES),
+            key=lambda signature: signature.type,
+        )
     }
 )
 """Every operation but OEM_OPERATION, of which nothing is known."""

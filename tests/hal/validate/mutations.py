@@ -53,8 +53,6 @@ Q16S = OperandType.TENSOR_QUANT16_SYMM
 QUANTISED = (Q8, Q8S, Q8SYM, Q16A, Q16S)
 OEM = (OperandType.OEM, OperandType.TENSOR_OEM_BYTE)
 NO_OEM = [t for t in OperandType if t not in OEM]
-    t for t in OperandType if t not in (OperandType.OEM, OperandType.TENSOR_OEM_BYTE)
-]
 UNQUANTISED = [t for t in NO_OEM if t not in (*QUANTISED, I32)]
 BAD_ZERO_POINTS = {
     **dict.fromkeys((*UNQUANTISED, I32), (1,)),
@@ -300,7 +298,7 @@ def _operation_takes(operation: Operation, index: int, type_: OperandType) -> bo
             | Op.GROUPED_CONV_2D
             | Op.TRANSPOSE_CONV_2D
         ):
-            return index == inputs[1] and type_ in (Q8, Q8PC)
+            return index == inputs[1] and type_ in (Q8, Q8S, Q8PC)
         case Op.AXIS_ALIGNED_BBOX_TRANSFORM:
             return index == inputs[1] and type_ in (Q8, Q8S)
         case Op.RANK:
@@ -345,6 +343,8 @@ def _may_lose_input(operation: Operation, position: int) -> bool:
     match operation.type:
         case Op.CONCATENATION:
             return count > 2 and position != count - 1
+        case Op.PACK:
+            return count > 2 and position != 0
         case Op.RESIZE_BILINEAR:
             return count >= 4 and position >= 3
         case Op.RESIZE_NEAREST_NEIGHBOR:

@@ -27,7 +27,7 @@ VECTORS = SHARED / "vts"
 SPECS = [
     path for path in find_specs(VECTORS) if not path.parent.name.endswith("_cts_only")
 ]
-SAMPLE_SIZE = 120
+SAMPLE_SIZE = 150
 """Mutants tried of one model and version; the seed is the name of the case."""
 
 

@@ -10,8 +10,10 @@ from asyncnn.hal.types import OperationType
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.tflite import import_tflite
-from tests.runtime.tflite.cases import CASES, Case
+from asyncnn.runtime.tflite.operators import CONVERTERS
+from tests.runtime.tflite.cases import Case
 from tests.runtime.tflite.files import T
+from tests.runtime.tflite.layer_cases import CASES
 
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
@@ -37,7 +39,7 @@ def litert_outputs(file: bytes, inputs: list[np.ndarray]) -> list[np.ndarray]:
     interpreter = Interpreter(
         model_content=file,
         num_threads=1,
-        experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
+        experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
     )
     interpreter.allocate_tensors()
     for detail, value in zip(interpreter.get_input_details(), inputs, strict=True):
@@ -71,3 +73,7 @@ def test_the_operations_compute_what_the_operator_computes(case: Case) -> None:
             step = 1 if info.scale else 0
             difference = got.reshape(wanted.shape).astype(int) - wanted.astype(int)
             assert np.abs(difference).max() <= step
+
+
+def test_every_converter_has_a_case() -> None:
+    assert {case.operator.name for case in CASES} == set(CONVERTERS)

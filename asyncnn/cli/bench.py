@@ -1,0 +1,191 @@
+"""``asyncnn bench``: benchmarks beside their peers, with goals that can be checked."""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from asyncnn.bench.awaiting import (
+    DESCRIPTIONS,
+    RUN,
+    TO_THREAD,
+    AwaitingReport,
+    PlacementReport,
+    bench_awaiting,
+)
+from asyncnn.bench.collection import model_files
+from asyncnn.bench.goals import LITERT, LITERT_REF, Verdict
+from asyncnn.bench.models import (
+    AWAITED,
+    DEVICE,
+    ModelReport,
+    ModelsReport,
+    bench_models,
+)
+from asyncnn.bench.page import draw_page
+from asyncnn.bench.rounds import DEFAULT_ROUNDS, MIN_ROUNDS
+from asyncnn.cli.console import console, progress
+
+bench_app = typer.Typer(
+    help="Measure beside peers, in one run.", no_args_is_help=True
+)
+
+_PIPE_WIDTH = 130
+_PEER_NAMES = {LITERT: "LiteRT", LITERT_REF: "REF"}
+
+JsonOption = Annotated[
+    Path | None, typer.Option("--json", help="Write the report to this file.")
+]
+RoundsOption = Annotated[int, typer.Option(min=MIN_ROUNDS, help="Interleaved rounds.")]
+CheckOption = Annotated[
+    bool, typer.Option("--check", help="Exit with 1 if a goal is missed.")
+]
+
+
+@bench_app.command()
+def models(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Folder of .tflite files; ../shared/models if left out.",
+            show_default=False,
+        ),
+    ] = None,
+    json_file: JsonOption = None,
+    html_file: Annotated[
+        Path | None, typer.Option("--html", help="Write a page with a chart.")
+    ] = None,
+    rounds: RoundsOption = DEFAULT_ROUNDS,
+    pattern: Annotated[
+        str, typer.Option("--filter", help="Names of models to measure.")
+    ] = "*",
+    mobilenet: Annotated[
+        bool, typer.Option(help="Add generated MobileNets v1 of 224 x 224.")
+    ] = True,
+    check: CheckOption = False,
+) -> None:
+    """Measure the reference device beside LiteRT, with one thread each.
+
+    Needs LiteRT: pip install asyncnn[bench]. It may crash on damaged files.
+    """
+    with model_files(folder, pattern, mobilenet=mobilenet) as paths:
+        report = anyio.run(
+            partial(bench_models, paths, rounds=rounds, progress=_progress)
+        )
+    _print_models(_wide_console(), report)
+    _write_json(json_file, report)
+    if html_file is not None:
+        html_file.write_text(draw_page(report), encoding="utf-8")
+    if check and not report.met:
+        raise typer.Exit(1)
+
+
+@bench_app.command()
+def awaiting(
+    json_file: JsonOption = None,
+    rounds: RoundsOption = DEFAULT_ROUNDS,
+    check: CheckOption = False,
+) -> None:
+    """Measure awaiting a tiny addition beside asyncio.to_thread."""
+    report = bench_awaiting(rounds=rounds)
+    _print_awaiting(_wide_console(), report)
+    _write_json(json_file, report)
+    if check and not report.met:
+        raise typer.Exit(1)
+
+
+def _wide_console() -> Console:
+    out = console()
+    if not out.is_terminal:
+        out.width = _PIPE_WIDTH
+    return out
+
+
+def _progress(paths: Sequence[Path]) -> Iterable[Path]:
+    return progress(paths, "models", len(paths))
+
+
+def _write_json(
+    path: Path | None, report: ModelsReport | AwaitingReport
+) -> None:
+    if path is not None:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
+
+
+def _print_models(out: Console, report: ModelsReport) -> None:
+    table = Table(title="microseconds, median over the rounds of medians")
+    table.add_column("model", no_wrap=True)
+    for heading in ("device", "awaited", "LiteRT", "REF", "/ LiteRT", "/ REF"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("differs", justify="right", no_wrap=True)
+    table.add_column("goals")
+    for model in report.models:
+        table.add_row(*_model_cells(model))
+    out.print(table)
+    for model in report.models:
+        for contender, reason in model.refusals.items():
+            out.print(
+                f"{model.model}: {_PEER_NAMES.get(contender, 'the device')} cannot "
+                f"run it: {reason}",
+                markup=False,
+                highlight=False,
+            )
+    out.print(_circumstances(report, report.placement), highlight=False)
+
+
+def _model_cells(model: ModelReport) -> list[str]:
+    times = (DEVICE, AWAITED, LITERT, LITERT_REF)
+    difference = model.difference_to_ref
+    return [
+        model.model,
+        *(_microseconds(model.us.get(name)) for name in times),
+        *(_ratio(model.ratios.get(peer)) for peer in _PEER_NAMES),
+        "-" if difference is None else str(difference),
+        ", ".join(_verdict(verdict) for verdict in model.verdicts) or "-",
+    ]
+
+
+def _microseconds(us: float | None) -> str:
+    if us is None:
+        return "-"
+    return f"{us:.0f}" if us >= 100 else f"{us:.1f}"
+
+
+def _ratio(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.3g}"
+
+
+def _verdict(verdict: Verdict) -> str:
+    outcome = "[green]met[/]" if verdict.met else "[bold red]MISSED[/]"
+    return f"{_PEER_NAMES[verdict.peer]} <= {verdict.limit:g} {outcome}"
+
+
+def _circumstances(report: ModelsReport | AwaitingReport, where: str) -> str:
+    return f"{report.rounds} rounds, {where}\n{report.environment}"
+
+
+def _print_awaiting(out: Console, report: AwaitingReport) -> None:
+    table = Table(title="microseconds, median over the rounds of medians")
+    table.add_column("", no_wrap=True)
+    for placed in report.placements:
+        table.add_column(placed.placement, justify="right")
+    for name, description in DESCRIPTIONS.items():
+        cells = (f"{placed.us[name]:.1f}" for placed in report.placements)
+        table.add_row(description, *cells)
+    table.add_section()
+    table.add_row(
+        f"{RUN} / {TO_THREAD}", *(_awaiting_verdict(p) for p in report.placements)
+    )
+    out.print(table)
+    out.print(_circumstances(report, "both placements"), highlight=False)
+
+
+def _awaiting_verdict(placed: PlacementReport) -> str:
+    outcome = "[green]met[/]" if placed.met else "[bold red]MISSED[/]"
+    return f"{placed.ratio:.2f} <= {placed.limit:g} {outcome}"

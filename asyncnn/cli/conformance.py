@@ -1,0 +1,85 @@
+"""``asyncnn conformance``: runs conformance vectors through the public interface."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.table import Table
+
+from asyncnn.cli.console import console, progress
+from asyncnn.conformance.judging import PATHS
+from asyncnn.conformance.running import Verdict, run_specs
+from asyncnn.conformance.vectors import find_specs
+from asyncnn.errors import InvalidArgumentError
+
+_TRANSPORTS = ("inprocess",)
+_OUTCOMES = ("passed", "failed", "skipped")
+
+
+def conformance(
+    directory: Annotated[Path, typer.Argument(help="Folder of vector files.")],
+    path: Annotated[
+        str, typer.Option(help="HAL calls to use, separated by commas.")
+    ] = "async,sync",
+    transport: Annotated[
+        str, typer.Option(help="Ways to the device, separated by commas.")
+    ] = "inprocess",
+    pattern: Annotated[
+        str, typer.Option("--filter", help="Glob of case or file names.")
+    ] = "*",
+    json: Annotated[
+        Path | None, typer.Option("--json", help="Write all verdicts to this file.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes; by default one for each core.")
+    ] = None,
+) -> None:
+    """Run conformance vectors and print a table by operation and type.
+
+    Exits with 0 only if all pass. The last line is ``N passed, N failed, N skipped``.
+    """
+    _chosen("transport", transport, _TRANSPORTS)
+    paths = _chosen("path", path, tuple(PATHS))
+    specs = find_specs(directory)
+    if not specs:
+        raise InvalidArgumentError(f"there are no vector files in {directory}")
+    verdicts: list[Verdict] = []
+    runs = run_specs(specs, paths, pattern, workers)
+    for batch in progress(runs, "conformance", len(specs)):
+        verdicts.extend(batch)
+    if not verdicts:
+        raise InvalidArgumentError(f"no case matches {pattern!r}")
+    verdicts.sort(key=lambda verdict: (verdict.spec, verdict.case, verdict.path))
+    if json is not None:
+        json.write_bytes(msgspec.json.format(msgspec.json.encode(verdicts)))
+    _print(verdicts)
+    if any(verdict.outcome == "failed" for verdict in verdicts):
+        raise typer.Exit(1)
+
+
+def _chosen(what: str, names: str, known: tuple[str, ...]) -> list[str]:
+    chosen = [name.strip() for name in names.split(",") if name.strip()]
+    unknown = [name for name in chosen if name not in known]
+    if unknown or not chosen:
+        raise InvalidArgumentError(
+            f"there is no {what} {', '.join(unknown) or repr(names)}",
+            hint=f"known: {', '.join(known)}",
+        )
+    return chosen
+
+
+def _print(verdicts: list[Verdict]) -> None:
+    counts = Counter((v.operation, v.type, v.outcome) for v in verdicts)
+    table = Table("operation", "type", *_OUTCOMES)
+    for operation, type_ in sorted({(v.operation, v.type) for v in verdicts}):
+        numbers = [str(counts[operation, type_, outcome]) for outcome in _OUTCOMES]
+        table.add_row(operation, type_, *numbers)
+    console().print(table)
+    for verdict in verdicts:
+        if verdict.outcome != "passed":
+            details = "; ".join(verdict.details)
+            typer.echo(f"{verdict.outcome}: {verdict.case} [{verdict.path}]: {details}")
+    totals = Counter(verdict.outcome for verdict in verdicts)
+    typer.echo(", ".join(f"{totals[outcome]} {outcome}" for outcome in _OUTCOMES))

@@ -1,0 +1,185 @@
+"""Runs one case through a device's HAL interface and says what is wrong, if anything.
+
+A case runs as it is, with output dimensions cleared (the driver finds them), and with
+its first output one byte short, as the suite's driver tests do.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from asyncnn.callbacks import ExecutionFuture, ExecutionResult, PreparedModelFuture
+from asyncnn.conformance.criteria import compare
+from asyncnn.conformance.requests import build_request
+from asyncnn.conformance.vectors import Case, operation_types
+from asyncnn.errors import AsyncnnError
+from asyncnn.hal.interfaces import IDevice, IPreparedModel
+from asyncnn.hal.types import (
+    BYTE_SIZE_OF_CACHE_TOKEN,
+    NO_TIMING,
+    ErrorStatus,
+    ExecutionPreference,
+    MeasureTiming,
+    Model,
+    OperationType,
+    Priority,
+    Request,
+)
+
+SHORT_LOOP_TIMEOUT_NS = 1_000_000
+"""What the suite grants the WHILE that never ends."""
+
+_FIXED_SHAPES = frozenset({OperationType.RANK, OperationType.IF, OperationType.WHILE})
+"""Operations whose models the suite never runs with output dimensions cleared."""
+
+_MISSED = frozenset(
+    {ErrorStatus.MISSED_DEADLINE_TRANSIENT, ErrorStatus.MISSED_DEADLINE_PERSISTENT}
+)
+
+Execute: TypeAlias = Callable[
+    [IPreparedModel, Request, MeasureTiming, int | None], Awaitable[ExecutionResult]
+]
+
+
+async def _execute_async(
+    prepared: IPreparedModel,
+    request: Request,
+    measure: MeasureTiming,
+    loop_timeout: int | None,
+) -> ExecutionResult:
+    callback = ExecutionFuture()
+    prepared.execute_1_3(request, measure, None, loop_timeout, callback)
+    return await callback
+
+
+async def _execute_sync(
+    prepared: IPreparedModel,
+    request: Request,
+    measure: MeasureTiming,
+    loop_timeout: int | None,
+) -> ExecutionResult:
+    return ExecutionResult(
+        *await prepared.execute_synchronously_1_3(request, measure, None, loop_timeout)
+    )
+
+
+PATHS: dict[str, Execute] = {"async": _execute_async, "sync": _execute_sync}
+"""The HAL calls that can carry an execution, by the names of the command line."""
+
+
+class RefusedError(Exception):
+    """The device does not take the model."""
+
+
+async def judge(case: Case, device: IDevice, path: str) -> list[str]:
+    """Return what is wrong with the device's answers to ``case``; empty if nothing.
+
+    :raises RefusedError: if the device does not take a model that it should.
+    """
+    execute = PATHS[path]
+    if case.expect_failure:
+        return await _judge_failure(case, device, execute)
+    prepared = await _prepare(device, case.model)
+    problems = await _judge_run(case, prepared, execute)
+    if operation_types(case) & _FIXED_SHAPES:
+        return problems
+    dynamic = await _prepare(device, _with_open_outputs(case.model))
+    problems += [f"open outputs: {p}" for p in await _judge_run(case, dynamic, execute)]
+    return problems + await _judge_short(case, dynamic, execute)
+
+
+async def _prepare(device: IDevice, model: Model) -> IPreparedModel:
+    callback = PreparedModelFuture()
+    device.prepare_model_1_3(
+        model,
+        ExecutionPreference.FAST_SINGLE_ANSWER,
+        Priority.MEDIUM,
+        None,
+        (),
+        (),
+        bytes(BYTE_SIZE_OF_CACHE_TOKEN),
+        callback,
+    )
+    try:
+        return await callback
+    except AsyncnnError as error:
+        raise RefusedError(f"{error.status.name}: {error}") from error
+
+
+async def _judge_run(
+    case: Case, prepared: IPreparedModel, execute: Execute
+) -> list[str]:
+    """Run twice, without and with timing: buffers that are reused must not matter."""
+    problems: list[str] = []
+    for measure in MeasureTiming:
+        bound = build_request(case)
+        result = await execute(prepared, bound.request, measure, None)
+        if result.status is not ErrorStatus.NONE:
+            return [f"{result.status.name}: {result.reason}"]
+        shapes = result.output_shapes
+        if shapes and len(shapes) != len(case.outputs):
+            return [f"{len(shapes)} output shapes reported"]
+        problems = compare(case, bound.outputs(case, shapes))
+        problems += _judge_timing(result, measure)
+        if problems:
+            break
+    return problems
+
+
+def _judge_timing(result: ExecutionResult, measure: MeasureTiming) -> list[str]:
+    timing = result.timing
+    if measure is MeasureTiming.NO and timing != NO_TIMING:
+        return ["timing was not asked for"]
+    if timing.time_on_device > timing.time_in_driver:
+        return ["time on device exceeds time in driver"]
+    return []
+
+
+async def _judge_short(
+    case: Case, prepared: IPreparedModel, execute: Execute
+) -> list[str]:
+    if case.outputs[0].value.nbytes <= 1:
+        return []
+    bound = build_request(case, short_by=1)
+    result = await execute(prepared, bound.request, MeasureTiming.NO, None)
+    if result.status is not ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
+        return [f"short output: {result.status.name}: {result.reason}"]
+    dimensions = [shape.dimensions for shape in result.output_shapes]
+    if dimensions != [output.value.shape for output in case.outputs]:
+        return [f"short output: shapes {dimensions} are reported"]
+    sufficient = [shape.is_sufficient for shape in result.output_shapes]
+    if sufficient != [False] + [True] * (len(sufficient) - 1):
+        return [f"short output: is_sufficient {sufficient} is reported"]
+    return []
+
+
+async def _judge_failure(case: Case, device: IDevice, execute: Execute) -> list[str]:
+    try:
+        prepared = await _prepare(device, case.model)
+    except RefusedError:
+        return []
+    bound = build_request(case)
+    result = await execute(
+        prepared, bound.request, MeasureTiming.YES, SHORT_LOOP_TIMEOUT_NS
+    )
+    if result.status is ErrorStatus.NONE:
+        return ["succeeded, but is expected to fail"]
+    if result.output_shapes or result.timing != NO_TIMING:
+        return ["a failure reports shapes or timing"]
+    is_endless = OperationType.WHILE in operation_types(case)
+    if is_endless and result.status not in _MISSED:
+        return [f"{result.status.name} where a deadline is missed"]
+    return []
+
+
+def _with_open_outputs(model: Model) -> Model:
+    """Return the model with every axis of its outputs unknown and ranks kept."""
+    opened = set(model.main.output_indexes)
+    operands = tuple(
+        replace(operand, dimensions=(0,) * len(operand.dimensions))
+        if index in opened
+        else operand
+        for index, operand in enumerate(model.main.operands)
+    )
+    return replace(model, main=replace(model.main, operands=operands))

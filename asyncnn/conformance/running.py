@@ -1,0 +1,98 @@
+"""Runs vector files over several processes and collects what came out."""
+
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from fnmatch import fnmatchcase
+from multiprocessing import get_context
+from pathlib import Path
+
+import msgspec
+
+from asyncnn.conformance.judging import RefusedError, judge
+from asyncnn.conformance.vectors import Case, load_cases
+from asyncnn.hal.operands import is_tensor
+from asyncnn.hal.types import OperandType, OperationType
+from asyncnn.runtime.device import open_device
+
+CTS_ONLY = "_cts_only"
+"""Ends the names of folders whose models a driver may refuse."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """How one case went on one path.
+
+    ``outcome`` is ``passed``, ``failed`` or ``skipped``; ``details`` says why.
+    """
+
+    spec: str
+    case: str
+    operation: str
+    type: str
+    path: str
+    outcome: str
+    details: tuple[str, ...] = ()
+
+
+def run_specs(
+    specs: Sequence[Path],
+    paths: Sequence[str],
+    pattern: str = "*",
+    workers: int | None = None,
+) -> Iterator[list[Verdict]]:
+    """Yield the verdicts of each file as it completes, in any order.
+
+    ``pattern`` is a glob that case names, or the file's name, must match.
+    """
+    count = min(workers or os.cpu_count() or 1, len(specs)) or 1
+    # Spawned workers inherit neither threads nor event loops.
+    with ProcessPoolExecutor(count, get_context("spawn")) as pool:
+        futures = [pool.submit(run_spec, spec, paths, pattern) for spec in specs]
+        for future in as_completed(futures):
+            yield future.result()
+
+
+def run_spec(spec: Path, paths: Sequence[str], pattern: str) -> list[Verdict]:
+    """Run the cases of one file on every path."""
+    cases = [
+        case
+        for case in load_cases(spec)
+        if fnmatchcase(case.name, pattern) or fnmatchcase(case.spec, pattern)
+    ]
+    return asyncio.run(_run_cases(cases, paths)) if cases else []
+
+
+async def _run_cases(cases: Sequence[Case], paths: Sequence[str]) -> list[Verdict]:
+    verdicts: list[Verdict] = []
+    async with open_device() as device:
+        for case in cases:
+            for path in paths:
+                try:
+                    problems = await judge(case, device.hal, path)
+                    outcome = "failed" if problems else "passed"
+                except RefusedError as error:
+                    may_refuse = case.folder.endswith(CTS_ONLY)
+                    outcome = "skipped" if may_refuse else "failed"
+                    problems = [f"refused: {error}"]
+                verdicts.append(_verdict(case, path, outcome, problems))
+    return verdicts
+
+
+def _verdict(case: Case, path: str, outcome: str, details: Sequence[str]) -> Verdict:
+    main = case.model.main
+    operation = main.operations[0]
+    types = [
+        OperandType(main.operands[index].type)
+        for index in (*operation.inputs, *operation.outputs)
+        if is_tensor(main.operands[index].type)
+    ]
+    return Verdict(
+        spec=f"{case.folder}/{case.spec}",
+        case=case.name,
+        operation=OperationType(operation.type).name,
+        type=types[0].name if types else "",
+        path=path,
+        outcome=outcome,
+        details=tuple(details),
+    )

@@ -1,0 +1,125 @@
+"""MEAN and the reductions over any set of axes.
+
+Source: 1.3/types.hal (MEAN, REDUCE_ALL, REDUCE_ANY, REDUCE_MAX, REDUCE_MIN,
+REDUCE_PROD, REDUCE_SUM).
+"""
+
+import math
+
+import numpy as np
+
+from asyncnn.hal.operands import QUANT8_TYPES
+from asyncnn.hal.operations.bound import BoundOperation, OperationFailedError, Shape
+from asyncnn.hal.operations.shapes import normalized_axes
+from asyncnn.hal.types import OperationType
+from asyncnn.kernels.float16 import widen_float16
+from asyncnn.kernels.kernel import (
+    Inputs,
+    Outputs,
+    Prepare,
+    PreparedKernel,
+    Run,
+    Scratch,
+    stateless,
+)
+from asyncnn.kernels.quantized import mean_store
+
+
+def _reduced_axes(operation: BoundOperation) -> tuple[tuple[int, ...], Shape]:
+    """Return the axes to reduce and the output's shape with those axes kept at 1.
+
+    :raises OperationFailedError: if an output element would be made of no element.
+    """
+    shape = operation.shape(0)
+    axes = tuple(sorted(normalized_axes(operation, 1, len(shape))))
+    kept = tuple(1 if axis in axes else length for axis, length in enumerate(shape))
+    if math.prod(shape) == 0 and math.prod(kept) != 0:
+        raise OperationFailedError(
+            f"{operation.type.name}: axes {list(axes)} of {list(shape)} have no element"
+        )
+    return axes, kept
+
+
+def _reduction(ufunc: np.ufunc) -> Prepare:
+    """Fold all elements along the axes of input 1 with ``ufunc``."""
+
+    def prepare(operation: BoundOperation) -> PreparedKernel:
+        axes, kept = _reduced_axes(operation)
+
+        def run(inputs: Inputs, outputs: Outputs) -> None:
+            ufunc.reduce(inputs[0], axes, out=outputs[0].reshape(kept), keepdims=True)
+
+        return stateless(run)
+
+    return prepare
+
+
+def _float32_reduction(ufunc: np.ufunc) -> Prepare:
+    """Fold in float32, whatever the type of the elements."""
+    prepare = _reduction(ufunc)
+    return lambda operation: widen_float16(operation, prepare(operation))
+
+
+def _prepare_product(operation: BoundOperation) -> PreparedKernel:
+    """Multiply in float32; a factor of 0 gives 0, even beside an overflow."""
+    axes, kept = _reduced_axes(operation)
+
+    def instantiate(scratch: Scratch) -> Run:
+        vanishes = scratch.transient(kept, np.bool_)
+
+        def run(inputs: Inputs, outputs: Outputs) -> None:
+            output = outputs[0].reshape(kept)
+            np.multiply.reduce(inputs[0], axes, out=output, keepdims=True)
+            np.logical_and.reduce(inputs[0], axes, out=vanishes, keepdims=True)
+            np.logical_not(vanishes, out=vanishes)
+            np.copyto(output, 0, where=vanishes)
+
+        return run
+
+    return widen_float16(operation, instantiate)
+
+
+def _prepare_mean(operation: BoundOperation) -> PreparedKernel:
+    """Average; the mean of codes is exact, then rounded as by AVERAGE_POOL_2D."""
+    if operation.input(0).type in QUANT8_TYPES:
+        return _mean_of_codes(operation)
+    axes, kept = _reduced_axes(operation)
+    count = np.array(math.prod(operation.shape(0)[axis] for axis in axes), np.float32)
+
+    def run(inputs: Inputs, outputs: Outputs) -> None:
+        output = outputs[0].reshape(kept)
+        np.add.reduce(inputs[0], axes, out=output, keepdims=True)
+        np.divide(output, count, out=output)
+
+    return widen_float16(operation, stateless(run))
+
+
+def _mean_of_codes(operation: BoundOperation) -> PreparedKernel:
+    axes, kept = _reduced_axes(operation)
+    count = np.array(math.prod(operation.shape(0)[axis] for axis in axes))
+    dtype = operation.outputs[0].dtype
+    limits = np.iinfo(dtype)
+    bounds = (int(limits.min), int(limits.max))
+
+    def instantiate(scratch: Scratch) -> Run:
+        sums = scratch.transient(kept, np.int64)
+        store = mean_store(scratch, kept, dtype, count, bounds)
+
+        def run(inputs: Inputs, outputs: Outputs) -> None:
+            np.add.reduce(inputs[0], axes, np.int64, sums, keepdims=True)
+            store(sums, outputs[0].reshape(kept))
+
+        return run
+
+    return instantiate
+
+
+KERNELS: dict[OperationType, Prepare] = {
+    OperationType.MEAN: _prepare_mean,
+    OperationType.REDUCE_ALL: _reduction(np.logical_and),
+    OperationType.REDUCE_ANY: _reduction(np.logical_or),
+    OperationType.REDUCE_MAX: _reduction(np.maximum),
+    OperationType.REDUCE_MIN: _reduction(np.minimum),
+    OperationType.REDUCE_PROD: _prepare_product,
+    OperationType.REDUCE_SUM: _float32_reduction(np.add),
+}

@@ -1,0 +1,93 @@
+"""ABS, NEG, EXP, LOG, SQRT, RSQRT, SIN, FLOOR and CAST, element by element.
+
+Source: 1.3/types.hal (the operations above); AIDL feature level 7 (RSQRT of codes).
+"""
+
+import numpy as np
+
+from asyncnn.hal.operands import QUANT8_TYPES
+from asyncnn.hal.operations.bound import BoundOperation
+from asyncnn.hal.types import OperationType
+from asyncnn.kernels.float16 import widen_float16
+from asyncnn.kernels.kernel import (
+    Inputs,
+    Outputs,
+    Prepare,
+    PreparedKernel,
+    Run,
+    Scratch,
+    stateless,
+)
+from asyncnn.kernels.quantized import real_values, to_codes
+from asyncnn.kernels.tables import unary_lookup
+
+
+def _element_wise(ufunc: np.ufunc) -> Prepare:
+    """Apply ``ufunc``, which computes float16 elements in float32; int32 wraps."""
+
+    def run(inputs: Inputs, outputs: Outputs) -> None:
+        ufunc(inputs[0], out=outputs[0])
+
+    return lambda operation: stateless(run)
+
+
+def _prepare_rsqrt(operation: BoundOperation) -> PreparedKernel:
+    """Compute ``1 / sqrt(x)``; codes of 0 give the largest code, negative ones 0."""
+    operand = operation.input(0)
+    if operand.type in QUANT8_TYPES:
+        with np.errstate(all="ignore"):
+            real = 1 / np.sqrt(real_values(operand))
+        return unary_lookup(to_codes(real, operation.outputs[0]))
+
+    def run(inputs: Inputs, outputs: Outputs) -> None:
+        np.sqrt(inputs[0], out=outputs[0])
+        np.reciprocal(outputs[0], out=outputs[0])
+
+    return widen_float16(operation, stateless(run))
+
+
+def _prepare_cast(operation: BoundOperation) -> PreparedKernel:
+    """Convert stored values; fractions are dropped, integers saturate."""
+    source, target = operation.input(0), operation.outputs[0]
+    narrows = target.dtype.kind in "iu" and source.dtype != target.dtype
+    if narrows and source.dtype != np.uint8:
+        return _saturating_cast(operation)
+
+    def run(inputs: Inputs, outputs: Outputs) -> None:
+        np.copyto(outputs[0], inputs[0], casting="unsafe")
+
+    return stateless(run)
+
+
+def _saturating_cast(operation: BoundOperation) -> PreparedKernel:
+    source, target = operation.input(0).dtype, operation.outputs[0].dtype
+    limits = np.iinfo(target)
+    # float16 holds no int32 limit, and float64 is the first float to hold both.
+    wide = np.dtype(np.float64) if source.kind == "f" else source
+    low, high = (np.array(limit, wide) for limit in (limits.min, limits.max))
+    shape = operation.shape(0)
+
+    def instantiate(scratch: Scratch) -> Run:
+        clamped = scratch.transient(shape, wide)
+
+        def run(inputs: Inputs, outputs: Outputs) -> None:
+            np.maximum(inputs[0], low, out=clamped)
+            np.minimum(clamped, high, out=clamped)
+            np.copyto(outputs[0], clamped, casting="unsafe")
+
+        return run
+
+    return instantiate
+
+
+KERNELS: dict[OperationType, Prepare] = {
+    OperationType.ABS: _element_wise(np.absolute),
+    OperationType.NEG: _element_wise(np.negative),
+    OperationType.EXP: _element_wise(np.exp),
+    OperationType.LOG: _element_wise(np.log),
+    OperationType.SQRT: _element_wise(np.sqrt),
+    OperationType.SIN: _element_wise(np.sin),
+    OperationType.FLOOR: _element_wise(np.floor),
+    OperationType.RSQRT: _prepare_rsqrt,
+    OperationType.CAST: _prepare_cast,
+}
