@@ -72,7 +72,9 @@ def _cpu_name() -> str:
 
 
 def _blas() -> Blas:
-    found = next((i for i in threadpool_info() if i["user_api"] == "blas"), {})
+    found: dict[str, str] = next(
+        (i for i in threadpool_info() if i["user_api"] == "blas"), {}
+    )
     return Blas(
         name=found.get("internal_api", "unknown"),
         version=found.get("version") or "unknown",

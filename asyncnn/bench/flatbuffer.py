@@ -67,9 +67,10 @@ class TfliteWriter:
         *,
         version: int = 1,
     ) -> None:
-        """Add an operator; ``options`` is an object of the schema like `Pool2DOptionsT`.
+        """Add an operator.
 
-        ``name`` is a member of `BuiltinOperator`.
+        ``name`` is a member of the schema's `BuiltinOperator`, ``options`` an object
+        of it like `Pool2DOptionsT`.
         """
         operator = self.schema.OperatorT(
             opcodeIndex=self._code(name, version), inputs=[*inputs], outputs=[output]

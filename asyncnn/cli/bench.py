@@ -32,9 +32,7 @@ from asyncnn.bench.page import draw_page
 from asyncnn.bench.rounds import DEFAULT_ROUNDS, MIN_ROUNDS
 from asyncnn.cli.console import console, progress
 
-bench_app = typer.Typer(
-    help="Measure beside peers, in one run.", no_args_is_help=True
-)
+bench_app = typer.Typer(help="Measure beside peers, in one run.", no_args_is_help=True)
 
 _PIPE_WIDTH = 130
 _PEER_NAMES = {LITERT: "LiteRT", LITERT_REF: "REF"}
@@ -111,9 +109,7 @@ def _progress(paths: Sequence[Path]) -> Iterable[Path]:
     return progress(paths, "models", len(paths))
 
 
-def _write_json(
-    path: Path | None, report: ModelsReport | AwaitingReport
-) -> None:
+def _write_json(path: Path | None, report: ModelsReport | AwaitingReport) -> None:
     if path is not None:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
 

@@ -1,7 +1,8 @@
 """Streams the bundled images through both models, on every path."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 import numpy as np
@@ -77,32 +78,38 @@ async def run_demo(
     :raises AsyncnnError: if a model cannot be read, prepared or run.
     """
     images, labels = load_digits_test()
-    progress = Progress(
-        console=console,
-        auto_refresh=False,  # redrawn between runs, never during one
-        transient=True,
-        disable=json or not console.is_terminal,
-    )
-    with progress:
-        total = len(MODEL_KINDS) * len(paths) * len(images)
-        task = progress.add_task("classifying digits", total=total)
-
-        def count_run() -> None:
-            progress.advance(task)
-            if progress.tasks[task].completed % RUNS_PER_REDRAW == 0:
-                progress.refresh()
-
-        async with open_device() as device:
+    total = len(MODEL_KINDS) * len(paths) * len(images)
+    is_drawn = console.is_terminal and not json
+    async with open_device() as device:
+        with _progress_bar(console, total, is_drawn=is_drawn) as after_run:
             models = [
-                await _try_model(device, kind, paths, images, labels, count_run)
+                await _try_model(device, kind, paths, images, labels, after_run)
                 for kind in MODEL_KINDS
             ]
-    result = DemoResult(
-        len(images), all(model.passed for model in models), tuple(models)
-    )
+    passed = all(model.passed for model in models)
+    result = DemoResult(len(images), passed, tuple(models))
     if not json:
         console.print(_picture(result))
     return result
+
+
+@contextmanager
+def _progress_bar(
+    console: Console, total: int, *, is_drawn: bool
+) -> Iterator[Callable[[], None]]:
+    """Yield what counts a run. The bar is drawn between runs, never during one."""
+    progress = Progress(
+        console=console, auto_refresh=False, transient=True, disable=not is_drawn
+    )
+    task = progress.add_task("classifying digits", total=total)
+
+    def count_run() -> None:
+        progress.advance(task)
+        if progress.tasks[task].completed % RUNS_PER_REDRAW == 0:
+            progress.refresh()
+
+    with progress:
+        yield count_run
 
 
 async def classify(

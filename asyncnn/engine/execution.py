@@ -27,10 +27,7 @@ from asyncnn.hal.types import (
 class Pause:
     """Asks an execution to stop at its next boundary between two operations."""
 
-    __slots__ = ("requested",)
-
-    def __init__(self) -> None:
-        self.requested = False
+    requested = False
 
 
 NEVER = Pause()

@@ -6,35 +6,31 @@ A block is a range of output rows of one image, or several whole images. For eac
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
 
-from asyncnn.hal.operations.bound import Array, Shape
-from asyncnn.hal.operations.shapes import NHWC_TO_NCHW
+from asyncnn.hal.operations.bound import Array, BoundOperand, Shape
+from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, NHWC_TO_NCHW, permuted
 from asyncnn.kernels.epilogue import Finish, pixels_per_row
 from asyncnn.kernels.kernel import Inputs, Outputs, PreparedKernel, Run, Scratch
 from asyncnn.kernels.lowering import Lowered
 
 
 class Block(msgspec.Struct, frozen=True):
-    """Some rows of some images: pixels ``[start, stop)`` of the output."""
+    """Some rows of some images; ``shape`` counts images, rows and columns."""
 
     images: slice
     rows: slice
     shape: tuple[int, int, int]
     start: int
+    """Index of the first output pixel."""
 
     @property
     def pixels(self) -> int:
-        """Number of output pixels, ``shape`` being images, rows and columns."""
+        """Number of output pixels."""
         return math.prod(self.shape)
-
-    @property
-    def stop(self) -> int:
-        """Index of the first pixel behind the block."""
-        return self.start + self.pixels
 
 
 Load: TypeAlias = Callable[[Array], Array]
@@ -44,19 +40,18 @@ Accumulate: TypeAlias = Callable[[Array], None]
 """Computes the sums of one block."""
 
 AccumulateInto: TypeAlias = Callable[[Block, Array], Accumulate]
-"""Returns the `Accumulate` of a block that fills a buffer [pixels, channels]."""
+"""Makes the `Accumulate` of a block that fills a buffer [pixels, channels]."""
 
 Source: TypeAlias = Callable[[Scratch, int], tuple[Load, AccumulateInto]]
-"""Allocates what the sums need; no block has more than so many pixels."""
+"""Allocates what the sums need; no block has more pixels than the second argument."""
 
 
 def split(shape: Shape, pixels_at_most: int) -> Iterator[Block]:
     """Cut output images [N, H, W, C] into blocks of so many pixels, or one row."""
     images, rows, columns, _ = shape
     rows_at_most = max(1, pixels_at_most // columns)
-    images_at_a_time = max(1, rows_at_most // rows)
     parts = -(-rows // rows_at_most)
-    for some_images in _ranges(images, images_at_a_time):
+    for some_images in _ranges(images, max(1, rows_at_most // rows)):
         for some_rows in _ranges(rows, -(-rows // parts)):
             yield Block(
                 slice(some_images.start, some_images.stop),
@@ -67,60 +62,25 @@ def split(shape: Shape, pixels_at_most: int) -> Iterator[Block]:
 
 
 def _ranges(length: int, step: int) -> Iterator[range]:
-    for start in range(0, length, step):
-        yield range(start, min(start + step, length))
+    return (range(i, min(i + step, length)) for i in range(0, length, step))
 
 
-def blockwise(
+def image_kernel(
     source: Source,
     lowered: Lowered,
-    shape: Shape,
+    output: BoundOperand,
+    nchw: bool,
     pixels_at_most: int,
 ) -> PreparedKernel:
-    """Return the kernel that computes output images ``shape`` [N, H, W, C]."""
-    blocks = tuple(split(shape, pixels_at_most)) if math.prod(shape) else ()
-    return lambda scratch: _run_blocks(scratch, source, lowered, blocks, shape[3])
-
-
-def _run_blocks(
-    scratch: Scratch,
-    source: Source,
-    lowered: Lowered,
-    blocks: tuple[Block, ...],
-    channels: int,
-) -> Run:
-    largest = max((block.pixels for block in blocks), default=0)
-    load, accumulate_into = source(scratch, largest)
-    sums = scratch.transient((largest, channels), lowered.weights.dtype)
-    finishes: dict[int, tuple[Finish, Shape]] = {}
-    steps = []
-    for block in blocks:
-        part = sums[: block.pixels]
-        if block.pixels not in finishes:
-            per_row = pixels_per_row(block.pixels, channels)
-            rows = part.reshape(-1, per_row * channels)
-            finishes[block.pixels] = lowered.epilogue.bind(scratch, rows), rows.shape
-        place = slice(block.start * channels, block.stop * channels)
-        steps.append((accumulate_into(block, part), place, *finishes[block.pixels]))
-
-    def run(inputs: Inputs, outputs: Outputs) -> None:
-        loaded = load(inputs[0])
-        flat = outputs[0].reshape(-1)
-        for accumulate, place, finish, in_rows in steps:
-            accumulate(loaded)
-            finish(flat[place].reshape(in_rows))
-
-    return run
-
-
-def transposing_output(
-    kernel: PreparedKernel, shape: Shape, dtype: np.dtype[Any]
-) -> PreparedKernel:
-    """Return ``kernel`` of output ``shape`` [N, H, W, C] such that it stores NCHW."""
+    """Return the kernel that fills the images ``output``, in either layout."""
+    if not nchw:
+        return nhwc_kernel(source, lowered, output.require_shape(), pixels_at_most)
+    shape = permuted(output.require_shape(), NCHW_TO_NHWC)
+    kernel = nhwc_kernel(source, lowered, shape, pixels_at_most)
 
     def instantiate(scratch: Scratch) -> Run:
         run = kernel(scratch)
-        image = scratch.transient(shape, dtype)
+        image = scratch.transient(shape, output.dtype)
         transposed = image.transpose(NHWC_TO_NCHW)
 
         def run_transposed(inputs: Inputs, outputs: Outputs) -> None:
@@ -128,5 +88,43 @@ def transposing_output(
             np.copyto(outputs[0], transposed)
 
         return run_transposed
+
+    return instantiate
+
+
+def nhwc_kernel(
+    source: Source, lowered: Lowered, shape: Shape, pixels_at_most: int
+) -> PreparedKernel:
+    """Return the kernel that fills images ``shape`` [N, H, W, C]."""
+    blocks = tuple(split(shape, pixels_at_most))
+    largest = max((block.pixels for block in blocks), default=0)
+    channels = shape[3]
+
+    def instantiate(scratch: Scratch) -> Run:
+        load, accumulate_into = source(scratch, largest)
+        buffer = scratch.transient((largest, channels), lowered.weights.dtype)
+        finishes: dict[int, tuple[Finish, Shape]] = {}
+        steps = []
+        for block in blocks:
+            sums = buffer[: block.pixels]
+            if block.pixels not in finishes:
+                length = pixels_per_row(block.pixels, channels) * channels
+                rows = sums.reshape(-1, length)
+                finishes[block.pixels] = (
+                    lowered.epilogue.bind(scratch, rows),
+                    rows.shape,
+                )
+            start = block.start * channels
+            place = slice(start, start + sums.size)
+            steps.append((accumulate_into(block, sums), place, *finishes[block.pixels]))
+
+        def run(inputs: Inputs, outputs: Outputs) -> None:
+            loaded = load(inputs[0])
+            flat = outputs[0].reshape(-1)
+            for accumulate, place, finish, rows in steps:
+                accumulate(loaded)
+                finish(flat[place].reshape(rows))
+
+        return run
 
     return instantiate

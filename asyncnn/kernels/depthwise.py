@@ -1,8 +1,8 @@
-"""DEPTHWISE_CONV_2D row by row: a whole output row per tap of the filter.
+"""DEPTHWISE_CONV_2D tap by tap over whole rows.
 
-With channels last, the inputs that one tap meets in an output row are contiguous once
-the padded row is split into the phases of the stride. So a tap is one long
-multiply-add, with the tap's weights repeated along the row.
+With channels last, what one tap meets in an output row is contiguous once the padded
+row is split into the phases of the stride. So a tap is one long multiply-add, its
+weights repeated along the row. An image of one channel is an ordinary convolution.
 
 Source: 1.3/types.hal (DEPTHWISE_CONV_2D).
 """
@@ -19,83 +19,75 @@ from asyncnn.kernels.blocks import (
     Block,
     Load,
     Source,
-    blockwise,
-    transposing_output,
+    image_kernel,
 )
 from asyncnn.kernels.convolution import convolve
 from asyncnn.kernels.kernel import Prepare, PreparedKernel, Scratch
 from asyncnn.kernels.lowering import lower
-from asyncnn.kernels.patches import PaddedImage, taps_by_phase
+from asyncnn.kernels.patches import PaddedImage, tap_groups
 
-_SUMS_AT_MOST = 2**16
+_ELEMENTS_AT_MOST = 2**16
 
 
 def _prepare(operation: BoundOperation) -> PreparedKernel:
+    """Sum ``data * filter`` [1, H, W, out] over the window, add the bias.
+
+    Output channel ``c`` reads input channel ``c // depth multiplier``.
+    """
     windows = depthwise_window(operation)
     filter_ = operation.value(1)[0]
+    channels = filter_.shape[2]
     shape = image_shape(operation, windows.nchw)
     if shape[3] == 1:
-        return convolve(operation, filter_.reshape(-1, filter_.shape[2]), windows)
+        return convolve(operation, filter_.reshape(-1, channels), windows)
     lowered = lower(operation, filter_, windows.activation)
-    channels = filter_.shape[2]
-    columns = windows.width.output
-    out_shape = (shape[0], windows.height.output, columns, channels)
-    source = _tap_rows(lowered.weights, shape, windows, lowered.padding)
-    kernel = blockwise(source, lowered, out_shape, _SUMS_AT_MOST // channels)
-    return (
-        transposing_output(kernel, out_shape, operation.outputs[0].dtype)
-        if windows.nchw
-        else kernel
-    )
+    source = _row_sums(lowered.weights, shape, windows, lowered.zero)
+    pixels_at_most = _ELEMENTS_AT_MOST // channels
+    output = operation.outputs[0]
+    return image_kernel(source, lowered, output, windows.nchw, pixels_at_most)
 
 
-def _tap_rows(weights: Array, shape: Shape, windows: Window2D, padding: int) -> Source:
-    """Return the source that sums the products of each tap with whole rows.
+def _row_sums(weights: Array, shape: Shape, windows: Window2D, zero: int) -> Source:
+    """Return the source that adds up the products of each tap with whole rows.
 
-    ``weights`` are [filter H, filter W, channels * depth multiplier], ``shape``
-    [N, H, W, channels] is that of the image.
+    ``weights`` are [filter H, filter W, out], ``shape`` [N, H, W, in] is that of the
+    image, ``zero`` the value around it.
     """
-    groups = taps_by_phase(windows.width)
+    width = windows.width
+    repeats = weights.shape[2] // shape[3]
+    groups = tap_groups(width)
     row_weights = [
-        np.tile(weights[:, taps.columns], (1, 1, windows.width.output))
-        for taps in groups
+        np.tile(weights[:, taps.columns], (1, 1, width.output)) for taps in groups
     ]
 
-    def bind(scratch: Scratch, largest: int) -> tuple[Load, AccumulateInto]:
+    def source(scratch: Scratch, largest: int) -> tuple[Load, AccumulateInto]:
         image = PaddedImage(
-            scratch,
-            shape,
-            windows,
-            weights.dtype,
-            padding,
-            phases=windows.width.stride,
-            repeats=weights.shape[2] // shape[3],
+            scratch, shape, windows, weights.dtype, zero, width.stride, repeats
         )
-        rows = [
-            image.rows(taps, part.shape[1])
-            for taps, part in zip(groups, row_weights, strict=True)
+        terms = [
+            (image.tap_rows(taps), tiled)
+            for taps, tiled in zip(groups, row_weights, strict=True)
         ]
-        products = scratch.transient((largest, weights.shape[2]), weights.dtype)
+        buffer = scratch.transient((largest, weights.shape[2]), weights.dtype)
 
         def accumulate_into(block: Block, sums: Array) -> Accumulate:
             target = sums.reshape(*block.shape[:2], -1)
-            product = products[: block.pixels].reshape(target.shape)
-            terms = [
-                (view[:, :, block.images, block.rows], part)
-                for view, part in zip(rows, row_weights, strict=True)
-            ]
+            addend = buffer[: block.pixels].reshape(target.shape)
+            (rows, tiled), *others = (
+                (view[:, :, block.images, block.rows], tiled) for view, tiled in terms
+            )
 
             def accumulate(_: Array) -> None:
-                np.einsum("yxnrc,yxc->nrc", *terms[0], out=target)
-                for term in terms[1:]:
-                    np.einsum("yxnrc,yxc->nrc", *term, out=product)
-                    np.add(target, product, out=target)
+                np.einsum("yxnrc,yxc->nrc", rows, tiled, out=target)
+                for other_rows, other_tiled in others:
+                    np.einsum("yxnrc,yxc->nrc", other_rows, other_tiled, out=addend)
+                    np.add(target, addend, out=target)
 
             return accumulate
 
         return image.loader(), accumulate_into
 
-    return bind
+    return source
 
 
 KERNELS: dict[OperationType, Prepare] = {OperationType.DEPTHWISE_CONV_2D: _prepare}

@@ -1,9 +1,8 @@
 """What follows the sums of a convolution: bias, fused activation and output type.
 
-An `Epilogue` is bound to a buffer of accumulators [n, length] in which the channels
-repeat along each row, and then turns its contents into stored values again and again.
-Rows span many pixels, because NumPy needs inner loops of some hundred elements to be
-fast: `pixels_per_row` chooses how many.
+An `Epilogue` is bound to a buffer of sums [rows, length] in which the channels repeat
+along each row, and then turns its contents into stored values again and again. A row
+holds many pixels, because NumPy is fast only where inner loops are long.
 """
 
 from collections.abc import Callable
@@ -13,28 +12,27 @@ import msgspec
 import numpy as np
 
 from asyncnn.hal.operations.bound import Array
-from asyncnn.kernels.affine import Integers, Line, RoundingRule, fit
 from asyncnn.kernels.kernel import Scratch
+from asyncnn.kernels.rounding import Integers, Line, RoundingRule, fit
 
 Finish: TypeAlias = Callable[[Array], None]
-"""Writes the stored values to an array of the same shape as the accumulators."""
+"""Writes stored values into an array of the shape of the sums."""
 
-_ROW_LENGTH = 768
+_LONG_ROW = 768
 
 
 def pixels_per_row(pixels: int, channels: int) -> int:
-    """Return a divisor of ``pixels`` that makes rows long, but not much too long."""
-    wanted = -(-_ROW_LENGTH // channels)
-    return next(
-        (count for count in range(wanted, pixels) if pixels % count == 0), pixels
-    )
+    """Return the least divisor of ``pixels`` with which rows are long enough."""
+    wanted = -(-_LONG_ROW // channels)
+    divisors = (count for count in range(wanted, pixels) if pixels % count == 0)
+    return next(divisors, pixels)
 
 
 class Epilogue(Protocol):
-    """Turns accumulators into stored values."""
+    """Turns sums into stored values."""
 
-    def bind(self, scratch: Scratch, accumulators: Array) -> Finish:
-        """Return the pass over ``accumulators`` [n, length], which it may overwrite."""
+    def bind(self, scratch: Scratch, sums: Array) -> Finish:
+        """Return the pass over ``sums`` [rows, length], which it may overwrite."""
         ...
 
 
@@ -45,29 +43,30 @@ class FloatEpilogue(msgspec.Struct, frozen=True, eq=False):
     bounds: tuple[float, float]
     dtype: np.dtype[Any]
 
-    def bind(self, scratch: Scratch, accumulators: Array) -> Finish:
-        """Return the pass over float32 accumulators [n, length]."""
-        bias = np.resize(self.bias, accumulators.shape[1])
+    def bind(self, scratch: Scratch, sums: Array) -> Finish:
+        """Return the pass over float32 ``sums``."""
+        bias = np.resize(self.bias, sums.shape[1])
         low, high = (np.array(bound, np.float32) for bound in self.bounds)
-        clamps = bool(np.isfinite([low, high]).any())
+        clamps = bool(np.isfinite(self.bounds).any())
 
         def finish(out: Array) -> None:
-            np.add(accumulators, bias, out=out)
+            np.add(sums, bias, out=out)
             if clamps:
                 out.clip(low, high, out=out)
 
         def finish_narrow(out: Array) -> None:
-            finish(accumulators)
-            np.copyto(out, accumulators, casting="same_kind")
+            finish(sums)
+            np.copyto(out, sums, casting="same_kind")
 
         return finish if self.dtype == np.float32 else finish_narrow
 
 
 class QuantizedEpilogue:
-    """Multiplies sums by real multipliers, rounded by a `RoundingRule`, and clamps.
+    """Adds ``fold`` [channels] to exact sums, rounds by ``rule``, clamps to ``bounds``.
 
-    ``fold`` [channels] is added to the sums first: bias and zero points of the inputs.
-    No sum exceeds ``reach`` [channels] in magnitude.
+    ``fold`` is what does not depend on the data: bias and zero points. ``reach``
+    [channels] is the largest magnitude of a sum. Follows the line that equals the rule;
+    where there is none or its values exceed int32, the rule itself.
     """
 
     def __init__(
@@ -83,78 +82,89 @@ class QuantizedEpilogue:
         self._zero_point = zero_point
         self._bounds = bounds
         low, high = bounds
-        # A multiple of 256 vanishes when the last cast keeps the low byte only.
+        # A multiple of 256 is lost when the last cast keeps the low byte only.
         self._lift = 256 if low < 0 else 0
-        first, last = low - zero_point, high - zero_point
-        base = zero_point + self._lift
-        self._line = fit(rule, self._fold, first, last, base)
-        self._stage = self._stage_dtype(reach[:, np.newaxis])
+        lift = zero_point + self._lift
+        line = fit(rule, self._fold, low - zero_point, high - zero_point, lift)
+        self._stage = _stage_dtype(line, reach[:, np.newaxis])
+        self._line = line
 
-    def _stage_dtype(self, reach: Integers) -> type[np.signedinteger[Any]] | None:
-        """Return the integers that hold every value of the line and then some."""
-        if self._line is None:
-            return None
-        extreme = max(-self._line(-reach).min(), self._line(reach).max()) + 512
-        if extreme < 2**15:
-            return np.int16
-        return np.int32 if extreme < 2**31 else None
-
-    def bind(self, scratch: Scratch, accumulators: Array) -> Finish:
-        """Return the pass over accumulators [n, length] that hold exact integers."""
+    def bind(self, scratch: Scratch, sums: Array) -> Finish:
+        """Return the pass over ``sums``, integers in float32 or float64."""
         if self._line is None or self._stage is None:
-            return self._bind_rule(accumulators)
-        return self._bind_line(self._line, scratch, accumulators, self._stage)
+            return self._bind_rule(sums)
+        values = scratch.transient(sums.shape, np.float64)
+        stage = scratch.transient(sums.shape, self._stage)
+        follow = _bind_line(self._line, sums, values)
+        if self._line.half is None:
+            return self._bind_rising(follow, values, stage)
+        half = np.resize(self._line.half, sums.shape[1])
+        signs = scratch.transient(sums.shape, np.float64)
+        return self._bind_signed(follow, values, stage, half, signs)
 
-    def _bind_line(
-        self,
-        line: Line,
-        scratch: Scratch,
-        accumulators: Array,
-        dtype: type[np.signedinteger[Any]],
+    def _bind_rising(
+        self, follow: Callable[[], None], values: Array, stage: Array
     ) -> Finish:
-        length = accumulators.shape[1]
-        values = scratch.transient(accumulators.shape, np.float64)
-        stage = scratch.transient(accumulators.shape, dtype)
-        scale, offset = (np.resize(v, length) for v in (line.scale, line.offset))
+        low, high = (np.array(b + self._lift, stage.dtype) for b in self._bounds)
 
-        def finish_rising(out: Array) -> None:
-            np.copyto(values, accumulators)
-            np.multiply(values, scale, out=values)
-            np.add(values, offset, out=values)
+        def finish(out: Array) -> None:
+            follow()
             np.copyto(stage, values, casting="unsafe")
             stage.clip(low, high, out=stage)
             np.copyto(out, stage, casting="unsafe")
 
-        if line.half is None:
-            low, high = (np.array(b + self._lift, dtype) for b in self._bounds)
-            return finish_rising
-        low, high = (np.array(b, dtype) for b in self._bounds)
-        half = np.resize(line.half, length)
-        signed_half = scratch.transient(accumulators.shape, np.float64)
-        zero_point = np.array(self._zero_point, dtype)
+        return finish
 
-        def finish_signed(out: Array) -> None:
-            np.copyto(values, accumulators)
-            np.multiply(values, scale, out=values)
-            np.add(values, offset, out=values)
-            np.copysign(half, values, out=signed_half)
-            np.add(values, signed_half, out=values)
+    def _bind_signed(
+        self,
+        follow: Callable[[], None],
+        values: Array,
+        stage: Array,
+        half: Array,
+        signs: Array,
+    ) -> Finish:
+        low, high = (np.array(bound, stage.dtype) for bound in self._bounds)
+        zero_point = np.array(self._zero_point, stage.dtype)
+
+        def finish(out: Array) -> None:
+            follow()
+            np.copysign(half, values, out=signs)
+            np.add(values, signs, out=values)
             np.copyto(stage, values, casting="unsafe")
             np.add(stage, zero_point, out=stage)
             stage.clip(low, high, out=stage)
             np.copyto(out, stage, casting="unsafe")
 
-        return finish_signed
+        return finish
 
-    def _bind_rule(self, accumulators: Array) -> Finish:
+    def _bind_rule(self, sums: Array) -> Finish:
         channels = len(self._fold)
-        low, high = self._bounds
 
         def finish(out: Array) -> None:
-            sums = accumulators.reshape(-1, channels).T.astype(np.int64)
-            stored = self._rule(sums + self._fold) + self._zero_point
-            np.copyto(
-                out.reshape(-1, channels).T, stored.clip(low, high), casting="unsafe"
-            )
+            by_channel = sums.reshape(-1, channels).T.astype(np.int64)
+            stored = self._rule(by_channel + self._fold) + self._zero_point
+            out[:] = stored.clip(*self._bounds).T.reshape(out.shape)
 
         return finish
+
+
+def _stage_dtype(line: Line | None, reach: Integers) -> type[np.integer[Any]] | None:
+    """Return the integers that hold what the line gives within ``reach``, and some."""
+    if line is None:
+        return None
+    largest = max(-line(-reach).min(), line(reach).max()) + 512
+    if largest < 2**15:
+        return np.int16
+    return np.int32 if largest < 2**31 else None
+
+
+def _bind_line(line: Line, sums: Array, values: Array) -> Callable[[], None]:
+    """Return what fills float64 ``values`` with the line at ``sums``, not truncated."""
+    scale, offset = (np.resize(v, sums.shape[1]) for v in (line.scale, line.offset))
+
+    def follow() -> None:
+        np.copyto(values, sums)
+        np.multiply(values, scale, out=values)
+        np.add(values, offset, out=values)
+
+    return follow

@@ -9,10 +9,10 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import BoundOperation
 from asyncnn.hal.types import OperationType
-from asyncnn.kernels.affine import RealRounding
 from asyncnn.kernels.kernel import Prepare, PreparedKernel
 from asyncnn.kernels.lowering import lower
 from asyncnn.kernels.matrix import rows_kernel
+from asyncnn.kernels.rounding import RealRounding
 
 
 def _prepare(operation: BoundOperation) -> PreparedKernel:

@@ -1,9 +1,15 @@
 """Convolution-like operations as products of float matrices and an epilogue.
 
-Quantised operands are multiplied as raw integers in floating point: the sums are exact
-because for every output channel ``sum(|weight - zero point|) * max |input|`` stays
-below the integers that the chosen float holds. The zero point of the input moves into
-the epilogue; padding is filled with it.
+Quantised operands are multiplied as integers in floating point. That is exact: of every
+output channel ``sum(|weight - zero point|) * max(|data|)`` stays below the integers
+that the chosen float holds. The data's zero point goes into the epilogue, and what pads
+an image is that zero point.
+
+The sums times ``data scale * filter scale / output scale``, computed in float64, are
+rounded by the rule of the operation. Bias scales are not used: they are that product of
+the first two. Signed and unsigned tensors give the same real values.
+
+Source: 1.3/types.hal; the multipliers of TensorFlow Lite's reference kernels.
 """
 
 from collections.abc import Callable
@@ -13,26 +19,31 @@ import msgspec
 import numpy as np
 
 from asyncnn.hal.operands import QUANT8_TYPES
-from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
+from asyncnn.hal.operations.bound import (
+    Array,
+    BoundOperand,
+    BoundOperation,
+    OperationFailedError,
+)
 from asyncnn.hal.types import FusedActivationFunc
-from asyncnn.kernels.affine import FixedPointRounding, Integers, Reals, RoundingRule
 from asyncnn.kernels.epilogue import Epilogue, FloatEpilogue, QuantizedEpilogue
 from asyncnn.kernels.requantize import activation_bounds, quantized_activation_range
+from asyncnn.kernels.rounding import FixedPointRounding, Reals, RoundingRule
 
 Rounding: TypeAlias = Callable[[Reals], RoundingRule]
-"""Makes the rule from the real multipliers, one for all channels or one for each."""
+"""Makes a rule of real multipliers, one for all channels or one for each."""
 
-_EXACT_FLOAT32 = 2**24
+_EXACT_IN_FLOAT32 = 2**24
 
 
 class Lowered(msgspec.Struct, frozen=True, eq=False):
     """Weights [..., channels] to multiply with, and what becomes of the sums.
 
-    Inputs are cast to the dtype of the weights; ``padding`` stands for a real zero.
+    Data are cast to the dtype of the weights; ``zero`` is what stands for 0 in them.
     """
 
     weights: Array
-    padding: int
+    zero: int
     epilogue: Epilogue
 
 
@@ -41,14 +52,21 @@ def lower(
     weights: Array,
     activation: FusedActivationFunc,
     rounding: Rounding = FixedPointRounding,
+    *,
+    centered: bool = False,
 ) -> Lowered:
     """Lower an operation whose inputs are data, filter and bias.
 
-    ``weights`` holds the filter's stored values with the output channels last.
+    ``weights`` holds the filter's stored values, output channels last. With
+    ``centered``, the kernel itself subtracts ``zero`` from the data.
+
+    :raises ValueNeededError: if the bias is not known before execution.
     """
     bias = operation.value(2)
     if operation.input(0).type in QUANT8_TYPES:
-        return _lower_quantized(operation, weights, bias, activation, rounding)
+        return _lower_quantized(
+            operation, weights, bias, activation, rounding, centered
+        )
     epilogue = FloatEpilogue(
         bias.astype(np.float32),
         activation_bounds(activation),
@@ -63,39 +81,43 @@ def _lower_quantized(
     bias: Array,
     activation: FusedActivationFunc,
     rounding: Rounding,
+    centered: bool,
 ) -> Lowered:
     data, filter_, output = operation.input(0), operation.input(1), operation.outputs[0]
-    per_channel = filter_.channel_quant is not None
-    centered = weights.astype(np.int64) - (0 if per_channel else filter_.zero_point)
-    taps = tuple(range(centered.ndim - 1))
-    reach = np.abs(centered).sum(axis=taps) * _largest_magnitude(data)
-    fold: Integers = bias - data.zero_point * centered.sum(axis=taps)
-    exact_in_float32 = int(reach.max(initial=0)) < _EXACT_FLOAT32
+    zero = 0 if filter_.channel_quant is not None else filter_.zero_point
+    real_weights = weights.astype(np.int64) - zero
+    taps = tuple(range(weights.ndim - 1))
+    largest = max(map(abs, _data_range(data, centered)))
+    reach = np.abs(real_weights).sum(axis=taps) * largest
+    moved = 0 if centered else data.zero_point * real_weights.sum(axis=taps)
     epilogue = QuantizedEpilogue(
-        rounding(_real_multipliers(data, filter_, output)),
-        fold,
+        rounding(_real_multipliers(operation)),
+        bias.astype(np.int64) - moved,
         reach,
         output.zero_point,
         quantized_activation_range(
             activation, output.scale, output.zero_point, output.dtype
         ),
     )
+    exact_in_float32 = int(reach.max(initial=0)) < _EXACT_IN_FLOAT32
     dtype = np.float32 if exact_in_float32 else np.float64
-    return Lowered(centered.astype(dtype), data.zero_point, epilogue)
+    return Lowered(real_weights.astype(dtype), data.zero_point, epilogue)
 
 
-def _largest_magnitude(data: BoundOperand) -> int:
+def _data_range(data: BoundOperand, centered: bool) -> tuple[int, int]:
     limits = np.iinfo(data.dtype)
-    return max(-int(limits.min), int(limits.max))
+    zero = data.zero_point if centered else 0
+    return int(limits.min) - zero, int(limits.max) - zero
 
 
-def _real_multipliers(
-    data: BoundOperand, filter_: BoundOperand, output: BoundOperand
-) -> Reals:
-    """Return products of the scales in float64, one or one for each channel.
-
-    A bias has the product of the scales of data and filter, whatever it declares.
-    """
+def _real_multipliers(operation: BoundOperation) -> Reals:
+    """Return the scale of the sums in output steps, one or one for each channel."""
+    data, filter_, output = operation.input(0), operation.input(1), operation.outputs[0]
     quant = filter_.channel_quant
     scales = (filter_.scale,) if quant is None else quant.scales
+    if not (output.scale > 0 and np.isfinite((data.scale, *scales)).all()):
+        raise OperationFailedError(
+            f"{operation.type.name}: scales {data.scale}, {scales} and {output.scale} "
+            "are not those of quantised values"
+        )
     return float(data.scale) * np.array(scales, np.float64) / float(output.scale)

@@ -14,49 +14,48 @@ from asyncnn.kernels.blocks import (
     Block,
     Load,
     Source,
-    blockwise,
+    nhwc_kernel,
 )
 from asyncnn.kernels.kernel import PreparedKernel, Scratch
 from asyncnn.kernels.lowering import Lowered
 from asyncnn.kernels.patches import PaddedImage
 
-_SUMS_AT_MOST = 2**16
-_TAPS_AT_MOST = 2**16
+_ELEMENTS_AT_MOST = 2**16
 _PIXELS_WORTH_A_PRODUCT = 256
 
 _SHORT_RUN = 16
-"""Patches whose contiguous runs are this short are copied tap by tap instead."""
+"""Contiguous runs of patches up to this length are copied tap by tap instead."""
 
 
-def matrix_kernel(source: Source, lowered: Lowered, shape: Shape) -> PreparedKernel:
-    """Return the kernel that fills ``shape`` [N, H, W, C] with products by block."""
-    taps, channels = lowered.weights.shape
-    fitting = min(_SUMS_AT_MOST // channels, _TAPS_AT_MOST // taps)
-    return blockwise(source, lowered, shape, max(fitting, _PIXELS_WORTH_A_PRODUCT))
+def pixels_of_product(taps: int, channels: int) -> int:
+    """Return how many pixels a block may have: few enough for the cache."""
+    return max(_ELEMENTS_AT_MOST // max(taps, channels), _PIXELS_WORTH_A_PRODUCT)
 
 
 def rows_kernel(lowered: Lowered, rows: int, dtype: np.dtype[Any]) -> PreparedKernel:
-    """Return the kernel that multiplies [rows, taps] of ``dtype`` by the weights."""
-    weights = lowered.weights
-    taps, channels = weights.shape
-    if dtype == weights.dtype:
-        source = _input_matrix(weights)
-    else:
-        source = sampled_matrix(weights, (1, rows, 1, taps))
-    return matrix_kernel(source, lowered, (1, rows, 1, channels))
+    """Return the kernel that multiplies data [rows, taps] of ``dtype``."""
+    taps, channels = lowered.weights.shape
+    source = (
+        _data_matrix(lowered.weights)
+        if dtype == lowered.weights.dtype
+        else sampled_matrix(lowered.weights, (1, rows, 1, taps))
+    )
+    pixels_at_most = pixels_of_product(taps, channels)
+    return nhwc_kernel(source, lowered, (1, rows, 1, channels), pixels_at_most)
 
 
-def _input_matrix(weights: Array) -> Source:
+def _data_matrix(weights: Array) -> Source:
+    """Return the source whose matrix is the data themselves."""
     taps = len(weights)
 
     def load(data: Array) -> Array:
         return data.reshape(-1, taps)
 
     def accumulate_into(block: Block, sums: Array) -> Accumulate:
-        rows = slice(block.start, block.stop)
+        rows = slice(block.start, block.start + block.pixels)
 
-        def accumulate(matrix: Array) -> None:
-            np.matmul(matrix[rows], weights, out=sums)
+        def accumulate(data: Array) -> None:
+            np.matmul(data[rows], weights, out=sums)
 
         return accumulate
 
@@ -66,22 +65,23 @@ def _input_matrix(weights: Array) -> Source:
 def sampled_matrix(
     weights: Array, shape: Shape, stride: tuple[int, int] = (1, 1), nchw: bool = False
 ) -> Source:
-    """Return the source that takes every ``stride``-th pixel of ``shape`` [N, H, W, C].
+    """Return the source that casts every ``stride``-th pixel of ``shape`` [N, H, W, C].
 
-    Pixels are cast to the dtype of the weights.
+    The stride is (down, across).
     """
     down, across = stride
+    taps = len(weights)
 
     def load(data: Array) -> Array:
         image = data.transpose(NCHW_TO_NHWC) if nchw else data.reshape(shape)
         return image[:, ::down, ::across]
 
-    def bind(scratch: Scratch, largest: int) -> tuple[Load, AccumulateInto]:
-        buffer = scratch.transient((largest, len(weights)), weights.dtype)
+    def source(scratch: Scratch, largest: int) -> tuple[Load, AccumulateInto]:
+        buffer = scratch.transient((largest, taps), weights.dtype)
 
         def accumulate_into(block: Block, sums: Array) -> Accumulate:
             matrix = buffer[: block.pixels]
-            pixels = matrix.reshape(*block.shape, len(weights))
+            pixels = matrix.reshape(*block.shape, taps)
 
             def accumulate(image: Array) -> None:
                 np.copyto(pixels, image[block.images, block.rows])
@@ -91,43 +91,44 @@ def sampled_matrix(
 
         return load, accumulate_into
 
-    return bind
+    return source
 
 
-def patch_matrix(
-    weights: Array, shape: Shape, windows: Window2D, padding: int
-) -> Source:
-    """Return the source that gathers the patch under the filter for each pixel.
+def patch_matrix(weights: Array, shape: Shape, windows: Window2D, zero: int) -> Source:
+    """Return the source that gathers what lies under the filter for each pixel.
 
-    ``shape`` [N, H, W, C] is that of the image, ``padding`` the value around it.
+    ``shape`` [N, H, W, C] is that of the image, ``zero`` the value around it.
     """
     run = shape[3] * (windows.width.filter if windows.width.dilation == 1 else 1)
+    by_tap = run <= _SHORT_RUN
 
-    def bind(scratch: Scratch, largest: int) -> tuple[Load, AccumulateInto]:
-        image = PaddedImage(scratch, shape, windows, weights.dtype, padding)
+    def source(scratch: Scratch, largest: int) -> tuple[Load, AccumulateInto]:
+        image = PaddedImage(scratch, shape, windows, weights.dtype, zero)
         patches = image.patches()
         buffer = scratch.transient((largest * len(weights),), weights.dtype)
 
         def accumulate_into(block: Block, sums: Array) -> Accumulate:
-            source = patches[block.images, block.rows]
-            matrix, target = _patch_buffer(buffer, source.shape, run <= _SHORT_RUN)
+            gathered = patches[block.images, block.rows]
+            matrix, target = _matrix_of_patches(buffer, gathered.shape, by_tap)
 
             def accumulate(_: Array) -> None:
-                np.copyto(target, source)
+                np.copyto(target, gathered)
                 np.matmul(matrix, weights, out=sums)
 
             return accumulate
 
         return image.loader(), accumulate_into
 
-    return bind
+    return source
 
 
-def _patch_buffer(buffer: Array, shape: Shape, by_tap: bool) -> tuple[Array, Array]:
-    """Return a matrix [pixels, taps] in the buffer, and it in the shape of patches."""
+def _matrix_of_patches(
+    buffer: Array, shape: Shape, by_tap: bool
+) -> tuple[Array, Array]:
+    """Return a matrix [pixels, taps] in ``buffer``, and it in the shape of patches."""
     pixels, taps = shape[:3], shape[3:]
     flat = buffer[: math.prod(shape)]
-    if by_tap:
-        in_order = flat.reshape(taps + pixels)
-        return flat.reshape(math.prod(taps), -1).T, in_order.transpose(3, 4, 5, 0, 1, 2)
-    return flat.reshape(-1, math.prod(taps)), flat.reshape(shape)
+    if not by_tap:
+        return flat.reshape(-1, math.prod(taps)), flat.reshape(shape)
+    transposed = flat.reshape(taps + pixels)
+    return flat.reshape(math.prod(taps), -1).T, transposed.transpose(3, 4, 5, 0, 1, 2)

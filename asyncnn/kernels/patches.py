@@ -14,43 +14,37 @@ from asyncnn.kernels.blocks import Load
 from asyncnn.kernels.kernel import Scratch
 
 
-class Taps(msgspec.Struct, frozen=True):
-    """Columns of a filter that meet the same phase of a padded row.
+class TapGroup(msgspec.Struct, frozen=True):
+    """The columns of a filter that meet one phase of a padded row.
 
-    ``columns`` are evenly spaced, and so are the elements they meet: the first is
-    element ``start`` of phase ``phase``, the next are ``step`` apart.
+    They are evenly spaced, and so are the elements they meet: the first is element
+    ``start`` of phase ``phase``, the next ones are ``step`` apart.
     """
 
-    phase: int
     columns: slice
+    count: int
+    phase: int
     start: int
     step: int
 
 
-def taps_by_phase(window: Window) -> list[Taps]:
-    """Group the taps of a filter by the phase of the stride that they fall into."""
+def tap_groups(window: Window) -> list[TapGroup]:
+    """Group the taps of a filter along a row by the phase of the stride they meet."""
     period = window.stride // math.gcd(window.stride, window.dilation)
-    step = window.dilation * period // window.stride
-    return [
-        Taps(
-            phase=(first * window.dilation) % window.stride,
-            columns=slice(first, None, period),
-            start=(first * window.dilation) // window.stride,
-            step=step,
-        )
-        for first in range(min(period, window.filter))
-    ]
-
-
-def _padded_length(window: Window) -> int:
-    return (window.output - 1) * window.stride + window.extent
+    groups = []
+    for first in range(min(period, window.filter)):
+        start, phase = divmod(first * window.dilation, window.stride)
+        count = len(range(first, window.filter, period))
+        step = period * window.dilation // window.stride
+        groups.append(TapGroup(slice(first, None, period), count, phase, start, step))
+    return groups
 
 
 class PaddedImage:
-    """A buffer [N, rows, phases, columns, channels] with the image in its middle.
+    """A buffer [N, rows, phases, columns, channels] with an image in its middle.
 
-    Each row is split into ``phases``: column ``x`` is element ``x // phases`` of phase
-    ``x % phases``. Its channels are those of the image, each ``repeats`` times.
+    Column ``x`` of a padded row is element ``x // phases`` of phase ``x % phases``.
+    The channels are those of the image ``shape`` [N, H, W, C], each ``repeats`` times.
     """
 
     def __init__(
@@ -59,93 +53,78 @@ class PaddedImage:
         shape: Shape,
         windows: Window2D,
         dtype: DTypeLike,
-        padding: int,
+        zero: int,
         phases: int = 1,
         repeats: int = 1,
     ) -> None:
-        images, _, _, channels = shape
-        self._windows = windows
-        self._phases = phases
         rows = _padded_length(windows.height)
         columns = -(-_padded_length(windows.width) // phases)
-        self.buffer = scratch.persistent(
-            (images, rows, phases, columns, channels * repeats), dtype, padding
-        )
-        self._cells = self.buffer.reshape(
-            images, rows, phases, columns, channels, repeats
-        )
+        images, *_, channels = shape
+        cells = (images, rows, phases, columns, channels, repeats)
+        self._cells = scratch.persistent(cells, dtype, zero)
+        self._buffer = self._cells.reshape(images, rows, phases, columns, -1)
+        self._windows = windows
 
     def loader(self) -> Load:
         """Return what copies an image [N, H, W, C] or [N, C, H, W] into the buffer."""
-        height, width = self._windows.height, self._windows.width
-        nchw = self._windows.nchw
-        last_row = min(height.before + height.input, self._cells.shape[1])
-        rows = slice(height.before, last_row)
-        source_rows = slice(0, last_row - height.before)
-        moves = []
-        for phase in range(self._phases):
-            first = -((phase - width.before) // self._phases)
-            skipped = phase + first * self._phases - width.before
-            source = slice(skipped, None, self._phases)
-            count = min(len(range(width.input)[source]), self._cells.shape[3] - first)
-            if count > 0:
-                source = slice(skipped, skipped + count * self._phases, self._phases)
-                target = self._cells[:, rows, phase, first : first + count]
-                moves.append((target, (slice(None), source_rows, source)))
-        buffer = self.buffer
+        nchw, buffer = self._windows.nchw, self._buffer
+        moves = self._moves()
 
         def load(image: Array) -> Array:
             if nchw:
                 image = image.transpose(NCHW_TO_NHWC)
-            for target, place in moves:
-                np.copyto(target, image[place][..., np.newaxis])
+            for target, rows, columns in moves:
+                np.copyto(target, image[:, rows, columns, :, np.newaxis])
             return buffer
 
         return load
 
-    def patches(self) -> Array:
-        """Return the view [N, output H, output W, filter H, filter W, channels].
-
-        The image has one phase.
-        """
+    def _moves(self) -> list[tuple[Array, slice, slice]]:
+        """Return for each phase its cells and the rows and columns of the image."""
         height, width = self._windows.height, self._windows.width
-        image, row, _, column, channel = self.buffer.strides
+        _, rows, phases, columns, _, _ = self._cells.shape
+        last_row = min(height.before + height.input, rows)
+        source_rows = slice(0, last_row - height.before)
+        moves = []
+        for phase in range(phases):
+            first = -((phase - width.before) // phases)
+            start = phase + first * phases - width.before
+            count = min(len(range(start, width.input, phases)), columns - first)
+            if count > 0:
+                source_columns = slice(start, start + count * phases, phases)
+                target = self._cells[
+                    :, height.before : last_row, phase, first : first + count
+                ]
+                moves.append((target, source_rows, source_columns))
+        return moves
+
+    def patches(self) -> Array:
+        """Return the view [N, out H, out W, filter H, filter W, C] of one phase."""
+        height, width = self._windows.height, self._windows.width
+        image, row, _, column, channel = self._buffer.strides
+        sizes = (height.output, width.output, height.filter, width.filter)
+        strides = (
+            row * height.stride,
+            column * width.stride,
+            row * height.dilation,
+            column * width.dilation,
+        )
+        images, *_, channels = self._buffer.shape
         return as_strided(
-            self.buffer,
-            (
-                len(self.buffer),
-                height.output,
-                width.output,
-                height.filter,
-                width.filter,
-                self.buffer.shape[4],
-            ),
-            (
-                image,
-                row * height.stride,
-                column * width.stride,
-                row * height.dilation,
-                column * width.dilation,
-                channel,
-            ),
+            self._buffer, (images, *sizes, channels), (image, *strides, channel)
         )
 
-    def rows(self, taps: Taps, taps_count: int) -> Array:
-        """Return the view [filter H, taps, N, output H, output W * channels].
+    def tap_rows(self, taps: TapGroup) -> Array:
+        """Return the view [filter H, taps, N, out H, out W * C] of a group's phase.
 
-        The image has as many phases as the stride of its columns.
+        The phases are those of the width's stride.
         """
         height, width = self._windows.height, self._windows.width
-        image, row, _, column, channel = self.buffer.strides
+        image, row, _, column, channel = self._buffer.strides
+        images, *_, channels = self._buffer.shape
         return as_strided(
-            self.buffer[:, :, taps.phase, taps.start :],
-            (
-                height.filter,
-                taps_count,
-                len(self.buffer),
-                height.output,
-                width.output * self.buffer.shape[4],
-            ),
+            self._buffer[:, :, taps.phase, taps.start :],
+            (height.filter, taps.count, images, height.output, width.output * channels),
             (
                 row * height.dilation,
                 column * taps.step,
@@ -154,3 +133,7 @@ class PaddedImage:
                 channel,
             ),
         )
+
+
+def _padded_length(window: Window) -> int:
+    return (window.output - 1) * window.stride + window.extent

@@ -99,7 +99,8 @@ def mean_store(
     store_means = code_store(scratch, shape, np.float64, middle, bounds)
 
     def store(sums: Array, codes: Array) -> None:
-        np.subtract(sums, offsets, out=sums)
+        if middle:
+            np.subtract(sums, offsets, out=sums)
         np.divide(sums, counts, out=means)
         store_means(means, codes)
 

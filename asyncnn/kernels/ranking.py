@@ -3,7 +3,8 @@
 Source: 1.3/types.hal (ARGMAX, ARGMIN, TOPK_V2).
 """
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from asyncnn.kernels.kernel import (
 )
 
 
-def _arg(method: Literal["argmax", "argmin"]) -> Prepare:
+def _arg(find: Callable[..., Any]) -> Prepare:
     """Give the index along an axis of the first extreme element."""
 
     def prepare(operation: BoundOperation) -> PreparedKernel:
@@ -36,7 +37,7 @@ def _arg(method: Literal["argmax", "argmin"]) -> Prepare:
             indices = scratch.transient(rest, np.intp)
 
             def run(inputs: Inputs, outputs: Outputs) -> None:
-                getattr(inputs[0], method)(axis, indices)
+                find(inputs[0], axis, indices)
                 np.copyto(outputs[0], indices, casting="same_kind")
 
             return run
@@ -64,7 +65,7 @@ def _prepare_top_k(operation: BoundOperation) -> PreparedKernel:
 
 
 KERNELS: dict[OperationType, Prepare] = {
-    OperationType.ARGMAX: _arg("argmax"),
-    OperationType.ARGMIN: _arg("argmin"),
+    OperationType.ARGMAX: _arg(np.ndarray.argmax),
+    OperationType.ARGMIN: _arg(np.ndarray.argmin),
     OperationType.TOPK_V2: _prepare_top_k,
 }

@@ -83,7 +83,7 @@ def multiply_by_quantized_multiplier(
     ``values`` must fit in int32 and saturate there when shifted left. Multipliers and
     shifts broadcast against ``values``.
     """
-    left = np.clip(np.asarray(shift, np.int64), 0, 31)
+    left = np.clip(np.asarray(shift, np.int64), 0, 30)
     right = np.maximum(-np.asarray(shift, np.int64), 0)
     limit = INT32_MAX >> left
     shifted = np.clip(np.asarray(values, np.int64), -limit - 1, limit) << left

@@ -164,7 +164,7 @@ def _decode(data: memoryview) -> _Header:
         raise InvalidArgumentError("the header is damaged: its checksum differs")
     try:
         return msgspec.msgpack.decode(body, type=_Header)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(f"malformed header: {error}") from error
 
 

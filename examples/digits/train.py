@@ -84,7 +84,7 @@ def _options() -> argparse.Namespace:
 
 
 def split() -> tuple[Digits, Digits]:
-    """Return the images to train on, and those held out, equally many of each digit."""
+    """Return the images to train on, and those held out, both stratified by digit."""
     digits = load_digits()
     images, labels = digits.images.astype(np.uint8), digits.target.astype(np.uint8)
     parts = train_test_split(
@@ -100,12 +100,14 @@ def train(digits: Digits, epochs: int, console: Console) -> list[Layer]:
     optimizer = AdamW([array for layer in layers for array in layer.parameters])
     images = _real(digits.images)
     steps = epochs * (len(images) // BATCH)
-    batches = _batches(rng, len(images), steps)
-    for step, batch in enumerate(
-        track(
-            batches, "training", steps, console=console, disable=not console.is_terminal
-        )
-    ):
+    batches = track(
+        _batches(rng, len(images), steps),
+        "training",
+        steps,
+        console=console,
+        disable=not console.is_terminal,
+    )
+    for step, batch in enumerate(batches):
         seen = blended(rng, images[batch])
         rate = LEARNING_RATE * (1 + np.cos(np.pi * step / steps)) / 2
         optimizer.step(gradients(layers, seen, digits.labels[batch]), rate)

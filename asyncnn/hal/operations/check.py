@@ -1,6 +1,6 @@
 """Checks operations of a model against their signatures."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -101,11 +101,24 @@ class _Candidate(msgspec.Struct, frozen=True):
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
 
+    @property
+    def since(self) -> HalVersion:
+        """The version that types and layout need."""
+        return max(self.row.since, self.layout.since)
+
+    def expected_type(self, index: int) -> OperandType | None:
+        """Return the type of operand ``index``, outputs counted after inputs."""
+        return self.argument(index).expected_type(self.row)
+
+    def argument(self, index: int) -> Argument:
+        """Return the argument of operand ``index``, outputs counted after inputs."""
+        count = len(self.inputs)
+        return self.inputs[index] if index < count else self.outputs[index - count]
+
     def requirements(self) -> list[Requirement]:
         """Return what versions types, layout and arguments need."""
-        main = self.row.main.name
         return [
-            Requirement(self.row.since, f"it is used with {main}"),
+            Requirement(self.row.since, f"it is used with {self.row.main.name}"),
             Requirement(self.layout.since, f"it has {len(self.outputs)} outputs"),
             *(
                 Requirement(argument.since, f"it has the input {argument.name}")
@@ -127,15 +140,16 @@ def _match(
     what the ones before it still allowed.
     """
     candidates = _with_room(signature, len(inputs), len(outputs))
-    for kind, operands, declared in (
-        ("input", inputs, lambda candidate: candidate.inputs),
-        ("output", outputs, lambda candidate: candidate.outputs),
-    ):
-        for position, operand in enumerate(operands):
-            candidates = _of_type(
-                signature.type, kind, position, operand.type, candidates, declared
-            )
-    best = min(candidates, key=lambda candidate: candidate.row.since)
+    for index, operand in enumerate(inputs + outputs):
+        matching = [
+            candidate
+            for candidate in candidates
+            if candidate.expected_type(index) in (None, operand.type)
+        ]
+        if not matching:
+            raise _type_error(signature.type, index, operand.type, candidates)
+        candidates = matching
+    best = min(candidates, key=lambda candidate: candidate.since)
     usage = Usage(
         signature.type, best.inputs, inputs, best.outputs, outputs, referenced
     )
@@ -159,32 +173,19 @@ def _with_room(
     return candidates
 
 
-def _of_type(
-    type_: OperationType,
-    kind: str,
-    position: int,
-    actual: int,
-    candidates: list[_Candidate],
-    declared: Callable[[_Candidate], tuple[Argument, ...]],
-) -> list[_Candidate]:
-    expected = [
-        declared(candidate)[position].expected_type(candidate.row)
-        for candidate in candidates
-    ]
-    matching = [
-        candidate
-        for candidate, wanted in zip(candidates, expected, strict=True)
-        if wanted is None or wanted == actual
-    ]
-    if matching:
-        return matching
-    names = {OperandType(wanted).name for wanted in expected if wanted is not None}
-    raise argument_error(
+def _type_error(
+    type_: OperationType, index: int, actual: int, candidates: list[_Candidate]
+) -> InvalidArgumentError:
+    expected = {candidate.expected_type(index) for candidate in candidates}
+    names = sorted(wanted.name for wanted in expected if wanted is not None)
+    first = candidates[0]
+    position = index - len(first.inputs)
+    return argument_error(
         type_,
-        kind,
-        position,
-        declared(candidates[0])[position],
-        f"is {_type_name(actual)}, expected {' or '.join(sorted(names))}",
+        "input" if position < 0 else "output",
+        index if position < 0 else position,
+        first.argument(index),
+        f"is {_type_name(actual)}, expected {' or '.join(names)}",
     )
 
 

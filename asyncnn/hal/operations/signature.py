@@ -15,6 +15,7 @@ from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import ShapeRule
 from asyncnn.hal.types import HalVersion, Operand, OperandType, OperationType, Subgraph
 
+# Tables of signatures name types and versions briefly.
 F16 = OperandType.TENSOR_FLOAT16
 F32 = OperandType.TENSOR_FLOAT32
 I32 = OperandType.TENSOR_INT32
@@ -126,10 +127,9 @@ class Layout(msgspec.Struct, frozen=True):
     def describe_counts(self) -> str:
         """Return the legal operand counts in words."""
         *most, last = map(str, self.counts or (_describe(self.inputs),))
-        counts = f"{', '.join(most)} or {last}" if most else last
-        return (
-            f"{plural(counts, 'input')} and {plural(_describe(self.outputs), 'output')}"
-        )
+        inputs = f"{', '.join(most)} or {last}" if most else last
+        outputs = _describe(self.outputs)
+        return f"{plural(inputs, 'input')} and {plural(outputs, 'output')}"
 
 
 def _repeated(
@@ -195,14 +195,11 @@ class Usage(msgspec.Struct, frozen=True, eq=False):
 
     def error(self, name: str, rule: str) -> InvalidArgumentError:
         """Return the error that says which rule the argument ``name`` breaks."""
-        for kind, declared in (
-            ("input", self.input_arguments),
-            ("output", self.output_arguments),
-        ):
-            for position, argument in enumerate(declared):
-                if argument.name == name:
-                    return argument_error(self.type, kind, position, argument, rule)
-        return InvalidArgumentError(f"{self.type.name}: {name} {rule}")
+        kind, declared = "output", self.output_arguments
+        if self.has(name):
+            kind, declared = "input", self.input_arguments
+        position = [argument.name for argument in declared].index(name)
+        return argument_error(self.type, kind, position, declared[position], rule)
 
 
 def argument_error(

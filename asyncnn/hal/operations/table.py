@@ -30,7 +30,7 @@ from asyncnn.hal.operations import (
 from asyncnn.hal.operations.signature import OperationSignature
 from asyncnn.hal.types import HalVersion, OperandType, OperationType
 
-_FAMILIES = (
+FAMILIES = (
     activation,
     comparison,
     control_flow,
@@ -58,7 +58,7 @@ SIGNATURES: Mapping[OperationType, OperationSignature] = MappingProxyType(
     {
         signature.type: signature
         for signature in sorted(
-            chain.from_iterable(family.SIGNATURES for family in _FAMILIES),
+            chain.from_iterable(family.SIGNATURES for family in FAMILIES),
             key=lambda signature: signature.type,
         )
     }

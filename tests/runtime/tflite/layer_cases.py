@@ -34,7 +34,7 @@ def convolutions() -> Iterator[Case]:
     image, filter_, bias = f32(1, 6, 7, 2), ramp((4, 3, 3, 2)), ramp((4,))
     yield case("CONV_2D", [image, filter_, bias], f32(1, 3, 7, 4), "same", **conv)
     valid = conv | {"Padding": 1, "FusedActivationFunction": 3}
-    yield case("CONV_2D", [image, filter_], f32(1, 2, 5, 4), "without bias", **valid)
+    yield case("CONV_2D", [image, filter_, bias], f32(1, 2, 5, 4), "valid", **valid)
     dilated = WINDOW | {"StrideH": 1, "DilationWFactor": 2, "DilationHFactor": 3}
     yield case("CONV_2D", [image, filter_, bias], f32(1, 6, 7, 4), "dilated", **dilated)
     yield case(
@@ -45,9 +45,8 @@ def convolutions() -> Iterator[Case]:
         hal="GROUPED_CONV_2D",
         **conv,
     )
-    # The axis of the bias is wrong, as in files that are in circulation.
     weights = ramp((4, 3, 3, 2), I8, scale=SCALES)
-    biases = ramp((4,), I32, scale=BIAS_SCALES, axis=0)
+    biases = ramp((4,), I32, scale=BIAS_SCALES)
     result = i8(1, 3, 7, 4, scale=0.5)
     yield case("CONV_2D", [i8(1, 6, 7, 2), weights, biases], result, "int8", **conv)
 
@@ -130,14 +129,12 @@ def padding() -> Iterator[Case]:
 
 
 def blocks() -> Iterator[Case]:
-    sizes, uncropped, crops = (
-        const([2, 2]),
-        const([[0, 0]] * 2),
-        const([[1, 0], [0, 2]]),
-    )
+    sizes, crops = const([2, 2]), const([[1, 0], [0, 2]])
     image, batches = f32(1, 3, 4, 2), f32(4, 2, 3, 2)
     yield case("SPACE_TO_BATCH_ND", [image, sizes, crops], f32(4, 2, 3, 2))
-    yield case("BATCH_TO_SPACE_ND", [batches, sizes, uncropped], f32(1, 4, 6, 2))
+    yield case(
+        "BATCH_TO_SPACE_ND", [batches, sizes, const([[0, 0], [0, 0]])], f32(1, 4, 6, 2)
+    )
     hal = "BATCH_TO_SPACE_ND SLICE"
     yield case("BATCH_TO_SPACE_ND", [batches, sizes, crops], image, "crops", hal=hal)
     yield case("SPACE_TO_DEPTH", [f32(1, 4, 6, 2)], f32(1, 2, 3, 8), BlockSize=2)

@@ -1,0 +1,297 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import asyncnn
+from tests.cli.conftest import Ran
+from tests.networks import addition, chain
+
+Command = Callable[..., Ran]
+
+X = np.arange(4, dtype=np.float32)
+
+
+@pytest.fixture
+def add_model(tmp_path: Path) -> Path:
+    path = tmp_path / "add.asyncnn"
+    asyncnn.save(addition(4), path)
+    return path
+
+
+@pytest.fixture
+def chain_model(tmp_path: Path) -> Path:
+    path = tmp_path / "chain.asyncnn"
+    asyncnn.save(chain(3, 4), path)
+    return path
+
+
+def npz(path: Path, **arrays: np.ndarray) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+class TestSamples:
+    def test_every_sample_is_run_and_written(
+        self, asyncnn_command: Command, chain_model: Path, tmp_path: Path
+    ) -> None:
+        inputs = npz(tmp_path / "in.npz", input_0=X, input_1=10 * X)
+        out = tmp_path / "out.npz"
+        ran = asyncnn_command("run", chain_model, "--input", inputs, "--output", out)
+        assert ran.status == 0, ran.err
+        assert "async: 2 samples" in ran.out
+        with np.load(out) as written:
+            assert sorted(written.files) == ["output_0", "output_1"]
+            np.testing.assert_array_equal(written["output_1"], 10 * X + 3)
+
+    def test_several_inputs_are_named(
+        self, asyncnn_command: Command, add_model: Path, tmp_path: Path
+    ) -> None:
+        inputs = npz(tmp_path / "in.npz", **{"input_0.x": X, "input_0.y": X})
+        out = tmp_path / "out.npz"
+        ran = asyncnn_command("run", add_model, "--input", inputs, "--output", out)
+        assert ran.status == 0, ran.err
+        with np.load(out) as written:
+            np.testing.assert_array_equal(written["output_0"], 2 * X)
+
+    def test_without_input_one_random_sample_is_run(
+        self, asyncnn_command: Command, add_model: Path
+    ) -> None:
+        ran = asyncnn_command("run", add_model, "--repeat", 3, "--path", "async,sync")
+        assert ran.status == 0, ran.err
+        assert "async: 1 samples" in ran.out
+        assert "sync: 1 samples" in ran.out
+
+    def test_json_is_a_document_of_its_own(
+        self, asyncnn_command: Command, add_model: Path
+    ) -> None:
+        ran = asyncnn_command("run", add_model, "--json", "--path", "sync")
+        report = json.loads(ran.out)
+        assert report["passed"] is True
+        assert report["device"] == "reference"
+        assert report["paths"][0]["path"] == "sync"
+        assert report["paths"][0]["latency_us_p50"] > 0
+
+
+class TestCheck:
+    def check(
+        self,
+        command: Command,
+        model: Path,
+        folder: Path,
+        expected: np.ndarray,
+        *options: object,
+    ) -> Ran:
+        file = npz(folder / "check.npz", input_0=X, output_0=expected, other_0=X)
+        return command("run", model, "--input", file, "--check", file, *options)
+
+    def test_right_outputs_pass(
+        self, asyncnn_command: Command, chain_model: Path, tmp_path: Path
+    ) -> None:
+        ran = self.check(
+            asyncnn_command, chain_model, tmp_path, X + 3, "--path", "async,sync"
+        )
+        assert ran.status == 0, ran.out
+        assert ran.out.count("all within tolerance") == 2
+
+    @pytest.mark.parametrize(
+        ("expected", "message"),
+        [
+            (X + 4, "4 of 4 elements differ"),
+            (X * np.nan, "elements differ"),
+            ((X + 3).astype(np.float64), "dtype is float32"),
+            ((X + 3).reshape(2, 2), r"shape is (4,)"),
+        ],
+    )
+    def test_wrong_outputs_fail(
+        self,
+        asyncnn_command: Command,
+        chain_model: Path,
+        tmp_path: Path,
+        expected: np.ndarray,
+        message: str,
+    ) -> None:
+        ran = self.check(asyncnn_command, chain_model, tmp_path, expected)
+        assert ran.status == 1
+        assert message in ran.out
+
+    def test_tolerances_can_be_chosen(
+        self, asyncnn_command: Command, chain_model: Path, tmp_path: Path
+    ) -> None:
+        expected = X + 3.01
+        arguments = asyncnn_command, chain_model, tmp_path, expected.astype(np.float32)
+        assert self.check(*arguments).status == 1
+        assert self.check(*arguments, "--rtol", 0.01).status == 0
+        assert self.check(*arguments, "--atol", 0.01).status == 0
+
+    def test_another_key_can_be_compared(
+        self, asyncnn_command: Command, chain_model: Path, tmp_path: Path
+    ) -> None:
+        ran = self.check(
+            asyncnn_command, chain_model, tmp_path, X + 3, "--check-key", "other"
+        )
+        assert ran.status == 1
+
+    def test_the_first_differing_operation_is_named(
+        self, asyncnn_command: Command, shared: Path, tmp_path: Path
+    ) -> None:
+        model = shared / "models" / "kws_ref_model.tflite"
+        with np.load(shared / "models" / "kws_ref_model.npz") as recorded:
+            arrays = dict(recorded)
+        broken = {k: v ^ 1 if k.startswith("output") else v for k, v in arrays.items()}
+        file = npz(tmp_path / "output.npz", **broken)
+        ran = asyncnn_command(
+            "run", model, "--input", file, "--check", file, "--lsb", 0
+        )
+        assert ran.status == 1
+        assert "first differing operation: 12 (SOFTMAX)" in ran.out
+        broken = {k: v ^ 3 if k != "input_0" else v for k, v in arrays.items()}
+        broken = {
+            k: v ^ 3 if not k.startswith("input") else v for k, v in arrays.items()
+        }
+        file = npz(tmp_path / "both.npz", **broken)
+        ran = asyncnn_command(
+            "run", model, "--input", file, "--check", file, "--lsb", 0
+        )
+        assert "differs before operation 12 (SOFTMAX)" in ran.out
+
+
+class TestBadInput:
+    def refused(self, ran: Ran, message: str) -> None:
+        assert ran.status == 2, ran
+        assert message in ran.err
+        assert ran.err.count("\n") == 1, "one line"
+        assert "Traceback" not in ran.err
+        assert ran.out == ""
+
+    def test_a_missing_model(self, asyncnn_command: Command, tmp_path: Path) -> None:
+        self.refused(asyncnn_command("run", tmp_path / "no.tflite"), "no.tflite")
+
+    @pytest.mark.parametrize(
+        "content", [b"", b"TFL3", b"\x1c\0\0\0TFL3" + bytes(40), b"#!/bin/sh\n" * 50]
+    )
+    def test_a_file_that_is_no_model(
+        self, asyncnn_command: Command, tmp_path: Path, content: bytes
+    ) -> None:
+        path = tmp_path / "model.tflite"
+        path.write_bytes(content)
+        self.refused(asyncnn_command("run", path), "model.tflite")
+
+    def test_a_truncated_model(
+        self, asyncnn_command: Command, tmp_path: Path, shared: Path
+    ) -> None:
+        whole = (shared / "models" / "kws_ref_model.tflite").read_bytes()
+        path = tmp_path / "half.tflite"
+        path.write_bytes(whole[: len(whole) // 2])
+        self.refused(asyncnn_command("run", path), "half.tflite")
+
+    def test_a_missing_input_file(
+        self, asyncnn_command: Command, add_model: Path, tmp_path: Path
+    ) -> None:
+        ran = asyncnn_command("run", add_model, "--input", tmp_path / "no.npz")
+        self.refused(ran, "no.npz")
+
+    def test_an_input_file_that_is_no_npz(
+        self, asyncnn_command: Command, add_model: Path, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "in.npz"
+        path.write_bytes(b"not a zip file")
+        ran = asyncnn_command("run", add_model, "--input", path)
+        self.refused(ran, "not a readable .npz")
+
+    def test_an_input_file_with_python_objects(
+        self, asyncnn_command: Command, chain_model: Path, tmp_path: Path
+    ) -> None:
+        path = npz(tmp_path / "in.npz", input_0=np.array([{}], object))
+        ran = asyncnn_command("run", chain_model, "--input", path)
+        self.refused(ran, "not a readable .npz")
+
+    @pytest.mark.parametrize(
+        ("arrays", "message"),
+        [
+            ({"x": X}, "no array is called input_0"),
+            ({"input_1": X}, "not numbered"),
+            ({"input_0": X.astype(np.float64)}, "dtype float64"),
+            ({"input_0": X[:3]}, "shape [3]"),
+            ({"input_0.wrong": X}, "wrong"),
+        ],
+    )
+    def test_samples_that_do_not_fit(
+        self,
+        asyncnn_command: Command,
+        chain_model: Path,
+        tmp_path: Path,
+        arrays: dict[str, np.ndarray],
+        message: str,
+    ) -> None:
+        path = npz(tmp_path / "in.npz", **arrays)
+        self.refused(asyncnn_command("run", chain_model, "--input", path), message)
+
+    def test_fewer_expected_outputs_than_inputs(
+        self, asyncnn_command: Command, chain_model: Path, tmp_path: Path
+    ) -> None:
+        file = npz(tmp_path / "io.npz", input_0=X, input_1=X, output_0=X)
+        ran = asyncnn_command("run", chain_model, "--input", file, "--check", file)
+        self.refused(ran, "2 input samples")
+
+    @pytest.mark.parametrize(
+        ("option", "message"),
+        [
+            (("--device", "gpu9"), "no device 'gpu9'"),
+            (("--path", "telepathy"), "no path telepathy"),
+            (("--deadline-ms", "0"), "deadline"),
+        ],
+    )
+    def test_options_that_cannot_be_followed(
+        self,
+        asyncnn_command: Command,
+        add_model: Path,
+        option: tuple[str, str],
+        message: str,
+    ) -> None:
+        self.refused(asyncnn_command("run", add_model, *option), message)
+
+
+def test_devices_are_listed(asyncnn_command: Command) -> None:
+    ran = asyncnn_command("devices")
+    assert ran.status == 0
+    assert "reference" in ran.out
+    (report,) = json.loads(asyncnn_command("devices", "--json").out)
+    assert report["name"] == "reference"
+    assert report["type"] == "CPU"
+    assert all(time > 0 for time in report["performance"].values())
+
+
+def test_the_version_is_told(asyncnn_command: Command) -> None:
+    assert asyncnn_command("--version").out.strip() == asyncnn.__version__
+
+
+QUANTISED_EXACT = ["vww_96_int8", "kws_ref_model"]
+QUANTISED = ["hello_world_int8", "micro_speech_quantized", "person_detect"]
+FLOAT = ["vww_96_float", "pretrainedResnet", "ad01_fp32", "hello_world_float"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *[(name, ("--lsb", 0)) for name in QUANTISED_EXACT],
+        *[(name, ("--lsb", 1)) for name in QUANTISED],
+        *[(name, ("--rtol", 1e-4, "--atol", 1e-5)) for name in FLOAT],
+        (
+            "kws_ref_model_float32",
+            ("--check-key", "output_f32weights", "--rtol", 1e-4, "--atol", 1e-5),
+        ),
+    ],
+)
+def test_trained_models_give_their_recorded_outputs(
+    asyncnn_command: Command, shared: Path, name: str, options: tuple[object, ...]
+) -> None:
+    model = shared / "models" / f"{name}.tflite"
+    samples = model.with_suffix(".npz")
+    ran = asyncnn_command(
+        *("run", model, "--input", samples, "--check", samples),
+        *("--path", "async,sync", *options),
+    )
+    assert ran.status == 0, ran.out + ran.err

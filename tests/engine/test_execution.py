@@ -1,0 +1,85 @@
+import time
+
+import numpy as np
+import pytest
+
+from asyncnn.engine import Execution, Program
+from asyncnn.engine.execution import Pause
+from asyncnn.errors import (
+    GeneralFailureError,
+    MissedDeadlineTransientError,
+    ResourceExhaustedTransientError,
+)
+from asyncnn.hal.types import ErrorStatus
+from tests.networks import chain
+
+X = np.arange(16, dtype=np.float32)
+
+
+def launch(program: Program, *, deadline_ns: int | None = None) -> Execution:
+    assert program.declared_shapes is not None
+    plan = program.plan(program.declared_shapes)
+    return Execution(program, plan, [X], [None], deadline_ns=deadline_ns)
+
+
+class PauseAfter(Pause):
+    """Requests a pause after some boundaries."""
+
+    def __init__(self, boundaries: int) -> None:
+        self._left = boundaries
+
+    @property
+    def requested(self) -> bool:  # type: ignore[override]
+        self._left -= 1
+        return self._left < 0
+
+
+@pytest.mark.parametrize("boundaries", [1, 2, 7])
+def test_a_paused_execution_resumes_where_it_stopped(boundaries: int) -> None:
+    execution = launch(Program(chain(20, 16).model))
+    pauses = 0
+    while not execution.advance(PauseAfter(boundaries)):
+        pauses += 1
+        assert pauses <= 20
+    assert pauses == -(-20 // boundaries) - 1
+    np.testing.assert_array_equal(execution.outputs[0], X + 20)
+
+
+def test_executions_that_alternate_do_not_disturb_each_other() -> None:
+    program = Program(chain(20, 16).model)
+    executions = [launch(program) for _ in range(3)]
+    running = list(executions)
+    while running:
+        running = [e for e in running if not e.advance(PauseAfter(3))]
+    for execution in executions:
+        np.testing.assert_array_equal(execution.outputs[0], X + 20)
+
+
+def test_an_aborted_execution_ends_with_the_status_it_was_given() -> None:
+    program = Program(chain(20, 16).model)
+    execution = launch(program)
+    assert not execution.advance(PauseAfter(3))
+    execution.abort(ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
+    with pytest.raises(ResourceExhaustedTransientError):
+        execution.advance()
+    assert program.trim() > 0  # the workspace was given back
+
+
+def test_a_deadline_that_passes_meanwhile_is_missed() -> None:
+    execution = launch(
+        Program(chain(20, 16).model), deadline_ns=time.monotonic_ns() + 10_000_000
+    )
+    assert not execution.advance(PauseAfter(3))
+    time.sleep(0.011)
+    with pytest.raises(MissedDeadlineTransientError):
+        execution.advance()
+
+
+def test_a_kernel_that_breaks_is_a_failure_that_names_the_operation() -> None:
+    program = Program(chain(2, 16).model)
+    assert program.declared_shapes is not None
+    plan = program.plan(program.declared_shapes)
+    wrong = np.zeros(3, np.float32)
+    execution = Execution(program, plan, [wrong], [None])
+    with pytest.raises(GeneralFailureError, match="ADD failed: ValueError"):
+        execution.advance()
