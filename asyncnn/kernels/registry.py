@@ -13,6 +13,7 @@ from asyncnn.kernels import (
     convolution,
     depthwise,
     fully_connected,
+    grouped_convolution,
     joining,
     normalization,
     padding,
@@ -24,6 +25,7 @@ from asyncnn.kernels import (
     slicing,
     softmax,
     spatial,
+    transpose_convolution,
     unary,
 )
 from asyncnn.kernels.kernel import Compute, Prepare, PreparedKernel
@@ -35,6 +37,7 @@ _FAMILIES: tuple[ModuleType, ...] = (
     convolution,
     depthwise,
     fully_connected,
+    grouped_convolution,
     joining,
     normalization,
     padding,
@@ -46,6 +49,7 @@ _FAMILIES: tuple[ModuleType, ...] = (
     slicing,
     softmax,
     spatial,
+    transpose_convolution,
     unary,
 )
 """Each has ``KERNELS``; those with data-dependent operations ``DATA_DEPENDENT`` too."""

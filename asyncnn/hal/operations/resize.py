@@ -33,10 +33,11 @@ from asyncnn.hal.operations.signature import (
     Layout,
     OperationSignature,
     Quantization,
+    TypeRow,
     arguments,
     row,
 )
-from asyncnn.hal.types import OperationType
+from asyncnn.hal.types import HalVersion, OperationType
 
 BOX_QUANTIZATION: Quantization = {Q16A: (0.125, 0)}
 """Quantisation of box corners: eighths of a pixel."""
@@ -48,17 +49,20 @@ _RESIZE_INPUTS = (
     *arguments(BOOL, "align_corners", "half_pixel_centers", since=V1_3),
 )
 
-_RESIZE_ROWS = (
-    row(V1_0, T=F32, S=INT32),
-    row(V1_2, T=F32, S=FLOAT32),
-    row(V1_2, T=F16, S=INT32),
-    row(V1_2, T=F16, S=FLOAT16),
-    row(V1_2, T=Q8, S=INT32),
-    row(V1_2, T=Q8, S=FLOAT32),
-    row(V1_3, T=Q8S, S=INT32),
-    row(V1_3, T=Q8S, S=FLOAT32),
-)
-"""``S`` is an integer for a size in pixels, a float for a factor."""
+
+def _resize_rows(first: HalVersion) -> tuple[TypeRow, ...]:
+    """``S`` is an integer for a size in pixels, a float for a factor."""
+    return (
+        row(first, T=F32, S=INT32),
+        row(V1_2, T=F32, S=FLOAT32),
+        row(V1_2, T=F16, S=INT32),
+        row(V1_2, T=F16, S=FLOAT16),
+        row(V1_2, T=Q8, S=INT32),
+        row(V1_2, T=Q8, S=FLOAT32),
+        row(V1_3, T=Q8S, S=INT32),
+        row(V1_3, T=Q8S, S=FLOAT32),
+    )
+
 
 _ROI_ROWS = (
     row(V1_2, T=F32, R=F32, S=FLOAT32),
@@ -128,13 +132,13 @@ def _align_shape(operation: BoundOperation) -> tuple[Shape]:
 SIGNATURES = (
     OperationSignature(
         OperationType.RESIZE_BILINEAR,
-        rows=_RESIZE_ROWS,
+        rows=_resize_rows(V1_0),
         layouts=(Layout(_RESIZE_INPUTS, counts=(3, 4, 5, 6)),),
         shape=_resize_shape,
     ),
     OperationSignature(
         OperationType.RESIZE_NEAREST_NEIGHBOR,
-        rows=_RESIZE_ROWS,
+        rows=_resize_rows(V1_2),
         layouts=(Layout(_RESIZE_INPUTS, counts=(4, 5, 6)),),
         shape=_resize_shape,
     ),

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Sequence
 
 from asyncnn.errors import InvalidArgumentError
-from asyncnn.hal.operands import is_extension_type
 from asyncnn.hal.operations import check_operation
 from asyncnn.hal.types import (
     ExtensionNameAndPrefix,
@@ -17,7 +16,6 @@ from asyncnn.hal.types import (
     Memory,
     Model,
     OperandLifeTime,
-    OperationType,
     Subgraph,
 )
 from asyncnn.hal.validate.graph import (
@@ -93,10 +91,6 @@ def _check_meaning(
     subgraph: Subgraph, version: HalVersion, referenced: Sequence[Subgraph]
 ) -> None:
     for index, operation in enumerate(subgraph.operations):
-        if is_extension_type(operation.type):
-            continue
-        if operation.type == OperationType.OEM_OPERATION:
-            continue
         try:
             check_operation(operation, subgraph.operands, version, referenced)
         except InvalidArgumentError as error:
