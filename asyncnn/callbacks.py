@@ -14,7 +14,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Generic, ParamSpec
+from typing import TYPE_CHECKING, ClassVar, Generic, ParamSpec
 
 import msgspec
 
@@ -37,10 +37,13 @@ class CallbackObject:
     """An object of the client that may die while a driver still refers to it.
 
     ``reason`` explains a failure in words, where the driver can say more than the
-    status; it is set before the notification.
+    status; it is set before the notification. An object with ``takes_early_results``
+    may be told of success before the call that it was passed to has returned.
     """
 
     __slots__ = ("_is_dead", "_recipients", "reason")
+
+    takes_early_results: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.reason = ""
@@ -219,10 +222,13 @@ class PreparedModelFuture(IPreparedModelCallback):
 class ExecutionFuture(IExecutionCallback):
     """An `IExecutionCallback` to await; cancelling the awaiting task kills it.
 
-    Awaiting returns the `ExecutionResult`, whatever its status.
+    Awaiting returns the `ExecutionResult`, whatever its status. It always gives the
+    loop a turn, so that a series of short executions starves nobody.
     """
 
     __slots__ = ("_future",)
+
+    takes_early_results: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -248,6 +254,8 @@ class ExecutionFuture(IExecutionCallback):
         )
 
     def __await__(self) -> "Generator[None, None, ExecutionResult]":
+        if self._future.done():
+            yield
         try:
             return (yield from self._future.__await__())
         except asyncio.CancelledError:

@@ -110,4 +110,6 @@ def _refusals() -> Iterator[None]:
         yield
     except (ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
-        raise PeerRefusedError(reason[:_MAX_REASON]) from error
+        if len(reason) > _MAX_REASON:
+            reason = f"{reason[:_MAX_REASON]}..."
+        raise PeerRefusedError(reason) from error

@@ -1,6 +1,6 @@
 """``asyncnn bench``: benchmarks beside their peers, with goals that can be checked."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +9,7 @@ import anyio
 import msgspec
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from asyncnn.bench.awaiting import (
@@ -125,14 +126,18 @@ def _print_models(out: Console, report: ModelsReport) -> None:
         table.add_row(*_model_cells(model))
     out.print(table)
     for model in report.models:
-        for contender, reason in model.refusals.items():
-            out.print(
-                f"{model.model}: {_PEER_NAMES.get(contender, 'the device')} cannot "
-                f"run it: {reason}",
-                markup=False,
-                highlight=False,
-            )
-    out.print(_circumstances(report, report.placement), highlight=False)
+        for line in _refusals(model):
+            _print_line(out, line)
+    _print_circumstances(out, report, report.placement)
+
+
+def _refusals(model: ModelReport) -> Iterator[str]:
+    by_reason: dict[str, list[str]] = {}
+    for contender, reason in model.refusals.items():
+        name = _PEER_NAMES.get(contender, "the device")
+        by_reason.setdefault(reason, []).append(name)
+    for reason, names in by_reason.items():
+        yield f"{model.model}: {' and '.join(names)} cannot run it: {reason}"
 
 
 def _model_cells(model: ModelReport) -> list[str]:
@@ -162,8 +167,15 @@ def _verdict(verdict: Verdict) -> str:
     return f"{_PEER_NAMES[verdict.peer]} <= {verdict.limit:g} {outcome}"
 
 
-def _circumstances(report: ModelsReport | AwaitingReport, where: str) -> str:
-    return f"{report.rounds} rounds, {where}\n{report.environment}"
+def _print_circumstances(
+    out: Console, report: ModelsReport | AwaitingReport, where: str
+) -> None:
+    _print_line(out, f"{report.rounds} rounds, {where}")
+    _print_line(out, str(report.environment))
+
+
+def _print_line(out: Console, text: str) -> None:
+    out.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_awaiting(out: Console, report: AwaitingReport) -> None:
@@ -173,15 +185,15 @@ def _print_awaiting(out: Console, report: AwaitingReport) -> None:
         table.add_column(placed.placement, justify="right")
     for name, description in DESCRIPTIONS.items():
         cells = (f"{placed.us[name]:.1f}" for placed in report.placements)
-        table.add_row(description, *cells)
+        table.add_row(escape(description), *cells)
     table.add_section()
     table.add_row(
         f"{RUN} / {TO_THREAD}", *(_awaiting_verdict(p) for p in report.placements)
     )
     out.print(table)
-    out.print(_circumstances(report, "both placements"), highlight=False)
+    _print_circumstances(out, report, "in each placement")
 
 
 def _awaiting_verdict(placed: PlacementReport) -> str:
     outcome = "[green]met[/]" if placed.met else "[bold red]MISSED[/]"
-    return f"{placed.ratio:.2f} <= {placed.limit:g} {outcome}"
+    return f"{placed.ratio:.3f} <= {placed.limit:g} {outcome}"

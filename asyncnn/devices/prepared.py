@@ -83,7 +83,11 @@ class ReferencePreparedModel:
                 loop_timeout_duration,
                 report,
             )
-            self._submit(work)
+            if self._runs_inline and self._scheduler.is_idle:
+                early = callback.takes_early_results
+                self._scheduler.submit_inline(work, finish_now=early)
+                return ErrorStatus.NONE
+            self._scheduler.submit(work)
         except AsyncnnError as error:
             report(error, (), NO_TIMING, 0)
             # A deadline that has passed is an outcome, not an error of the call.
@@ -129,12 +133,6 @@ class ReferencePreparedModel:
     ) -> tuple[ErrorStatus, IBurstContext | None]:
         """Refuse: this device has no message queues."""
         return ErrorStatus.GENERAL_FAILURE, None
-
-    def _submit(self, work: ExecuteWork) -> None:
-        if self._runs_inline and self._scheduler.is_idle:
-            self._scheduler.submit_inline(work)
-        else:
-            self._scheduler.submit(work)
 
     def _executed(
         self,

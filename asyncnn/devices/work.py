@@ -4,13 +4,11 @@ import logging
 import time
 from collections.abc import Callable
 
-from asyncnn.callbacks import OneShot
 from asyncnn.engine import Execution, Program
 from asyncnn.engine.arguments import (
     input_arrays,
     input_shapes,
-    known_output_shapes,
-    output_bindings,
+    output_arrays,
     store_outputs,
 )
 from asyncnn.errors import (
@@ -52,7 +50,7 @@ class PrepareWork(Work):
     ) -> None:
         super().__init__(priority, deadline_ns)
         self._model = model
-        self._report = OneShot(report)
+        self._report = report
         self._outcome: Program | AsyncnnError | None = None
 
     def run(self) -> None:
@@ -121,7 +119,7 @@ class ExecuteWork(Work):
         self._program = program
         self._request = request
         self._measure = measure
-        self._report = OneShot(report)
+        self._report = report
         self._execution: Execution | None = None
         self._abort_status: ErrorStatus | None = None
         self._error: AsyncnnError | None = None
@@ -144,18 +142,13 @@ class ExecuteWork(Work):
 
     def _execute(self) -> tuple[OutputShape, ...]:
         program, request = self._program, self._request
-        shapes = input_shapes(program, request)
-        plan = program.plan(shapes)
-        inputs = input_arrays(plan, request, shapes)
-        bindings = output_bindings(plan, request)
-        known = known_output_shapes(plan, bindings)
-        if not _suffices(known):
-            raise _insufficient(known)
+        plan = program.plan(input_shapes(program, request))
+        outputs = output_arrays(plan, request)
         execution = Execution(
             program,
             plan,
-            inputs,
-            [binding.array for binding in bindings],
+            input_arrays(plan, request),
+            outputs,
             deadline_ns=self.deadline_ns,
             loop_timeout_ns=self._loop_timeout_ns,
         )
@@ -163,12 +156,7 @@ class ExecuteWork(Work):
         if self._abort_status is not None:
             execution.abort(self._abort_status)
         execution.advance()
-        if known:
-            return known
-        reported = store_outputs(plan, request, bindings, execution.outputs)
-        if not _suffices(reported):
-            raise _insufficient(reported)
-        return reported
+        return store_outputs(plan, request, outputs, execution.outputs)
 
     def abort(self, status: ErrorStatus) -> None:
         """Make the execution end with ``status`` at its next boundary."""
@@ -190,12 +178,3 @@ class ExecuteWork(Work):
             in_driver = time.perf_counter_ns() - self._launched_ns
             timing = Timing(self._run_ns // 1000, in_driver // 1000)
         self._report(error, shapes, timing, self._run_ns)
-
-
-def _suffices(shapes: tuple[OutputShape, ...]) -> bool:
-    return all(shape.is_sufficient for shape in shapes)
-
-
-def _insufficient(shapes: tuple[OutputShape, ...]) -> OutputInsufficientSizeError:
-    short = [index for index, shape in enumerate(shapes) if not shape.is_sufficient]
-    return OutputInsufficientSizeError(f"outputs {short} need more space", shapes)

@@ -3,18 +3,20 @@
 import math
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 
-from asyncnn.engine.plan import Plan
+from asyncnn.engine.plan import Plan, Port
 from asyncnn.engine.program import InputShapes, Program
-from asyncnn.errors import GeneralFailureError, InvalidArgumentError
-from asyncnn.hal.operands import DTYPES, SCALAR_TYPES, combine_dimensions
+from asyncnn.errors import (
+    GeneralFailureError,
+    InvalidArgumentError,
+    OutputInsufficientSizeError,
+)
+from asyncnn.hal.operands import SCALAR_TYPES, combine_dimensions
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import (
     BufferToken,
     Dimensions,
-    Memory,
     Operand,
     OutputShape,
     Request,
@@ -26,10 +28,12 @@ from asyncnn.memory.pools import view
 def input_shapes(program: Program, request: Request) -> InputShapes:
     """Return the shape of every input of a validated request."""
     declared = program.declared_shapes
-    if declared is not None and not any(
-        argument.has_no_value or argument.dimensions for argument in request.inputs
-    ):
-        return declared
+    if declared is not None:
+        for argument in request.inputs:
+            if argument.has_no_value or argument.dimensions:
+                break
+        else:
+            return declared
     main = program.model.main
     return tuple(
         _input_shape(main.operands[index], argument)
@@ -45,72 +49,101 @@ def _input_shape(operand: Operand, argument: RequestArgument) -> Shape | None:
     return combine_dimensions(operand.dimensions, argument.dimensions)
 
 
-def input_arrays(
-    plan: Plan, request: Request, shapes: Sequence[Shape | None]
-) -> list[Array | None]:
+def input_arrays(plan: Plan, request: Request) -> list[Array | None]:
     """Return a read-only array for each input, None where it is omitted.
 
     :raises GeneralFailureError: if a pool cannot be mapped.
     """
-    operands = plan.subgraph.operands
     arrays: list[Array | None] = []
-    for index, argument, shape in zip(
-        plan.subgraph.input_indexes, request.inputs, shapes, strict=True
-    ):
-        if shape is None:
+    for port, argument in zip(plan.inputs, request.inputs, strict=True):
+        if port.shape is None:
             arrays.append(None)
-            continue
-        array = _array(operands[index], argument, shape, request)
-        array.flags.writeable = False
-        arrays.append(array)
+        else:
+            array = _array(request, argument, port, port.shape)
+            array.flags.writeable = False
+            arrays.append(array)
     return arrays
 
 
-class OutputBinding(msgspec.Struct, frozen=True, eq=False):
-    """Where an output goes: ``array`` if its buffer is known to suffice before
-    execution, else None; ``is_sufficient`` is None while its shape is unknown.
-    """
+def output_arrays(plan: Plan, request: Request) -> list[Array | None]:
+    """Return an array for each output to compute in place.
 
-    array: Array | None
-    is_sufficient: bool | None
+    None stands for an output that is omitted, whose shape is not known yet, or that
+    is too short while the others' shapes are still to be found.
 
-
-def output_bindings(plan: Plan, request: Request) -> list[OutputBinding]:
-    """Bind each output to its span of memory, as far as shapes are known.
-
+    :raises OutputInsufficientSizeError: if one is too short and all shapes are known.
     :raises InvalidArgumentError: if a pool cannot be written to.
-    :raises GeneralFailureError: if a pool cannot be mapped, or the shape contradicts
+    :raises GeneralFailureError: if a pool cannot be mapped, or a shape contradicts
         the request's dimensions.
     """
-    bindings: list[OutputBinding] = []
-    for index, argument in zip(
-        plan.subgraph.output_indexes, request.outputs, strict=True
+    arrays: list[Array | None] = []
+    is_short = False
+    for port, argument in zip(plan.outputs, request.outputs, strict=True):
+        if port.shape is None or argument.has_no_value:
+            arrays.append(None)
+        elif _suffices(argument, port.shape, port.size_bytes):
+            arrays.append(_writable(request, argument, port, port.shape))
+        else:
+            is_short = True
+            arrays.append(None)
+    if is_short and plan.known_outputs is not None:
+        raise _insufficient(_reported(plan, request, plan.known_outputs))
+    return arrays
+
+
+def store_outputs(
+    plan: Plan,
+    request: Request,
+    in_place: Sequence[Array | None],
+    outputs: Sequence[Array],
+) -> tuple[OutputShape, ...]:
+    """Copy outputs that were not computed in place, and return every shape.
+
+    :raises OutputInsufficientSizeError: if a buffer is too short.
+    :raises InvalidArgumentError: if a pool cannot be written to.
+    :raises GeneralFailureError: if a shape contradicts the request's dimensions.
+    """
+    if plan.known_outputs is not None:
+        return plan.known_outputs
+    shapes = tuple(OutputShape(output.shape, True) for output in outputs)
+    reported = _reported(plan, request, shapes)
+    for port, argument, array, output, shape in zip(
+        plan.outputs, request.outputs, in_place, outputs, reported, strict=True
     ):
-        shape = plan.shapes[index]
-        bindings.append(_bind(plan.subgraph.operands[index], argument, shape, request))
-    return bindings
+        if array is None and shape.is_sufficient and not argument.has_no_value:
+            _writable(request, argument, port, output.shape)[...] = output
+    if not all(shape.is_sufficient for shape in reported):
+        raise _insufficient(reported)
+    return reported
 
 
-def _bind(
-    operand: Operand, argument: RequestArgument, shape: Shape | None, request: Request
-) -> OutputBinding:
-    if argument.has_no_value:
-        return OutputBinding(None, True)
-    if shape is None:
-        return OutputBinding(None, None)
-    if not _suffices(operand, argument, shape):
-        return OutputBinding(None, False)
-    return OutputBinding(_writable(operand, argument, shape, request), True)
+def _reported(
+    plan: Plan, request: Request, shapes: Sequence[OutputShape]
+) -> tuple[OutputShape, ...]:
+    """Tell for each output of known shape whether its buffer suffices."""
+    return tuple(
+        OutputShape(
+            shape.dimensions,
+            argument.has_no_value
+            or _suffices(
+                argument,
+                shape.dimensions,
+                math.prod(shape.dimensions) * port.dtype.itemsize,
+            ),
+        )
+        for port, argument, shape in zip(
+            plan.outputs, request.outputs, shapes, strict=True
+        )
+    )
 
 
-def _suffices(operand: Operand, argument: RequestArgument, shape: Shape) -> bool:
+def _suffices(argument: RequestArgument, shape: Shape, size_bytes: int) -> bool:
     dimensions = argument.dimensions
     if dimensions and not _fits(dimensions, shape):
         raise GeneralFailureError(
             f"the output has shape {list(shape)}, the request says {list(dimensions)}"
         )
-    size = math.prod(shape) * DTYPES[operand.type].itemsize
-    return size <= argument.location.length
+    return size_bytes <= argument.location.length
 
 
 def _fits(dimensions: Dimensions, shape: Shape) -> bool:
@@ -119,64 +152,30 @@ def _fits(dimensions: Dimensions, shape: Shape) -> bool:
     )
 
 
-def known_output_shapes(
-    plan: Plan, bindings: Sequence[OutputBinding]
-) -> tuple[OutputShape, ...]:
-    """Return what will be reported, if every shape is known before execution."""
-    shapes = plan.output_shapes
-    return tuple(
-        OutputShape(shape, binding.is_sufficient is not False)
-        for shape, binding in zip(shapes, bindings, strict=True)
-        if shape is not None and None not in shapes
-    )
-
-
-def store_outputs(
-    plan: Plan,
-    request: Request,
-    bindings: Sequence[OutputBinding],
-    outputs: Sequence[Array],
-) -> tuple[OutputShape, ...]:
-    """Copy outputs that were not computed in place, and report every shape.
-
-    :raises GeneralFailureError: if a shape contradicts the request's dimensions.
-    """
-    shapes: list[OutputShape] = []
-    for index, argument, binding, output in zip(
-        plan.subgraph.output_indexes, request.outputs, bindings, outputs, strict=True
-    ):
-        is_sufficient = binding.is_sufficient
-        if is_sufficient is None:
-            operand = plan.subgraph.operands[index]
-            is_sufficient = _suffices(operand, argument, output.shape)
-            if is_sufficient:
-                _writable(operand, argument, output.shape, request)[...] = output
-        shapes.append(OutputShape(output.shape, is_sufficient))
-    return tuple(shapes)
-
-
-def _array(
-    operand: Operand, argument: RequestArgument, shape: Shape, request: Request
-) -> Array:
-    location = argument.location
-    pool = request.pools[location.pool_index]
-    dtype = DTYPES[operand.type]
-    if 0 in shape:
-        return np.empty(shape, dtype)
-    array = np.frombuffer(_bytes(pool), dtype, math.prod(shape), location.offset)
-    return array if array.shape == shape else array.reshape(shape)
+def _insufficient(shapes: tuple[OutputShape, ...]) -> OutputInsufficientSizeError:
+    short = [index for index, shape in enumerate(shapes) if not shape.is_sufficient]
+    return OutputInsufficientSizeError(f"outputs {short} need more space", shapes)
 
 
 def _writable(
-    operand: Operand, argument: RequestArgument, shape: Shape, request: Request
+    request: Request, argument: RequestArgument, port: Port, shape: Shape
 ) -> Array:
-    array = _array(operand, argument, shape, request)
+    array = _array(request, argument, port, shape)
     if not array.flags.writeable:
         raise InvalidArgumentError("an output lies in a pool that is read-only")
     return array
 
 
-def _bytes(pool: Memory | BufferToken) -> memoryview:
+def _array(
+    request: Request, argument: RequestArgument, port: Port, shape: Shape
+) -> Array:
+    location = argument.location
+    pool = request.pools[location.pool_index]
     if isinstance(pool, BufferToken):
         raise GeneralFailureError("the device has no memory domains")
-    return view(pool) if pool.buffer is None else pool.buffer
+    count = port.count if shape is port.shape else math.prod(shape)
+    if not count:
+        return np.empty(shape, port.dtype)
+    data = view(pool) if pool.buffer is None else pool.buffer
+    array = np.frombuffer(data, port.dtype, count, location.offset)
+    return array if len(shape) == 1 else array.reshape(shape)

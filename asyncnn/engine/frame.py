@@ -7,7 +7,6 @@ import numpy as np
 from asyncnn.engine.late import Slots
 from asyncnn.engine.plan import Plan
 from asyncnn.engine.workspace import Call, Workspace
-from asyncnn.hal.operands import DTYPES
 from asyncnn.hal.operations.bound import Array, Shape
 
 
@@ -29,23 +28,19 @@ class Frame:
         self.workspace = workspace
         self.plan: Plan = workspace.plan
         self.slots: Slots = workspace.slots.copy()
-        subgraph = self.plan.subgraph
-        for index, array in zip(subgraph.input_indexes, inputs, strict=True):
-            self.slots[index] = array
-        for index, array in zip(subgraph.output_indexes, outputs, strict=True):
-            self.slots[index] = self._output(index, array)
+        for port, array in zip(self.plan.inputs, inputs, strict=True):
+            self.slots[port.index] = array
+        for port, array in zip(self.plan.outputs, outputs, strict=True):
+            if port.shape is None or (array is not None and array.shape == port.shape):
+                self.slots[port.index] = array
+            else:
+                self.slots[port.index] = np.empty(port.shape, port.dtype)
         self.calls: list[Call | None] = workspace.calls(self.slots)
         self.position = 0
 
-    def _output(self, index: int, given: Array | None) -> Array | None:
-        shape = self.plan.shapes[index]
-        if shape is None or (given is not None and given.shape == shape):
-            return given
-        return np.empty(shape, DTYPES[self.plan.subgraph.operands[index].type])
-
     def outputs(self) -> list[Array]:
         """Return the arrays of the subgraph's outputs, all computed."""
-        arrays = [self.slots[index] for index in self.plan.subgraph.output_indexes]
+        arrays = [self.slots[port.index] for port in self.plan.outputs]
         return [array for array in arrays if array is not None]
 
 

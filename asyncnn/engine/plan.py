@@ -8,6 +8,7 @@ computed here and disappear, as do operations whose results nobody uses.
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -32,6 +33,7 @@ from asyncnn.hal.types import (
     OperandType,
     Operation,
     OperationType,
+    OutputShape,
     Subgraph,
     SymmPerChannelQuantParams,
 )
@@ -52,9 +54,34 @@ class Step(msgspec.Struct, frozen=True, eq=False):
     kernel: PreparedKernel | None
 
 
+class Port(msgspec.Struct, frozen=True, eq=False):
+    """An input or output of a plan, and what its array has to be.
+
+    ``shape`` is None for an input that is omitted and for an output whose shape only
+    execution tells; ``count`` and ``size_bytes`` are 0 then.
+    """
+
+    index: int
+    operand: Operand
+    dtype: np.dtype[Any]
+    shape: Shape | None
+    count: int
+    size_bytes: int
+
+    @classmethod
+    def of(cls, index: int, operand: Operand, shape: Shape | None) -> "Port":
+        """Describe operand ``index``, which has this shape."""
+        dtype = DTYPES[operand.type]
+        count = 0 if shape is None else math.prod(shape)
+        return cls(index, operand, dtype, shape, count, count * dtype.itemsize)
+
+
 class Plan(msgspec.Struct, frozen=True, eq=False):
     """A subgraph prepared for inputs of given shapes. ``shapes`` is by operand index,
     None where only execution tells; ``constants`` likewise.
+
+    ``known_outputs`` is what is reported of outputs with enough space, if all their
+    shapes are known.
     """
 
     subgraph: Subgraph
@@ -62,11 +89,9 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     constants: dict[int, Array]
     steps: tuple[Step, ...]
     arena: ArenaLayout
-
-    @property
-    def output_shapes(self) -> tuple[Shape | None, ...]:
-        """Shapes of the subgraph's outputs, None where only execution tells."""
-        return tuple(self.shapes[index] for index in self.subgraph.output_indexes)
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    known_outputs: tuple[OutputShape, ...] | None
 
 
 def build_plan(
@@ -116,12 +141,28 @@ class _PlanBuilder:
     def build(self) -> Plan:
         for operation in self._live_operations():
             self._add(operation)
+        outputs = self._ports(self._subgraph.output_indexes)
+        shapes = [port.shape for port in outputs if port.shape is not None]
+        is_known = len(shapes) == len(outputs)
         return Plan(
             subgraph=self._subgraph,
             shapes=tuple(self._shapes),
             constants=self._values,
             steps=tuple(self._steps),
             arena=lay_out(list(self._lifespans())),
+            inputs=self._ports(self._subgraph.input_indexes),
+            outputs=outputs,
+            known_outputs=(
+                tuple(OutputShape(shape, True) for shape in shapes)
+                if is_known
+                else None
+            ),
+        )
+
+    def _ports(self, indexes: Iterable[int]) -> tuple[Port, ...]:
+        return tuple(
+            Port.of(index, self._operands[index], self._shapes[index])
+            for index in indexes
         )
 
     def _live_operations(self) -> list[Operation]:

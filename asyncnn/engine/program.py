@@ -1,5 +1,6 @@
 """A compiled model: its plans by input shapes, and workspaces that wait for work."""
 
+import contextlib
 import threading
 from collections import OrderedDict, deque
 from typing import TypeAlias
@@ -33,6 +34,7 @@ class Program:
         self.model = model
         self._lock = threading.Lock()
         self._plans: OrderedDict[tuple[int, InputShapes], Plan] = OrderedDict()
+        # By the identity of the plan; operations of one deque need no lock.
         self._idle: dict[int, deque[Workspace]] = {}
         self.declared_shapes = _declared_shapes(model.main)
         for number in range(MAIN, len(model.referenced)):
@@ -58,6 +60,7 @@ class Program:
         plan = build_plan(self.model, self.subgraph(number), shapes)
         with self._lock:
             plan = self._plans.setdefault(key, plan)
+            self._idle.setdefault(id(plan), deque())
             while len(self._plans) > MAX_PLANS:
                 _, dropped = self._plans.popitem(last=False)
                 self._idle.pop(id(dropped), None)
@@ -65,24 +68,26 @@ class Program:
 
     def acquire(self, plan: Plan) -> Workspace:
         """Take an idle workspace of ``plan``, or allocate one."""
-        with self._lock:
-            idle = self._idle.get(id(plan))
+        idle = self._idle.get(id(plan))
+        with contextlib.suppress(IndexError):
             if idle:
                 return idle.pop()
         return Workspace(plan)
 
     def release(self, workspace: Workspace) -> None:
         """Keep ``workspace`` for the next execution, if its plan is still kept."""
-        plan = workspace.plan
-        with self._lock:
-            if any(plan is kept for kept in self._plans.values()):
-                self._idle.setdefault(id(plan), deque()).append(workspace)
+        idle = self._idle.get(id(workspace.plan))
+        if idle is not None:
+            idle.append(workspace)
 
     def trim(self) -> int:
         """Free the workspaces that nobody uses; return their bytes."""
+        freed = 0
         with self._lock:
-            idle, self._idle = self._idle, {}
-        return sum(space.size_bytes for spaces in idle.values() for space in spaces)
+            for idle in self._idle.values():
+                while idle:
+                    freed += idle.pop().size_bytes
+        return freed
 
 
 def _declared_shapes(subgraph: Subgraph) -> InputShapes | None:

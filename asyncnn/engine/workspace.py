@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from asyncnn.engine.arena import ALIGNMENT_BYTES, align
-from asyncnn.engine.plan import Plan
+from asyncnn.engine.plan import Plan, Step
 from asyncnn.hal.operands import DTYPES
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.kernels.kernel import Run
@@ -88,9 +88,17 @@ class Workspace:
             self.slots[index] = carve(arena, offset, plan.shapes[index] or (), dtype)
         runs, scratch_bytes = self._instantiate()
         self.size_bytes = arena.nbytes + scratch_bytes
-        self._runs = runs
-        self._moving = set(plan.subgraph.input_indexes + plan.subgraph.output_indexes)
-        self._fixed_calls = [self._fixed_call(step) for step in range(len(plan.steps))]
+        ports = {port.index for port in plan.inputs + plan.outputs}
+        self._fixed_calls: list[Call | None] = []
+        self._moving_calls: list[tuple[int, Run, Step]] = []
+        for position, (step, run) in enumerate(zip(plan.steps, runs, strict=True)):
+            self._fixed_calls.append(None)
+            if run is None:
+                continue
+            if ports.isdisjoint(step.inputs + step.outputs):
+                self._fixed_calls[position] = _call(run, step, self.slots)
+            else:
+                self._moving_calls.append((position, run, step))
 
     def _instantiate(self) -> tuple[list[Run | None], int]:
         """Make every prepared kernel's run, all sharing one transient block."""
@@ -108,29 +116,20 @@ class Workspace:
             runs.append(None if kernel is None else kernel(scratch))
         return runs, largest + scratch.persistent_bytes
 
-    def _fixed_call(self, position: int) -> Call | None:
-        """Bind a step whose arrays are the same in every execution."""
-        step = self.plan.steps[position]
-        run = self._runs[position]
-        if run is None or not self._moving.isdisjoint(step.inputs + step.outputs):
-            return None
-        return self._call(run, position, self.slots)
-
-    def _call(self, run: Run, position: int, slots: list[Array | None]) -> Call:
-        step = self.plan.steps[position]
-        return (
-            run,
-            [slots[index] for index in step.inputs],
-            [slots[index] for index in step.outputs],
-        )
-
     def calls(self, slots: list[Array | None]) -> list[Call | None]:
         """Bind the steps to ``slots``, a copy of `slots` with inputs and outputs set.
 
         None marks a step that is prepared when its turn comes.
         """
         calls = self._fixed_calls.copy()
-        for position, run in enumerate(self._runs):
-            if calls[position] is None and run is not None:
-                calls[position] = self._call(run, position, slots)
+        for position, run, step in self._moving_calls:
+            calls[position] = _call(run, step, slots)
         return calls
+
+
+def _call(run: Run, step: Step, slots: list[Array | None]) -> Call:
+    return (
+        run,
+        [slots[index] for index in step.inputs],
+        [slots[index] for index in step.outputs],
+    )

@@ -14,6 +14,7 @@ import numpy as np
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import FusedActivationFunc, OperationType
+from asyncnn.kernels.elementwise import of_one
 from asyncnn.kernels.float16 import widen_float16
 from asyncnn.kernels.kernel import (
     Inputs,
@@ -87,13 +88,6 @@ def _logistic(operation: BoundOperation) -> PreparedKernel:
     return stateless(run)
 
 
-def _tanh(operation: BoundOperation) -> PreparedKernel:
-    def run(inputs: Inputs, outputs: Outputs) -> None:
-        np.tanh(inputs[0], out=outputs[0])
-
-    return stateless(run)
-
-
 def _hard_swish(operation: BoundOperation) -> PreparedKernel:
     zero, three, six = (np.array(value, np.float32) for value in (0, 3, 6))
 
@@ -137,7 +131,7 @@ KERNELS: dict[OperationType, Prepare] = {
     OperationType.RELU1: _relu(FusedActivationFunc.RELU1),
     OperationType.RELU6: _relu(FusedActivationFunc.RELU6),
     OperationType.LOGISTIC: _with_table(_logistic_formula, _logistic),
-    OperationType.TANH: _with_table(np.tanh, _tanh),
+    OperationType.TANH: _with_table(np.tanh, lambda operation: of_one(np.tanh)),
     OperationType.HARD_SWISH: _with_table(_hard_swish_formula, _hard_swish),
     OperationType.ELU: _elu,
 }

@@ -13,6 +13,7 @@ import numpy as np
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import BoundOperation, OperationFailedError
 from asyncnn.hal.types import FusedActivationFunc, OperandType, OperationType
+from asyncnn.kernels.elementwise import of_two
 from asyncnn.kernels.kernel import (
     Inputs,
     Outputs,
@@ -32,20 +33,13 @@ from asyncnn.kernels.quantized_arithmetic import (
 from asyncnn.kernels.requantize import activation_bounds
 
 
-def _plain(ufunc: np.ufunc) -> PreparedKernel:
-    def run(inputs: Inputs, outputs: Outputs) -> None:
-        ufunc(inputs[0], inputs[1], out=outputs[0])
-
-    return stateless(run)
-
-
 def _with_activation(ufunc: np.ufunc) -> Prepare:
     """Apply ``ufunc``, then the fused activation of input 2."""
 
     def prepare(operation: BoundOperation) -> PreparedKernel:
         activation = operation.activation(2)
         if activation is FusedActivationFunc.NONE:
-            return _plain(ufunc)
+            return of_two(ufunc)
         dtype = operation.outputs[0].dtype
         if dtype.kind != "f":
             raise OperationFailedError(
@@ -74,7 +68,7 @@ def _prepare_div(operation: BoundOperation) -> PreparedKernel:
 
 def _prepare_pow(operation: BoundOperation) -> PreparedKernel:
     """Raise input 0 to the power of input 1."""
-    return _plain(np.power)
+    return of_two(np.power)
 
 
 def _prepare_prelu(operation: BoundOperation) -> PreparedKernel:
@@ -109,7 +103,7 @@ def _by_type(
 def _extremum(ufunc: np.ufunc) -> Prepare:
     """Choose the larger or smaller element; quantised ones by their real values."""
     return _by_type(
-        lambda operation: _plain(ufunc),
+        lambda operation: of_two(ufunc),
         lambda operation: prepare_quantized_extremum(operation, ufunc),
     )
 

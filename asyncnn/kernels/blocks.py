@@ -14,7 +14,14 @@ import numpy as np
 from asyncnn.hal.operations.bound import Array, BoundOperand, Shape
 from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, NHWC_TO_NCHW, permuted
 from asyncnn.kernels.epilogue import Finish, pixels_per_row
-from asyncnn.kernels.kernel import Inputs, Outputs, PreparedKernel, Run, Scratch
+from asyncnn.kernels.kernel import (
+    Inputs,
+    Outputs,
+    PreparedKernel,
+    Run,
+    Scratch,
+    stateless,
+)
 from asyncnn.kernels.lowering import Lowered
 
 
@@ -96,8 +103,10 @@ def nhwc_kernel(
     source: Source, lowered: Lowered, shape: Shape, pixels_at_most: int
 ) -> PreparedKernel:
     """Return the kernel that fills images ``shape`` [N, H, W, C]."""
+    if 0 in shape:
+        return stateless(lambda inputs, outputs: None)
     blocks = tuple(split(shape, pixels_at_most))
-    largest = max((block.pixels for block in blocks), default=0)
+    largest = max(block.pixels for block in blocks)
     channels = shape[3]
 
     def instantiate(scratch: Scratch) -> Run:

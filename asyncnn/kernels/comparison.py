@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import BoundOperand, BoundOperation
 from asyncnn.hal.types import OperationType
+from asyncnn.kernels.elementwise import of_one, of_two
 from asyncnn.kernels.kernel import (
     Inputs,
     Outputs,
@@ -25,13 +26,6 @@ from asyncnn.kernels.quantized import all_codes, same_quantization
 from asyncnn.kernels.tables import binary_lookup, conversion_table, look_up
 
 
-def _plain(ufunc: np.ufunc) -> PreparedKernel:
-    def run(inputs: Inputs, outputs: Outputs) -> None:
-        ufunc(inputs[0], inputs[1], out=outputs[0])
-
-    return stateless(run)
-
-
 def _float32_values(operand: BoundOperand) -> NDArray[np.float32]:
     steps = all_codes(operand.dtype) - operand.zero_point
     return steps.astype(np.float32) * np.float32(operand.scale)
@@ -41,7 +35,7 @@ def _comparison(ufunc: np.ufunc) -> Prepare:
     def prepare(operation: BoundOperation) -> PreparedKernel:
         first, second = operation.input(0), operation.input(1)
         if first.type not in QUANT8_TYPES or same_quantization(first, second):
-            return _plain(ufunc)
+            return of_two(ufunc)
         table = ufunc.outer(_float32_values(first), _float32_values(second))
         return binary_lookup(table, operation.outputs[0].require_shape())
 
@@ -49,16 +43,12 @@ def _comparison(ufunc: np.ufunc) -> Prepare:
 
 
 def _logic(ufunc: np.ufunc) -> Prepare:
-    return lambda operation: _plain(ufunc)
+    return lambda operation: of_two(ufunc)
 
 
 def _prepare_not(operation: BoundOperation) -> PreparedKernel:
     """Negate booleans."""
-
-    def run(inputs: Inputs, outputs: Outputs) -> None:
-        np.logical_not(inputs[0], out=outputs[0])
-
-    return stateless(run)
+    return of_one(np.logical_not)
 
 
 def _prepare_select(operation: BoundOperation) -> PreparedKernel:

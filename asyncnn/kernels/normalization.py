@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from asyncnn.hal.operands import QUANT8_TYPES
-from asyncnn.hal.operations.bound import BoundOperation, Shape
+from asyncnn.hal.operations.bound import BoundOperation
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.float16 import widen_float16
 from asyncnn.kernels.kernel import (
@@ -19,15 +19,12 @@ from asyncnn.kernels.kernel import (
     Run,
     Scratch,
 )
-from asyncnn.kernels.quantized import all_codes, code_store
+from asyncnn.kernels.quantized import all_codes, code_limits, code_store
+from asyncnn.kernels.reduction import kept_shape
 from asyncnn.kernels.tables import look_up
 
 _SMALLEST_NORM = 1e-6
 """A slice of zeros is divided by this, and stays zero."""
-
-
-def _with_length_one(shape: Shape, *axes: int) -> Shape:
-    return tuple(1 if axis in axes else length for axis, length in enumerate(shape))
 
 
 def _prepare_l2(operation: BoundOperation) -> PreparedKernel:
@@ -42,7 +39,7 @@ def _prepare_l2(operation: BoundOperation) -> PreparedKernel:
     smallest = np.array(_SMALLEST_NORM, np.float32)
 
     def instantiate(scratch: Scratch) -> Run:
-        norms = scratch.transient(_with_length_one(shape, axis), np.float32)
+        norms = scratch.transient(kept_shape(shape, (axis,)), np.float32)
 
         def run(inputs: Inputs, outputs: Outputs) -> None:
             np.multiply(inputs[0], inputs[0], out=outputs[0])
@@ -60,14 +57,13 @@ def _quantized_l2(operation: BoundOperation, axis: int) -> PreparedKernel:
     operand, output = operation.input(0), operation.outputs[0]
     shape = operand.require_shape()
     steps = (all_codes(operand.dtype) - operand.zero_point).astype(np.float64)
-    limits = np.iinfo(output.dtype)
-    bounds = (int(limits.min), int(limits.max))
+    bounds = code_limits(output.dtype)
     one, codes_per_unit = np.array(1.0), np.array(128.0)
 
     def instantiate(scratch: Scratch) -> Run:
         values = scratch.transient(shape, np.float64)
         squares = scratch.transient(shape, np.float64)
-        factors = scratch.transient(_with_length_one(shape, axis), np.float64)
+        factors = scratch.transient(kept_shape(shape, (axis,)), np.float64)
         store = code_store(scratch, shape, np.float64, output.zero_point, bounds)
 
         def run(inputs: Inputs, outputs: Outputs) -> None:
@@ -144,7 +140,7 @@ def _prepare_instance(operation: BoundOperation) -> PreparedKernel:
 
     def instantiate(scratch: Scratch) -> Run:
         squares = scratch.transient(shape, np.float32)
-        moments = scratch.transient(_with_length_one(shape, *axes), np.float32)
+        moments = scratch.transient(kept_shape(shape, axes), np.float32)
 
         def run(inputs: Inputs, outputs: Outputs) -> None:
             output = outputs[0]

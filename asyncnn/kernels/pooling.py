@@ -8,7 +8,8 @@ input, and an average divides by the number of elements that the window really c
 Source: 1.3/types.hal (AVERAGE_POOL_2D, L2_POOL_2D, MAX_POOL_2D).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,11 +37,25 @@ Fold: TypeAlias = Callable[[Array], Array]
 """Folds every window of an image with one ufunc, into memory of its own."""
 
 
+def _taps_in_reach(window: Window) -> Iterable[int]:
+    """Return the filter's elements that meet the input at some output.
+
+    A client may name a filter of 2**31 elements, which must not be counted out.
+    """
+
+    def at(output: int) -> range:
+        start = window.before - output * window.stride
+        return range(max(start, 0), min(start + window.input, window.filter))
+
+    if window.stride < window.input:
+        return range(at(window.output - 1).start, at(0).stop)
+    return chain.from_iterable(map(at, range(window.output)))
+
+
 def _taps(window: Window, axis: int) -> list[Tap]:
     """Return the taps along ``axis``, a tap that serves every output first."""
     taps = []
-    reach = window.before - (window.output - 1) * window.stride
-    for tap in range(max(reach, 0), min(window.filter, window.before + window.input)):
+    for tap in _taps_in_reach(window):
         shift = tap - window.before
         first = max(-(shift // window.stride), 0)
         last = min((window.input - 1 - shift) // window.stride, window.output - 1)

@@ -16,7 +16,7 @@ from asyncnn.kernels.kernel import (
     Scratch,
     stateless,
 )
-from asyncnn.kernels.quantized import all_codes, code_store
+from asyncnn.kernels.quantized import all_codes, code_limits, code_store
 from asyncnn.kernels.tables import unary_lookup
 
 
@@ -50,8 +50,7 @@ def _prepare_quantize(operation: BoundOperation) -> PreparedKernel:
     output = operation.outputs[0]
     shape = output.require_shape()
     scale = np.array(output.scale, np.float32)
-    limits = np.iinfo(output.dtype)
-    bounds = (int(limits.min), int(limits.max))
+    bounds = code_limits(output.dtype)
 
     def instantiate(scratch: Scratch) -> Run:
         steps = scratch.transient(shape, np.float32)

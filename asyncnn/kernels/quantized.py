@@ -22,6 +22,12 @@ def all_codes(dtype: np.dtype[Any]) -> NDArray[np.int64]:
     return np.arange(256, dtype=np.uint8).view(dtype).astype(np.int64)
 
 
+def code_limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Return the smallest and the largest code of a dtype."""
+    limits = np.iinfo(dtype)
+    return int(limits.min), int(limits.max)
+
+
 def real_values(operand: BoundOperand) -> NDArray[np.float64]:
     """Return what the 256 codes of an 8-bit operand stand for, by raw byte."""
     steps = (all_codes(operand.dtype) - operand.zero_point).astype(np.float64)
@@ -38,8 +44,7 @@ def round_half_away(values: Array) -> NDArray[np.float64]:
 def to_codes(real: Array, operand: BoundOperand) -> Array:
     """Return float64 real values as the operand stores them; NaN becomes zero."""
     steps = round_half_away(np.nan_to_num(real / operand.scale, nan=0.0))
-    limits = np.iinfo(operand.dtype)
-    codes = np.clip(steps + operand.zero_point, limits.min, limits.max)
+    codes = np.clip(steps + operand.zero_point, *code_limits(operand.dtype))
     return codes.astype(operand.dtype)
 
 

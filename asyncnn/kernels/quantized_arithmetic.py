@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from asyncnn.hal.operations.bound import BoundOperand, BoundOperation
 from asyncnn.hal.types import FusedActivationFunc
-from asyncnn.kernels.kernel import Inputs, Outputs, PreparedKernel, stateless
+from asyncnn.kernels.elementwise import of_two
+from asyncnn.kernels.kernel import PreparedKernel
 from asyncnn.kernels.quantized import all_codes, same_quantization
 from asyncnn.kernels.requantize import (
     multiply_by_quantized_multiplier,
@@ -95,11 +96,7 @@ def prepare_quantized_extremum(
     """Convert both codes to the output's scale, then apply ``ufunc`` to them."""
     first, second, output = *map(operation.input, (0, 1)), operation.outputs[0]
     if same_quantization(first, output) and same_quantization(second, output):
-
-        def run(inputs: Inputs, outputs: Outputs) -> None:
-            ufunc(inputs[0], inputs[1], out=outputs[0])
-
-        return stateless(run)
+        return of_two(ufunc)
     table = ufunc.outer(
         conversion_table(first, output), conversion_table(second, output)
     )

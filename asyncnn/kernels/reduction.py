@@ -5,6 +5,7 @@ REDUCE_PROD, REDUCE_SUM).
 """
 
 import math
+from collections.abc import Collection
 
 import numpy as np
 
@@ -22,7 +23,12 @@ from asyncnn.kernels.kernel import (
     Scratch,
     stateless,
 )
-from asyncnn.kernels.quantized import mean_store
+from asyncnn.kernels.quantized import code_limits, mean_store
+
+
+def kept_shape(shape: Shape, axes: Collection[int]) -> Shape:
+    """Return ``shape`` with length 1 along ``axes``."""
+    return tuple(1 if axis in axes else length for axis, length in enumerate(shape))
 
 
 def _reduced_axes(operation: BoundOperation) -> tuple[tuple[int, ...], Shape]:
@@ -32,7 +38,7 @@ def _reduced_axes(operation: BoundOperation) -> tuple[tuple[int, ...], Shape]:
     """
     shape = operation.shape(0)
     axes = tuple(sorted(normalized_axes(operation, 1, len(shape))))
-    kept = tuple(1 if axis in axes else length for axis, length in enumerate(shape))
+    kept = kept_shape(shape, axes)
     if math.prod(shape) == 0 and math.prod(kept) != 0:
         raise OperationFailedError(
             f"{operation.type.name}: axes {list(axes)} of {list(shape)} have no element"
@@ -98,12 +104,10 @@ def _mean_of_codes(operation: BoundOperation) -> PreparedKernel:
     axes, kept = _reduced_axes(operation)
     count = np.array(math.prod(operation.shape(0)[axis] for axis in axes))
     dtype = operation.outputs[0].dtype
-    limits = np.iinfo(dtype)
-    bounds = (int(limits.min), int(limits.max))
 
     def instantiate(scratch: Scratch) -> Run:
         sums = scratch.transient(kept, np.int64)
-        store = mean_store(scratch, kept, dtype, count, bounds)
+        store = mean_store(scratch, kept, dtype, count, code_limits(dtype))
 
         def run(inputs: Inputs, outputs: Outputs) -> None:
             np.add.reduce(inputs[0], axes, np.int64, sums, keepdims=True)

@@ -20,15 +20,12 @@ from asyncnn.kernels.kernel import (
     Scratch,
     stateless,
 )
+from asyncnn.kernels.reduction import kept_shape
 from asyncnn.kernels.tables import look_up
 
 
 def _nothing(inputs: Inputs, outputs: Outputs) -> None:
     """Fill outputs without elements."""
-
-
-def _with_length_one(shape: Shape, axis: int) -> Shape:
-    return (*shape[:axis], 1, *shape[axis + 1 :])
 
 
 def _prepare_softmax(operation: BoundOperation) -> PreparedKernel:
@@ -52,7 +49,7 @@ def _float_softmax(shape: Shape, axis: int, beta: float) -> PreparedKernel:
     factor = np.array(beta, np.float32)
 
     def instantiate(scratch: Scratch) -> Run:
-        slices = scratch.transient(_with_length_one(shape, axis), np.float32)
+        slices = scratch.transient(kept_shape(shape, (axis,)), np.float32)
 
         def run(inputs: Inputs, outputs: Outputs) -> None:
             output = outputs[0]
@@ -72,7 +69,7 @@ def _quantized_softmax(
     operation: BoundOperation, axis: int, exponent_step: float
 ) -> PreparedKernel:
     shape, dtype = operation.shape(0), operation.input(0).dtype
-    reduced = _with_length_one(shape, axis)
+    reduced = kept_shape(shape, (axis,))
     exponentials = np.exp(-exponent_step * np.arange(256))
     levels, half, highest = np.array(256.0), np.array(0.5), np.array(255.0)
     lowest_code = np.array(operation.outputs[0].zero_point, np.int16)
@@ -111,7 +108,7 @@ def _prepare_log_softmax(operation: BoundOperation) -> PreparedKernel:
         return stateless(_nothing)
 
     def instantiate(scratch: Scratch) -> Run:
-        slices = scratch.transient(_with_length_one(shape, axis), np.float32)
+        slices = scratch.transient(kept_shape(shape, (axis,)), np.float32)
         exponentials = scratch.transient(shape, np.float32)
 
         def run(inputs: Inputs, outputs: Outputs) -> None:

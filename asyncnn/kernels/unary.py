@@ -8,6 +8,7 @@ import numpy as np
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import BoundOperation
 from asyncnn.hal.types import OperationType
+from asyncnn.kernels.elementwise import of_one
 from asyncnn.kernels.float16 import widen_float16
 from asyncnn.kernels.kernel import (
     Inputs,
@@ -22,17 +23,12 @@ from asyncnn.kernels.quantized import real_values, to_codes
 from asyncnn.kernels.tables import unary_lookup
 
 
-def _element_wise(ufunc: np.ufunc) -> Prepare:
-    """Apply ``ufunc``, which computes float16 elements in float32; int32 wraps."""
-
-    def run(inputs: Inputs, outputs: Outputs) -> None:
-        ufunc(inputs[0], out=outputs[0])
-
-    return lambda operation: stateless(run)
+def _each(ufunc: np.ufunc) -> Prepare:
+    return lambda operation: of_one(ufunc)
 
 
 def _prepare_rsqrt(operation: BoundOperation) -> PreparedKernel:
-    """Compute ``1 / sqrt(x)``; codes of 0 give the largest code, negative ones 0."""
+    """Compute ``1 / sqrt(x)``; of codes, 0 gives the largest code."""
     operand = operation.input(0)
     if operand.type in QUANT8_TYPES:
         with np.errstate(all="ignore"):
@@ -81,13 +77,13 @@ def _saturating_cast(operation: BoundOperation) -> PreparedKernel:
 
 
 KERNELS: dict[OperationType, Prepare] = {
-    OperationType.ABS: _element_wise(np.absolute),
-    OperationType.NEG: _element_wise(np.negative),
-    OperationType.EXP: _element_wise(np.exp),
-    OperationType.LOG: _element_wise(np.log),
-    OperationType.SQRT: _element_wise(np.sqrt),
-    OperationType.SIN: _element_wise(np.sin),
-    OperationType.FLOOR: _element_wise(np.floor),
+    OperationType.ABS: _each(np.absolute),
+    OperationType.NEG: _each(np.negative),
+    OperationType.EXP: _each(np.exp),
+    OperationType.LOG: _each(np.log),
+    OperationType.SQRT: _each(np.sqrt),
+    OperationType.SIN: _each(np.sin),
+    OperationType.FLOOR: _each(np.floor),
     OperationType.RSQRT: _prepare_rsqrt,
     OperationType.CAST: _prepare_cast,
 }

@@ -29,8 +29,7 @@ class Scheduler:
         self._done: deque[Work] = deque()
         self._open: dict[int, Work] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
-        self._drained = asyncio.Event()
-        self._drained.set()
+        self._drained: asyncio.Future[None] | None = None
         self._is_closed = False
 
     @property
@@ -59,17 +58,20 @@ class Scheduler:
         self._register(work)
         self._lane.submit(work)
 
-    def submit_inline(self, work: Work) -> None:
-        """Run ``work`` now, on the loop, and finish it in the loop's next round.
+    def submit_inline(self, work: Work, *, finish_now: bool) -> None:
+        """Run ``work`` now, on the loop; finish it now or in the loop's next round.
 
         Only for work that is known to take less than handing it to a lane.
 
         :raises AsyncnnError: as `submit`.
         """
         self.admit(work)
-        self._register(work)
+        self._open[id(work)] = work
         work.run()
-        self._loop.call_soon(self._finish, work)
+        if finish_now:
+            self._finish(work)
+        else:
+            self._loop.call_soon(self._finish, work)
 
     def admit(self, work: Work) -> None:
         """Check that ``work`` may be accepted.
@@ -103,12 +105,13 @@ class Scheduler:
         for work in self._lane.close(ErrorStatus.DEVICE_UNAVAILABLE):
             work.abort(ErrorStatus.DEVICE_UNAVAILABLE)
             self._finish(work)
-        await self._drained.wait()
+        if self._open:
+            self._drained = self._loop.create_future()
+            await self._drained
         self._lane.join()
 
     def _register(self, work: Work) -> None:
         self._open[id(work)] = work
-        self._drained.clear()
         if work.deadline_ns is not None:
             delay = (work.deadline_ns - time.monotonic_ns()) / 1e9
             self._timers[id(work)] = self._loop.call_later(
@@ -127,9 +130,10 @@ class Scheduler:
 
     def _finish(self, work: Work) -> None:
         del self._open[id(work)]
-        timer = self._timers.pop(id(work), None)
-        if timer is not None:
-            timer.cancel()
-        if not self._open:
-            self._drained.set()
+        if work.deadline_ns is not None:
+            timer = self._timers.pop(id(work), None)
+            if timer is not None:
+                timer.cancel()
+        if self._drained is not None and not self._open:
+            self._drained.set_result(None)
         work.finish()

@@ -152,7 +152,7 @@ def launch(
     validate_model(model)
     program = Program(model)
     plan = program.plan(tuple(x.shape for x in inputs))
-    outputs = [None] * len(plan.output_shapes)
+    outputs = [None] * len(plan.outputs)
     return Execution(program, plan, inputs, outputs, loop_timeout_ns=loop_timeout_ns)
 
 

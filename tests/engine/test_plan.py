@@ -20,7 +20,7 @@ def main_plan(program: Program) -> Plan:
 def run(program: Program, *inputs: Array | None) -> list[Array]:
     shapes = tuple(None if x is None else x.shape for x in inputs)
     plan = program.plan(shapes)
-    execution = Execution(program, plan, inputs, [None] * len(plan.output_shapes))
+    execution = Execution(program, plan, inputs, [None] * len(plan.outputs))
     assert execution.advance()
     return execution.outputs
 

@@ -4,6 +4,7 @@ Inputs are read-only and unaligned, scratch memory and outputs begin as garbage,
 every kernel runs twice in the same workspace.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -87,13 +88,16 @@ def _unaligned(array: Array) -> Array:
     return copy
 
 
+def _garbage(shape: Shape, dtype: DTypeLike) -> Array:
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    return np.full(size, 0xA5, np.uint8).view(dtype).reshape(shape)
+
+
 class PoisonedScratch:
     """Scratch memory that never happens to hold zeros."""
 
     def transient(self, shape: Shape, dtype: DTypeLike) -> Array:
-        array = np.empty(shape, dtype)
-        array.view(np.uint8)[...] = 0x5A
-        return array
+        return _garbage(shape, dtype)
 
     def persistent(self, shape: Shape, dtype: DTypeLike, fill: float = 0) -> Array:
         return np.full(shape, fill, dtype)
@@ -123,9 +127,7 @@ def compute_all(
 
 
 def _run_once(run, arrays, outputs) -> list[Array]:
-    filled = [np.empty(output.shape, output.dtype) for output in outputs]
-    for array in filled:
-        array.view(np.uint8)[...] = 0xA5
+    filled = [_garbage(output.shape, output.dtype) for output in outputs]
     run(arrays, filled)
     return filled
 

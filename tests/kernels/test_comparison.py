@@ -74,7 +74,10 @@ def test_any_nonzero_byte_is_true(operation) -> None:
 
 @pytest.mark.parametrize(
     ("operation", "formula"),
-    [(OperationType.LOGICAL_AND, np.logical_and), (OperationType.LOGICAL_OR, np.logical_or)],
+    [
+        (OperationType.LOGICAL_AND, np.logical_and),
+        (OperationType.LOGICAL_OR, np.logical_or),
+    ],
 )
 def test_logic_broadcasts(operation, formula) -> None:
     x, y = random_values(B8, (4, 1)), random_values(B8, (3, 1, 5), seed=1)

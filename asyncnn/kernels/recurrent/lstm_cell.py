@@ -53,7 +53,7 @@ class LstmWeights(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def input_bias(self) -> Array | None:
-        """Bias to add before the recurrent part; after a normalisation there is none."""
+        """Bias to add to the products of the inputs; not if it follows `norm`."""
         return self.bias if self.norm is None else None
 
     def bind(self, scratch: Scratch, batches: int) -> "LstmCell":
@@ -65,10 +65,15 @@ class _GateBlock:
     """Some neighbouring gates, from their sums to their values, in place."""
 
     def __init__(
-        self, weights: LstmWeights, scratch: Scratch, gates: Array, start: int, stop: int
+        self,
+        weights: LstmWeights,
+        scratch: Scratch,
+        gates: Array,
+        start: int,
+        stop: int,
     ) -> None:
         """Take gates ``[start, stop)`` of all ``gates`` [batches, gates, units]."""
-        batches, count, units = gates.shape
+        _, count, units = gates.shape
         self._gates = gates[:, start:stop]
         self._candidate = gates[:, -1] if stop == count else None
         self._logistic = gates[:, start : min(stop, count - 1)]
@@ -83,7 +88,7 @@ class _GateBlock:
             self._norm = LayerNorm(scratch, self._gates, norm, bias)
 
     def finish(self, memory: Array) -> None:
-        """Apply what follows the sums; peepholes see cell states [batches, 1, units]."""
+        """Apply what follows the sums; peepholes see ``memory`` [batches, 1, units]."""
         if self._peepholes is not None:
             np.multiply(memory, self._peepholes, out=self._seen)
             np.add(self._logistic, self._seen, out=self._logistic)

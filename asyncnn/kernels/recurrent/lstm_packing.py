@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncnn.hal.operations.bound import BoundOperation
-from asyncnn.hal.operations.lstm import CellInputs
+from asyncnn.hal.operations.lstm_cell import CellInputs
 from asyncnn.kernels.recurrent.activations import read_activation
 from asyncnn.kernels.recurrent.lstm_cell import LstmWeights, Projection
 
@@ -65,7 +65,7 @@ def pack(
     norm = None
     before_norm = by_column
     if cell.has_layer_norm(operation):
-        norm = (_stack(operation, cell.layer_norm, gates) * by_column).reshape(-1, units)
+        norm = _stack(operation, cell.layer_norm, gates) * by_column
         before_norm = np.ones_like(by_column)
     return LstmWeights(
         units=units,
@@ -73,7 +73,7 @@ def pack(
         recurrent_weights=np.ascontiguousarray(recurrent.T * before_norm),
         bias=bias * by_column,
         peepholes=_peepholes(operation, cell, gates, float(before_norm[0])),
-        norm=norm,
+        norm=None if norm is None else norm.reshape(-1, units),
         projection=_projection(operation, cell.weights + 15, settings.projection_clip),
         activation=read_activation(operation, settings.activation),
         cell_clip=operation.real(settings.cell_clip),

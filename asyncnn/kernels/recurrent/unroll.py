@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 import msgspec
 import numpy as np
 
-from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.kernels.kernel import Inputs, Outputs, PreparedKernel, Run, Scratch
 
 
@@ -61,6 +61,12 @@ class Extent(msgspec.Struct, frozen=True):
 
     outer: tuple[int, int]
     time_major: bool
+
+    @classmethod
+    def of(cls, operation: BoundOperation, *, time_major: bool) -> "Extent":
+        """Return the extent of input 0, a sequence."""
+        first, second, _ = operation.shape(0)
+        return cls((first, second), time_major)
 
     @property
     def batches(self) -> int:
@@ -127,9 +133,7 @@ class _Walk:
         for state, index in zip(states, self._direction.states, strict=True):
             np.copyto(state, inputs[index])
         step, output = self.cell.step, states[0]
-        for product, result in zip(
-            self._products, sequence[self._order], strict=True
-        ):
+        for product, result in zip(self._products, sequence[self._order], strict=True):
             step(product)
             np.copyto(result, output)
 

@@ -101,10 +101,15 @@ def _place(graph: Graph, operator: Operator) -> str:
 
 def _names(graph: Graph, indexes: Sequence[int]) -> list[str]:
     """Return unique names for the tensors at a border of the graph."""
-    names: list[str] = []
+    if -1 in indexes or len(set(indexes)) != len(indexes):
+        raise InvalidArgumentError(
+            "the inputs or outputs of the graph are left out or repeated: "
+            f"{list(indexes[:20])}"
+        )
+    names: dict[str, None] = {}
     for index in indexes:
-        if index < 0:
-            raise InvalidArgumentError("an input or output of the graph is left out")
         name = graph.tensors[index].name or f"tensor_{index}"
-        names.append(f"{name}_{index}" if name in names else name)
-    return names
+        while name in names:
+            name += f"_{index}"
+        names[name] = None
+    return list(names)

@@ -21,7 +21,7 @@ IDENTIFIER = b"TFL3"
 """Bytes 4 to 8 of every TFLite file."""
 
 MAX_RANK = 8
-MAX_TABLES = 1 << 17
+MAX_TABLES = 1 << 16
 """Most tensors, and most operators, of a file."""
 
 _OVERLAP = 16

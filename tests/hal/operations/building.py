@@ -34,8 +34,9 @@ def operand_of(given: Given) -> BoundOperand | None:
         return BoundOperand(F32, given)
     if isinstance(given, list):
         return constant(I32, given)
-    kinds = {bool: BOOL, int: INT32, float: FLOAT32}
-    return constant(kinds[type(given)], given)
+    if isinstance(given, bool):
+        return constant(BOOL, given)
+    return constant(INT32 if isinstance(given, int) else FLOAT32, given)
 
 
 def bound(

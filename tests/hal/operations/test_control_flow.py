@@ -118,9 +118,7 @@ class TestIf:
     def test_a_subgraph_operand_has_the_lifetime_of_one(self) -> None:
         branch = body([], [X])
         wrong = replace(reference(0), lifetime=OperandLifeTime.CONSTANT_COPY)
-        with pytest.raises(
-            InvalidArgumentError, match=r"\(else\) has not the lifetime"
-        ):
+        with pytest.raises(InvalidArgumentError, match="has not the lifetime"):
             check(
                 OperationType.IF,
                 [FLAG, reference(0), wrong],

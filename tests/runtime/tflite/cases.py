@@ -175,6 +175,8 @@ def unary() -> Iterator[Case]:
     yield case("PRELU", [f32(1, 2, 2, 3), ramp((1, 1, 3))], f32(1, 2, 2, 3))
     yield case("LEAKY_RELU", [f32(6)], f32(6), "float", hal="PRELU", Alpha=0.25)
     yield case("LEAKY_RELU", [i8(9)], i8(9), "int8", hal="PRELU", Alpha=0.25)
+    hal = "DEQUANTIZE PRELU QUANTIZE"
+    yield case("LEAKY_RELU", [i8(9)], i8(9), "negative slope", hal=hal, Alpha=-0.5)
 
 
 def normalizations() -> Iterator[Case]:

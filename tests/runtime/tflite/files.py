@@ -1,5 +1,6 @@
 """Writes small TFLite files for tests."""
 
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,12 +19,18 @@ TYPES = {
     np.dtype(np.uint8): tflite.TensorType.UINT8,
     np.dtype(np.bool_): tflite.TensorType.BOOL,
 }
+BEHIND = b"BEHINDIT"
+"""Stands for the offset of data behind the flatbuffer until that is known."""
+
 NUMBERS = {name: code for code, name in tflite.BUILTIN_OPCODE2NAME.items()}
 
 
 @dataclass(frozen=True, eq=False)
 class T:
-    """A tensor: a constant if ``data`` is given, quantised if ``scale`` is."""
+    """A tensor: a constant if ``data`` is given, quantised if ``scale`` is.
+
+    ``behind`` puts the data behind the flatbuffer, as in files above 2 GiB.
+    """
 
     dtype: Any = np.float32
     shape: Sequence[int] = (1, 4)
@@ -33,6 +40,7 @@ class T:
     axis: int = 0
     name: str = ""
     variable: bool = False
+    behind: bool = False
 
     @classmethod
     def constant(cls, data: Any, dtype: Any = np.int32, **rest: Any) -> "T":
@@ -84,7 +92,7 @@ class _Writer:
         names = sorted({operator.name for operator in self.operators})
         codes = self.offsets([self.code(name) for name in names])
         buffers = self.offsets(
-            [self.buffer(None)] + [self.buffer(t.data) for t in self.tensors]
+            [self.table("Buffer")] + [self.buffer(t) for t in self.tensors]
         )
         graphs = self.offsets([self.graph(names)] * subgraphs)
         model = self.table(
@@ -95,7 +103,12 @@ class _Writer:
             Buffers=buffers,
         )
         self.builder.Finish(model, file_identifier=b"TFL3")
-        return bytes(self.builder.Output())
+        file = bytes(self.builder.Output())
+        for tensor in self.tensors:
+            if tensor.behind:
+                file = file.replace(BEHIND, struct.pack("<Q", len(file)), 1)
+                file += tensor.data.tobytes()
+        return file
 
     def graph(self, names: list[str]) -> int:
         tensors = self.offsets([self.tensor(k) for k in range(len(self.tensors))])
@@ -153,13 +166,14 @@ class _Writer:
             "OperatorCode", DeprecatedBuiltinCode=min(number, 127), BuiltinCode=number
         )
 
-    def buffer(self, data: np.ndarray | None) -> int:
-        if data is None:
+    def buffer(self, tensor: T) -> int:
+        if tensor.data is None:
             return self.table("Buffer")
-        return self.table(
-            "Buffer",
-            Data=self.vector(np.frombuffer(data.tobytes(), np.uint8), np.uint8),
-        )
+        data = np.frombuffer(tensor.data.tobytes(), np.uint8)
+        if tensor.behind:
+            (offset,) = struct.unpack("<Q", BEHIND)
+            return self.table("Buffer", Offset=offset, Size=data.size)
+        return self.table("Buffer", Data=self.vector(data, np.uint8))
 
     def indexes(self, tensors: Sequence[T | None]) -> int:
         return self.vector(

@@ -1,0 +1,15 @@
+"""Recurrent kernels: LSTM and RNN in all their forms, SVDF, and LSTM in integers.
+
+`unroll` walks float cells along sequences; `lstm_cell` and `rnn` are such cells. The
+quantised operations compute one step in fixed point.
+"""
+
+from asyncnn.hal.types import OperationType
+from asyncnn.kernels.kernel import Prepare
+from asyncnn.kernels.recurrent import lstm, rnn, svdf
+
+KERNELS: dict[OperationType, Prepare] = {
+    **lstm.KERNELS,
+    **rnn.KERNELS,
+    **svdf.KERNELS,
+}

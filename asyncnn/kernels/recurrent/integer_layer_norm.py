@@ -1,0 +1,103 @@
+"""Layer normalisation of 16-bit gates in integers.
+
+Source: NN common/QuantUtils.cpp (ApplyLayerNorm) for the roundings; TensorFlow Lite for
+the limit of small variances.
+"""
+
+import msgspec
+import numpy as np
+
+from asyncnn.hal.operations.bound import Array
+from asyncnn.kernels.recurrent.fixed_point import (
+    INT16_MAX,
+    INT16_MIN,
+    Integers,
+    high_product,
+    rounded_shift,
+    saturated_shift,
+)
+from asyncnn.kernels.requantize import (
+    INT32_MAX,
+    multiply_by_quantized_multiplier,
+    quantize_multiplier,
+)
+
+_EXTRA_BITS = 10
+_FRACTION_BITS = 12
+_ROOT_INTEGER_BITS = 3
+_ROOT_STEPS = 5
+_ONE = 1 << (31 - _ROOT_INTEGER_BITS)
+_HALF_SQRT_2 = 1518500250
+
+
+class IntegerLayerNorm(msgspec.Struct, frozen=True, eq=False):
+    """Weights and bias [gates, units]; ``scales`` are those of the weights by gate.
+
+    A bias has the scale of its weights times ``2**-10``. Results are raw gates with 12
+    fractional bits.
+    """
+
+    weights: Integers
+    bias: Integers
+    scales: tuple[float, ...]
+
+    def part(self, start: int, stop: int) -> "IntegerLayerNorm":
+        """Return the normalisation of gates ``[start, stop)`` alone."""
+        chosen = slice(start, stop)
+        return IntegerLayerNorm(
+            self.weights[chosen], self.bias[chosen], self.scales[chosen]
+        )
+
+    def apply(self, gates: Array) -> None:
+        """Normalise ``gates``, int64 [batches, gates, units], along the units."""
+        units = gates.shape[-1]
+        sums = gates.sum(axis=-1, keepdims=True) << _EXTRA_BITS
+        mean = np.sign(sums) * (np.abs(sums) // units)
+        squares = np.square(gates).sum(axis=-1, keepdims=True)
+        share = (1 << 2 * _EXTRA_BITS) // units
+        variance = (squares * share - np.square(mean)) >> 2 * _EXTRA_BITS
+        variance = np.where(variance < 1, self._least_variances(), variance)
+        factor, right = _inverse_square_root(variance)
+        normalised = multiply_by_quantized_multiplier(
+            (gates << _EXTRA_BITS) - mean, factor, -right
+        )
+        weighted = rounded_shift(normalised * self.weights + self.bias, _EXTRA_BITS)
+        multipliers = [quantize_multiplier(scale) for scale in self.scales]
+        multiplier, shift = np.array(multipliers).T[..., np.newaxis]
+        raw = multiply_by_quantized_multiplier(
+            weighted, multiplier, shift + _FRACTION_BITS
+        )
+        np.clip(raw, INT16_MIN, INT16_MAX, out=gates)
+
+    def _least_variances(self) -> Integers:
+        """Return what replaces a variance of zero [gates, 1], so that nothing overflows."""
+        limits = [max(1, int(np.float32(10000) * np.float32(s))) for s in self.scales]
+        return np.array(limits)[:, np.newaxis]
+
+
+def _inverse_square_root(values: Integers) -> tuple[Integers, Integers]:
+    """Return ``(M, shift)`` such that ``M * 2**(-31 - shift)`` is the inverse root.
+
+    The value is brought into ``[2**27, 2**29)`` by powers of four, where Newton's
+    iteration begins with 1. Source: gemmlowp's fixed-point types with 3 integer bits.
+    """
+    _, bits = np.frexp(values.astype(np.float64))
+    pairs = (31 - bits.astype(np.int64)) // 2 - 1
+    scaled = np.where(
+        pairs >= 0,
+        values << 2 * np.maximum(pairs, 0),
+        values >> 2 * np.maximum(-pairs, 0),
+    )
+    right = 11 - pairs
+    half = rounded_shift(scaled >> 1, 1)
+    root = np.full_like(scaled, _ONE)
+    for _ in range(_ROOT_STEPS):
+        square = high_product(root, root, 32)
+        cube = saturated_shift(
+            high_product(square, root, 32), 2 * _ROOT_INTEGER_BITS, 32
+        )
+        step = high_product(root, _ONE + _ONE // 2, 32) - high_product(half, cube, 32)
+        root = saturated_shift(step, _ROOT_INTEGER_BITS, 32)
+    root = high_product(root, _HALF_SQRT_2, 32) << np.maximum(-right, 0)
+    is_one = values <= 1
+    return np.where(is_one, INT32_MAX, root), np.where(is_one, 0, np.maximum(right, 0))

@@ -1,0 +1,112 @@
+"""RNN, UNIDIRECTIONAL_SEQUENCE_RNN and BIDIRECTIONAL_SEQUENCE_RNN.
+
+Each step computes ``h' = activation(x @ weights.T + h @ recurrent_weights.T + bias)``;
+in two directions, an auxiliary input may add ``aux @ auxiliary_weights.T``.
+
+Source: 1.3/types.hal (the operations above).
+"""
+
+import msgspec
+import numpy as np
+
+from asyncnn.hal.operations.bound import Array, BoundOperation
+from asyncnn.hal.types import OperationType
+from asyncnn.kernels.kernel import Outputs, Prepare, PreparedKernel, Scratch
+from asyncnn.kernels.recurrent.activations import Activation, read_activation
+from asyncnn.kernels.recurrent.two_way import Auxiliary, two_way
+from asyncnn.kernels.recurrent.unroll import Direction, Extent, Results, unrolled
+
+
+class _RnnWeights(msgspec.Struct, frozen=True, eq=False):
+    """Weights [inputs, units] and [units, units], bias [units], all float32."""
+
+    input_weights: Array
+    recurrent_weights: Array
+    input_bias: Array
+    activation: Activation
+
+    def bind(self, scratch: Scratch, batches: int) -> "_RnnCell":
+        """Allocate a cell for so many sequences at once."""
+        return _RnnCell(self, scratch, batches)
+
+
+class _RnnCell:
+    """A cell at work. Its only state is its latest output [batches, units]."""
+
+    def __init__(self, weights: _RnnWeights, scratch: Scratch, batches: int) -> None:
+        shape = batches, len(weights.input_bias)
+        self._weights = weights
+        self._output = scratch.transient(shape, np.float32)
+        self._sums = scratch.transient(shape, np.float32)
+        self.states = (self._output,)
+
+    def step(self, inputs: Array) -> None:
+        """Advance by one step; ``inputs`` [batches, units] are products."""
+        np.matmul(self._output, self._weights.recurrent_weights, out=self._sums)
+        np.add(self._sums, inputs, out=self._sums)
+        self._weights.activation(self._sums, self._output)
+
+
+def _pack(
+    operation: BoundOperation, first: int, activation: int, auxiliary: int | None = None
+) -> _RnnWeights:
+    """Read the cell whose weights are input ``first``; the rest follows them."""
+    inputs = [first] if auxiliary is None else [first, auxiliary]
+    weights = [operation.value(index).T for index in inputs]
+    recurrent, bias = operation.value(first + 1), operation.value(first + 2)
+    return _RnnWeights(
+        np.concatenate(weights, dtype=np.float32),
+        np.ascontiguousarray(recurrent.T, np.float32),
+        bias.astype(np.float32),
+        read_activation(operation, activation),
+    )
+
+
+def _prepare_step(operation: BoundOperation) -> PreparedKernel:
+    """Compute one step of ``input: T [batches, inputs]``; both outputs are the same."""
+    weights = _pack(operation, 1, activation=5)
+
+    def arrange(outputs: Outputs) -> Results:
+        state, output = outputs
+        return Results([output[None]], [state])
+
+    extent = Extent((1, operation.shape(0)[0]), time_major=True)
+    return unrolled([Direction(weights, (0,), (4,))], extent, arrange)
+
+
+def _prepare_sequence(operation: BoundOperation) -> PreparedKernel:
+    """Compute all steps of ``input: T [steps, batches, inputs]``, in either layout.
+
+    Gives ``output: T [steps, batches, units]`` in the same layout and, if it is an
+    output, the state after the last step.
+    """
+    weights = _pack(operation, 1, activation=5)
+    extent = Extent.of(operation, time_major=operation.integer(6) == 1)
+
+    def arrange(outputs: Outputs) -> Results:
+        return Results([extent.by_step(outputs[0])], outputs[1:])
+
+    return unrolled([Direction(weights, (0,), (4,))], extent, arrange)
+
+
+def _prepare_two_way(operation: BoundOperation) -> PreparedKernel:
+    """Compute the sequence forwards by one cell and backwards by another."""
+    auxiliary = Auxiliary.of(operation, 9, weights=10)
+    forward, backward = (
+        _pack(operation, first, 12, weights if auxiliary.joined else None)
+        for first, weights in ((1, 10), (5, 11))
+    )
+    return two_way(
+        Direction(forward, auxiliary.forward, (4,)),
+        Direction(backward, auxiliary.backward, (8,), backward=True),
+        Extent.of(operation, time_major=operation.boolean(13)),
+        forward_outputs=operation.shape(4)[1],
+        merge=operation.boolean(14),
+    )
+
+
+KERNELS: dict[OperationType, Prepare] = {
+    OperationType.RNN: _prepare_step,
+    OperationType.UNIDIRECTIONAL_SEQUENCE_RNN: _prepare_sequence,
+    OperationType.BIDIRECTIONAL_SEQUENCE_RNN: _prepare_two_way,
+}

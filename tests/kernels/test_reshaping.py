@@ -1,0 +1,121 @@
+"""Operations that only reorder, repeat or count elements."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from asyncnn.hal.types import OperandType, OperationType
+from tests.kernels.operations import (
+    B8,
+    F16,
+    F32,
+    I32,
+    Q8,
+    Q8S,
+    compute,
+    constant,
+    random_values,
+    result,
+    tensor,
+)
+
+TYPES = [F32, F16, I32, Q8, Q8S]
+RESHAPE, SQUEEZE, EXPAND_DIMS, TRANSPOSE = (
+    OperationType.RESHAPE,
+    OperationType.SQUEEZE,
+    OperationType.EXPAND_DIMS,
+    OperationType.TRANSPOSE,
+)
+
+
+def rearrange(operation, type_, x, *others, shape):
+    output = result(type_, shape, 1.0)
+    return compute(operation, [tensor(type_, x, 1.0), *others], output)
+
+
+@pytest.mark.parametrize("type_", TYPES)
+@pytest.mark.parametrize(
+    ("operation", "other", "source", "shape"),
+    [
+        (RESHAPE, constant(I32, [4, -1]), (2, 3, 4), (4, 6)),
+        (RESHAPE, constant(I32, [-1]), (0, 3), (0,)),
+        (SQUEEZE, constant(I32, [0, -1]), (1, 3, 1, 1), (3, 1)),
+        (SQUEEZE, None, (1, 3, 1, 1), (3,)),
+        (EXPAND_DIMS, -1, (2, 3), (2, 3, 1)),
+    ],
+)
+def test_reshapes_keep_the_order(type_, operation, other, source, shape) -> None:
+    x = random_values(type_, source)
+    reshaped = rearrange(operation, type_, x, other, shape=shape)
+    np.testing.assert_array_equal(reshaped, x.reshape(shape))
+
+
+@pytest.mark.parametrize("type_", TYPES)
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+def test_transpose_permutes_axes(type_, order) -> None:
+    x = random_values(type_, (2, 3, 4))
+    wanted = x.transpose(order)
+    permuted = rearrange(TRANSPOSE, type_, x, constant(I32, order), shape=wanted.shape)
+    np.testing.assert_array_equal(permuted, wanted)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 3, 4, 5), (0, 3)])
+def test_transpose_reverses_the_axes_without_a_permutation(shape) -> None:
+    x = random_values(F32, shape)
+    reversed_ = rearrange(TRANSPOSE, F32, x, None, shape=shape[::-1])
+    np.testing.assert_array_equal(reversed_, x.transpose())
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1, -2, -3])
+@pytest.mark.parametrize("type_", [F32, F16, Q8, Q8S])
+def test_channel_shuffle_deals_channels_out_to_groups(type_, axis) -> None:
+    groups, size = 3, 2
+    shape = [4, 5, 7]
+    shape[axis] = groups * size
+    x = random_values(type_, tuple(shape))
+    shuffled = rearrange(
+        OperationType.CHANNEL_SHUFFLE, type_, x, groups, axis, shape=x.shape
+    )
+    for k, g in itertools.product(range(size), range(groups)):
+        np.testing.assert_array_equal(
+            shuffled.take(k * groups + g, axis), x.take(g * size + k, axis)
+        )
+
+
+@pytest.mark.parametrize("axis", range(4))
+@pytest.mark.parametrize("type_", TYPES)
+def test_reverse_flips_one_axis(type_, axis) -> None:
+    x = random_values(type_, (2, 3, 4, 5))
+    flipped = rearrange(
+        OperationType.REVERSE, type_, x, constant(I32, [axis]), shape=x.shape
+    )
+    np.testing.assert_array_equal(flipped, np.flip(x, axis))
+
+
+@pytest.mark.parametrize("multiples", [(1, 1, 1), (2, 1, 3), (1, 4, 1), (2, 0, 1)])
+@pytest.mark.parametrize("type_", TYPES)
+def test_tile_repeats_the_tensor(type_, multiples) -> None:
+    x = random_values(type_, (2, 3, 2))
+    wanted = np.tile(x, multiples)
+    tiled = rearrange(
+        OperationType.TILE, type_, x, constant(I32, multiples), shape=wanted.shape
+    )
+    np.testing.assert_array_equal(tiled, wanted)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3, 4), (2, 0)])
+@pytest.mark.parametrize(
+    ("type_", "value"), [(F32, -2.5), (F16, np.float16(7)), (I32, -123456)]
+)
+def test_fill_repeats_a_scalar(type_, value, shape) -> None:
+    inputs = [constant(I32, shape), value]
+    filled = compute(OperationType.FILL, inputs, result(type_, shape))
+    np.testing.assert_array_equal(filled, np.full(shape, value))
+
+
+@pytest.mark.parametrize("type_", [*TYPES, B8])
+def test_rank_counts_axes(type_) -> None:
+    given = tensor(type_, np.zeros((2, 1, 0, 3, 5)), 1.0)
+    rank = compute(OperationType.RANK, [given], result(OperandType.INT32, ()))
+    assert rank == 5

@@ -1,0 +1,108 @@
+"""Damaged and hostile files end in one clean error, and soon."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tflite
+
+from asyncnn.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.memory.pools import from_buffer
+from asyncnn.runtime.tflite import (
+    import_tflite,
+)
+from tests.runtime.tflite.cases import I8, I32, const, f32, i8, ramp
+from tests.runtime.tflite.files import Op, write
+from tests.runtime.tflite.graphs import conv_2d
+
+
+def hybrid_file() -> bytes:
+    """Return a small file in which every part of the schema occurs."""
+    x, hidden = i8(1, 4, 4, 2), i8(1, 4, 4, 4)
+    weights = ramp((4, 1, 1, 2), I8, scale=(0.5, 0.25, 0.1, 0.2))
+    bias = ramp((4,), I32, scale=(0.1,) * 4)
+    operators = [
+        conv_2d(x, weights, bias, hidden),
+        Op("RESHAPE", [hidden, const([1, 64])], [y := i8(1, 64)], "ReshapeOptions"),
+        Op("DEQUANTIZE", [y], [z := f32(1, 64)]),
+        Op("SOFTMAX", [z], [out := f32(1, 64)], "SoftmaxOptions", {"Beta": 1.0}),
+    ]
+    return write(operators, [x], [out])
+
+
+def outcome(data: bytes) -> AsyncnnError | None:
+    try:
+        import_tflite(from_buffer(data))
+    except AsyncnnError as error:
+        return error
+    return None
+
+
+class TestHostileFiles:
+    def test_every_truncation_is_an_error_or_harmless(self) -> None:
+        data = hybrid_file()
+        assert outcome(data) is None
+        errors = [outcome(data[:length]) for length in range(len(data) // 2)]
+        assert all(errors)
+        for length in range(len(data) // 2, len(data)):
+            outcome(data[:length])
+
+    @pytest.mark.parametrize("byte", [0x00, 0x01, 0x7F, 0x80, 0xFF])
+    def test_any_byte_may_have_any_value(self, byte: int) -> None:
+        data = bytearray(hybrid_file())
+        for index, original in enumerate(data):
+            data[index] = byte
+            outcome(bytes(data))
+            data[index] = original
+
+    def test_any_word_may_have_an_extreme_value(self) -> None:
+        data = hybrid_file()
+        for word in (b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", b"\0\0\0\x80"):
+            for index in range(0, len(data) - 3, 4):
+                outcome(data[:index] + word + data[index + 4 :])
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_many_bytes_may_be_wrong_in_a_trained_model(
+        self, shared: Path, seed: int
+    ) -> None:
+        data = (shared / "models" / "hello_world_int8.tflite").read_bytes()
+        rng = np.random.default_rng(seed)
+        for _ in range(100):
+            mutant = np.frombuffer(data, np.uint8).copy()
+            places = rng.integers(0, len(data), rng.integers(1, 9))
+            mutant[places] = rng.integers(0, 256, len(places), np.uint8)
+            outcome(mutant.tobytes())
+
+    def test_operators_that_share_one_long_vector_are_refused_soon(self) -> None:
+        builder = tflite.flatbuffers.Builder(1 << 20)
+        indexes = builder.CreateNumpyVector(np.zeros(100_000, np.int32))
+        tflite.OperatorStart(builder)
+        tflite.OperatorAddInputs(builder, indexes)
+        operator = tflite.OperatorEnd(builder)
+        tflite.TensorStart(builder)
+        tensor = tflite.TensorEnd(builder)
+        tensors = repeated(builder, tensor, 1)
+        operators = repeated(builder, operator, 100_000)
+        tflite.SubGraphStart(builder)
+        tflite.SubGraphAddTensors(builder, tensors)
+        tflite.SubGraphAddOperators(builder, operators)
+        graph = repeated(builder, tflite.SubGraphEnd(builder), 1)
+        tflite.OperatorCodeStart(builder)
+        codes = repeated(builder, tflite.OperatorCodeEnd(builder), 1)
+        tflite.BufferStart(builder)
+        buffers = repeated(builder, tflite.BufferEnd(builder), 1)
+        tflite.ModelStart(builder)
+        tflite.ModelAddVersion(builder, 3)
+        tflite.ModelAddSubgraphs(builder, graph)
+        tflite.ModelAddOperatorCodes(builder, codes)
+        tflite.ModelAddBuffers(builder, buffers)
+        builder.Finish(tflite.ModelEnd(builder), file_identifier=b"TFL3")
+        with pytest.raises(InvalidArgumentError, match="longer than the file"):
+            import_tflite(from_buffer(bytes(builder.Output())))
+
+
+def repeated(builder: tflite.flatbuffers.Builder, offset: int, count: int) -> int:
+    builder.StartVector(4, count, 4)
+    for _ in range(count):
+        builder.PrependUOffsetTRelative(offset)
+    return int(builder.EndVector())

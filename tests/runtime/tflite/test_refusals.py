@@ -1,0 +1,220 @@
+"""Files that cannot be imported say why."""
+
+import numpy as np
+import pytest
+
+from asyncnn.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.memory.pools import from_buffer
+from asyncnn.runtime.tflite import (
+    UnsupportedOperatorError,
+    import_tflite,
+)
+from tests.runtime.tflite.cases import F32, I8, const, f32, i8, i32, ramp
+from tests.runtime.tflite.files import Op, T, write
+from tests.runtime.tflite.graphs import conv_2d, convolution, imported
+
+SPARE, SPARE4, ONES4 = f32(2, 3), f32(1, 2, 2, 2), ramp((2, 1, 1, 2))
+UNSUPPORTED = {
+    "unknown operator": Op("CUMSUM", [SPARE], [f32(2, 3)]),
+    "fused tanh": Op(
+        "ADD",
+        [SPARE, SPARE],
+        [f32(2, 3)],
+        "AddOptions",
+        {"FusedActivationFunction": 4},
+    ),
+    "variable": Op("ABS", [T(F32, (2,), variable=True)], [f32(2)]),
+    "empty": Op("ABS", [f32(2, 0)], [f32(2, 0)]),
+    "int32 division": Op("DIV", [i32(3), i32(3)], [i32(3)], "DivOptions"),
+    "computed axis": Op("ARG_MAX", [SPARE, i32(1)], [i32(2)]),
+    "broadcast selection": Op(
+        "SELECT_V2", [T(np.bool_, (1, 3)), SPARE, SPARE], [f32(2, 3)]
+    ),
+    "gathering per batch": Op(
+        "GATHER",
+        [SPARE, const([[0], [1]])],
+        [f32(2, 1)],
+        "GatherOptions",
+        {"BatchDims": 1, "Axis": 1},
+    ),
+    "ellipsis": Op(
+        "STRIDED_SLICE",
+        [SPARE, const([0]), const([1]), const([1])],
+        [f32(2, 1)],
+        "StridedSliceOptions",
+        {"EllipsisMask": 1},
+    ),
+    "reversing two axes": Op("REVERSE_V2", [SPARE, const([0, 1])], [f32(2, 3)]),
+    "shuffled weights": Op(
+        "FULLY_CONNECTED",
+        [SPARE, ramp((4, 3)), None],
+        [f32(2, 4)],
+        "FullyConnectedOptions",
+        {"WeightsFormat": 1},
+    ),
+    "grouped and dilated": conv_2d(
+        f32(1, 4, 4, 4), ramp((2, 1, 1, 2)), None, f32(1, 4, 4, 2), DilationWFactor=2
+    ),
+    "convolution weights per column": conv_2d(
+        i8(1, 4, 4, 2),
+        ramp((2, 1, 2, 2), I8, scale=(1, 2), axis=2),
+        None,
+        i8(1, 4, 4, 2),
+    ),
+    "quantised bias that is computed": conv_2d(
+        i8(1, 4, 4, 2), ramp((2, 1, 1, 2), I8, scale=(1,)), i32(2), i8(1, 4, 4, 2)
+    ),
+    "weights per input": Op(
+        "FULLY_CONNECTED",
+        [i8(2, 3), ramp((4, 3), I8, scale=(1, 2, 3), axis=1), None],
+        [i8(2, 4)],
+        "FullyConnectedOptions",
+    ),
+}
+
+CONTRADICTIONS = {
+    "padding": (conv_2d(SPARE4, ONES4, None, SPARE4, Padding=7), "padding 7"),
+    "depth": (
+        Op("DEPTHWISE_CONV_2D", [SPARE4, ramp((1, 1, 1, 3)), None], [SPARE4]),
+        "2 channels cannot become 3",
+    ),
+    "rank of weights": (
+        Op("FULLY_CONNECTED", [SPARE, ramp((4, 3, 1)), None], [f32(2, 4)]),
+        "weights of shape",
+    ),
+    "depth of weights": (
+        Op("FULLY_CONNECTED", [SPARE, ramp((4, 5)), None], [f32(2, 4)]),
+        "rows of 5 weights",
+    ),
+    "size of bias": (
+        conv_2d(SPARE4, ONES4, ramp((3,)), SPARE4),
+        "3 elements for 2 channels",
+    ),
+    "axis": (Op("ARG_MAX", [SPARE, const(2)], [i32(2)]), "axis 2 is outside of rank 2"),
+    "rank of images": (
+        Op("RESIZE_BILINEAR", [SPARE, const([1, 1])], [SPARE]),
+        "rank 2, not 4",
+    ),
+    "slope": (
+        Op("LEAKY_RELU", [SPARE], [SPARE], "LeakyReluOptions", {"Alpha": float("nan")}),
+        "slope nan",
+    ),
+    "large int64": (
+        Op("TILE", [SPARE, const([1, 2**40], np.int64)], [SPARE]),
+        "beyond 32 bits",
+    ),
+    "missing input": (Op("GATHER", [SPARE], [SPARE]), "input 1 is missing"),
+    "missing output": (Op("ABS", [SPARE], []), "never computed"),
+    "types": (Op("DEQUANTIZE", [i8(3)], [i32(3)]), "TENSOR_INT32"),
+}
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("operator", "reason"), CONTRADICTIONS.values(), ids=CONTRADICTIONS
+    )
+    def test_an_operator_that_contradicts_itself_is_refused(
+        self, operator: Op, reason: str
+    ) -> None:
+        out = operator.outputs or [f32(1)]
+        file = write(
+            [operator], [t for t in operator.inputs if t and t.data is None], out
+        )
+        with pytest.raises(AsyncnnError, match=reason):
+            import_tflite(from_buffer(file))
+
+    @pytest.mark.parametrize("operator", UNSUPPORTED.values(), ids=UNSUPPORTED)
+    def test_a_variant_without_a_hal_form_is_unsupported(self, operator: Op) -> None:
+        with pytest.raises(UnsupportedOperatorError) as caught:
+            imported(operator)
+        assert operator.name in str(caught.value) or "tensor 0" in str(caught.value)
+
+    @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")], ids=str)
+    def test_a_scale_that_is_not_positive_is_refused(self, scale: float) -> None:
+        with pytest.raises(InvalidArgumentError, match="not positive"):
+            imported(Op("RELU", [i8(4, scale=scale)], [i8(4)]))
+
+    @pytest.mark.parametrize("zero_point", [-129, 128, 2**40])
+    def test_a_zero_point_out_of_range_is_refused(self, zero_point: int) -> None:
+        with pytest.raises(InvalidArgumentError, match="zero point"):
+            imported(Op("RELU", [i8(4, zero=zero_point)], [i8(4)]))
+
+    @pytest.mark.parametrize(
+        ("weights", "reason"),
+        [
+            (ramp((2, 1, 1, 3), I8, scale=(1, 2, 3)), "3 scales for axis 0"),
+            (ramp((2, 1, 1, 3), I8, scale=(1, 2), axis=7), "no axis 7"),
+            (ramp((2, 1, 1, 3), I8, scale=(1, 2), axis=-1), "no axis -1"),
+            (ramp((2, 1, 1, 3), I8, scale=(1, 2), zero_point=(1, 0)), "zero point 0"),
+            (ramp((2, 1, 1, 3), I8, scale=(1, 2), zero_point=(0,)), "1 zero points"),
+            (ramp((2, 1, 3), I8, scale=(1,)), "rank 3"),
+        ],
+    )
+    def test_weights_that_contradict_themselves_are_refused(
+        self, weights: T, reason: str
+    ) -> None:
+        with pytest.raises(AsyncnnError, match=reason):
+            convolution(i8(1, 2, 2, 3), weights, None, i8(1, 2, 2, 2))
+
+    def test_a_constant_of_the_wrong_size_is_refused(self) -> None:
+        tensor = T(F32, (5,), np.zeros(4, F32))
+        with pytest.raises(InvalidArgumentError, match="needs 20 bytes"):
+            imported(Op("ADD", [f32(5), tensor], [f32(5)], "AddOptions"))
+
+    def test_a_tensor_of_absurd_size_is_refused(self) -> None:
+        with pytest.raises(InvalidArgumentError, match="32-bit size"):
+            imported(Op("ABS", [f32(2**30, 2**30)], [f32(2**30, 2**30)]))
+
+    def test_a_negative_length_is_refused(self) -> None:
+        with pytest.raises(InvalidArgumentError, match=r"shape \[2, -3\]"):
+            imported(Op("ABS", [f32(2, -3)], [f32(2, -3)]))
+
+    def test_a_bias_of_absurd_size_is_not_made_up(self) -> None:
+        operator = Op(
+            "FULLY_CONNECTED",
+            [f32(1, 1), f32(2**28, 1), None],
+            [f32(1, 2**28)],
+            "FullyConnectedOptions",
+        )
+        with pytest.raises(InvalidArgumentError, match="output channels"):
+            imported(operator)
+
+    def test_options_of_another_operator_are_refused(self) -> None:
+        operator = Op("ADD", [SPARE, SPARE], [f32(2, 3)], "SoftmaxOptions")
+        with pytest.raises(InvalidArgumentError, match="another kind"):
+            imported(operator)
+
+    def test_a_tensor_that_nothing_computes_is_refused(self) -> None:
+        x, y = f32(2), f32(2)
+        file = write([Op("ABS", [f32(2)], [y])], [x], [y])
+        with pytest.raises(InvalidArgumentError, match="never computed"):
+            import_tflite(from_buffer(file))
+
+    def test_a_tensor_that_is_computed_twice_is_refused(self) -> None:
+        x, y = f32(2), f32(2)
+        with pytest.raises(InvalidArgumentError, match="written twice"):
+            imported(Op("ABS", [x], [y]), Op("NEG", [x], [y]))
+
+    def test_an_output_that_is_an_input_is_refused(self) -> None:
+        x, y = f32(2), f32(2)
+        file = write([Op("ABS", [x], [y])], [x], [y, x])
+        with pytest.raises(InvalidArgumentError):
+            import_tflite(from_buffer(file))
+
+    @pytest.mark.parametrize("repeated", ["input", "output"])
+    def test_an_input_or_output_cannot_be_listed_twice(self, repeated: str) -> None:
+        x, y = f32(2), f32(2)
+        inputs, outputs = ([x, x], [y]) if repeated == "input" else ([x], [y, y])
+        file = write([Op("ABS", [x], [y])], inputs, outputs)
+        with pytest.raises(InvalidArgumentError, match="repeated"):
+            import_tflite(from_buffer(file))
+
+    def test_several_subgraphs_are_unsupported(self) -> None:
+        file = write([Op("ABS", [SPARE], [SPARE])], [SPARE], [SPARE], subgraphs=2)
+        with pytest.raises(UnsupportedOperatorError, match="2 subgraphs"):
+            import_tflite(from_buffer(file))
+
+    def test_another_schema_version_is_refused(self) -> None:
+        file = write([Op("ABS", [SPARE], [f32(2, 3)])], [SPARE], [SPARE], version=2)
+        with pytest.raises(InvalidArgumentError, match="version 2"):
+            import_tflite(from_buffer(file))
