@@ -48,7 +48,7 @@ def check_operation(
     inputs = _pick(operation, operation.inputs, operands)
     outputs = _pick(operation, operation.outputs, operands)
     if is_extension_type(operation.type):
-        return _limit(f"operation {operation.type:#x}", _EXTENSION, version)
+        return _limit(_name(operation.type), _EXTENSION, version)
     if operation.type == OperationType.OEM_OPERATION:
         return V1_0
     signature = _signature(operation.type)
@@ -74,6 +74,13 @@ def _limit(name: str, needed: Requirement, version: HalVersion) -> HalVersion:
     return needed.version
 
 
+def _name(type_: int) -> str:
+    try:
+        return OperationType(type_).name
+    except ValueError:
+        return f"operation {type_:#x}"
+
+
 def _signature(type_: int) -> OperationSignature:
     try:
         return SIGNATURES[OperationType(type_)]
@@ -87,7 +94,7 @@ def _pick(
     for index in indices:
         if not 0 <= index < len(operands):
             raise InvalidArgumentError(
-                f"operation {operation.type} refers to operand {index}, "
+                f"{_name(operation.type)} refers to operand {index}, "
                 f"there are {len(operands)}"
             )
     return tuple(operands[index] for index in indices)

@@ -1,12 +1,12 @@
 """Reads QUANTIZED_LSTM and packs its weights, multipliers and bounds.
 
 Effective scales are computed in float32, as the reference kernels do, before they
-become fixed-point multipliers.
+become fixed-point multipliers. The gates lie side by side like those of a float cell.
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -14,13 +14,18 @@ from numpy.typing import NDArray
 
 from asyncnn.hal.operations.bound import (
     Array,
+    BoundOperand,
     BoundOperation,
     OperationFailedError,
 )
 from asyncnn.hal.operations.lstm_cell import CellInputs
 from asyncnn.kernels.recurrent.fixed_point import INT16_MAX, INT16_MIN, Integers
 from asyncnn.kernels.recurrent.integer_layer_norm import IntegerLayerNorm
-from asyncnn.kernels.recurrent.lstm_packing import packed_gates, peephole_inputs
+from asyncnn.kernels.recurrent.lstm_packing import (
+    CELL,
+    packed_gates,
+    peephole_inputs,
+)
 from asyncnn.kernels.recurrent.rescaling import Rescaling
 
 _CELL = CellInputs(weights=1, states=18, layer_norm=20)
@@ -35,38 +40,54 @@ _EXACT_FLOAT32 = 2**24
 _LARGEST_CODE = 2**7
 _FINEST_STATE, _COARSEST_STATE = -15, -9
 
-Gates = tuple[int, ...]
+Gates: TypeAlias = tuple[int, ...]
+Reals: TypeAlias = NDArray[np.float32]
 
 
 class Product(msgspec.Struct, frozen=True, eq=False):
-    """Float ``weights`` [inputs, columns], and what to add to the exact sums."""
+    """Integer ``weights`` [inputs, columns] as floats in which all sums are exact.
+
+    ``fold`` [columns], the bias and the zero point of the data, is added to the sums,
+    before they are multiplied by ``reals`` [columns].
+    """
 
     weights: Array
     fold: Integers
+    reals: Reals
+
+
+class GateBlock(msgspec.Struct, frozen=True, eq=False):
+    """What gates ``[start, stop)`` go through after their sums.
+
+    ``peepholes`` [gates, units] of those that end in the logistic function, with a
+    multiplier for each gate.
+    """
+
+    start: int
+    stop: int
+    peepholes: Integers | None
+    rescaling: Rescaling | None
+    norm: IntegerLayerNorm | None
 
 
 class QuantizedWeights(msgspec.Struct, frozen=True, eq=False):
-    """Everything constant of a cell, packed gate by gate like a float cell's.
+    """Everything constant of a cell.
 
-    ``sums_rescaling`` [2, 1, columns] serves the products of data and output.
-    ``state_shift`` is the binary exponent of the cell state's scale. Bounds are those
-    of stored values; a zero point is that of the result of its step.
+    ``blocks`` are all gates at once or, with peepholes, all but the output gate before
+    that. ``state_shift`` is the binary exponent of the cell state's scale; bounds are
+    those of stored values.
     """
 
     gates: int
     units: int
     data: Product
     recurrent: Product
-    sums_rescaling: Rescaling
-    peepholes: Integers | None
-    peephole_rescaling: Rescaling | None
-    norm: IntegerLayerNorm | None
+    blocks: tuple[GateBlock, ...]
     state_shift: int
     state_bounds: tuple[int, int]
-    hidden_rescaling: Rescaling
+    hidden_real: np.float32
     hidden_zero_point: int
     projection: Product | None
-    projection_rescaling: Rescaling | None
     output_zero_point: int
     output_bounds: tuple[int, int]
 
@@ -76,14 +97,165 @@ def pack(operation: BoundOperation) -> QuantizedWeights:
 
     :raises ValueNeededError: if a weight is not constant.
     :raises OperationFailedError: if a scale is not positive, or that of the cell state
-        no power of two from 2**-15 to 2**-9.
+        no power of two from ``2**-15`` to ``2**-9``.
     """
     gates = packed_gates(operation, _CELL)
-    normalises = _CELL.has_layer_norm(operation)
     bias = _stack(operation, _BIAS, gates)
-    data = _product(operation, _CELL.weights, gates, 0, 0 if normalises else bias)
-    recurrent = _product(operation, _RECURRENT, gates, _CELL.states, 0)
-    shift = _state_shift(operation.input(_CELL.states + 1).scale)
-    peepholes = _peepholes(operation, gates)
-    
-    return QuantizedWeights()
+    norm = _layer_norm(operation, gates, bias)
+    state, result = (operation.input(_CELL.states + index) for index in (1, 0))
+    shift = _state_shift(operation, state)
+    hidden_scale = _positive(operation, operation.real(_HIDDEN_SCALE), "hidden scale")
+    clip = _quantized_clip(operation, _CELL_CLIP, state.scale, INT16_MAX)
+    return QuantizedWeights(
+        gates=len(gates),
+        units=len(bias) // len(gates),
+        data=_gate_product(operation, _CELL.weights, gates, 0, None if norm else bias),
+        recurrent=_gate_product(operation, _RECURRENT, gates, _CELL.states, None),
+        blocks=_blocks(operation, gates, norm, shift),
+        state_shift=shift,
+        state_bounds=(-clip, clip) if clip else (INT16_MIN, INT16_MAX),
+        hidden_real=np.float32(2.0**-15 / float(hidden_scale) * 2.0**-15),
+        hidden_zero_point=operation.integer(_HIDDEN_ZERO_POINT),
+        projection=_projection(operation, hidden_scale),
+        output_zero_point=result.zero_point,
+        output_bounds=_output_bounds(operation, result),
+    )
+
+
+def _gate_product(
+    operation: BoundOperation,
+    first: int,
+    gates: Gates,
+    data: int,
+    bias: Integers | None,
+) -> Product:
+    """Pack the gates' weights, the first being input ``first``, for input ``data``."""
+    weights = _stack(operation, first, gates)
+    operand = operation.input(data)
+    reals = [
+        _positive(operation, operation.input(first + gate).scale, "weights' scale")
+        * np.float32(operand.scale)
+        / _intermediate_scale(operation, gate)
+        for gate in gates
+    ]
+    units = len(weights) // len(gates)
+    fold = -operand.zero_point * weights.sum(axis=1)
+    if bias is not None:
+        fold = fold + bias
+    return _product(weights, fold, np.repeat(np.array(reals), units))
+
+
+def _product(weights: Integers, fold: Integers, reals: Reals) -> Product:
+    reach = int(np.abs(weights).sum(axis=1).max(initial=0)) * _LARGEST_CODE
+    dtype: type[np.floating[Any]] = np.float32 if reach < _EXACT_FLOAT32 else np.float64
+    return Product(np.ascontiguousarray(weights.T, dtype), fold, reals)
+
+
+def _projection(operation: BoundOperation, hidden_scale: np.float32) -> Product | None:
+    if not operation.has(_PROJECTION):
+        return None
+    operand, result = operation.input(_PROJECTION), operation.input(_CELL.states)
+    weights = _join(operation, [_PROJECTION])
+    fold = -operation.integer(_HIDDEN_ZERO_POINT) * weights.sum(axis=1)
+    if operation.has(_PROJECTION + 1):
+        fold = fold + _join(operation, [_PROJECTION + 1])
+    scale = _positive(operation, result.scale, "output scale")
+    real = np.float32(operand.scale) * hidden_scale / scale
+    return _product(weights, fold, np.full(len(fold), real))
+
+
+def _blocks(
+    operation: BoundOperation, gates: Gates, norm: IntegerLayerNorm | None, shift: int
+) -> tuple[GateBlock, ...]:
+    if not _CELL.has_peepholes(operation):
+        return (GateBlock(0, len(gates), None, None, norm),)
+    return tuple(
+        GateBlock(
+            start,
+            stop,
+            *_peepholes(operation, gates[start:stop], shift),
+            norm and norm.part(start, stop),
+        )
+        for start, stop in ((1, len(gates)), (0, 1))
+    )
+
+
+def _peepholes(
+    operation: BoundOperation, gates: Gates, shift: int
+) -> tuple[Integers, Rescaling]:
+    seeing = [gate for gate in gates if gate != CELL]
+    indices = peephole_inputs(_CELL, seeing)
+    reals = [
+        [
+            2.0**shift
+            * operation.input(index).scale
+            / float(_intermediate_scale(operation, gate))
+        ]
+        for gate, index in zip(seeing, indices, strict=True)
+    ]
+    weights = _join(operation, indices).reshape(len(indices), -1)
+    return weights, Rescaling(np.array(reals, np.float32))
+
+
+def _layer_norm(
+    operation: BoundOperation, gates: Gates, bias: Integers
+) -> IntegerLayerNorm | None:
+    if not _CELL.has_layer_norm(operation):
+        return None
+    indices = [_CELL.layer_norm + gate for gate in gates]
+    return IntegerLayerNorm(
+        _join(operation, indices).reshape(len(gates), -1),
+        bias.reshape(len(gates), -1),
+        tuple(operation.input(index).scale for index in indices),
+    )
+
+
+def _output_bounds(operation: BoundOperation, result: BoundOperand) -> tuple[int, int]:
+    if not operation.has(_PROJECTION):
+        return -128, 127
+    clip = _quantized_clip(operation, _PROJECTION_CLIP, result.scale, 127)
+    return (-clip, clip) if clip else (-128, 127)
+
+
+def _quantized_clip(
+    operation: BoundOperation, index: int, scale: float, limit: int
+) -> int:
+    """Return a clip in steps, truncated; 0 if there is none."""
+    clip = operation.real(index, 0.0)
+    if clip <= 0:
+        return 0
+    steps = np.float32(clip) / _positive(operation, scale, "scale of what is clipped")
+    return int(min(steps, np.float32(limit)))
+
+
+def _state_shift(operation: BoundOperation, state: BoundOperand) -> int:
+    exponent = math.log2(_positive(operation, state.scale, "cell state's scale"))
+    shift = round(exponent)
+    if abs(exponent - shift) < 1e-3 and _FINEST_STATE <= shift <= _COARSEST_STATE:
+        return shift
+    raise OperationFailedError(
+        f"{operation.type.name}: the cell state's scale {state.scale} is no power of "
+        f"two from 2**{_FINEST_STATE} to 2**{_COARSEST_STATE}"
+    )
+
+
+def _intermediate_scale(operation: BoundOperation, gate: int) -> np.float32:
+    scale = operation.real(_INTERMEDIATE_SCALES + gate)
+    return _positive(operation, scale, "intermediate scale")
+
+
+def _positive(operation: BoundOperation, scale: float, name: str) -> np.float32:
+    if not scale > 0:
+        raise OperationFailedError(
+            f"{operation.type.name}: the {name} is {scale}, not positive"
+        )
+    return np.float32(scale)
+
+
+def _stack(operation: BoundOperation, first: int, gates: Gates) -> Integers:
+    return _join(operation, [first + gate for gate in gates])
+
+
+def _join(operation: BoundOperation, indices: Iterable[int]) -> Integers:
+    values = [operation.value(index) for index in indices]
+    return np.concatenate(values, dtype=np.int64)

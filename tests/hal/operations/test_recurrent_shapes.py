@@ -307,7 +307,7 @@ class TestQuantizedLstm:
             (
                 3,
                 BoundOperand(Q8, (UNITS, SIZE), 0.5, 99),
-                "input 3 is quantised unlike",
+                "3 is quantised unlike",
             ),
             (8, BoundOperand(Q8, (UNITS, 3), 0.5, 100), "input 8 has shape"),
             (9, BoundOperand(I32, (UNITS,), 0.5, 0), "scale of input 9"),

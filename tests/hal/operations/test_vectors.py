@@ -113,10 +113,7 @@ class Inference:
     def bind(self, operation: Operation) -> BoundOperation:
         return BoundOperation(
             OperationType(operation.type),
-            tuple(
-                None if i in self.omitted else self._operand(i)
-                for i in operation.inputs
-            ),
+            tuple(map(self._operand, operation.inputs)),
             tuple(map(self._operand, operation.outputs)),
         )
 

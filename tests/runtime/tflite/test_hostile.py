@@ -82,7 +82,7 @@ class TestHostileFiles:
         tflite.TensorStart(builder)
         tensor = tflite.TensorEnd(builder)
         tensors = repeated(builder, tensor, 1)
-        operators = repeated(builder, operator, 100_000)
+        operators = repeated(builder, operator, 50_000)
         tflite.SubGraphStart(builder)
         tflite.SubGraphAddTensors(builder, tensors)
         tflite.SubGraphAddOperators(builder, operators)
