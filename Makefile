@@ -1,5 +1,5 @@
 # Everything a newcomer needs: `make demo` and `make test` set themselves up.
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -26,7 +26,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 $(READY): pyproject.toml
-	command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed; set PYTHON=..."; exit 1; }
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "Python 3.11 or newer is needed; set PYTHON=..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'

@@ -102,21 +102,17 @@ async def bench_models(
 async def _bench_model(device: Device, path: Path, rounds: int) -> ModelReport:
     refusals: dict[str, str] = {}
     prepared = await _prepare(device, path, refusals)
-    peers = _load_peers(path, refusals)
-    inputs = random_inputs(_input_kinds(prepared, peers))
-    batches = [
-        timed_call(name, peer.invoke)
-        for name, peer in peers.items()
-        if _takes_inputs(name, peer, inputs, refusals)
-    ]
+    loaded = _load_peers(path, refusals)
+    inputs = random_inputs(_input_kinds(prepared, loaded))
+    peers = _feed(loaded, inputs, refusals)
+    batches = [timed_call(name, peer.invoke) for name, peer in peers.items()]
     difference = None
     if prepared is not None:
         batches.append(_device_batch(prepared, inputs))
-        if LITERT_REF in peers and LITERT_REF not in refusals:
+        if LITERT_REF in peers:
             outputs = await prepared.run(inputs)
-            difference = largest_difference(
-                list(outputs.values()), peers[LITERT_REF].first_outputs()
-            )
+            expected = peers[LITERT_REF].first_outputs()
+            difference = largest_difference(list(outputs.values()), expected)
     figures = await measure(batches, rounds=rounds)
     return summarize(path.stem, figures, refusals, difference)
 
@@ -149,15 +145,19 @@ def _input_kinds(
     return next((peer.input_kinds() for peer in peers.values()), [])
 
 
-def _takes_inputs(
-    name: str, peer: LiteRt, inputs: Sequence[Array], refusals: dict[str, str]
-) -> bool:
-    try:
-        peer.set_inputs(inputs)
-        peer.first_outputs()
-    except PeerRefusedError as error:
-        refusals[name] = str(error)
-    return name not in refusals
+def _feed(
+    peers: Mapping[str, LiteRt], inputs: Sequence[Array], refusals: dict[str, str]
+) -> dict[str, LiteRt]:
+    """Set the inputs of the peers and return those that run on them."""
+    ready: dict[str, LiteRt] = {}
+    for name, peer in peers.items():
+        try:
+            peer.set_inputs(inputs)
+            peer.first_outputs()
+            ready[name] = peer
+        except PeerRefusedError as error:
+            refusals[name] = str(error)
+    return ready
 
 
 def random_inputs(kinds: Sequence[InputKind]) -> list[Array]:

@@ -1,6 +1,5 @@
 """A compiled model: its plans by input shapes, and workspaces that wait for work."""
 
-import contextlib
 import threading
 from collections import OrderedDict, deque
 from typing import TypeAlias
@@ -69,9 +68,11 @@ class Program:
     def acquire(self, plan: Plan) -> Workspace:
         """Take an idle workspace of ``plan``, or allocate one."""
         idle = self._idle.get(id(plan))
-        with contextlib.suppress(IndexError):
-            if idle:
+        if idle:
+            try:
                 return idle.pop()
+            except IndexError:  # another thread took the last one meanwhile
+                pass
         return Workspace(plan)
 
     def release(self, workspace: Workspace) -> None:

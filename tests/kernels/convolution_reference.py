@@ -60,7 +60,7 @@ class Layer(NamedTuple):
         factor = [] if self.factor is None else [self.factor]
         dilation = [] if self.dilation == (1, 1) else self.dilation[::-1]
         strides = self.stride[::-1]
-        return [*padding, *strides, *factor, self.activation, self.nchw, *dilation]
+        return [*padding, *strides, *factor, int(self.activation), self.nchw, *dilation]
 
 
 def window_starts(layer: Layer, axis: int) -> list[int]:

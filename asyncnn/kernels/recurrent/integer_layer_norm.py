@@ -70,7 +70,7 @@ class IntegerLayerNorm(msgspec.Struct, frozen=True, eq=False):
         np.clip(raw, INT16_MIN, INT16_MAX, out=gates)
 
     def _least_variances(self) -> Integers:
-        """Return what replaces a variance of zero [gates, 1], so that nothing overflows."""
+        """Return what stands for a variance of zero [gates, 1]: nothing overflows."""
         limits = [max(1, int(np.float32(10000) * np.float32(s))) for s in self.scales]
         return np.array(limits)[:, np.newaxis]
 

@@ -24,25 +24,28 @@ from asyncnn.kernels.kernel import (
     Run,
     Scratch,
 )
+from asyncnn.kernels.recurrent.exact_sums import ExactSums
 from asyncnn.kernels.recurrent.fixed_point import (
     INT16_MAX,
-    INT16_MIN,
     TABLE_OFFSET,
     gate_places,
     gate_table,
     tanh_table,
 )
+from asyncnn.kernels.recurrent.in_place import (
+    Rescaling,
+    RoundedShift,
+    look_up,
+    saturate,
+)
 from asyncnn.kernels.recurrent.quantized_packing import (
     GateBlock,
-    Product,
     QuantizedWeights,
     pack,
 )
-from asyncnn.kernels.recurrent.rescaling import Rescaling
 
-_LOW, _HIGH = np.array(INT16_MIN), np.array(INT16_MAX)
 _ONE = np.array(INT16_MAX, np.int32)
-_SIGN_BITS = np.array(31, np.int32)
+_OFFSET = np.array(TABLE_OFFSET)
 
 
 class _GateSums:
@@ -54,7 +57,7 @@ class _GateSums:
         products = weights.data, weights.recurrent
         reals = np.stack([product.reals for product in products])[:, np.newaxis]
         shape = 2, batches, weights.gates * weights.units
-        self._exact = [_Sums(product, scratch, batches) for product in products]
+        self._exact = [ExactSums(product, scratch, batches) for product in products]
         self._terms = scratch.transient(shape, np.int64)
         self._rescale = Rescaling(reals).bind(scratch, self._terms)
         gates = batches, weights.gates, weights.units
@@ -65,29 +68,12 @@ class _GateSums:
         for exact, source, term in zip(
             self._exact, (data, output), self._terms, strict=True
         ):
-            exact.compute(source, term)
+            np.copyto(exact.data, source)
+            exact.compute(term)
         self._rescale()
-        self.gates.clip(_LOW, _HIGH, self.gates)
+        saturate(self.gates)
         np.add(self.gates, self._recurrent, out=self.gates)
-        self.gates.clip(_LOW, _HIGH, self.gates)
-
-
-class _Sums:
-    """Exact sums of 8-bit data and weights, by way of floats."""
-
-    def __init__(self, product: Product, scratch: Scratch, batches: int) -> None:
-        dtype = product.weights.dtype
-        size, columns = product.weights.shape
-        self._weights, self._fold = product.weights, product.fold
-        self._data = scratch.transient((batches, size), dtype)
-        self._sums = scratch.transient((batches, columns), dtype)
-
-    def compute(self, data: Array, out: Array) -> None:
-        """Write the folded sums to ``out``, int64 [batches, columns]."""
-        np.copyto(self._data, data)
-        np.matmul(self._data, self._weights, out=self._sums)
-        np.copyto(out, self._sums, casting="unsafe")
-        np.add(out, self._fold, out=out)
+        saturate(self.gates)
 
 
 class _Gates:
@@ -114,12 +100,11 @@ class _Gates:
             np.multiply(memory, block.peepholes, out=self._seen)
             self._rescale()
             np.add(self._seeing, self._seen, out=self._seeing)
-            self._seeing.clip(_LOW, _HIGH, self._seeing)
+            saturate(self._seeing)
         if block.norm is not None:
             block.norm.apply(raw)
         np.add(raw, self._places, out=raw)
-        # With mode "clip" NumPy need not check the indices, which are all in range.
-        gate_table().take(raw, None, self._values, "clip")
+        look_up(gate_table(), raw, self._values)
 
 
 class _Memory:
@@ -133,12 +118,10 @@ class _Memory:
         self.values = scratch.transient(shape, np.int32)
         self._input_gate = gates[:, 1] if weights.gates == 4 else None
         self._forget_gate, self._candidate = gates[:, -2], gates[:, -1]
-        self._bounds = [np.array(b, np.int32) for b in weights.state_bounds]
-        shifts = np.array([15, 30 + weights.state_shift], np.int32)
-        self._shifts = shifts.reshape(2, 1, 1)
-        self._halves = np.left_shift(1, self._shifts - 1, dtype=np.int32)
+        self._low, self._high = weights.state_bounds
         self._terms = scratch.transient((2, *shape), np.int32)
-        self._signs = scratch.transient((2, *shape), np.int32)
+        shifts = np.array([15, 30 + weights.state_shift]).reshape(2, 1, 1)
+        self._shift = RoundedShift(scratch, self._terms, shifts)
         self._coupled = scratch.transient(shape, np.int32)
 
     def update(self) -> None:
@@ -149,12 +132,9 @@ class _Memory:
         if input_gate is None:
             input_gate = np.subtract(_ONE, self._forget_gate, out=self._coupled)
         np.multiply(self._candidate, input_gate, out=added)
-        np.right_shift(self._terms, _SIGN_BITS, out=self._signs)
-        np.add(self._terms, self._halves, out=self._terms)
-        np.add(self._terms, self._signs, out=self._terms)
-        np.right_shift(self._terms, self._shifts, out=self._terms)
+        self._shift()
         np.add(kept, added, out=self.values)
-        self.values.clip(*self._bounds, self.values)
+        self.values.clip(self._low, self._high, self.values)
 
 
 class _Output:
@@ -169,33 +149,33 @@ class _Output:
         self._places = scratch.transient(memory.shape, np.int64)
         self._hidden = scratch.transient(memory.shape, np.int64)
         self._activated = scratch.transient(memory.shape, np.int32)
-        self._offset = np.array(TABLE_OFFSET)
         self._hidden_zero = np.array(weights.hidden_zero_point)
         self._rescale = Rescaling(weights.hidden_real).bind(scratch, self._hidden)
         self.codes, self._projection = self._hidden, weights.projection
         if self._projection is not None:
             columns = len(self._projection.fold)
             self.codes = scratch.transient((len(memory), columns), np.int64)
-            self._sums = _Sums(self._projection, scratch, len(memory))
+            self._sums = ExactSums(self._projection, scratch, len(memory))
             rescaling = Rescaling(self._projection.reals)
             self._rescale_codes = rescaling.bind(scratch, self.codes)
             self._zero = np.array(weights.output_zero_point)
-            self._bounds = [np.array(bound) for bound in weights.output_bounds]
+            self._low, self._high = weights.output_bounds
 
     def update(self) -> None:
         """Compute the codes of the cell state."""
-        np.add(self._memory, self._offset, out=self._places)
-        self._tanh.take(self._places, None, self._activated, "clip")
+        np.add(self._memory, _OFFSET, out=self._places)
+        look_up(self._tanh, self._places, self._activated)
         np.multiply(self._activated, self._gate, out=self._hidden)
         self._rescale()
         np.add(self._hidden, self._hidden_zero, out=self._hidden)
         self._hidden.clip(-128, 127, self._hidden)
         if self._projection is None:
             return
-        self._sums.compute(self._hidden, self.codes)
+        np.copyto(self._sums.data, self._hidden)
+        self._sums.compute(self.codes)
         self._rescale_codes()
         np.add(self.codes, self._zero, out=self.codes)
-        self.codes.clip(*self._bounds, self.codes)
+        self.codes.clip(self._low, self._high, self.codes)
 
 
 def _prepare(operation: BoundOperation) -> PreparedKernel:

@@ -6,27 +6,26 @@ become fixed-point multipliers. The gates lie side by side like those of a float
 
 import math
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from asyncnn.hal.operations.bound import (
-    Array,
     BoundOperand,
     BoundOperation,
     OperationFailedError,
 )
 from asyncnn.hal.operations.lstm_cell import CellInputs
+from asyncnn.kernels.recurrent.exact_sums import Product
 from asyncnn.kernels.recurrent.fixed_point import INT16_MAX, INT16_MIN, Integers
+from asyncnn.kernels.recurrent.in_place import Rescaling
 from asyncnn.kernels.recurrent.integer_layer_norm import IntegerLayerNorm
 from asyncnn.kernels.recurrent.lstm_packing import (
     CELL,
     packed_gates,
     peephole_inputs,
 )
-from asyncnn.kernels.recurrent.rescaling import Rescaling
 
 _CELL = CellInputs(weights=1, states=18, layer_norm=20)
 _RECURRENT = _CELL.weights + 4
@@ -36,24 +35,9 @@ _CELL_CLIP, _PROJECTION_CLIP = 24, 25
 _INTERMEDIATE_SCALES = 26
 _HIDDEN_ZERO_POINT, _HIDDEN_SCALE = 30, 31
 
-_EXACT_FLOAT32 = 2**24
-_LARGEST_CODE = 2**7
 _FINEST_STATE, _COARSEST_STATE = -15, -9
 
 Gates: TypeAlias = tuple[int, ...]
-Reals: TypeAlias = NDArray[np.float32]
-
-
-class Product(msgspec.Struct, frozen=True, eq=False):
-    """Integer ``weights`` [inputs, columns] as floats in which all sums are exact.
-
-    ``fold`` [columns], the bias and the zero point of the data, is added to the sums,
-    before they are multiplied by ``reals`` [columns].
-    """
-
-    weights: Array
-    fold: Integers
-    reals: Reals
 
 
 class GateBlock(msgspec.Struct, frozen=True, eq=False):
@@ -139,16 +123,8 @@ def _gate_product(
         for gate in gates
     ]
     units = len(weights) // len(gates)
-    fold = -operand.zero_point * weights.sum(axis=1)
-    if bias is not None:
-        fold = fold + bias
-    return _product(weights, fold, np.repeat(np.array(reals), units))
-
-
-def _product(weights: Integers, fold: Integers, reals: Reals) -> Product:
-    reach = int(np.abs(weights).sum(axis=1).max(initial=0)) * _LARGEST_CODE
-    dtype: type[np.floating[Any]] = np.float32 if reach < _EXACT_FLOAT32 else np.float64
-    return Product(np.ascontiguousarray(weights.T, dtype), fold, reals)
+    by_column = np.repeat(np.array(reals), units)
+    return Product.of(weights, operand.zero_point, bias, by_column)
 
 
 def _projection(operation: BoundOperation, hidden_scale: np.float32) -> Product | None:
@@ -156,12 +132,13 @@ def _projection(operation: BoundOperation, hidden_scale: np.float32) -> Product 
         return None
     operand, result = operation.input(_PROJECTION), operation.input(_CELL.states)
     weights = _join(operation, [_PROJECTION])
-    fold = -operation.integer(_HIDDEN_ZERO_POINT) * weights.sum(axis=1)
+    bias = None
     if operation.has(_PROJECTION + 1):
-        fold = fold + _join(operation, [_PROJECTION + 1])
+        bias = _join(operation, [_PROJECTION + 1])
     scale = _positive(operation, result.scale, "output scale")
     real = np.float32(operand.scale) * hidden_scale / scale
-    return _product(weights, fold, np.full(len(fold), real))
+    zero_point = operation.integer(_HIDDEN_ZERO_POINT)
+    return Product.of(weights, zero_point, bias, np.full(len(weights), real))
 
 
 def _blocks(
