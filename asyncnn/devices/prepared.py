@@ -34,8 +34,10 @@ from asyncnn.qos import Scheduler
 
 logger = logging.getLogger(__name__)
 
-_COST_WEIGHT = 0.2
-"""Share of the newest duration in the running mean that decides on inlining."""
+_FORGETTING = 1.02
+"""Growth per execution of the least duration seen, which decides on inlining. One run
+that was disturbed does not count; a model that became slow is noticed within some tens.
+"""
 
 
 class ReferencePreparedModel:
@@ -57,7 +59,7 @@ class ReferencePreparedModel:
         self._priority = priority
         self._rules = RequestRules(program.model)
         self._inline_below_ns = inline_below_ns
-        self._mean_run_ns = float("inf")
+        self._least_run_ns = float("inf")
         self._runs_inline = False
 
     def execute_1_3(
@@ -74,10 +76,11 @@ class ReferencePreparedModel:
         report = partial(self._executed, OneShot(callback.notify_1_3), callback)
         try:
             self._rules.check(request, allow_unspecified_output=True)
+            _check_measure(measure)
             work = ExecuteWork(
                 self._program,
                 request,
-                _measure_timing(measure),
+                measure,
                 self._priority,
                 deadline,
                 loop_timeout_duration,
@@ -154,18 +157,13 @@ class ReferencePreparedModel:
 
     def _observe(self, run_ns: int) -> None:
         """Learn how long executions take, to decide where the next one runs."""
-        mean = self._mean_run_ns
-        if mean == float("inf"):
-            mean = float(run_ns)
-        self._mean_run_ns = mean + _COST_WEIGHT * (run_ns - mean)
+        self._least_run_ns = min(run_ns, self._least_run_ns * _FORGETTING)
         self._runs_inline = (
-            self._mean_run_ns < self._inline_below_ns
+            self._least_run_ns < self._inline_below_ns
             and self._program.declared_shapes is not None
         )
 
 
-def _measure_timing(measure: MeasureTiming) -> MeasureTiming:
-    try:
-        return MeasureTiming(measure)
-    except ValueError:
-        raise InvalidArgumentError(f"{measure} is not a MeasureTiming") from None
+def _check_measure(measure: MeasureTiming) -> None:
+    if measure not in (MeasureTiming.NO, MeasureTiming.YES):
+        raise InvalidArgumentError(f"{measure} is not a MeasureTiming")

@@ -174,7 +174,7 @@ class ExecuteWork(Work):
         if isinstance(error, OutputInsufficientSizeError):
             shapes = error.output_shapes
         timing = NO_TIMING
-        if self._measure is MeasureTiming.YES and error is None:
+        if self._measure == MeasureTiming.YES and error is None:
             in_driver = time.perf_counter_ns() - self._launched_ns
             timing = Timing(self._run_ns // 1000, in_driver // 1000)
         self._report(error, shapes, timing, self._run_ns)

@@ -32,6 +32,7 @@ class InputCheck:
         self.infos = model.inputs
         self._names = tuple(info.name for info in model.inputs)
         self._known = frozenset(self._names)
+        self._dtypes = tuple(info.dtype for info in model.inputs)
 
     def __call__(self, inputs: Any) -> list[Array | None]:
         """Return one C-contiguous array for each input; None where it is omitted.
@@ -41,8 +42,13 @@ class InputCheck:
         """
         values = self._in_order(inputs)
         return [
-            None if value is None else _checked(info, value)
-            for info, value in zip(self.infos, values, strict=True)
+            value
+            if type(value) is np.ndarray
+            and value.dtype == dtype
+            and value.shape == info.dimensions
+            and value.flags.c_contiguous
+            else _checked(info, value)
+            for info, dtype, value in zip(self.infos, self._dtypes, values, strict=True)
         ]
 
     def _in_order(self, inputs: Any) -> Sequence[Any]:
@@ -75,7 +81,9 @@ class InputCheck:
         return "; ".join(parts)
 
 
-def _checked(info: TensorInfo, value: Any) -> Array:
+def _checked(info: TensorInfo, value: Any) -> Array | None:
+    if value is None:
+        return None
     array = np.asarray(value)
     if array.dtype != info.dtype:
         if isinstance(value, np.ndarray):

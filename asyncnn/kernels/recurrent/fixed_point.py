@@ -40,13 +40,13 @@ def high_product(first: Integers, second: Integers | int, bits: int = 16) -> Int
     Integer bits add up. Only ``-1 * -1`` saturates.
     """
     product = (first * second + (1 << (bits - 2))) >> (bits - 1)
-    return np.minimum(product, (1 << (bits - 1)) - 1)
+    return np.asarray(np.minimum(product, (1 << (bits - 1)) - 1))
 
 
 def saturated_shift(values: Integers, shift: int, bits: int = 16) -> Integers:
     """Multiply by ``2**shift``, clamped to so many bits."""
     limit = 1 << (bits - 1)
-    return np.clip(values << shift, -limit, limit - 1)
+    return np.asarray(np.clip(values << shift, -limit, limit - 1))
 
 
 @cache
@@ -93,7 +93,7 @@ def _frozen(values: Integers) -> Table:
 
 
 def _raw(real: float, integer_bits: int) -> int:
-    return round(real * 2 ** (15 - integer_bits))
+    return int(round(real * 2 ** (15 - integer_bits)))
 
 
 def _exp_of_negative(raw: Integers, integer_bits: int) -> Integers:

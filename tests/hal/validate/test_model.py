@@ -4,7 +4,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.types import (
     DataLocation,
     ExtensionNameAndPrefix,
@@ -13,22 +12,21 @@ from asyncnn.hal.types import (
     Memory,
     Model,
     Operand,
-    OperandLifeTime,
     OperandType,
     Operation,
     OperationType,
-    SymmPerChannelQuantParams,
 )
 from asyncnn.hal.validate import validate_model
 from tests.hal.validate.samples import (
-    COPY,
     INPUT,
     OUTPUT,
     TEMPORARY,
+    extension_model,
     float_model,
     nested_model,
     pool,
     q8_model,
+    refusal,
     with_main,
     with_operand,
     with_operation,
@@ -41,30 +39,6 @@ V1_0, V1_1, V1_2, V1_3 = (
     HalVersion.V1_3,
 )
 HUGE = 1 << 70
-EXTENSION = ExtensionNameAndPrefix("com.example.vision", 3)
-EXTENSION_TYPE = 3 << 16 | 1
-
-
-def refusal(model: Model, version: HalVersion = V1_3) -> str:
-    with pytest.raises(InvalidArgumentError) as caught:
-        validate_model(model, version)
-    return str(caught.value)
-
-
-def extension_model(**changes: Any) -> Model:
-    """An extension's operation on an operand of an extension's type."""
-    model = with_operand(float_model(2), 0, type=EXTENSION_TYPE, **changes)
-    model = with_operation(model, 0, type=EXTENSION_TYPE)
-    return msgspec.structs.replace(model, extension_name_to_prefix=(EXTENSION,))
-
-
-def constant(type_: int, dimensions: tuple[int, ...], length: int) -> Model:
-    """A FLOOR of a constant of this type, in 32 bytes of operand values."""
-    location = DataLocation(0, 0, length)
-    operand = Operand(type_, dimensions, 1, lifetime=COPY, location=location)
-    operands = (operand, float_model(2).main.operands[1])
-    model = with_main(float_model(2), operands=operands, input_indexes=())
-    return msgspec.structs.replace(model, operand_values=bytes(32))
 
 
 @pytest.mark.parametrize(
@@ -91,274 +65,6 @@ def test_a_model_passes_from_the_version_that_has_all_it_uses(
 @pytest.mark.parametrize("field", ["operands", "operations"])
 def test_a_subgraph_cannot_be_empty(field: str) -> None:
     assert "[M1]" in refusal(with_main(q8_model(), **{field: ()}))
-
-
-@pytest.mark.parametrize(
-    "type_", [-1, 16, 9999, 10002, 0xFFFF, 0xFFFFFFFF, 1 << 32, HUGE, EXTENSION_TYPE]
-)
-def test_an_unknown_operand_type_is_refused(type_: int) -> None:
-    message = refusal(with_operand(q8_model(), 1, type=type_))
-    assert message.startswith("main subgraph: operand 1 (")
-    assert message.endswith("[M2]")
-
-
-def test_an_operand_type_newer_than_the_model_is_refused() -> None:
-    message = refusal(with_operand(q8_model(), 0, type=OperandType.BOOL), V1_1)
-    assert message == (
-        "main subgraph: operand 0 (BOOL): V1_1 has no such operand type [M2]"
-    )
-
-
-@pytest.mark.parametrize("dimensions", [(0,), (1,), (2, 3)])
-def test_a_scalar_has_no_dimensions(dimensions: tuple[int, ...]) -> None:
-    message = refusal(with_operand(q8_model(), 2, dimensions=dimensions))
-    assert "operand 2 (INT32): a scalar cannot have rank" in message
-    assert "[M3]" in message
-
-
-@pytest.mark.parametrize("version", [V1_0, V1_1])
-def test_before_1_2_a_rank_must_be_known(version: HalVersion) -> None:
-    assert "[M3]" in refusal(with_operand(q8_model(), 3, dimensions=()), version)
-
-
-@pytest.mark.parametrize(
-    "dimensions", [(-1, 3), (2, 1 << 32), (2, HUGE), (2, 1.5), (1,) * 65]
-)
-def test_dimensions_are_32_bit_numbers_for_at_most_64_axes(
-    dimensions: tuple[int, ...],
-) -> None:
-    message = refusal(with_operand(q8_model(), 3, dimensions=dimensions))
-    assert "operand 3 (TENSOR_QUANT8_ASYMM)" in message
-    assert "[M3]" in message
-
-
-@pytest.mark.parametrize(
-    ("type_", "scale"),
-    [
-        (OperandType.TENSOR_QUANT8_ASYMM, 0.0),
-        (OperandType.TENSOR_QUANT8_ASYMM, -1.0),
-        (OperandType.TENSOR_QUANT8_ASYMM, math.nan),
-        (OperandType.TENSOR_QUANT8_ASYMM, math.inf),
-        (OperandType.TENSOR_QUANT8_ASYMM, 1e300),
-        (OperandType.TENSOR_QUANT8_ASYMM, 10**39),
-        (OperandType.TENSOR_QUANT8_ASYMM, 1e-46),
-        (OperandType.TENSOR_QUANT8_SYMM, 0.0),
-        (OperandType.TENSOR_QUANT16_ASYMM, 0.0),
-        (OperandType.TENSOR_QUANT16_SYMM, 0.0),
-        (OperandType.TENSOR_QUANT8_ASYMM_SIGNED, 0.0),
-        (OperandType.TENSOR_INT32, -1.0),
-        (OperandType.TENSOR_INT32, math.nan),
-        (OperandType.TENSOR_FLOAT32, 1.0),
-        (OperandType.TENSOR_FLOAT16, math.nan),
-        (OperandType.TENSOR_BOOL8, 1.0),
-        (OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL, 1.0),
-    ],
-)
-def test_a_scale_must_be_what_its_type_allows(type_: OperandType, scale: float) -> None:
-    model = with_operand(q8_model(), 3, type=type_, scale=scale, zero_point=0)
-    message = refusal(model)
-    assert f"operand 3 ({type_.name}): scale must be" in message
-    assert "[M4]" in message
-
-
-@pytest.mark.parametrize(
-    ("type_", "zero_point"),
-    [
-        (OperandType.TENSOR_QUANT8_ASYMM, -1),
-        (OperandType.TENSOR_QUANT8_ASYMM, 256),
-        (OperandType.TENSOR_QUANT8_ASYMM, HUGE),
-        (OperandType.TENSOR_QUANT8_ASYMM, math.nan),
-        (OperandType.TENSOR_QUANT8_ASYMM_SIGNED, -129),
-        (OperandType.TENSOR_QUANT8_ASYMM_SIGNED, 128),
-        (OperandType.TENSOR_QUANT16_ASYMM, -1),
-        (OperandType.TENSOR_QUANT16_ASYMM, 65536),
-        (OperandType.TENSOR_QUANT8_SYMM, 1),
-        (OperandType.TENSOR_QUANT16_SYMM, -1),
-        (OperandType.TENSOR_INT32, 1),
-    ],
-)
-def test_a_zero_point_must_be_what_its_type_allows(
-    type_: OperandType, zero_point: int
-) -> None:
-    model = with_operand(q8_model(), 3, type=type_, zero_point=zero_point)
-    message = refusal(model)
-    assert f"operand 3 ({type_.name}): zero point must be" in message
-    assert "[M4]" in message
-
-
-def test_a_message_says_which_value_broke_which_rule_where() -> None:
-    assert refusal(with_operand(q8_model(), 3, scale=math.nan)) == (
-        "main subgraph: operand 3 (TENSOR_QUANT8_ASYMM): "
-        "scale must be positive, is nan [M4]"
-    )
-
-
-@pytest.mark.parametrize(
-    "extra",
-    [
-        None,
-        b"",
-        SymmPerChannelQuantParams((1.0, 1.0), 2),
-        SymmPerChannelQuantParams((1.0, 1.0), -1),
-        SymmPerChannelQuantParams((1.0, 1.0), HUGE),
-        SymmPerChannelQuantParams((1.0,), 0),
-        SymmPerChannelQuantParams((), 0),
-        SymmPerChannelQuantParams((1.0, 0.0), 0),
-        SymmPerChannelQuantParams((1.0, math.nan), 0),
-        SymmPerChannelQuantParams((math.inf, 1.0), 0),
-    ],
-)
-def test_scales_per_channel_must_fit_the_channels(extra: Any) -> None:
-    model = with_operand(
-        q8_model(),
-        3,
-        type=OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL,
-        scale=0.0,
-        zero_point=0,
-        extra_params=extra,
-    )
-    message = refusal(model)
-    assert "operand 3 (TENSOR_QUANT8_SYMM_PER_CHANNEL)" in message
-    assert "[M4]" in message
-
-
-def test_an_open_channel_axis_is_refused() -> None:
-    model = with_operand(
-        q8_model(),
-        3,
-        type=OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL,
-        dimensions=(0, 3),
-        scale=0.0,
-        zero_point=0,
-        extra_params=SymmPerChannelQuantParams((), 0),
-    )
-    assert "0 scales for 0 channels [M4]" in refusal(model)
-
-
-@pytest.mark.parametrize("extra", [SymmPerChannelQuantParams((1.0, 1.0), 0), b"x"])
-def test_other_types_have_no_extra_parameters(extra: Any) -> None:
-    assert "[M4]" in refusal(with_operand(q8_model(), 3, extra_params=extra))
-
-
-@pytest.mark.parametrize(
-    ("changes", "rule"),
-    [
-        ({"scale": 1.0}, "M4"),
-        ({"zero_point": 1}, "M4"),
-        ({"extra_params": SymmPerChannelQuantParams((1.0, 1.0), 0)}, "M4"),
-    ],
-)
-def test_an_extension_operand_is_not_quantised(changes: Any, rule: str) -> None:
-    assert f"[{rule}]" in refusal(extension_model(**changes))
-
-
-def test_an_extension_operand_may_carry_opaque_bytes() -> None:
-    validate_model(extension_model(extra_params=b"\x01"))
-
-
-@pytest.mark.parametrize("index", [0, 3, 6])
-@pytest.mark.parametrize(
-    "location", [DataLocation(1), DataLocation(0, 1), DataLocation(0, 0, 1)]
-)
-def test_what_is_no_constant_has_no_location(
-    index: int, location: DataLocation
-) -> None:
-    message = refusal(with_operand(q8_model(), index, location=location))
-    assert f"operand {index} (TENSOR_QUANT8_ASYMM)" in message
-    assert "[M5]" in message
-
-
-@pytest.mark.parametrize(
-    "location",
-    [
-        DataLocation(1, 4, 6),
-        DataLocation(0, 5, 6),
-        DataLocation(0, 0xFFFFFFFE, 6),
-        DataLocation(0, 4, 0xFFFFFFFF),
-        DataLocation(0, -1, 6),
-        DataLocation(0, 1 << 32, 6),
-        DataLocation(0, HUGE, 6),
-        DataLocation(0, 4, -6),
-        DataLocation(0, 4.0, 6),
-    ],
-)
-def test_a_copied_constant_lies_within_the_operand_values(
-    location: DataLocation,
-) -> None:
-    message = refusal(with_operand(q8_model(), 1, location=location))
-    assert "operand 1 (TENSOR_QUANT8_ASYMM)" in message
-    assert "[M5]" in message
-
-
-@pytest.mark.parametrize(
-    "location",
-    [
-        DataLocation(1, 2, 6),
-        DataLocation(-1, 2, 6),
-        DataLocation(0, 3, 6),
-        DataLocation(0, 0xFFFFFFFF, 6),
-        DataLocation(0, -2, 6),
-    ],
-)
-def test_a_referenced_constant_lies_within_a_pool(location: DataLocation) -> None:
-    message = refusal(with_operand(q8_model(), 4, location=location))
-    assert "operand 4 (TENSOR_QUANT8_ASYMM)" in message
-    assert "[M5]" in message
-
-
-@pytest.mark.parametrize(
-    "location",
-    [DataLocation(0, 2), DataLocation(1), DataLocation(0, 0, 1), DataLocation(0, -1)],
-)
-def test_a_subgraph_operand_names_a_referenced_subgraph(location: DataLocation) -> None:
-    message = refusal(with_operand(nested_model(), 1, location=location))
-    assert "operand 1 (SUBGRAPH)" in message
-    assert "[M5]" in message
-
-
-@pytest.mark.parametrize(
-    ("type_", "dimensions", "length"),
-    [
-        (OperandType.TENSOR_FLOAT32, (2,), 7),
-        (OperandType.TENSOR_FLOAT32, (2,), 12),
-        (OperandType.TENSOR_FLOAT32, (2,), 0),
-        (OperandType.TENSOR_FLOAT32, (), 4),
-        (OperandType.TENSOR_FLOAT32, (2, 0), 0),
-        (OperandType.TENSOR_FLOAT32, (1 << 16, 1 << 14), 4),
-        (OperandType.TENSOR_FLOAT32, (0xFFFFFFFF,) * 64, 4),
-        (OperandType.FLOAT32, (), 2),
-        (OperandType.TENSOR_OEM_BYTE, (2, 0), 2),
-    ],
-)
-def test_a_constant_has_exactly_the_bytes_of_its_dimensions(
-    type_: OperandType, dimensions: tuple[int, ...], length: int
-) -> None:
-    message = refusal(constant(type_, dimensions, length))
-    assert f"operand 0 ({type_.name})" in message
-    assert "[M6]" in message
-
-
-def test_dimensions_must_not_overflow_even_of_temporaries() -> None:
-    message = refusal(with_operand(q8_model(), 3, dimensions=(1 << 16, 1 << 16)))
-    assert "[M6]" in message
-
-
-@pytest.mark.parametrize("lifetime", [-1, 7, 1 << 31, HUGE])
-def test_an_unknown_lifetime_is_refused(lifetime: int) -> None:
-    message = refusal(with_operand(q8_model(), 3, lifetime=lifetime))
-    assert "operand 3 (TENSOR_QUANT8_ASYMM)" in message
-    assert "[M7]" in message
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"lifetime": OperandLifeTime.SUBGRAPH},
-        {"type": OperandType.SUBGRAPH, "dimensions": (), "scale": 0, "zero_point": 0},
-    ],
-)
-def test_subgraph_is_both_type_and_lifetime_or_neither(changes: Any) -> None:
-    assert "[M7]" in refusal(with_operand(q8_model(), 3, **changes))
 
 
 @pytest.mark.parametrize("type_", [-1, 106, 9999, 10001, 0xFFFFFFFF, HUGE])
