@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from functools import partial
+from typing import TypeAlias
 
 from asyncnn.callbacks import (
     ExecutionFuture,
@@ -11,12 +12,14 @@ from asyncnn.callbacks import (
     IFencedExecutionCallback,
     OneShot,
 )
+from asyncnn.devices.inline import Inliner
 from asyncnn.devices.work import ExecuteWork
 from asyncnn.engine import Program
 from asyncnn.errors import (
     AsyncnnError,
     InvalidArgumentError,
     MissedDeadlinePersistentError,
+    OutputInsufficientSizeError,
 )
 from asyncnn.hal.interfaces import IBurstContext
 from asyncnn.hal.types import (
@@ -34,10 +37,8 @@ from asyncnn.qos import Scheduler
 
 logger = logging.getLogger(__name__)
 
-_FORGETTING = 1.02
-"""Growth per execution of the least duration seen, which decides on inlining. One run
-that was disturbed does not count; a model that became slow is noticed within some tens.
-"""
+NotifyExecuted: TypeAlias = OneShot[[ErrorStatus, tuple[OutputShape, ...], Timing]]
+"""The notification of an `IExecutionCallback`, given once."""
 
 
 class ReferencePreparedModel:
@@ -58,9 +59,7 @@ class ReferencePreparedModel:
         self._scheduler = scheduler
         self._priority = priority
         self._rules = RequestRules(program.model)
-        self._inline_below_ns = inline_below_ns
-        self._least_run_ns = float("inf")
-        self._runs_inline = False
+        self._inliner = Inliner(program, inline_below_ns)
 
     def execute_1_3(
         self,
@@ -73,35 +72,68 @@ class ReferencePreparedModel:
         """Launch an execution; see `IPreparedModel.execute_1_3`."""
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
-        report = partial(self._executed, OneShot(callback.notify_1_3), callback)
+        notify = OneShot(callback.notify_1_3)
         try:
             self._rules.check(request, allow_unspecified_output=True)
             _check_measure(measure)
-            work = ExecuteWork(
-                self._program,
-                request,
-                measure,
-                self._priority,
-                deadline,
-                loop_timeout_duration,
-                report,
-            )
-            if self._runs_inline and self._scheduler.is_idle:
-                early = callback.takes_early_results
-                self._scheduler.submit_inline(work, finish_now=early)
-                return ErrorStatus.NONE
-            self._scheduler.submit(work)
+            if self._inliner.is_due and deadline is None and self._scheduler.is_idle:
+                self._execute_inline(request, measure, callback, notify)
+            else:
+                self._schedule(
+                    request, measure, deadline, loop_timeout_duration, callback, notify
+                )
         except AsyncnnError as error:
-            report(error, (), NO_TIMING, 0)
+            _fail(callback, notify, error)
             # A deadline that has passed is an outcome, not an error of the call.
             missed = isinstance(error, MissedDeadlinePersistentError)
             return ErrorStatus.NONE if missed else error.status
+        return ErrorStatus.NONE
+
+    def _execute_inline(
+        self,
+        request: Request,
+        measure: MeasureTiming,
+        callback: IExecutionCallback,
+        notify: NotifyExecuted,
+    ) -> None:
+        """Execute now and notify: at once where that is allowed, else soon."""
+        try:
+            shapes, run_ns = self._inliner.run(request)
+        except AsyncnnError as error:
+            self._scheduler.call_soon(_fail, callback, notify, error)
+            return
+        timing = NO_TIMING
+        if measure == MeasureTiming.YES:
+            timing = Timing(run_ns // 1000, run_ns // 1000)
+        if callback.takes_early_results:
+            notify(ErrorStatus.NONE, shapes, timing)
+        else:
+            self._scheduler.call_soon(notify, ErrorStatus.NONE, shapes, timing)
+
+    def _schedule(
+        self,
+        request: Request,
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout_duration: int | None,
+        callback: IExecutionCallback,
+        notify: NotifyExecuted,
+    ) -> None:
+        work = ExecuteWork(
+            self._program,
+            request,
+            measure,
+            self._priority,
+            deadline,
+            loop_timeout_duration,
+            partial(self._executed, callback, notify),
+        )
+        self._scheduler.submit(work)
         callback.link_to_death(
             partial(
                 self._scheduler.cancel, work, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
             )
         )
-        return ErrorStatus.NONE
 
     async def execute_synchronously_1_3(
         self,
@@ -139,29 +171,30 @@ class ReferencePreparedModel:
 
     def _executed(
         self,
-        notify: OneShot[[ErrorStatus, tuple[OutputShape, ...], Timing]],
         callback: IExecutionCallback,
+        notify: NotifyExecuted,
         error: AsyncnnError | None,
         shapes: tuple[OutputShape, ...],
         timing: Timing,
         run_ns: int,
     ) -> None:
         callback.unlink_to_death()
-        if error is None:
-            self._observe(run_ns)
-            notify(ErrorStatus.NONE, shapes, timing)
+        if error is not None:
+            _fail(callback, notify, error)
             return
-        logger.info("execution failed: %s: %s", error.status.name, error)
-        callback.reason = str(error)
-        notify(error.status, shapes, timing)
+        self._inliner.observe(run_ns)
+        notify(ErrorStatus.NONE, shapes, timing)
 
-    def _observe(self, run_ns: int) -> None:
-        """Learn how long executions take, to decide where the next one runs."""
-        self._least_run_ns = min(run_ns, self._least_run_ns * _FORGETTING)
-        self._runs_inline = (
-            self._least_run_ns < self._inline_below_ns
-            and self._program.declared_shapes is not None
-        )
+
+def _fail(
+    callback: IExecutionCallback, notify: NotifyExecuted, error: AsyncnnError
+) -> None:
+    logger.info("execution failed: %s: %s", error.status.name, error)
+    callback.reason = str(error)
+    shapes: tuple[OutputShape, ...] = ()
+    if isinstance(error, OutputInsufficientSizeError):
+        shapes = error.output_shapes
+    notify(error.status, shapes, NO_TIMING)
 
 
 def _check_measure(measure: MeasureTiming) -> None:

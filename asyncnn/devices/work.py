@@ -5,17 +5,13 @@ import time
 from collections.abc import Callable
 
 from asyncnn.engine import Execution, Program
-from asyncnn.engine.arguments import (
-    input_arrays,
-    input_shapes,
-    output_arrays,
-    store_outputs,
-)
+from asyncnn.engine.arguments import execute_request
+from asyncnn.engine.plan import Plan
 from asyncnn.errors import (
     AsyncnnError,
-    OutputInsufficientSizeError,
     error_for,
 )
+from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
@@ -130,7 +126,7 @@ class ExecuteWork(Work):
         """Execute until the end or until `abort`."""
         started = time.perf_counter_ns()
         try:
-            self._shapes = self._execute()
+            self._shapes = execute_request(self._program, self._request, self._compute)
         except AsyncnnError as error:
             self._error = error
         except Exception as error:
@@ -140,14 +136,13 @@ class ExecuteWork(Work):
             )
         self._run_ns = time.perf_counter_ns() - started
 
-    def _execute(self) -> tuple[OutputShape, ...]:
-        program, request = self._program, self._request
-        plan = program.plan(input_shapes(program, request))
-        outputs = output_arrays(plan, request)
+    def _compute(
+        self, plan: Plan, inputs: list[Array | None], outputs: list[Array | None]
+    ) -> list[Array]:
         execution = Execution(
-            program,
+            self._program,
             plan,
-            input_arrays(plan, request),
+            inputs,
             outputs,
             deadline_ns=self.deadline_ns,
             loop_timeout_ns=self._loop_timeout_ns,
@@ -156,7 +151,7 @@ class ExecuteWork(Work):
         if self._abort_status is not None:
             execution.abort(self._abort_status)
         execution.advance()
-        return store_outputs(plan, request, outputs, execution.outputs)
+        return execution.outputs
 
     def abort(self, status: ErrorStatus) -> None:
         """Make the execution end with ``status`` at its next boundary."""
@@ -170,11 +165,8 @@ class ExecuteWork(Work):
         if error is None and self._run_ns == 0:  # never begun
             status = self._abort_status or ErrorStatus.GENERAL_FAILURE
             error = error_for(status, "the execution was aborted before it began")
-        shapes = self._shapes
-        if isinstance(error, OutputInsufficientSizeError):
-            shapes = error.output_shapes
         timing = NO_TIMING
         if self._measure == MeasureTiming.YES and error is None:
             in_driver = time.perf_counter_ns() - self._launched_ns
             timing = Timing(self._run_ns // 1000, in_driver // 1000)
-        self._report(error, shapes, timing, self._run_ns)
+        self._report(error, self._shapes, timing, self._run_ns)

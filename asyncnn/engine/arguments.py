@@ -1,7 +1,8 @@
 """Request arguments as arrays over the pools that they lie in, without copies."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -23,6 +24,25 @@ from asyncnn.hal.types import (
     RequestArgument,
 )
 from asyncnn.memory.pools import view
+
+Compute: TypeAlias = Callable[
+    [Plan, list[Array | None], list[Array | None]], list[Array]
+]
+"""Runs a plan on inputs and the outputs to compute in place; returns all outputs."""
+
+
+def execute_request(
+    program: Program, request: Request, compute: Compute
+) -> tuple[OutputShape, ...]:
+    """Run ``compute`` on the arrays of a validated request; return the output shapes.
+
+    :raises OutputInsufficientSizeError: if an output's buffer is too short.
+    :raises AsyncnnError: if a pool cannot be used, or an operation fails.
+    """
+    plan = program.plan(input_shapes(program, request))
+    outputs = output_arrays(plan, request)
+    computed = compute(plan, input_arrays(plan, request), outputs)
+    return store_outputs(plan, request, outputs, computed)
 
 
 def input_shapes(program: Program, request: Request) -> InputShapes:

@@ -132,7 +132,7 @@ class Execution:
             except AsyncnnError:
                 raise
             except Exception as error:
-                raise _failure(step, error) from error
+                raise failure(step, error) from error
         frame.position = len(calls)
         return True
 
@@ -171,6 +171,37 @@ def _clamped(loop_timeout_ns: int | None) -> int:
     return min(loop_timeout_ns, LOOP_TIMEOUT_MAXIMUM_NS)
 
 
-def _failure(step: Step, error: Exception) -> GeneralFailureError:
+def run_straight(
+    program: Program,
+    plan: Plan,
+    inputs: Sequence[Array | None],
+    outputs: Sequence[Array | None],
+) -> list[Array]:
+    """Run a plan that ``is_straight`` in one go, without stopping; return its outputs.
+
+    For plans so short that an `Execution` would cost more than they do.
+
+    :raises AsyncnnError: if an operation fails.
+    """
+    workspace = program.acquire(plan)
+    position = 0
+    try:
+        frame = Frame(workspace, inputs, outputs)
+        with np.errstate(all="ignore"):
+            for position, call in enumerate(frame.calls):  # noqa: B007
+                if call is not None:
+                    run, arrays_in, arrays_out = call
+                    run(arrays_in, arrays_out)
+    except AsyncnnError:
+        raise
+    except Exception as error:
+        raise failure(plan.steps[position], error) from error
+    finally:
+        program.release(workspace)
+    return frame.outputs()
+
+
+def failure(step: Step, error: Exception) -> GeneralFailureError:
+    """Return the error that says which operation failed, and how."""
     name = step.operation.type.name
     return GeneralFailureError(f"{name} failed: {type(error).__name__}: {error}")

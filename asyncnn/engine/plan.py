@@ -81,7 +81,7 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     None where only execution tells; ``constants`` likewise.
 
     ``known_outputs`` is what is reported of outputs with enough space, if all their
-    shapes are known.
+    shapes are known. A plan ``is_straight`` if every step is prepared beforehand.
     """
 
     subgraph: Subgraph
@@ -92,6 +92,7 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     known_outputs: tuple[OutputShape, ...] | None
+    is_straight: bool
 
 
 def build_plan(
@@ -157,6 +158,7 @@ class _PlanBuilder:
                 if is_known
                 else None
             ),
+            is_straight=all(step.kernel is not None for step in self._steps),
         )
 
     def _ports(self, indexes: Iterable[int]) -> tuple[Port, ...]:

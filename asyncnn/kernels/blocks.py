@@ -13,7 +13,7 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import Array, BoundOperand, Shape
 from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, NHWC_TO_NCHW, permuted
-from asyncnn.kernels.epilogue import Finish, pixels_per_row
+from asyncnn.kernels.epilogue import Epilogue, Finish, pixels_per_row
 from asyncnn.kernels.kernel import (
     Inputs,
     Outputs,
@@ -38,6 +38,11 @@ class Block(msgspec.Struct, frozen=True):
     def pixels(self) -> int:
         """Number of output pixels."""
         return math.prod(self.shape)
+
+    @property
+    def stop(self) -> int:
+        """Index of the first output pixel behind the block."""
+        return self.start + self.pixels
 
 
 Load: TypeAlias = Callable[[Array], Array]
@@ -112,20 +117,18 @@ def nhwc_kernel(
     def instantiate(scratch: Scratch) -> Run:
         load, accumulate_into = source(scratch, largest)
         buffer = scratch.transient((largest, channels), lowered.weights.dtype)
-        finishes: dict[int, tuple[Finish, Shape]] = {}
-        steps = []
-        for block in blocks:
-            sums = buffer[: block.pixels]
-            if block.pixels not in finishes:
-                length = pixels_per_row(block.pixels, channels) * channels
-                rows = sums.reshape(-1, length)
-                finishes[block.pixels] = (
-                    lowered.epilogue.bind(scratch, rows),
-                    rows.shape,
-                )
-            start = block.start * channels
-            place = slice(start, start + sums.size)
-            steps.append((accumulate_into(block, sums), place, *finishes[block.pixels]))
+        finishes = {
+            pixels: _bind_epilogue(lowered.epilogue, scratch, buffer[:pixels])
+            for pixels in {block.pixels for block in blocks}
+        }
+        steps = [
+            (
+                accumulate_into(block, buffer[: block.pixels]),
+                slice(block.start * channels, block.stop * channels),
+                *finishes[block.pixels],
+            )
+            for block in blocks
+        ]
 
         def run(inputs: Inputs, outputs: Outputs) -> None:
             loaded = load(inputs[0])
@@ -137,3 +140,12 @@ def nhwc_kernel(
         return run
 
     return instantiate
+
+
+def _bind_epilogue(
+    epilogue: Epilogue, scratch: Scratch, sums: Array
+) -> tuple[Finish, Shape]:
+    """Return the pass over ``sums`` [pixels, channels] and the shape it works in."""
+    pixels, channels = sums.shape
+    rows = sums.reshape(-1, pixels_per_row(pixels, channels) * channels)
+    return epilogue.bind(scratch, rows), rows.shape

@@ -84,8 +84,7 @@ def _lower_quantized(
     centered: bool,
 ) -> Lowered:
     data, filter_, output = operation.input(0), operation.input(1), operation.outputs[0]
-    zero = 0 if filter_.channel_quant is not None else filter_.zero_point
-    real_weights = weights.astype(np.int64) - zero
+    real_weights = weights.astype(np.int64) - filter_.zero_point
     taps = tuple(range(weights.ndim - 1))
     largest = max(map(abs, _data_range(data, centered)))
     reach = np.abs(real_weights).sum(axis=taps) * largest

@@ -52,7 +52,7 @@ def _data_matrix(weights: Array) -> Source:
         return data.reshape(-1, taps)
 
     def accumulate_into(block: Block, sums: Array) -> Accumulate:
-        rows = slice(block.start, block.start + block.pixels)
+        rows = slice(block.start, block.stop)
 
         def accumulate(data: Array) -> None:
             np.matmul(data[rows], weights, out=sums)

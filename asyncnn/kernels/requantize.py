@@ -1,10 +1,10 @@
-"""Integer accumulators to quantised values: the one rounding that kernels share.
+"""Fixed-point multipliers and activation ranges, which quantised kernels share.
 
 A real multiplier is written as ``M * 2**(shift - 31)`` with a 31-bit integer ``M``. An
-accumulator times it is rounded twice, as fixed-point hardware does: first ``floor(x +
-1/2)`` of ``x = acc * 2**max(shift, 0) * M / 2**31``, then division by ``2**-shift``
-with ties away from zero. Quantised results of the reference device follow this rule
-bit for bit.
+integer times it is rounded twice, as fixed-point hardware does: first ``floor(x +
+1/2)`` of ``x = integer * 2**max(shift, 0) * M / 2**31``, then the division by
+``2**-shift``, ties away from zero. Convolutions follow this rule bit for bit; of
+FULLY_CONNECTED see `asyncnn.kernels.fully_connected`.
 
 Source: NN common/OperationsExecutionUtils.cpp (QuantizeMultiplier and the activation
 ranges); the double rounding of TensorFlow Lite's reference kernels.

@@ -4,6 +4,9 @@ import asyncio
 import contextlib
 import time
 from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import ParamSpec
 
 from asyncnn.errors import (
     DeviceUnavailableError,
@@ -13,6 +16,8 @@ from asyncnn.errors import (
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.qos.lane import Lane
 from asyncnn.qos.work import Work
+
+P = ParamSpec("P")
 
 
 class Scheduler:
@@ -58,20 +63,11 @@ class Scheduler:
         self._register(work)
         self._lane.submit(work)
 
-    def submit_inline(self, work: Work, *, finish_now: bool) -> None:
-        """Run ``work`` now, on the loop; finish it now or in the loop's next round.
-
-        Only for work that is known to take less than handing it to a lane.
-
-        :raises AsyncnnError: as `submit`.
-        """
-        self.admit(work)
-        self._open[id(work)] = work
-        work.run()
-        if finish_now:
-            self._finish(work)
-        else:
-            self._loop.call_soon(self._finish, work)
+    def call_soon(
+        self, callback: Callable[P, object], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        """Call ``callback`` in the loop's next round."""
+        self._loop.call_soon(partial(callback, *args, **kwargs))
 
     def admit(self, work: Work) -> None:
         """Check that ``work`` may be accepted.

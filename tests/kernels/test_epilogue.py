@@ -52,7 +52,8 @@ def test_quantised_epilogues_follow_their_rule(
         rule, fold, np.array([reach, reach]), zero_point, bounds
     )
     near = np.arange(-1000, 1000)
-    sums = np.concatenate([near, [-reach, reach]]).repeat(2).astype(np.float32)
+    far = np.linspace(-reach, reach, 400).astype(int)
+    sums = np.concatenate([near, far]).repeat(2).astype(np.float32)
     sums = sums.reshape(-1, 4)
     exact = rule(sums.reshape(-1, 2).T.astype(np.int64) + fold[:, np.newaxis]).T
     out = np.empty(sums.shape, dtype)

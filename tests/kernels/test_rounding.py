@@ -90,3 +90,11 @@ def test_a_range_of_one_value_is_a_line() -> None:
 
 def test_a_rule_that_rounds_products_onto_halves_may_have_no_line() -> None:
     assert fit(RealRounding(np.array([0.7])), column(0), -128, 127, 128) is None
+
+
+@pytest.mark.parametrize("make_rule", RULES)
+def test_huge_products_saturate(make_rule) -> None:
+    rounded = make_rule(np.array([1e15]))(np.array([[-(2**31) + 1, 0, 2**31 - 1]]))
+    assert rounded[0, 0] < -(2**28)
+    assert rounded[0, 1] == 0
+    assert rounded[0, 2] > 2**28

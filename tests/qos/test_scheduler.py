@@ -78,25 +78,6 @@ async def test_work_runs_on_the_lane_and_finishes_on_the_loop(
     assert scheduler.is_idle
 
 
-async def test_inline_work_runs_on_the_loop_and_finishes_in_a_later_round(
-    scheduler: Scheduler,
-) -> None:
-    work = Recorded([])
-    scheduler.submit_inline(work, finish_now=False)
-    assert work.thread == threading.get_ident()
-    assert not work.finished.is_set()
-    await work.finished.wait()
-
-
-async def test_inline_work_is_finished_at_once_if_the_caller_can_take_it(
-    scheduler: Scheduler,
-) -> None:
-    work = Recorded([])
-    scheduler.submit_inline(work, finish_now=True)
-    assert work.finished.is_set()
-    assert scheduler.is_idle
-
-
 async def test_higher_priority_overtakes_what_waits(scheduler: Scheduler) -> None:
     log: list[str] = []
     gate = threading.Event()

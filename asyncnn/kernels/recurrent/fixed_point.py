@@ -8,6 +8,7 @@ that a cell computes what TensorFlow Lite does, bit for bit.
 Functions take and return int64 arrays that hold such raw values.
 """
 
+import math
 from functools import cache
 from typing import TypeAlias
 
@@ -93,7 +94,7 @@ def _frozen(values: Integers) -> Table:
 
 
 def _raw(real: float, integer_bits: int) -> int:
-    return int(round(real * 2 ** (15 - integer_bits)))
+    return round(math.ldexp(real, 15 - integer_bits))
 
 
 def _exp_of_negative(raw: Integers, integer_bits: int) -> Integers:
@@ -107,7 +108,7 @@ def _exp_of_negative(raw: Integers, integer_bits: int) -> Integers:
     result = _exp_near_zero(part << integer_bits)
     multiple = part - raw
     for exponent in range(-2, min(integer_bits, _LARGEST_EXPONENT + 1)):
-        factor = _raw(np.exp(-(2.0**exponent)), 0)
+        factor = _raw(math.exp(-(2.0**exponent)), 0)
         is_set = multiple & _raw(2.0**exponent, integer_bits) != 0
         result = np.where(is_set, high_product(result, factor), result)
     result = np.where(raw < -(32 << (15 - integer_bits)), 0, result)
@@ -121,7 +122,7 @@ def _exp_near_zero(raw: Integers) -> Integers:
     x3, x4 = high_product(x2, x), high_product(x2, x2)
     third = high_product(rounded_shift(x4, 2) + x3, _raw(1 / 3, 0))
     series = x + rounded_shift(third + x2, 1)
-    center = _raw(np.exp(-1 / 8), 0)
+    center = _raw(math.exp(-1 / 8), 0)
     return np.minimum(center + high_product(series, center), INT16_MAX)
 
 

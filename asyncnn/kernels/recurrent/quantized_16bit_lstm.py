@@ -4,9 +4,9 @@ With ``o, i, f, g`` the gates' sums ``[R W] @ [x h] + b`` in 16 bits:
 ``c' = logistic(f) * c + logistic(i) * tanh(g)``, ``h' = logistic(o) * tanh(c')``.
 Products are rounded as on the reference device: results are the same, bit for bit.
 
-The sums are no mistake here. The reference device joins recurrent weights ``R`` before
-input weights ``W``, but the input ``x`` before the output ``h``; the expected outputs of
-the public test suite depend on it, so every conforming driver does likewise.
+The sums are no mistake here: the reference device joins the recurrent weights ``R``
+and the input weights ``W`` in this order, but the input ``x`` and the output ``h`` in
+that one. The public test suite expects it, so every conforming driver does likewise.
 
 Source: 1.3/types.hal (QUANTIZED_16BIT_LSTM); NN common/cpu_operations/
 QuantizedLSTM.cpp.

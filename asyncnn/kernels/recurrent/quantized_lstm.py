@@ -1,13 +1,17 @@
 """QUANTIZED_LSTM: one step in 8-bit data, 16-bit gates and states.
 
-It computes what `lstm_cell` says, in the roundings of TensorFlow Lite's integer LSTM,
-so that models that were quantised for that give the same results. Two rules of it are
-worth knowing: the activation is always tanh, and a projection clip bounds stored
-values, whatever their zero point.
+It computes what `lstm_cell` says, activation always tanh, in the very roundings of
+TensorFlow Lite's integer LSTM, for which such models are trained. Where that and the
+HAL's reference device differ from the HAL's description, or from each other:
 
-Unlike the HAL's reference device, but like TensorFlow Lite and the HAL's description,
-biases count without layer normalisation too, and the hidden state is stored *plus* its
-zero point.
+- Without layer normalisation, biases count too (the reference device ignores them).
+- Without a projection, the hidden state is the output, stored plus its zero point (the
+  reference device subtracts it). A state that is projected is stored *minus* its zero
+  point, as both do; that shows where the state saturates.
+- The projection clip is measured in steps of the output and bounds stored values,
+  whatever their zero point.
+- Peepholes serve all units. Both mistake the number of outputs for that of units, which
+  shows with a projection only.
 
 Source: 1.3/types.hal (QUANTIZED_LSTM); NN common/cpu_operations/QLSTM.cpp.
 """

@@ -99,7 +99,7 @@ def pack(operation: BoundOperation) -> QuantizedWeights:
         state_shift=shift,
         state_bounds=(-clip, clip) if clip else (INT16_MIN, INT16_MAX),
         hidden_real=np.float32(2.0**-15 / float(hidden_scale) * 2.0**-15),
-        hidden_zero_point=operation.integer(_HIDDEN_ZERO_POINT),
+        hidden_zero_point=_hidden_zero_point(operation),
         projection=_projection(operation, hidden_scale),
         output_zero_point=result.zero_point,
         output_bounds=_output_bounds(operation, result),
@@ -137,8 +137,14 @@ def _projection(operation: BoundOperation, hidden_scale: np.float32) -> Product 
         bias = _join(operation, [_PROJECTION + 1])
     scale = _positive(operation, result.scale, "output scale")
     real = np.float32(operand.scale) * hidden_scale / scale
-    zero_point = operation.integer(_HIDDEN_ZERO_POINT)
+    zero_point = _hidden_zero_point(operation)
     return Product.of(weights, zero_point, bias, np.full(len(weights), real))
+
+
+def _hidden_zero_point(operation: BoundOperation) -> int:
+    """Return the zero point of the hidden codes; before a projection it is negated."""
+    zero_point = operation.integer(_HIDDEN_ZERO_POINT)
+    return -zero_point if operation.has(_PROJECTION) else zero_point
 
 
 def _blocks(

@@ -1,0 +1,155 @@
+"""ROI_ALIGN: regions of a feature map, each resampled to the same size.
+
+Source: 1.3/types.hal (ROI_ALIGN).
+"""
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from asyncnn.hal.operands import QUANT8_TYPES
+from asyncnn.hal.operations.bound import Array, BoundOperation
+from asyncnn.hal.operations.shapes import require
+from asyncnn.hal.types import OperationType
+from asyncnn.kernels.detection.numbers import Integers, Reals
+from asyncnn.kernels.detection.regions import Extent, Regions
+from asyncnn.kernels.kernel import Inputs, Outputs, Prepare, PreparedKernel, stateless
+from asyncnn.kernels.quantized import round_half_away
+from asyncnn.kernels.requantize import (
+    multiply_by_quantized_multiplier,
+    quantize_multiplier,
+)
+
+_MAX_SAMPLES = 2**28
+"""Samples of one region in all channels, all computed at once: a gibibyte of them."""
+
+_WEIGHT_STEP = np.float32(1 / 255)
+"""Quantised kernels round the weights of pixels to multiples of this."""
+
+
+class _Samples(NamedTuple):
+    """Where samples along one axis lie: between two pixels, ``fraction`` after one."""
+
+    before: Integers
+    after: Integers
+    fraction: Reals
+    per_bin: int
+
+    @property
+    def corners(self) -> tuple[tuple[Integers, Reals], tuple[Integers, Reals]]:
+        """The two pixels of every sample and their weights."""
+        return (self.before, 1 - self.fraction), (self.after, self.fraction)
+
+
+_Weigh: TypeAlias = Callable[[Reals], Array]
+"""Makes of weights what pixels are multiplied by."""
+
+_Average: TypeAlias = Callable[[Array, int], Array]
+"""Makes outputs of sums over so many samples."""
+
+
+def _prepare(operation: BoundOperation) -> PreparedKernel:
+    """Divide each region into height by width bins and average samples of each.
+
+    Nothing is rounded to pixels: samples are spread evenly over the bin, and each is
+    interpolated between the four pixels around it. A region is at least one pixel
+    high and wide. A sample behind the last pixel has its value.
+
+    Inputs: ``feature_map: T [N, H, W, C]``; ``regions: R [regions, 4]`` as x1, y1, x2,
+    y2 in the image; ``batch_indices: int32 [regions]``. There may be no regions.
+    Scalars: height, width, height_ratio and width_ratio (image to feature map),
+    height_samples and width_samples of a bin (0: one for each pixel begun), nchw.
+
+    Output: ``T [regions, height, width, C]`` with a quantisation of its own. Quantised
+    regions count eighths of a pixel; the weights of quantised pixels are rounded to
+    255ths and their integer sum is requantised with double rounding.
+
+    The run raises `OperationFailedError` if a region ends before it begins or reaches
+    out of the feature map, or a batch index is not that of an image.
+
+    Source: 1.3/types.hal (ROI_ALIGN); NN common/cpu_operations/RoiAlign.cpp.
+    """
+    regions = Regions(operation)
+    height, width = operation.integer(3), operation.integer(4)
+    vertical_count, horizontal_count = operation.integer(7), operation.integer(8)
+    samples = (height * max(vertical_count, 1)) * (width * max(horizontal_count, 1))
+    require(
+        operation,
+        samples * regions.channels <= _MAX_SAMPLES,
+        f"{vertical_count} by {horizontal_count} samples in a bin take too much memory",
+    )
+    zero = operation.input(0).zero_point
+    weigh, average = _arithmetic(operation)
+
+    def run(inputs: Inputs, outputs: Outputs) -> None:
+        vertical, horizontal = regions.locate(inputs)
+        images = regions.feature_maps(inputs)
+        aligned = regions.channels_last(outputs[0])
+        for region, image in enumerate(inputs[2]):
+            rows = _spread(vertical, region, height, vertical_count, regions.height)
+            columns = _spread(
+                horizontal, region, width, horizontal_count, regions.width
+            )
+            sums = _sum_bins(images[image], rows, columns, weigh, zero)
+            aligned[region] = average(sums, rows.per_bin * columns.per_bin)
+
+    return stateless(run)
+
+
+def _spread(
+    extent: Extent, region: int, outputs: int, count: int, length: int
+) -> _Samples:
+    """Place samples of one region along an axis of ``length`` pixels."""
+    begin, one = extent.begin[region], np.float32(1)
+    step = np.maximum(extent.end[region] - begin, one) / np.float32(outputs)
+    count = count or int(np.ceil(step))
+    distance = step / np.float32(count)
+    starts = step * np.arange(outputs, dtype=np.float32) + begin + distance / 2
+    places = starts[:, np.newaxis] + distance * np.arange(count, dtype=np.float32)
+    below = np.floor(places.reshape(-1))
+    before = np.minimum(below.astype(np.intp), length - 1)
+    after = np.minimum(before + 1, length - 1)
+    fraction = np.where(before < after, places.reshape(-1) - below, np.float32(0))
+    return _Samples(before, after, fraction, count)
+
+
+def _sum_bins(
+    image: Array, rows: _Samples, columns: _Samples, weigh: _Weigh, zero: int
+) -> Array:
+    """Return the sums [height, width, C] over the samples of each bin.
+
+    ``image`` is [H, W, C]; ``zero`` is subtracted from its pixels.
+    """
+    samples: Any = 0
+    for (ys, weights_y), (xs, weights_x) in product(rows.corners, columns.corners):
+        weights = weigh(np.multiply.outer(weights_y, weights_x))[..., np.newaxis]
+        pixels = np.subtract(image[np.ix_(ys, xs)], zero, dtype=weights.dtype)
+        samples = samples + weights * pixels
+    channels = image.shape[2]
+    lines = samples.reshape(-1, rows.per_bin, len(columns.before), channels).sum(axis=1)
+    bins: Array = lines.reshape(len(lines), -1, columns.per_bin, channels).sum(axis=2)
+    return bins
+
+
+def _arithmetic(operation: BoundOperation) -> tuple[_Weigh, _Average]:
+    operand, output = operation.input(0), operation.outputs[0]
+    if operand.type not in QUANT8_TYPES:
+        return lambda weights: weights, lambda sums, count: sums / np.float32(count)
+    limits = np.iinfo(output.dtype)
+
+    def weigh(weights: Reals) -> Array:
+        return round_half_away(weights / _WEIGHT_STEP).astype(np.int32)
+
+    def average(sums: Array, count: int) -> Array:
+        real = operand.scale * float(_WEIGHT_STEP) / output.scale / count
+        steps = multiply_by_quantized_multiplier(sums, *quantize_multiplier(real))
+        return np.clip(steps + output.zero_point, limits.min, limits.max)
+
+    return weigh, average
+
+
+KERNELS: dict[OperationType, Prepare] = {
+    OperationType.ROI_ALIGN: _prepare,
+}
