@@ -42,7 +42,7 @@ from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.device import open_device
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.runtime.requests import build_request
+from asyncnn.runtime.requests import RequestBuilder
 
 NUMPY = "numpy"
 ENGINE = "engine"
@@ -158,7 +158,7 @@ def _hal_call(
     model: NamedModel, prepared: PreparedModel, inputs: Sequence[Array]
 ) -> Callable[[], Coroutine[Any, Any, ExecutionResult]]:
     output = np.empty(_LENGTH, np.float32)
-    request = build_request(model.inputs, inputs, [output])
+    request = RequestBuilder(model.inputs, model.outputs)(inputs, [output])
 
     async def call() -> ExecutionResult:
         callback = ExecutionFuture()

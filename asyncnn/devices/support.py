@@ -1,5 +1,8 @@
 """Which operations of a model the reference kernels can run."""
 
+from collections import defaultdict
+from collections.abc import Iterator
+
 from asyncnn import kernels
 from asyncnn.engine.plan import CONTROL_FLOW
 from asyncnn.hal.types import Model, OperandLifeTime, Operation, Subgraph
@@ -8,19 +11,45 @@ from asyncnn.hal.types import Model, OperandLifeTime, Operation, Subgraph
 def supported_by_kernels(model: Model) -> tuple[bool, ...]:
     """Tell for each operation of a validated model's main subgraph if it would run.
 
-    IF and WHILE run if every operation of the subgraphs that they refer to does.
+    IF and WHILE run if every operation of the subgraphs that they refer to does, and
+    of those that these refer to, however deep they are nested.
     """
-    return tuple(_is_supported(model, model.main, op) for op in model.main.operations)
-
-
-def _is_supported(model: Model, subgraph: Subgraph, operation: Operation) -> bool:
-    if operation.type not in CONTROL_FLOW:
-        return operation.type in kernels.supported_operations()
-    operands = [subgraph.operands[index] for index in operation.inputs]
-    return all(
-        _is_supported(model, inner, inner_operation)
-        for operand in operands
-        if operand.lifetime == OperandLifeTime.SUBGRAPH
-        for inner in (model.referenced[operand.location.offset],)
-        for inner_operation in inner.operations
+    unsupported = _unsupported_subgraphs(model)
+    return tuple(
+        _has_kernel(operation)
+        and unsupported.isdisjoint(_references(model.main, operation))
+        for operation in model.main.operations
     )
+
+
+def _has_kernel(operation: Operation) -> bool:
+    if operation.type in CONTROL_FLOW:
+        return True
+    return operation.type in kernels.supported_operations()
+
+
+def _references(subgraph: Subgraph, operation: Operation) -> Iterator[int]:
+    """Yield the numbers of the subgraphs that ``operation`` refers to."""
+    for index in operation.inputs:
+        operand = subgraph.operands[index]
+        if operand.lifetime == OperandLifeTime.SUBGRAPH:
+            yield operand.location.offset
+
+
+def _unsupported_subgraphs(model: Model) -> set[int]:
+    """Return the numbers of the referenced subgraphs that would not run."""
+    referrers: defaultdict[int, set[int]] = defaultdict(set)
+    waiting: list[int] = []
+    for number, subgraph in enumerate(model.referenced):
+        for operation in subgraph.operations:
+            for referenced in _references(subgraph, operation):
+                referrers[referenced].add(number)
+        if not all(_has_kernel(operation) for operation in subgraph.operations):
+            waiting.append(number)
+    unsupported: set[int] = set()
+    while waiting:
+        number = waiting.pop()
+        if number not in unsupported:
+            unsupported.add(number)
+            waiting.extend(referrers[number])
+    return unsupported

@@ -80,6 +80,8 @@ def input_arrays(plan: Plan, request: Request) -> list[Array | None]:
             arrays.append(None)
         else:
             array = _array(request, argument, port, port.shape)
+            if port.dtype == np.bool_:
+                array = _truth(array)
             array.flags.writeable = False
             arrays.append(array)
     return arrays
@@ -199,3 +201,11 @@ def _array(
     data = view(pool) if pool.buffer is None else pool.buffer
     array = np.frombuffer(data, port.dtype, count, location.offset)
     return array if len(shape) == 1 else array.reshape(shape)
+
+
+def _truth(array: Array) -> Array:
+    """Return booleans of which every byte is 0 or 1, whatever a client wrote.
+
+    NumPy computes with the bytes of booleans and relies on that.
+    """
+    return np.not_equal(array.view(np.uint8), 0)

@@ -1,7 +1,7 @@
 """The awaitable face of a prepared model: arrays in, arrays out."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from numpy.typing import ArrayLike
@@ -18,7 +18,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.runtime.deadlines import deadline_after
 from asyncnn.runtime.model import NamedModel, TensorInfo
-from asyncnn.runtime.requests import InputCheck, OutputSpace, build_request
+from asyncnn.runtime.requests import InputCheck, OutputSpace, RequestBuilder
 
 Path: TypeAlias = Literal["async", "sync"]
 """Which HAL call carries an execution."""
@@ -52,6 +52,7 @@ class PreparedModel:
         self.outputs: tuple[TensorInfo, ...] = model.outputs
         self._input_check = InputCheck(model)
         self._space = OutputSpace(model.outputs)
+        self._build_request = RequestBuilder(model.inputs, model.outputs)
         self._slots = asyncio.Semaphore(max_in_flight)
 
     async def run(
@@ -82,38 +83,50 @@ class PreparedModel:
         deadline = deadline_after(timeout)
         loop_ns = None if loop_timeout is None else round(loop_timeout * 1e9)
         timing = MeasureTiming.YES if measure else MeasureTiming.NO
-        async with self._slots:
+        await self._slots.acquire()
+        try:
             for _ in range(MAX_SPACE_ATTEMPTS):
                 spaces = self._space.allocate()
-                request = build_request(self._input_check.infos, arrays, spaces)
-                result = await self._execute(path, request, timing, deadline, loop_ns)
+                request = self._build_request(arrays, spaces)
+                result = await self._launch(path, request, timing, deadline, loop_ns)
                 if result.status is not ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
                     break
                 self._space.learn(result.output_shapes)
+        finally:
+            self._slots.release()
         result.raise_for_status()
         outputs = Outputs(self._space.shaped(spaces, result.output_shapes))
         outputs.timing = result.timing
         return outputs
 
-    async def _execute(
+    def _launch(
         self,
         path: Path,
         request: Request,
         measure: MeasureTiming,
         deadline: int | None,
         loop_timeout: int | None,
-    ) -> ExecutionResult:
+    ) -> Awaitable[ExecutionResult]:
         if path == "async":
             callback = ExecutionFuture()
             self.hal.execute_1_3(request, measure, deadline, loop_timeout, callback)
-            return await callback
+            return callback
         if path == "sync":
-            return ExecutionResult(
-                *await self.hal.execute_synchronously_1_3(
-                    request, measure, deadline, loop_timeout
-                )
-            )
+            return self._synchronously(request, measure, deadline, loop_timeout)
         raise InvalidArgumentError(f"there is no path {path!r}", hint="async or sync")
+
+    async def _synchronously(
+        self,
+        request: Request,
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout: int | None,
+    ) -> ExecutionResult:
+        return ExecutionResult(
+            *await self.hal.execute_synchronously_1_3(
+                request, measure, deadline, loop_timeout
+            )
+        )
 
     def __repr__(self) -> str:
         names = [info.name for info in self.inputs]

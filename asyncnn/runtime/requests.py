@@ -131,10 +131,7 @@ class OutputSpace:
     def __init__(self, infos: Sequence[TensorInfo]) -> None:
         self._infos = infos
         self._names = tuple(info.name for info in infos)
-        self._is_fixed = all(
-            info.type in SCALAR_TYPES or (info.dimensions and 0 not in info.dimensions)
-            for info in infos
-        )
+        self._is_fixed = all(_is_fixed(info) for info in infos)
         self._elements = [_guess(info) for info in infos]
 
     def allocate(self) -> list[Array]:
@@ -172,28 +169,61 @@ def _guess(info: TensorInfo) -> int:
     return max(known, FIRST_GUESS_BYTES // info.dtype.itemsize)
 
 
-def build_request(
-    infos: Sequence[TensorInfo],
-    inputs: Sequence[Array | None],
-    outputs: Sequence[Array],
-) -> Request:
-    """Return a request in which every array is a pool of its own, not copied."""
-    pools: list[Memory] = []
-    arguments: list[RequestArgument] = []
-    for info, array in zip(infos, inputs, strict=True):
-        if array is None:
-            arguments.append(_OMITTED)
-            continue
-        is_open = array.shape != info.dimensions
-        arguments.append(_argument(pools, array, array.shape if is_open else ()))
-    results = tuple(_argument(pools, array, ()) for array in outputs)
-    return Request(tuple(arguments), results, tuple(pools))
+class RequestBuilder:
+    """Makes requests in which every array is a pool of its own, not copied.
+
+    All plain requests of one model have the same arguments: built once.
+    """
+
+    def __init__(
+        self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
+    ) -> None:
+        self._infos = inputs
+        self._plain: Request | None = None
+        if all(_is_fixed(info) for info in (*inputs, *outputs)):
+            arrays = [np.empty(i.dimensions, i.dtype) for i in (*inputs, *outputs)]
+            split = len(inputs)
+            self._plain = self._build(arrays[:split], arrays[split:])
+
+    def __call__(
+        self, inputs: Sequence[Array | None], outputs: Sequence[Array]
+    ) -> Request:
+        """Return the request for checked arrays; an input of None is omitted."""
+        present = [array for array in inputs if array is not None]
+        if self._plain is None or len(present) < len(inputs):
+            return self._build(inputs, outputs)
+        pools = tuple([_pool(array) for array in (*present, *outputs)])
+        return Request(self._plain.inputs, self._plain.outputs, pools)
+
+    def _build(
+        self, inputs: Sequence[Array | None], outputs: Sequence[Array]
+    ) -> Request:
+        pools: list[Memory] = []
+        arguments: list[RequestArgument] = []
+        for info, array in zip(self._infos, inputs, strict=True):
+            if array is None:
+                arguments.append(_OMITTED)
+                continue
+            is_open = array.shape != info.dimensions
+            arguments.append(_argument(pools, array, array.shape if is_open else ()))
+        results = tuple(_argument(pools, array, ()) for array in outputs)
+        return Request(tuple(arguments), results, tuple(pools))
 
 
 def _argument(
     pools: list[Memory], array: Array, dimensions: Dimensions
 ) -> RequestArgument:
-    size = array.nbytes
-    location = DataLocation(len(pools), 0, size)
-    pools.append(Memory("ashmem", size, buffer=array.data))
+    location = DataLocation(len(pools), 0, array.nbytes)
+    pools.append(_pool(array))
     return RequestArgument(False, location, dimensions)
+
+
+def _pool(array: Array) -> Memory:
+    return Memory("ashmem", array.nbytes, buffer=array.data)
+
+
+def _is_fixed(info: TensorInfo) -> bool:
+    """Tell whether the model fixes the shape."""
+    if info.type in SCALAR_TYPES:
+        return True
+    return bool(info.dimensions) and 0 not in info.dimensions

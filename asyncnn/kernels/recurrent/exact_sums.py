@@ -1,16 +1,11 @@
 """Exact sums of products of 8-bit data and weights, by way of floats."""
 
-from typing import Any, TypeAlias
-
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from asyncnn.hal.operations.bound import Array
 from asyncnn.kernels.kernel import Scratch
 from asyncnn.kernels.recurrent.fixed_point import Integers
-
-Reals: TypeAlias = NDArray[np.floating[Any]]
 
 _EXACT_FLOAT32 = 2**24
 _LARGEST_CODE = 255
@@ -19,21 +14,15 @@ _LARGEST_CODE = 255
 class Product(msgspec.Struct, frozen=True, eq=False):
     """Integer ``weights`` [inputs, columns] as floats in which all sums are exact.
 
-    ``fold`` [columns], the bias and the zero point of the data, is added to the sums,
-    before they are multiplied by ``reals`` [columns].
+    ``fold`` [columns] is added to the sums: the bias and the zero point of the data.
     """
 
     weights: Array
     fold: Integers
-    reals: Reals
 
     @classmethod
     def of(
-        cls,
-        weights: Integers,
-        data_zero_point: int,
-        bias: Integers | None,
-        reals: Reals,
+        cls, weights: Integers, data_zero_point: int, bias: Integers | None
     ) -> "Product":
         """Pack weights [columns, inputs] for stored data of that zero point."""
         reach = int(np.abs(weights).sum(axis=1).max(initial=0)) * _LARGEST_CODE
@@ -41,7 +30,7 @@ class Product(msgspec.Struct, frozen=True, eq=False):
         fold = -data_zero_point * weights.sum(axis=1)
         if bias is not None:
             fold = fold + bias
-        return cls(np.ascontiguousarray(weights.T, dtype), fold, reals)
+        return cls(np.ascontiguousarray(weights.T, dtype), fold)
 
 
 class ExactSums:

@@ -63,9 +63,9 @@ class Rescaling:
 
     def __init__(self, reals: ArrayLike) -> None:
         reals = np.asarray(reals, np.float64)
-        pairs = [quantize_multiplier(float(real)) for real in reals.flat]
-        shape = 2, *reals.shape
-        factor, shift = np.array(pairs, np.int64).reshape(-1, 2).T.reshape(shape)
+        different, places = np.unique(reals, return_inverse=True)
+        pairs = [quantize_multiplier(float(real)) for real in different]
+        factor, shift = np.array(pairs, np.int64).T[:, places.reshape(reals.shape)]
         left = np.clip(shift, 0, 31)
         self._limit = INT32_MAX >> left
         self._factor = factor << left

@@ -70,7 +70,7 @@ def _divide_by_unit(products: Array) -> None:
     np.right_shift(products, _UNIT_BITS, out=products)
 
 
-def _pack(operation: BoundOperation) -> Product:
+def _pack(operation: BoundOperation) -> tuple[Product, Rescaling]:
     """Join the weights, which share one scale and zero point."""
     rows = [
         np.hstack([operation.value(5 + gate), operation.value(1 + gate)])
@@ -79,19 +79,21 @@ def _pack(operation: BoundOperation) -> Product:
     weights = np.vstack(rows).astype(np.int64) - operation.input(1).zero_point
     bias = np.concatenate([operation.value(9 + gate) for gate in _GATES])
     real = operation.input(9).scale * 2.0 ** (15 - GATE_INTEGER_BITS)
-    return Product.of(weights, _ZERO_POINT, bias, np.full(len(bias), real))
+    return Product.of(weights, _ZERO_POINT, bias), Rescaling(real)
 
 
 class _Cell:
     """The cell at work: ``state`` and ``codes`` are int32 [batches, units]."""
 
-    def __init__(self, product: Product, scratch: Scratch, batches: int) -> None:
+    def __init__(
+        self, product: Product, rescaling: Rescaling, scratch: Scratch, batches: int
+    ) -> None:
         columns = len(product.fold)
         units = columns // len(_GATES)
         shape = batches, units
         self.sums = ExactSums(product, scratch, batches)
         self._raw = scratch.transient((batches, columns), np.int64)
-        self._rescale = Rescaling(product.reals).bind(scratch, self._raw)
+        self._rescale = rescaling.bind(scratch, self._raw)
         self._gate_places = gate_places(len(_GATES), units)
         self._values = scratch.transient((batches, columns), np.int32)
         gates = self._values.reshape(batches, len(_GATES), units)
@@ -137,11 +139,11 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
 
     Gives ``cell_state_out: q16s [batches, units]`` and ``output: q8 [batches, units]``.
     """
-    product = _pack(operation)
+    product, rescaling = _pack(operation)
     batches, size = operation.shape(0)
 
     def instantiate(scratch: Scratch) -> Run:
-        cell = _Cell(product, scratch, batches)
+        cell = _Cell(product, rescaling, scratch, batches)
         data, output = cell.sums.data[:, :size], cell.sums.data[:, size:]
 
         def run(inputs: Inputs, outputs: Outputs) -> None:

@@ -37,13 +37,13 @@ from asyncnn.kernels.recurrent.fixed_point import (
     tanh_table,
 )
 from asyncnn.kernels.recurrent.in_place import (
-    Rescaling,
     RoundedShift,
     look_up,
     saturate,
 )
 from asyncnn.kernels.recurrent.quantized_packing import (
     GateBlock,
+    QuantizedProjection,
     QuantizedWeights,
     pack,
 )
@@ -59,11 +59,10 @@ class _GateSums:
         self, weights: QuantizedWeights, scratch: Scratch, batches: int
     ) -> None:
         products = weights.data, weights.recurrent
-        reals = np.stack([product.reals for product in products])[:, np.newaxis]
         shape = 2, batches, weights.gates * weights.units
         self._exact = [ExactSums(product, scratch, batches) for product in products]
         self._terms = scratch.transient(shape, np.int64)
-        self._rescale = Rescaling(reals).bind(scratch, self._terms)
+        self._rescale = weights.sums_rescaling.bind(scratch, self._terms)
         gates = batches, weights.gates, weights.units
         self.gates, self._recurrent = self._terms.reshape(2, *gates)
 
@@ -141,8 +140,8 @@ class _Memory:
         self.values.clip(self._low, self._high, self.values)
 
 
-class _Output:
-    """The codes ``output * tanh(c)``, perhaps projected, as int64."""
+class _Hidden:
+    """The codes ``output * tanh(c)`` [batches, units], as int64."""
 
     def __init__(
         self, weights: QuantizedWeights, scratch: Scratch, gate: Array, memory: Array
@@ -151,34 +150,42 @@ class _Output:
         self._gate, self._memory = gate, memory
         self._tanh = tanh_table(weights.state_shift + 15)
         self._places = scratch.transient(memory.shape, np.int64)
-        self._hidden = scratch.transient(memory.shape, np.int64)
         self._activated = scratch.transient(memory.shape, np.int32)
-        self._hidden_zero = np.array(weights.hidden_zero_point)
-        self._rescale = Rescaling(weights.hidden_real).bind(scratch, self._hidden)
-        self.codes, self._projection = self._hidden, weights.projection
-        if self._projection is not None:
-            columns = len(self._projection.fold)
-            self.codes = scratch.transient((len(memory), columns), np.int64)
-            self._sums = ExactSums(self._projection, scratch, len(memory))
-            rescaling = Rescaling(self._projection.reals)
-            self._rescale_codes = rescaling.bind(scratch, self.codes)
-            self._zero = np.array(weights.output_zero_point)
-            self._low, self._high = weights.output_bounds
+        self.codes = scratch.transient(memory.shape, np.int64)
+        self._rescale = weights.hidden_rescaling.bind(scratch, self.codes)
+        self._zero_point = np.array(weights.hidden_zero_point)
 
     def update(self) -> None:
-        """Compute the codes of the cell state."""
+        """Compute the codes of the present cell state."""
         np.add(self._memory, _OFFSET, out=self._places)
         look_up(self._tanh, self._places, self._activated)
-        np.multiply(self._activated, self._gate, out=self._hidden)
+        np.multiply(self._activated, self._gate, out=self.codes)
         self._rescale()
-        np.add(self._hidden, self._hidden_zero, out=self._hidden)
-        self._hidden.clip(-128, 127, self._hidden)
-        if self._projection is None:
-            return
+        np.add(self.codes, self._zero_point, out=self.codes)
+        self.codes.clip(-128, 127, self.codes)
+
+
+class _Projected:
+    """The codes of a projected hidden state [batches, outputs], as int64."""
+
+    def __init__(
+        self, projection: QuantizedProjection, scratch: Scratch, hidden: Array
+    ) -> None:
+        """Take the codes of the hidden state, int64 [batches, units]."""
+        shape = len(hidden), len(projection.product.fold)
+        self._hidden = hidden
+        self._sums = ExactSums(projection.product, scratch, len(hidden))
+        self.codes = scratch.transient(shape, np.int64)
+        self._rescale = projection.rescaling.bind(scratch, self.codes)
+        self._zero_point = np.array(projection.zero_point)
+        self._low, self._high = projection.bounds
+
+    def update(self) -> None:
+        """Compute the codes of the present hidden state."""
         np.copyto(self._sums.data, self._hidden)
         self._sums.compute(self.codes)
-        self._rescale_codes()
-        np.add(self.codes, self._zero, out=self.codes)
+        self._rescale()
+        np.add(self.codes, self._zero_point, out=self.codes)
         self.codes.clip(self._low, self._high, self.codes)
 
 
@@ -199,7 +206,11 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
         )
         memory = _Memory(weights, scratch, values)
         seen = memory.values[:, np.newaxis]
-        output = _Output(weights, scratch, values[:, 0], memory.values)
+        hidden = _Hidden(weights, scratch, values[:, 0], memory.values)
+        projected = weights.projection and _Projected(
+            weights.projection, scratch, hidden.codes
+        )
+        codes = projected.codes if projected else hidden.codes
 
         def run(inputs: Inputs, outputs: Outputs) -> None:
             np.copyto(memory.values, inputs[19])
@@ -208,9 +219,11 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
             memory.update()
             for gates in late:
                 gates.finish(seen)
-            output.update()
+            hidden.update()
+            if projected:
+                projected.update()
             for place in (0, 2):
-                np.copyto(outputs[place], output.codes, casting="unsafe")
+                np.copyto(outputs[place], codes, casting="unsafe")
             np.copyto(outputs[1], memory.values, casting="unsafe")
 
         return run

@@ -54,26 +54,35 @@ class GateBlock(msgspec.Struct, frozen=True, eq=False):
     norm: IntegerLayerNorm | None
 
 
+class QuantizedProjection(msgspec.Struct, frozen=True, eq=False):
+    """From hidden codes to output codes, the latter with zero point and bounds."""
+
+    product: Product
+    rescaling: Rescaling
+    zero_point: int
+    bounds: tuple[int, int]
+
+
 class QuantizedWeights(msgspec.Struct, frozen=True, eq=False):
     """Everything constant of a cell.
 
+    ``sums_rescaling`` [2, 1, columns] serves the products of data and of the output.
     ``blocks`` are all gates at once or, with peepholes, all but the output gate before
-    that. ``state_shift`` is the binary exponent of the cell state's scale; bounds are
-    those of stored values.
+    that. ``state_shift`` is the binary exponent of the cell state's scale, whose stored
+    values have bounds.
     """
 
     gates: int
     units: int
     data: Product
     recurrent: Product
+    sums_rescaling: Rescaling
     blocks: tuple[GateBlock, ...]
     state_shift: int
     state_bounds: tuple[int, int]
-    hidden_real: np.float32
+    hidden_rescaling: Rescaling
     hidden_zero_point: int
-    projection: Product | None
-    output_zero_point: int
-    output_bounds: tuple[int, int]
+    projection: QuantizedProjection | None
 
 
 def pack(operation: BoundOperation) -> QuantizedWeights:
@@ -85,62 +94,17 @@ def pack(operation: BoundOperation) -> QuantizedWeights:
     """
     gates = packed_gates(operation, _CELL)
     bias = _stack(operation, _BIAS, gates)
+    units = len(bias) // len(gates)
     norm = _layer_norm(operation, gates, bias)
-    state, result = (operation.input(_CELL.states + index) for index in (1, 0))
+    state = operation.input(_CELL.states + 1)
     shift = _state_shift(operation, state)
-    hidden_scale = _positive(operation, operation.real(_HIDDEN_SCALE), "hidden scale")
     clip = _quantized_clip(operation, _CELL_CLIP, state.scale, INT16_MAX)
-    return QuantizedWeights(
-        gates=len(gates),
-        units=len(bias) // len(gates),
-        data=_gate_product(operation, _CELL.weights, gates, 0, None if norm else bias),
-        recurrent=_gate_product(operation, _RECURRENT, gates, _CELL.states, None),
-        blocks=_blocks(operation, gates, norm, shift),
-        state_shift=shift,
-        state_bounds=(-clip, clip) if clip else (INT16_MIN, INT16_MAX),
-        hidden_real=np.float32(2.0**-15 / float(hidden_scale) * 2.0**-15),
-        hidden_zero_point=_hidden_zero_point(operation),
-        projection=_projection(operation, hidden_scale),
-        output_zero_point=result.zero_point,
-        output_bounds=_output_bounds(operation, result),
-    )
-
-
-def _gate_product(
-    operation: BoundOperation,
-    first: int,
-    gates: Gates,
-    data: int,
-    bias: Integers | None,
-) -> Product:
-    """Pack the gates' weights, the first being input ``first``, for input ``data``."""
-    weights = _stack(operation, first, gates)
-    operand = operation.input(data)
+    data, recurrent, output = operation.input(0), _RECURRENT, _CELL.states
     reals = [
-        _positive(operation, operation.input(first + gate).scale, "weights' scale")
-        * np.float32(operand.scale)
-        / _intermediate_scale(operation, gate)
-        for gate in gates
+        _gate_reals(operation, first, gates, source)
+        for first, source in ((_CELL.weights, 0), (_RECURRENT, _CELL.states))
     ]
-    units = len(weights) // len(gates)
-    by_column = np.repeat(np.array(reals), units)
-    return Product.of(weights, operand.zero_point, bias, by_column)
-
-
-def _projection(operation: BoundOperation, hidden_scale: np.float32) -> Product | None:
-    if not operation.has(_PROJECTION):
-        return None
-    operand, result = operation.input(_PROJECTION), operation.input(_CELL.states)
-    weights = _join(operation, [_PROJECTION])
-    bias = None
-    if operation.has(_PROJECTION + 1):
-        bias = _join(operation, [_PROJECTION + 1])
-    scale = _positive(operation, result.scale, "output scale")
-    real = np.float32(operand.scale) * hidden_scale / scale
-    zero_point = _hidden_zero_point(operation)
-    return Product.of(weights, zero_point, bias, np.full(len(weights), real))
-
-
+    return QuantizedWeights()
 def _hidden_zero_point(operation: BoundOperation) -> int:
     """Return the zero point of the hidden codes; before a projection it is negated."""
     zero_point = operation.integer(_HIDDEN_ZERO_POINT)
