@@ -15,7 +15,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, ClassVar, Generic, ParamSpec
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec
 
 import msgspec
 
@@ -230,14 +230,14 @@ class ExecutionFuture(IExecutionCallback):
     that are done at once still gives the loop a turn every `TURN_NS`.
     """
 
-    __slots__ = ("_future",)
+    __slots__ = ("_result", "_waiting")
 
     takes_early_results: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__()
-        loop = asyncio.get_running_loop()
-        self._future: asyncio.Future[ExecutionResult] = loop.create_future()
+        self._result: ExecutionResult | None = None
+        self._waiting: asyncio.Future[ExecutionResult] | None = None
 
     def notify_1_3(
         self,
@@ -245,23 +245,24 @@ class ExecutionFuture(IExecutionCallback):
         output_shapes: tuple[OutputShape, ...],
         timing: Timing,
     ) -> None:
-        """Resolve the future.
+        """Keep the result, and wake the task that awaits it.
 
         :raises AlreadyNotifiedError: if it was notified before.
         """
-        if self._future.cancelled():
-            return
-        if self._future.done():
+        if self._result is not None:
             raise AlreadyNotifiedError("the execution was completed before")
-        self._future.set_result(
-            ExecutionResult(status, output_shapes, timing, self.reason)
-        )
+        self._result = ExecutionResult(status, output_shapes, timing, self.reason)
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(self._result)
 
-    def __await__(self) -> "Generator[None, None, ExecutionResult]":
-        if self._future.done():
+    def __await__(self) -> "Generator[Any, None, ExecutionResult]":
+        if self._result is not None:
             yield from _turn()
+            return self._result
+        if self._waiting is None:
+            self._waiting = asyncio.get_running_loop().create_future()
         try:
-            return (yield from self._future.__await__())
+            return (yield from self._waiting.__await__())
         except asyncio.CancelledError:
             self.die()
             raise

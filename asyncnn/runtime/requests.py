@@ -1,7 +1,7 @@
 """Arrays of the awaitable face as HAL requests over in-process pools."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -152,14 +152,14 @@ class OutputSpace:
 
     def shaped(
         self, spaces: Sequence[Array], shapes: Sequence[OutputShape]
-    ) -> dict[str, Array]:
-        """Return the outputs by name, cut to the shapes that the driver reported."""
+    ) -> Iterable[tuple[str, Array]]:
+        """Pair names with outputs, cut to the shapes that the driver reported."""
         if self._is_fixed:
-            return dict(zip(self._names, spaces, strict=True))
-        return {
-            name: space[: math.prod(shape.dimensions)].reshape(shape.dimensions)
+            return zip(self._names, spaces, strict=True)
+        return [
+            (name, space[: math.prod(shape.dimensions)].reshape(shape.dimensions))
             for name, space, shape in zip(self._names, spaces, shapes, strict=True)
-        }
+        ]
 
 
 def _guess(info: TensorInfo) -> int:

@@ -18,32 +18,20 @@ from asyncnn.hal.operations.bound import (
 Activation: TypeAlias = Callable[[Array, Array], object]
 """Takes float32 values and the array for the results, which may be the same."""
 
-TANH = 4
-
 _HALF = np.array(0.5, np.float32)
 
 
-def clamp(low: float, high: float) -> Activation:
-    """Return the activation that clamps to a range."""
-    bounds = np.array(low, np.float32), np.array(high, np.float32)
-    return lambda values, out: values.clip(*bounds, out)
-
-
-def logistic_of_double(values: Array, out: Array) -> None:
-    """Compute ``1 / (1 + exp(-2 * values))`` without overflow, by way of tanh."""
-    np.tanh(values, out=out)
-    halve_tanh(out)
-
-
-def halve_tanh(values: Array) -> None:
-    """Turn the tanh of some values into the logistic function of twice these, there."""
-    np.multiply(values, _HALF, out=values)
-    np.add(values, _HALF, out=values)
+def to_logistic(tanh: Array) -> None:
+    """Turn tanh of some values into the logistic function of twice these, in place."""
+    np.multiply(tanh, _HALF, out=tanh)
+    np.add(tanh, _HALF, out=tanh)
 
 
 def _logistic(values: Array, out: Array) -> None:
+    """Compute ``1 / (1 + exp(-values))``, by way of tanh as that cannot overflow."""
     np.multiply(values, _HALF, out=out)
-    logistic_of_double(out, out)
+    np.tanh(out, out=out)
+    to_logistic(out)
 
 
 def _copy(values: Array, out: Array) -> None:
@@ -51,12 +39,17 @@ def _copy(values: Array, out: Array) -> None:
         np.copyto(out, values)
 
 
+def _clamp(low: float, high: float) -> Activation:
+    bounds = np.array(low, np.float32), np.array(high, np.float32)
+    return lambda values, out: values.clip(*bounds, out)
+
+
 _BY_CODE: dict[int, Activation] = {
     0: _copy,
-    1: clamp(0, np.inf),
-    2: clamp(-1, 1),
-    3: clamp(0, 6),
-    TANH: lambda values, out: np.tanh(values, out=out),
+    1: _clamp(0, np.inf),
+    2: _clamp(-1, 1),
+    3: _clamp(0, 6),
+    4: lambda values, out: np.tanh(values, out=out),
     6: _logistic,
 }
 

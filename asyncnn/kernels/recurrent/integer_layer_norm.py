@@ -4,7 +4,8 @@ Source: NN common/QuantUtils.cpp (ApplyLayerNorm) for the roundings; TensorFlow 
 the limit of small variances.
 """
 
-import msgspec
+from collections.abc import Sequence
+
 import numpy as np
 
 from asyncnn.hal.operations.bound import Array
@@ -30,22 +31,28 @@ _ONE = 1 << (31 - _ROOT_INTEGER_BITS)
 _HALF_SQRT_2 = 1518500250
 
 
-class IntegerLayerNorm(msgspec.Struct, frozen=True, eq=False):
-    """Weights and bias [gates, units]; ``scales`` are those of the weights by gate.
+class IntegerLayerNorm:
+    """Normalises raw gates by weights and bias [gates, units].
 
-    A bias has the scale of its weights times ``2**-10``. Results are raw gates with 12
-    fractional bits.
+    ``scales`` are those of the weights, by gate; a bias has the scale of its weights
+    times ``2**-10``. Results are raw gates with 12 fractional bits.
     """
 
-    weights: Integers
-    bias: Integers
-    scales: tuple[float, ...]
+    def __init__(
+        self, weights: Integers, bias: Integers, scales: Sequence[float]
+    ) -> None:
+        self._weights, self._bias, self._scales = weights, bias, scales
+        pairs = np.array([quantize_multiplier(scale) for scale in scales])
+        self._multiplier, self._shift = pairs.T[..., np.newaxis]
+        # Stands for a variance of zero, so that nothing overflows.
+        least = [max(1, int(np.float32(10000) * np.float32(s))) for s in scales]
+        self._least_variance = np.array(least)[:, np.newaxis]
 
     def part(self, start: int, stop: int) -> "IntegerLayerNorm":
         """Return the normalisation of gates ``[start, stop)`` alone."""
         chosen = slice(start, stop)
         return IntegerLayerNorm(
-            self.weights[chosen], self.bias[chosen], self.scales[chosen]
+            self._weights[chosen], self._bias[chosen], self._scales[chosen]
         )
 
     def apply(self, gates: Array) -> None:
@@ -56,23 +63,16 @@ class IntegerLayerNorm(msgspec.Struct, frozen=True, eq=False):
         squares = np.square(gates).sum(axis=-1, keepdims=True)
         share = (1 << 2 * _EXTRA_BITS) // units
         variance = (squares * share - np.square(mean)) >> 2 * _EXTRA_BITS
-        variance = np.where(variance < 1, self._least_variances(), variance)
+        variance = np.where(variance < 1, self._least_variance, variance)
         factor, right = _inverse_square_root(variance)
         normalised = multiply_by_quantized_multiplier(
             (gates << _EXTRA_BITS) - mean, factor, -right
         )
-        weighted = rounded_shift(normalised * self.weights + self.bias, _EXTRA_BITS)
-        multipliers = [quantize_multiplier(scale) for scale in self.scales]
-        multiplier, shift = np.array(multipliers).T[..., np.newaxis]
+        weighted = rounded_shift(normalised * self._weights + self._bias, _EXTRA_BITS)
         raw = multiply_by_quantized_multiplier(
-            weighted, multiplier, shift + _FRACTION_BITS
+            weighted, self._multiplier, self._shift + _FRACTION_BITS
         )
         np.clip(raw, INT16_MIN, INT16_MAX, out=gates)
-
-    def _least_variances(self) -> Integers:
-        """Return what stands for a variance of zero [gates, 1]: nothing overflows."""
-        limits = [max(1, int(np.float32(10000) * np.float32(s))) for s in self.scales]
-        return np.array(limits)[:, np.newaxis]
 
 
 def _inverse_square_root(values: Integers) -> tuple[Integers, Integers]:

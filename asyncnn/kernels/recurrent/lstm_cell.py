@@ -17,7 +17,7 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import Array
 from asyncnn.kernels.kernel import Scratch
-from asyncnn.kernels.recurrent.activations import Activation, halve_tanh
+from asyncnn.kernels.recurrent.activations import Activation, to_logistic
 from asyncnn.kernels.recurrent.layer_norm import LayerNorm
 
 
@@ -95,7 +95,7 @@ class _GateBlock:
         if self._norm is not None:
             self._norm()
         np.tanh(self._logistic, out=self._logistic)
-        halve_tanh(self._logistic)
+        to_logistic(self._logistic)
         if self._candidate is not None:
             self._activation(self._candidate, self._candidate)
 

@@ -52,17 +52,17 @@ _ONE = np.array(INT16_MAX, np.int32)
 _OFFSET = np.array(TABLE_OFFSET)
 
 
-class _GateSums:
-    """Raw gates [batches, gates, units] of data and output, both rescaled."""
+class _RawGates:
+    """Raw ``gates`` [batches, gates, units], of the data and of the latest output."""
 
     def __init__(
         self, weights: QuantizedWeights, scratch: Scratch, batches: int
     ) -> None:
-        products = weights.data, weights.recurrent
+        products = weights.sums.data, weights.sums.recurrent
         shape = 2, batches, weights.gates * weights.units
         self._exact = [ExactSums(product, scratch, batches) for product in products]
         self._terms = scratch.transient(shape, np.int64)
-        self._rescale = weights.sums_rescaling.bind(scratch, self._terms)
+        self._rescale = weights.sums.rescaling.bind(scratch, self._terms)
         gates = batches, weights.gates, weights.units
         self.gates, self._recurrent = self._terms.reshape(2, *gates)
 
@@ -199,7 +199,7 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
     batches = operation.shape(0)[0]
 
     def instantiate(scratch: Scratch) -> Run:
-        sums = _GateSums(weights, scratch, batches)
+        sums = _RawGates(weights, scratch, batches)
         values = scratch.transient(sums.gates.shape, np.int32)
         early, *late = (
             _Gates(block, scratch, sums.gates, values) for block in weights.blocks

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from asyncnn.hal.operations.bound import (
     BoundOperand,
@@ -18,7 +19,7 @@ from asyncnn.hal.operations.bound import (
 )
 from asyncnn.hal.operations.lstm_cell import CellInputs
 from asyncnn.kernels.recurrent.exact_sums import Product
-from asyncnn.kernels.recurrent.fixed_point import INT16_MAX, INT16_MIN, Integers
+from asyncnn.kernels.recurrent.fixed_point import Integers
 from asyncnn.kernels.recurrent.in_place import Rescaling
 from asyncnn.kernels.recurrent.integer_layer_norm import IntegerLayerNorm
 from asyncnn.kernels.recurrent.lstm_packing import (
@@ -38,13 +39,26 @@ _HIDDEN_ZERO_POINT, _HIDDEN_SCALE = 30, 31
 _FINEST_STATE, _COARSEST_STATE = -15, -9
 
 Gates: TypeAlias = tuple[int, ...]
+Bounds: TypeAlias = tuple[int, int]
+"""Lowest and highest stored value."""
+
+
+class GateSums(msgspec.Struct, frozen=True, eq=False):
+    """Products of the data and of the latest output.
+
+    ``rescaling`` [2, 1, gates * units] turns both into raw gates.
+    """
+
+    data: Product
+    recurrent: Product
+    rescaling: Rescaling
 
 
 class GateBlock(msgspec.Struct, frozen=True, eq=False):
     """What gates ``[start, stop)`` go through after their sums.
 
-    ``peepholes`` [gates, units] of those that end in the logistic function, with a
-    multiplier for each gate.
+    ``peepholes`` [gates, units] belong to those that end in the logistic function, with
+    a multiplier for each gate.
     """
 
     start: int
@@ -60,26 +74,22 @@ class QuantizedProjection(msgspec.Struct, frozen=True, eq=False):
     product: Product
     rescaling: Rescaling
     zero_point: int
-    bounds: tuple[int, int]
+    bounds: Bounds
 
 
 class QuantizedWeights(msgspec.Struct, frozen=True, eq=False):
     """Everything constant of a cell.
 
-    ``sums_rescaling`` [2, 1, columns] serves the products of data and of the output.
     ``blocks`` are all gates at once or, with peepholes, all but the output gate before
-    that. ``state_shift`` is the binary exponent of the cell state's scale, whose stored
-    values have bounds.
+    that. ``state_shift`` is the binary exponent of the cell state's scale.
     """
 
     gates: int
     units: int
-    data: Product
-    recurrent: Product
-    sums_rescaling: Rescaling
+    sums: GateSums
     blocks: tuple[GateBlock, ...]
     state_shift: int
-    state_bounds: tuple[int, int]
+    state_bounds: Bounds
     hidden_rescaling: Rescaling
     hidden_zero_point: int
     projection: QuantizedProjection | None
@@ -94,17 +104,69 @@ def pack(operation: BoundOperation) -> QuantizedWeights:
     """
     gates = packed_gates(operation, _CELL)
     bias = _stack(operation, _BIAS, gates)
-    units = len(bias) // len(gates)
     norm = _layer_norm(operation, gates, bias)
     state = operation.input(_CELL.states + 1)
     shift = _state_shift(operation, state)
-    clip = _quantized_clip(operation, _CELL_CLIP, state.scale, INT16_MAX)
-    data, recurrent, output = operation.input(0), _RECURRENT, _CELL.states
-    reals = [
-        _gate_reals(operation, first, gates, source)
-        for first, source in ((_CELL.weights, 0), (_RECURRENT, _CELL.states))
-    ]
-    return QuantizedWeights()
+    hidden_real = 2.0**-15 / float(_hidden_scale(operation)) * 2.0**-15
+    return QuantizedWeights(
+        gates=len(gates),
+        units=len(bias) // len(gates),
+        sums=_gate_sums(operation, gates, None if norm else bias),
+        blocks=_blocks(operation, gates, norm, shift),
+        state_shift=shift,
+        state_bounds=_bounds(operation, _CELL_CLIP, state),
+        hidden_rescaling=Rescaling(np.float32(hidden_real)),
+        hidden_zero_point=_hidden_zero_point(operation),
+        projection=_projection(operation),
+    )
+
+
+def _gate_sums(
+    operation: BoundOperation, gates: Gates, bias: Integers | None
+) -> GateSums:
+    data, output = operation.input(0), operation.input(_CELL.states)
+    data_weights = _stack(operation, _CELL.weights, gates)
+    output_weights = _stack(operation, _RECURRENT, gates)
+    reals = np.stack(
+        [
+            _gate_reals(operation, _CELL.weights, gates, data),
+            _gate_reals(operation, _RECURRENT, gates, output),
+        ]
+    )
+    by_column = np.repeat(reals, len(data_weights) // len(gates), axis=1)
+    return GateSums(
+        Product.of(data_weights, data.zero_point, bias),
+        Product.of(output_weights, output.zero_point, None),
+        Rescaling(by_column[:, np.newaxis]),
+    )
+
+
+def _gate_reals(
+    operation: BoundOperation, first: int, gates: Gates, source: BoundOperand
+) -> NDArray[np.float32]:
+    scales = [operation.input(first + gate).scale for gate in gates]
+    intermediate = [_intermediate_scale(operation, gate) for gate in gates]
+    return np.array(scales, np.float32) * np.float32(source.scale) / intermediate
+
+
+def _projection(operation: BoundOperation) -> QuantizedProjection | None:
+    if not operation.has(_PROJECTION):
+        return None
+    operand, result = operation.input(_PROJECTION), operation.input(_CELL.states)
+    weights = _join(operation, [_PROJECTION])
+    bias = None
+    if operation.has(_PROJECTION + 1):
+        bias = _join(operation, [_PROJECTION + 1])
+    scale = _positive(operation, result.scale, "output scale")
+    real = np.float32(operand.scale) * _hidden_scale(operation) / scale
+    return QuantizedProjection(
+        Product.of(weights, _hidden_zero_point(operation), bias),
+        Rescaling(real),
+        result.zero_point,
+        _bounds(operation, _PROJECTION_CLIP, result),
+    )
+
+
 def _hidden_zero_point(operation: BoundOperation) -> int:
     """Return the zero point of the hidden codes; before a projection it is negated."""
     zero_point = operation.integer(_HIDDEN_ZERO_POINT)
@@ -132,16 +194,11 @@ def _peepholes(
 ) -> tuple[Integers, Rescaling]:
     seeing = [gate for gate in gates if gate != CELL]
     indices = peephole_inputs(_CELL, seeing)
-    reals = [
-        [
-            2.0**shift
-            * operation.input(index).scale
-            / float(_intermediate_scale(operation, gate))
-        ]
-        for gate, index in zip(seeing, indices, strict=True)
-    ]
+    scales = np.array([[operation.input(index).scale] for index in indices])
+    intermediate = [[float(_intermediate_scale(operation, gate))] for gate in seeing]
+    reals = (2.0**shift * scales / intermediate).astype(np.float32)
     weights = _join(operation, indices).reshape(len(indices), -1)
-    return weights, Rescaling(np.array(reals, np.float32))
+    return weights, Rescaling(reals)
 
 
 def _layer_norm(
@@ -157,22 +214,18 @@ def _layer_norm(
     )
 
 
-def _output_bounds(operation: BoundOperation, result: BoundOperand) -> tuple[int, int]:
-    if not operation.has(_PROJECTION):
-        return -128, 127
-    clip = _quantized_clip(operation, _PROJECTION_CLIP, result.scale, 127)
-    return (-clip, clip) if clip else (-128, 127)
-
-
-def _quantized_clip(
-    operation: BoundOperation, index: int, scale: float, limit: int
-) -> int:
-    """Return a clip in steps, truncated; 0 if there is none."""
-    clip = operation.real(index, 0.0)
+def _bounds(
+    operation: BoundOperation, clip_index: int, clipped: BoundOperand
+) -> Bounds:
+    """Return the range of stored values after a clip, which is truncated to steps."""
+    limits = np.iinfo(clipped.dtype)
+    low, high = int(limits.min), int(limits.max)
+    clip = operation.real(clip_index, 0.0)
     if clip <= 0:
-        return 0
-    steps = np.float32(clip) / _positive(operation, scale, "scale of what is clipped")
-    return int(min(steps, np.float32(limit)))
+        return low, high
+    scale = _positive(operation, clipped.scale, "scale of what is clipped")
+    steps = int(min(np.float32(clip) / scale, np.float32(high)))
+    return (-steps, steps) if steps else (low, high)
 
 
 def _state_shift(operation: BoundOperation, state: BoundOperand) -> int:
@@ -189,6 +242,10 @@ def _state_shift(operation: BoundOperation, state: BoundOperand) -> int:
 def _intermediate_scale(operation: BoundOperation, gate: int) -> np.float32:
     scale = operation.real(_INTERMEDIATE_SCALES + gate)
     return _positive(operation, scale, "intermediate scale")
+
+
+def _hidden_scale(operation: BoundOperation) -> np.float32:
+    return _positive(operation, operation.real(_HIDDEN_SCALE), "hidden state's scale")
 
 
 def _positive(operation: BoundOperation, scale: float, name: str) -> np.float32:

@@ -17,12 +17,14 @@ from asyncnn.hal.types import (
     RequestArgument,
 )
 from asyncnn.hal.validate import RequestRules, validate_request
+from asyncnn.memory.pools import from_buffer
 from tests.hal.validate.samples import (
     float_model,
     float_request,
     pool,
     with_operand,
 )
+from tests.networks import addition
 
 HUGE = 1 << 70
 HERE = DataLocation(0, 0, 8)
@@ -254,3 +256,47 @@ def test_checking_a_plain_request_costs_microseconds() -> None:
             rules.check(request)
         best = min(best, time.perf_counter_ns() - start)
     assert best / 100 < 25_000, "measured in ns; about 2 us on an idle machine"
+
+
+class TestRepeatedArguments:
+    """The same arguments with other pools are only checked for their pools."""
+
+    def request(self, *pools: Memory) -> Request:
+        return Request(self.INPUTS, self.OUTPUTS, pools)
+
+    INPUTS = (
+        RequestArgument(location=DataLocation(0, 0, 16)),
+        RequestArgument(location=DataLocation(1, 0, 16)),
+    )
+    OUTPUTS = (RequestArgument(location=DataLocation(2, 0, 16)),)
+
+    def test_other_pools_of_the_same_sizes_are_accepted(self) -> None:
+        rules = RequestRules(addition(4).model)
+        for _ in range(3):
+            rules.check(self.request(*(from_buffer(bytes(16)) for _ in range(3))))
+
+    @pytest.mark.parametrize(
+        "pool",
+        [
+            from_buffer(bytes(15)),
+            Memory("ashmem", 16, buffer=memoryview(bytes(15))),
+            Memory("ashmem", 16),
+            Memory("gralloc", 16, buffer=memoryview(bytes(16))),
+            BufferToken(0),
+        ],
+    )
+    def test_a_pool_that_does_not_fit_is_still_found(
+        self, pool: Memory | BufferToken
+    ) -> None:
+        rules = RequestRules(addition(4).model)
+        good = [from_buffer(bytes(16)) for _ in range(3)]
+        rules.check(self.request(*good))
+        with pytest.raises(InvalidArgumentError):
+            rules.check(self.request(good[0], pool, good[2]))  # type: ignore[arg-type]
+
+    def test_a_pool_less_is_found(self) -> None:
+        rules = RequestRules(addition(4).model)
+        good = [from_buffer(bytes(16)) for _ in range(3)]
+        rules.check(self.request(*good))
+        with pytest.raises(InvalidArgumentError):
+            rules.check(self.request(*good[:2]))

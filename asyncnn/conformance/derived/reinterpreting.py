@@ -1,0 +1,66 @@
+"""Operations that only move or hash bytes: other types of the same bytes."""
+
+from collections.abc import Iterator, Set
+
+import numpy as np
+from msgspec.structs import replace
+
+from asyncnn.conformance.coverage import Pair, match, pair_of_row
+from asyncnn.conformance.rewriting import Stored, rewritten, take_apart
+from asyncnn.conformance.vectors import Case
+from asyncnn.hal.operands import DTYPES
+from asyncnn.hal.operations import SIGNATURES
+from asyncnn.hal.operations.signature import TypeRow
+from asyncnn.hal.types import OperandType, OperationType
+
+_BLIND: dict[int, OperationType] = {
+    type_: type_
+    for type_ in (
+        OperationType.EMBEDDING_LOOKUP,
+        OperationType.HASHTABLE_LOOKUP,
+        OperationType.LSH_PROJECTION,
+    )
+}
+"""Operations that never look at what the bytes of their variable ``T`` mean."""
+
+_QUANTIZED = frozenset(
+    {OperandType.TENSOR_QUANT8_ASYMM, OperandType.TENSOR_QUANT8_ASYMM_SIGNED}
+)
+
+
+def reinterpreted(case: Case, wanted: Set[Pair]) -> Iterator[Case]:
+    """Yield the case with the bytes of its values read as each type that is wanted."""
+    (operation,) = case.model.main.operations
+    if operation.type not in _BLIND:
+        return
+    type_ = _BLIND[operation.type]
+    found = match(operation, case.model.main.operands)
+    roles = zip(
+        (*operation.inputs, *operation.outputs),
+        (*found.inputs, *found.outputs),
+        strict=True,
+    )
+    values = {index for index, argument in roles if argument.type == "T"}
+    for row in SIGNATURES[type_].rows:
+        if pair_of_row(type_, row) in wanted and _others(row) == _others(found.row):
+            stored = [
+                _viewed(each, row.types["T"]) if index in values else each
+                for index, each in enumerate(take_apart(case))
+            ]
+            suffix = f"as_bytes_of_{row.types['T'].name.lower()}"
+            yield rewritten(case, suffix, stored, [operation])
+
+
+def _others(row: TypeRow) -> dict[str, OperandType]:
+    return {name: type_ for name, type_ in row.types.items() if name != "T"}
+
+
+def _viewed(stored: Stored, type_: OperandType) -> Stored:
+    """Read bytes as another type; the last axis becomes longer or shorter."""
+    assert stored.value is not None
+    value = np.ascontiguousarray(stored.value).view(DTYPES[type_])
+    scale = 1.0 if type_ in _QUANTIZED else 0.0
+    operand = replace(
+        stored.operand, type=type_, dimensions=value.shape, scale=scale, zero_point=0
+    )
+    return Stored(operand, value, stored.ignored)
