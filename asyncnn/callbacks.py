@@ -233,6 +233,7 @@ class ExecutionFuture(IExecutionCallback):
     __slots__ = ("_result", "_waiting")
 
     takes_early_results: ClassVar[bool] = True
+    _last_turn_ns: ClassVar[int] = 0
 
     def __init__(self) -> None:
         super().__init__()
@@ -257,7 +258,10 @@ class ExecutionFuture(IExecutionCallback):
 
     def __await__(self) -> "Generator[Any, None, ExecutionResult]":
         if self._result is not None:
-            yield from _turn()
+            now = time.monotonic_ns()
+            if now - self._last_turn_ns > TURN_NS:
+                ExecutionFuture._last_turn_ns = now
+                yield
             return self._result
         if self._waiting is None:
             self._waiting = asyncio.get_running_loop().create_future()
@@ -266,18 +270,6 @@ class ExecutionFuture(IExecutionCallback):
         except asyncio.CancelledError:
             self.die()
             raise
-
-
-_last_turn_ns = 0
-
-
-def _turn() -> "Generator[None, None, None]":
-    """Give the loop a turn if it had none for a while."""
-    global _last_turn_ns
-    now = time.monotonic_ns()
-    if now - _last_turn_ns > TURN_NS:
-        _last_turn_ns = now
-        yield
 
 
 def _preparation_error(status: ErrorStatus, reason: str) -> AsyncnnError:

@@ -48,12 +48,11 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
     powers = np.int64(1) << np.arange(bits - 1, -1, -1, dtype=np.int64)
     offsets = np.arange(hashes, dtype=np.int64) << bits if kind == SPARSE else 0
     key_bytes = _SEED_BYTES + row_bytes
-    seeds_at_once = max(1, _KEY_BYTES_AT_ONCE // (rows * key_bytes))
+    seeds_at_once = min(hashes * bits, _KEY_BYTES_AT_ONCE // (rows * key_bytes))
 
     def instantiate(scratch: Scratch) -> Run:
-        keys = scratch.transient(
-            (min(seeds_at_once, hashes * bits), rows, key_bytes), np.uint8
-        )
+        shape = (max(seeds_at_once, 1), rows, key_bytes)
+        keys = scratch.transient(shape, np.uint8)
 
         def run(inputs: Inputs, outputs: Outputs) -> None:
             seeds, data, weight = inputs[:3]

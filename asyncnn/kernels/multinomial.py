@@ -28,11 +28,12 @@ _NUMBERS_AT_ONCE = 2**15
 
 
 def _prepare(operation: BoundOperation) -> PreparedKernel:
-    """Draw ``samples`` classes for each row, class ``c`` in proportion to ``exp(c)``.
+    """Draw classes, class ``c`` of row ``b`` in proportion to ``exp(input[b, c])``.
 
-    ``input: float [batches, classes]`` holds unnormalised log-probabilities; one that
-    is not finite stands for probability 0. ``seeds: int32 [2]`` determine the result,
-    unless both are 0: then they are random. The output is [batches, samples].
+    ``input: float [batches, classes]``, where a value that is not finite stands for
+    probability 0; ``samples: INT32``, drawn for each row; ``seeds: int32 [2]``, which
+    determine the result unless both are 0: then it is random. The output is [batches,
+    samples].
 
     :raises OperationFailedError: if there are no classes or, at execution, if a row
         has no finite logit.

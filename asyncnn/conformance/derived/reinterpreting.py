@@ -13,14 +13,13 @@ from asyncnn.hal.operations import SIGNATURES
 from asyncnn.hal.operations.signature import TypeRow
 from asyncnn.hal.types import OperandType, OperationType
 
-_BLIND: dict[int, OperationType] = {
-    type_: type_
-    for type_ in (
+_BLIND = frozenset(
+    {
         OperationType.EMBEDDING_LOOKUP,
         OperationType.HASHTABLE_LOOKUP,
         OperationType.LSH_PROJECTION,
-    )
-}
+    }
+)
 """Operations that never look at what the bytes of their variable ``T`` mean."""
 
 _QUANTIZED = frozenset(
@@ -29,20 +28,20 @@ _QUANTIZED = frozenset(
 
 
 def reinterpreted(case: Case, wanted: Set[Pair]) -> Iterator[Case]:
-    """Yield the case with the bytes of its values read as each type that is wanted."""
+    """Yield the case with the bytes of its values read as each type that is wanted.
+
+    Types of longer elements are left out, as they may not divide the last axis.
+    """
     (operation,) = case.model.main.operations
     if operation.type not in _BLIND:
         return
-    type_ = _BLIND[operation.type]
+    type_ = OperationType(operation.type)
     found = match(operation, case.model.main.operands)
-    roles = zip(
-        (*operation.inputs, *operation.outputs),
-        (*found.inputs, *found.outputs),
-        strict=True,
-    )
-    values = {index for index, argument in roles if argument.type == "T"}
+    arguments = (*found.inputs, *found.outputs)
+    indexes = (*operation.inputs, *operation.outputs)
+    values = {i for i, a in zip(indexes, arguments, strict=True) if a.type == "T"}
     for row in SIGNATURES[type_].rows:
-        if pair_of_row(type_, row) in wanted and _others(row) == _others(found.row):
+        if pair_of_row(type_, row) in wanted and _is_possible(found.row, row):
             stored = [
                 _viewed(each, row.types["T"]) if index in values else each
                 for index, each in enumerate(take_apart(case))
@@ -51,8 +50,10 @@ def reinterpreted(case: Case, wanted: Set[Pair]) -> Iterator[Case]:
             yield rewritten(case, suffix, stored, [operation])
 
 
-def _others(row: TypeRow) -> dict[str, OperandType]:
-    return {name: type_ for name, type_ in row.types.items() if name != "T"}
+def _is_possible(source: TypeRow, target: TypeRow) -> bool:
+    elements = DTYPES[source.types["T"]].itemsize, DTYPES[target.types["T"]].itemsize
+    others = {name for name, type_ in source.types.items() if type_ != target.types[name]}
+    return others <= {"T"} and elements[0] >= elements[1]
 
 
 def _viewed(stored: Stored, type_: OperandType) -> Stored:

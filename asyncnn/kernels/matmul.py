@@ -1,0 +1,90 @@
+"""BATCH_MATMUL: products of matrices, batch by batch.
+
+Source: AIDL feature level 6 (BATCH_MATMUL).
+"""
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from asyncnn.hal.operands import QUANT8_TYPES
+from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
+from asyncnn.hal.types import OperationType
+from asyncnn.kernels.epilogue import QuantizedEpilogue, pixels_per_row
+from asyncnn.kernels.float16 import widen_float16
+from asyncnn.kernels.kernel import (
+    Inputs,
+    Outputs,
+    Prepare,
+    PreparedKernel,
+    Run,
+    Scratch,
+    stateless,
+)
+from asyncnn.kernels.quantized import code_limits
+from asyncnn.kernels.rounding import FixedPointRounding
+
+_EXACT_IN_FLOAT32 = 2**24
+
+Load: TypeAlias = Callable[[Array], Array]
+"""Gives the real values of stored matrices, in units of their scale."""
+
+
+def _prepare(operation: BoundOperation) -> PreparedKernel:
+    """Compute ``left @ right``, each transposed first if it is adjoint.
+
+    ``left: any [..., n, k]``, ``right: any [..., k, m]`` or, adjoint, with the last two
+    axes swapped; the output is [..., n, m]. Integers wrap around.
+
+    Quantised sums are exact and rounded as `FixedPointRounding` does.
+    """
+    if operation.input(0).type in QUANT8_TYPES:
+        return _quantized(operation)
+    left_adjoint, right_adjoint = operation.boolean(2), operation.boolean(3)
+
+    def run(inputs: Inputs, outputs: Outputs) -> None:
+        left = _oriented(inputs[0], left_adjoint)
+        right = _oriented(inputs[1], right_adjoint)
+        np.matmul(left, right, out=outputs[0])
+
+    return widen_float16(operation, stateless(run))
+
+
+def _oriented(matrices: Array, adjoint: bool) -> Array:
+    return matrices.swapaxes(-1, -2) if adjoint else matrices
+
+
+def _quantized(operation: BoundOperation) -> PreparedKernel:
+    left, right, output = operation.input(0), operation.input(1), operation.outputs[0]
+    left_adjoint, right_adjoint = operation.boolean(2), operation.boolean(3)
+    inner = left.require_shape()[-2 if left_adjoint else -1]
+    reach = inner * _largest(left) * _largest(right)
+    dtype = np.float32 if reach < _EXACT_IN_FLOAT32 else np.float64
+    multiplier = float(left.scale) * float(right.scale) / float(output.scale)
+    epilogue = QuantizedEpilogue(
+        FixedPointRounding(np.array([multiplier])),
+        np.zeros(1, np.int64),
+        np.array([reach]),
+        output.zero_point,
+        code_limits(output.dtype),
+    )
+    shape = output.require_shape()
+    *_, lines, columns = shape
+    row = pixels_per_row(lines, columns) * columns
+
+    def instantiate(scratch: Scratch) -> Run:
+        load_left = _centered(scratch, left, left_adjoint, dtype)
+        load_right = _centered(scratch, right, right_adjoint, dtype)
+        sums = scratch.transient(shape, dtype)
+        finish = epilogue.bind(scratch, sums.reshape(-1, row))
+
+        def run(inputs: Inputs, outputs: Outputs) -> None:
+            np.matmul(load_left(inputs[0]), load_right(inputs[1]), out=sums)
+            finish(outputs[0].reshape(-1, row))
+
+        return run
+
+    return instantiate
