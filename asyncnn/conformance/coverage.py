@@ -57,7 +57,9 @@ def match(operation: Operation, operands: Sequence[Operand]) -> Match:
         pairs = zip(expected, (*inputs, *outputs), strict=True)
         if all(wanted in (None, actual) for wanted, actual in pairs):
             return found
-    raise InvalidArgumentError(f"{signature.type.name} has no such combination of types")
+    raise InvalidArgumentError(
+        f"{signature.type.name} has no such combination of types"
+    )
 
 
 def _with_room(

@@ -58,7 +58,10 @@ def take_apart(case: Case) -> list[Stored]:
 
 
 def rewritten(
-    template: Case, suffix: str, stored: Sequence[Stored], operations: Sequence[Operation]
+    template: Case,
+    suffix: str,
+    stored: Sequence[Stored],
+    operations: Sequence[Operation],
 ) -> Case:
     """Return ``template`` with other operands and operations, under a longer name.
 
@@ -119,7 +122,9 @@ def _place(constants: bytearray, stored: Stored, consumers: int) -> Operand:
 def _with_lifetime(
     operands: Sequence[Operand], lifetime: OperandLifeTime
 ) -> tuple[int, ...]:
-    return tuple(i for i, operand in enumerate(operands) if operand.lifetime == lifetime)
+    return tuple(
+        i for i, operand in enumerate(operands) if operand.lifetime == lifetime
+    )
 
 
 def _expected(stored: Stored) -> ExpectedOutput:

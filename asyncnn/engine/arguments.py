@@ -208,4 +208,4 @@ def _truth(array: Array) -> Array:
 
     NumPy computes with the bytes of booleans and relies on that.
     """
-    return np.not_equal(array.view(np.uint8), 0)
+    return np.asarray(array.view(np.uint8) != 0)

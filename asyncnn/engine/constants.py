@@ -33,6 +33,6 @@ def constant_array(model: Model, operand: Operand) -> Array:
     span = data[offset : offset + count * dtype.itemsize]
     array = np.frombuffer(span, dtype, count).reshape(shape)
     if dtype == np.bool_:
-        array = np.not_equal(array.view(np.uint8), 0)  # any byte but 0 is true
+        array = np.asarray(array.view(np.uint8) != 0)  # any byte but 0 is true
     array.flags.writeable = False
     return array

@@ -3,7 +3,6 @@
 Source: AIDL feature level 6 (BATCH_MATMUL).
 """
 
-import math
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -71,20 +70,51 @@ def _quantized(operation: BoundOperation) -> PreparedKernel:
         output.zero_point,
         code_limits(output.dtype),
     )
+    load_left = _centered(left, left_adjoint, dtype)
+    load_right = _centered(right, right_adjoint, dtype)
     shape = output.require_shape()
     *_, lines, columns = shape
     row = pixels_per_row(lines, columns) * columns
 
     def instantiate(scratch: Scratch) -> Run:
-        load_left = _centered(scratch, left, left_adjoint, dtype)
-        load_right = _centered(scratch, right, right_adjoint, dtype)
+        left_of, right_of = load_left(scratch), load_right(scratch)
         sums = scratch.transient(shape, dtype)
         finish = epilogue.bind(scratch, sums.reshape(-1, row))
 
         def run(inputs: Inputs, outputs: Outputs) -> None:
-            np.matmul(load_left(inputs[0]), load_right(inputs[1]), out=sums)
+            np.matmul(left_of(inputs[0]), right_of(inputs[1]), out=sums)
             finish(outputs[0].reshape(-1, row))
 
         return run
 
     return instantiate
+
+
+def _largest(operand: BoundOperand) -> int:
+    """Return the largest magnitude of a code less the zero point."""
+    return max(abs(code - operand.zero_point) for code in code_limits(operand.dtype))
+
+
+def _centered(
+    operand: BoundOperand, adjoint: bool, dtype: DTypeLike
+) -> Callable[[Scratch], Load]:
+    """Return the load of an operand's matrices, which casts constant ones only once."""
+    zero = np.array(operand.zero_point, dtype)
+    if operand.value is not None:
+        constant = _oriented(operand.value - zero, adjoint)
+        return lambda scratch: lambda codes: constant
+
+    def instantiate(scratch: Scratch) -> Load:
+        buffer = scratch.transient(operand.require_shape(), dtype)
+        matrices = _oriented(buffer, adjoint)
+
+        def load(codes: Array) -> Array:
+            np.subtract(codes, zero, out=buffer)
+            return matrices
+
+        return load
+
+    return instantiate
+
+
+KERNELS: dict[OperationType, Prepare] = {OperationType.BATCH_MATMUL: _prepare}

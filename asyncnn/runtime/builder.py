@@ -164,10 +164,20 @@ class ModelBuilder:
         lifetime, location = self._constants.place(data, copy=True)
         return self._add(Operand(type_, lifetime=lifetime, location=location))
 
-    def omitted(self, type_: int, dimensions: Dimensions = ()) -> int:
-        """Add an operand that stands for an optional input left out."""
+    def omitted(
+        self, type_: int, dimensions: Dimensions = (), *, scale: float = 0.0
+    ) -> int:
+        """Add an operand that stands for an optional input left out.
+
+        One of a quantised type needs a ``scale`` all the same.
+        """
         return self._add(
-            Operand(type_, tuple(dimensions), lifetime=OperandLifeTime.NO_VALUE)
+            Operand(
+                type_,
+                tuple(dimensions),
+                scale=scale,
+                lifetime=OperandLifeTime.NO_VALUE,
+            )
         )
 
     def temporary(

@@ -52,7 +52,9 @@ def reinterpreted(case: Case, wanted: Set[Pair]) -> Iterator[Case]:
 
 def _is_possible(source: TypeRow, target: TypeRow) -> bool:
     elements = DTYPES[source.types["T"]].itemsize, DTYPES[target.types["T"]].itemsize
-    others = {name for name, type_ in source.types.items() if type_ != target.types[name]}
+    others = {
+        name for name, type_ in source.types.items() if type_ != target.types[name]
+    }
     return others <= {"T"} and elements[0] >= elements[1]
 
 

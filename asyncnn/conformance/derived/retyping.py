@@ -38,13 +38,18 @@ _NUMBERS = _FLOATS | {
 }
 """Types whose stored values, scale and zero point tell which numbers they hold."""
 
-_EXACT = QUANT8_TYPES | _FLOATS | {OperandType.TENSOR_INT32}
+_HASHES = OperationType.LSH_PROJECTION
+"""Reads the bytes of its input, not the number that they stand for."""
+
+_RESULTS = QUANT8_TYPES | _FLOATS | {OperandType.TENSOR_INT32}
 """Types of results that a derived case can be judged by."""
 
 
 def retyped(case: Case, wanted: Set[Pair]) -> Iterator[Case]:
     """Yield the case with its numbers as floats, for each row that is wanted."""
     (operation,) = case.model.main.operations
+    if operation.type == _HASHES:
+        return
     found = match(operation, case.model.main.operands)
     type_ = OperationType(operation.type)
     for row in SIGNATURES[type_].rows:
@@ -60,7 +65,7 @@ def _is_possible(found: Match, target: TypeRow) -> bool:
     }
     results = {argument.type for argument in found.outputs}
     return all(
-        type_ in (_EXACT if name in results else _NUMBERS)
+        type_ in (_RESULTS if name in results else _NUMBERS)
         and target.types[name] in _FLOATS
         for name, type_ in changed.items()
     )

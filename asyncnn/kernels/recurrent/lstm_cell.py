@@ -41,7 +41,7 @@ class LstmWeights(msgspec.Struct, frozen=True, eq=False):
     and ``peepholes`` [gates - 1, units] lacks the cell gate. ``cell_clip`` may be 0.
     """
 
-    units: int
+    gates: int
     input_weights: Array
     recurrent_weights: Array
     bias: Array
@@ -105,7 +105,7 @@ class LstmCell:
 
     def __init__(self, weights: LstmWeights, scratch: Scratch, batches: int) -> None:
         outputs, columns = weights.recurrent_weights.shape
-        units, count = weights.units, columns // weights.units
+        count, units = weights.gates, columns // weights.gates
         self._weights = weights
         self._output = scratch.transient((batches, outputs), np.float32)
         self._memory = scratch.transient((batches, units), np.float32)

@@ -68,7 +68,7 @@ def pack(
         norm = _stack(operation, cell.layer_norm, gates) * by_column
         before_norm = np.ones_like(by_column)
     return LstmWeights(
-        units=units,
+        gates=len(gates),
         input_weights=np.ascontiguousarray(np.hstack(inputs).T * before_norm),
         recurrent_weights=np.ascontiguousarray(recurrent.T * before_norm),
         bias=bias * by_column,

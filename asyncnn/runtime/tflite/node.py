@@ -65,6 +65,19 @@ class Node:
             raise InvalidArgumentError(f"input {index} is missing")
         return self._graph.tensors[self.operator.inputs[index]]
 
+    def intermediate(self, index: int) -> Tensor:
+        """Return the tensor that describes intermediate result ``index``.
+
+        :raises InvalidArgumentError: if there is none.
+        """
+        numbers = self.operator.table.IntermediatesAsNumpy()
+        tensors = self._graph.tensors
+        if self.operator.table.IntermediatesLength() <= index or not 0 <= numbers[
+            index
+        ] < len(tensors):
+            raise InvalidArgumentError(f"intermediate tensor {index} is missing")
+        return tensors[int(numbers[index])]
+
     def result(self, index: int = 0) -> Tensor:
         """Return the tensor of output ``index``.
 

@@ -64,6 +64,7 @@ class Tensor(msgspec.Struct, frozen=True, eq=False):
     quantized_dimension: int
     data: NDArray[Any] | None
     unsupported: str = ""
+    is_variable: bool = False
 
     @property
     def label(self) -> str:
@@ -245,6 +246,7 @@ class _Reader:
             quantization.QuantizedDimension(),
             data,
             unsupported,
+            bool(table.IsVariable()),
         )
 
     def _constant(

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from asyncnn.hal.types import OperandType
-from tests.kernels.operations import I32, Q8S, Q8SYM, Argument, constant
+from tests.kernels.operations import I32, Q8SYM, Argument, constant
 
 Q16S = OperandType.TENSOR_QUANT16_SYMM
 

@@ -7,6 +7,7 @@ from asyncnn.runtime.tflite.operators import (
     elementwise,
     layout,
     quantization,
+    recurrent,
     reduction,
     selection,
 )
@@ -17,6 +18,7 @@ CONVERTERS: dict[str, Converter] = {
     **elementwise.CONVERTERS,
     **layout.CONVERTERS,
     **quantization.CONVERTERS,
+    **recurrent.CONVERTERS,
     **reduction.CONVERTERS,
     **selection.CONVERTERS,
 }

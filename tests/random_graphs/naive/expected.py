@@ -1,0 +1,74 @@
+"""What a result should be, and how far arithmetic may be off."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from asyncnn.hal.operands import QUANT8_TYPES
+from asyncnn.hal.operations.bound import Array, BoundOperand
+from asyncnn.hal.types import OperandType
+
+EPSILON = float(np.finfo(np.float32).eps)
+
+ONCE = 0.501
+"""Units in the last place that a single rounding to the nearest may take."""
+
+TWICE = 1.001
+"""The same for fixed-point results, rounded at twice the precision, then again."""
+
+QUANTIZED = QUANT8_TYPES | {
+    OperandType.TENSOR_QUANT8_SYMM,
+    OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL,
+}
+
+
+class Expected(NamedTuple):
+    """The real values of an output; integers and booleans as they are.
+
+    The actual value may be off by ``slack``, and beyond that by ``places`` units in
+    the last place: steps of the scale, or a float's epsilon times its value.
+    """
+
+    value: Array
+    slack: ArrayLike = 0.0
+    places: float = 0.0
+
+
+def exact(value: ArrayLike) -> Expected:
+    """Expect just this value."""
+    return Expected(np.asarray(value))
+
+
+def rounded(
+    value: ArrayLike,
+    roundings: float = 0,
+    magnitude: ArrayLike | None = None,
+    places: float = ONCE,
+) -> Expected:
+    """Expect ``value`` after float32 roundings of numbers as large as ``magnitude``."""
+    value = np.asarray(value, np.float64)
+    largest = np.abs(value if magnitude is None else magnitude)
+    return Expected(value, roundings * EPSILON * largest, places)
+
+
+def real(operand: BoundOperand) -> Array:
+    """Return the real values of an operand, integers and booleans as they are."""
+    stored = operand.require_value().astype(np.float64)
+    if operand.channel_quant is not None:
+        along = [1] * stored.ndim
+        along[operand.channel_quant.channel_dim] = -1
+        return stored * np.reshape(operand.channel_quant.scales, along)
+    if operand.type in QUANTIZED:
+        return (stored - operand.zero_point) * operand.scale
+    return stored
+
+
+def stored(expected: Expected, operand: BoundOperand) -> Array:
+    """Return the expected value as ``operand`` stores it."""
+    if operand.type not in QUANTIZED:
+        return expected.value.astype(operand.dtype)
+    limits = np.iinfo(operand.dtype)
+    steps = np.nan_to_num(expected.value / operand.scale, nan=0.0)
+    codes = np.clip(np.rint(steps) + operand.zero_point, limits.min, limits.max)
+    return codes.astype(operand.dtype)
