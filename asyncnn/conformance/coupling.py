@@ -48,12 +48,13 @@ def twin(case: Case) -> Case | None:
     if not is_single(case) or case.model.main.operations[0].type in EXEMPT:
         return None
     main = case.model.main
-    codes = {operand.type for operand in main.operands} & _TWIN.keys()
-    if len(codes) != 1:
+    types = {OperandType(operand.type) for operand in main.operands}
+    if len(types & _TWIN.keys()) != 1:
         return None
+    (codes,) = types & _TWIN.keys()
     stored = [_shifted(each) for each in take_apart(case)]
     try:
-        return rewritten(case, _SUFFIX[codes.pop()], stored, main.operations)
+        return rewritten(case, _SUFFIX[codes], stored, main.operations)
     except InvalidArgumentError:
         return None
 

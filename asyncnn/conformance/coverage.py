@@ -1,4 +1,4 @@
-"""What there is to test: every operation with every row of types that the HAL allows."""
+"""What there is to test: every operation with every row of types it is allowed."""
 
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -35,6 +35,13 @@ def pair_of_row(type_: OperationType, row: TypeRow) -> Pair:
     return Pair(type_, tuple(row.types.values()))
 
 
+def differing_variables(one: TypeRow, other: TypeRow) -> frozenset[str]:
+    """Return the type variables in which two rows of an operation differ."""
+    return frozenset(
+        name for name, type_ in one.types.items() if type_ != other.types[name]
+    )
+
+
 def all_pairs() -> tuple[Pair, ...]:
     """Return every pair that the HAL allows, by operation code."""
     return tuple(
@@ -57,9 +64,7 @@ def match(operation: Operation, operands: Sequence[Operand]) -> Match:
         pairs = zip(expected, (*inputs, *outputs), strict=True)
         if all(wanted in (None, actual) for wanted, actual in pairs):
             return found
-    raise InvalidArgumentError(
-        f"{signature.type.name} has no such combination of types"
-    )
+    raise InvalidArgumentError(f"{signature.type.name} has no row of such types")
 
 
 def _with_room(

@@ -41,7 +41,7 @@ _SHORT = {
     OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL: "q8pc",
     OperandType.TENSOR_QUANT16_SYMM: "q16s",
     OperandType.TENSOR_QUANT16_ASYMM: "q16a",
-    OperandType.SUBGRAPH: "any",
+    OperandType.SUBGRAPH: "subgraph",
 }
 _INTRODUCTION = """\
 # Operations
@@ -92,6 +92,7 @@ def _tested(vectors: Path) -> dict[Pair, str]:
 
 
 def _summary() -> Iterator[str]:
+    yield "The table below writes types in short:\n"
     yield from _table(
         ("short", "type"), ((short, f"`{t.name}`") for t, short in _SHORT.items())
     )
@@ -111,7 +112,7 @@ def _summary() -> Iterator[str]:
 
 def _main_types(signature: OperationSignature) -> str:
     return ", ".join(
-        _SHORT[type_] + (f" {_version(since)}" if since > signature.since else "")
+        _SHORT[type_] + (f" ({_version(since)})" if since > signature.since else "")
         for type_, since in allowed_types(signature.type).items()
     )
 
@@ -137,23 +138,23 @@ def _section(signature: OperationSignature, tested: dict[Pair, str]) -> Iterator
 
 def _layouts(alike: list[Layout]) -> Iterator[str]:
     """Describe layouts that differ in nothing but their outputs."""
-    counts = dict.fromkeys(layout.describe_counts() for layout in alike)
-    yield f"{', or '.join(counts)}:\n"
+    inputs, *_ = alike[0].describe_counts().rpartition(" and ")
+    yield f"With {inputs}:\n"
     yield from _table(
-        ("input", "name", "type", ""),
+        ("input", "name", "type", "notes"),
         (
             (str(index), f"`{argument.name}`", _type(argument), _remarks(argument))
             for index, argument in enumerate(alike[0].inputs)
         ),
     )
     for layout in alike:
-        since = f" (since {_version(layout.since)})" if len(alike) > 1 else ""
+        since = f", since {_version(layout.since)}" if len(alike) > 1 else ""
         outputs = ", ".join(
             f"`{argument.name}` {_type(argument)}"
             + (f" ({remarks})" if (remarks := _remarks(argument)) else "")
             for argument in layout.outputs
         )
-        yield f"{plural(len(layout.outputs), 'output')}{since}: {outputs}\n"
+        yield f"{plural(len(layout.outputs), 'output')}{since}: {outputs}.\n"
 
 
 def _type(argument: Argument) -> str:

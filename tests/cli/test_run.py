@@ -270,7 +270,14 @@ def test_the_version_is_told(asyncnn_command: Command) -> None:
 
 QUANTISED_EXACT = ["vww_96_int8", "kws_ref_model"]
 QUANTISED = ["hello_world_int8", "micro_speech_quantized", "person_detect"]
-FLOAT = ["vww_96_float", "pretrainedResnet", "ad01_fp32", "hello_world_float"]
+QUANTISED_LSTM = ["trained_lstm_int8", "dtln_noise_suppression"]
+FLOAT = [
+    "vww_96_float",
+    "pretrainedResnet",
+    "ad01_fp32",
+    "hello_world_float",
+    "trained_lstm",
+]
 
 
 @pytest.mark.parametrize(
@@ -278,6 +285,7 @@ FLOAT = ["vww_96_float", "pretrainedResnet", "ad01_fp32", "hello_world_float"]
     [
         *[(name, ("--lsb", 0)) for name in QUANTISED_EXACT],
         *[(name, ("--lsb", 1)) for name in QUANTISED],
+        *[(name, ("--lsb", 2)) for name in QUANTISED_LSTM],
         *[(name, ("--rtol", 1e-4, "--atol", 1e-5)) for name in FLOAT],
         (
             "kws_ref_model_float32",

@@ -81,6 +81,11 @@ def _copy(source: OperandType, target: OperandType) -> Parts:
     return [codes], [_output(target, codes.value)]
 
 
+def _magnitude(type_: OperandType) -> Parts:
+    numbers = np.linspace(-300, 299, 256).astype(DTYPES[type_]).reshape(_ROWS, 128)
+    return [_input(type_, numbers)], [_output(type_, np.abs(numbers))]
+
+
 def _rank(type_: OperandType) -> Parts:
     given = _sample(type_)
     return [given], [_output(OperandType.INT32, np.array(2, np.int32))]
@@ -89,6 +94,7 @@ def _rank(type_: OperandType) -> Parts:
 _FORMULAS: dict[OperationType, Callable[..., Parts]] = {
     OperationType.DEQUANTIZE: _dequantize,
     OperationType.DIV: _divide,
+    OperationType.ABS: _magnitude,
     OperationType.CAST: _copy,
     OperationType.RANK: _rank,
 }

@@ -5,10 +5,15 @@ from collections.abc import Iterator, Set
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.conformance.coverage import Pair, match, pair_of_row
+from asyncnn.conformance.coverage import (
+    Pair,
+    differing_variables,
+    match,
+    pair_of_row,
+)
 from asyncnn.conformance.rewriting import Stored, rewritten, take_apart
 from asyncnn.conformance.vectors import Case
-from asyncnn.hal.operands import DTYPES
+from asyncnn.hal.operands import DTYPES, QUANT8_TYPES
 from asyncnn.hal.operations import SIGNATURES
 from asyncnn.hal.operations.signature import TypeRow
 from asyncnn.hal.types import OperandType, OperationType
@@ -21,10 +26,6 @@ _BLIND = frozenset(
     }
 )
 """Operations that never look at what the bytes of their variable ``T`` mean."""
-
-_QUANTIZED = frozenset(
-    {OperandType.TENSOR_QUANT8_ASYMM, OperandType.TENSOR_QUANT8_ASYMM_SIGNED}
-)
 
 
 def reinterpreted(case: Case, wanted: Set[Pair]) -> Iterator[Case]:
@@ -51,18 +52,15 @@ def reinterpreted(case: Case, wanted: Set[Pair]) -> Iterator[Case]:
 
 
 def _is_possible(source: TypeRow, target: TypeRow) -> bool:
-    elements = DTYPES[source.types["T"]].itemsize, DTYPES[target.types["T"]].itemsize
-    others = {
-        name for name, type_ in source.types.items() if type_ != target.types[name]
-    }
-    return others <= {"T"} and elements[0] >= elements[1]
+    before, after = (DTYPES[row.types["T"]].itemsize for row in (source, target))
+    return differing_variables(source, target) <= {"T"} and before >= after
 
 
 def _viewed(stored: Stored, type_: OperandType) -> Stored:
     """Read bytes as another type; the last axis becomes longer or shorter."""
     assert stored.value is not None
     value = np.ascontiguousarray(stored.value).view(DTYPES[type_])
-    scale = 1.0 if type_ in _QUANTIZED else 0.0
+    scale = 1.0 if type_ in QUANT8_TYPES else 0.0
     operand = replace(
         stored.operand, type=type_, dimensions=value.shape, scale=scale, zero_point=0
     )

@@ -9,7 +9,13 @@ from collections.abc import Iterator, Sequence, Set
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.conformance.coverage import Match, Pair, match, pair_of_row
+from asyncnn.conformance.coverage import (
+    Match,
+    Pair,
+    differing_variables,
+    match,
+    pair_of_row,
+)
 from asyncnn.conformance.rewriting import Stored, rewritten, take_apart
 from asyncnn.conformance.vectors import Case
 from asyncnn.hal.operands import DTYPES, QUANT8_TYPES
@@ -38,11 +44,13 @@ _NUMBERS = _FLOATS | {
 }
 """Types whose stored values, scale and zero point tell which numbers they hold."""
 
-_HASHES = OperationType.LSH_PROJECTION
-"""Reads the bytes of its input, not the number that they stand for."""
+_COMPARABLE = _FLOATS | QUANT8_TYPES
+"""Main types and types of results: integers may exceed what floats can hold, and
+nothing turns floats into 16-bit codes again.
+"""
 
-_RESULTS = QUANT8_TYPES | _FLOATS | {OperandType.TENSOR_INT32}
-"""Types of results that a derived case can be judged by."""
+_HASHES = OperationType.LSH_PROJECTION
+"""Reads the bytes of its input, not the numbers that they stand for."""
 
 
 def retyped(case: Case, wanted: Set[Pair]) -> Iterator[Case]:
@@ -58,16 +66,14 @@ def retyped(case: Case, wanted: Set[Pair]) -> Iterator[Case]:
 
 
 def _is_possible(found: Match, target: TypeRow) -> bool:
-    changed = {
-        name: type_
-        for name, type_ in found.row.types.items()
-        if type_ != target.types[name]
-    }
-    results = {argument.type for argument in found.outputs}
-    return all(
-        type_ in (_RESULTS if name in results else _NUMBERS)
-        and target.types[name] in _FLOATS
-        for name, type_ in changed.items()
+    source = found.row.types
+    changed = differing_variables(found.row, target)
+    results = changed & {argument.type for argument in found.outputs}
+    return (
+        found.row.main in _COMPARABLE
+        and all(source[name] in _NUMBERS for name in changed)
+        and all(source[name] in _COMPARABLE for name in results)
+        and all(target.types[name] in _FLOATS for name in changed)
     )
 
 

@@ -90,18 +90,19 @@ def assert_stores(operand: BoundOperand, array: Array, expected: Array) -> None:
 
 def compute_known(type_: OperationType, inputs, outputs) -> list[Array]:
     """Compute an operation whose output shapes depend on the values of its inputs."""
-    known = [
-        Argument(replace(given.operand, value=given.array), given.array)
-        if isinstance(given, Argument)
-        else given
-        for given in inputs
-    ]
+    known = []
+    for given in inputs:
+        if isinstance(given, Argument):
+            given.array.flags.writeable = False
+            operand = replace(given.operand, value=given.array)
+            given = Argument(operand, given.array)
+        known.append(given)
     with np.errstate(all="ignore"):
         return list(kernels.compute(bind(type_, known, outputs)))
 
 
 def random_boxes(generator, count: int, size: float = 20) -> Array:
-    """Return boxes [count, 4] within ``[0, size]``, a quarter wide and high at least."""
+    """Return boxes [count, 4] in ``[0, size]``, a quarter wide and high at least."""
     eighths = generator.integers(0, int(size * 8) - 2, (count, 2, 2))
     eighths.sort(axis=1)
     eighths[:, 1] += 2
@@ -109,7 +110,7 @@ def random_boxes(generator, count: int, size: float = 20) -> Array:
 
 
 def distinct_scores(generator, shape) -> Array:
-    """Return different multiples of 1/256 within ``[0, 1/2)``: signed codes hold them."""
+    """Return different multiples of 1/256 that codes of any sign hold."""
     count = int(np.prod(shape))
     return generator.permutation(128)[:count].reshape(shape) / 256
 

@@ -69,11 +69,9 @@ def naive_boxes(deltas, anchors):
     boxes = []
     for (dy, dx, dh, dw, _), (y, x, height, width) in zip(deltas, anchors, strict=True):
         y, x = y + height * dy / SCALING[0], x + width * dx / SCALING[1]
-        height, width = (
-            height * np.exp(dh / SCALING[2]),
-            width * np.exp(dw / SCALING[3]),
-        )
-        boxes.append([y - height / 2, x - width / 2, y + height / 2, x + width / 2])
+        dy = height * np.exp(dh / SCALING[2]) / 2
+        dx = width * np.exp(dw / SCALING[3]) / 2
+        boxes.append([y - dy, x - dx, y + dy, x + dx])
     return boxes
 
 

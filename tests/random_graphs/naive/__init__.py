@@ -1,0 +1,25 @@
+"""Every operation once more, in plain NumPy and float64.
+
+The formulas follow the HAL's documentation, one element or window at a time, and share
+nothing with the kernels.
+"""
+
+from asyncnn.hal.operations.bound import BoundOperation
+from asyncnn.hal.types import OperationType
+from tests.random_graphs.naive import blocks, elementwise, images, moving, reducing
+from tests.random_graphs.naive.expected import Expected
+from tests.random_graphs.naive.moving import Formula
+
+FORMULAS: dict[OperationType, Formula] = {
+    **elementwise.FORMULAS,
+    **moving.FORMULAS,
+    **reducing.FORMULAS,
+    **images.FORMULAS,
+    **blocks.FORMULAS,
+}
+
+
+def evaluate(operation: BoundOperation) -> list[Expected]:
+    """Return what each output of ``operation`` should be, all inputs known."""
+    expected = FORMULAS[operation.type](operation)
+    return expected if isinstance(expected, list) else [expected]

@@ -1,0 +1,182 @@
+"""Subgraphs under construction, in which every operand has a value already.
+
+The values are those of one execution, computed in float64. They tell all shapes, and
+let strategies choose operands and quantisation that make sense together.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from asyncnn.hal.operations.bound import Array, BoundOperand, Shape
+from asyncnn.hal.types import (
+    DataLocation,
+    Dimensions,
+    Model,
+    Operand,
+    OperandLifeTime,
+    OperandType,
+    Operation,
+    OperationType,
+    Subgraph,
+)
+from asyncnn.runtime.constants import ConstantStore
+
+
+class Tensor(msgspec.Struct, frozen=True, eq=False):
+    """An operand of a sketch; ``dimensions`` is what the model declares of it."""
+
+    index: int
+    bound: BoundOperand
+    dimensions: Dimensions
+
+    @property
+    def type(self) -> OperandType:
+        return self.bound.type
+
+    @property
+    def shape(self) -> Shape:
+        return self.bound.require_shape()
+
+    @property
+    def value(self) -> Array:
+        return self.bound.require_value()
+
+    @property
+    def is_declared(self) -> bool:
+        """Tell whether the model leaves nothing of the shape open."""
+        return self.dimensions == self.shape
+
+
+class World:
+    """What the subgraphs of one model share: constants, and each other."""
+
+    def __init__(self) -> None:
+        self.constants = ConstantStore()
+        self.referenced: list[Subgraph] = []
+
+    def refer(self, subgraph: Subgraph) -> int:
+        """Add a referenced subgraph and return its number."""
+        self.referenced.append(subgraph)
+        return len(self.referenced) - 1
+
+    def model(self, main: Subgraph) -> Model:
+        """Return the model of ``main`` and all that was added."""
+        return Model(
+            main,
+            tuple(self.referenced),
+            self.constants.values(),
+            self.constants.pools(),
+        )
+
+
+class Sketch:
+    """Operands and operations of one subgraph.
+
+    ``tensors`` can be read by operations, ``results`` are those that one wrote.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.inputs: list[Tensor] = []
+        self.tensors: list[Tensor] = []
+        self.results: list[Tensor] = []
+        self._operands: list[Operand] = []
+        self._operations: list[Operation] = []
+
+    def constant(self, bound: BoundOperand) -> Tensor:
+        """Add a constant."""
+        lifetime, location = self.world.constants.place(bound.value, copy=True)
+        return self._add(bound, bound.shape, lifetime, location)
+
+    def input(self, bound: BoundOperand, dimensions: Dimensions) -> Tensor:
+        """Add an input that declares ``dimensions``."""
+        tensor = self._add(bound, dimensions, OperandLifeTime.SUBGRAPH_INPUT)
+        self.inputs.append(tensor)
+        return tensor
+
+    def omitted(self, type_: OperandType) -> int:
+        """Add an operand that stands for an input left out; return its index."""
+        self._operands.append(Operand(type_, lifetime=OperandLifeTime.NO_VALUE))
+        return len(self._operands) - 1
+
+    def reference(self, number: int) -> int:
+        """Add an operand that stands for a referenced subgraph; return its index."""
+        self._operands.append(
+            Operand(
+                OperandType.SUBGRAPH,
+                lifetime=OperandLifeTime.SUBGRAPH,
+                location=DataLocation(0, number, 0),
+            )
+        )
+        return len(self._operands) - 1
+
+    def operation(
+        self,
+        type_: OperationType,
+        inputs: Sequence[int],
+        outputs: Iterable[tuple[BoundOperand, Dimensions]],
+    ) -> list[Tensor]:
+        """Add an operation with new operands for its outputs."""
+        results = [
+            self._add(bound, dimensions, OperandLifeTime.TEMPORARY_VARIABLE)
+            for bound, dimensions in outputs
+        ]
+        written = tuple(result.index for result in results)
+        self._operations.append(Operation(type_, tuple(inputs), written))
+        self.results += results
+        return results
+
+    def close(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor] | None = None
+    ) -> Subgraph:
+        """Return the subgraph with these borders; the inputs in another order, say."""
+        consumers = Counter(
+            index for operation in self._operations for index in operation.inputs
+        )
+        for output in outputs:
+            self._operands[output.index] = replace(
+                self._operands[output.index], lifetime=OperandLifeTime.SUBGRAPH_OUTPUT
+            )
+        return Subgraph(
+            tuple(
+                replace(operand, number_of_consumers=consumers[index])
+                for index, operand in enumerate(self._operands)
+            ),
+            tuple(self._operations),
+            tuple(t.index for t in (self.inputs if inputs is None else inputs)),
+            tuple(output.index for output in outputs),
+        )
+
+    def _add(
+        self,
+        bound: BoundOperand,
+        dimensions: Dimensions,
+        lifetime: OperandLifeTime,
+        location: DataLocation = DataLocation(),
+    ) -> Tensor:
+        tensor = Tensor(len(self._operands), bound, dimensions)
+        self._operands.append(
+            Operand(
+                bound.type,
+                dimensions,
+                scale=bound.scale,
+                zero_point=bound.zero_point,
+                lifetime=lifetime,
+                location=location,
+                extra_params=bound.channel_quant,
+            )
+        )
+        self.tensors.append(tensor)
+        return tensor
+
+
+def bound_of(
+    type_: OperandType, value: Array, scale: float = 0.0, zero_point: int = 0
+) -> BoundOperand:
+    """Return the operand of this type and value."""
+    value = np.asarray(value)
+    return BoundOperand(type_, value.shape, scale, zero_point, value=value)
