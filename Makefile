@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check lint types bench clean
+.PHONY: demo test check lint types bench docs clean
 
 demo: $(READY)
 	$(BIN)/asyncnn demo
@@ -17,6 +17,9 @@ check: lint types
 bench: $(READY)
 	$(BIN)/asyncnn bench models
 	$(BIN)/asyncnn bench awaiting
+
+docs: $(READY)
+	$(BIN)/python -m asyncnn.conformance.operations_page
 
 lint: $(READY)
 	$(BIN)/ruff check .

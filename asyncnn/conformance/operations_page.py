@@ -5,6 +5,7 @@ Run it from a checkout: ``python -m asyncnn.conformance.operations_page``; with
 """
 
 import argparse
+import os
 import pkgutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,12 +18,7 @@ from asyncnn.conformance.coverage import Pair, pair_of_row, pairs_of, pairs_with
 from asyncnn.conformance.derived import derived_cases
 from asyncnn.engine.plan import CONTROL_FLOW
 from asyncnn.hal.operations import SIGNATURES, allowed_types
-from asyncnn.hal.operations.signature import (
-    Argument,
-    Layout,
-    OperationSignature,
-    plural,
-)
+from asyncnn.hal.operations.signature import Argument, Layout, OperationSignature
 from asyncnn.hal.types import HalVersion, OperandType, OperationType
 
 ROOT = Path(__file__).parents[2]
@@ -71,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page, or check it; return the exit status."""
     parser = argparse.ArgumentParser(description="Write docs/operations.md.")
     parser.add_argument("--check", action="store_true", help="only compare")
-    parser.add_argument("--vectors", type=Path, default=ROOT.parent / "shared" / "vts")
+    parser.add_argument("--vectors", type=Path, default=_shared() / "vts")
     options = parser.parse_args(arguments)
     if not options.vectors.is_dir():
         parser.error(f"there are no vectors in {options.vectors}")
@@ -82,6 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{PAGE} is out of date; run `make docs`\n")
         return 1
     return 0
+
+
+def _shared() -> Path:
+    return Path(os.environ.get("ASYNCNN_SHARED", ROOT.parent / "shared"))
 
 
 def _tested(vectors: Path) -> dict[Pair, str]:
@@ -138,7 +138,7 @@ def _section(signature: OperationSignature, tested: dict[Pair, str]) -> Iterator
 
 def _layouts(alike: list[Layout]) -> Iterator[str]:
     """Describe layouts that differ in nothing but their outputs."""
-    inputs, *_ = alike[0].describe_counts().rpartition(" and ")
+    inputs, _, _ = alike[0].describe_counts().rpartition(" and ")
     yield f"With {inputs}:\n"
     yield from _table(
         ("input", "name", "type", "notes"),
@@ -154,14 +154,18 @@ def _layouts(alike: list[Layout]) -> Iterator[str]:
             + (f" ({remarks})" if (remarks := _remarks(argument)) else "")
             for argument in layout.outputs
         )
-        yield f"{plural(len(layout.outputs), 'output')}{since}: {outputs}.\n"
+        _, _, count = layout.describe_counts().rpartition(" and ")
+        yield f"{count}{since}: {outputs}.\n"
 
 
 def _type(argument: Argument) -> str:
-    if argument.type is None:
-        return "any"
-    named = argument.type
-    return f"`{named.name if isinstance(named, OperandType) else named}`"
+    match argument.type:
+        case None:
+            return "any"
+        case OperandType() as type_:
+            return f"`{type_.name}`"
+        case variable:
+            return f"`{variable}`"
 
 
 def _remarks(argument: Argument) -> str:

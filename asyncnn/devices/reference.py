@@ -98,7 +98,7 @@ class ReferenceDevice:
         """Return none."""
         return ErrorStatus.NONE, ()
 
-    def get_supported_operations_1_3(
+    async def get_supported_operations_1_3(
         self, model: Model
     ) -> tuple[ErrorStatus, tuple[bool, ...]]:
         """Return, for each operation of the main subgraph, whether it has a kernel."""

@@ -40,6 +40,7 @@ from asyncnn.hal.types import (
 from asyncnn.kernels.kernel import HeapScratch, PreparedKernel
 
 CONTROL_FLOW = frozenset({OperationType.IF, OperationType.WHILE})
+_RANDOM = frozenset({OperationType.RANDOM_MULTINOMIAL})
 
 
 class Step(msgspec.Struct, frozen=True, eq=False):
@@ -214,7 +215,7 @@ class _PlanBuilder:
         elif self._infer(operation, bound):
             bound = self._bind(operation)
             kernel = self._prepare(bound)
-        if kernel is not None and self._is_constant(operation):
+        if kernel is not None and self._can_fold(operation):
             self._fold(operation, kernel)
             return
         self._steps.append(Step(bound, operation.inputs, operation.outputs, kernel))
@@ -247,7 +248,10 @@ class _PlanBuilder:
         except ValueNeededError:
             return None
 
-    def _is_constant(self, operation: Operation) -> bool:
+    def _can_fold(self, operation: Operation) -> bool:
+        """Tell whether the results are always the same, and no outputs of the plan."""
+        if operation.type in _RANDOM:
+            return False
         if not self._output_indexes.isdisjoint(operation.outputs):
             return False
         known = self._values.keys() | self._omitted

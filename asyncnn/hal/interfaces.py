@@ -133,12 +133,13 @@ class IDevice(Protocol):
         """Return the extensions that are supported in full."""
         ...
 
-    def get_supported_operations_1_3(
+    async def get_supported_operations_1_3(
         self, model: Model
     ) -> tuple[ErrorStatus, tuple[bool, ...]]:
         """Return, for each operation of the main subgraph, whether it would run.
 
-        INVALID_ARGUMENT and nothing if the model is malformed.
+        INVALID_ARGUMENT and nothing if the model is malformed. Awaited, because the
+        driver may have to be asked.
         """
         ...
 

@@ -52,8 +52,9 @@ def test_each_operation_has_a_section_and_a_link_to_it(signature, page: str) -> 
         ),
         (
             "LOGISTIC",
-            "1 output: `output` `T` (`TENSOR_QUANT8_ASYMM`: scale 0.00390625, zero "
-            "point 0; `TENSOR_QUANT8_ASYMM_SIGNED`: scale 0.00390625, zero point -128).",
+            "1 output: `output` `T` (`TENSOR_QUANT8_ASYMM`: scale 0.00390625, "
+            "zero point 0; `TENSOR_QUANT8_ASYMM_SIGNED`: scale 0.00390625, "
+            "zero point -128).",
         ),
         (
             "WHILE",

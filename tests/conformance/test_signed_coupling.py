@@ -8,6 +8,7 @@ import pytest
 
 from asyncnn.conformance.coupling import EXEMPT, twin, twin_outputs
 from asyncnn.conformance.coverage import succeeding_cases
+from asyncnn.conformance.derived import derived_cases
 from asyncnn.conformance.direct import run_direct
 from asyncnn.conformance.rewriting import is_single, take_apart
 from asyncnn.conformance.vectors import Case
@@ -34,7 +35,8 @@ COUPLED = [
 def singles(shared: Path) -> dict[OperationType, list[Case]]:
     """Cases of one operation, by it."""
     found = defaultdict(list)
-    for case in succeeding_cases(shared / "vts"):
+    vectors = shared / "vts"
+    for case in succeeding_cases(vectors) + derived_cases(vectors):
         if is_single(case):
             found[OperationType(case.model.main.operations[0].type)].append(case)
     return found
@@ -54,7 +56,9 @@ def test_results_of_twins_differ_by_128(
 
 
 @pytest.mark.parametrize(
-    "operation", set(SIGNATURES) - set(COUPLED), ids=lambda operation: operation.name
+    "operation",
+    [operation for operation in SIGNATURES if operation not in COUPLED],
+    ids=lambda operation: operation.name,
 )
 def test_other_operations_have_no_twins(
     operation: OperationType, singles: dict[OperationType, list[Case]]
@@ -65,16 +69,14 @@ def test_other_operations_have_no_twins(
 @pytest.fixture(scope="module")
 def convolution(singles: dict[OperationType, list[Case]]) -> Case:
     """A case with 8-bit input, constant filter and output, and an integer bias."""
-    [case] = [
-        case for case in singles[OperationType.CONV_2D] if case.name == "conv_quant8"
-    ]
-    return case
+    cases = singles[OperationType.CONV_2D]
+    return next(case for case in cases if case.name == "conv_quant8_2")
 
 
 def test_codes_and_zero_points_move_and_nothing_else(convolution: Case) -> None:
     other = twin(convolution)
     assert other is not None
-    assert other.name == "conv_quant8_signed"
+    assert other.name == "conv_quant8_2_signed"
     for before, after in zip(take_apart(convolution), take_apart(other), strict=True):
         assert before.operand.scale == after.operand.scale
         assert before.operand.lifetime == after.operand.lifetime
@@ -90,7 +92,7 @@ def test_codes_and_zero_points_move_and_nothing_else(convolution: Case) -> None:
 
 def test_the_twin_of_the_twin_is_the_case(convolution: Case) -> None:
     again = twin(twin(convolution))
-    assert again.name == "conv_quant8_signed_unsigned"
+    assert again.name == "conv_quant8_2_signed_unsigned"
     for before, after in zip(take_apart(convolution), take_apart(again), strict=True):
         assert before.operand.type == after.operand.type
         assert before.operand.zero_point == after.operand.zero_point
@@ -100,7 +102,7 @@ def test_the_twin_of_the_twin_is_the_case(convolution: Case) -> None:
 def test_only_8_bit_outputs_are_shifted(
     singles: dict[OperationType, list[Case]],
 ) -> None:
-    [case] = [c for c in singles[OperationType.TOPK_V2] if twin(c)][:1]
+    case = next(case for case in singles[OperationType.TOPK_V2] if twin(case))
     values, indices = twin_outputs(case, [output.value for output in case.outputs])
     assert values.dtype != case.outputs[0].value.dtype
     np.testing.assert_array_equal(indices, case.outputs[1].value)

@@ -179,3 +179,22 @@ class TestLateSteps:
         program = Program(builder.build().model)
         with pytest.raises(GeneralFailureError):
             run(program, np.zeros(6, np.float32), np.array([4, 4], np.int32))
+
+
+def test_random_numbers_are_drawn_anew_in_every_execution() -> None:
+    builder = ModelBuilder()
+    builder.input("unused", F32, (1,))
+    logits = builder.constant(np.zeros((1, 1000), np.float32))
+    seeds = builder.constant(np.zeros(2, np.int32))
+    drawn = builder.operation(
+        OperationType.RANDOM_MULTINOMIAL,
+        [logits, builder.scalar(20), seeds],
+        Operand(OperandType.TENSOR_INT32, (1, 20)),
+    )
+    y = builder.operation(
+        OperationType.CAST, [drawn], Operand(OperandType.TENSOR_FLOAT32, (1, 20))
+    )
+    builder.output(y, "y")
+    program = Program(builder.build().model)
+    first, second = (run(program, np.zeros(1, np.float32))[0] for _ in range(2))
+    assert (first != second).any()

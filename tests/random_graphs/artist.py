@@ -3,11 +3,12 @@
 Choices list what is simplest first, because that is where a failing graph shrinks to.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from asyncnn.hal.operands import DTYPES, QUANT8_TYPES, SCALAR_TYPES
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
@@ -16,6 +17,7 @@ from asyncnn.hal.types import (
     Dimensions,
     OperandType,
     OperationType,
+    SymmPerChannelQuantParams,
 )
 from tests.random_graphs import naive
 from tests.random_graphs.naive.expected import Expected, stored
@@ -29,6 +31,8 @@ I32 = OperandType.TENSOR_INT32
 B8 = OperandType.TENSOR_BOOL8
 Q8 = OperandType.TENSOR_QUANT8_ASYMM
 Q8S = OperandType.TENSOR_QUANT8_ASYMM_SIGNED
+Q8SYM = OperandType.TENSOR_QUANT8_SYMM
+Q8PC = OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL
 TYPES = (F32, F16, I32, B8, Q8, Q8S)
 
 LARGEST_TENSOR = 400
@@ -37,6 +41,7 @@ LARGEST_TENSOR = 400
 LARGEST_VALUE = 1000.0
 """Magnitude up to which a float is; beyond it, results soon overflow."""
 
+_RESHAPED = frozenset({F32, F16, I32, Q8, Q8S})
 _SCALES = (0.05, 0.5, 1 / 128, 1 / 256, 0.013)
 
 
@@ -67,38 +72,60 @@ class Artist:
         rank = self.choose(*(ranks or (1, 2, 3, 4)))
         return tuple(self.number(1, 5 if rank < 4 else 4) for _ in range(rank))
 
+    def bound(
+        self,
+        type_: OperandType,
+        shape: Shape,
+        low: float = -4,
+        high: float = 4,
+        channel_axis: int = 0,
+    ) -> BoundOperand:
+        """Draw a value, floats from ``low`` to ``high``, and how it is quantised."""
+        scale, zero_point, channels = 0.0, 0, None
+        if type_ in QUANT8_TYPES:
+            scale, zero_point = self._quantization(type_)
+        elif type_ == Q8SYM:
+            scale = self._quantization(Q8S)[0]
+        elif type_ == Q8PC:
+            steps = range(1, shape[channel_axis] + 1)
+            scales = tuple(_as_float32(0.004 * step) for step in steps)
+            channels = SymmPerChannelQuantParams(scales, channel_axis)
+        value = sample(type_, shape, self.number(0, 255), low, high)
+        return BoundOperand(type_, shape, scale, zero_point, channels, value)
+
     def leaf(
         self, type_: OperandType, shape: Shape, low: float = -4, high: float = 4
     ) -> Tensor:
         """Draw an input or constant with floats from ``low`` to ``high``."""
-        scale, zero_point = self._leaf_quantization(type_)
-        seed = self.number(0, 255)
-        value = sample(type_, shape, seed, low, high)
-        bound = bound_of(type_, value, scale, zero_point)
+        bound = self.bound(type_, shape, low, high)
         if self.choose("input", "input", "constant") == "constant":
             return self.sketch.constant(bound)
-        return self.input(bound, sample(type_, shape, seed + 256, low, high))
+        return self.input(bound, another(bound.require_value()))
 
-    def input(self, bound: BoundOperand, other: Array) -> Tensor:
+    def input(
+        self, bound: BoundOperand, other: Array, *, is_open: bool = True
+    ) -> Tensor:
         """Add an input; ``other`` is its value in another execution."""
+        shape = bound.require_shape()
         if self.parent is None:
-            tensor = self.sketch.input(bound, self.declared(bound.require_shape()))
+            dimensions = self.declared(shape) if is_open else shape
+            tensor = self.sketch.input(bound, dimensions)
             self.other_values[tensor.index] = other
             return tensor
-        outer = self.parent.input(bound, other)
-        inner = self.sketch.input(bound, outer.dimensions)
+        outer = self.parent.input(bound, other, is_open=False)
+        inner = self.sketch.input(bound, shape)
         self.captured.append((outer, inner))
         return inner
 
-    def known(self, bound: BoundOperand) -> Tensor:
+    def known(self, bound: BoundOperand, *, is_open: bool = True) -> Tensor:
         """Add a value that shapes may depend on: a constant, or always this input."""
         if self.choose("constant", "constant", "constant", "input") == "constant":
             return self.sketch.constant(bound)
-        return self.input(bound, bound.require_value())
+        return self.input(bound, bound.require_value(), is_open=is_open)
 
-    def integers(self, values: Sequence[int]) -> Tensor:
+    def integers(self, values: Iterable[int]) -> Tensor:
         """Add an int32 tensor that says something about shapes."""
-        return self.known(bound_of(I32, np.array(values, np.int32)))
+        return self.known(bound_of(I32, np.array(list(values), np.int32)))
 
     def scalar(self, value: float, type_: OperandType | None = None) -> Tensor:
         """Add a scalar: BOOL, INT32 or FLOAT32, by the type of ``value``."""
@@ -110,9 +137,7 @@ class Artist:
     def real_scalar(self, value: float, main: OperandType) -> Tensor:
         """Add a FLOAT16 for an operation on float16 tensors, a FLOAT32 for others."""
         is_half = main == F16
-        return self.scalar(value, OperandType.FLOAT16 if is_half else None or None) if (
-            is_half
-        ) else self.scalar(float(value))
+        return self.scalar(value, OperandType.FLOAT16 if is_half else OperandType.FLOAT32)
 
     def pick(
         self,
@@ -133,53 +158,65 @@ class Artist:
             return chosen
         return self.leaf(type_, (shape or self.shape)(), low, high)
 
-    def weights(
-        self, type_: OperandType, shape: Shape, low: float = -1, high: float = 1
-    ) -> Tensor:
-        """Draw what is a constant as a rule, maybe one that is folded first."""
-        scale, zero_point = self._leaf_quantization(type_)
-        value = sample(type_, shape, self.number(0, 255), low, high)
-        bound = bound_of(type_, value, scale, zero_point)
-        kind = self.choose("constant", "constant", "input", "folded")
-        if kind == "input":
-            return self.input(bound, value)
-        if kind == "constant":
-            return self.sketch.constant(bound)
-        flat = self.sketch.constant(
-            bound_of(type_, value.reshape(-1), scale, zero_point)
-        )
-        target = self.sketch.constant(bound_of(I32, np.array(shape, np.int32)))
-        return self.apply(OperationType.RESHAPE, [flat, target], flat)[0]
+    def weights(self, bound: BoundOperand) -> Tensor:
+        """Add what is a constant as a rule, maybe one that is folded first."""
+        kinds = ["constant", "constant", "input"]
+        if bound.type in _RESHAPED:
+            kinds.append("folded")
+        match self.choose(*kinds):
+            case "input":
+                return self.input(bound, another(bound.require_value()))
+            case "constant":
+                return self.sketch.constant(bound)
+        value = bound.require_value().reshape(-1)
+        flat = self.sketch.constant(replace(bound, shape=value.shape, value=value))
+        shape = np.array(bound.require_shape(), np.int32)
+        target = self.sketch.constant(bound_of(I32, shape))
+        return self.apply(OperationType.RESHAPE, [flat, target], flat.bound)[0]
 
     def apply(
         self,
         type_: OperationType,
         inputs: Sequence[Tensor | None],
-        *outputs: OperandType | Tensor,
+        *outputs: OperandType | BoundOperand,
         least_scale: float = 0.0,
+        is_open: bool = True,
     ) -> list[Tensor]:
-        """Add an operation. An output of an input's type and scale is that tensor.
+        """Add an operation, its outputs of these types or quantised like these.
 
-        Otherwise its quantisation is what the operation prescribes, or suits its
-        values, with a scale of at least ``least_scale``.
+        The quantisation that a mere type leaves open is what the operation prescribes,
+        or suits the values, with a scale of at least ``least_scale``.
         """
         bound = tuple(None if tensor is None else tensor.bound for tensor in inputs)
-        asked = tuple(_without_value(output) for output in outputs)
+        asked = tuple(map(_without_value, outputs))
         with np.errstate(all="ignore"):
             expected = naive.evaluate(BoundOperation(type_, bound, asked))
             results = [
-                self._result(type_, position, *pair, least_scale)
-                for position, pair in enumerate(zip(outputs, expected, strict=True))
+                self._result(type_, position, output, each, least_scale)
+                for position, (output, each) in enumerate(
+                    zip(outputs, expected, strict=True)
+                )
             ]
-        return self.sketch.operation(
-            type_,
-            [self._index(tensor) for tensor in inputs],
-            [(result, self.declared(result.require_shape())) for result in results],
-        )
+        return self.add(type_, map(self._index, inputs), results, is_open=is_open)
+
+    def add(
+        self,
+        type_: OperationType,
+        inputs: Iterable[int],
+        results: Iterable[BoundOperand],
+        *,
+        is_open: bool = True,
+    ) -> list[Tensor]:
+        """Add an operation whose results are known."""
+        outputs = []
+        for result in results:
+            shape = result.require_shape()
+            outputs.append((result, self.declared(shape) if is_open else shape))
+        return self.sketch.operation(type_, list(inputs), outputs)
 
     def declared(self, shape: Shape) -> Dimensions:
         """Draw what the model says of a shape: all of it, some axes, or nothing."""
-        if not shape or self.depth:
+        if not shape:
             return shape
         match self.choose(*["all"] * 5, "axes", "nothing"):
             case "all":
@@ -191,67 +228,62 @@ class Artist:
     def _index(self, tensor: Tensor | None) -> int:
         return self.sketch.omitted(I32) if tensor is None else tensor.index
 
-    def _leaf_quantization(self, type_: OperandType) -> tuple[float, int]:
-        if type_ not in QUANT8_TYPES:
-            return 0.0, 0
+    def _quantization(self, type_: OperandType) -> tuple[float, int]:
         limits = np.iinfo(DTYPES[type_])
         middle = (int(limits.min) + int(limits.max) + 1) // 2
-        scale = self.choose(*_SCALES)
         points = (middle, middle + 3, int(limits.min), int(limits.max))
-        return float(np.float32(scale)), self.choose(*points)
+        return _as_float32(self.choose(*_SCALES)), self.choose(*points)
 
     def _result(
         self,
         type_: OperationType,
         position: int,
-        output: OperandType | Tensor,
+        output: OperandType | BoundOperand,
         expected: Expected,
         least_scale: float,
     ) -> BoundOperand:
-        if isinstance(output, Tensor):
-            kind, scale, zero_point = (
-                output.type,
-                output.bound.scale,
-                output.bound.zero_point,
-            )
-        else:
-            kind = output
-            scale, zero_point = self._result_quantization(
-                type_, position, kind, expected.value, least_scale
-            )
-        bound = BoundOperand(kind, expected.value.shape, scale, zero_point)
-        return bound_of(kind, stored(expected, bound), scale, zero_point)
+        if isinstance(output, OperandType):
+            scale, zero_point = 0.0, 0
+            if output in QUANT8_TYPES:
+                fixed = SIGNATURES[type_].layouts[0].outputs[position].quantization
+                scale, zero_point = (
+                    fixed[output]
+                    if fixed
+                    else self._fitting(output, expected.value, least_scale)
+                )
+            output = BoundOperand(output, None, scale, zero_point)
+        value = stored(expected, output)
+        return replace(output, shape=value.shape, value=value)
 
-    def _result_quantization(
-        self,
-        type_: OperationType,
-        position: int,
-        kind: OperandType,
-        value: Array,
-        least_scale: float,
+    def _fitting(
+        self, type_: OperandType, value: Array, least_scale: float
     ) -> tuple[float, int]:
-        if kind not in QUANT8_TYPES:
-            return 0.0, 0
-        fixed = SIGNATURES[type_].layouts[0].outputs[position].quantization
-        if fixed is not None:
-            return fixed[kind]
+        """Draw a quantisation of about 100, of most, or of too many steps."""
         finite = value[np.isfinite(value)]
-        low, high = (fold(finite, initial=0.0) for fold in (np.min, np.max))
-        # More than 255 steps cut off the largest values.
+        low, high = finite.min(initial=0.0), finite.max(initial=0.0)
         steps = self.choose(250, 100, 400)
-        scale = float(np.float32(max((high - low) / steps, least_scale, 1e-3)))
-        limits = np.iinfo(DTYPES[kind])
-        zero_point = int(np.clip(limits.min - low / scale, limits.min, limits.max))
-        return scale, zero_point
+        scale = _as_float32(max((high - low) / steps, least_scale, 1e-3))
+        limits = np.iinfo(DTYPES[type_])
+        zero_point = np.clip(limits.min - low / scale, limits.min, limits.max)
+        return scale, int(zero_point)
 
 
-def _without_value(output: OperandType | Tensor) -> BoundOperand:
-    if isinstance(output, Tensor):
-        return BoundOperand(
-            output.type, None, output.bound.scale, output.bound.zero_point
-        )
+def _without_value(output: OperandType | BoundOperand) -> BoundOperand:
     # The formulas of real values don't use the scale of a result.
-    return BoundOperand(output, None, scale=1.0)
+    if isinstance(output, OperandType):
+        return BoundOperand(output, None, scale=1.0)
+    return replace(output, shape=None, value=None)
+
+
+def _as_float32(value: float) -> float:
+    return float(np.float32(value))
+
+
+def another(value: Array) -> Array:
+    """Return other values in the range of these."""
+    if value.size > 1:
+        return np.roll(value, 1)
+    return ~value if value.dtype == np.bool_ else (value // 2).astype(value.dtype)
 
 
 def is_tame(tensor: Tensor) -> bool:
@@ -269,7 +301,7 @@ def sample(
     """Return values by seed; those of seed 0 are easy to read."""
     dtype = DTYPES[type_]
     generator = np.random.default_rng(seed)
-    if type_ in QUANT8_TYPES:
+    if dtype.itemsize == 1 and dtype != np.bool_:
         limits = np.iinfo(dtype)
         return generator.integers(limits.min, limits.max, shape, dtype, endpoint=True)
     if seed == 0:

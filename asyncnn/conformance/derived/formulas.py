@@ -1,6 +1,7 @@
 """Operations that one line of NumPy computes: cases made from nothing."""
 
 from collections.abc import Callable, Iterator, Set
+from typing import TypeAlias
 
 import numpy as np
 
@@ -22,8 +23,9 @@ from asyncnn.hal.types import (
 _FOLDER = "V1_3"
 _SPEC = "formulas"
 _ROWS = 2
-"""Length of the first axis of sampled tensors, along which scales may differ."""
+"""Length of the first axis of tensors whose scales may differ along it."""
 
+_PER_CHANNEL = OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL
 _SCALE = 0.125
 _CHANNEL_SCALES = SymmPerChannelQuantParams((0.125, 2.5), 0)
 _ZERO_POINTS = {
@@ -34,35 +36,39 @@ _ZERO_POINTS = {
     OperandType.TENSOR_QUANT8_SYMM: 0,
 }
 
-Parts = tuple[list[Stored], list[Stored]]
+Parts: TypeAlias = tuple[list[Stored], list[Stored]]
 """Inputs and expected outputs."""
 
 
 def computed(wanted: Set[Pair]) -> Iterator[Case]:
-    """Yield a case for each wanted pair whose operation has a formula here."""
+    """Yield a case for each wanted pair that has a formula here."""
     for pair in sorted(wanted):
-        if pair.operation not in _FORMULAS:
-            continue
-        inputs, outputs = _FORMULAS[pair.operation](*pair.types)
-        indexes = tuple(range(len(inputs) + len(outputs)))
-        operation = Operation(
-            pair.operation, indexes[: len(inputs)], indexes[len(inputs) :]
-        )
-        name = f"{_SPEC}_{pair}".lower()
-        yield put_together(_FOLDER, _SPEC, name, inputs + outputs, [operation])
+        formula = _FORMULAS.get(pair.operation)
+        parts = formula(*pair.types) if formula else None
+        if parts is not None:
+            yield _case(pair, *parts)
+
+
+def _case(pair: Pair, inputs: list[Stored], outputs: list[Stored]) -> Case:
+    indexes = tuple(range(len(inputs) + len(outputs)))
+    read, written = indexes[: len(inputs)], indexes[len(inputs) :]
+    operation = Operation(pair.operation, read, written)
+    name = f"{_SPEC}_{pair}".lower()
+    return put_together(_FOLDER, _SPEC, name, inputs + outputs, [operation])
 
 
 def _dequantize(source: OperandType, target: OperandType) -> Parts:
     codes = _sample(source)
-    assert codes.value is not None
-    scale, zero_point = np.array(codes.operand.scale), codes.operand.zero_point
-    if isinstance(codes.operand.extra_params, SymmPerChannelQuantParams):
-        scale = np.array(codes.operand.extra_params.scales).reshape(_ROWS, 1)
-    numbers = scale * (codes.value.astype(np.float64) - zero_point)
-    return [codes], [_output(target, numbers.astype(DTYPES[target]))]
+    scale = np.array(_SCALE)
+    if source == _PER_CHANNEL:
+        scale = np.array(_CHANNEL_SCALES.scales).reshape(_ROWS, 1)
+    numbers = scale * (codes.astype(np.float64) - _ZERO_POINTS.get(source, 0))
+    return [_input(source, codes)], [_output(target, numbers.astype(DTYPES[target]))]
 
 
-def _divide(type_: OperandType) -> Parts:
+def _divide(type_: OperandType) -> Parts | None:
+    if type_ != OperandType.TENSOR_INT32:
+        return None
     largest = np.iinfo(np.int32).max
     numerators = np.array([*range(-8, 9), largest, -largest], np.int32)
     divisors = np.array([[-largest], [-3], [-1], [1], [2], [7], [largest]], np.int32)
@@ -75,23 +81,25 @@ def _divide(type_: OperandType) -> Parts:
     return inputs, [_output(type_, quotients)]
 
 
-def _copy(source: OperandType, target: OperandType) -> Parts:
-    codes = _sample(source)
-    assert codes.value is not None
-    return [codes], [_output(target, codes.value)]
-
-
 def _magnitude(type_: OperandType) -> Parts:
-    numbers = np.linspace(-300, 299, 256).astype(DTYPES[type_]).reshape(_ROWS, 128)
+    numbers = _sample(type_)
     return [_input(type_, numbers)], [_output(type_, np.abs(numbers))]
+
+
+def _copy(source: OperandType, target: OperandType) -> Parts | None:
+    if source != target:
+        return None
+    codes = _sample(source)
+    return [_input(source, codes)], [_output(target, codes)]
 
 
 def _rank(type_: OperandType) -> Parts:
     given = _sample(type_)
-    return [given], [_output(OperandType.INT32, np.array(2, np.int32))]
+    rank = np.array(given.ndim, np.int32)
+    return [_input(type_, given)], [_output(OperandType.INT32, rank)]
 
 
-_FORMULAS: dict[OperationType, Callable[..., Parts]] = {
+_FORMULAS: dict[OperationType, Callable[..., Parts | None]] = {
     OperationType.DEQUANTIZE: _dequantize,
     OperationType.DIV: _divide,
     OperationType.ABS: _magnitude,
@@ -100,13 +108,14 @@ _FORMULAS: dict[OperationType, Callable[..., Parts]] = {
 }
 
 
-def _sample(type_: OperandType) -> Stored:
-    """Return an input of shape [2, 128] that holds every byte there is."""
+def _sample(type_: OperandType) -> Array:
+    """Return floats of both signs, or integers that have every byte there is."""
     dtype = DTYPES[type_]
-    raw = np.resize(np.arange(256, dtype=np.uint8), 256 * dtype.itemsize)
-    if dtype == np.bool_:
-        raw = raw % 2
-    return _input(type_, raw.view(dtype).reshape(_ROWS, 128))
+    if dtype.kind == "f":
+        return np.linspace(-300, 299, 256).astype(dtype).reshape(_ROWS, 128)
+    limit = 2 if dtype == np.bool_ else 256
+    raw = np.resize(np.arange(limit, dtype=np.uint8), 256 * dtype.itemsize)
+    return raw.view(dtype).reshape(_ROWS, 128)
 
 
 def _input(type_: OperandType, value: Array) -> Stored:
@@ -120,12 +129,11 @@ def _output(type_: OperandType, value: Array) -> Stored:
 
 
 def _operand(type_: OperandType, shape: Shape, lifetime: OperandLifeTime) -> Operand:
-    per_channel = type_ == OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL
     return Operand(
         type_,
         shape,
         scale=_SCALE if type_ in _ZERO_POINTS else 0.0,
         zero_point=_ZERO_POINTS.get(type_, 0),
         lifetime=lifetime,
-        extra_params=_CHANNEL_SCALES if per_channel else None,
+        extra_params=_CHANNEL_SCALES if type_ == _PER_CHANNEL else None,
     )

@@ -3,6 +3,7 @@
 Source: 1.3/types.hal (GENERATE_PROPOSALS).
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -69,8 +70,7 @@ def _flat_maps(operation: BoundOperation) -> tuple[Array, Reals]:
     scores, deltas = operation.value(0), operation.value(1)
     if nchw:
         scores, deltas = (maps.transpose(NCHW_TO_NHWC) for maps in (scores, deltas))
-    images = scores.shape[0]
-    places = scores[0].size if images else 0
+    images, places = scores.shape[0], math.prod(scores.shape[1:])
     reals = to_float32(deltas, operation.input(1)).reshape(images, places, 4)
     return scores.reshape(images, places), reals
 

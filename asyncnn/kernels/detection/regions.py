@@ -21,9 +21,9 @@ class Extent(NamedTuple):
 class Regions:
     """The regions of ROI_ALIGN and ROI_POOLING.
 
-    Inputs: ``feature_map: T [N, H, W, C]``, ``regions: R [regions, 4]`` as x1, y1, x2,
-    y2, ``batch_indices: int32 [regions]``; of scalars 5 and 6, the ratios of the image
-    to the feature map in height and width, the last input tells if layouts are NCHW.
+    Their inputs 0, 1, 2, 5, 6 and the last are ``feature_map: T [N, H, W, C]``,
+    ``regions: R [regions, 4]`` as x1, y1, x2, y2 in the image, ``batch_indices: int32
+    [regions]``, the ratios of image to feature map in height and width, and nchw.
 
     :raises ValueNeededError: if a scalar is not known yet.
     """

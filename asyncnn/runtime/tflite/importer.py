@@ -1,6 +1,7 @@
 """Imports TFLite files: from mapped bytes to a named model."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from asyncnn.errors import InvalidArgumentError
@@ -42,6 +43,7 @@ def import_tflite(memory: Memory) -> NamedModel:
 
 
 def _import(graph: Graph, memory: Memory) -> NamedModel:
+    _check_states(graph)
     builder = ModelBuilder()
     builder.add_pool(memory)
     operands: dict[int, int] = {}
@@ -63,6 +65,21 @@ def _import(graph: Graph, memory: Memory) -> NamedModel:
             raise InvalidArgumentError(f"output {name!r} is never computed")
         builder.output(operands[index], name)
     return builder.build()
+
+
+def _check_states(graph: Graph) -> None:
+    """Refuse state that operators share: each layer gets zeros of its own."""
+    readers = Counter(
+        index
+        for operator in graph.operators
+        for index in operator.inputs
+        if index >= 0 and graph.tensors[index].is_variable
+    )
+    for index, count in readers.items():
+        if count > 1:
+            raise UnsupportedOperatorError(
+                f"{graph.tensors[index].label} is the state of {count} layers"
+            )
 
 
 def _convert(node: Node) -> None:

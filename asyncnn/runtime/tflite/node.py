@@ -70,13 +70,10 @@ class Node:
 
         :raises InvalidArgumentError: if there is none.
         """
-        numbers = self.operator.table.IntermediatesAsNumpy()
-        tensors = self._graph.tensors
-        if self.operator.table.IntermediatesLength() <= index or not 0 <= numbers[
-            index
-        ] < len(tensors):
+        intermediates = self.operator.intermediates
+        if index >= len(intermediates) or intermediates[index] < 0:
             raise InvalidArgumentError(f"intermediate tensor {index} is missing")
-        return tensors[int(numbers[index])]
+        return self._graph.tensors[intermediates[index]]
 
     def result(self, index: int = 0) -> Tensor:
         """Return the tensor of output ``index``.
@@ -110,9 +107,10 @@ class Node:
         known = self._operands.get(tensor.index)
         if known is not None:
             return known
+        described = describe(tensor)
         if tensor.data is None:
             raise InvalidArgumentError(f"{tensor.label} is read but never computed")
-        operand = add_constant(self.builder, tensor, describe(tensor))
+        operand = add_constant(self.builder, tensor, described)
         self._operands[tensor.index] = operand
         return operand
 

@@ -73,12 +73,16 @@ class Tensor(msgspec.Struct, frozen=True, eq=False):
 
 
 class Operator(msgspec.Struct, frozen=True, eq=False):
-    """A node of the graph: tensor indices, -1 for an input that is left out."""
+    """A node of the graph: tensor indices, -1 for an input that is left out.
+
+    ``intermediates`` only describe how some operators quantise inside.
+    """
 
     index: int
     name: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    intermediates: tuple[int, ...]
     table: Any
 
     def options(self, kind: str) -> Any:
@@ -211,6 +215,7 @@ class _Reader:
             codes[code],
             self._indexes(table.InputsAsNumpy(), count, what),
             self._indexes(table.OutputsAsNumpy(), count, what),
+            self._indexes(table.IntermediatesAsNumpy(), count, what),
             table,
         )
 

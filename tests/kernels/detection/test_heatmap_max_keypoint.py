@@ -107,6 +107,15 @@ def test_a_flat_map_has_its_first_pixel_for_a_peak(kind) -> None:
     assert_stores(outputs[1], arrays[1], np.array([[[1, 0.5]]]))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_peak_far_from_the_maximum_is_brought_to_one_and_a_half_pixels(kind) -> None:
+    values = np.array([[6, 7, 0], [4, 8, 7], [0, 7, 6]]) / 8
+    box = np.array([[10, 20, 13, 23]])
+    outputs, arrays = locate(kind, values[None, :, :, None], box)
+    assert_stores(outputs[0], arrays[0], np.array([[9.25 / 8]]))
+    assert_stores(outputs[1], arrays[1], np.array([[[12.5, 23]]]))
+
+
 def test_signed_maps_give_what_unsigned_ones_give() -> None:
     generator = np.random.default_rng(0)
     maps = generator.integers(-64, 64, (2, 5, 5, 3)) / 32

@@ -38,7 +38,6 @@ def detect(
     classes_of_box=1,
     limit_of_class=2,
     background=False,
-    threshold=THRESHOLD,
 ):
     images = len(scores)
     length = limit if regular else limit * classes_of_box
@@ -57,7 +56,7 @@ def detect(
             limit,
             classes_of_box,
             limit_of_class,
-            scalar(kind, threshold),
+            scalar(kind, THRESHOLD),
             scalar(kind, IOU),
             background,
         ],
@@ -132,8 +131,10 @@ def test_detections_are_those_of_the_loops(kind, regular, limits, background) ->
 
 @pytest.mark.parametrize("regular", [False, True])
 @pytest.mark.parametrize("kind", FLOAT_KINDS)
-def test_without_detections_all_is_zero(kind, regular) -> None:
-    found = detect(kind, *case(0), regular=regular, threshold=0.5)
+def test_with_scores_at_the_threshold_all_is_zero(kind, regular) -> None:
+    scores, *rest = case(0)
+    scores = np.full_like(scores, THRESHOLD)
+    found = detect(kind, scores, *rest, regular=regular)
     assert not any(array.any() for array in found)
 
 

@@ -79,7 +79,8 @@ def naive(scores, deltas, before, after, least):
         if before > 0:
             of_image = sorted(of_image, reverse=True)[:before]
         of_image = [pick for pick in of_image if is_usable(pick[1], size, least)]
-        values, boxes = zip(*of_image, strict=True)
+        values = [score for score, _ in of_image]
+        boxes = [box for _, box in of_image]
         picks = naive_hard_nms(values, boxes, range(len(boxes)), after or -1, IOU)
         found += [(values[pick], boxes[pick], image) for pick in picks]
     return found
@@ -87,7 +88,7 @@ def naive(scores, deltas, before, after, least):
 
 @pytest.mark.parametrize("nchw", [False, True])
 @pytest.mark.parametrize(
-    "limits", [(-1, -1), (0, 0), (9, -1), (-1, 3), (20, 5), (500, 1)]
+    "limits", [(-1, -1), (0, 0), (1, -1), (9, -1), (-1, 3), (20, 5), (500, 1)]
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_proposals_are_those_of_the_loops(kind, limits, nchw) -> None:

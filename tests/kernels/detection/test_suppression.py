@@ -76,3 +76,4 @@ def test_candidates_are_left_as_they_are() -> None:
 
 def test_equal_scores_fall_in_the_order_they_come() -> None:
     assert falling(np.array([1, 2, 1, 2, 3])).tolist() == [4, 1, 3, 0, 2]
+    assert falling(np.zeros(100)).tolist() == list(range(100))

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from asyncnn.hal.operands import QUANT8_TYPES
-from asyncnn.hal.operations.bound import Array, BoundOperand
+from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
 from asyncnn.hal.types import OperandType
 
 EPSILON = float(np.finfo(np.float32).eps)
@@ -62,6 +62,16 @@ def real(operand: BoundOperand) -> Array:
     if operand.type in QUANTIZED:
         return (stored - operand.zero_point) * operand.scale
     return stored
+
+
+def real_bias(operation: BoundOperation) -> Array:
+    """Return input 2 for each unit; an int32 has the scales of data times weights."""
+    data, weights, bias = (operation.input(index) for index in range(3))
+    if bias.type != OperandType.TENSOR_INT32:
+        return real(bias)
+    quant = weights.channel_quant
+    scales = weights.scale if quant is None else np.array(quant.scales)
+    return real(bias) * data.scale * scales
 
 
 def stored(expected: Expected, operand: BoundOperand) -> Array:

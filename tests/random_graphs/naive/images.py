@@ -16,6 +16,7 @@ from tests.random_graphs.naive.expected import (
     Expected,
     exact,
     real,
+    real_bias,
     rounded,
 )
 from tests.random_graphs.naive.moving import integers
@@ -148,7 +149,8 @@ def _convolution(first_scalar_count: int) -> Formula:
     """``first_scalar_count`` scalars (a multiplier or groups) follow the strides."""
 
     def formula(operation: BoundOperation) -> Expected:
-        image, filter_, bias = (real(operation.input(i)) for i in range(3))
+        image, filter_ = real(operation.input(0)), real(operation.input(1))
+        bias = real_bias(operation)
         how = _sliding(operation, 3, first_scalar_count, image, filter_)
         image = _nhwc(image, how.nchw)
         weights = _dense(operation, filter_, how, image.shape[3])
@@ -187,7 +189,8 @@ def _dense(
 
 
 def _transpose_convolution(operation: BoundOperation) -> Expected:
-    image, filter_, bias = (real(operation.input(i)) for i in range(3))
+    image, filter_ = real(operation.input(0)), real(operation.input(1))
+    bias = real_bias(operation)
     is_explicit = len(operation.inputs) == 11
     at = 7 if is_explicit else 5
     stride = operation.integer(at + 1), operation.integer(at)

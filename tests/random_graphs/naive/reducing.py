@@ -8,7 +8,7 @@ import numpy as np
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperandType, OperationType
 from tests.random_graphs.naive.elementwise import Formula, clamped
-from tests.random_graphs.naive.expected import TWICE, Expected, exact, real, rounded
+from tests.random_graphs.naive.expected import TWICE, Expected, exact, real, real_bias, rounded
 from tests.random_graphs.naive.moving import integers
 
 
@@ -93,7 +93,8 @@ def _instance_normalization(operation: BoundOperation) -> Expected:
 
 
 def _fully_connected(operation: BoundOperation) -> Expected:
-    x, weights, bias = (real(operation.input(i)) for i in range(3))
+    x, weights = real(operation.input(0)), real(operation.input(1))
+    bias = real_bias(operation)
     rows = x.reshape(-1, weights.shape[1])
     value = np.array([[row @ unit for unit in weights] for row in rows]) + bias
     magnitude = np.abs(rows) @ np.abs(weights).T + np.abs(bias)

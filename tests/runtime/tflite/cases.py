@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.runtime.tflite.files import Op, T, write
+from tests.runtime.tflite.files import Op, T, given, write
 
 F32, F16, I8, I32, BOOL = np.float32, np.float16, np.int8, np.int32, np.bool_
 
@@ -65,9 +65,8 @@ class Case:
 
     @property
     def inputs(self) -> list[T]:
-        """Inputs of the graph: those of the operator that are not constants."""
-        given = [t for t in self.operator.inputs if t is not None and t.data is None]
-        return list(dict.fromkeys(given))
+        """Inputs of the graph: those of the operator that somebody has to give."""
+        return given(self.operator)
 
     def file(self) -> bytes:
         return write([self.operator], self.inputs, self.operator.outputs)

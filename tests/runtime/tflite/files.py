@@ -29,7 +29,8 @@ NUMBERS = {name: code for code, name in tflite.BUILTIN_OPCODE2NAME.items()}
 class T:
     """A tensor: a constant if ``data`` is given, quantised if ``scale`` is.
 
-    ``behind`` puts the data behind the flatbuffer, as in files above 2 GiB.
+    A ``variable`` lasts from one inference to the next. ``behind`` puts the data behind
+    the flatbuffer, as in files above 2 GiB.
     """
 
     dtype: Any = np.float32
@@ -50,13 +51,23 @@ class T:
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """An operator on tensors; None is an input left out."""
+    """An operator on tensors; None is an input left out.
+
+    A name that the schema does not know is that of a custom operator.
+    """
 
     name: str
     inputs: Sequence[T | None]
     outputs: Sequence[T]
     options: str = ""
     fields: Mapping[str, Any] = field(default_factory=dict)
+    intermediates: Sequence[T] = ()
+
+
+def given(operator: Op) -> list[T]:
+    """Return the inputs, each once, that are neither constants nor states."""
+    tensors = [t for t in operator.inputs if t and t.data is None and not t.variable]
+    return list(dict.fromkeys(tensors))
 
 
 def write(
@@ -82,7 +93,11 @@ class _Writer:
         self.tensors: list[T] = []
         for tensor in [
             *inputs,
-            *(t for op in operators for t in (*op.inputs, *op.outputs)),
+            *(
+                t
+                for op in operators
+                for t in (*op.inputs, *op.intermediates, *op.outputs)
+            ),
             *outputs,
         ]:
             if tensor is not None and tensor not in self.tensors:
@@ -145,6 +160,7 @@ class _Writer:
             "OpcodeIndex": names.index(operator.name),
             "Inputs": self.indexes(operator.inputs),
             "Outputs": self.indexes(operator.outputs),
+            "Intermediates": self.indexes(operator.intermediates),
         }
         if operator.options:
             kind = operator.options
@@ -161,10 +177,11 @@ class _Writer:
         return self.table("Operator", **fields)
 
     def code(self, name: str) -> int:
-        number = NUMBERS[name]
-        return self.table(
-            "OperatorCode", DeprecatedBuiltinCode=min(number, 127), BuiltinCode=number
-        )
+        number = NUMBERS.get(name, NUMBERS["CUSTOM"])
+        fields = {"DeprecatedBuiltinCode": min(number, 127), "BuiltinCode": number}
+        if name not in NUMBERS:
+            fields["CustomCode"] = self.builder.CreateString(name)
+        return self.table("OperatorCode", **fields)
 
     def buffer(self, tensor: T) -> int:
         if tensor.data is None:

@@ -3,7 +3,7 @@
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.tflite import import_tflite
-from tests.runtime.tflite.files import Op, T, write
+from tests.runtime.tflite.files import Op, T, given, write
 
 WINDOW = {"StrideW": 1, "StrideH": 1, "DilationWFactor": 1, "DilationHFactor": 1}
 
@@ -13,8 +13,7 @@ def conv_2d(x: T, weights: T, bias: T | None, y: T, **fields: int) -> Op:
 
 
 def imported(*operators: Op) -> NamedModel:
-    inputs = [t for t in operators[0].inputs if t is not None and t.data is None]
-    file = write(operators, list(dict.fromkeys(inputs)), operators[-1].outputs)
+    file = write(operators, given(operators[0]), operators[-1].outputs)
     return import_tflite(from_buffer(file))
 
 

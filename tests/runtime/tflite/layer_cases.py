@@ -22,6 +22,12 @@ from tests.runtime.tflite.cases import (
     reductions,
     unary,
 )
+from tests.runtime.tflite.recurrent_cases import (
+    float_lstms,
+    integer_lstms,
+    rnns,
+    svdfs,
+)
 
 UNDILATED = {"DilationWFactor": 1, "DilationHFactor": 1}
 WINDOW = {"Padding": 0, "StrideW": 1, "StrideH": 2}
@@ -179,5 +185,9 @@ CASES = [
     *padding(),
     *blocks(),
     *selection(),
+    *float_lstms(),
+    *integer_lstms(),
+    *rnns(),
+    *svdfs(),
 ]
 """Every operator that has a converter, in all variants that differ in the result."""

@@ -42,6 +42,7 @@ def litert_outputs(file: bytes, inputs: list[np.ndarray]) -> list[np.ndarray]:
         experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
     )
     interpreter.allocate_tensors()
+    interpreter.reset_all_variables()
     for detail, value in zip(interpreter.get_input_details(), inputs, strict=True):
         interpreter.set_tensor(detail["index"], value)
     interpreter.invoke()

@@ -10,7 +10,7 @@ from asyncnn.runtime.tflite import (
     import_tflite,
 )
 from tests.runtime.tflite.cases import F32, I8, const, f32, i8, i32, ramp
-from tests.runtime.tflite.files import Op, T, write
+from tests.runtime.tflite.files import Op, T, given, write
 from tests.runtime.tflite.graphs import conv_2d, convolution, imported
 
 SPARE, SPARE4, ONES4 = f32(2, 3), f32(1, 2, 2, 2), ramp((2, 1, 1, 2))
@@ -117,9 +117,7 @@ class TestRefusals:
         self, operator: Op, reason: str
     ) -> None:
         out = operator.outputs or [f32(1)]
-        file = write(
-            [operator], [t for t in operator.inputs if t and t.data is None], out
-        )
+        file = write([operator], given(operator), out)
         with pytest.raises(AsyncnnError, match=reason):
             import_tflite(from_buffer(file))
 

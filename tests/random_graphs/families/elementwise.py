@@ -1,0 +1,183 @@
+"""Draws operations on each element alone, or on pairs of elements."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from asyncnn.hal.operations.bound import Shape
+from asyncnn.hal.operations.table import SIGNATURES
+from asyncnn.hal.types import OperandType, OperationType
+from tests.random_graphs.artist import B8, F16, F32, I32, Q8, Q8S, Q8SYM, Artist
+from tests.random_graphs.sketch import Tensor
+
+Builder = Callable[[Artist, OperationType, OperandType], object]
+"""Adds an operation of this type on tensors of this main type."""
+
+
+def fused_activation(artist: Artist, main: OperandType) -> Tensor:
+    """Draw a fused activation, which int32 has none of."""
+    return artist.scalar(0 if main == I32 else artist.number(0, 3))
+
+
+def _domain(low: float, high: float, least: float = 0.25, most: float = 4) -> Builder:
+    """Draw a unary operation on floats in a range; leaves are in a narrower one."""
+
+    def build(artist: Artist, type_: OperationType, main: OperandType) -> None:
+        def suits(tensor: Tensor) -> bool:
+            return bool(((tensor.value >= low) & (tensor.value <= high)).all())
+
+        is_float = main in (F32, F16)
+        x = artist.pick(main, suits if is_float else _anything, low=least, high=most)
+        artist.apply(type_, [x], main)
+
+    return build
+
+
+def _anything(tensor: Tensor) -> bool:
+    return True
+
+
+def _unary(artist: Artist, type_: OperationType, main: OperandType) -> None:
+    artist.apply(type_, [artist.pick(main)], main)
+
+
+def _rectified(artist: Artist, type_: OperationType, main: OperandType) -> None:
+    x = artist.pick(main)
+    artist.apply(type_, [x], x.bound)
+
+
+def _elu(artist: Artist, type_: OperationType, main: OperandType) -> None:
+    alpha = artist.real_scalar(artist.choose(1.0, 0.5, 2.0), main)
+    artist.apply(type_, [artist.pick(main), alpha], main)
+
+
+def _broadcasts(first: Shape, second: Shape) -> bool:
+    pairs = zip(first[::-1], second[::-1], strict=False)
+    return all(a == b or 1 in (a, b) for a, b in pairs)
+
+
+def _partner_shape(artist: Artist, shape: Shape) -> Shape:
+    """Draw a shape that broadcasts with ``shape``."""
+    match artist.choose("same", "ones", "shorter", "longer"):
+        case "ones":
+            return tuple(artist.choose(1, length) for length in shape)
+        case "shorter":
+            return shape[artist.number(0, len(shape) - 1) :]
+        case "longer" if len(shape) < 4:
+            return (artist.number(1, 3), *shape)
+    return shape
+
+
+def partner(
+    artist: Artist,
+    x: Tensor,
+    where: Callable[[Tensor], bool] = _anything,
+    low: float = -4,
+    high: float = 4,
+) -> Tensor:
+    """Draw a tensor of the type of ``x`` that broadcasts with it."""
+    return artist.pick(
+        x.type,
+        lambda tensor: _broadcasts(tensor.shape, x.shape) and where(tensor),
+        lambda: _partner_shape(artist, x.shape),
+        low,
+        high,
+    )
+
+
+def _is_divisor(tensor: Tensor) -> bool:
+    return bool(np.abs(tensor.value).min() >= 0.1)
+
+
+def _is_base(tensor: Tensor) -> bool:
+    return bool(((tensor.value >= 0.1) & (tensor.value <= 50)).all())
+
+
+def _is_exponent(tensor: Tensor) -> bool:
+    return bool(np.abs(tensor.value).max() <= 4)
+
+
+def _arithmetic(artist: Artist, type_: OperationType, main: OperandType) -> None:
+    x = artist.pick(main)
+    if type_ is OperationType.DIV and main != I32:
+        y = partner(artist, x, _is_divisor, low=0.25)
+    else:
+        y = partner(artist, x)
+    is_product = type_ is OperationType.MUL
+    least_scale = 1.01 * x.bound.scale * y.bound.scale if is_product else 0.0
+    activation = fused_activation(artist, main)
+    artist.apply(type_, [x, y, activation], main, least_scale=least_scale)
+
+
+def _pow(artist: Artist, type_: OperationType, main: OperandType) -> None:
+    base = artist.pick(main, _is_base, low=0.25)
+    artist.apply(type_, [base, partner(artist, base, _is_exponent)], main)
+
+
+def _binary(artist: Artist, type_: OperationType, main: OperandType) -> None:
+    x = artist.pick(main)
+    artist.apply(type_, [x, partner(artist, x)], main)
+
+
+def _comparison(artist: Artist, type_: OperationType, main: OperandType) -> None:
+    x = artist.pick(main)
+    artist.apply(type_, [x, partner(artist, x)], B8)
+
+
+def _select(artist: Artist, type_: OperationType, main: OperandType) -> None:
+    x = artist.pick(main)
+    condition, y = (
+        artist.pick(kind, lambda tensor: tensor.shape == x.shape, lambda: x.shape)
+        for kind in (B8, main)
+    )
+    artist.apply(type_, [condition, x, y], main)
+
+
+def _quantize(artist: Artist, type_: OperationType, main: OperandType) -> None:
+    artist.apply(type_, [artist.pick(main)], artist.choose(Q8, Q8S))
+
+
+def _dequantize(artist: Artist, type_: OperationType, main: OperandType) -> None:
+    artist.apply(type_, [artist.pick(main)], artist.choose(F32, F16))
+
+
+def _cast(artist: Artist, type_: OperationType, main: OperandType) -> None:
+    targets = [
+        row.types["U"] for row in SIGNATURES[type_].rows if row.types["T"] == main
+    ]
+    x, target = artist.pick(main), artist.choose(*targets)
+    is_quantized = target in (Q8, Q8S, Q8SYM)
+    artist.apply(type_, [x], artist.bound(target, (1,)) if is_quantized else target)
+
+
+_OP = OperationType
+BUILDERS: dict[OperationType, Builder] = {
+    **dict.fromkeys((_OP.ADD, _OP.SUB, _OP.MUL, _OP.DIV), _arithmetic),
+    **dict.fromkeys((_OP.MAXIMUM, _OP.MINIMUM, _OP.PRELU), _binary),
+    **dict.fromkeys((_OP.LOGICAL_AND, _OP.LOGICAL_OR), _binary),
+    **dict.fromkeys((_OP.ABS, _OP.NEG, _OP.FLOOR, _OP.SIN), _unary),
+    **dict.fromkeys((_OP.LOGISTIC, _OP.TANH, _OP.HARD_SWISH), _unary),
+    **dict.fromkeys((_OP.RELU, _OP.RELU1, _OP.RELU6), _rectified),
+    **dict.fromkeys(
+        (
+            _OP.EQUAL,
+            _OP.NOT_EQUAL,
+            _OP.LESS,
+            _OP.LESS_EQUAL,
+            _OP.GREATER,
+            _OP.GREATER_EQUAL,
+        ),
+        _comparison,
+    ),
+    _OP.LOGICAL_NOT: _unary,
+    _OP.EXP: _domain(-50, 8, least=-4),
+    _OP.LOG: _domain(0.01, np.inf),
+    _OP.SQRT: _domain(0, np.inf),
+    _OP.RSQRT: _domain(0.01, np.inf),
+    _OP.POW: _pow,
+    _OP.ELU: _elu,
+    _OP.SELECT: _select,
+    _OP.QUANTIZE: _quantize,
+    _OP.DEQUANTIZE: _dequantize,
+    _OP.CAST: _cast,
+}

@@ -1,0 +1,107 @@
+"""The strategy of valid random models, over the signature table.
+
+A graph has up to twelve operations on small tensors. Operands are inputs, constants or
+results, read once, often or not at all; shapes are declared, left open, or depend on
+the values of inputs.
+"""
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from hypothesis import strategies as st
+
+from asyncnn import kernels
+from asyncnn.engine.plan import CONTROL_FLOW
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.operations.table import allowed_types
+from asyncnn.hal.types import OperationType
+from asyncnn.runtime.model import NamedModel
+from tests.random_graphs.artist import Q8PC, Q8SYM, TYPES, Artist
+from tests.random_graphs.families import (
+    control_flow,
+    elementwise,
+    images,
+    moving,
+    reducing,
+)
+from tests.random_graphs.families.elementwise import Builder
+from tests.random_graphs.listing import listing
+from tests.random_graphs.sketch import Sketch, World
+
+MAX_OPERATIONS = 12
+_DEEPEST = 2
+_TYPES = {*TYPES, Q8SYM, Q8PC}
+
+
+class Graph(NamedTuple):
+    """A model and two legal sets of inputs of the same shapes."""
+
+    named: NamedModel
+    inputs: list[Array]
+    other_inputs: list[Array]
+
+    def __repr__(self) -> str:
+        return listing(self.named.model, self.inputs)
+
+
+def _fill(artist: Artist, at_most: int) -> None:
+    """Draw one operation or more into the artist's subgraph."""
+    types = DRAWN if artist.depth < _DEEPEST else DRAWN - CONTROL_FLOW
+    _fill_from(artist, at_most, types)
+
+
+def _fill_from(
+    artist: Artist, at_most: int, types: Collection[OperationType]
+) -> None:
+    at_least = artist.choose(1, (at_most + 1) // 2)
+    # Elements of a list are what shrinking leaves out.
+    operation = _operation(artist, types)
+    artist.draw(st.lists(operation, min_size=at_least, max_size=at_most))
+
+
+BUILDERS: dict[OperationType, Builder] = {
+    **elementwise.BUILDERS,
+    **moving.BUILDERS,
+    **reducing.BUILDERS,
+    **images.BUILDERS,
+    **control_flow.builders(_fill),
+}
+"""How to draw the arguments of each operation."""
+
+DRAWN = BUILDERS.keys() & (kernels.supported_operations() | CONTROL_FLOW)
+"""Operations that graphs are made of."""
+
+
+@st.composite
+def _operation(
+    draw: Any, artist: Artist, types: Collection[OperationType]
+) -> OperationType:
+    """Add an operation of one of ``types`` to the artist's subgraph."""
+    type_ = draw(st.sampled_from(sorted(types)))
+    main = [t for t in allowed_types(type_) if type_ in CONTROL_FLOW or t in _TYPES]
+    BUILDERS[type_](artist, type_, draw(st.sampled_from(main)))
+    return type_
+
+
+@st.composite
+def graphs(
+    draw: Any,
+    types: Collection[OperationType] | None = None,
+    max_operations: int = MAX_OPERATIONS,
+) -> Graph:
+    """Draw a graph of operations of all types, or of ``types``."""
+    artist = Artist(draw, Sketch(World()))
+    _fill_from(artist, max_operations, DRAWN if types is None else types)
+    sketch = artist.sketch
+    *others, last = sketch.results
+    outputs = [*filter(lambda _: artist.choose(False, True), others), last]
+    model = sketch.world.model(sketch.close(outputs))
+    return Graph(
+        NamedModel.of(
+            model,
+            [f"x{position}" for position in range(len(sketch.inputs))],
+            [f"y{position}" for position in range(len(outputs))],
+        ),
+        [tensor.value for tensor in sketch.inputs],
+        [artist.other_values[tensor.index] for tensor in sketch.inputs],
+    )

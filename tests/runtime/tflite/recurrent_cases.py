@@ -1,0 +1,116 @@
+"""Recurrent layers as files of one operator, float and integer, in all variants."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tests.runtime.tflite.cases import Case
+from tests.runtime.tflite.files import Op
+from tests.runtime.tflite.layers import TANH, Integers, Lstm, Reals
+
+PLAIN = Lstm()
+PROJECTED = Lstm(outputs=3)
+VARIANTS = {
+    "plain": PLAIN,
+    "coupled": Lstm(coupled=True),
+    "peephole": Lstm(peephole=True),
+    "coupled peephole": Lstm(coupled=True, peephole=True),
+    "projection": PROJECTED,
+    "projection bias": Lstm(outputs=3, projection_bias=True),
+    "layer norm": Lstm(normalised=True),
+    "coupled layer norm": Lstm(coupled=True, normalised=True),
+    "everything": Lstm(outputs=6, peephole=True, normalised=True, projection_bias=True),
+}
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "batches": {"batch": 2},
+    "time-major": {"time_major": True},
+    "time-major batches": {"batch": 2, "time_major": True},
+    "one step": {"steps": 1},
+    "long": {"steps": 9, "batch": 2},
+}
+CLIPS = {"CellClip": 0.3, "ProjClip": 0.05}
+
+
+def _case(operator: Op, label: str, hal: str = "") -> Case:
+    operations = tuple((hal or operator.name).split())
+    return Case(f"{operator.name} {label}", operations, operator)
+
+
+def float_lstms() -> Iterator[Case]:
+    for label, layer in VARIANTS.items():
+        yield _case(layer.sequence(Reals()), label)
+    for label, layout in LAYOUTS.items():
+        yield _case(PLAIN.sequence(Reals(), **layout), label)
+    yield _case(PROJECTED.sequence(Reals(), **CLIPS), "clips")
+    for code in (0, 1, 3):
+        operator = PLAIN.sequence(Reals(), FusedActivationFunction=code)
+        yield _case(operator, f"activation {code}")
+    for label in ("plain", "coupled", "everything"):
+        yield _case(VARIANTS[label].step(Reals(), batch=2), label)
+
+
+def integer_lstms() -> Iterator[Case]:
+    def case(label: str, layer: Lstm, draw: Integers, **settings: Any) -> Case:
+        steps = settings.get("steps", 3)
+        split, joined = (" SPLIT", " CONCATENATION") if steps > 1 else ("", "")
+        hal = f"RESHAPE{split}{' QUANTIZED_LSTM' * steps}{joined} RESHAPE"
+        return _case(layer.sequence(draw, **settings), f"int8 {label}", hal)
+
+    for label, layer in VARIANTS.items():
+        yield case(label, layer, Integers())
+    for label, layout in LAYOUTS.items():
+        yield case(label, PLAIN, Integers(), **layout)
+    yield case("clips", PROJECTED, Integers(), **CLIPS)
+    yield case("zero point", PLAIN, Integers(zero_point=-20))
+    zero_points = Integers(zero_point=11, hidden=-30)
+    yield case("zero points", VARIANTS["projection bias"], zero_points)
+    for label in ("plain", "coupled", "projection"):
+        operator = VARIANTS[label].step(Integers(), batch=2)
+        yield _case(operator, f"int8 {label}", "QUANTIZED_LSTM")
+
+
+def rnns() -> Iterator[Case]:
+    for code in range(TANH + 1):
+        operator = rnn(Reals(), (2,), FusedActivationFunction=code)
+        yield _case(operator, f"activation {code}")
+    for time_major in (False, True):
+        options = {"TimeMajor": time_major, "FusedActivationFunction": TANH}
+        operator = rnn(Reals(), (2, 3), **options)
+        yield _case(operator, "time-major" if time_major else "batch-major")
+
+
+def svdfs() -> Iterator[Case]:
+    for rank in (1, 2):
+        yield _case(svdf(Reals(), Rank=rank), f"rank {rank}")
+    yield _case(svdf(Reals(), biased=False, FusedActivationFunction=1), "no bias")
+
+
+def rnn(draw: Reals, outer: tuple[int, ...], **options: Any) -> Op:
+    """Return a layer on so many batches, or batches and steps in any order."""
+    sequence = len(outer) == 2
+    batch = outer[1] if options.get("TimeMajor") else outer[0]
+    cell = draw.matrix(5, 4), draw.matrix(5, 5), draw.bias(5)
+    return Op(
+        "UNIDIRECTIONAL_SEQUENCE_RNN" if sequence else "RNN",
+        [draw.data((*outer, 4)), *cell, draw.memory((batch, 5))],
+        [draw.result((*outer, 5))],
+        "SequenceRNNOptions" if sequence else "RNNOptions",
+        options,
+    )
+
+
+def svdf(draw: Reals, *, biased: bool = True, Rank: int = 1, **options: Any) -> Op:
+    batch, units, memory = 2, 3, 5
+    filters = units * Rank
+    return Op(
+        "SVDF",
+        [
+            draw.data((batch, 4)),
+            draw.matrix(filters, 4),
+            draw.matrix(filters, memory),
+            draw.bias(units) if biased else None,
+            draw.memory((batch, memory * filters)),
+        ],
+        [draw.result((batch, units))],
+        "SVDFOptions",
+        {"Rank": Rank, **options},
+    )
