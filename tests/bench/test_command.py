@@ -158,10 +158,10 @@ class TestAwaiting:
         assert measured["rounds"] == 6
 
 
+@pytest.mark.usefixtures("without_litert")
 def test_without_litert_the_command_ends_in_one_line_and_status_2(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "ai_edge_litert", None)
     monkeypatch.setattr(sys, "argv", ["asyncnn", "bench", "models", str(folder)])
     with pytest.raises(SystemExit) as info:
         main()

@@ -1,6 +1,5 @@
 """LiteRT as a peer: its absence and its refusals."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +16,8 @@ from asyncnn.bench.mobilenet import mobilenet_v1
 from asyncnn.errors import AsyncnnError
 
 
-def test_a_missing_litert_is_one_of_our_errors_and_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "ai_edge_litert", None)
+@pytest.mark.usefixtures("without_litert")
+def test_a_missing_litert_is_one_of_our_errors_and_says_what_to_install() -> None:
     with pytest.raises(PeerMissingError, match=r"pip install asyncnn\[bench\]") as info:
         litert_module("interpreter")
     assert isinstance(info.value, AsyncnnError)

@@ -45,6 +45,11 @@ _RESHAPED = frozenset({F32, F16, I32, Q8, Q8S})
 _SCALES = (0.05, 0.5, 1 / 128, 1 / 256, 0.013)
 
 
+def completely(shape: Shape) -> Dimensions:
+    """Declare all of a shape."""
+    return shape
+
+
 class Artist:
     """Draws one subgraph by the ``draw`` of a Hypothesis strategy.
 
@@ -153,7 +158,7 @@ class Artist:
             for tensor in self.sketch.tensors
             if tensor.type == type_ and is_tame(tensor) and where(tensor)
         ]
-        chosen = self.choose(*candidates, None)
+        chosen = self.choose(None, *candidates)
         if chosen is not None:
             return chosen
         return self.leaf(type_, (shape or self.shape)(), low, high)
@@ -180,12 +185,13 @@ class Artist:
         inputs: Sequence[Tensor | None],
         *outputs: OperandType | BoundOperand,
         least_scale: float = 0.0,
-        is_open: bool = True,
+        declare: Callable[[Shape], Dimensions] | None = None,
     ) -> list[Tensor]:
         """Add an operation, its outputs of these types or quantised like these.
 
         The quantisation that a mere type leaves open is what the operation prescribes,
-        or suits the values, with a scale of at least ``least_scale``.
+        or suits the values, with a scale of at least ``least_scale``. ``declare``
+        tells what the model says of a shape, which is drawn otherwise.
         """
         bound = tuple(None if tensor is None else tensor.bound for tensor in inputs)
         asked = tuple(map(_without_value, outputs))
@@ -197,21 +203,18 @@ class Artist:
                     zip(outputs, expected, strict=True)
                 )
             ]
-        return self.add(type_, map(self._index, inputs), results, is_open=is_open)
+        return self.add(type_, map(self._index, inputs), results, declare)
 
     def add(
         self,
         type_: OperationType,
         inputs: Iterable[int],
         results: Iterable[BoundOperand],
-        *,
-        is_open: bool = True,
+        declare: Callable[[Shape], Dimensions] | None = None,
     ) -> list[Tensor]:
         """Add an operation whose results are known."""
-        outputs = []
-        for result in results:
-            shape = result.require_shape()
-            outputs.append((result, self.declared(shape) if is_open else shape))
+        declare = declare or self.declared
+        outputs = [(result, declare(result.require_shape())) for result in results]
         return self.sketch.operation(type_, list(inputs), outputs)
 
     def declared(self, shape: Shape) -> Dimensions:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from asyncnn.hal.operations.bound import Array, BoundOperand
 from asyncnn.hal.types import OperationType
 from tests.random_graphs import naive
-from tests.random_graphs.artist import B8, I32, TYPES, Artist, is_tame, sample
+from tests.random_graphs.artist import B8, I32, TYPES, Artist, completely, is_tame, sample
 from tests.random_graphs.families.elementwise import Builder
 from tests.random_graphs.interpreter import interpret
 from tests.random_graphs.sketch import Sketch, Tensor, bound_of
@@ -77,6 +77,7 @@ def _counterpart(
     results = {result.index for result in artist.sketch.results}
     indexes = {tensor.index for tensor in taken}
     chosen = artist.choose(
+        None,
         *(
             tensor
             for tensor in alike
@@ -84,7 +85,6 @@ def _counterpart(
             and (any_shape or tensor.shape == bound.shape)
             and (is_open or tensor.is_declared)
         ),
-        None,
     )
     if chosen is not None:
         return chosen
@@ -94,7 +94,8 @@ def _counterpart(
     one = sample(bound.type, (1,), artist.number(0, 255))
     y = artist.sketch.constant(replace(bound, shape=(1,), value=one))
     type_ = OperationType.LOGICAL_OR if bound.type == B8 else OperationType.MAXIMUM
-    return artist.apply(type_, [x, y], bound, is_open=is_open)[0]
+    declare = None if is_open else completely
+    return artist.apply(type_, [x, y], bound, declare=declare)[0]
 
 
 def _condition(artist: Artist) -> tuple[Tensor, bool]:
@@ -164,7 +165,7 @@ def _while(artist: Artist, fill: Fill) -> None:
     rounds = np.array([artist.number(0, 4)], np.int32)
     limit = test.artist.known(bound_of(I32, rounds))
     (continues,) = test.artist.apply(
-        OperationType.LESS, [test.inputs[0], limit], B8, is_open=False
+        OperationType.LESS, [test.inputs[0], limit], B8, declare=completely
     )
     captured = [*test.captured, *body.captured]
     subgraphs = test.close([continues], captured), body.close(outputs, captured)
@@ -178,7 +179,7 @@ def _while(artist: Artist, fill: Fill) -> None:
             *(tensor.index for tensor in inputs),
         ],
         [replace(t.bound, value=value) for t, value in zip(kept, values, strict=True)],
-        is_open=False,
+        completely,
     )
 
 
@@ -189,7 +190,7 @@ def _declared_source(artist: Artist) -> Tensor:
         for tensor in artist.sketch.tensors
         if tensor.type == type_ and tensor.is_declared and is_tame(tensor)
     ]
-    chosen = artist.choose(*declared, None)
+    chosen = artist.choose(None, *declared)
     if chosen is not None:
         return chosen
     bound = artist.bound(type_, artist.shape())
@@ -200,7 +201,7 @@ def _incremented(body: _Inside) -> Tensor:
     artist = body.artist
     one = artist.known(bound_of(I32, np.ones(1, np.int32)))
     inputs = [body.inputs[0], one, artist.scalar(0)]
-    return artist.apply(OperationType.ADD, inputs, I32, is_open=False)[0]
+    return artist.apply(OperationType.ADD, inputs, I32, declare=completely)[0]
 
 
 def _after_the_loop(

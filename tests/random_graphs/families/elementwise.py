@@ -147,7 +147,9 @@ def _cast(artist: Artist, type_: OperationType, main: OperandType) -> None:
     ]
     x, target = artist.pick(main), artist.choose(*targets)
     is_quantized = target in (Q8, Q8S, Q8SYM)
-    artist.apply(type_, [x], artist.bound(target, (1,)) if is_quantized else target)
+    output = artist.bound(target, (1,)) if is_quantized else target
+    # Known dimensions beside open ones of the input count as different ones.
+    artist.apply(type_, [x], output, declare=lambda shape: x.dimensions)
 
 
 _OP = OperationType

@@ -1,0 +1,82 @@
+"""The package as its users see it."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import asyncnn
+from asyncnn.demo.digits import model_path
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def test_every_exported_name_is_there_and_sorted() -> None:
+    assert list(asyncnn.__all__) == sorted(asyncnn.__all__)
+    for name in asyncnn.__all__:
+        assert getattr(asyncnn, name) is not None
+
+
+def test_nothing_public_is_left_out() -> None:
+    public = {
+        name
+        for name, value in vars(asyncnn).items()
+        if not name.startswith("_")
+        and getattr(value, "__module__", "").startswith("asyncnn.")
+    }
+    assert public <= set(asyncnn.__all__)
+
+
+@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+def test_the_code_of_the_readme_runs(code: str, tmp_path: Path) -> None:
+    if "asyncio.run" not in code:
+        compile(code, "README.md", "eval")
+        return
+    shutil.copy(model_path("float"), tmp_path / "model.tflite")
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "array" in ran.stdout
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\(([^)#:]+)\)", README))
+def test_links_of_the_readme_lead_somewhere(link: str) -> None:
+    assert (ROOT / link).exists()
+
+
+def test_commands_of_the_readme_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in set(re.findall(r"make (\w+)", README)):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_an_application_without_logging_sees_no_output() -> None:
+    code = "import logging, asyncnn; logging.getLogger('asyncnn.x').error('hidden')"
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert ran.stderr == ""
+
+
+def test_importing_is_quick_and_starts_nothing() -> None:
+    code = (
+        "import threading, asyncnn\n"
+        "assert threading.active_count() == 1\n"
+        "import sys; print(*sorted(sys.modules))\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    loaded = set(ran.stdout.split())
+    heavy = {"hypothesis", "sklearn", "scipy", "ai_edge_litert", "rich", "typer"}
+    assert not loaded & heavy
