@@ -10,6 +10,7 @@ from asyncnn.cli.conformance import conformance
 from asyncnn.cli.demo import demo
 from asyncnn.cli.devices import devices
 from asyncnn.cli.run import run
+from asyncnn.cli.serve import serve
 from asyncnn.errors import AsyncnnError
 
 EXIT_BAD_INPUT = 2
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(run)
+app.command()(serve)
 app.command()(devices)
 app.command()(conformance)
 app.add_typer(bench_app, name="bench")

@@ -1,6 +1,7 @@
 """``asyncnn conformance``: runs conformance vectors through the public interface."""
 
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -10,11 +11,12 @@ from rich.table import Table
 
 from asyncnn.cli.console import console, progress
 from asyncnn.conformance.judging import PATHS
-from asyncnn.conformance.running import Verdict, run_specs
+from asyncnn.conformance.running import IN_PROCESS, REMOTE, Verdict, run_specs
 from asyncnn.conformance.vectors import find_specs
 from asyncnn.errors import InvalidArgumentError
+from asyncnn.service.process import driver_process
 
-_TRANSPORTS = ("inprocess",)
+_TRANSPORTS = (IN_PROCESS, REMOTE)
 _OUTCOMES = ("passed", "failed", "skipped")
 
 
@@ -40,18 +42,21 @@ def conformance(
 
     Exits with 0 only if all pass. The last line is ``N passed, N failed, N skipped``.
     """
-    _chosen("transport", transport, _TRANSPORTS)
+    transports = _chosen("transport", transport, _TRANSPORTS)
     paths = _chosen("path", path, tuple(PATHS))
     specs = find_specs(directory)
     if not specs:
         raise InvalidArgumentError(f"there are no vector files in {directory}")
     verdicts: list[Verdict] = []
-    runs = run_specs(specs, paths, pattern, workers)
-    for batch in progress(runs, "conformance", len(specs)):
-        verdicts.extend(batch)
+    for way in transports:
+        with driver_process() if way == REMOTE else nullcontext() as driver:
+            socket = None if driver is None else str(driver.path)
+            runs = run_specs(specs, paths, pattern, workers, socket)
+            for batch in progress(runs, f"conformance, {way}", len(specs)):
+                verdicts.extend(batch)
     if not verdicts:
         raise InvalidArgumentError(f"no case matches {pattern!r}")
-    verdicts.sort(key=lambda verdict: (verdict.spec, verdict.case, verdict.path))
+    verdicts.sort(key=lambda v: (v.spec, v.case, v.path, v.transport))
     if json is not None:
         json.write_bytes(msgspec.json.format(msgspec.json.encode(verdicts)))
     _print(verdicts)
@@ -80,6 +85,7 @@ def _print(verdicts: list[Verdict]) -> None:
     for verdict in verdicts:
         if verdict.outcome != "passed":
             details = "; ".join(verdict.details)
-            typer.echo(f"{verdict.outcome}: {verdict.case} [{verdict.path}]: {details}")
+            how = f"{verdict.path}, {verdict.transport}"
+            typer.echo(f"{verdict.outcome}: {verdict.case} [{how}]: {details}")
     totals = Counter(verdict.outcome for verdict in verdicts)
     typer.echo(", ".join(f"{totals[outcome]} {outcome}" for outcome in _OUTCOMES))

@@ -14,7 +14,9 @@ from asyncnn.conformance.judging import RefusedError, judge
 from asyncnn.conformance.vectors import Case, load_cases
 from asyncnn.hal.operands import is_tensor
 from asyncnn.hal.types import OperandType, OperationType
-from asyncnn.runtime.device import open_device
+from asyncnn.runtime.device import connect, open_device
+
+IN_PROCESS, REMOTE = "inprocess", "remote"
 
 CTS_ONLY = "_cts_only"
 """Ends the names of folders whose models a driver may refuse."""
@@ -31,6 +33,7 @@ class Verdict(msgspec.Struct, frozen=True):
     operation: str
     type: str
     path: str
+    transport: str
     outcome: str
     details: tuple[str, ...] = ()
 
@@ -40,32 +43,41 @@ def run_specs(
     paths: Sequence[str],
     pattern: str = "*",
     workers: int | None = None,
+    socket: str | None = None,
 ) -> Iterator[list[Verdict]]:
     """Yield the verdicts of each file as it completes, in any order.
 
-    ``pattern`` is a glob that case names, or the file's name, must match.
+    ``pattern`` is a glob that case names, or the file's name, must match. With
+    ``socket``, the driver that serves it is asked, else a device in each worker.
     """
     count = min(workers or os.cpu_count() or 1, len(specs)) or 1
     # Spawned workers inherit neither threads nor event loops.
     with ProcessPoolExecutor(count, get_context("spawn")) as pool:
-        futures = [pool.submit(run_spec, spec, paths, pattern) for spec in specs]
+        futures = [
+            pool.submit(run_spec, spec, paths, pattern, socket) for spec in specs
+        ]
         for future in as_completed(futures):
             yield future.result()
 
 
-def run_spec(spec: Path, paths: Sequence[str], pattern: str) -> list[Verdict]:
+def run_spec(
+    spec: Path, paths: Sequence[str], pattern: str, socket: str | None = None
+) -> list[Verdict]:
     """Run the cases of one file on every path."""
     cases = [
         case
         for case in load_cases(spec)
         if fnmatchcase(case.name, pattern) or fnmatchcase(case.spec, pattern)
     ]
-    return asyncio.run(_run_cases(cases, paths)) if cases else []
+    return asyncio.run(_run_cases(cases, paths, socket)) if cases else []
 
 
-async def _run_cases(cases: Sequence[Case], paths: Sequence[str]) -> list[Verdict]:
+async def _run_cases(
+    cases: Sequence[Case], paths: Sequence[str], socket: str | None
+) -> list[Verdict]:
     verdicts: list[Verdict] = []
-    async with open_device() as device:
+    transport = REMOTE if socket else IN_PROCESS
+    async with connect(socket) if socket else open_device() as device:
         for case in cases:
             for path in paths:
                 try:
@@ -75,11 +87,13 @@ async def _run_cases(cases: Sequence[Case], paths: Sequence[str]) -> list[Verdic
                     may_refuse = case.folder.endswith(CTS_ONLY)
                     outcome = "skipped" if may_refuse else "failed"
                     problems = [f"refused: {error}"]
-                verdicts.append(_verdict(case, path, outcome, problems))
+                verdicts.append(_verdict(case, path, transport, outcome, problems))
     return verdicts
 
 
-def _verdict(case: Case, path: str, outcome: str, details: Sequence[str]) -> Verdict:
+def _verdict(
+    case: Case, path: str, transport: str, outcome: str, details: Sequence[str]
+) -> Verdict:
     main = case.model.main
     operation = main.operations[0]
     types = [
@@ -93,6 +107,7 @@ def _verdict(case: Case, path: str, outcome: str, details: Sequence[str]) -> Ver
         operation=OperationType(operation.type).name,
         type=types[0].name if types else "",
         path=path,
+        transport=transport,
         outcome=outcome,
         details=tuple(details),
     )

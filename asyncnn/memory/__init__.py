@@ -1,1 +1,36 @@
-"""Floor 2: memory pools and how they are mapped. Knows nothing of models."""
+"""Floor 2: memory pools and how they are mapped. Knows nothing of models.
+
+A client makes pools (`allocate` and its kin, `map_file`, `from_buffer`) and sends them
+with `shareable`. A driver receives them with one `Mapper` for each connection: it calls
+`Mapper.map` for the pools of every request and `Mapper.flush` for the spans it wrote,
+and so never touches memory that a client could take away beneath it.
+"""
+
+from asyncnn.memory.limits import MapperStatistics, MappingPolicy
+from asyncnn.memory.mapping import Mapper
+from asyncnn.memory.named import (
+    NamedPool,
+    allocate_named,
+    open_named,
+    publish_named,
+)
+from asyncnn.memory.pools import as_array, from_buffer, map_file, part_of, view
+from asyncnn.memory.shared import allocate, allocate_blob, shareable
+
+__all__ = (
+    "Mapper",
+    "MapperStatistics",
+    "MappingPolicy",
+    "NamedPool",
+    "allocate",
+    "allocate_blob",
+    "allocate_named",
+    "as_array",
+    "from_buffer",
+    "map_file",
+    "open_named",
+    "part_of",
+    "publish_named",
+    "shareable",
+    "view",
+)

@@ -1,38 +1,24 @@
-"""Makes memory pools, and maps those that come as file descriptors.
+"""Pools over memory of this process and over its files, and views of any pool.
 
-Source: HAL 1.0/types.hal (hidl_memory) and the handle layouts its utilities decode.
+Nothing here distrusts the file beneath a pool; `Mapper` does.
+
+Source: HAL 1.0/types.hal (hidl_memory).
 """
 
-import fcntl
+import math
 import mmap
 import os
-import stat
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from asyncnn.errors import GeneralFailureError, InvalidArgumentError
-from asyncnn.hal.types import Handle, Memory
-
-_WORD = 0xFFFF_FFFF
-_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
-
-
-class _Span(NamedTuple):
-    """Bytes of a file and how to map them."""
-
-    fd: int
-    protection: int
-    offset: int
-    length: int
-
-    def handle(self) -> Handle:
-        words = (self.protection, self.offset & _WORD, self.offset >> 32)
-        return Handle((self.fd,), words)
+from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.types import Memory
+from asyncnn.memory.handles import READ, READ_WRITE, Span, file_handle, label, span_of
+from asyncnn.memory.pages import check_within, granted, map_pages, os_errors
+from asyncnn.memory.sealing import seals_of
 
 
 def from_buffer(
@@ -68,27 +54,28 @@ def map_file(
     :raises GeneralFailureError: if the file cannot be opened or mapped.
     """
     where = f"descriptor {source}" if isinstance(source, int) else os.fspath(source)
-    with _os_errors(where):
+    with os_errors(where):
         fd = _open(source, writable=writable)
         try:
-            span = _Span(
-                fd,
-                _READ_WRITE if writable else mmap.PROT_READ,
-                offset,
-                _file_size(fd, where) - offset if length is None else length,
-            )
-            memory = Memory(
-                "mmap_fd", span.length, span.handle(), buffer=_map(span, where)
-            )
-            weakref.finalize(memory, os.close, fd)
+            if length is None:
+                length = os.fstat(fd).st_size - offset
+            span = Span(fd, READ_WRITE if writable else READ, offset, length)
+            return own(Memory("mmap_fd", length, file_handle(span), _map(span, where)))
         except BaseException:
             os.close(fd)
             raise
+
+
+def own(memory: Memory) -> Memory:
+    """Return a pool whose descriptor closes once the pool is gone."""
+    weakref.finalize(memory, os.close, memory.handle.fds[0])
     return memory
 
 
 def part_of(memory: Memory, offset: int, length: int) -> Memory:
     """Return a pool over bytes of ``memory``, which it keeps alive.
+
+    It is of kind ``mmap_fd`` if ``memory`` has a descriptor.
 
     :raises InvalidArgumentError: if the bytes do not lie within ``memory``.
     :raises GeneralFailureError: if ``memory`` cannot be mapped.
@@ -98,11 +85,13 @@ def part_of(memory: Memory, offset: int, length: int) -> Memory:
             f"{length} bytes at {offset} are not within a pool of {memory.size} bytes"
         )
     data = view(memory)[offset : offset + length]
-    if memory.name != "mmap_fd":
+    if not memory.handle.fds:
         return Memory(memory.name, length, buffer=data)
-    whole = _span_of(memory)
-    span = whole._replace(offset=whole.offset + offset, length=length)
-    part = Memory("mmap_fd", length, span.handle(), buffer=data)
+    whole = span_of(memory)
+    span = Span(
+        whole.fd, READ if data.readonly else READ_WRITE, whole.offset + offset, length
+    )
+    part = Memory("mmap_fd", length, file_handle(span), data)
     # The descriptor is the whole pool's: this reference holds it open.
     weakref.finalize(part, id, memory)
     return part
@@ -117,8 +106,42 @@ def view(memory: Memory) -> memoryview:
     """
     if memory.buffer is not None:
         return memory.buffer
-    with _os_errors(f"{memory.name} pool"):
-        return _map(_span_of(memory), f"{memory.name} pool")
+    span = span_of(memory)
+    with os_errors(label(memory)):
+        return _map(span, label(memory))
+
+
+def as_array(
+    memory: Memory, dtype: DTypeLike, shape: tuple[int, ...], offset: int = 0
+) -> NDArray[Any]:
+    """Return an array over bytes of a pool, without copying them.
+
+    It is read-only if the pool is, and unaligned if ``offset`` is.
+
+    :raises InvalidArgumentError: if the array does not lie within the pool or cannot
+        be made of bytes.
+    :raises GeneralFailureError: if the pool cannot be mapped.
+    """
+    element = np.dtype(dtype)
+    length = math.prod(shape) * element.itemsize
+    # NumPy would take some negative numbers, and pointers from the pool.
+    if offset < 0 or offset + length > memory.size or min(shape, default=0) < 0:
+        raise InvalidArgumentError(
+            f"{element} {list(shape)} at {offset} does not lie within a pool of "
+            f"{memory.size} bytes"
+        )
+    if element.hasobject:
+        raise InvalidArgumentError("an array of objects cannot lie in a pool")
+    try:
+        return np.ndarray(shape, element, view(memory), offset)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{element} {list(shape)}: {error}") from error
+
+
+def _map(span: Span, where: str) -> memoryview:
+    check_within(span, os.fstat(span.fd), where)
+    seals = seals_of(span.fd)
+    return map_pages(granted(span, seals, where), seals)
 
 
 def _open(source: str | os.PathLike[str] | int, *, writable: bool) -> int:
@@ -127,62 +150,3 @@ def _open(source: str | os.PathLike[str] | int, *, writable: bool) -> int:
     # Opening a FIFO would block without O_NONBLOCK; regular files ignore it.
     access = os.O_RDWR if writable else os.O_RDONLY
     return os.open(source, access | os.O_NONBLOCK | os.O_CLOEXEC)
-
-
-def _span_of(memory: Memory) -> _Span:
-    fds, ints = memory.handle.fds, memory.handle.ints
-    if memory.name not in ("mmap_fd", "ashmem"):
-        raise GeneralFailureError(f"a {memory.name} pool cannot be mapped")
-    if len(fds) != 1 or len(ints) != (3 if memory.name == "mmap_fd" else 0):
-        raise InvalidArgumentError(
-            f"the handle of a {memory.name} pool has {len(fds)} descriptors and "
-            f"{len(ints)} integers"
-        )
-    if not ints:
-        return _Span(fds[0], _access(fds[0]), 0, memory.size)
-    protection, low, high = ints
-    if protection & ~_READ_WRITE:
-        raise InvalidArgumentError(f"{protection:#x} is not a protection of memory")
-    return _Span(fds[0], protection, (high & _WORD) << 32 | low & _WORD, memory.size)
-
-
-def _map(span: _Span, where: str) -> memoryview:
-    size = _file_size(span.fd, where)
-    if span.offset < 0 or span.length < 0 or span.offset + span.length > size:
-        raise InvalidArgumentError(
-            f"{where}: {span.length} bytes at offset {span.offset} are not within "
-            f"a file of {size} bytes"
-        )
-    if not span.length:
-        return memoryview(b"")
-    skipped = span.offset % mmap.ALLOCATIONGRANULARITY
-    pages = mmap.mmap(
-        span.fd,
-        span.length + skipped,
-        prot=span.protection,
-        offset=span.offset - skipped,
-    )
-    return memoryview(pages)[skipped:]
-
-
-def _file_size(fd: int, where: str) -> int:
-    status = os.fstat(fd)
-    if stat.S_ISDIR(status.st_mode):
-        raise InvalidArgumentError(f"{where}: a directory, not a file")
-    if not stat.S_ISREG(status.st_mode):
-        raise InvalidArgumentError(f"{where}: not a regular file")
-    return status.st_size
-
-
-def _access(fd: int) -> int:
-    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
-    return _READ_WRITE if flags & os.O_ACCMODE == os.O_RDWR else mmap.PROT_READ
-
-
-@contextmanager
-def _os_errors(where: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, OverflowError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise GeneralFailureError(f"{where}: {reason}") from error

@@ -1,5 +1,6 @@
 """The awaitable face of a device."""
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -18,6 +19,7 @@ from asyncnn.hal.types import (
 from asyncnn.runtime.deadlines import deadline_after
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.service import RemoteDevice
 
 DEFAULT_MAX_IN_FLIGHT = 256
 
@@ -55,6 +57,21 @@ async def open_device(
         ) from None
     async with opener(settings or DeviceSettings()) as hal_device:
         yield Device(name, hal_device, max_in_flight=max_in_flight)
+
+
+@asynccontextmanager
+async def connect(
+    path: str | os.PathLike[str], *, max_in_flight: int = DEFAULT_MAX_IN_FLIGHT
+) -> AsyncIterator["Device"]:
+    """Connect to the driver process that serves ``path``, for an ``async with`` block.
+
+    The device is used like any other. If the driver dies, everything that is pending
+    ends with `DeviceUnavailableError`, and so does what is asked for later.
+
+    :raises DeviceUnavailableError: if no driver serves ``path``.
+    """
+    async with RemoteDevice(path) as hal_device:
+        yield Device(f"remote:{path}", hal_device, max_in_flight=max_in_flight)
 
 
 class Device:

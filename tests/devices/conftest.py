@@ -1,6 +1,7 @@
 """Devices that the same behaviour is expected of, and the calls that carry it."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -8,14 +9,25 @@ from asyncnn.callbacks import ExecutionFuture, ExecutionResult
 from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.types import MeasureTiming, Request
+from asyncnn.service import RemoteDevice, Server
 
 
-@pytest.fixture(params=["lane", "inline"])
-async def device(request: pytest.FixtureRequest) -> AsyncIterator[IDevice]:
-    """A reference device that runs on its lane only, or inline whenever it can."""
-    limit = {"lane": 0.0, "inline": 1e9}[request.param]
+@pytest.fixture(params=["lane", "inline", "remote"])
+async def device(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[IDevice]:
+    """A device in this process or behind a socket.
+
+    The reference device runs on its lane only, or inline whenever it can.
+    """
+    limit = {"lane": 0.0, "inline": 1e9, "remote": 50.0}[request.param]
     async with ReferenceDevice(DeviceSettings(inline_below_us=limit)) as device:
-        yield device
+        if request.param != "remote":
+            yield device
+            return
+        path = tmp_path / "driver.sock"
+        async with Server(device, path), RemoteDevice(path) as remote:
+            yield remote
 
 
 class Caller:

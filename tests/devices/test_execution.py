@@ -228,6 +228,7 @@ class TestDeadline:
         now = time.monotonic_ns()
         status = prepared.execute_1_3(request, YES, now, None, callback)
         assert status is ErrorStatus.NONE
+        await asyncio.wait_for(callback.told.wait(), 5)
         assert callback.seen == [
             (ErrorStatus.MISSED_DEADLINE_PERSISTENT, (), NO_TIMING)
         ]

@@ -4,7 +4,7 @@ import gc
 import itertools
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +12,11 @@ import pytest
 
 from asyncnn.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.types import Handle, Memory
-from asyncnn.memory.pools import from_buffer, map_file, part_of, view
+from asyncnn.memory.pools import as_array, from_buffer, map_file, part_of, view
+from asyncnn.memory.shared import allocate, allocate_blob
+from tests.memory.foreign import leaks, pool_of, sent, traces
 
 DATA = bytes(range(256)) * 40
-
-
-def open_descriptors() -> int:
-    gc.collect()
-    return len(os.listdir("/proc/self/fd"))
 
 
 @pytest.fixture
@@ -100,13 +97,13 @@ class TestMapFile:
         assert view(elsewhere) == DATA[300:320]
 
     def test_nothing_stays_open_once_the_pool_is_gone(self, file: Path) -> None:
-        before = open_descriptors()
+        before = traces()
         pool = map_file(file)
         data = view(pool)
         del pool
         assert data == DATA
         del data
-        assert open_descriptors() == before
+        assert not leaks(before)
 
     @pytest.mark.parametrize(
         ("offset", "length"), [(0, len(DATA) + 1), (9, len(DATA)), (-1, 5), (0, -1)]
@@ -114,10 +111,10 @@ class TestMapFile:
     def test_bytes_outside_of_the_file_are_refused(
         self, file: Path, offset: int, length: int
     ) -> None:
-        before = open_descriptors()
+        before = traces()
         with pytest.raises(InvalidArgumentError, match="not within a file"):
             map_file(file, offset, length)
-        assert open_descriptors() == before
+        assert not leaks(before)
 
     def test_an_offset_behind_the_end_is_refused(self, file: Path) -> None:
         with pytest.raises(InvalidArgumentError, match="not within a file"):
@@ -128,10 +125,10 @@ class TestMapFile:
             map_file(tmp_path / "nothing")
 
     def test_a_directory_is_refused(self, tmp_path: Path) -> None:
-        before = open_descriptors()
+        before = traces()
         with pytest.raises(InvalidArgumentError, match="a directory"):
             map_file(tmp_path)
-        assert open_descriptors() == before
+        assert not leaks(before)
 
     def test_a_fifo_is_refused_at_once(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "fifo")
@@ -145,10 +142,10 @@ class TestMapFile:
             map_file(descriptor)
 
     def test_a_read_only_descriptor_cannot_be_mapped_for_writing(self, fd: int) -> None:
-        before = open_descriptors()
+        before = traces()
         with pytest.raises(GeneralFailureError, match="Permission denied"):
             map_file(fd, writable=True)
-        assert open_descriptors() == before
+        assert not leaks(before)
 
 
 class TestPartOf:
@@ -158,12 +155,26 @@ class TestPartOf:
         assert view(part) == view(elsewhere) == DATA[128:138]
 
     def test_a_part_keeps_the_whole_alive(self, file: Path) -> None:
-        before = open_descriptors()
+        before = traces()
         part = part_of(map_file(file), 0, 5)
         gc.collect()
         assert view(Memory("mmap_fd", 5, part.handle)) == DATA[:5]
         del part
-        assert open_descriptors() == before
+        assert not leaks(before)
+
+    @pytest.mark.parametrize("make", [allocate, allocate_blob])
+    def test_a_part_of_shared_memory_can_be_shared(
+        self, make: Callable[[int], Memory]
+    ) -> None:
+        part = part_of(make(5000), 4500, 100)
+        view(sent(part))[:5] = b"hello"
+        assert view(part)[:5] == b"hello"
+        assert part.name == "mmap_fd"
+
+    def test_a_part_of_read_only_memory_is_read_only(self, file: Path) -> None:
+        part = part_of(map_file(file), 4, 4)
+        assert view(part).readonly
+        assert view(sent(part)).readonly
 
     def test_a_part_of_process_memory_shares_it(self) -> None:
         whole = bytearray(8)
@@ -222,7 +233,71 @@ class TestView:
         with pytest.raises(InvalidArgumentError):
             view(Memory(name, 4, Handle((fd,) * fds, ints)))
 
-    @pytest.mark.parametrize("name", ["hardware_buffer", "hardware_buffer_blob", "?"])
-    def test_other_kinds_cannot_be_mapped(self, fd: int, name: str) -> None:
-        with pytest.raises(GeneralFailureError, match="cannot be mapped"):
-            view(Memory(name, 4, Handle((fd,))))
+    def test_memory_that_may_not_be_touched_is_not_mapped(self, fd: int) -> None:
+        with pytest.raises(GeneralFailureError, match="neither read nor written"):
+            view(pool_of(fd, 4, 0, 0, 0, name="mmap_fd"))
+
+
+class TestAsArray:
+    def test_the_array_is_the_pool_itself(self) -> None:
+        pool = from_buffer(bytearray(64))
+        array = as_array(pool, np.int16, (2, 3), 8)
+        array[1, 2] = 0x0102
+        assert view(pool)[18:20] == b"\2\1"
+        assert (array.shape, array.dtype) == ((2, 3), np.int16)
+
+    def test_the_array_of_a_read_only_pool_is_read_only(self) -> None:
+        assert not as_array(from_buffer(bytes(8)), np.float32, (2,)).flags.writeable
+
+    def test_the_array_keeps_the_mapping_alive(self, file: Path) -> None:
+        array = as_array(map_file(file), np.uint8, (len(DATA),))
+        gc.collect()
+        assert array.tobytes() == DATA
+
+    def test_any_offset_will_do(self) -> None:
+        pool = from_buffer(bytes(range(16)))
+        array = as_array(pool, np.uint32, (3,), 1)
+        assert array[0] == 0x04030201
+        assert not array.flags.aligned
+
+    @pytest.mark.parametrize(
+        ("shape", "expected"), [((), 1), ((0,), 0), ((3, 0, 2), 0)], ids=str
+    )
+    def test_scalars_and_empty_arrays_are_arrays(
+        self, shape: tuple[int, ...], expected: int
+    ) -> None:
+        assert as_array(from_buffer(bytes(4)), np.float32, shape).size == expected
+
+    def test_an_empty_pool_has_an_empty_array(self) -> None:
+        assert as_array(from_buffer(b""), np.float32, (0, 5)).shape == (0, 5)
+
+    @pytest.mark.parametrize(
+        ("shape", "offset"),
+        [
+            ((5,), 0),
+            ((1,), 13),
+            ((1,), -4),
+            ((0,), 17),
+            ((-1,), 0),
+            ((-1, -1), 0),
+            ((0, -1), 0),
+            ((2**40, 2**40), 0),
+            ((0, 2**62, 2**62), 0),
+            ((1,), 2**70),
+        ],
+        ids=str,
+    )
+    def test_bytes_outside_of_the_pool_are_refused(
+        self, shape: tuple[int, ...], offset: int
+    ) -> None:
+        with pytest.raises(InvalidArgumentError):
+            as_array(from_buffer(bytes(16)), np.float32, shape, offset)
+
+    def test_bytes_beyond_the_size_of_the_pool_are_refused(self) -> None:
+        pool = Memory("ashmem", 8, buffer=memoryview(bytes(16)))
+        with pytest.raises(InvalidArgumentError, match="pool of 8 bytes"):
+            as_array(pool, np.float32, (3,))
+
+    def test_pointers_are_never_taken_from_a_pool(self) -> None:
+        with pytest.raises(InvalidArgumentError, match="objects"):
+            as_array(from_buffer(bytes(16)), object, (1,))

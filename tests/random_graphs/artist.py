@@ -41,7 +41,9 @@ LARGEST_TENSOR = 400
 LARGEST_VALUE = 1000.0
 """Magnitude up to which a float is; beyond it, results soon overflow."""
 
-_RESHAPED = frozenset({F32, F16, I32, Q8, Q8S})
+RESHAPED = frozenset({F32, F16, I32, Q8, Q8S})
+"""Types of RESHAPE."""
+
 _SCALES = (0.05, 0.5, 1 / 128, 1 / 256, 0.013)
 
 
@@ -53,13 +55,22 @@ def completely(shape: Shape) -> Dimensions:
 class Artist:
     """Draws one subgraph by the ``draw`` of a Hypothesis strategy.
 
-    An input of an inner subgraph is ``captured``: it has a counterpart outside.
+    An input of an inner subgraph is ``captured``: it has a counterpart outside. With
+    ``is_static``, nothing that shapes or preparation depend on is an input.
     """
 
-    def __init__(self, draw: Any, sketch: Sketch, parent: "Artist | None" = None):
+    def __init__(
+        self,
+        draw: Any,
+        sketch: Sketch,
+        parent: "Artist | None" = None,
+        *,
+        is_static: bool = False,
+    ) -> None:
         self.draw = draw
         self.sketch = sketch
         self.parent = parent
+        self.is_static = is_static if parent is None else parent.is_static
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.captured: list[tuple[Tensor, Tensor]] = []
         self.other_values: dict[int, Array] = {}
@@ -113,6 +124,7 @@ class Artist:
         """Add an input; ``other`` is its value in another execution."""
         shape = bound.require_shape()
         if self.parent is None:
+            is_open &= bound.channel_quant is None
             dimensions = self.declared(shape) if is_open else shape
             tensor = self.sketch.input(bound, dimensions)
             self.other_values[tensor.index] = other
@@ -124,7 +136,7 @@ class Artist:
 
     def known(self, bound: BoundOperand, *, is_open: bool = True) -> Tensor:
         """Add a value that shapes may depend on: a constant, or always this input."""
-        if self.choose("constant", "constant", "constant", "input") == "constant":
+        if self.is_static or self.choose(*["constant"] * 5, "input") == "constant":
             return self.sketch.constant(bound)
         return self.input(bound, bound.require_value(), is_open=is_open)
 
@@ -158,16 +170,20 @@ class Artist:
             for tensor in self.sketch.tensors
             if tensor.type == type_ and is_tame(tensor) and where(tensor)
         ]
-        chosen = self.choose(None, *candidates)
+        # Results that nothing reads yet make chains, of which arenas have a use.
+        unread = [tensor for tensor in self.sketch.unread if tensor in candidates]
+        chosen = self.choose(None, *candidates, *4 * unread)
         if chosen is not None:
             return chosen
         return self.leaf(type_, (shape or self.shape)(), low, high)
 
     def weights(self, bound: BoundOperand) -> Tensor:
         """Add what is a constant as a rule, maybe one that is folded first."""
-        kinds = ["constant", "constant", "input"]
-        if bound.type in _RESHAPED:
+        kinds = ["constant", "constant"]
+        if bound.type in RESHAPED:
             kinds.append("folded")
+        if not self.is_static:
+            kinds.append("input")
         match self.choose(*kinds):
             case "input":
                 return self.input(bound, another(bound.require_value()))

@@ -1,14 +1,16 @@
 """Runs a model in the simplest way: one operation after the other, nothing reused."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from asyncnn.engine.constants import CONSTANT_LIFETIMES, constant_array
+from asyncnn.hal.operands import DTYPES, SCALAR_TYPES
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
 from asyncnn.hal.types import (
     Model,
     Operand,
+    OperandLifeTime,
     OperandType,
     Operation,
     OperationType,
@@ -29,6 +31,20 @@ def interpret(
         return _Interpreter(model, evaluate).run(model.main, inputs)
 
 
+def constant_value(model: Model, operand: Operand) -> Array | None:
+    """Return the value of an operand, None if it is no constant."""
+    match operand.lifetime:
+        case OperandLifeTime.CONSTANT_COPY:
+            data = memoryview(model.operand_values)
+        case OperandLifeTime.CONSTANT_REFERENCE:
+            data = model.pools[operand.location.pool_index].buffer
+        case _:
+            return None
+    shape = () if operand.type in SCALAR_TYPES else operand.dimensions
+    dtype, offset = DTYPES[operand.type], operand.location.offset
+    return np.frombuffer(data, dtype, math.prod(shape), offset).reshape(shape)
+
+
 class _Interpreter:
     def __init__(self, model: Model, evaluate: Evaluate) -> None:
         self._model = model
@@ -37,8 +53,9 @@ class _Interpreter:
     def run(self, subgraph: Subgraph, inputs: Sequence[Array]) -> list[Array]:
         values: Values = dict(zip(subgraph.input_indexes, inputs, strict=True))
         for index, operand in enumerate(subgraph.operands):
-            if operand.lifetime in CONSTANT_LIFETIMES:
-                values[index] = constant_array(self._model, operand)
+            constant = constant_value(self._model, operand)
+            if constant is not None:
+                values[index] = constant
         for operation in subgraph.operations:
             match operation.type:
                 case OperationType.IF:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from asyncnn.engine.constants import CONSTANT_LIFETIMES, constant_array
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     Model,
@@ -14,6 +13,7 @@ from asyncnn.hal.types import (
     OperationType,
     Subgraph,
 )
+from tests.random_graphs.interpreter import constant_value
 
 _LONGEST_VALUE = 12
 
@@ -35,9 +35,9 @@ def _lines(
         shown = _value(given[index]) if index in given else ""
         yield f"  %{index} = input {_type(operands[index])}{shown}"
     for index, operand in enumerate(operands):
-        if operand.lifetime in CONSTANT_LIFETIMES:
-            value = _value(constant_array(model, operand))
-            yield f"  %{index} = {_type(operand)}{value}"
+        constant = constant_value(model, operand)
+        if constant is not None:
+            yield f"  %{index} = {_type(operand)}{_value(constant)}"
     for operation in subgraph.operations:
         results = ", ".join(
             f"%{index} {_type(operands[index])}" for index in operation.outputs

@@ -130,6 +130,12 @@ class Sketch:
         self.results += results
         return results
 
+    @property
+    def unread(self) -> list[Tensor]:
+        """The results that no operation reads yet."""
+        read = {index for operation in self._operations for index in operation.inputs}
+        return [result for result in self.results if result.index not in read]
+
     def close(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor] | None = None
     ) -> Subgraph:

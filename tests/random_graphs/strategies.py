@@ -26,7 +26,7 @@ from tests.random_graphs.families import (
 )
 from tests.random_graphs.families.elementwise import Builder
 from tests.random_graphs.listing import listing
-from tests.random_graphs.sketch import Sketch, World
+from tests.random_graphs.sketch import Sketch, Tensor, World
 
 MAX_OPERATIONS = 12
 _DEEPEST = 2
@@ -53,10 +53,9 @@ def _fill(artist: Artist, at_most: int) -> None:
 def _fill_from(
     artist: Artist, at_most: int, types: Collection[OperationType]
 ) -> None:
-    at_least = artist.choose(1, (at_most + 1) // 2)
-    # Elements of a list are what shrinking leaves out.
-    operation = _operation(artist, types)
-    artist.draw(st.lists(operation, min_size=at_least, max_size=at_most))
+    # A number and that many draws of a strategy shrink better than a list does.
+    for _ in range(artist.number(1, at_most)):
+        artist.draw(_operation(artist, types))
 
 
 BUILDERS: dict[OperationType, Builder] = {
@@ -78,8 +77,11 @@ def _operation(
 ) -> OperationType:
     """Add an operation of one of ``types`` to the artist's subgraph."""
     type_ = draw(st.sampled_from(sorted(types)))
-    main = [t for t in allowed_types(type_) if type_ in CONTROL_FLOW or t in _TYPES]
-    BUILDERS[type_](artist, type_, draw(st.sampled_from(main)))
+    allowed = [t for t in allowed_types(type_) if type_ in CONTROL_FLOW or t in _TYPES]
+    present = {result.type for result in artist.sketch.results}
+    # Types that are there already connect operations with each other.
+    allowed += 12 * [t for t in allowed if t in present]
+    BUILDERS[type_](artist, type_, artist.choose(*allowed))
     return type_
 
 
@@ -90,11 +92,10 @@ def graphs(
     max_operations: int = MAX_OPERATIONS,
 ) -> Graph:
     """Draw a graph of operations of all types, or of ``types``."""
-    artist = Artist(draw, Sketch(World()))
+    artist = Artist(draw, Sketch(World()), is_static=draw(st.sampled_from([True, True, False])))
     _fill_from(artist, max_operations, DRAWN if types is None else types)
     sketch = artist.sketch
-    *others, last = sketch.results
-    outputs = [*filter(lambda _: artist.choose(False, True), others), last]
+    outputs = _outputs(artist)
     model = sketch.world.model(sketch.close(outputs))
     return Graph(
         NamedModel.of(
@@ -105,3 +106,15 @@ def graphs(
         [tensor.value for tensor in sketch.inputs],
         [artist.other_values[tensor.index] for tensor in sketch.inputs],
     )
+
+
+def _outputs(artist: Artist) -> list[Tensor]:
+    """Draw which results are outputs: few of those that are read, most others."""
+    *earlier, last = artist.sketch.results
+    unread = artist.sketch.unread
+    outputs = []
+    for result in earlier:
+        odds = [False, True, True] if result in unread else [False] * 7 + [True]
+        if artist.choose(*odds):
+            outputs.append(result)
+    return [*outputs, last]

@@ -79,7 +79,7 @@ def _resources() -> tuple[int, int, int, set[str]]:
         len(os.listdir("/proc/self/fd")),
         threading.active_count(),
         len(asyncio.all_tasks()),
-        set(os.listdir("/dev/shm")),
+        {name for name in os.listdir("/dev/shm") if "asyncnn" in name},
     )
 
 

@@ -9,6 +9,8 @@ from asyncnn.errors import AsyncnnError, GeneralFailureError, InvalidArgumentErr
 from asyncnn.runtime.container import save
 from asyncnn.runtime.loading import load
 from asyncnn.runtime.tflite import UnsupportedOperatorError
+from tests.runtime.tflite.cases import f32
+from tests.runtime.tflite.files import Op, write
 
 
 @pytest.fixture
@@ -64,8 +66,10 @@ def test_a_directory_is_refused(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_errors_of_every_kind_name_the_file(shared: Path) -> None:
-    path = shared / "models" / "trained_lstm.tflite"
+def test_errors_of_every_kind_name_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.tflite"
+    x, y = f32(2), f32(2)
+    path.write_bytes(write([Op("TwistTensor", [x], [y])], [x], [y]))
     with pytest.raises(UnsupportedOperatorError, match=f"^{path}: operator 0"):
         load(path)
 

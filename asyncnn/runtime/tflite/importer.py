@@ -4,13 +4,16 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from asyncnn.errors import InvalidArgumentError
-from asyncnn.hal.types import Memory
+from asyncnn.hal.types import Memory, OperandLifeTime, OperationType
 from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import view
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.files import located, map_model_file
 from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.tflite.errors import UnsupportedOperatorError, decoding
 from asyncnn.runtime.tflite.node import Node
 from asyncnn.runtime.tflite.operands import describe
@@ -47,6 +50,7 @@ def _import(graph: Graph, memory: Memory) -> NamedModel:
     builder = ModelBuilder()
     builder.add_pool(memory)
     operands: dict[int, int] = {}
+    allowance = Allowance()
     for index, name in zip(graph.inputs, _names(graph, graph.inputs), strict=True):
         tensor = graph.tensors[index]
         operand = describe(tensor)
@@ -59,12 +63,21 @@ def _import(graph: Graph, memory: Memory) -> NamedModel:
         )
     for operator in _needed(graph):
         with located(_place(graph, operator)):
-            _convert(Node(graph, operator, builder, operands))
+            _convert(Node(graph, operator, builder, operands, allowance))
     for index, name in zip(graph.outputs, _names(graph, graph.outputs), strict=True):
         if index not in operands:
             raise InvalidArgumentError(f"output {name!r} is never computed")
-        builder.output(operands[index], name)
+        builder.output(_own(builder, operands[index]), name)
     return builder.build()
+
+
+def _own(builder: ModelBuilder, index: int) -> int:
+    """Return an operand that can be an output: a copy of one with another role."""
+    operand = builder.operand(index)
+    if operand.lifetime == OperandLifeTime.TEMPORARY_VARIABLE:
+        return index
+    shape = builder.constant(np.array(operand.dimensions, np.int32))
+    return builder.operation(OperationType.RESHAPE, [index, shape], operand)
 
 
 def _check_states(graph: Graph) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.errors import InvalidArgumentError
-from asyncnn.hal.operands import QUANT8_TYPES
+from asyncnn.hal.operands import DTYPES, QUANT8_TYPES
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     Dimensions,
@@ -22,6 +22,7 @@ from asyncnn.hal.types import (
     OperationType,
 )
 from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.tflite.errors import UnsupportedOperatorError
 from asyncnn.runtime.tflite.operands import add_constant, describe
 from asyncnn.runtime.tflite.schema import Graph, Operator, Tensor
@@ -36,7 +37,8 @@ _ACTIVATIONS = {
 class Node:
     """An operator bound to the model under construction.
 
-    ``operands`` maps the tensors that are known so far to operands of the model.
+    ``operands`` maps the tensors that are known so far to operands of the model;
+    ``allowance`` is that of the whole file.
     """
 
     def __init__(
@@ -45,9 +47,11 @@ class Node:
         operator: Operator,
         builder: ModelBuilder,
         operands: dict[int, int],
+        allowance: Allowance,
     ) -> None:
         self.operator = operator
         self.builder = builder
+        self.allowance = allowance
         self._graph = graph
         self._operands = operands
 
@@ -156,6 +160,19 @@ class Node:
         """Add a constant vector of int32."""
         return self.builder.constant(np.array(tuple(values), np.int32))
 
+    def zeros(self, like: Operand) -> int:
+        """Add a constant of real zeros that is otherwise like ``like``.
+
+        :raises InvalidArgumentError: if such constants get too large together.
+        """
+        self.allowance.take_elements(like.dimensions)
+        return self.builder.constant(
+            np.full(like.dimensions, like.zero_point, DTYPES[like.type]),
+            OperandType(like.type),
+            scale=like.scale,
+            zero_point=like.zero_point,
+        )
+
     def fused(self, code: int) -> int:
         """Return the scalar operand of a fused activation.
 
@@ -244,6 +261,26 @@ class Node:
             replace(source, dimensions=dimensions),
         )
 
+    def broadcast(self, operand: int, dimensions: Dimensions) -> int:
+        """Return ``operand`` repeated along the axes where it has length 1.
+
+        :raises InvalidArgumentError: if another length differs from ``dimensions``.
+        """
+        source = self.builder.operand(operand)
+        if source.dimensions == dimensions:
+            return operand
+        repeats = _repeats(source.dimensions, dimensions)
+        output = replace(source, dimensions=dimensions)
+        if source.type == OperandType.TENSOR_BOOL8:
+            # The HAL repeats booleans only together with others.
+            inputs = [operand, self.zeros(output)]
+            return self.compute(OperationType.LOGICAL_OR, inputs, output)
+        ones = (1,) * (len(dimensions) - len(source.dimensions))
+        aligned = self.reshape(operand, ones + source.dimensions)
+        return self.compute(
+            OperationType.TILE, [aligned, self.integers(repeats)], output
+        )
+
     def activate(self, operand: int, code: int) -> int:
         """Return ``operand`` after an activation that its operation cannot fuse.
 
@@ -272,3 +309,16 @@ def _same_values(first: Operand, second: Operand) -> bool:
         second.scale,
         second.zero_point,
     )
+
+
+def _repeats(source: Dimensions, target: Dimensions) -> list[int]:
+    missing = len(target) - len(source)
+    lengths = (1,) * missing + source
+    if missing < 0 or any(
+        length not in (1, wanted)
+        for length, wanted in zip(lengths, target, strict=True)
+    ):
+        raise InvalidArgumentError(
+            f"{list(source)} cannot be broadcast to {list(target)}"
+        )
+    return [wanted // length for length, wanted in zip(lengths, target, strict=True)]

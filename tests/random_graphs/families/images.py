@@ -46,13 +46,28 @@ def image(
 ) -> Image:
     """Draw an image; ``where`` and ``shape`` are about [N, H, W, C]."""
     nchw = artist.choose(False, True)
+
+    def suits(tensor: Tensor) -> bool:
+        return len(tensor.shape) == 4 and where(_nhwc(tensor.shape, nchw))
+
+    if artist.choose(False, True):
+        reshaped = _reshaped(artist, main)
+        if suits(reshaped):
+            return Image(reshaped, nchw)
     drawn = shape or (lambda: artist.shape(4))
-    tensor = artist.pick(
-        main,
-        lambda t: len(t.shape) == 4 and where(_nhwc(t.shape, nchw)),
-        lambda: _in_layout(drawn(), nchw),
-    )
+    tensor = artist.pick(main, suits, lambda: _in_layout(drawn(), nchw))
     return Image(tensor, nchw)
+
+
+def _reshaped(artist: Artist, main: OperandType) -> Tensor:
+    """Draw a tensor and give it four axes."""
+    x = artist.pick(main)
+    left, shape = x.value.size, []
+    for _ in range(3):
+        shape.append(artist.choose(*divisors(left)))
+        left //= shape[-1]
+    inputs = [x, artist.integers([left, *shape])]
+    return artist.apply(OperationType.RESHAPE, inputs, x.bound)[0]
 
 
 def _padding(artist: Artist, extents: tuple[int, int]) -> list[Tensor]:

@@ -40,6 +40,7 @@ OPTIONS = {
     "RESHAPE": "ReshapeOptions",
     "RESIZE_BILINEAR": "ResizeBilinearOptions",
     "RESIZE_NEAREST_NEIGHBOR": "ResizeNearestNeighborOptions",
+    "SHAPE": "ShapeOptions",
     "SOFTMAX": "SoftmaxOptions",
     "SPACE_TO_DEPTH": "SpaceToDepthOptions",
     "SPLIT": "SplitOptions",
@@ -56,12 +57,16 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class Case:
-    """An operator; ``positive`` inputs avoid the poles of logarithms and roots."""
+    """An operator; ``positive`` inputs avoid the poles of logarithms and roots.
+
+    Quantised outputs may be off by so many ``steps``.
+    """
 
     name: str
     operations: tuple[str, ...]
     operator: Op
     positive: bool = False
+    steps: int = 1
 
     @property
     def inputs(self) -> list[T]:
@@ -135,6 +140,8 @@ def arithmetic() -> Iterator[Case]:
     yield case("DIV", [f32(4), divisor], f32(4))
     yield case("FLOOR_DIV", [f32(4), divisor], f32(4), "float", hal="DIV FLOOR")
     yield case("FLOOR_DIV", [i32(3), const([3, -2, 5])], i32(3), "int32", hal="DIV")
+    yield case("FLOOR_MOD", [i32(4), const([3, -2, 5, -7])], i32(4), hal="DIV MUL SUB")
+    yield case("ADD_N", [x, f32(2, 3), f32(2, 3)], f32(2, 3), hal="ADD ADD")
     yield case("SQUARE", [x], f32(2, 3), hal="MUL")
     yield case("SQUARED_DIFFERENCE", [x, y], f32(2, 3), hal="SUB MUL")
     yield case("POW", [x, const(2.0, F32)], f32(2, 3), positive=True)
@@ -153,6 +160,11 @@ def logic() -> Iterator[Case]:
     yield case("LOGICAL_NOT", [boolean(2, 3)], boolean(2, 3))
     for name, hal in (("SELECT", "SELECT"), ("SELECT_V2", "SELECT")):
         yield case(name, [boolean(2, 3), f32(2, 3), f32(2, 3)], f32(2, 3), hal=hal)
+    rows, hal = [boolean(2, 1), f32(3), f32(2, 3)], "LOGICAL_OR RESHAPE TILE SELECT"
+    yield case("SELECT_V2", rows, f32(2, 3), "broadcast", hal=hal)
+    scalar = [boolean(2, 3), const(1.5, F32), f32(2, 1)]
+    hal = "RESHAPE TILE TILE SELECT"
+    yield case("SELECT_V2", scalar, f32(2, 3), "with a scalar", hal=hal)
 
 
 def unary() -> Iterator[Case]:
@@ -161,6 +173,8 @@ def unary() -> Iterator[Case]:
     for name in ("LOG", "SQRT", "RSQRT"):
         yield case(name, [f32(2, 3)], f32(2, 3), positive=True)
     yield case("ABS", [i32(4)], i32(4), "int32")
+    yield case("CEIL", [f32(2, 3)], f32(2, 3), hal="NEG FLOOR NEG")
+    yield case("COS", [f32(2, 3)], f32(2, 3), hal="MUL SIN MUL MUL ADD")
     yield case("ABS", [i8(8)], i8(8, scale=0.1), "int8", hal="DEQUANTIZE ABS QUANTIZE")
     yield case("ELU", [f32(2, 3)], f32(2, 3), "float")
     yield case("ELU", [i8(8)], i8(8), "int8", hal="DEQUANTIZE ELU QUANTIZE")
@@ -215,7 +229,7 @@ def reductions() -> Iterator[Case]:
         yield case(name, [x, axes], kept, "kept", hal=hal, KeepDims=True)
     yield case("REDUCE_MAX", [f32(2, 3), const([0, 1])], f32(), "all")
     means, sums = i8(2, scale=0.02), i8(2, scale=0.2)
-    hal = "MEAN DEQUANTIZE QUANTIZE"
+    hal = "DEQUANTIZE MEAN QUANTIZE"
     yield case("MEAN", [i8(2, 6), const([1])], means, "other scale", hal=hal)
     hal = "DEQUANTIZE REDUCE_SUM QUANTIZE"
     yield case("SUM", [i8(2, 3), const([1])], sums, "int8", hal=hal)

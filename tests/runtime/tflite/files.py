@@ -22,6 +22,9 @@ TYPES = {
 BEHIND = b"BEHINDIT"
 """Stands for the offset of data behind the flatbuffer until that is known."""
 
+VERSIONS = {"BROADCAST_TO": 2}
+"""Oldest versions of operators that began later than with 1."""
+
 NUMBERS = {name: code for code, name in tflite.BUILTIN_OPCODE2NAME.items()}
 
 
@@ -178,7 +181,11 @@ class _Writer:
 
     def code(self, name: str) -> int:
         number = NUMBERS.get(name, NUMBERS["CUSTOM"])
-        fields = {"DeprecatedBuiltinCode": min(number, 127), "BuiltinCode": number}
+        fields = {
+            "DeprecatedBuiltinCode": min(number, 127),
+            "BuiltinCode": number,
+            "Version": VERSIONS.get(name, 1),
+        }
         if name not in NUMBERS:
             fields["CustomCode"] = self.builder.CreateString(name)
         return self.table("OperatorCode", **fields)

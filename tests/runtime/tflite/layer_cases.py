@@ -117,6 +117,13 @@ def reshaping() -> Iterator[Case]:
     yield case("TILE", [f32(2, 3), const([2, 1])], f32(4, 3))
     yield case("FILL", [const([2, 3]), const(1.5, F32)], f32(2, 3))
     yield case("REVERSE_V2", [f32(2, 3), const([-1])], f32(2, 3), hal="REVERSE")
+    both, hal = const([0, 1]), "REVERSE REVERSE"
+    yield case("REVERSE_V2", [f32(2, 3), both], f32(2, 3), "both axes", hal=hal)
+    size, hal = const([2, 4, 3]), "RESHAPE TILE"
+    yield case("BROADCAST_TO", [f32(4, 1), size], f32(2, 4, 3), hal=hal)
+    yield case("ZEROS_LIKE", [f32(2, 3)], f32(2, 3), "float", hal="FILL")
+    yield case("ZEROS_LIKE", [i32(2, 3)], i32(2, 3), "int32", hal="FILL")
+    yield case("SHAPE", [f32(2, 3)], i32(2), hal="RESHAPE", OutType=2)
     yield case("CONCATENATION", [f32(2, 3), f32(2, 1)], f32(2, 4), Axis=-1)
     yield case("PACK", [f32(2, 3), f32(2, 3)], f32(2, 2, 3), Axis=1, ValuesCount=2)
 

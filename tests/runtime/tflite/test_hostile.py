@@ -1,5 +1,6 @@
 """Damaged and hostile files end in one clean error, and soon."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ from asyncnn.runtime.tflite import (
     import_tflite,
 )
 from tests.runtime.tflite.cases import I8, I32, const, f32, i8, ramp
-from tests.runtime.tflite.files import Op, write
+from tests.runtime.tflite.files import Op, given, write
 from tests.runtime.tflite.graphs import conv_2d
+from tests.runtime.tflite.layers import Integers, Lstm
 
 
 def hybrid_file() -> bytes:
@@ -28,6 +30,13 @@ def hybrid_file() -> bytes:
         Op("SOFTMAX", [z], [out := f32(1, 64)], "SoftmaxOptions", {"Beta": 1.0}),
     ]
     return write(operators, [x], [out])
+
+
+def recurrent_file() -> bytes:
+    """Return a small file with state, intermediates and all parts of an LSTM layer."""
+    layer = Lstm(peephole=True, normalised=True, outputs=2, inputs=2, units=2)
+    operator = layer.sequence(Integers(), steps=2)
+    return write([operator], given(operator), operator.outputs)
 
 
 def outcome(data: bytes) -> AsyncnnError | None:
@@ -55,8 +64,11 @@ class TestHostileFiles:
             outcome(bytes(data))
             data[index] = original
 
-    def test_any_word_may_have_an_extreme_value(self) -> None:
-        data = hybrid_file()
+    @pytest.mark.parametrize("make", [hybrid_file, recurrent_file])
+    def test_any_word_may_have_an_extreme_value(
+        self, make: Callable[[], bytes]
+    ) -> None:
+        data = make()
         for word in (b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", b"\0\0\0\x80"):
             for index in range(0, len(data) - 3, 4):
                 outcome(data[:index] + word + data[index + 4 :])

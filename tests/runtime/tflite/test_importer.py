@@ -15,7 +15,7 @@ from asyncnn.hal.types import (
     SymmPerChannelQuantParams,
 )
 from asyncnn.memory.pools import from_buffer, view
-from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.runtime.tflite import (
     UnsupportedOperatorError,
     import_tflite,
@@ -27,6 +27,24 @@ from tests.runtime.tflite.graphs import WINDOW, convolution, imported
 
 SIGNED = OperandType.TENSOR_QUANT8_ASYMM_SIGNED
 PER_CHANNEL = OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL
+
+LSTM_OPERATIONS = {
+    "trained_lstm_int8": {
+        "QUANTIZED_LSTM": 28,
+        "SPLIT": 1,
+        "CONCATENATION": 1,
+        "RESHAPE": 3,
+        "FULLY_CONNECTED": 1,
+        "SOFTMAX": 1,
+    },
+    "dtln_noise_suppression": {
+        "QUANTIZED_LSTM": 2,
+        "RESHAPE": 5,
+        "FULLY_CONNECTED": 1,
+        "LOGISTIC": 1,
+    },
+}
+"""Operations of the models whose LSTM layers are integer: the HAL has only steps."""
 
 
 def operand_of(named: NamedModel, operation: int, index: int) -> Operand:
@@ -47,6 +65,16 @@ def readme(shared: Path) -> str:
     return (shared / "models" / "README.md").read_text()
 
 
+def assert_described(info: TensorInfo, text: str) -> None:
+    dtype, dimensions = text.split()[:2]
+    assert info.dtype == np.dtype(dtype)
+    assert info.dimensions == tuple(map(int, dimensions.split("x")))
+    if "[" in text:
+        scale, zero_point = text.split("[")[1].rstrip("]").split(",")
+        assert info.scale == pytest.approx(float(scale), rel=1e-3)
+        assert info.zero_point == int(zero_point)
+
+
 class TestTrainedModels:
     @pytest.mark.parametrize(
         "name",
@@ -59,6 +87,7 @@ class TestTrainedModels:
             "micro_speech_quantized",
             "person_detect",
             "pretrainedResnet",
+            "trained_lstm",
             "vww_96_float",
             "vww_96_int8",
         ],
@@ -75,29 +104,16 @@ class TestTrainedModels:
             operator: int(count)
             for count, operator in re.findall(r"(\d+) (\w+)", operators)
         }
-        for info, text in ((named.inputs[0], input_), (named.outputs[0], output)):
-            dtype, dimensions = text.split()[:2]
-            assert info.dtype == np.dtype(dtype)
-            assert info.dimensions == tuple(map(int, dimensions.split("x")))
-            if "[" in text:
-                scale, zero_point = text.split("[")[1].rstrip("]").split(",")
-                assert info.scale == pytest.approx(float(scale), rel=1e-3)
-                assert info.zero_point == int(zero_point)
+        assert_described(named.inputs[0], input_)
+        assert_described(named.outputs[0], output)
 
-    @pytest.mark.parametrize(
-        "name", ["trained_lstm", "trained_lstm_int8", "dtln_noise_suppression"]
-    )
-    def test_an_unsupported_operator_is_named_with_its_place(
-        self, shared: Path, name: str
-    ) -> None:
-        path = shared / "models" / f"{name}.tflite"
-        with pytest.raises(UnsupportedOperatorError) as caught:
-            load_tflite(path)
-        assert re.match(
-            rf"{re.escape(str(path))}: operator 0 \(UNIDIRECTIONAL_SEQUENCE_LSTM\), "
-            r"which computes tensor \d+ \('\S+'\): ",
-            str(caught.value),
-        )
+    @pytest.mark.parametrize("name", LSTM_OPERATIONS)
+    def test_an_integer_lstm_becomes_its_steps(self, shared: Path, name: str) -> None:
+        _, _, input_, output, _ = readme_rows(shared)[name]
+        named = load_tflite(shared / "models" / f"{name}.tflite")
+        assert Counter(names_of(named)) == LSTM_OPERATIONS[name]
+        assert_described(named.inputs[0], input_)
+        assert_described(named.outputs[0], output)
 
     @pytest.mark.parametrize("name", ["vww_96_float", "vww_96_int8", "person_detect"])
     def test_weights_stay_in_the_mapped_file(self, shared: Path, name: str) -> None:
@@ -196,6 +212,31 @@ class TestGraphs:
         x, shape, y = f32(2, 3), i32(2), f32(3, 2)
         named = imported(Op("SHAPE", [x], [shape]), Op("RESHAPE", [x, shape], [y]))
         assert names_of(named) == ["RESHAPE"]
+
+    def test_a_shape_that_is_computed_with_is_a_constant(self) -> None:
+        x, shape, y = f32(2, 3), i32(2), i32(2)
+        named = imported(Op("SHAPE", [x], [shape]), Op("ADD", [shape, shape], [y]))
+        assert names_of(named) == ["ADD"]
+        operand = operand_of(named, 0, 0)
+        assert operand.lifetime == OperandLifeTime.CONSTANT_COPY
+
+    @pytest.mark.parametrize("copied", ["input", "constant"])
+    def test_an_output_that_nothing_computes_is_a_copy(self, copied: str) -> None:
+        x, y = f32(2), f32(2)
+        other = x if copied == "input" else const([1, 2], F32)
+        file = write([Op("ADD", [x, other], [y], "AddOptions")], [x], [y, other])
+        named = import_tflite(from_buffer(file))
+        assert names_of(named) == ["ADD", "RESHAPE"]
+        assert named.outputs[1].dimensions == (2,)
+
+    def test_an_operator_that_cannot_be_imported_is_named_with_its_place(self) -> None:
+        x, hidden, y = f32(2), f32(2), T(F32, (2,), name="bent")
+        with pytest.raises(UnsupportedOperatorError) as caught:
+            imported(Op("ABS", [x], [hidden]), Op("TwistTensor", [hidden], [y]))
+        assert str(caught.value) == (
+            "operator 1 (CUSTOM TwistTensor), which computes tensor 2 ('bent'): "
+            "this operator cannot be imported"
+        )
 
     def test_int64_becomes_int32(self) -> None:
         operator = Op("ARG_MAX", [f32(2, 5), const(1)], [T(np.int64, (2,))])

@@ -14,6 +14,7 @@ from asyncnn.runtime.tflite.operators import CONVERTERS
 from tests.runtime.tflite.cases import Case
 from tests.runtime.tflite.files import T
 from tests.runtime.tflite.layer_cases import CASES
+from tests.runtime.tflite.litert import run_litert
 
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
@@ -33,25 +34,6 @@ def sample(tensor: T, rng: np.random.Generator, *, positive: bool) -> np.ndarray
     return rng.integers(limits.min, limits.max, tensor.shape, dtype, endpoint=True)
 
 
-def litert_outputs(file: bytes, inputs: list[np.ndarray]) -> list[np.ndarray]:
-    from ai_edge_litert.interpreter import Interpreter, OpResolverType
-
-    interpreter = Interpreter(
-        model_content=file,
-        num_threads=1,
-        experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
-    )
-    interpreter.allocate_tensors()
-    interpreter.reset_all_variables()
-    for detail, value in zip(interpreter.get_input_details(), inputs, strict=True):
-        interpreter.set_tensor(detail["index"], value)
-    interpreter.invoke()
-    return [
-        interpreter.get_tensor(detail["index"])
-        for detail in interpreter.get_output_details()
-    ]
-
-
 @each_case
 def test_an_operator_becomes_the_operations_of_the_table(case: Case) -> None:
     operations = imported(case).model.main.operations
@@ -65,15 +47,15 @@ def test_the_operations_compute_what_the_operator_computes(case: Case) -> None:
     inputs = [sample(t, rng, positive=case.positive) for t in case.inputs]
     named = imported(case)
     actual = run_direct(SimpleNamespace(model=named.model, inputs=inputs))
-    expected = litert_outputs(case.file(), inputs)
+    expected = run_litert(case.file(), inputs)
     for got, wanted, info in zip(actual, expected, named.outputs, strict=True):
         assert got.shape == (wanted.shape or (1,))
         if wanted.dtype == np.float32:
             np.testing.assert_allclose(got.reshape(wanted.shape), wanted, 1e-5, 1e-5)
         else:
-            step = 1 if info.scale else 0
+            steps = case.steps if info.scale else 0
             difference = got.reshape(wanted.shape).astype(int) - wanted.astype(int)
-            assert np.abs(difference).max() <= step
+            assert np.abs(difference).max() <= steps
 
 
 def test_every_converter_has_a_case() -> None:

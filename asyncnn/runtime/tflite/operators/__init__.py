@@ -2,6 +2,7 @@
 
 from asyncnn.runtime.tflite.node import Converter
 from asyncnn.runtime.tflite.operators import (
+    arithmetic,
     convolution,
     dense,
     elementwise,
@@ -14,6 +15,7 @@ from asyncnn.runtime.tflite.operators import (
 )
 
 CONVERTERS: dict[str, Converter] = {
+    **arithmetic.CONVERTERS,
     **convolution.CONVERTERS,
     **dense.CONVERTERS,
     **elementwise.CONVERTERS,

@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons, activations and normalisations."""
+"""Comparisons, activations, normalisations and functions of one number."""
 
 import math
 
@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.operands import DTYPES, QUANT8_TYPES
 from asyncnn.hal.types import FusedActivationFunc, OperandType, OperationType
-from asyncnn.runtime.tflite.errors import UnsupportedOperatorError
 from asyncnn.runtime.tflite.node import Converter, Node
 
 _EXACT = {
@@ -48,11 +47,6 @@ _FLOAT = {
 }
 """Quantised inputs are dequantised first."""
 
-_ARITHMETIC = {
-    "ADD": (OperationType.ADD, "AddOptions"),
-    "SUB": (OperationType.SUB, "SubOptions"),
-}
-
 _FIXED_SCALES = {
     OperationType.LOGISTIC: (1 / 256, -128),
     OperationType.SOFTMAX: (1 / 256, -128),
@@ -74,53 +68,27 @@ def _float(type_: OperationType) -> Converter:
     return lambda node: node.emit_float(type_, node.read_all())
 
 
-def _arithmetic(type_: OperationType, options: str) -> Converter:
-    def convert(node: Node) -> None:
-        act = node.fused(node.options(options).FusedActivationFunction())
-        node.emit(type_, [node.read(0), node.read(1), act])
-
-    return convert
-
-
-def _mul(node: Node) -> None:
-    act = node.fused(node.options("MulOptions").FusedActivationFunction())
-    operands = [node.read(0), node.read(1)]
-    product = math.prod(node.builder.operand(index).scale for index in operands)
-    if product and node.target().scale <= product:
-        # The HAL multiplies quantised values only if the product is scaled up.
-        node.emit_float(OperationType.MUL, [*operands, act])
-    else:
-        node.emit(OperationType.MUL, [*operands, act])
+def _ceil(node: Node) -> None:
+    operand = node.read(0)
+    for type_ in (OperationType.NEG, OperationType.FLOOR, OperationType.NEG):
+        operand = node.compute(type_, [operand], node.target())
+    node.store(operand)
 
 
-def _div(node: Node) -> None:
-    if node.type == OperandType.TENSOR_INT32:
-        raise UnsupportedOperatorError("TFLite rounds quotients to 0, the HAL down")
-    act = node.fused(node.options("DivOptions").FusedActivationFunction())
-    node.emit_float(OperationType.DIV, [node.read(0), node.read(1), act])
-
-
-def _floor_div(node: Node) -> None:
-    operands = [node.read(0), node.read(1), node.scalar(FusedActivationFunc.NONE)]
-    quotient = node.compute(OperationType.DIV, operands, node.target())
-    if node.type != OperandType.TENSOR_INT32:
-        quotient = node.compute(OperationType.FLOOR, [quotient], node.target())
-    node.store(quotient)
-
-
-def _square(node: Node) -> None:
-    operand = node.dequantize(node.read(0))
+def _cos(node: Node) -> None:
+    # As 1 - 2 sin(x / 2)**2, which loses no digits of x.
     none = node.scalar(FusedActivationFunc.NONE)
-    node.emit_float(OperationType.MUL, [operand, operand, none])
 
+    def combine(type_: OperationType, first: int, second: int | float) -> int:
+        if isinstance(second, float):
+            second = node.builder.constant(np.array([second], np.float32))
+        return node.compute(type_, [first, second, none], node.target())
 
-def _squared_difference(node: Node) -> None:
-    operands = [node.dequantize(operand) for operand in node.read_all()]
-    none = node.scalar(FusedActivationFunc.NONE)
-    like = node.builder.operand(operands[0])
-    output = replace(node.target(), type=like.type, scale=0.0, zero_point=0)
-    difference = node.compute(OperationType.SUB, [*operands, none], output)
-    node.store(node.compute(OperationType.MUL, [difference, difference, none], output))
+    half = combine(OperationType.MUL, node.read(0), 0.5)
+    sine = node.compute(OperationType.SIN, [half], node.target())
+    square = combine(OperationType.MUL, sine, sine)
+    twice = combine(OperationType.MUL, square, -2.0)
+    node.store(combine(OperationType.ADD, twice, 1.0))
 
 
 def _elu(node: Node) -> None:
@@ -193,12 +161,8 @@ CONVERTERS: dict[str, Converter] = {
     **{name: _exact(type_) for name, type_ in _EXACT.items()},
     **{name: _like_input(type_) for name, type_ in _LIKE_INPUT.items()},
     **{name: _float(type_) for name, type_ in _FLOAT.items()},
-    **{name: _arithmetic(*entry) for name, entry in _ARITHMETIC.items()},
-    "MUL": _mul,
-    "DIV": _div,
-    "FLOOR_DIV": _floor_div,
-    "SQUARE": _square,
-    "SQUARED_DIFFERENCE": _squared_difference,
+    "CEIL": _ceil,
+    "COS": _cos,
     "ELU": _elu,
     "LEAKY_RELU": _leaky_relu,
     "LOGISTIC": _fixed_unary(OperationType.LOGISTIC),

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from asyncnn.errors import InvalidArgumentError
-from asyncnn.hal.types import OperationType
+from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.runtime.tflite.errors import UnsupportedOperatorError
 from asyncnn.runtime.tflite.node import Converter, Node
 
@@ -130,11 +130,16 @@ def _resize(type_: OperationType, options: str) -> Converter:
 
 
 def _reverse(node: Node) -> None:
-    if node.values(1).size != 1:
-        raise UnsupportedOperatorError("the HAL reverses one axis at a time")
-    operand = node.read(0)
-    axis = node.integers([node.axis(node.value(1), node.rank())])
-    node.emit_like(OperationType.REVERSE, [operand, axis], operand)
+    operand, rank = node.read(0), node.rank()
+    like = node.builder.operand(operand)
+    for axis in dict.fromkeys(node.values(1).ravel().tolist()):
+        inputs = [operand, node.integers([node.axis(axis, rank)])]
+        operand = node.compute(OperationType.REVERSE, inputs, like)
+    node.store(operand)
+
+
+def _broadcast_to(node: Node) -> None:
+    node.store(node.broadcast(node.read(0), node.target().dimensions))
 
 
 def _fill(node: Node) -> None:
@@ -143,11 +148,25 @@ def _fill(node: Node) -> None:
     node.emit(OperationType.FILL, [dimensions, node.scalar(value)])
 
 
+def _zeros_like(node: Node) -> None:
+    target = node.target()
+    zero = 0 if target.type == OperandType.TENSOR_INT32 else 0.0
+    inputs = [node.integers(target.dimensions), node.scalar(zero)]
+    node.emit(OperationType.FILL, inputs)
+
+
+def _shape(node: Node) -> None:
+    node.store(node.integers(node.tensor(0).shape))
+
+
 SHAPE_INPUTS: dict[str, frozenset[int]] = {
     "RESHAPE": frozenset({1}),
     "RESIZE_BILINEAR": frozenset({1}),
     "RESIZE_NEAREST_NEIGHBOR": frozenset({1}),
+    "BROADCAST_TO": frozenset({1}),
     "FILL": frozenset({0}),
+    "ZEROS_LIKE": frozenset({0}),
+    "SHAPE": frozenset({0}),
 }
 
 CONVERTERS: dict[str, Converter] = {
@@ -168,5 +187,8 @@ CONVERTERS: dict[str, Converter] = {
         OperationType.RESIZE_NEAREST_NEIGHBOR, "ResizeNearestNeighborOptions"
     ),
     "REVERSE_V2": _reverse,
+    "BROADCAST_TO": _broadcast_to,
     "FILL": _fill,
+    "ZEROS_LIKE": _zeros_like,
+    "SHAPE": _shape,
 }

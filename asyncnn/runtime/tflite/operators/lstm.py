@@ -13,22 +13,25 @@ from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.runtime.tflite.errors import UnsupportedOperatorError
 from asyncnn.runtime.tflite.node import Converter, Node
-from asyncnn.runtime.tflite.operators.cells import activation, read_real, zero_state
+from asyncnn.runtime.tflite.operators.cells import activation, zero_state
 from asyncnn.runtime.tflite.operators.lstm_tensors import (
     CELL_STATE,
     LAYER_NORMS,
     OUTPUT_STATE,
 )
 from asyncnn.runtime.tflite.operators.quantized_lstm import quantized_steps
+from asyncnn.runtime.tflite.operators.weights import read_real
 
 _F32 = OperandType.TENSOR_FLOAT32
 _Q8S = OperandType.TENSOR_QUANT8_ASYMM_SIGNED
 
-_ACTIVATIONS = (0, 1, 3, 4)
-"""Codes that mean the same in both: none, ReLU, ReLU6, tanh."""
+_ACTIVATIONS = (1, 3, 4)
+"""Codes that mean the same in both: ReLU, ReLU6, tanh.
+
+Integer cells have no choice: there it is always tanh, whatever the file says.
+"""
 
 _FULL_KERNEL = 0
-_MAX_STEPS = 4096
 
 
 def _step(node: Node) -> None:
@@ -110,8 +113,7 @@ def _split_time(node: Node, *, time_major: bool) -> Sequence[int]:
     """Return the input of every step, [batch, inputs]."""
     first, second, size = node.tensor(0).shape
     steps, batch = (first, second) if time_major else (second, first)
-    if steps > _MAX_STEPS:
-        raise UnsupportedOperatorError(f"{steps} time steps")
+    node.allowance.take_steps(steps)
     flat = (steps * batch, size) if time_major else (batch, steps * size)
     joined = node.reshape(node.read(0), flat)
     if steps == 1:

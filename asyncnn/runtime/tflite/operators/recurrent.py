@@ -8,7 +8,8 @@ from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.runtime.tflite.errors import UnsupportedOperatorError
 from asyncnn.runtime.tflite.node import Converter, Node
-from asyncnn.runtime.tflite.operators.cells import activation, read_real, zero_state
+from asyncnn.runtime.tflite.operators.cells import activation, zero_state
+from asyncnn.runtime.tflite.operators.weights import read_real
 
 _F32 = OperandType.TENSOR_FLOAT32
 

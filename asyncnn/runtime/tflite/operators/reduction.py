@@ -17,9 +17,14 @@ _ARG = {
 
 
 def _mean(node: Node) -> None:
-    operand = node.read(0)
     keep = node.scalar(int(node.options("ReducerOptions").KeepDims()))
-    node.emit_like(OperationType.MEAN, [operand, node.read(1), keep], operand)
+    inputs = [node.read(0), node.read(1), keep]
+    source, target = node.builder.operand(inputs[0]), node.target()
+    if (source.scale, source.zero_point) == (target.scale, target.zero_point):
+        node.emit(OperationType.MEAN, inputs)
+    else:
+        # The HAL would round to a step of the input before one of the output.
+        node.emit_float(OperationType.MEAN, inputs)
 
 
 def _reduce(type_: OperationType) -> Converter:

@@ -80,10 +80,11 @@ def _split_v(node: Node) -> None:
 
 
 def _select(node: Node) -> None:
-    shapes = {node.tensor(index).shape for index in range(3)}
-    if len(shapes) != 1:
-        raise UnsupportedOperatorError("the HAL selects between equal shapes")
-    node.emit(OperationType.SELECT, node.read_all())
+    if node.operator.name == "SELECT" and node.rank() != node.rank(1):
+        raise UnsupportedOperatorError("the HAL does not select whole rows")
+    dimensions = node.target().dimensions
+    inputs = [node.broadcast(operand, dimensions) for operand in node.read_all()]
+    node.emit(OperationType.SELECT, inputs)
 
 
 def _topk_v2(node: Node) -> None:

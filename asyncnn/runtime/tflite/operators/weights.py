@@ -1,4 +1,4 @@
-"""Weights and biases, as convolutions and fully connected layers share them."""
+"""Weights and biases, as layers of all kinds share them."""
 
 import numpy as np
 
@@ -6,10 +6,23 @@ from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.types import Operand, OperandType, SymmPerChannelQuantParams
 from asyncnn.runtime.tflite.errors import UnsupportedOperatorError
 from asyncnn.runtime.tflite.node import Node
-from asyncnn.runtime.tflite.operands import add_constant, bias_scale
+from asyncnn.runtime.tflite.operands import add_constant, bias_scale, describe
 
-_MAX_UNITS = 1 << 20
-"""Most zeros that stand in for a bias that is left out."""
+
+def read_real(node: Node, index: int) -> int:
+    """Return input ``index`` as float32, dequantised if need be, or left out."""
+    if not node.has(index):
+        return node.builder.omitted(OperandType.TENSOR_FLOAT32)
+    tensor = node.tensor(index)
+    if tensor.type != "UINT8" or tensor.data is None:
+        return node.dequantize(node.read(index))
+    # In layers on floats, TFLite takes the bytes of such weights for signed ones.
+    signed = node.builder.constant(
+        tensor.data.view(np.int8),
+        OperandType.TENSOR_QUANT8_ASYMM_SIGNED,
+        scale=describe(tensor).scale,
+    )
+    return node.dequantize(signed)
 
 
 def read_weights(node: Node, index: int, *, channel_dim: int, data: int = 0) -> int:
@@ -20,9 +33,9 @@ def read_weights(node: Node, index: int, *, channel_dim: int, data: int = 0) -> 
 
     :raises UnsupportedOperatorError: if they are quantised along another axis.
     """
-    weights = node.read(index)
     if node.builder.operand(node.read(data)).type == OperandType.TENSOR_FLOAT32:
-        return node.dequantize(weights)
+        return read_real(node, index)
+    weights = node.read(index)
     quant = node.builder.operand(weights).extra_params
     if (
         isinstance(quant, SymmPerChannelQuantParams)
@@ -52,7 +65,7 @@ def read_bias(
         scale = bias_scale(source, node.builder.operand(weights))
         operand = Operand(OperandType.TENSOR_INT32, (units,), scale=scale)
     if not node.has(index):
-        return _zeros(node, operand)
+        return node.zeros(operand)
     tensor = node.tensor(index)
     if tensor.data is None or tensor.type == "FLOAT16":
         return _computed(node, index, operand)
@@ -69,11 +82,3 @@ def _computed(node: Node, index: int, operand: Operand) -> int:
             f"{node.tensor(index).label} is a quantised bias but not a constant"
         )
     return node.reshape(node.dequantize(node.read(index)), operand.dimensions)
-
-
-def _zeros(node: Node, operand: Operand) -> int:
-    (units,) = operand.dimensions
-    if units > _MAX_UNITS:
-        raise InvalidArgumentError(f"{units} output channels")
-    dtype = np.float32 if operand.type == OperandType.TENSOR_FLOAT32 else np.int32
-    return node.builder.constant(np.zeros(units, dtype), scale=operand.scale)

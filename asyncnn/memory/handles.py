@@ -1,0 +1,125 @@
+"""What the handle of a pool says: a span of a file, and what may be done with it.
+
+========================  ===  ======================================================
+kind                      fds  integers
+========================  ===  ======================================================
+``ashmem``                1    none; the descriptor says whether it may be written
+``mmap_fd``               1    protection (1 read, 2 write), low and high 32 bits of
+                               the offset
+``hardware_buffer_blob``  1    width (the size), height 1, layers 1, format 0x21,
+                               low and high 32 bits of the usage
+========================  ===  ======================================================
+
+The handle of a real hardware buffer is its allocator's secret. Here a blob is a memory
+file, described by the fields of ``AHardwareBuffer_Desc`` in their order.
+
+Source: HAL 1.0/types.hal (hidl_memory), graphics/common/1.0/types.hal (usage, format).
+"""
+
+import mmap
+from typing import NamedTuple
+
+from asyncnn.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.types import Handle, Memory
+
+READ = mmap.PROT_READ
+WRITE = mmap.PROT_WRITE
+READ_WRITE = READ | WRITE
+
+BLOB_FORMAT = 0x21
+CPU_READ_MASK = 0xF
+CPU_WRITE_MASK = 0xF0
+CPU_READ_OFTEN = 0x3
+CPU_WRITE_OFTEN = 0x30
+
+_WORD = 0xFFFF_FFFF
+_INTS = {"ashmem": 0, "mmap_fd": 3, "hardware_buffer_blob": 6}
+
+
+class Span(NamedTuple):
+    """Bytes of a file, and the protection to map them with.
+
+    A ``protection`` of 0 stands for whatever the descriptor allows.
+    """
+
+    fd: int
+    protection: int
+    offset: int
+    length: int
+
+
+def file_handle(span: Span) -> Handle:
+    """Return the handle of an ``mmap_fd`` pool over ``span``."""
+    return Handle((span.fd,), (span.protection, *_words(span.offset)))
+
+
+def blob_handle(fd: int, size: int) -> Handle:
+    """Return the handle of a ``hardware_buffer_blob`` that the CPU reads and writes."""
+    usage = CPU_READ_OFTEN | CPU_WRITE_OFTEN
+    return Handle((fd,), (size, 1, 1, BLOB_FORMAT, *_words(usage)))
+
+
+def span_of(memory: Memory) -> Span:
+    """Return the bytes that the handle of a pool stands for.
+
+    Memory that may be written may be read as well: few processors tell them apart.
+
+    :raises InvalidArgumentError: if the kind is unknown or the handle malformed.
+    :raises GeneralFailureError: if the pool can be neither read nor written, as those
+        of kind ``hardware_buffer``.
+    """
+    name, size = memory.name, memory.size
+    fds, ints = memory.handle.fds, memory.handle.ints
+    if len(fds) != 1 or len(ints) != _INTS.get(name):
+        raise malformed(memory)
+    if not ints:
+        return Span(fds[0], 0, 0, size)
+    if name == "mmap_fd":
+        protection, low, high = ints
+        if protection & ~READ_WRITE:
+            raise InvalidArgumentError(f"{protection:#x} is not a protection of memory")
+        if not protection:
+            raise GeneralFailureError("the pool may be neither read nor written")
+        return Span(fds[0], protection | READ, _joined(low, high), size)
+    return Span(fds[0], _blob_protection(ints, size), 0, size)
+
+
+def label(memory: Memory) -> str:
+    """Return what messages call a pool, whatever a client wrote into it."""
+    return f"{memory.name} pool" if memory.name in _INTS else "pool of another kind"
+
+
+def malformed(memory: Memory) -> AsyncnnError:
+    """Return the error for a pool of unknown kind or with the wrong handle for it."""
+    name = memory.name
+    if name == "hardware_buffer":
+        return GeneralFailureError(
+            "a hardware_buffer pool has no linear bytes to map; use one of format BLOB"
+        )
+    if name not in _INTS:
+        return InvalidArgumentError(f"{name[:40]!r} is not a kind of pool")
+    return InvalidArgumentError(
+        f"the handle of a {name} pool has {len(memory.handle.fds)} descriptors and "
+        f"{len(memory.handle.ints)} integers"
+    )
+
+
+def _blob_protection(ints: tuple[int, ...], size: int) -> int:
+    width, height, layers, format_, low, high = ints
+    if (width & _WORD, height, layers, format_) != (size, 1, 1, BLOB_FORMAT):
+        raise InvalidArgumentError(
+            f"a blob of {size} bytes is described as {width} x {height} x {layers} "
+            f"of format {format_:#x}"
+        )
+    usage = _joined(low, high)
+    if not usage & CPU_READ_MASK:
+        raise GeneralFailureError("the CPU may not read the hardware buffer")
+    return READ_WRITE if usage & CPU_WRITE_MASK else READ
+
+
+def _words(value: int) -> tuple[int, int]:
+    return value & _WORD, value >> 32
+
+
+def _joined(low: int, high: int) -> int:
+    return (high & _WORD) << 32 | low & _WORD

@@ -1,0 +1,12 @@
+"""Floor 5: the process boundary.
+
+`Server` publishes any `IDevice` on a Unix-domain socket; `RemoteDevice` is an `IDevice`
+that talks to one. Messages are records of `wire`, one to a packet of `channel`, with
+file descriptors beside them. Memory is shared, not sent. Knows nothing of kernels.
+"""
+
+from asyncnn.service.client import RemoteDevice
+from asyncnn.service.limits import ServiceLimits
+from asyncnn.service.server import Server
+
+__all__ = ("RemoteDevice", "Server", "ServiceLimits")

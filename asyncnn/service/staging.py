@@ -1,0 +1,191 @@
+"""Shared memory for arguments that lie in memory of the client alone.
+
+A request may use pools that cannot travel: plain arrays of the application. Their bytes
+are copied into a slab of shared memory before the request is sent, and out of it when
+it is done. A request whose pools all travel is left as it is.
+
+An application sends the same arguments with other pools again and again. Where they go
+in a slab is worked out once, and what was made for one request, views of the slab and
+the arguments that point into it, serves the next.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.types import (
+    BufferToken,
+    DataLocation,
+    Memory,
+    Request,
+    RequestArgument,
+)
+from asyncnn.memory.shared import allocate
+
+ALIGNMENT_BYTES = 64
+MIN_SLAB_BYTES = 4096
+MAX_IDLE_SLABS = 8
+"""Slabs that wait for the next request of one layout, or with none; more are freed."""
+
+MAX_LAYOUTS = 8
+"""Layouts that are remembered; the one made first is forgotten first."""
+
+
+def travels(memory: Memory | BufferToken) -> bool:
+    """Tell whether a pool has a handle that another process can use."""
+    return type(memory) is not Memory or bool(memory.handle.fds)
+
+
+class _Move(msgspec.Struct, frozen=True):
+    """An argument's bytes: of a pool that does not travel, and their place in slabs."""
+
+    pool_index: int
+    offset: int
+    length: int
+    slab_offset: int
+
+    def within(self, pools: Sequence[Memory | BufferToken]) -> memoryview:
+        """Return the bytes in the pool."""
+        memory = pools[self.pool_index]
+        assert isinstance(memory, Memory)
+        assert memory.buffer is not None
+        data = memory.buffer.cast("B")
+        if data.nbytes == self.length:
+            return data
+        return data[self.offset : self.offset + self.length]
+
+
+class _Layout:
+    """How requests with these very arguments, and such pools, lie in slabs."""
+
+    def __init__(self, request: Request, travelling: tuple[bool, ...]) -> None:
+        # They are held so that nothing else gets their identity.
+        self.arguments = (request.inputs, request.outputs)
+        self.kept = [index for index, it_does in enumerate(travelling) if it_does]
+        self.slab_bytes = 0
+        self.idle: list[Staged] = []
+        self.inputs, self.moves_in = self._place(request.inputs, travelling)
+        self.outputs, self.moves_out = self._place(request.outputs, travelling)
+
+    def _place(
+        self, arguments: Sequence[RequestArgument], travelling: tuple[bool, ...]
+    ) -> tuple[tuple[RequestArgument, ...], list[_Move]]:
+        placed: list[RequestArgument] = []
+        moves: list[_Move] = []
+        for argument in arguments:
+            if not argument.has_no_value:
+                at = argument.location
+                if travelling[at.pool_index]:
+                    location = replace(at, pool_index=self.kept.index(at.pool_index))
+                else:
+                    start = self.slab_bytes
+                    location = DataLocation(len(self.kept), start, at.length)
+                    self.slab_bytes += -(-at.length // ALIGNMENT_BYTES * ALIGNMENT_BYTES)
+                    if at.length:
+                        moves.append(_Move(at.pool_index, at.offset, at.length, start))
+                argument = replace(argument, location=location)
+            placed.append(argument)
+        return tuple(placed), moves
+
+
+class Staged:
+    """A request whose pools all travel, and what to copy back when it is done."""
+
+    __slots__ = ("_pools", "_sources", "_targets", "layout", "request", "slab")
+
+    def __init__(self, layout: _Layout, slab: Memory) -> None:
+        assert slab.buffer is not None
+        self.layout = layout
+        self.slab = slab
+        self.request = Request(layout.inputs, layout.outputs, (slab,))
+        self._targets = [(m, _part(slab.buffer, m)) for m in layout.moves_in]
+        self._sources = [(m, _part(slab.buffer, m)) for m in layout.moves_out]
+        self._pools: tuple[Memory | BufferToken, ...] = ()
+
+    def fill(self, pools: tuple[Memory | BufferToken, ...]) -> None:
+        """Copy the inputs from ``pools`` into the slab.
+
+        :raises InvalidArgumentError: if an output cannot be copied back.
+        """
+        for move, _ in self._sources:
+            if move.within(pools).readonly:
+                raise InvalidArgumentError("an output lies in a pool that is read-only")
+        for move, target in self._targets:
+            target[:] = move.within(pools)
+        self._pools = pools
+        if self.layout.kept:
+            kept = [pools[index] for index in self.layout.kept]
+            self.request = replace(self.request, pools=(*kept, self.slab))
+
+    def copy_back(self) -> None:
+        """Copy the outputs out of the slab."""
+        for move, source in self._sources:
+            move.within(self._pools)[:] = source
+
+    def release(self) -> None:
+        """Let go of the pools."""
+        self._pools = ()
+        if self.layout.kept:
+            self.request = replace(self.request, pools=(self.slab,))
+
+
+def _part(slab: memoryview, move: _Move) -> memoryview:
+    return slab[move.slab_offset : move.slab_offset + move.length]
+
+
+class Staging:
+    """Stages the requests of one prepared model; keeps slabs that are free."""
+
+    def __init__(self) -> None:
+        self._layouts: dict[tuple[int, int, tuple[bool, ...]], _Layout] = {}
+        self._idle: defaultdict[int, list[Memory]] = defaultdict(list)
+
+    def stage(self, request: Request) -> Staged | None:
+        """Return the request to send instead; None if this one, validated, travels.
+
+        :raises InvalidArgumentError: if an output lies in memory that is read-only.
+        :raises ResourceExhaustedTransientError: if there is no shared memory left.
+        """
+        travelling = tuple([travels(pool) for pool in request.pools])
+        if False not in travelling:
+            return None
+        layout = self._layout(request, travelling)
+        idle = layout.idle
+        staged = idle.pop() if idle else Staged(layout, self._take(layout.slab_bytes))
+        try:
+            staged.fill(request.pools)
+        except BaseException:
+            self.give_back(staged)
+            raise
+        return staged
+
+    def give_back(self, staged: Staged) -> None:
+        """Keep the slab of a request that is done for the next one."""
+        staged.release()
+        idle = staged.layout.idle
+        if len(idle) < MAX_IDLE_SLABS:
+            idle.append(staged)
+
+    def _layout(self, request: Request, travelling: tuple[bool, ...]) -> _Layout:
+        key = (id(request.inputs), id(request.outputs), travelling)
+        layout = self._layouts.get(key)
+        if layout is None:
+            if len(self._layouts) == MAX_LAYOUTS:
+                self._forget_first()
+            layout = self._layouts[key] = _Layout(request, travelling)
+        return layout
+
+    def _forget_first(self) -> None:
+        layout = self._layouts.pop(next(iter(self._layouts)))
+        for staged in layout.idle:
+            idle = self._idle[staged.slab.size]
+            if len(idle) < MAX_IDLE_SLABS:
+                idle.append(staged.slab)
+
+    def _take(self, size: int) -> Memory:
+        rounded = max(MIN_SLAB_BYTES, 1 << (size - 1).bit_length())
+        idle = self._idle[rounded]
+        return idle.pop() if idle else allocate(rounded)

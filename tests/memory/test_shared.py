@@ -1,0 +1,176 @@
+"""Pools that other processes can map: fixed in size, given back when dropped."""
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable
+
+import pytest
+
+from asyncnn.errors import (
+    GeneralFailureError,
+    InvalidArgumentError,
+    ResourceExhaustedTransientError,
+)
+from asyncnn.hal.types import Memory
+from asyncnn.memory import (
+    allocate,
+    allocate_blob,
+    allocate_named,
+    from_buffer,
+    shareable,
+    view,
+)
+from asyncnn.memory.sealing import seals_of
+from tests.memory.foreign import leaks, sent, traces
+
+Make = Callable[[int], Memory]
+SEALED: list[Make] = [allocate, allocate_blob]
+EVERY: list[Make] = [*SEALED, allocate_named]
+
+
+@pytest.mark.parametrize("make", EVERY)
+class TestEveryPool:
+    @pytest.mark.parametrize("size", [1, 4095, 4096, 100_000])
+    def test_it_is_zero_and_writable(self, make: Make, size: int) -> None:
+        pool = make(size)
+        assert bytes(view(pool)) == bytes(size)
+        view(pool)[-1:] = b"x"
+        assert (pool.size, len(view(pool))) == (size, size)
+
+    def test_its_handle_leads_to_the_same_bytes(self, make: Make) -> None:
+        pool = make(5000)
+        view(sent(pool))[4900:4905] = b"hello"
+        assert view(pool)[4900:4905] == b"hello"
+
+    def test_no_child_process_inherits_it(self, make: Make) -> None:
+        pool = make(8)
+        assert not os.get_inheritable(pool.handle.fds[0])
+
+    def test_it_leaves_nothing_behind(self, make: Make) -> None:
+        before = traces()
+        pool = make(4096)
+        assert traces() > before
+        del pool
+        assert traces() == before
+
+    def test_views_outlive_it(self, make: Make) -> None:
+        pool = make(10)
+        data = view(pool)
+        del pool
+        data[:2] = b"ok"
+        assert bytes(data) == b"ok" + bytes(8)
+
+    def test_it_may_be_empty(self, make: Make) -> None:
+        assert len(view(make(0))) == 0
+
+    def test_a_negative_size_is_refused(self, make: Make) -> None:
+        before = traces()
+        with pytest.raises(InvalidArgumentError, match="-1 bytes"):
+            make(-1)
+        assert not leaks(before)
+
+    @pytest.mark.parametrize("size", [2**62, 2**64])
+    def test_an_absurd_size_leaves_nothing_behind(self, make: Make, size: int) -> None:
+        before = traces()
+        with pytest.raises(
+            (GeneralFailureError, InvalidArgumentError, ResourceExhaustedTransientError)
+        ):
+            make(size)
+        assert not leaks(before)
+
+
+@pytest.mark.parametrize("make", SEALED)
+class TestSealedPools:
+    @pytest.mark.parametrize("size", [0, 99, 101])
+    def test_nobody_can_change_the_size(self, make: Make, size: int) -> None:
+        pool = make(100)
+        with pytest.raises(PermissionError):
+            os.ftruncate(pool.handle.fds[0], size)
+
+    def test_nobody_can_add_seals(self, make: Make) -> None:
+        pool = make(100)
+        with pytest.raises(PermissionError):
+            fcntl.fcntl(pool.handle.fds[0], fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+
+    def test_running_out_of_descriptors_may_pass(
+        self, make: Make, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> int:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr(os, "memfd_create", fail)
+        with pytest.raises(ResourceExhaustedTransientError, match="Too many open"):
+            make(100)
+
+
+def test_an_older_system_needs_no_seal_against_execution(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    create = os.memfd_create
+
+    def create_as_before(name: str, flags: int) -> int:
+        if flags & ~(os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return create(name, flags)
+
+    monkeypatch.setattr(os, "memfd_create", create_as_before)
+    assert len(view(allocate(10))) == 10
+
+
+class TestShareable:
+    @pytest.mark.parametrize("make", EVERY)
+    def test_a_pool_with_a_descriptor_is_itself(self, make: Make) -> None:
+        pool = make(10)
+        assert shareable(pool) is pool
+
+    def test_a_writable_pool_gets_a_writable_copy(self) -> None:
+        original = bytearray(b"abc" * 2000)
+        copy = shareable(from_buffer(original))
+        assert view(sent(copy)) == original
+        view(sent(copy))[:1] = b"X"
+        assert view(copy)[:1] == b"X"
+        assert original[:1] == b"a"
+
+    def test_a_read_only_pool_gets_a_copy_that_never_changes(self) -> None:
+        copy = shareable(from_buffer(b"abc" * 2000))
+        assert bytes(view(sent(copy))) == bytes(view(copy)) == b"abc" * 2000
+        assert view(copy).readonly
+        assert view(sent(copy)).readonly
+        with pytest.raises(PermissionError):
+            os.pwrite(copy.handle.fds[0], b"X", 0)
+        assert seals_of(copy.handle.fds[0]) & fcntl.F_SEAL_SHRINK
+
+    def test_a_reader_cannot_ask_for_more(self) -> None:
+        copy = shareable(from_buffer(b"abc"))
+        handle = copy.handle
+        greedy = Memory("mmap_fd", 3, type(handle)(handle.fds, (3, 0, 0)))
+        with pytest.raises(GeneralFailureError, match="Permission denied"):
+            view(greedy)
+
+    def test_only_the_pool_is_copied(self) -> None:
+        copy = shareable(Memory("ashmem", 3, buffer=memoryview(b"abcdef")))
+        assert os.fstat(copy.handle.fds[0]).st_size == 3
+
+    @pytest.mark.parametrize("empty", [b"", bytearray()])
+    def test_an_empty_pool_can_travel(self, empty: bytes | bytearray) -> None:
+        assert len(view(sent(shareable(from_buffer(empty))))) == 0
+
+    def test_copies_leave_nothing_behind(self) -> None:
+        before = traces()
+        for data in (b"abc", bytearray(b"abc")):
+            shareable(from_buffer(data))
+        assert traces() == before
+
+    def test_a_pool_of_nothing_cannot_travel(self) -> None:
+        with pytest.raises(InvalidArgumentError, match="0 descriptors"):
+            shareable(Memory("ashmem", 4))
+
+
+def test_pools_are_not_executable() -> None:
+    pool = allocate(8)
+    if os.fstat(pool.handle.fds[0]).st_mode & stat.S_IXUSR:
+        pytest.skip("this system cannot seal files against execution")
+    with pytest.raises(PermissionError):
+        os.chmod(pool.handle.fds[0], 0o777)

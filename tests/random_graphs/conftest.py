@@ -1,0 +1,3 @@
+from tests.random_graphs import profiles
+
+profiles.register()

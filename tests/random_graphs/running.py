@@ -1,0 +1,116 @@
+"""Runs graphs on the engine, under harsh conditions, and keeps those that fail."""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from asyncnn.conformance.direct import evaluate
+from asyncnn.conformance.dumping import dump
+from asyncnn.engine import Execution, Program
+from asyncnn.engine.execution import Pause
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.validate import validate_model
+from tests.random_graphs.interpreter import interpret
+from tests.random_graphs.strategies import Graph
+
+GARBAGE = 0xA5
+
+
+def program_of(graph: Graph) -> Program:
+    """Validate and prepare a graph."""
+    validate_model(graph.named.model)
+    return Program(graph.named.model)
+
+
+def launch(program: Program, inputs: Sequence[Array]) -> Execution:
+    """Return an execution on read-only inputs and outputs that begin as garbage.
+
+    None of the arrays is aligned.
+    """
+    plan = program.plan(tuple(array.shape for array in inputs))
+    outputs = [_garbage(port.shape, port.dtype) for port in plan.outputs]
+    return Execution(program, plan, [_read_only(array) for array in inputs], outputs)
+
+
+def _garbage(shape: tuple[int, ...] | None, dtype: np.dtype) -> Array | None:
+    if shape is None:
+        return None
+    size = int(np.prod(shape)) * dtype.itemsize
+    memory = np.full(size + 1, GARBAGE, np.uint8)[1:]
+    return memory.view(dtype).reshape(shape)
+
+
+def _read_only(array: Array) -> Array:
+    copy = _garbage(array.shape, array.dtype)
+    copy[...] = array
+    copy.flags.writeable = False
+    return copy
+
+
+def directly(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
+    """Return what the kernels give one after the other, with nothing planned."""
+    return interpret(graph.named.model, inputs, evaluate)
+
+
+def assert_same(actual: Sequence[Array], expected: Sequence[Array]) -> None:
+    """Compare outputs bit for bit, NaN and signs of zero included."""
+    for position, (one, other) in enumerate(zip(actual, expected, strict=True)):
+        name = f"output {position}"
+        assert one.dtype == other.dtype, f"{name} is {one.dtype}, not {other.dtype}"
+        np.testing.assert_array_equal(one, other, name)
+        assert one.tobytes() == other.tobytes(), f"{name} differs in some bits"
+
+
+class Spoil(Pause):
+    """Spoils, before each operation, the memory that it is going to write.
+
+    Nothing that anyone still reads may lie there, least of all its own inputs.
+    """
+
+    def __init__(self, execution: Execution) -> None:
+        self._execution = execution
+
+    @property
+    def requested(self) -> bool:  # type: ignore[override]
+        frame = self._execution._frames[-1]
+        call = frame.calls[frame.position]
+        if call is not None:
+            for output in call[2]:
+                output.reshape(-1).view(np.uint8).fill(GARBAGE)
+        return False
+
+
+class PauseAfter(Pause):
+    """Requests a pause after some boundaries."""
+
+    def __init__(self, boundaries: int) -> None:
+        self._left = boundaries
+
+    @property
+    def requested(self) -> bool:  # type: ignore[override]
+        self._left -= 1
+        return self._left < 0
+
+
+@contextmanager
+def replayable(graph: Graph) -> Iterator[None]:
+    """Dump the graph if the block fails, and add to the error how to replay it."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"replay with: {_dump(graph)}")
+        raise
+
+
+def _dump(graph: Graph) -> str:
+    test = os.environ["PYTEST_CURRENT_TEST"].partition("::")[2].partition(" ")[0]
+    name = re.sub(r"\W+", "_", test).strip("_")
+    try:
+        outputs = directly(graph, graph.inputs)
+    except Exception:  # the failure may be that of a kernel
+        outputs = None
+    return dump(graph.named, graph.inputs, outputs, name).command
+
