@@ -4,6 +4,7 @@ From the outside in:
 
 =============  =====================================================================
 ``runtime``    what applications use: `open_device`, `load`, models, arrays
+``service``    a driver in a process of its own, and the way to it
 ``devices``    implementations of the HAL's `IDevice`
 ``engine``     a model becomes a plan, a plan is executed step by step
 ``qos``        who runs next, and where
@@ -39,12 +40,14 @@ from asyncnn.hal.types import (
     OperationType,
     Priority,
 )
+from asyncnn.memory.arrays import shared_array
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.container import save
-from asyncnn.runtime.device import Device, device_names, open_device
+from asyncnn.runtime.device import Device, connect, device_names, open_device
 from asyncnn.runtime.loading import load
 from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.runtime.prepared import Outputs, PreparedModel
+from asyncnn.service import Supervision
 
 __all__ = (
     "AsyncnnError",
@@ -67,12 +70,15 @@ __all__ = (
     "Priority",
     "ResourceExhaustedPersistentError",
     "ResourceExhaustedTransientError",
+    "Supervision",
     "TensorInfo",
     "__version__",
+    "connect",
     "device_names",
     "load",
     "open_device",
     "save",
+    "shared_array",
 )
 
 # An application that configures no logging sees nothing of ours on its standard error.

@@ -11,6 +11,7 @@ import asyncnn
 ROOT = Path(asyncnn.__file__).parent
 
 FLOORS = {
+    "__main__": 7,
     "_version": 1,
     "errors": 1,
     "callbacks": 1,

@@ -27,9 +27,11 @@ RESULT_SHAPE = (1, 7, 143, 1)
 """1001 numbers."""
 
 _METHOD = "asyncnn.bench/echo"
+_READY = b"ready"
 _SPAWN = multiprocessing.get_context("spawn")
 
 Call: TypeAlias = Callable[[], Any]
+_Pipe: TypeAlias = "Connection[Any, Any]"
 
 
 class Exchange(msgspec.Struct, frozen=True):
@@ -155,17 +157,14 @@ def _grpc() -> Any:
     return grpc
 
 
-def _folder() -> contextlib.AbstractContextManager[Path]:
-    @contextlib.contextmanager
-    def folder() -> Iterator[Path]:
-        with tempfile.TemporaryDirectory(prefix="asyncnn-") as name:
-            yield Path(name)
-
-    return folder()
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="asyncnn-") as name:
+        yield Path(name)
 
 
 @contextlib.contextmanager
-def _process(cpu: int, serve: Callable[..., None], *args: object) -> Iterator["_Pipe"]:
+def _process(cpu: int, serve: Callable[..., None], *args: object) -> Iterator[_Pipe]:
     """Run ``serve`` with one end of a pipe in a process; yield the other end.
 
     ``serve`` sends one message once it is ready.
@@ -182,10 +181,6 @@ def _process(cpu: int, serve: Callable[..., None], *args: object) -> Iterator["_
         ours.close()
         process.terminate()
         process.join()
-
-
-_Pipe: TypeAlias = "Connection[Any, Any]"
-_READY = b"ready"
 
 
 def _serve_pipe(pipe: _Pipe, response: int) -> None:
@@ -211,9 +206,7 @@ def _serve_streams(pipe: _Pipe, path: Path, exchange: Exchange) -> None:
 async def _streams_server(pipe: _Pipe, path: Path, exchange: Exchange) -> None:
     answer = bytes(exchange.response)
 
-    async def serve(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError):
             while True:
                 await reader.readexactly(exchange.request)

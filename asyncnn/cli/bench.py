@@ -22,6 +22,9 @@ from asyncnn.bench.awaiting import (
 )
 from asyncnn.bench.collection import model_files
 from asyncnn.bench.goals import LITERT, LITERT_REF, Verdict
+from asyncnn.bench.kernel_cases import Case
+from asyncnn.bench.kernels import KernelsReport, bench_kernels
+from asyncnn.bench.kernels_table import kernels_table
 from asyncnn.bench.models import (
     AWAITED,
     DEVICE,
@@ -31,12 +34,16 @@ from asyncnn.bench.models import (
 )
 from asyncnn.bench.page import draw_page
 from asyncnn.bench.rounds import DEFAULT_ROUNDS, MIN_ROUNDS
+from asyncnn.bench.service import ServiceReport, bench_service
+from asyncnn.bench.service_table import service_notes, service_table
 from asyncnn.cli.console import console, progress
 
 bench_app = typer.Typer(help="Measure beside peers, in one run.", no_args_is_help=True)
 
 _PIPE_WIDTH = 130
 _PEER_NAMES = {LITERT: "LiteRT", LITERT_REF: "REF"}
+
+Report = ModelsReport | AwaitingReport | KernelsReport | ServiceReport
 
 JsonOption = Annotated[
     Path | None, typer.Option("--json", help="Write the report to this file.")
@@ -99,6 +106,51 @@ def awaiting(
         raise typer.Exit(1)
 
 
+@bench_app.command()
+def kernels(
+    json_file: JsonOption = None,
+    rounds: RoundsOption = DEFAULT_ROUNDS,
+    pattern: Annotated[
+        str, typer.Option("--filter", help="Names of kernels to measure.")
+    ] = "*",
+    check: CheckOption = False,
+) -> None:
+    """Measure single operations beside LiteRT, with one thread each.
+
+    Needs LiteRT: pip install asyncnn[bench].
+    """
+    report = anyio.run(
+        partial(bench_kernels, pattern, rounds=rounds, progress=_kernels_progress)
+    )
+    out = _wide_console()
+    out.print(kernels_table(report))
+    _print_circumstances(out, report, report.placement)
+    _write_json(json_file, report)
+    if check and not report.met:
+        raise typer.Exit(1)
+
+
+@bench_app.command()
+def service(
+    json_file: JsonOption = None,
+    rounds: RoundsOption = DEFAULT_ROUNDS,
+    check: CheckOption = False,
+) -> None:
+    """Measure a driver process beside other ways to call another process.
+
+    Needs grpcio for one of them: pip install asyncnn[bench].
+    """
+    report = bench_service(rounds=rounds)
+    out = _wide_console()
+    out.print(service_table(report))
+    for line in service_notes(report):
+        _print_line(out, line)
+    _print_circumstances(out, report, "in each placement")
+    _write_json(json_file, report)
+    if check and not report.met:
+        raise typer.Exit(1)
+
+
 def _wide_console() -> Console:
     out = console()
     if not out.is_terminal:
@@ -110,7 +162,11 @@ def _progress(paths: Sequence[Path]) -> Iterable[Path]:
     return progress(paths, "models", len(paths))
 
 
-def _write_json(path: Path | None, report: ModelsReport | AwaitingReport) -> None:
+def _kernels_progress(cases: Sequence[Case]) -> Iterable[Case]:
+    return progress(cases, "kernels", len(cases))
+
+
+def _write_json(path: Path | None, report: Report) -> None:
     if path is not None:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
 
@@ -167,9 +223,7 @@ def _verdict(verdict: Verdict) -> str:
     return f"{_PEER_NAMES[verdict.peer]} <= {verdict.limit:g} {outcome}"
 
 
-def _print_circumstances(
-    out: Console, report: ModelsReport | AwaitingReport, where: str
-) -> None:
+def _print_circumstances(out: Console, report: Report, where: str) -> None:
     _print_line(out, f"{report.rounds} rounds, {where}")
     _print_line(out, str(report.environment))
 

@@ -1,5 +1,6 @@
 """``asyncnn devices``: what there is to run on."""
 
+from pathlib import Path
 from typing import Annotated
 
 import anyio
@@ -9,7 +10,7 @@ from rich.table import Table
 
 from asyncnn.cli.console import console, print_json
 from asyncnn.hal.types import OperandType
-from asyncnn.runtime.device import Device, device_names, open_device
+from asyncnn.runtime.device import Device, connect, device_names, open_device
 
 
 class DeviceReport(msgspec.Struct, frozen=True):
@@ -23,10 +24,14 @@ class DeviceReport(msgspec.Struct, frozen=True):
 
 
 def devices(
+    socket: Annotated[
+        Path | None,
+        typer.Option(help="Show the device of the driver that serves this socket."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the devices with their versions, types and capabilities."""
-    reports = anyio.run(_discover)
+    reports = anyio.run(_discover, socket)
     if json:
         print_json(reports)
         return
@@ -44,7 +49,10 @@ def devices(
     console().print("float32 and quant8: execution time relative to the CPU")
 
 
-async def _discover() -> list[DeviceReport]:
+async def _discover(socket: Path | None) -> list[DeviceReport]:
+    if socket is not None:
+        async with connect(socket) as device:
+            return [_report(device)]
     reports = []
     for name in device_names():
         async with open_device(name) as device:

@@ -41,6 +41,10 @@ def run(
         str, typer.Option(help="Compare with KEY_K instead of output_K.")
     ] = "output",
     device: Annotated[str, typer.Option(help="Device to run on.")] = "reference",
+    socket: Annotated[
+        Path | None,
+        typer.Option(help="Run in the driver that serves this socket instead."),
+    ] = None,
     path: Annotated[
         str, typer.Option(help="HAL calls to use, separated by commas.")
     ] = "async",
@@ -73,6 +77,7 @@ def run(
         check_file=check,
         check_key=check_key,
         device=device,
+        socket=socket,
         paths=_paths(path),
         priority=Priority[priority.name],
         timeout=None if deadline_ms is None else deadline_ms / 1000,

@@ -1,6 +1,7 @@
 """The work behind ``asyncnn run``."""
 
 import time
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,7 @@ from asyncnn.cli.samples import (
 )
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.types import Priority
-from asyncnn.runtime.device import open_device
+from asyncnn.runtime.device import Device, connect, open_device
 from asyncnn.runtime.loading import load
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.prepared import Path as HalPath
@@ -34,6 +35,7 @@ class RunOptions(msgspec.Struct, frozen=True):
     check_file: Path | None
     check_key: str
     device: str
+    socket: Path | None
     paths: tuple[HalPath, ...]
     priority: Priority
     timeout: float | None
@@ -77,7 +79,7 @@ async def run_model(options: RunOptions) -> RunReport:
     job = _collect(options)
     reports: list[PathReport] = []
     difference = ""
-    async with open_device(options.device) as device:
+    async with _opened(options) as device:
         prepared = await device.prepare(job.model, priority=options.priority)
         for path in options.paths:
             outputs, latencies = await _run_path(prepared, job, path, options)
@@ -90,11 +92,17 @@ async def run_model(options: RunOptions) -> RunReport:
             )
     return RunReport(
         model=str(options.model),
-        device=options.device,
+        device=device.name,
         passed=all(report.passed is not False for report in reports),
         paths=tuple(reports),
         first_difference=difference,
     )
+
+
+def _opened(options: RunOptions) -> AbstractAsyncContextManager[Device]:
+    if options.socket is None:
+        return open_device(options.device)
+    return connect(options.socket)
 
 
 def _collect(options: RunOptions) -> _Job:

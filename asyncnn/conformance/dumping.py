@@ -48,8 +48,7 @@ def dump(
     :raises OSError: if the arrays cannot be.
     """
     folder = Path(
-        os.environ.get(FOLDER_VARIABLE)
-        or Path(tempfile.gettempdir(), "asyncnn-dumps")
+        os.environ.get(FOLDER_VARIABLE) or Path(tempfile.gettempdir(), "asyncnn-dumps")
     )
     folder.mkdir(parents=True, exist_ok=True)
     arrays = _by_name("input", named.inputs, inputs)

@@ -5,12 +5,18 @@ REDUCE_PROD, REDUCE_SUM).
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Any
 
 import numpy as np
 
 from asyncnn.hal.operands import QUANT8_TYPES
-from asyncnn.hal.operations.bound import BoundOperation, OperationFailedError, Shape
+from asyncnn.hal.operations.bound import (
+    Array,
+    BoundOperation,
+    OperationFailedError,
+    Shape,
+)
 from asyncnn.hal.operations.shapes import normalized_axes
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.float16 import widen_float16
@@ -24,6 +30,9 @@ from asyncnn.kernels.kernel import (
     stateless,
 )
 from asyncnn.kernels.quantized import code_limits, mean_store
+
+_CODES_IN_16_BITS = 256
+"""So many codes at most have a sum of 16 bits, which NumPy computes much faster."""
 
 
 def kept_shape(shape: Shape, axes: Collection[int]) -> Shape:
@@ -102,20 +111,38 @@ def _prepare_mean(operation: BoundOperation) -> PreparedKernel:
 
 def _mean_of_codes(operation: BoundOperation) -> PreparedKernel:
     axes, kept = _reduced_axes(operation)
-    count = np.array(math.prod(operation.shape(0)[axis] for axis in axes))
+    shape = operation.shape(0)
+    count = np.array(math.prod(shape[axis] for axis in axes))
     dtype = operation.outputs[0].dtype
 
     def instantiate(scratch: Scratch) -> Run:
-        sums = scratch.transient(kept, np.int64)
+        add = _adder_of_codes(scratch, shape, axes, dtype)
         store = mean_store(scratch, kept, dtype, count, code_limits(dtype))
 
         def run(inputs: Inputs, outputs: Outputs) -> None:
-            np.add.reduce(inputs[0], axes, np.int64, sums, keepdims=True)
-            store(sums, outputs[0].reshape(kept))
+            store(add(inputs[0]), outputs[0].reshape(kept))
 
         return run
 
     return instantiate
+
+
+def _adder_of_codes(
+    scratch: Scratch, shape: Shape, axes: tuple[int, ...], dtype: np.dtype[Any]
+) -> Callable[[Array], Array]:
+    """Return what gives the int64 sums along ``axes``, kept at length 1."""
+    sums = scratch.transient(kept_shape(shape, axes), np.int64)
+    first = next((axis for axis in axes if 2 < shape[axis] <= _CODES_IN_16_BITS), None)
+    if first is None:
+        return lambda codes: np.add.reduce(codes, axes, np.int64, sums, keepdims=True)
+    narrow_dtype = np.uint16 if dtype == np.uint8 else np.int16
+    narrow = scratch.transient(kept_shape(shape, (first,)), narrow_dtype)
+
+    def add(codes: Array) -> Array:
+        np.add.reduce(codes, first, narrow_dtype, narrow, keepdims=True)
+        return np.add.reduce(narrow, axes, np.int64, sums, keepdims=True)
+
+    return add
 
 
 KERNELS: dict[OperationType, Prepare] = {

@@ -6,6 +6,7 @@ with `shareable`. A driver receives them with one `Mapper` for each connection: 
 and so never touches memory that a client could take away beneath it.
 """
 
+from asyncnn.memory.arrays import shared_array
 from asyncnn.memory.limits import MapperStatistics, MappingPolicy
 from asyncnn.memory.mapping import Mapper
 from asyncnn.memory.named import (
@@ -32,5 +33,6 @@ __all__ = (
     "part_of",
     "publish_named",
     "shareable",
+    "shared_array",
     "view",
 )

@@ -1,8 +1,9 @@
 """The awaitable face of a device."""
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 
 from asyncnn.callbacks import PreparedModelFuture
 from asyncnn.devices import DeviceSettings, ReferenceDevice
@@ -19,7 +20,9 @@ from asyncnn.hal.types import (
 from asyncnn.runtime.deadlines import deadline_after
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.service import RemoteDevice
+from asyncnn.service import RemoteDevice, Supervision
+from asyncnn.service.process import running_driver
+from asyncnn.service.supervisor import supervised as supervise
 
 DEFAULT_MAX_IN_FLIGHT = 256
 
@@ -61,17 +64,45 @@ async def open_device(
 
 @asynccontextmanager
 async def connect(
-    path: str | os.PathLike[str], *, max_in_flight: int = DEFAULT_MAX_IN_FLIGHT
+    path: str | os.PathLike[str] | None = None,
+    *,
+    supervised: bool | Supervision = False,
+    driver_uids: Collection[int] = (),
+    max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
 ) -> AsyncIterator["Device"]:
     """Connect to the driver process that serves ``path``, for an ``async with`` block.
 
-    The device is used like any other. If the driver dies, everything that is pending
-    ends with `DeviceUnavailableError`, and so does what is asked for later.
+    Without a path, a driver of one's own is started and ends with the block. The
+    device is used like any other. If the driver dies, everything that is pending ends
+    with `DeviceUnavailableError`. So does what is asked for later, unless the
+    connection is supervised: then it is made again, after the driver was restarted if
+    it is one's own, and prepared models go on working.
 
-    :raises DeviceUnavailableError: if no driver serves ``path``.
+    :param supervised: settings of the supervision, or True for the usual ones.
+    :param driver_uids: users besides this one and root whose drivers are trusted.
+    :raises InvalidArgumentError: if ``path`` cannot be that of a socket.
+    :raises DeviceUnavailableError: if no driver serves ``path``, or none starts.
     """
-    async with RemoteDevice(path) as hal_device:
-        yield Device(f"remote:{path}", hal_device, max_in_flight=max_in_flight)
+    link = partial(_remote, path, driver_uids)
+    if supervised is False:
+        opened: AbstractAsyncContextManager[IDevice] = link()
+    else:
+        usual = Supervision() if supervised is True else supervised
+        opened = supervise(link, usual)
+    async with opened as hal_device:
+        yield Device(f"remote:{path or ''}", hal_device, max_in_flight=max_in_flight)
+
+
+@asynccontextmanager
+async def _remote(
+    path: str | os.PathLike[str] | None, driver_uids: Collection[int]
+) -> AsyncIterator[RemoteDevice]:
+    if path is not None:
+        async with RemoteDevice(path, driver_uids=driver_uids) as device:
+            yield device
+        return
+    async with running_driver() as driver, RemoteDevice(driver.path) as device:
+        yield device
 
 
 class Device:

@@ -26,6 +26,9 @@ Path: TypeAlias = Literal["async", "sync"]
 Inputs: TypeAlias = Mapping[str, ArrayLike | None] | Sequence[ArrayLike] | Array
 """Arrays by input name, in the model's order, or the only input itself."""
 
+Results: TypeAlias = Mapping[str, Array] | Sequence[Array] | Array
+"""Arrays to write to by output name, in the model's order, or for the only output."""
+
 MAX_SPACE_ATTEMPTS = 4
 """Executions tried until outputs of unknown size have found enough space."""
 
@@ -59,34 +62,42 @@ class PreparedModel:
         self,
         inputs: Inputs,
         *,
+        out: Results | None = None,
         path: Path = "async",
         timeout: float | None = None,  # noqa: ASYNC109 - a HAL deadline, in the driver
         loop_timeout: float | None = None,
         measure: bool = False,
     ) -> Outputs:
-        """Execute once and return new arrays.
+        """Execute once and return new arrays, or those of ``out``.
 
         Inputs must have the dtype and shape that the model declares; they are read in
         place, so leave them alone until this returns. Cancelling the call cancels the
-        execution at the next boundary between two operations.
+        execution at the next boundary between two operations; until then it goes on
+        reading its inputs and writing to ``out``.
 
+        A driver in another process works on arrays of `shared_array` where they are;
+        others are copied for it.
+
+        :param out: arrays to write to, of the outputs' dtypes and shapes, which the
+            model must fix; they must not overlap each other or the inputs.
         :param path: ``async`` launches and is called back, ``sync`` uses the HAL's
             synchronous call; results are the same.
         :param timeout: seconds from now until the deadline.
         :param loop_timeout: seconds that each WHILE operation may take.
         :param measure: fill in ``outputs.timing``.
-        :raises InvalidArgumentError: if an input is missing, unknown, or of the wrong
-            dtype or shape.
+        :raises InvalidArgumentError: if an input or an array of ``out`` is missing,
+            unknown, or of the wrong dtype or shape.
         :raises AsyncnnError: for any other status of the driver.
         """
         arrays = self._input_check(inputs)
+        given = None if out is None else self._space.given(out)
         deadline = deadline_after(timeout)
         loop_ns = None if loop_timeout is None else round(loop_timeout * 1e9)
         timing = MeasureTiming.YES if measure else MeasureTiming.NO
         await self._slots.acquire()
         try:
             for _ in range(MAX_SPACE_ATTEMPTS):
-                spaces = self._space.allocate()
+                spaces = self._space.allocate() if given is None else given
                 request = self._build_request(arrays, spaces)
                 result = await self._launch(path, request, timing, deadline, loop_ns)
                 if result.status is not ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:

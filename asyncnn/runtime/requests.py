@@ -1,7 +1,7 @@
 """Arrays of the awaitable face as HAL requests over in-process pools."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from asyncnn.hal.types import (
     Request,
     RequestArgument,
 )
+from asyncnn.memory.arrays import place_of
 from asyncnn.runtime.model import NamedModel, TensorInfo
 
 FIRST_GUESS_BYTES = 4096
@@ -40,7 +41,7 @@ class InputCheck:
         :raises InvalidArgumentError: if an input is missing, unknown, or of the wrong
             dtype or shape.
         """
-        values = self._in_order(inputs)
+        values = _in_order("input", self._names, self._known, inputs)
         return [
             value
             if type(value) is np.ndarray
@@ -51,34 +52,41 @@ class InputCheck:
             for info, dtype, value in zip(self.infos, self._dtypes, values, strict=True)
         ]
 
-    def _in_order(self, inputs: Any) -> Sequence[Any]:
-        if isinstance(inputs, Mapping):
-            if inputs.keys() != self._known:
-                raise InvalidArgumentError(self._name_error(inputs))
-            return [inputs[name] for name in self._names]
-        if isinstance(inputs, np.ndarray) and len(self._names) == 1:
-            return (inputs,)
-        if not isinstance(inputs, Sequence) or isinstance(inputs, str | bytes):
-            raise InvalidArgumentError(
-                f"inputs cannot be a {type(inputs).__name__}",
-                hint=f"pass arrays by name: {', '.join(self._names)}",
-            )
-        if len(inputs) != len(self._names):
-            raise InvalidArgumentError(
-                f"{len(inputs)} inputs given, the model has {len(self._names)}: "
-                f"{', '.join(self._names)}"
-            )
-        return inputs
 
-    def _name_error(self, inputs: Mapping[str, Any]) -> str:
-        missing = [name for name in self._names if name not in inputs]
-        unknown = [str(name) for name in inputs if name not in self._known]
-        parts = []
-        if missing:
-            parts.append(f"missing inputs: {', '.join(missing)}")
-        if unknown:
-            parts.append(f"unknown inputs: {', '.join(unknown)}")
-        return "; ".join(parts)
+def _in_order(
+    kind: str, names: Sequence[str], known: Set[str], values: Any
+) -> Sequence[Any]:
+    """Return what a caller passes by name, in order, or alone as a sequence."""
+    if isinstance(values, Mapping):
+        if values.keys() != known:
+            raise InvalidArgumentError(_name_error(kind, names, known, values))
+        return [values[name] for name in names]
+    if isinstance(values, np.ndarray) and len(names) == 1:
+        return (values,)
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+        raise InvalidArgumentError(
+            f"{kind}s cannot be a {type(values).__name__}",
+            hint=f"pass arrays by name: {', '.join(names)}",
+        )
+    if len(values) != len(names):
+        raise InvalidArgumentError(
+            f"{len(values)} {kind}s given, the model has {len(names)}: "
+            f"{', '.join(names)}"
+        )
+    return values
+
+
+def _name_error(
+    kind: str, names: Sequence[str], known: Set[str], values: Mapping[str, Any]
+) -> str:
+    missing = [name for name in names if name not in values]
+    unknown = [str(name) for name in values if name not in known]
+    parts = []
+    if missing:
+        parts.append(f"missing {kind}s: {', '.join(missing)}")
+    if unknown:
+        parts.append(f"unknown {kind}s: {', '.join(unknown)}")
+    return "; ".join(parts)
 
 
 def _checked(info: TensorInfo, value: Any) -> Array | None:
@@ -143,6 +151,17 @@ class OutputSpace:
             for info, elements in zip(self._infos, self._elements, strict=True)
         ]
 
+    def given(self, out: Any) -> list[Array]:
+        """Return the caller's arrays, one for each output.
+
+        :raises InvalidArgumentError: if one is missing or unknown, is not what the
+            model computes, or cannot be written to.
+        """
+        arrays = _in_order("output", self._names, frozenset(self._names), out)
+        for info, array in zip(self._infos, arrays, strict=True):
+            _check_space(info, array)
+        return list(arrays)
+
     def learn(self, shapes: Sequence[OutputShape]) -> None:
         """Take more space next time, as far as the driver said how much."""
         for index, shape in enumerate(shapes):
@@ -162,6 +181,30 @@ class OutputSpace:
         ]
 
 
+def _check_space(info: TensorInfo, array: Any) -> None:
+    """Check that an output fits an array exactly.
+
+    :raises InvalidArgumentError: if it does not.
+    """
+    if not _is_fixed(info):
+        raise InvalidArgumentError(
+            f"output {info.name} has no fixed shape, so it cannot be given an array"
+        )
+    if (
+        not isinstance(array, np.ndarray)
+        or array.dtype != info.dtype
+        or array.shape != info.dimensions
+    ):
+        raise InvalidArgumentError(
+            f"output {info.name} must be given a {info.dtype} array of shape "
+            f"{_readable(info.dimensions)}"
+        )
+    if not array.flags.c_contiguous or not array.flags.writeable:
+        raise InvalidArgumentError(
+            f"output {info.name} must be given an array that is contiguous and writable"
+        )
+
+
 def _guess(info: TensorInfo) -> int:
     if info.type in SCALAR_TYPES:
         return 1
@@ -172,7 +215,8 @@ def _guess(info: TensorInfo) -> int:
 class RequestBuilder:
     """Makes requests in which every array is a pool of its own, not copied.
 
-    All plain requests of one model have the same arguments: built once.
+    An array that lies in a shared pool brings that pool. All plain requests of one
+    model have the same arguments: built once.
     """
 
     def __init__(
@@ -189,11 +233,20 @@ class RequestBuilder:
         self, inputs: Sequence[Array | None], outputs: Sequence[Array]
     ) -> Request:
         """Return the request for checked arrays; an input of None is omitted."""
-        present = [array for array in inputs if array is not None]
-        if self._plain is None or len(present) < len(inputs):
+        if self._plain is None:
             return self._build(inputs, outputs)
-        pools = tuple([_pool(array) for array in (*present, *outputs)])
-        return Request(self._plain.inputs, self._plain.outputs, pools)
+        pools: list[Memory] = []
+        for array in (*inputs, *outputs):
+            if array is None:
+                return self._build(inputs, outputs)
+            place = None if array.base is None else place_of(array)
+            if place is None:
+                pools.append(Memory("ashmem", array.nbytes, buffer=array.data))
+            elif place[1] == 0:
+                pools.append(place[0])
+            else:
+                return self._build(inputs, outputs)
+        return Request(self._plain.inputs, self._plain.outputs, tuple(pools))
 
     def _build(
         self, inputs: Sequence[Array | None], outputs: Sequence[Array]
@@ -213,13 +266,13 @@ class RequestBuilder:
 def _argument(
     pools: list[Memory], array: Array, dimensions: Dimensions
 ) -> RequestArgument:
-    location = DataLocation(len(pools), 0, array.nbytes)
-    pools.append(_pool(array))
+    memory, offset = place_of(array) or (
+        Memory("ashmem", array.nbytes, buffer=array.data),
+        0,
+    )
+    location = DataLocation(len(pools), offset, array.nbytes)
+    pools.append(memory)
     return RequestArgument(False, location, dimensions)
-
-
-def _pool(array: Array) -> Memory:
-    return Memory("ashmem", array.nbytes, buffer=array.data)
 
 
 def _is_fixed(info: TensorInfo) -> bool:

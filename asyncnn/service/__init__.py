@@ -1,12 +1,14 @@
 """Floor 5: the process boundary.
 
 `Server` publishes any `IDevice` on a Unix-domain socket; `RemoteDevice` is an `IDevice`
-that talks to one. Messages are records of `wire`, one to a packet of `channel`, with
-file descriptors beside them. Memory is shared, not sent. Knows nothing of kernels.
+that talks to one; `supervisor` has one that outlives its driver. Messages are records
+of `wire`, one to a packet of `channel`, with file descriptors beside them. Memory is
+shared, not sent. Knows nothing of kernels.
 """
 
 from asyncnn.service.client import RemoteDevice
 from asyncnn.service.limits import ServiceLimits
 from asyncnn.service.server import Server
+from asyncnn.service.supervision import Supervision
 
-__all__ = ("RemoteDevice", "Server", "ServiceLimits")
+__all__ = ("RemoteDevice", "Server", "ServiceLimits", "Supervision")

@@ -134,10 +134,10 @@ class Channel:
         """
         if not self._unsent and self._send_now(packet, fds):
             return
-        size += _PACKET_OVERHEAD
-        if self._unsent_bytes + size > self._max_unread_bytes:
+        if self._unsent_bytes > self._max_unread_bytes:
             raise OSError(errno.ENOBUFS, "the peer does not read what it is sent")
         # The caller may close its descriptors meanwhile.
+        size += _PACKET_OVERHEAD
         self._unsent.append(_Unsent(packet, _duplicates(fds), size))
         self._unsent_bytes += size
         if len(self._unsent) == 1:

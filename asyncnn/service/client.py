@@ -1,16 +1,15 @@
 """A driver in another process, as an `IDevice`."""
 
 import asyncio
-import contextlib
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Self
 
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
-from asyncnn.errors import AsyncnnError, DeviceUnavailableError, InvalidArgumentError
+from asyncnn.errors import AsyncnnError, DeviceUnavailableError
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
 from asyncnn.hal.types import (
     BufferDesc,
@@ -32,33 +31,51 @@ from asyncnn.hal.validate import (
 )
 from asyncnn.service import wire
 from asyncnn.service.connection import Connection
+from asyncnn.service.paths import peer_uid, socket_address
 from asyncnn.service.remote import RemotePreparedModel
 
 logger = logging.getLogger(__name__)
+
+
+GREETING_TIMEOUT_S = 10.0
+"""How long a driver may take to accept a client and to greet it."""
+
+_RETRY_S = 0.005
 
 
 class RemoteDevice:
     """The device that a `Server` publishes at ``path``. Use as a context manager.
 
     When the driver dies, everything that is pending ends with DEVICE_UNAVAILABLE, and
-    so does every later call.
+    so does every later call. Models and data are shown only to a driver of this user,
+    of root, or of one of ``driver_uids``.
 
-    :raises DeviceUnavailableError: on entering, if no driver serves ``path``.
+    :raises InvalidArgumentError: on entering, if ``path`` cannot be that of a socket.
+    :raises DeviceUnavailableError: on entering, if no driver that may be trusted
+        serves ``path``, or it does not greet within ``greeting_timeout`` seconds.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = os.fspath(path)
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        driver_uids: Collection[int] = (),
+        greeting_timeout: float = GREETING_TIMEOUT_S,
+    ) -> None:
+        self._path = path
+        self._driver_uids = frozenset({os.geteuid(), 0, *driver_uids})
+        self._greeting_timeout = greeting_timeout
         self._connection: Connection | None = None
         self._welcome: wire.Welcome | None = None
 
     async def __aenter__(self) -> Self:
-        connection = Connection(await _connect(self._path))
         try:
-            self._welcome = await connection.greet()
-        except BaseException:
-            connection.close("the greeting failed")
-            raise
-        self._connection = connection
+            async with asyncio.timeout(self._greeting_timeout):
+                await self._greet()
+        except TimeoutError:
+            raise DeviceUnavailableError(
+                f"the driver at {os.fspath(self._path)} does not answer"
+            ) from None
         return self
 
     async def __aexit__(
@@ -68,6 +85,34 @@ class RemoteDevice:
         traceback: TracebackType | None,
     ) -> None:
         self._open().close("the device is closed")
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the driver is gone or the device was closed."""
+        return self._open().is_closed
+
+    async def wait_lost(self) -> str:
+        """Wait until the driver is gone or the device is closed; return why."""
+        connection = self._open()
+        await connection.wait_closed()
+        return connection.reason
+
+    async def _greet(self) -> None:
+        peer = await _connect(self._path)
+        uid = peer_uid(peer)
+        if uid not in self._driver_uids:
+            peer.close()
+            raise DeviceUnavailableError(
+                f"the driver at {os.fspath(self._path)} belongs to user {uid}",
+                hint="driver_uids says which users' drivers may be trusted",
+            )
+        connection = Connection(peer)
+        try:
+            self._welcome = await connection.greet()
+        except BaseException:
+            connection.close("the greeting failed")
+            raise
+        self._connection = connection
 
     def _open(self) -> Connection:
         if self._connection is None:
@@ -81,7 +126,7 @@ class RemoteDevice:
 
     def get_status(self) -> DeviceStatus:
         """Return AVAILABLE while the driver lives."""
-        is_open = self._connection is not None and not self._connection.is_closed
+        is_open = self._connection is not None and not self.is_lost
         return DeviceStatus.AVAILABLE if is_open else DeviceStatus.OFFLINE
 
     def get_version_string(self) -> tuple[ErrorStatus, str]:
@@ -195,31 +240,34 @@ class _Preparation:
         if status is not ErrorStatus.NONE:
             callback.reason = reason
             self._notify(status, None)
-        elif callback.is_dead:
-            connection.release_prepared(number)
         else:
             self._notify(status, RemotePreparedModel(connection, number, self._model))
 
 
-async def _connect(path: str) -> socket.socket:
+async def _connect(path: str | os.PathLike[str]) -> socket.socket:
     """Connect to the socket at ``path``.
 
+    :raises InvalidArgumentError: if ``path`` cannot be that of a socket.
     :raises DeviceUnavailableError: if no driver listens there.
     """
+    address = socket_address(path)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.setblocking(False)
     try:
-        with contextlib.suppress(BlockingIOError):
-            await asyncio.get_running_loop().sock_connect(connection, path)
+        while True:
+            try:
+                connection.connect(address)
+            except BlockingIOError:
+                # Its backlog is full; a socket of this family cannot be waited for.
+                await asyncio.sleep(_RETRY_S)
+            else:
+                return connection
     except OSError as error:
         connection.close()
         raise DeviceUnavailableError(
-            f"no driver at {path}: {error.strerror or error}",
+            f"no driver at {address}: {error.strerror or error}",
             hint="start one with: asyncnn serve --socket PATH",
         ) from error
     except BaseException:
         connection.close()
         raise
-    if not path:
-        raise InvalidArgumentError("the path of the socket is empty")
-    return connection

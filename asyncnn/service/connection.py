@@ -11,9 +11,8 @@ import itertools
 import logging
 import os
 import socket
-import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -40,6 +39,7 @@ from asyncnn.memory.shared import shareable
 from asyncnn.service import wire
 from asyncnn.service.channel import Channel
 from asyncnn.service.limits import ServiceLimits
+from asyncnn.service.offered import OfferedPools
 from asyncnn.service.staging import Staging
 
 logger = logging.getLogger(__name__)
@@ -78,8 +78,13 @@ class Connection:
         self._calls: dict[int, asyncio.Future[wire.SupportedOperations]] = {}
         self._preparing: dict[int, PreparationListener] = {}
         self._executing: dict[int, Executed] = {}
-        self._announced: dict[weakref.ref[Memory], int] = {}
-        self._forgotten: deque[int] = deque()
+        self._pools = OfferedPools(
+            self._send,
+            self._send_if_open,
+            self._call_soon,
+            self._numbers,
+            limits.max_fds_per_message,
+        )
         self.staging = Staging()
         self._channel = Channel(
             connection,
@@ -102,7 +107,7 @@ class Connection:
 
     def close(self, reason: str) -> None:
         """Hang up; what is pending ends with DEVICE_UNAVAILABLE."""
-        if not self.is_closed:
+        if not self._ended.is_set():
             self._channel.close()
             self._end(reason)
 
@@ -133,7 +138,7 @@ class Connection:
 
         :raises DeviceUnavailableError: if the driver is gone.
         """
-        pools = self._announce(_all_shareable(model.pools))
+        pools = self._pools.numbers_of(_all_shareable(model.pools))
         call = next(self._numbers)
         self._send(wire.GetSupportedOperations(call, replace(model, pools=()), pools))
         future = self._calls[call] = self._loop.create_future()
@@ -155,7 +160,7 @@ class Connection:
 
         :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
         """
-        pools = self._announce(_all_shareable(model.pools))
+        pools = self._pools.numbers_of(_all_shareable(model.pools))
         number = next(self._numbers)
         self._send(
             wire.PrepareModel(
@@ -175,12 +180,11 @@ class Connection:
 
     def release_prepared(self, number: int) -> None:
         """Tell the driver that a prepared model is not needed any more."""
-        if not self.is_closed:
-            self._channel.send(wire.encode(wire.ReleasePreparedModel(number)))
+        self._send_if_open(wire.ReleasePreparedModel(number))
 
     def release_prepared_soon(self, number: int) -> None:
         """Release a prepared model from any thread, as a finaliser has to."""
-        self._call_soon(self.release_prepared, number)
+        self._call_soon(partial(self.release_prepared, number))
 
     def execute(
         self,
@@ -196,7 +200,7 @@ class Connection:
         :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
         """
         number = next(self._numbers)
-        pools = self._announce(request.pools)
+        pools = self._pools.numbers_of(request.pools)
         self._send(
             wire.Execute(
                 number,
@@ -214,12 +218,16 @@ class Connection:
 
     def cancel(self, execution: int) -> None:
         """Tell the driver that nobody waits for an execution."""
-        if not self.is_closed and execution in self._executing:
-            self._channel.send(wire.encode(wire.CancelExecution(execution)))
+        if execution in self._executing:
+            self._send_if_open(wire.CancelExecution(execution))
 
-    def _call_soon(self, call: Callable[..., None], *arguments: object) -> None:
+    def _call_soon(self, call: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: so are we
-            self._loop.call_soon_threadsafe(call, *arguments)
+            self._loop.call_soon_threadsafe(call)
+
+    def _send_if_open(self, message: wire.ToDriver) -> None:
+        with contextlib.suppress(DeviceUnavailableError):
+            self._send(message)
 
     def _send(self, message: wire.ToDriver, fds: Sequence[int] = ()) -> None:
         """Send a message, or raise: whoever waits for an answer registers afterwards.
@@ -243,48 +251,7 @@ class Connection:
                     f"a message cannot be sent: {error.strerror}"
                 ) from error
         if self.is_closed:
-            raise DeviceUnavailableError(self._reason)
-
-    def _announce(self, pools: Sequence[object]) -> tuple[int, ...]:
-        """Return the numbers of pools, announcing those that the driver has not seen.
-
-        :raises InvalidArgumentError: if a pool is a token of a buffer, or its
-            descriptors are not open.
-        """
-        self._forget_pools()
-        numbers: list[int] = []
-        for memory in pools:
-            if not isinstance(memory, Memory):
-                raise InvalidArgumentError("the device has no memory domains")
-            number = self._announced.get(weakref.ref(memory))
-            if number is None:
-                number = self._announce_one(memory)
-            numbers.append(number)
-        return tuple(numbers)
-
-    def _announce_one(self, memory: Memory) -> int:
-        number = next(self._numbers)
-        fds = memory.handle.fds
-        _check_descriptors(fds, self._limits.max_fds_per_message)
-        info = wire.PoolInfo(
-            number, memory.name, memory.size, memory.handle.ints, len(fds)
-        )
-        self._send(wire.AnnouncePools((info,)), fds)
-        self._announced[weakref.ref(memory, self._pool_gone)] = number
-        return number
-
-    def _pool_gone(self, memory: "weakref.ref[Memory]") -> None:
-        """Remember a pool to forget; called by finalisers, on any thread."""
-        number = self._announced.pop(memory, None)
-        if number is not None:
-            self._forgotten.append(number)
-            self._call_soon(self._forget_pools)
-
-    def _forget_pools(self) -> None:
-        if self._forgotten and not self.is_closed:
-            count = len(self._forgotten)
-            numbers = tuple(self._forgotten.popleft() for _ in range(count))
-            self._channel.send(wire.encode(wire.ForgetPools(numbers)))
+            raise DeviceUnavailableError(self._reason or DEAD_OBJECT)
 
     def _receive(self, data: memoryview, fds: list[int]) -> None:
         if fds:
@@ -332,8 +299,7 @@ class Connection:
         """Answer everything that waits."""
         self._reason = reason
         self._ended.set()
-        self._announced.clear()
-        self._forgotten.clear()
+        self._pools.clear()
         waiting: list[asyncio.Future[Any]] = list(self._calls.values())
         if self._welcome is not None:
             waiting.append(self._welcome)
@@ -366,19 +332,3 @@ def _status(number: int) -> ErrorStatus:
         return ErrorStatus(number)
     except ValueError:
         return ErrorStatus.GENERAL_FAILURE
-
-
-def _check_descriptors(fds: Sequence[int], most: int) -> None:
-    """Check what the kernel would refuse by failing the whole connection.
-
-    :raises InvalidArgumentError: if there are too many, or one is not open.
-    """
-    if len(fds) > most:
-        raise InvalidArgumentError(f"a pool with {len(fds)} descriptors")
-    for fd in fds:
-        try:
-            os.fstat(fd)
-        except (OSError, OverflowError) as error:
-            raise InvalidArgumentError(
-                f"descriptor {fd} of a pool is not open"
-            ) from error

@@ -6,8 +6,8 @@ import msgspec
 class ServiceLimits(msgspec.Struct, frozen=True):
     """Bounds for each connection; beyond them a call gets RESOURCE_EXHAUSTED.
 
-    A client that breaks the protocol, sends a larger message, or lets more than
-    ``max_unread_bytes`` of answers pile up is disconnected.
+    Each pool costs a file descriptor. A client that breaks the protocol, sends a larger
+    message, or lets more than ``max_unread_bytes`` of answers pile up is disconnected.
     """
 
     max_message_bytes: int = 64 * 2**20

@@ -1,9 +1,17 @@
-"""Sockets in the file system: where a driver listens, and whether one does."""
+"""Sockets in the file system: where a driver listens, whether one does, and whose."""
 
 import os
 import socket
+import struct
 import tempfile
 from pathlib import Path
+
+from asyncnn.errors import InvalidArgumentError
+
+MAX_PATH_BYTES = 107
+"""What ``sun_path`` of a Unix-domain address holds, less the zero at its end."""
+
+_CREDENTIALS = struct.Struct("3i")
 
 
 def default_socket_path() -> Path:
@@ -12,6 +20,23 @@ def default_socket_path() -> Path:
     if folder and Path(folder).is_dir():
         return Path(folder) / "asyncnn.sock"
     return Path(tempfile.gettempdir()) / f"asyncnn-{os.getuid()}.sock"
+
+
+def socket_address(path: str | os.PathLike[str]) -> str:
+    """Return ``path`` if it can be that of a socket.
+
+    :raises InvalidArgumentError: if it is empty, too long, or contains a zero byte.
+    """
+    address = os.fspath(path)
+    size = len(os.fsencode(address))
+    if size > MAX_PATH_BYTES:
+        raise InvalidArgumentError(
+            f"the path of a socket has at most {MAX_PATH_BYTES} bytes, this one {size}",
+            hint=f"take a shorter one than {address}",
+        )
+    if not address or "\0" in address:
+        raise InvalidArgumentError(f"{address!r} is no path of a socket")
+    return address
 
 
 def can_connect(path: str | os.PathLike[str]) -> bool:
@@ -25,3 +50,12 @@ def can_connect(path: str | os.PathLike[str]) -> bool:
         except OSError:
             return False
     return True
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """Return the user of the process that listened, or connected, at the other end."""
+    credentials = connection.getsockopt(
+        socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+    )
+    _, uid, _ = _CREDENTIALS.unpack(credentials)
+    return int(uid)

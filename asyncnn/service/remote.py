@@ -25,7 +25,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.hal.validate import RequestRules
 from asyncnn.service.connection import Connection
-from asyncnn.service.staging import Staged
+from asyncnn.service.staging import Staged, Staging
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ class RemotePreparedModel:
         self._connection = connection
         self._number = number
         self._rules = RequestRules(model)
+        self._staging = Staging()
         weakref.finalize(self, connection.release_prepared_soon, number)
 
     def execute_1_3(
@@ -59,14 +60,14 @@ class RemotePreparedModel:
             self._rules.check(request, allow_unspecified_output=True)
             if measure not in (MeasureTiming.NO, MeasureTiming.YES):
                 raise InvalidArgumentError(f"{measure} is not a MeasureTiming")
-            staged = self._connection.staging.stage(request)
+            staged = self._staging.stage(request)
             execution = self._connection.execute(
                 self._number,
-                staged.request,
+                staged.request if staged else request,
                 measure,
                 deadline,
                 loop_timeout_duration,
-                _Execution(self._connection, staged, callback, notify),
+                _Execution(self._staging, staged, callback, notify),
             )
         except AsyncnnError as error:
             callback.reason = str(error)
@@ -113,16 +114,16 @@ class RemotePreparedModel:
 class _Execution:
     """One execution under way: copies outputs back and notifies."""
 
-    __slots__ = ("_callback", "_connection", "_notify", "_staged")
+    __slots__ = ("_callback", "_notify", "_staged", "_staging")
 
     def __init__(
         self,
-        connection: Connection,
-        staged: Staged,
+        staging: Staging,
+        staged: Staged | None,
         callback: IExecutionCallback,
         notify: OneShot[[ErrorStatus, tuple[OutputShape, ...], Timing]],
     ) -> None:
-        self._connection = connection
+        self._staging = staging
         self._staged = staged
         self._callback = callback
         self._notify = notify
@@ -135,10 +136,11 @@ class _Execution:
         reason: str,
     ) -> None:
         self._callback.unlink_to_death()
-        if status is ErrorStatus.NONE:
-            self._staged.copy_back()
-        else:
+        if status is not ErrorStatus.NONE:
             logger.info("execution failed: %s: %s", status.name, reason)
             self._callback.reason = reason
-        self._connection.staging.give_back(self._staged)
+        if self._staged is not None:
+            if status is ErrorStatus.NONE:
+                self._staged.copy_back()
+            self._staging.give_back(self._staged)
         self._notify(status, shapes, timing)

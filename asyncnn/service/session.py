@@ -6,17 +6,20 @@ validated by the device, memory goes through the session's mapper.
 """
 
 import asyncio
-import contextlib
 import logging
-import os
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 
 from msgspec.structs import replace
 
-from asyncnn.callbacks import IExecutionCallback, IPreparedModelCallback
+from asyncnn.callbacks import (
+    CallbackObject,
+    IExecutionCallback,
+    IPreparedModelCallback,
+)
 from asyncnn.errors import (
     AsyncnnError,
+    GeneralFailureError,
     InvalidArgumentError,
     ResourceExhaustedTransientError,
 )
@@ -25,7 +28,6 @@ from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,
     NO_TIMING,
     ErrorStatus,
-    Handle,
     Memory,
     OutputShape,
     Request,
@@ -33,6 +35,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.mapping import Mapper
 from asyncnn.service import wire
+from asyncnn.service.announced import AnnouncedPools, are_mapped
 from asyncnn.service.channel import Channel
 from asyncnn.service.limits import ServiceLimits
 
@@ -52,14 +55,13 @@ class Session:
     ) -> None:
         self._device = device
         self._limits = limits
-        self._mapper = mapper
         self._ended = ended
         self._greeted = False
-        self._pools: dict[int, Memory] = {}
+        self._pools = AnnouncedPools(mapper, limits.max_pools)
         self._preparing: dict[int, _Preparing] = {}
         self._prepared: dict[int, IPreparedModel] = {}
         self._executing: dict[int, _Executing] = {}
-        self._answering: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._channel = Channel(
             connection,
             self._receive,
@@ -80,53 +82,47 @@ class Session:
         self._ended(self)
 
     def _release(self) -> None:
-        for callback in (*self._preparing.values(), *self._executing.values()):
-            callback.die()
-        for task in self._answering:
-            task.cancel()
+        waiting = (*self._preparing.values(), *self._executing.values())
         self._preparing.clear()
         self._executing.clear()
+        for callback in waiting:
+            _kill(callback)
+        for task in self._tasks:
+            task.cancel()
         self._prepared.clear()
-        self._pools.clear()
-        self._mapper.close()
+        self._pools.close()
 
     def _send(self, message: wire.ToClient) -> None:
         self._channel.send(wire.encode(message))
 
     def _receive(self, data: memoryview, fds: list[int]) -> None:
-        try:
-            message = wire.decode_to_driver(data)
-            if type(message) is wire.Execute and self._greeted and not fds:
-                self._execute(message)
-                return
+        message = wire.decode_to_driver(data)
+        if type(message) is wire.Execute and self._greeted and not fds:
+            self._execute(message)
+        else:
             self._handle(message, fds)
-        finally:
-            for fd in fds:
-                with contextlib.suppress(OSError):
-                    os.close(fd)
 
     def _handle(self, message: wire.ToDriver, fds: list[int]) -> None:
         """Do what a message asks for.
 
         :raises InvalidArgumentError: if it breaks the protocol.
         """
-        if isinstance(message, wire.Hello):
-            self._greet(message)
-            return
-        if not self._greeted:
+        if not self._greeted and not isinstance(message, wire.Hello):
             raise InvalidArgumentError("a message before the greeting")
         if isinstance(message, wire.AnnouncePools):
-            self._announce(message, fds)
+            self._pools.announce(message.pools, fds)
             return
         if fds:
             raise InvalidArgumentError("descriptors beside a message that has none")
         match message:
+            case wire.Hello():
+                self._greet(message)
             case wire.Execute():
                 self._execute(message)
             case wire.CancelExecution():
                 self._cancel(message)
             case wire.ForgetPools():
-                self._forget(message)
+                self._pools.forget(message.numbers)
             case wire.PrepareModel():
                 self._prepare(message)
             case wire.ReleasePreparedModel():
@@ -135,12 +131,20 @@ class Session:
                 status = self._device.get_status()
                 self._send(wire.Status(message.call, status))
             case wire.GetSupportedOperations():
-                self._spawn(self._supported_operations(message))
+                self._get_supported_operations(message)
 
-    def _spawn(self, answer: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(answer)
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
+    def _check_room(self) -> None:
+        """Check that a call may be kept waiting.
+
+        :raises ResourceExhaustedTransientError: if too many are.
+        """
+        if len(self._tasks) >= self._limits.max_executions:
+            raise ResourceExhaustedTransientError("too many calls are pending")
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _greet(self, message: wire.Hello) -> None:
         device = self._device
@@ -165,40 +169,26 @@ class Session:
                 f"the driver {wire.PROTOCOL_VERSION}"
             )
 
-    def _announce(self, message: wire.AnnouncePools, fds: list[int]) -> None:
-        if sum(pool.fds for pool in message.pools) != len(fds) or any(
-            pool.fds < 0 for pool in message.pools
-        ):
-            raise InvalidArgumentError("pools and descriptors do not match")
-        start = 0
-        for pool in message.pools:
-            own = tuple(fds[start : start + pool.fds])
-            start += pool.fds
-            if pool.number in self._pools:
-                raise InvalidArgumentError(f"pool {pool.number} is announced twice")
-            memory = Memory(pool.name, pool.size, Handle(own, pool.ints))
-            try:
-                self._pools[pool.number] = self._mapper.map(memory)
-            except AsyncnnError as error:
-                logger.info("pool %d refused: %s", pool.number, error)
-
-    def _forget(self, message: wire.ForgetPools) -> None:
-        for number in message.numbers:
-            self._pools.pop(number, None)
-
-    def _memories(self, numbers: Sequence[int]) -> tuple[Memory, ...]:
-        """Return pools ready for use; those that cannot be mapped are copied anew."""
+    def _get_supported_operations(self, message: wire.GetSupportedOperations) -> None:
         try:
-            return tuple([self._mapper.map(self._pools[number]) for number in numbers])
-        except KeyError as error:
-            raise InvalidArgumentError(f"there is no usable pool {error}") from None
+            self._check_room()
+            pools = self._pools.find(message.pools)
+        except AsyncnnError as error:
+            self._send(wire.SupportedOperations(message.call, error.status, ()))
+            return
+        self._spawn(self._supported_operations(message, pools))
 
-    async def _supported_operations(self, message: wire.GetSupportedOperations) -> None:
-        status: ErrorStatus = ErrorStatus.INVALID_ARGUMENT
+    async def _supported_operations(
+        self, message: wire.GetSupportedOperations, pools: tuple[Memory, ...]
+    ) -> None:
         supported: tuple[bool, ...] = ()
-        with contextlib.suppress(InvalidArgumentError):
-            model = replace(message.model, pools=self._memories(message.pools))
+        try:
+            if not are_mapped(pools):
+                pools = await self._pools.copied(pools)
+            model = replace(message.model, pools=pools)
             status, supported = await self._device.get_supported_operations_1_3(model)
+        except Exception as error:
+            status = _explained(error).status
         self._send(wire.SupportedOperations(message.call, status, supported))
 
     def _prepare(self, message: wire.PrepareModel) -> None:
@@ -210,16 +200,38 @@ class Session:
         try:
             if len(self._preparing) > limits.max_preparing:
                 raise ResourceExhaustedTransientError("too many models are prepared")
-            if len(self._prepared) >= limits.max_prepared_models:
+            if len(self._preparing) + len(self._prepared) > limits.max_prepared_models:
                 raise ResourceExhaustedTransientError("too many prepared models")
-            model = replace(message.model, pools=self._memories(message.pools))
-        except AsyncnnError as error:
-            callback.reason = str(error)
-            callback.notify_1_3(error.status, None)
-            return
+            pools = self._pools.find(message.pools)
+            if are_mapped(pools):
+                self._launch_preparation(message, pools, callback)
+            else:
+                self._check_room()
+                self._spawn(self._prepare_with_copies(message, pools, callback))
+        except Exception as error:
+            callback.fail(_explained(error))
+
+    async def _prepare_with_copies(
+        self,
+        message: wire.PrepareModel,
+        pools: tuple[Memory, ...],
+        callback: "_Preparing",
+    ) -> None:
+        try:
+            copies = await self._pools.copied(pools)
+            self._launch_preparation(message, copies, callback)
+        except Exception as error:
+            callback.fail(_explained(error))
+
+    def _launch_preparation(
+        self,
+        message: wire.PrepareModel,
+        pools: tuple[Memory, ...],
+        callback: "_Preparing",
+    ) -> None:
         # What is no enumerator is refused by the device, like everything else.
         self._device.prepare_model_1_3(
-            model,
+            replace(message.model, pools=pools),
             message.preference,  # type: ignore[arg-type]
             message.priority,  # type: ignore[arg-type]
             message.deadline,
@@ -232,18 +244,20 @@ class Session:
     def finish_preparing(
         self, callback: "_Preparing", status: ErrorStatus, model: IPreparedModel | None
     ) -> None:
-        """Keep a prepared model and tell the client."""
-        if self._preparing.pop(callback.number, None) is None:
+        """Keep a prepared model and tell the client, unless it released it."""
+        number = callback.number
+        if self._preparing.get(number) is not callback:
             return
+        del self._preparing[number]
         if model is not None:
-            self._prepared[callback.number] = model
-        self._send(wire.Prepared(callback.number, status, callback.reason))
+            self._prepared[number] = model
+        self._send(wire.Prepared(number, status, callback.reason))
 
     def _release_prepared(self, message: wire.ReleasePreparedModel) -> None:
         self._prepared.pop(message.prepared, None)
         callback = self._preparing.pop(message.prepared, None)
         if callback is not None:
-            callback.die()
+            _kill(callback)
 
     def _execute(self, message: wire.Execute) -> None:
         number = message.execution
@@ -257,19 +271,26 @@ class Session:
             prepared = self._prepared.get(message.prepared)
             if prepared is None:
                 raise InvalidArgumentError(f"no prepared model {message.prepared}")
-            pools = self._memories(message.pools)
-        except AsyncnnError as error:
-            callback.reason = str(error)
-            callback.notify_1_3(error.status, (), NO_TIMING)
-            return
-        callback.pools = pools
-        prepared.execute_1_3(
-            Request(message.inputs, message.outputs, pools),
-            message.measure,  # type: ignore[arg-type]
-            message.deadline,
-            message.loop_timeout,
-            callback,
-        )
+            pools = self._pools.find(message.pools)
+            if are_mapped(pools):
+                callback.launch(prepared, pools)
+            else:
+                self._check_room()
+                self._spawn(self._execute_with_copies(prepared, pools, callback))
+        except Exception as error:
+            callback.fail(_explained(error))
+
+    async def _execute_with_copies(
+        self,
+        prepared: IPreparedModel,
+        pools: tuple[Memory, ...],
+        callback: "_Executing",
+    ) -> None:
+        try:
+            callback.copies = await self._pools.copied(pools)
+            callback.launch(prepared, callback.copies)
+        except Exception as error:
+            callback.fail(_explained(error))
 
     def finish_executing(
         self,
@@ -278,25 +299,31 @@ class Session:
         shapes: tuple[OutputShape, ...],
         timing: Timing,
     ) -> None:
-        """Write back outputs that were not computed in place, and tell the client."""
+        """Tell the client, once outputs that were not computed in place are."""
         number = callback.message.execution
-        if self._executing.pop(number, None) is None:
+        if self._executing.get(number) is not callback:
             return
-        if status is ErrorStatus.NONE:
-            self._write_back(callback)
+        if callback.copies and status is ErrorStatus.NONE:
+            self._spawn(self._write_back(callback, shapes, timing))
+            return
+        del self._executing[number]
         self._send(wire.Executed(number, status, shapes, timing, callback.reason))
 
-    def _write_back(self, callback: "_Executing") -> None:
-        for output in callback.message.outputs:
-            location = output.location
-            if not output.has_no_value:
-                memory = callback.pools[location.pool_index]
-                self._mapper.flush(memory, location.offset, location.length)
+    async def _write_back(
+        self, callback: "_Executing", shapes: tuple[OutputShape, ...], timing: Timing
+    ) -> None:
+        copies, callback.copies = callback.copies, ()
+        try:
+            await self._pools.write_back(copies, callback.message.outputs)
+        except Exception as error:
+            callback.fail(_explained(error))
+            return
+        self.finish_executing(callback, ErrorStatus.NONE, shapes, timing)
 
     def _cancel(self, message: wire.CancelExecution) -> None:
         callback = self._executing.get(message.execution)
         if callback is not None:
-            callback.die()
+            _kill(callback)
 
 
 class _Preparing(IPreparedModelCallback):
@@ -314,11 +341,16 @@ class _Preparing(IPreparedModelCallback):
     ) -> None:
         self._session.finish_preparing(self, status, prepared_model)
 
+    def fail(self, error: AsyncnnError) -> None:
+        """Tell the client of a failure, unless it was told of an outcome before."""
+        self.reason = str(error)
+        self.notify_1_3(error.status, None)
+
 
 class _Executing(IExecutionCallback):
     """Tells the client of an execution's end."""
 
-    __slots__ = ("_session", "message", "pools")
+    __slots__ = ("_session", "copies", "message")
 
     takes_early_results = True
 
@@ -326,7 +358,18 @@ class _Executing(IExecutionCallback):
         super().__init__()
         self._session = session
         self.message = message
-        self.pools: tuple[Memory, ...] = ()
+        self.copies: tuple[Memory, ...] = ()
+
+    def launch(self, prepared: IPreparedModel, pools: tuple[Memory, ...]) -> None:
+        """Execute with pools that have their bytes."""
+        message = self.message
+        prepared.execute_1_3(
+            Request(message.inputs, message.outputs, pools),
+            message.measure,  # type: ignore[arg-type]
+            message.deadline,
+            message.loop_timeout,
+            self,
+        )
 
     def notify_1_3(
         self,
@@ -335,3 +378,24 @@ class _Executing(IExecutionCallback):
         timing: Timing,
     ) -> None:
         self._session.finish_executing(self, status, output_shapes, timing)
+
+    def fail(self, error: AsyncnnError) -> None:
+        """Tell the client of a failure, unless it was told of an outcome before."""
+        self.reason = str(error)
+        self.notify_1_3(error.status, (), NO_TIMING)
+
+
+def _explained(error: Exception) -> AsyncnnError:
+    """Return the error to tell a client of; what nobody expected is logged."""
+    if isinstance(error, AsyncnnError):
+        return error
+    logger.error("a call failed", exc_info=error)
+    return GeneralFailureError(f"{type(error).__name__}: {error}")
+
+
+def _kill(callback: CallbackObject) -> None:
+    """Let a callback die, whatever a device makes of it."""
+    try:
+        callback.die()
+    except Exception:
+        logger.exception("a call could not be cancelled")

@@ -34,11 +34,6 @@ MAX_LAYOUTS = 8
 """Layouts that are remembered; the one made first is forgotten first."""
 
 
-def travels(memory: Memory | BufferToken) -> bool:
-    """Tell whether a pool has a handle that another process can use."""
-    return type(memory) is not Memory or bool(memory.handle.fds)
-
-
 class _Move(msgspec.Struct, frozen=True):
     """An argument's bytes: of a pool that does not travel, and their place in slabs."""
 
@@ -66,7 +61,6 @@ class _Layout:
         self.arguments = (request.inputs, request.outputs)
         self.kept = [index for index, it_does in enumerate(travelling) if it_does]
         self.slab_bytes = 0
-        self.idle: list[Staged] = []
         self.inputs, self.moves_in = self._place(request.inputs, travelling)
         self.outputs, self.moves_out = self._place(request.outputs, travelling)
 
@@ -83,7 +77,7 @@ class _Layout:
                 else:
                     start = self.slab_bytes
                     location = DataLocation(len(self.kept), start, at.length)
-                    self.slab_bytes += -(-at.length // ALIGNMENT_BYTES * ALIGNMENT_BYTES)
+                    self.slab_bytes += _aligned(at.length)
                     if at.length:
                         moves.append(_Move(at.pool_index, at.offset, at.length, start))
                 argument = replace(argument, location=location)
@@ -132,6 +126,10 @@ class Staged:
             self.request = replace(self.request, pools=(self.slab,))
 
 
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
 def _part(slab: memoryview, move: _Move) -> memoryview:
     return slab[move.slab_offset : move.slab_offset + move.length]
 
@@ -141,6 +139,7 @@ class Staging:
 
     def __init__(self) -> None:
         self._layouts: dict[tuple[int, int, tuple[bool, ...]], _Layout] = {}
+        self._ready: dict[_Layout, list[Staged]] = {}
         self._idle: defaultdict[int, list[Memory]] = defaultdict(list)
 
     def stage(self, request: Request) -> Staged | None:
@@ -149,12 +148,17 @@ class Staging:
         :raises InvalidArgumentError: if an output lies in memory that is read-only.
         :raises ResourceExhaustedTransientError: if there is no shared memory left.
         """
-        travelling = tuple([travels(pool) for pool in request.pools])
+        travelling = tuple(
+            [
+                type(pool) is not Memory or pool.handle.fds != ()
+                for pool in request.pools
+            ]
+        )
         if False not in travelling:
             return None
         layout = self._layout(request, travelling)
-        idle = layout.idle
-        staged = idle.pop() if idle else Staged(layout, self._take(layout.slab_bytes))
+        ready = self._ready[layout]
+        staged = ready.pop() if ready else Staged(layout, self._take(layout.slab_bytes))
         try:
             staged.fill(request.pools)
         except BaseException:
@@ -165,9 +169,11 @@ class Staging:
     def give_back(self, staged: Staged) -> None:
         """Keep the slab of a request that is done for the next one."""
         staged.release()
-        idle = staged.layout.idle
-        if len(idle) < MAX_IDLE_SLABS:
-            idle.append(staged)
+        ready = self._ready.get(staged.layout)
+        if ready is None:
+            self._keep(staged.slab)
+        elif len(ready) < MAX_IDLE_SLABS:
+            ready.append(staged)
 
     def _layout(self, request: Request, travelling: tuple[bool, ...]) -> _Layout:
         key = (id(request.inputs), id(request.outputs), travelling)
@@ -176,14 +182,18 @@ class Staging:
             if len(self._layouts) == MAX_LAYOUTS:
                 self._forget_first()
             layout = self._layouts[key] = _Layout(request, travelling)
+            self._ready[layout] = []
         return layout
 
     def _forget_first(self) -> None:
         layout = self._layouts.pop(next(iter(self._layouts)))
-        for staged in layout.idle:
-            idle = self._idle[staged.slab.size]
-            if len(idle) < MAX_IDLE_SLABS:
-                idle.append(staged.slab)
+        for staged in self._ready.pop(layout):
+            self._keep(staged.slab)
+
+    def _keep(self, slab: Memory) -> None:
+        idle = self._idle[slab.size]
+        if len(idle) < MAX_IDLE_SLABS:
+            idle.append(slab)
 
     def _take(self, size: int) -> Memory:
         rounded = max(MIN_SLAB_BYTES, 1 << (size - 1).bit_length())

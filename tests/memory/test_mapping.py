@@ -175,9 +175,19 @@ class TestTrust:
         pool = map_file(path, 100, 5000)
         assert trusting.map_nowait(sent(pool)) is not None
 
-    def test_without_a_request_it_is_not(self, unsealed: int) -> None:
+    def test_without_a_request_its_file_system_is_not_even_asked(
+        self, unsealed: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def note(fd: int) -> os.stat_result:
+            asked.append(fd)
+            return fstat(fd)
+
+        asked: list[int] = []
+        fstat = os.fstat
+        monkeypatch.setattr(os, "fstat", note)
         with Mapper() as mapper:
             assert mapper.map_nowait(pool_of(unsealed, 10_000)) is None
+        assert unsealed not in asked
 
     def test_a_file_of_another_user_is_not(
         self, trusting: Mapper, unsealed: int, monkeypatch: pytest.MonkeyPatch

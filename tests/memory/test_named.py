@@ -1,5 +1,7 @@
 """Shared memory that has a name only for as long as somebody is to find it."""
 
+import errno
+import mmap
 import os
 import signal
 import subprocess
@@ -8,7 +10,11 @@ from collections.abc import Callable
 
 import pytest
 
-from asyncnn.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.errors import (
+    GeneralFailureError,
+    InvalidArgumentError,
+    ResourceExhaustedTransientError,
+)
 from asyncnn.hal.types import Memory
 from asyncnn.memory import allocate_named, open_named, publish_named, view
 from tests.memory.foreign import leaks, traces
@@ -110,6 +116,19 @@ class TestOpen:
             before = traces()
             open_named(name)
             assert traces() == before
+
+    def test_a_pool_that_cannot_be_mapped_leaves_nothing_behind(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object, **__: object) -> mmap.mmap:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+        with publish_named(8) as (name, _):
+            before = traces()
+            monkeypatch.setattr(mmap, "mmap", fail)
+            with pytest.raises(ResourceExhaustedTransientError, match="Cannot alloc"):
+                open_named(name)
+            assert not leaks(before)
 
     @pytest.mark.parametrize("name", ["/asyncnn-none", "/" + "x" * 300])
     def test_what_nobody_published_is_not_found(self, name: str) -> None:

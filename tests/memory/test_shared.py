@@ -163,6 +163,18 @@ class TestShareable:
             shareable(from_buffer(data))
         assert traces() == before
 
+    def test_a_copy_that_fails_leaves_nothing_behind(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "write", fail)
+        before = traces()
+        with pytest.raises(ResourceExhaustedTransientError, match="No space left"):
+            shareable(from_buffer(b"abc"))
+        assert not leaks(before)
+
     def test_a_pool_of_nothing_cannot_travel(self) -> None:
         with pytest.raises(InvalidArgumentError, match="0 descriptors"):
             shareable(Memory("ashmem", 4))

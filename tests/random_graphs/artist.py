@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from asyncnn.hal.operands import DTYPES, QUANT8_TYPES, SCALAR_TYPES
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
-from asyncnn.hal.operations.table import SIGNATURES
+from asyncnn.hal.operations.table import SIGNATURES, allowed_types
 from asyncnn.hal.types import (
     Dimensions,
     OperandType,
@@ -20,29 +20,27 @@ from asyncnn.hal.types import (
     SymmPerChannelQuantParams,
 )
 from tests.random_graphs import naive
-from tests.random_graphs.naive.expected import Expected, stored
+from tests.random_graphs.naive.expected import stored
 from tests.random_graphs.sketch import Sketch, Tensor, bound_of
+from tests.random_graphs.values import (
+    F16,
+    F32,
+    I32,
+    Q8PC,
+    Q8S,
+    Q8SYM,
+    another,
+    as_float32,
+    sample,
+)
 
 T = TypeVar("T")
-
-F32 = OperandType.TENSOR_FLOAT32
-F16 = OperandType.TENSOR_FLOAT16
-I32 = OperandType.TENSOR_INT32
-B8 = OperandType.TENSOR_BOOL8
-Q8 = OperandType.TENSOR_QUANT8_ASYMM
-Q8S = OperandType.TENSOR_QUANT8_ASYMM_SIGNED
-Q8SYM = OperandType.TENSOR_QUANT8_SYMM
-Q8PC = OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL
-TYPES = (F32, F16, I32, B8, Q8, Q8S)
 
 LARGEST_TENSOR = 400
 """Elements up to which a tensor is read by further operations."""
 
 LARGEST_VALUE = 1000.0
 """Magnitude up to which a float is; beyond it, results soon overflow."""
-
-RESHAPED = frozenset({F32, F16, I32, Q8, Q8S})
-"""Types of RESHAPE."""
 
 _SCALES = (0.05, 0.5, 1 / 128, 1 / 256, 0.013)
 
@@ -104,7 +102,7 @@ class Artist:
             scale = self._quantization(Q8S)[0]
         elif type_ == Q8PC:
             steps = range(1, shape[channel_axis] + 1)
-            scales = tuple(_as_float32(0.004 * step) for step in steps)
+            scales = tuple(as_float32(0.004 * step) for step in steps)
             channels = SymmPerChannelQuantParams(scales, channel_axis)
         value = sample(type_, shape, self.number(0, 255), low, high)
         return BoundOperand(type_, shape, scale, zero_point, channels, value)
@@ -153,8 +151,8 @@ class Artist:
 
     def real_scalar(self, value: float, main: OperandType) -> Tensor:
         """Add a FLOAT16 for an operation on float16 tensors, a FLOAT32 for others."""
-        is_half = main == F16
-        return self.scalar(value, OperandType.FLOAT16 if is_half else OperandType.FLOAT32)
+        half, single = OperandType.FLOAT16, OperandType.FLOAT32
+        return self.scalar(value, half if main == F16 else single)
 
     def pick(
         self,
@@ -180,7 +178,7 @@ class Artist:
     def weights(self, bound: BoundOperand) -> Tensor:
         """Add what is a constant as a rule, maybe one that is folded first."""
         kinds = ["constant", "constant"]
-        if bound.type in RESHAPED:
+        if bound.type in allowed_types(OperationType.RESHAPE):
             kinds.append("folded")
         if not self.is_static:
             kinds.append("input")
@@ -211,27 +209,18 @@ class Artist:
         """
         bound = tuple(None if tensor is None else tensor.bound for tensor in inputs)
         asked = tuple(map(_without_value, outputs))
+        declare = declare or self.declared
+        results = []
         with np.errstate(all="ignore"):
             expected = naive.evaluate(BoundOperation(type_, bound, asked))
-            results = [
-                self._result(type_, position, output, each, least_scale)
-                for position, (output, each) in enumerate(
-                    zip(outputs, expected, strict=True)
-                )
-            ]
-        return self.add(type_, map(self._index, inputs), results, declare)
-
-    def add(
-        self,
-        type_: OperationType,
-        inputs: Iterable[int],
-        results: Iterable[BoundOperand],
-        declare: Callable[[Shape], Dimensions] | None = None,
-    ) -> list[Tensor]:
-        """Add an operation whose results are known."""
-        declare = declare or self.declared
-        outputs = [(result, declare(result.require_shape())) for result in results]
-        return self.sketch.operation(type_, list(inputs), outputs)
+            for position, output in enumerate(outputs):
+                if isinstance(output, OperandType):
+                    value = expected[position].value
+                    output = self._unfilled(type_, position, output, value, least_scale)
+                value = stored(expected[position], output)
+                result = replace(output, shape=value.shape, value=value)
+                results.append((result, declare(value.shape)))
+        return self.sketch.operation(type_, list(map(self._index, inputs)), results)
 
     def declared(self, shape: Shape) -> Dimensions:
         """Draw what the model says of a shape: all of it, some axes, or nothing."""
@@ -251,28 +240,23 @@ class Artist:
         limits = np.iinfo(DTYPES[type_])
         middle = (int(limits.min) + int(limits.max) + 1) // 2
         points = (middle, middle + 3, int(limits.min), int(limits.max))
-        return _as_float32(self.choose(*_SCALES)), self.choose(*points)
+        return as_float32(self.choose(*_SCALES)), self.choose(*points)
 
-    def _result(
+    def _unfilled(
         self,
         type_: OperationType,
         position: int,
-        output: OperandType | BoundOperand,
-        expected: Expected,
+        output: OperandType,
+        value: Array,
         least_scale: float,
     ) -> BoundOperand:
-        if isinstance(output, OperandType):
-            scale, zero_point = 0.0, 0
-            if output in QUANT8_TYPES:
-                fixed = SIGNATURES[type_].layouts[0].outputs[position].quantization
-                scale, zero_point = (
-                    fixed[output]
-                    if fixed
-                    else self._fitting(output, expected.value, least_scale)
-                )
-            output = BoundOperand(output, None, scale, zero_point)
-        value = stored(expected, output)
-        return replace(output, shape=value.shape, value=value)
+        """Draw how an output is quantised, if it is."""
+        if output not in QUANT8_TYPES:
+            return BoundOperand(output, None)
+        prescribed = SIGNATURES[type_].layouts[0].outputs[position].quantization
+        if prescribed:
+            return BoundOperand(output, None, *prescribed[output])
+        return BoundOperand(output, None, *self._fitting(output, value, least_scale))
 
     def _fitting(
         self, type_: OperandType, value: Array, least_scale: float
@@ -281,7 +265,7 @@ class Artist:
         finite = value[np.isfinite(value)]
         low, high = finite.min(initial=0.0), finite.max(initial=0.0)
         steps = self.choose(250, 100, 400)
-        scale = _as_float32(max((high - low) / steps, least_scale, 1e-3))
+        scale = as_float32(max((high - low) / steps, least_scale, 1e-3))
         limits = np.iinfo(DTYPES[type_])
         zero_point = np.clip(limits.min - low / scale, limits.min, limits.max)
         return scale, int(zero_point)
@@ -294,17 +278,6 @@ def _without_value(output: OperandType | BoundOperand) -> BoundOperand:
     return replace(output, shape=None, value=None)
 
 
-def _as_float32(value: float) -> float:
-    return float(np.float32(value))
-
-
-def another(value: Array) -> Array:
-    """Return other values in the range of these."""
-    if value.size > 1:
-        return np.roll(value, 1)
-    return ~value if value.dtype == np.bool_ else (value // 2).astype(value.dtype)
-
-
 def is_tame(tensor: Tensor) -> bool:
     """Tell whether a tensor is small, finite and not a scalar."""
     if tensor.type in SCALAR_TYPES or tensor.value.size > LARGEST_TENSOR:
@@ -312,22 +285,3 @@ def is_tame(tensor: Tensor) -> bool:
     if tensor.type not in (F32, F16):
         return True
     return bool(np.abs(tensor.value.astype(np.float64)).max() <= LARGEST_VALUE)
-
-
-def sample(
-    type_: OperandType, shape: Shape, seed: int, low: float = -4, high: float = 4
-) -> Array:
-    """Return values by seed; those of seed 0 are easy to read."""
-    dtype = DTYPES[type_]
-    generator = np.random.default_rng(seed)
-    if dtype.itemsize == 1 and dtype != np.bool_:
-        limits = np.iinfo(dtype)
-        return generator.integers(limits.min, limits.max, shape, dtype, endpoint=True)
-    if seed == 0:
-        ramp = np.arange(int(np.prod(shape))) % 5 + 1
-        return (ramp if low > 0 else ramp - 2).astype(dtype).reshape(shape)
-    if dtype == np.bool_:
-        return generator.integers(0, 2, shape).astype(dtype)
-    if dtype == np.int32:
-        return generator.integers(-9, 10, shape, dtype)
-    return generator.uniform(low, high, shape).astype(dtype)

@@ -23,9 +23,7 @@ Evaluate = Callable[[BoundOperation], list[Array]]
 Values = dict[int, Array]
 
 
-def interpret(
-    model: Model, inputs: Sequence[Array], evaluate: Evaluate
-) -> list[Array]:
+def interpret(model: Model, inputs: Sequence[Array], evaluate: Evaluate) -> list[Array]:
     """Return the outputs of the main subgraph."""
     with np.errstate(all="ignore"):
         return _Interpreter(model, evaluate).run(model.main, inputs)
@@ -92,9 +90,7 @@ class _Interpreter:
         return self._model.referenced[subgraph.operands[index].location.offset]
 
 
-def _bind(
-    subgraph: Subgraph, operation: Operation, values: Values
-) -> BoundOperation:
+def _bind(subgraph: Subgraph, operation: Operation, values: Values) -> BoundOperation:
     def bind(index: int, value: Array | None = None) -> BoundOperand:
         operand: Operand = subgraph.operands[index]
         return BoundOperand(

@@ -27,9 +27,7 @@ def listing(model: Model, inputs: Sequence[Array]) -> str:
     return "\n" + "\n".join(lines)
 
 
-def _lines(
-    model: Model, subgraph: Subgraph, given: dict[int, Array]
-) -> Iterator[str]:
+def _lines(model: Model, subgraph: Subgraph, given: dict[int, Array]) -> Iterator[str]:
     operands = subgraph.operands
     for index in subgraph.input_indexes:
         shown = _value(given[index]) if index in given else ""
@@ -66,5 +64,7 @@ def _type(operand: Operand) -> str:
 def _value(value: Array) -> str:
     flat = value.reshape(-1)
     shown = np.array2string(flat[:_LONGEST_VALUE], separator=", ", max_line_width=200)
-    rest = "" if len(flat) <= _LONGEST_VALUE else f" and {len(flat) - _LONGEST_VALUE} more"
+    rest = (
+        "" if len(flat) <= _LONGEST_VALUE else f" and {len(flat) - _LONGEST_VALUE} more"
+    )
     return f" = shape {list(value.shape)} {shown}{rest}"

@@ -11,7 +11,7 @@ _CHECKS = (HealthCheck.too_slow, HealthCheck.data_too_large)
 """A graph takes a few hundred choices, and each is run several times."""
 
 _FEW = settings(
-    max_examples=150,
+    max_examples=300,
     derandomize=True,
     database=None,
     deadline=None,

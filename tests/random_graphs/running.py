@@ -14,6 +14,7 @@ from asyncnn.engine.execution import Pause
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.validate import validate_model
 from tests.random_graphs.interpreter import interpret
+from tests.random_graphs.judging import evaluate_and_judge
 from tests.random_graphs.strategies import Graph
 
 GARBAGE = 0xA5
@@ -53,6 +54,23 @@ def _read_only(array: Array) -> Array:
 def directly(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
     """Return what the kernels give one after the other, with nothing planned."""
     return interpret(graph.named.model, inputs, evaluate)
+
+
+def check_engine(graph: Graph) -> None:
+    """Compare the engine with the kernels one by one."""
+    with replayable(graph):
+        execution = launch(program_of(graph), graph.inputs)
+        assert execution.advance(Spoil(execution))
+        assert_same(execution.outputs, directly(graph, graph.inputs))
+
+
+def check_formulas(graph: Graph) -> None:
+    """Compare the engine with the kernels, and each of these with its formula."""
+    with replayable(graph):
+        execution = launch(program_of(graph), graph.inputs)
+        assert execution.advance()
+        judged = interpret(graph.named.model, graph.inputs, evaluate_and_judge)
+        assert_same(execution.outputs, judged)
 
 
 def assert_same(actual: Sequence[Array], expected: Sequence[Array]) -> None:
@@ -113,4 +131,3 @@ def _dump(graph: Graph) -> str:
     except Exception:  # the failure may be that of a kernel
         outputs = None
     return dump(graph.named, graph.inputs, outputs, name).command
-

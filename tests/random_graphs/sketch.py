@@ -25,6 +25,8 @@ from asyncnn.hal.types import (
 )
 from asyncnn.runtime.constants import ConstantStore
 
+_NOWHERE = DataLocation()
+
 
 class Tensor(msgspec.Struct, frozen=True, eq=False):
     """An operand of a sketch; ``dimensions`` is what the model declares of it."""
@@ -162,7 +164,7 @@ class Sketch:
         bound: BoundOperand,
         dimensions: Dimensions,
         lifetime: OperandLifeTime,
-        location: DataLocation = DataLocation(),
+        location: DataLocation = _NOWHERE,
     ) -> Tensor:
         tensor = Tensor(len(self._operands), bound, dimensions)
         self._operands.append(

@@ -5,7 +5,7 @@ results, read once, often or not at all; shapes are declared, left open, or depe
 the values of inputs.
 """
 
-from collections.abc import Collection
+from collections.abc import Set
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.operations.table import allowed_types
 from asyncnn.hal.types import OperationType
 from asyncnn.runtime.model import NamedModel
-from tests.random_graphs.artist import Q8PC, Q8SYM, TYPES, Artist
+from tests.random_graphs.artist import Artist
 from tests.random_graphs.families import (
     control_flow,
     elementwise,
@@ -27,6 +27,7 @@ from tests.random_graphs.families import (
 from tests.random_graphs.families.elementwise import Builder
 from tests.random_graphs.listing import listing
 from tests.random_graphs.sketch import Sketch, Tensor, World
+from tests.random_graphs.values import Q8PC, Q8SYM, TYPES
 
 MAX_OPERATIONS = 12
 _DEEPEST = 2
@@ -50,9 +51,7 @@ def _fill(artist: Artist, at_most: int) -> None:
     _fill_from(artist, at_most, types)
 
 
-def _fill_from(
-    artist: Artist, at_most: int, types: Collection[OperationType]
-) -> None:
+def _fill_from(artist: Artist, at_most: int, types: Set[OperationType]) -> None:
     # A number and that many draws of a strategy shrink better than a list does.
     for _ in range(artist.number(1, at_most)):
         artist.draw(_operation(artist, types))
@@ -72,11 +71,10 @@ DRAWN = BUILDERS.keys() & (kernels.supported_operations() | CONTROL_FLOW)
 
 
 @st.composite
-def _operation(
-    draw: Any, artist: Artist, types: Collection[OperationType]
-) -> OperationType:
+def _operation(draw: Any, artist: Artist, types: Set[OperationType]) -> OperationType:
     """Add an operation of one of ``types`` to the artist's subgraph."""
-    type_ = draw(st.sampled_from(sorted(types)))
+    # Two among so many types would be rare.
+    type_ = draw(st.sampled_from([*sorted(types), *4 * sorted(CONTROL_FLOW & types)]))
     allowed = [t for t in allowed_types(type_) if type_ in CONTROL_FLOW or t in _TYPES]
     present = {result.type for result in artist.sketch.results}
     # Types that are there already connect operations with each other.
@@ -88,11 +86,13 @@ def _operation(
 @st.composite
 def graphs(
     draw: Any,
-    types: Collection[OperationType] | None = None,
+    types: Set[OperationType] | None = None,
     max_operations: int = MAX_OPERATIONS,
 ) -> Graph:
     """Draw a graph of operations of all types, or of ``types``."""
-    artist = Artist(draw, Sketch(World()), is_static=draw(st.sampled_from([True, True, False])))
+    artist = Artist(
+        draw, Sketch(World()), is_static=draw(st.sampled_from([True, True, False]))
+    )
     _fill_from(artist, max_operations, DRAWN if types is None else types)
     sketch = artist.sketch
     outputs = _outputs(artist)

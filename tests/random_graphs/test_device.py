@@ -12,7 +12,7 @@ from tests.random_graphs.strategies import Graph, graphs
 
 @pytest.mark.parametrize("inline_below_us", [0.0, 1e9], ids=["lane", "inline"])
 @pytest.mark.parametrize("path", ["async", "sync"])
-@examples(0.2)
+@examples(0.1)
 @given(graph=graphs())
 async def test_a_device_gives_what_the_kernels_give(
     graph: Graph, path: Path, inline_below_us: float

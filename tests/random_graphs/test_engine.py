@@ -16,8 +16,8 @@ from asyncnn.hal.types import Model, OperandLifeTime
 from tests.random_graphs.profiles import examples
 from tests.random_graphs.running import (
     PauseAfter,
-    Spoil,
     assert_same,
+    check_engine,
     directly,
     launch,
     program_of,
@@ -29,10 +29,7 @@ from tests.random_graphs.strategies import Graph, graphs
 @examples()
 @given(graphs())
 def test_the_engine_computes_what_the_kernels_do_one_by_one(graph: Graph) -> None:
-    with replayable(graph):
-        execution = launch(program_of(graph), graph.inputs)
-        assert execution.advance(Spoil(execution))
-        assert_same(execution.outputs, directly(graph, graph.inputs))
+    check_engine(graph)
 
 
 @examples(0.5)

@@ -7,15 +7,8 @@ from asyncnn import kernels
 from asyncnn.engine.plan import CONTROL_FLOW
 from asyncnn.hal.operations.table import SIGNATURES
 from asyncnn.hal.types import OperationType
-from tests.random_graphs.interpreter import interpret
-from tests.random_graphs.judging import evaluate_and_judge
 from tests.random_graphs.profiles import examples
-from tests.random_graphs.running import (
-    assert_same,
-    launch,
-    program_of,
-    replayable,
-)
+from tests.random_graphs.running import check_formulas
 from tests.random_graphs.strategies import BUILDERS, DRAWN, Graph, graphs
 
 LEFT_OUT = frozenset(
@@ -49,22 +42,12 @@ ways that conformance vectors cover better."""
 @examples()
 @given(graphs())
 def test_every_operation_of_a_graph_follows_its_formula(graph: Graph) -> None:
-    with replayable(graph):
-        execution = launch(program_of(graph), graph.inputs)
-        assert execution.advance()
-        judged = interpret(graph.named.model, graph.inputs, evaluate_and_judge)
-        assert_same(execution.outputs, judged)
+    check_formulas(graph)
 
 
 @pytest.mark.parametrize("type_", sorted(DRAWN - CONTROL_FLOW), ids=lambda t: t.name)
 def test_an_operation_of_any_type_follows_its_formula(type_: OperationType) -> None:
-    @examples(0.05)
-    @given(graphs({type_}, max_operations=3))
-    def follows(graph: Graph) -> None:
-        with replayable(graph):
-            interpret(graph.named.model, graph.inputs, evaluate_and_judge)
-
-    follows()
+    examples(0.05)(given(graphs({type_}, max_operations=3))(check_formulas))()
 
 
 def test_every_operation_is_drawn_or_left_out_on_purpose() -> None:

@@ -6,26 +6,29 @@ HAL computes and the tensor that the file promises: requantisation or a reshape.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.operands import DTYPES, QUANT8_TYPES
-from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.operations import check_operation
 from asyncnn.hal.types import (
     Dimensions,
     FusedActivationFunc,
+    HalVersion,
     Operand,
     OperandType,
+    Operation,
     OperationType,
 )
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.tflite.errors import UnsupportedOperatorError
 from asyncnn.runtime.tflite.operands import add_constant, describe
-from asyncnn.runtime.tflite.schema import Graph, Operator, Tensor
+from asyncnn.runtime.tflite.operator_tensors import OperatorTensors
+from asyncnn.runtime.tflite.schema import Graph, Operator
 
 _ACTIVATIONS = {
     FusedActivationFunc.RELU: OperationType.RELU,
@@ -34,7 +37,7 @@ _ACTIVATIONS = {
 }
 
 
-class Node:
+class Node(OperatorTensors):
     """An operator bound to the model under construction.
 
     ``operands`` maps the tensors that are known so far to operands of the model;
@@ -49,58 +52,10 @@ class Node:
         operands: dict[int, int],
         allowance: Allowance,
     ) -> None:
-        self.operator = operator
+        super().__init__(graph, operator)
         self.builder = builder
         self.allowance = allowance
-        self._graph = graph
         self._operands = operands
-
-    def has(self, index: int) -> bool:
-        """Tell whether input ``index`` is there and not left out."""
-        inputs = self.operator.inputs
-        return index < len(inputs) and inputs[index] >= 0
-
-    def tensor(self, index: int) -> Tensor:
-        """Return the tensor of input ``index``.
-
-        :raises InvalidArgumentError: if the input is left out.
-        """
-        if not self.has(index):
-            raise InvalidArgumentError(f"input {index} is missing")
-        return self._graph.tensors[self.operator.inputs[index]]
-
-    def intermediate(self, index: int) -> Tensor:
-        """Return the tensor that describes intermediate result ``index``.
-
-        :raises InvalidArgumentError: if there is none.
-        """
-        intermediates = self.operator.intermediates
-        if index >= len(intermediates) or intermediates[index] < 0:
-            raise InvalidArgumentError(f"intermediate tensor {index} is missing")
-        return self._graph.tensors[intermediates[index]]
-
-    def result(self, index: int = 0) -> Tensor:
-        """Return the tensor of output ``index``.
-
-        :raises InvalidArgumentError: if there is no such output.
-        """
-        outputs = self.operator.outputs
-        if index >= len(outputs) or outputs[index] < 0:
-            raise InvalidArgumentError(f"output {index} is missing")
-        return self._graph.tensors[outputs[index]]
-
-    def target(self, index: int = 0) -> Operand:
-        """Return what the file promises output ``index`` to be."""
-        return describe(self.result(index))
-
-    @property
-    def type(self) -> OperandType:
-        """Operand type of input 0."""
-        return OperandType(describe(self.tensor(0)).type)
-
-    def options(self, kind: str) -> Any:
-        """Return the options, a table of class ``kind`` of the schema."""
-        return self.operator.options(kind)
 
     def read(self, index: int) -> int:
         """Return the operand of input ``index``, adding it if it is a constant.
@@ -121,36 +76,6 @@ class Node:
     def read_all(self) -> list[int]:
         """Return the operands of all inputs."""
         return [self.read(index) for index in range(len(self.operator.inputs))]
-
-    def values(self, index: int) -> Array:
-        """Return the data of input ``index``, which has to be a constant.
-
-        :raises UnsupportedOperatorError: if it is computed.
-        """
-        tensor = self.tensor(index)
-        if tensor.data is None:
-            raise UnsupportedOperatorError(f"{tensor.label} is not a constant")
-        return tensor.data
-
-    def value(self, index: int) -> Any:
-        """Return the only element of constant input ``index``.
-
-        :raises InvalidArgumentError: if it has several.
-        """
-        return self.values(index).reshape(()).item()
-
-    def axis(self, axis: int, rank: int) -> int:
-        """Return ``axis`` counted from the front.
-
-        :raises InvalidArgumentError: if it is outside of ``rank``.
-        """
-        if not -rank <= axis < rank:
-            raise InvalidArgumentError(f"axis {axis} is outside of rank {rank}")
-        return axis % rank
-
-    def rank(self, index: int = 0) -> int:
-        """Return the rank of input ``index`` as an operand: at least 1."""
-        return max(1, len(self.tensor(index).shape))
 
     def scalar(self, value: float, type_: OperandType | None = None) -> int:
         """Add a scalar operand."""
@@ -186,7 +111,27 @@ class Node:
         self, type_: OperationType, inputs: Sequence[int], output: Operand
     ) -> int:
         """Add an operation whose only output is like ``output``; return its operand."""
-        return self.builder.operation(type_, inputs, output)
+        return self.compute_all(type_, inputs, [output])[0]
+
+    def compute_all(
+        self, type_: OperationType, inputs: Sequence[int], outputs: Sequence[Operand]
+    ) -> tuple[int, ...]:
+        """Add an operation with several outputs; return their operands.
+
+        :raises UnsupportedOperatorError: if the HAL has no such operation on these
+            types.
+        """
+        results = self.builder.operation(type_, inputs, outputs)
+        count = len(inputs)
+        renumbered = Operation(
+            type_, tuple(range(count)), tuple(range(count, count + len(results)))
+        )
+        operands = [self.builder.operand(index) for index in (*inputs, *results)]
+        try:
+            check_operation(renumbered, operands, HalVersion.AIDL_V4)
+        except InvalidArgumentError as error:
+            raise UnsupportedOperatorError(error.message, hint=error.hint) from error
+        return results
 
     def store(self, operand: int, index: int = 0) -> None:
         """Make ``operand`` output ``index``, converted to what the file promises.
@@ -234,7 +179,7 @@ class Node:
     def requantize(self, operand: int, target: Operand) -> int:
         """Return ``operand`` with type and quantisation of ``target``.
 
-        :raises InvalidArgumentError: if neither is float or quantised to 8 bits.
+        :raises UnsupportedOperatorError: if neither is float or quantised to 8 bits.
         """
         source = self.builder.operand(operand)
         if _same_values(source, target):
@@ -244,7 +189,7 @@ class Node:
         if target.type in QUANT8_TYPES:
             return self.compute(OperationType.QUANTIZE, [real], output)
         if target.type != self.builder.operand(real).type:
-            raise InvalidArgumentError(
+            raise UnsupportedOperatorError(
                 f"its result is of type {OperandType(source.type).name} but its output "
                 f"of type {OperandType(target.type).name}"
             )

@@ -1,20 +1,24 @@
 """Draws IF and WHILE over subgraphs that are drawn themselves."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.hal.operations.bound import Array, BoundOperand
-from asyncnn.hal.types import OperationType
+from asyncnn.hal.types import Dimensions, OperationType
 from tests.random_graphs import naive
-from tests.random_graphs.artist import B8, I32, TYPES, Artist, completely, is_tame, sample
+from tests.random_graphs.artist import Artist, completely, is_tame
 from tests.random_graphs.families.elementwise import Builder
 from tests.random_graphs.interpreter import interpret
 from tests.random_graphs.sketch import Sketch, Tensor, bound_of
+from tests.random_graphs.values import B8, I32, TYPES, sample
 
 Fill = Callable[[Artist, int], None]
 """Draws operations, at least one and at most so many."""
+
+_INSIDE_AT_MOST = 3
+"""Operations drawn into a subgraph, besides those that make it what it must be."""
 
 
 def builders(fill: Fill) -> dict[OperationType, Builder]:
@@ -30,28 +34,28 @@ class _Inside:
 
     def __init__(self, artist: Artist, sources: Sequence[Tensor]) -> None:
         self.artist = Artist(artist.draw, Sketch(artist.sketch.world), artist)
+        self.sketch = self.artist.sketch
         self.inputs = [
-            self.artist.sketch.input(source.bound, source.dimensions)
-            for source in sources
+            self.sketch.input(source.bound, source.dimensions) for source in sources
         ]
 
     @property
     def captured(self) -> list[Tensor]:
-        """Inputs drawn inside: their counterparts outside."""
+        """What inputs that were drawn inside are outside."""
         return [outer for outer, _ in self.artist.captured]
 
-    def close(self, outputs: Sequence[Tensor], captured: Sequence[Tensor]) -> int:
-        """Add the subgraph to the model; ``captured`` are the inputs after the sources.
+    def close(self, outputs: Sequence[Tensor], captured: Iterable[Tensor]) -> int:
+        """Add the subgraph to the model, with inputs for the sources and ``captured``.
 
-        Those that another subgraph captured are not read in this one.
+        What another subgraph captured is an input that this one does not read.
         """
         own = {outer.index: inner for outer, inner in self.artist.captured}
-        sketch = self.artist.sketch
         extra = [
-            own.get(outer.index) or sketch.input(outer.bound, outer.dimensions)
+            own.get(outer.index) or self.sketch.input(outer.bound, outer.dimensions)
             for outer in captured
         ]
-        return sketch.world.refer(sketch.close(outputs, [*self.inputs, *extra]))
+        subgraph = self.sketch.close(outputs, [*self.inputs, *extra])
+        return self.sketch.world.refer(subgraph)
 
 
 def _is_alike(tensor: Tensor, bound: BoundOperand) -> bool:
@@ -67,43 +71,40 @@ def _counterpart(
     inside: _Inside,
     bound: BoundOperand,
     taken: Sequence[Tensor],
-    *,
-    any_shape: bool = False,
-    is_open: bool = True,
+    suits: Callable[[Tensor], bool],
 ) -> Tensor:
-    """Draw a result of the same type, quantisation and, as a rule, shape."""
-    artist = inside.artist
-    alike = [t for t in artist.sketch.tensors if _is_alike(t, bound)]
-    results = {result.index for result in artist.sketch.results}
-    indexes = {tensor.index for tensor in taken}
-    chosen = artist.choose(
-        None,
-        *(
-            tensor
-            for tensor in alike
-            if tensor.index in results - indexes
-            and (any_shape or tensor.shape == bound.shape)
-            and (is_open or tensor.is_declared)
-        ),
-    )
+    """Draw a result, not ``taken``, of the same type and quantisation that ``suits``.
+
+    A new one is also of the same shape, which the model declares.
+    """
+    artist, sketch = inside.artist, inside.sketch
+    candidates = [
+        result
+        for result in sketch.results
+        if _is_alike(result, bound) and result not in taken and suits(result)
+    ]
+    chosen = artist.choose(None, *candidates)
     if chosen is not None:
         return chosen
-    x = next((t for t in alike if t.shape == bound.shape), None)
-    if x is None:
-        x = artist.sketch.constant(bound)
+    x = next(
+        (t for t in sketch.tensors if _is_alike(t, bound) and t.shape == bound.shape),
+        None,
+    )
     one = sample(bound.type, (1,), artist.number(0, 255))
-    y = artist.sketch.constant(replace(bound, shape=(1,), value=one))
+    operands = [
+        x or sketch.constant(bound),
+        sketch.constant(replace(bound, shape=(1,), value=one)),
+    ]
     type_ = OperationType.LOGICAL_OR if bound.type == B8 else OperationType.MAXIMUM
-    declare = None if is_open else completely
-    return artist.apply(type_, [x, y], bound, declare=declare)[0]
+    return artist.apply(type_, operands, bound, declare=completely)[0]
 
 
 def _condition(artist: Artist) -> tuple[Tensor, bool]:
     """Draw a boolean, and tell whether it is the same in all executions."""
     computed = [
-        tensor
-        for tensor in artist.sketch.results
-        if tensor.type == B8 and tensor.dimensions == (1,)
+        result
+        for result in artist.sketch.results
+        if result.type == B8 and result.dimensions == (1,)
     ]
     chosen = artist.choose(None, *computed)
     if chosen is not None:
@@ -118,72 +119,84 @@ def _if(artist: Artist, fill: Fill) -> None:
     condition, is_fixed = _condition(artist)
     sources = [artist.pick(artist.choose(*TYPES)) for _ in range(artist.number(1, 3))]
     then, other = _Inside(artist, sources), _Inside(artist, sources)
-    fill(then.artist, 3)
-    fill(other.artist, 3)
-    results = [t for t in then.artist.sketch.results if t.type in TYPES and is_tame(t)]
-    if not results:
-        results = [_counterpart(then, then.inputs[0].bound, ())]
-    chosen = results[-artist.number(1, 2) :]
-    any_shape = is_fixed and artist.choose(False, True)
-    others: list[Tensor] = []
-    for output in chosen:
-        others.append(_counterpart(other, output.bound, others, any_shape=any_shape))
+    for inside in (then, other):
+        fill(inside.artist, _INSIDE_AT_MOST)
+    pairs = _paired_outputs(
+        then, other, any_shape=is_fixed and artist.choose(False, True)
+    )
     captured = [*then.captured, *other.captured]
-    branches = then.close(chosen, captured), other.close(others, captured)
-    values = chosen if condition.value.item() else others
+    branches = [
+        inside.close([pair[position] for pair in pairs], captured)
+        for position, inside in enumerate((then, other))
+    ]
     sketch = artist.sketch
+    inputs = [
+        condition.index,
+        *map(sketch.reference, branches),
+        *(tensor.index for tensor in [*sources, *captured]),
+    ]
+    taken = 0 if condition.value.item() else 1
     sketch.operation(
         OperationType.IF,
-        [
-            condition.index,
-            *map(sketch.reference, branches),
-            *(tensor.index for tensor in [*sources, *captured]),
-        ],
-        [
-            (value.bound, artist.declared(value.shape) if one == two else ())
-            for value, one, two in zip(
-                values,
-                (tensor.shape for tensor in chosen),
-                (tensor.shape for tensor in others),
-                strict=True,
-            )
-        ],
+        inputs,
+        [(pair[taken].bound, _declared_of_both(artist, *pair)) for pair in pairs],
     )
+
+
+def _paired_outputs(
+    then: _Inside, other: _Inside, *, any_shape: bool
+) -> list[tuple[Tensor, Tensor]]:
+    """Draw one or two outputs of both branches, which may differ in shape."""
+    results = [t for t in then.sketch.results if t.type in TYPES and is_tame(t)]
+    if not results:
+        results = [_counterpart(then, then.inputs[0].bound, (), lambda _: False)]
+    chosen = results[-then.artist.number(1, 2) :]
+    others: list[Tensor] = []
+    for output in chosen:
+        others.append(
+            _counterpart(
+                other,
+                output.bound,
+                others,
+                lambda result, shape=output.shape: any_shape or result.shape == shape,
+            )
+        )
+    return list(zip(chosen, others, strict=True))
+
+
+def _declared_of_both(artist: Artist, one: Tensor, other: Tensor) -> Dimensions:
+    return artist.declared(one.shape) if one.shape == other.shape else ()
 
 
 def _while(artist: Artist, fill: Fill) -> None:
     """Count up to a small number; what else is carried along is drawn."""
     zero = artist.known(bound_of(I32, np.zeros(1, np.int32)), is_open=False)
-    state = [zero]
-    for _ in range(artist.number(0, 2)):
-        state.append(_declared_source(artist))
+    count = artist.number(0, 2)
+    state = [zero, *(_declared_source(artist) for _ in range(count))]
     body, test = _Inside(artist, state), _Inside(artist, state)
-    fill(body.artist, 3)
-    outputs = [_incremented(body)]
-    for source in state[1:]:
-        outputs.append(_counterpart(body, source.bound, outputs, is_open=False))
-    rounds = np.array([artist.number(0, 4)], np.int32)
-    limit = test.artist.known(bound_of(I32, rounds))
-    (continues,) = test.artist.apply(
-        OperationType.LESS, [test.inputs[0], limit], B8, declare=completely
-    )
+    fill(body.artist, _INSIDE_AT_MOST)
+    outputs = _next_state(body, state)
+    continues = _is_below_limit(test)
     captured = [*test.captured, *body.captured]
     subgraphs = test.close([continues], captured), body.close(outputs, captured)
     kept = state[: artist.number(1, len(state))]
     inputs = [*state, *captured]
     values = _after_the_loop(artist, subgraphs, inputs, kept)
-    artist.add(
+    artist.sketch.operation(
         OperationType.WHILE,
         [
             *map(artist.sketch.reference, subgraphs),
             *(tensor.index for tensor in inputs),
         ],
-        [replace(t.bound, value=value) for t, value in zip(kept, values, strict=True)],
-        completely,
+        [
+            (replace(tensor.bound, value=value), tensor.shape)
+            for tensor, value in zip(kept, values, strict=True)
+        ],
     )
 
 
 def _declared_source(artist: Artist) -> Tensor:
+    """Draw a tensor whose shape the model declares, as that of a loop must be."""
     type_ = artist.choose(*TYPES)
     declared = [
         tensor
@@ -193,22 +206,36 @@ def _declared_source(artist: Artist) -> Tensor:
     chosen = artist.choose(None, *declared)
     if chosen is not None:
         return chosen
-    bound = artist.bound(type_, artist.shape())
-    return artist.known(bound, is_open=False)
+    return artist.known(artist.bound(type_, artist.shape()), is_open=False)
 
 
-def _incremented(body: _Inside) -> Tensor:
-    artist = body.artist
-    one = artist.known(bound_of(I32, np.ones(1, np.int32)))
-    inputs = [body.inputs[0], one, artist.scalar(0)]
-    return artist.apply(OperationType.ADD, inputs, I32, declare=completely)[0]
+def _next_state(body: _Inside, state: Sequence[Tensor]) -> list[Tensor]:
+    one = body.artist.known(bound_of(I32, np.ones(1, np.int32)))
+    addends = [body.inputs[0], one, body.artist.scalar(0)]
+    outputs = body.artist.apply(OperationType.ADD, addends, I32, declare=completely)
+    for source in state[1:]:
+        outputs.append(
+            _counterpart(
+                body,
+                source.bound,
+                outputs,
+                lambda result, shape=source.shape: result.dimensions == shape,
+            )
+        )
+    return outputs
+
+
+def _is_below_limit(test: _Inside) -> Tensor:
+    rounds = np.array([test.artist.number(0, 4)], np.int32)
+    operands = [test.inputs[0], test.artist.known(bound_of(I32, rounds))]
+    return test.artist.apply(OperationType.LESS, operands, B8, declare=completely)[0]
 
 
 def _after_the_loop(
     artist: Artist,
-    subgraphs: Sequence[int],
+    subgraphs: Iterable[int],
     inputs: Sequence[Tensor],
-    kept: Sequence[Tensor],
+    kept: Iterable[Tensor],
 ) -> list[Array]:
     """Return the values of the loop's outputs, by way of a model of the loop alone."""
     alone = Sketch(artist.sketch.world)
@@ -219,4 +246,4 @@ def _after_the_loop(
         [(tensor.bound, tensor.shape) for tensor in kept],
     )
     model = alone.world.model(alone.close(results))
-    return interpret(model, [t.value for t in inputs], naive.evaluate_stored)
+    return interpret(model, [tensor.value for tensor in inputs], naive.evaluate_stored)

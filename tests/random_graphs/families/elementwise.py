@@ -7,8 +7,9 @@ import numpy as np
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.operations.table import SIGNATURES
 from asyncnn.hal.types import OperandType, OperationType
-from tests.random_graphs.artist import B8, F16, F32, I32, Q8, Q8S, Q8SYM, Artist
+from tests.random_graphs.artist import Artist
 from tests.random_graphs.sketch import Tensor
+from tests.random_graphs.values import B8, F16, F32, I32, Q8, Q8S, Q8SYM
 
 Builder = Callable[[Artist, OperationType, OperandType], object]
 """Adds an operation of this type on tensors of this main type."""

@@ -7,11 +7,12 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import OperandType, OperationType
-from tests.random_graphs.artist import F16, I32, Artist
+from tests.random_graphs.artist import Artist
 from tests.random_graphs.families.elementwise import Builder, fused_activation
 from tests.random_graphs.families.moving import divisors
 from tests.random_graphs.families.reducing import weights_and_bias
 from tests.random_graphs.sketch import Tensor, bound_of
+from tests.random_graphs.values import I32
 
 SAME, VALID = 1, 2
 

@@ -8,9 +8,10 @@ import numpy as np
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import OperandType, OperationType
-from tests.random_graphs.artist import F16, F32, I32, Artist
+from tests.random_graphs.artist import Artist
 from tests.random_graphs.families.elementwise import Builder
 from tests.random_graphs.sketch import Tensor, bound_of
+from tests.random_graphs.values import F16, F32, I32
 
 
 def _keeping(

@@ -5,16 +5,19 @@ import numpy as np
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import BoundOperand, Shape
 from asyncnn.hal.types import OperandType, OperationType
-from tests.random_graphs.artist import I32, Q8PC, Artist
+from tests.random_graphs.artist import Artist
 from tests.random_graphs.families.elementwise import Builder, fused_activation
 from tests.random_graphs.families.moving import any_axis, divisors
 from tests.random_graphs.sketch import Tensor, bound_of
+from tests.random_graphs.values import I32, Q8PC
 
 
 def _reduction(artist: Artist, type_: OperationType, main: OperandType) -> None:
     x = artist.pick(main)
     rank = len(x.shape)
-    axes = artist.integers(any_axis(artist, rank) for _ in range(artist.number(1, rank)))
+    axes = artist.integers(
+        any_axis(artist, rank) for _ in range(artist.number(1, rank))
+    )
     keeps = artist.choose(False, True)
     flag = artist.scalar(int(keeps) if type_ is OperationType.MEAN else keeps)
     artist.apply(type_, [x, axes, flag], x.bound)
@@ -40,11 +43,11 @@ def _l2_normalization(artist: Artist, type_: OperationType, main: OperandType) -
 
 def _local_response(artist: Artist, type_: OperationType, main: OperandType) -> None:
     x = artist.pick(main)
-    inputs = [x, artist.scalar(artist.number(0, 3))]
-    for value in (1.0, artist.choose(0.5, 0.0), artist.choose(0.5, 0.75, 1.0)):
-        inputs.append(artist.real_scalar(value, main))
+    radius = artist.scalar(artist.number(0, 3))
+    alpha, beta = artist.choose(0.5, 0.0), artist.choose(0.5, 0.75, 1.0)
+    reals = [artist.real_scalar(value, main) for value in (1.0, alpha, beta)]
     axis = [_axis_of(artist, x)] if artist.choose(False, True) else []
-    artist.apply(type_, [*inputs, *axis], main)
+    artist.apply(type_, [x, radius, *reals, *axis], main)
 
 
 def _instance_normalization(

@@ -197,7 +197,10 @@ def _transpose_convolution(operation: BoundOperation) -> Expected:
     nchw = operation.boolean(at + 3)
     image = _nhwc(image, nchw)
     size = filter_.shape[1:3]
-    full = [(n - 1) * s + k for n, s, k in zip(image.shape[1:3], stride, size)]  # noqa: B905
+    full = [
+        (length - 1) * step + taps
+        for length, step, taps in zip(image.shape[1:3], stride, size, strict=True)
+    ]
     if is_explicit:
         left, right, top, bottom = (operation.integer(3 + i) for i in range(4))
         before = top, left

@@ -8,7 +8,14 @@ import numpy as np
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperandType, OperationType
 from tests.random_graphs.naive.elementwise import Formula, clamped
-from tests.random_graphs.naive.expected import TWICE, Expected, exact, real, real_bias, rounded
+from tests.random_graphs.naive.expected import (
+    TWICE,
+    Expected,
+    exact,
+    real,
+    real_bias,
+    rounded,
+)
 from tests.random_graphs.naive.moving import integers
 
 

@@ -28,6 +28,11 @@ UNSUPPORTED = {
     "int32 division": Op("DIV", [i32(3), i32(3)], [i32(3)], "DivOptions"),
     "computed axis": Op("ARG_MAX", [SPARE, i32(1)], [i32(2)]),
     "selection of rows": Op("SELECT", [boolean(2), SPARE, SPARE], [f32(2, 3)]),
+    "activations of 16 bits": Op(
+        "ADD", [T(np.int16, (3,), scale=(1.0,))] * 2, [T(np.int16, (3,), scale=(1.0,))]
+    ),
+    "result of 16 bits": Op("QUANTIZE", [i8(3)], [T(np.int16, (3,), scale=(1.0,))]),
+    "shape of booleans": Op("RESHAPE", [boolean(2), const([2, 1])], [boolean(2, 1)]),
     "float remainder": Op("FLOOR_MOD", [SPARE, SPARE], [f32(2, 3)]),
     "gathering per batch": Op(
         "GATHER",

@@ -50,7 +50,7 @@ def _step(node: Node) -> None:
     batch, units = cell.dimensions
     gates = 4 if node.has(1) else 3
     scratch = replace(cell, dimensions=(batch, gates * units))
-    *_, output = node.builder.operation(
+    *_, output = node.compute_all(
         OperationType.LSTM, inputs, [scratch, state, cell, node.target()]
     )
     node.store(output)
@@ -121,7 +121,7 @@ def _split_time(node: Node, *, time_major: bool) -> Sequence[int]:
     step = replace(node.builder.operand(joined), dimensions=(batch, size))
     axis = node.scalar(0 if time_major else 1)
     inputs = [joined, axis, node.scalar(steps)]
-    return node.builder.operation(OperationType.SPLIT, inputs, [step] * steps)
+    return node.compute_all(OperationType.SPLIT, inputs, [step] * steps)
 
 
 def _join_time(node: Node, outputs: Sequence[int], *, time_major: bool) -> int:

@@ -48,7 +48,7 @@ def quantized_steps(node: Node, options: Any, steps: Sequence[int]) -> list[int]
     like = [node.builder.operand(operand) for operand in (state, cell, state)]
     outputs = []
     for step in steps:
-        state, cell, output = node.builder.operation(
+        state, cell, output = node.compute_all(
             OperationType.QUANTIZED_LSTM,
             [step, *weights, state, cell, *settings],
             like,

@@ -55,7 +55,7 @@ def _store_step(node: Node, type_: OperationType, inputs: Sequence[int]) -> None
     """Add an operation whose first output is the state after input 4."""
     state = node.builder.operand(inputs[4])
     after = replace(node.target(), dimensions=state.dimensions)
-    _, output = node.builder.operation(type_, inputs, [after, node.target()])
+    _, output = node.compute_all(type_, inputs, [after, node.target()])
     node.store(output)
 
 

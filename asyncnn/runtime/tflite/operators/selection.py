@@ -54,7 +54,7 @@ def _split_evenly(node: Node, operand: int, axis: int) -> None:
     count = len(node.operator.outputs)
     dimensions = list(source.dimensions)
     dimensions[axis] //= count
-    pieces = node.builder.operation(
+    pieces = node.compute_all(
         OperationType.SPLIT,
         [operand, node.scalar(axis), node.scalar(count)],
         [replace(source, dimensions=tuple(dimensions))] * count,
@@ -90,7 +90,7 @@ def _select(node: Node) -> None:
 def _topk_v2(node: Node) -> None:
     operand = node.read(0)
     values = replace(node.builder.operand(operand), dimensions=node.target().dimensions)
-    results = node.builder.operation(
+    results = node.compute_all(
         OperationType.TOPK_V2,
         [operand, node.scalar(node.value(1))],
         [values, node.target(1)],

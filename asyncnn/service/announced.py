@@ -1,0 +1,159 @@
+"""The pools that one client announced, on the driver's side.
+
+Pools whose files cannot shrink are mapped when they are announced. All others are
+copied for each call that names them, on a thread of the client's own: the file system
+beneath them may be slow, or the client's, and then it is the client alone that waits.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+from asyncnn.errors import (
+    AsyncnnError,
+    InvalidArgumentError,
+    ResourceExhaustedTransientError,
+    error_for,
+)
+from asyncnn.hal.types import ErrorStatus, Handle, Memory, RequestArgument
+from asyncnn.memory.mapping import Mapper
+from asyncnn.memory.pools import own
+from asyncnn.service.wire import PoolInfo
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class _Refused(NamedTuple):
+    status: ErrorStatus
+    reason: str
+
+
+def are_mapped(pools: Iterable[Memory]) -> bool:
+    """Tell whether none of these pools has to be copied."""
+    return all(memory.buffer is not None for memory in pools)
+
+
+class AnnouncedPools:
+    """Pools by their numbers. All methods belong to the event loop."""
+
+    def __init__(self, mapper: Mapper, max_pools: int) -> None:
+        self._mapper = mapper
+        self._max_pools = max_pools
+        self._pools: dict[int, Memory | _Refused] = {}
+        self._copyist: ThreadPoolExecutor | None = None
+
+    def announce(self, infos: Sequence[PoolInfo], fds: Sequence[int]) -> None:
+        """Take in pools; one that cannot be used fails the calls that name it.
+
+        The descriptors stay the caller's.
+
+        :raises InvalidArgumentError: if the announcement contradicts itself.
+        """
+        if any(info.fds < 0 for info in infos) or len(fds) != sum(
+            info.fds for info in infos
+        ):
+            raise InvalidArgumentError("pools and descriptors do not match")
+        start = 0
+        for info in infos:
+            if info.number in self._pools:
+                raise InvalidArgumentError(f"pool {info.number} is announced twice")
+            if len(self._pools) >= 2 * self._max_pools:
+                raise InvalidArgumentError("too many pools are announced")
+            handle = Handle(tuple(fds[start : start + info.fds]), info.ints)
+            start += info.fds
+            try:
+                self._pools[info.number] = self._admit(info, handle)
+            except AsyncnnError as error:
+                logger.info("pool %d refused: %s", info.number, error)
+                self._pools[info.number] = _Refused(error.status, str(error))
+
+    def forget(self, numbers: Sequence[int]) -> None:
+        """Let go of pools; calls under way keep theirs."""
+        for number in numbers:
+            self._pools.pop(number, None)
+
+    def find(self, numbers: Sequence[int]) -> tuple[Memory, ...]:
+        """Return pools, which are not all mapped; see `copied`.
+
+        :raises InvalidArgumentError: if one was not announced.
+        :raises AsyncnnError: if one could not be used when it was announced.
+        """
+        found: list[Memory] = []
+        for number in numbers:
+            memory = self._pools.get(number)
+            if isinstance(memory, Memory):
+                found.append(memory)
+            elif memory is None:
+                raise InvalidArgumentError(f"there is no pool {number}")
+            else:
+                raise error_for(memory.status, memory.reason)
+        return tuple(found)
+
+    async def copied(self, pools: Sequence[Memory]) -> tuple[Memory, ...]:
+        """Return pools with copies of those that are not mapped.
+
+        :raises AsyncnnError: if one cannot be copied.
+        """
+        return await self._on_thread(_copies, self._mapper, tuple(pools))
+
+    async def write_back(
+        self, pools: Sequence[Memory], outputs: Sequence[RequestArgument]
+    ) -> None:
+        """Hand outputs that lie in copies to the client.
+
+        :raises AsyncnnError: if a file does not take them.
+        """
+        await self._on_thread(_write_back, self._mapper, tuple(pools), tuple(outputs))
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._pools.clear()
+        self._mapper.close()
+        if self._copyist is not None:
+            self._copyist.shutdown(wait=False, cancel_futures=True)
+
+    def _admit(self, info: PoolInfo, handle: Handle) -> Memory:
+        if len(self._pools) >= self._max_pools:
+            raise ResourceExhaustedTransientError("too many pools are announced")
+        memory = Memory(info.name, info.size, handle)
+        mapped = self._map_nowait(memory)
+        if mapped is not None:
+            return mapped
+        # The descriptor closes with the pool, not with the message it came beside.
+        (fd,) = handle.fds
+        try:
+            kept = Handle((os.dup(fd),), info.ints)
+        except OSError as error:
+            raise ResourceExhaustedTransientError(str(error.strerror)) from error
+        return own(Memory(info.name, info.size, kept))
+
+    def _map_nowait(self, memory: Memory) -> Memory | None:
+        """Map a pool; return None if it has to be copied, or tried again later."""
+        try:
+            return self._mapper.map_nowait(memory)
+        except ResourceExhaustedTransientError:
+            return None
+
+    async def _on_thread(self, work: Callable[..., T], *args: object) -> T:
+        if self._copyist is None:
+            self._copyist = ThreadPoolExecutor(1, "asyncnn-copies")
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._copyist, work, *args)
+
+
+def _copies(mapper: Mapper, pools: tuple[Memory, ...]) -> tuple[Memory, ...]:
+    return tuple([mapper.map(memory) for memory in pools])
+
+
+def _write_back(
+    mapper: Mapper, pools: tuple[Memory, ...], outputs: tuple[RequestArgument, ...]
+) -> None:
+    for output in outputs:
+        if not output.has_no_value:
+            at = output.location
+            mapper.flush(pools[at.pool_index], at.offset, at.length)

@@ -1,0 +1,226 @@
+"""A prepared model that outlives the driver that prepared it."""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+
+from asyncnn.callbacks import (
+    ExecutionFuture,
+    IBurstCallback,
+    IExecutionCallback,
+    IFencedExecutionCallback,
+    IPreparedModelCallback,
+    OneShot,
+    PreparedModelFuture,
+)
+from asyncnn.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
+from asyncnn.hal.types import (
+    BYTE_SIZE_OF_CACHE_TOKEN,
+    NO_TIMING,
+    ErrorStatus,
+    ExecutionPreference,
+    Handle,
+    MeasureTiming,
+    Model,
+    OutputShape,
+    Priority,
+    Request,
+    Timing,
+)
+from asyncnn.hal.validate import RequestRules
+from asyncnn.service.client import RemoteDevice
+from asyncnn.service.waiting import Waiting
+
+_ATTEMPTS = 5
+_PAUSE_S = 0.05
+
+
+class Order(msgspec.Struct, frozen=True, eq=False):
+    """What it takes to prepare a model once more."""
+
+    model: Model
+    preference: ExecutionPreference
+    priority: Priority
+
+    def give(
+        self,
+        remote: RemoteDevice,
+        deadline: int | None,
+        callback: IPreparedModelCallback,
+    ) -> ErrorStatus:
+        """Launch the preparation; see `IDevice.prepare_model_1_3`."""
+        token = bytes(BYTE_SIZE_OF_CACHE_TOKEN)
+        return remote.prepare_model_1_3(
+            self.model,
+            self.preference,
+            self.priority,
+            deadline,
+            (),
+            (),
+            token,
+            callback,
+        )
+
+
+class RevivedModel:
+    """A model of a supervised device; it is prepared again by each new driver.
+
+    Executions that are asked for while it is not prepared wait.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        remote: RemoteDevice,
+        prepared: IPreparedModel,
+        patience: float,
+    ) -> None:
+        self._order = order
+        self._rules = RequestRules(order.model)
+        self._remote = remote
+        self._prepared: IPreparedModel | None = prepared
+        self._waiting = Waiting(patience)
+        self._refusal: AsyncnnError | None = None
+        self._end: AsyncnnError | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Number of executions that wait for the model to be prepared again."""
+        return len(self._waiting)
+
+    async def revive(self, remote: RemoteDevice) -> None:
+        """Prepare the model in a new driver, and launch what waited for it."""
+        self._prepared = self._refusal = None
+        try:
+            self._prepared = await self._prepare_patiently(remote)
+        except AsyncnnError as error:
+            if not remote.is_lost:
+                self._remote, self._refusal = remote, error
+                self._waiting.fail(error.status, str(error))
+            return
+        self._remote = remote
+        self._waiting.release()
+
+    def end(self, error: AsyncnnError) -> None:
+        """Let every execution fail from now on, and those that wait."""
+        self._prepared, self._end = None, error
+        self._waiting.fail(error.status, str(error))
+
+    async def _prepare_patiently(self, remote: RemoteDevice) -> IPreparedModel:
+        """Prepare the model, several times if the driver is short of something.
+
+        :raises AsyncnnError: if it cannot be prepared.
+        """
+        for attempt in range(1, _ATTEMPTS):
+            callback = PreparedModelFuture()
+            self._order.give(remote, None, callback)
+            try:
+                return await callback
+            except AsyncnnError as error:
+                if error.status is not ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT:
+                    raise
+            await asyncio.sleep(attempt * _PAUSE_S)
+        callback = PreparedModelFuture()
+        self._order.give(remote, None, callback)
+        return await callback
+
+    def _usable(self) -> IPreparedModel | None:
+        return None if self._remote.is_lost else self._prepared
+
+    def execute_1_3(
+        self,
+        request: Request,
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout_duration: int | None,
+        callback: IExecutionCallback | None,
+    ) -> ErrorStatus:
+        """Launch an execution, or hold it; see `IPreparedModel.execute_1_3`."""
+        prepared = self._usable()
+        if prepared is not None:
+            return prepared.execute_1_3(
+                request, measure, deadline, loop_timeout_duration, callback
+            )
+        if callback is None:
+            return ErrorStatus.INVALID_ARGUMENT
+        notify = OneShot(callback.notify_1_3)
+        try:
+            self._check(request, measure)
+        except AsyncnnError as error:
+            callback.reason = str(error)
+            notify(error.status, (), NO_TIMING)
+            return error.status
+        return self._waiting.hold(
+            callback,
+            deadline,
+            partial(
+                self.execute_1_3,
+                request,
+                measure,
+                deadline,
+                loop_timeout_duration,
+                callback,
+            ),
+            lambda status: notify(status, (), NO_TIMING),
+        )
+
+    def _check(self, request: Request, measure: MeasureTiming) -> None:
+        """Find the errors that the call has to return.
+
+        :raises AsyncnnError: if there is one.
+        """
+        if self._end is not None:
+            raise self._end
+        # What one driver refused, the next one may take.
+        if self._refusal is not None and not self._remote.is_lost:
+            raise self._refusal
+        self._rules.check(request, allow_unspecified_output=True)
+        if measure not in (MeasureTiming.NO, MeasureTiming.YES):
+            raise InvalidArgumentError(f"{measure} is not a MeasureTiming")
+
+    async def execute_synchronously_1_3(
+        self,
+        request: Request,
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout_duration: int | None,
+    ) -> tuple[ErrorStatus, tuple[OutputShape, ...], Timing]:
+        """Execute; see `IPreparedModel.execute_synchronously_1_3`."""
+        callback = ExecutionFuture()
+        self.execute_1_3(request, measure, deadline, loop_timeout_duration, callback)
+        result = await callback
+        return result.status, result.output_shapes, result.timing
+
+    def execute_fenced(
+        self,
+        request: Request,
+        wait_for: Sequence[Handle],
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout_duration: int | None,
+        duration: int | None,
+    ) -> tuple[ErrorStatus, Handle, IFencedExecutionCallback | None]:
+        """Ask the driver; fail while there is none."""
+        prepared = self._usable()
+        if prepared is None:
+            return ErrorStatus.DEVICE_UNAVAILABLE, Handle(), None
+        return prepared.execute_fenced(
+            request, wait_for, measure, deadline, loop_timeout_duration, duration
+        )
+
+    def configure_execution_burst(
+        self,
+        callback: IBurstCallback | None,
+        request_channel: Handle,
+        result_channel: Handle,
+    ) -> tuple[ErrorStatus, IBurstContext | None]:
+        """Ask the driver; fail while there is none. A burst dies with its driver."""
+        prepared = self._usable()
+        if prepared is None:
+            return ErrorStatus.DEVICE_UNAVAILABLE, None
+        return prepared.configure_execution_burst(
+            callback, request_channel, result_channel
+        )

@@ -1,0 +1,285 @@
+"""A connection that survives its driver.
+
+What a driver had taken on when it died ends with DEVICE_UNAVAILABLE, as always. Then
+the supervisor connects again, to a driver that somebody restarted or that it starts
+itself, and prepares every model that is still in use anew. Calls made in between wait.
+"""
+
+import asyncio
+import logging
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+
+from asyncnn.callbacks import IPreparedModelCallback, OneShot
+from asyncnn.errors import AsyncnnError, DeviceUnavailableError
+from asyncnn.hal.interfaces import IBuffer, IPreparedModel
+from asyncnn.hal.types import (
+    BufferDesc,
+    BufferRole,
+    Capabilities,
+    DeviceStatus,
+    DeviceType,
+    ErrorStatus,
+    ExecutionPreference,
+    Extension,
+    Handle,
+    Model,
+    Priority,
+)
+from asyncnn.hal.validate import (
+    validate_execution_preference,
+    validate_model,
+    validate_priority,
+)
+from asyncnn.service.client import RemoteDevice
+from asyncnn.service.revived import Order, RevivedModel
+from asyncnn.service.supervision import Backoff, Supervision
+from asyncnn.service.waiting import Waiting
+
+logger = logging.getLogger(__name__)
+
+Connect = Callable[[], AbstractAsyncContextManager[RemoteDevice]]
+"""Connects to a driver, and starts one before if that is what is wanted."""
+
+
+@asynccontextmanager
+async def supervised(
+    connect: Connect, supervision: Supervision
+) -> AsyncIterator["SupervisedDevice"]:
+    """Keep a device connected for the length of an ``async with`` block.
+
+    :raises AsyncnnError: on entering, if the first connection fails.
+    """
+    device = SupervisedDevice(supervision)
+    failure: BaseException | None = None
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(device.keep_connected(connect))
+        try:
+            await device.first_connection
+            yield device
+        except BaseException as error:  # raised below, in no group
+            failure = error
+        finally:
+            device.end("the device is closed")
+            task.cancel()
+    if failure is not None:
+        raise failure
+
+
+class SupervisedDevice:
+    """An `IDevice` whose driver may be replaced; made by `supervised`."""
+
+    def __init__(self, supervision: Supervision) -> None:
+        self.first_connection: asyncio.Future[None]
+        self.first_connection = asyncio.get_running_loop().create_future()
+        self._supervision = supervision
+        self._remote: RemoteDevice | None = None
+        self._models: weakref.WeakSet[RevivedModel] = weakref.WeakSet()
+        self._waiting = Waiting(supervision.wait)
+        self._changed = asyncio.Event()
+        self._ended = ""
+
+    async def keep_connected(self, connect: Connect) -> None:
+        """Connect again and again until `end` is called or patience is over."""
+        backoff = Backoff(self._supervision)
+        while True:
+            connected = None
+            try:
+                async with connect() as remote:
+                    connected = time.monotonic()
+                    reason = await self._use(remote)
+            except AsyncnnError as error:
+                if not self.first_connection.done():
+                    self.first_connection.set_exception(error)
+                    return
+                reason = str(error)
+            now = time.monotonic()
+            pause = backoff.lost(now, 0.0 if connected is None else now - connected)
+            if pause is None:
+                self.end(f"no driver stays alive, the last failure: {reason}")
+                return
+            logger.warning("no driver: %s; next attempt in %.2f s", reason, pause)
+            await asyncio.sleep(pause)
+
+    async def _use(self, remote: RemoteDevice) -> str:
+        """Use a driver until it is lost; return why it was."""
+        self._remote = remote
+        self._changed.set()
+        if not self.first_connection.done():
+            self.first_connection.set_result(None)
+        self._waiting.release()
+        # Those that are waited for first, one at a time: a driver bounds how many
+        # models a client has prepared at once, and others may be wanted meanwhile.
+        for model in sorted(self._models, key=lambda model: -model.waiting):
+            await model.revive(remote)
+        return await remote.wait_lost()
+
+    def end(self, reason: str) -> None:
+        """Let every call fail from now on, and those that wait."""
+        if self._ended:
+            return
+        self._ended = reason
+        self._changed.set()
+        error = DeviceUnavailableError(reason)
+        for model in list(self._models):
+            model.end(error)
+        self._waiting.fail(error.status, reason)
+
+    def _connected(self) -> RemoteDevice | None:
+        remote = self._remote
+        if remote is None or remote.is_lost or self._ended:
+            return None
+        return remote
+
+    def _last(self) -> RemoteDevice:
+        if self._remote is None:
+            raise RuntimeError("there was no connection yet")
+        return self._remote
+
+    def get_status(self) -> DeviceStatus:
+        """Return AVAILABLE while there is a driver."""
+        if self._connected() is None:
+            return DeviceStatus.OFFLINE
+        return DeviceStatus.AVAILABLE
+
+    def get_version_string(self) -> tuple[ErrorStatus, str]:
+        """Return the last driver's version."""
+        return self._last().get_version_string()
+
+    def get_type(self) -> tuple[ErrorStatus, DeviceType]:
+        """Return the kind of the last driver's hardware."""
+        return self._last().get_type()
+
+    def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
+        """Return the last driver's capabilities."""
+        return self._last().get_capabilities_1_3()
+
+    def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
+        """Return the last driver's extensions."""
+        return self._last().get_supported_extensions()
+
+    def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
+        """Return the last driver's numbers."""
+        return self._last().get_number_of_cache_files_needed()
+
+    async def get_supported_operations_1_3(
+        self, model: Model
+    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
+        """Ask the driver, once there is one."""
+        try:
+            async with asyncio.timeout(self._supervision.wait):
+                while (remote := self._connected()) is None and not self._ended:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return ErrorStatus.DEVICE_UNAVAILABLE, ()
+        if remote is None:
+            return ErrorStatus.DEVICE_UNAVAILABLE, ()
+        return await remote.get_supported_operations_1_3(model)
+
+    def prepare_model_1_3(
+        self,
+        model: Model,
+        preference: ExecutionPreference,
+        priority: Priority,
+        deadline: int | None,
+        model_cache: Sequence[Handle],
+        data_cache: Sequence[Handle],
+        token: bytes,
+        callback: IPreparedModelCallback | None,
+    ) -> ErrorStatus:
+        """Launch the preparation, or hold it; see `IDevice.prepare_model_1_3`."""
+        if callback is None:
+            return ErrorStatus.INVALID_ARGUMENT
+        return self._prepare(Order(model, preference, priority), deadline, callback)
+
+    def _prepare(
+        self, order: Order, deadline: int | None, callback: IPreparedModelCallback
+    ) -> ErrorStatus:
+        remote = self._connected()
+        if remote is not None:
+            adoption = _Adoption(self, order, remote, callback)
+            callback.link_to_death(adoption.die)
+            return order.give(remote, deadline, adoption)
+        notify = OneShot(callback.notify_1_3)
+        try:
+            if self._ended:
+                raise DeviceUnavailableError(self._ended)
+            validate_execution_preference(order.preference)
+            validate_priority(order.priority)
+            validate_model(order.model)
+        except AsyncnnError as error:
+            callback.reason = str(error)
+            notify(error.status, None)
+            return error.status
+        return self._waiting.hold(
+            callback,
+            deadline,
+            partial(self._prepare, order, deadline, callback),
+            lambda status: notify(status, None),
+        )
+
+    def adopt(
+        self, order: Order, remote: RemoteDevice, prepared: IPreparedModel
+    ) -> RevivedModel:
+        """Return a model that the driver has prepared as one that outlives it."""
+        model = RevivedModel(order, remote, prepared, self._supervision.wait)
+        self._models.add(model)
+        return model
+
+    def prepare_model_from_cache_1_3(
+        self,
+        deadline: int | None,
+        model_cache: Sequence[Handle],
+        data_cache: Sequence[Handle],
+        token: bytes,
+        callback: IPreparedModelCallback | None,
+    ) -> ErrorStatus:
+        """Fail with GENERAL_FAILURE: models are not cached."""
+        return self._last().prepare_model_from_cache_1_3(
+            deadline, model_cache, data_cache, token, callback
+        )
+
+    def allocate(
+        self,
+        desc: BufferDesc,
+        prepared_models: Sequence[IPreparedModel | None],
+        input_roles: Sequence[BufferRole],
+        output_roles: Sequence[BufferRole],
+    ) -> tuple[ErrorStatus, IBuffer | None, int]:
+        """Fail with GENERAL_FAILURE: the device has no memory domains."""
+        return self._last().allocate(desc, prepared_models, input_roles, output_roles)
+
+
+class _Adoption(IPreparedModelCallback):
+    """Stands between a driver and the one who waits for its prepared model."""
+
+    __slots__ = ("_callback", "_device", "_order", "_remote")
+
+    def __init__(
+        self,
+        device: SupervisedDevice,
+        order: Order,
+        remote: RemoteDevice,
+        callback: IPreparedModelCallback,
+    ) -> None:
+        super().__init__()
+        self._device = device
+        self._order = order
+        self._remote = remote
+        self._callback = callback
+
+    def notify_1_3(
+        self, status: ErrorStatus, prepared_model: IPreparedModel | None
+    ) -> None:
+        callback = self._callback
+        callback.unlink_to_death()
+        callback.reason = self.reason
+        if prepared_model is None:
+            callback.notify_1_3(status, None)
+        else:
+            model = self._device.adopt(self._order, self._remote, prepared_model)
+            callback.notify_1_3(status, model)

@@ -1,0 +1,84 @@
+"""A driver within the test's process, watched for what hostile clients leave in it."""
+
+import gc
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asyncnn.devices import ReferenceDevice
+from asyncnn.runtime.device import connect
+from asyncnn.service import Server, ServiceLimits
+from tests.memory.foreign import leaks, traces
+from tests.networks import addition
+from tests.service.raw import RawClient, until
+
+Connect = Callable[[], RawClient]
+
+LIMITS = ServiceLimits(
+    max_message_bytes=2**24,
+    max_prepared_models=8,
+    max_preparing=4,
+    max_executions=16,
+    max_pools=16,
+    max_pool_bytes=2**24,
+    max_unread_bytes=2**16,
+)
+
+
+async def is_served(path: Path) -> bool:
+    """Tell whether an honest client's sum is right."""
+    async with connect(path) as device:
+        model = await device.prepare(addition(4))
+        x = np.arange(4, dtype=np.float32)
+        for _ in range(3):
+            result = await model.run({"x": x, "y": x})
+            if not np.array_equal(result["z"], 2 * x):
+                return False
+    return True
+
+
+class Service:
+    """A server and where it is."""
+
+    def __init__(self, server: Server, path: Path) -> None:
+        self.server = server
+        self.path = path
+
+    async def all_have_gone(self) -> None:
+        await until(lambda: not self.server.clients)
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    """A driver that must still serve when the test is over, and hold no more."""
+    path = tmp_path / "driver.sock"
+    async with (
+        ReferenceDevice() as device,
+        Server(device, path, limits=LIMITS) as server,
+    ):
+        service = Service(server, path)
+        assert await is_served(path)
+        await service.all_have_gone()
+        gc.collect()
+        before = traces()
+        yield service
+        assert await is_served(path)
+        await service.all_have_gone()
+        await until(lambda: not leaks(before))  # a thread may be about to end
+
+
+@pytest.fixture
+def attach(service: Service) -> Iterator[Connect]:
+    """Connects raw clients, which hang up when the test is over."""
+    clients: list[RawClient] = []
+
+    def connect_one() -> RawClient:
+        client = RawClient.connect(service.path)
+        clients.append(client)
+        return client
+
+    yield connect_one
+    for client in clients:
+        client.close()

@@ -1,0 +1,70 @@
+"""A driver that says what a test tells it to."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from asyncnn.hal.types import NO_TIMING, Capabilities, DeviceType, PerformanceInfo
+from asyncnn.service import wire
+
+PATIENCE_S = 5.0
+
+
+class FakeDriver:
+    """The driver's end of a socket."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.end = end
+        end.setblocking(False)
+
+    async def receive(self) -> wire.ToDriver:
+        async with asyncio.timeout(PATIENCE_S):
+            packet = await asyncio.get_running_loop().sock_recv(self.end, 2**17)
+        assert packet, "the client has hung up"
+        return wire.decode_to_driver(packet[1:])
+
+    def send(self, *messages: wire.ToClient) -> None:
+        for message in messages:
+            self.end.send(b"\0" + wire.encode(message))
+
+    def die(self) -> None:
+        self.end.close()
+
+
+def welcome(version: int = wire.PROTOCOL_VERSION) -> wire.Welcome:
+    info = PerformanceInfo(1.0, 1.0)
+    return wire.Welcome(
+        version,
+        "fake",
+        DeviceType.CPU,
+        Capabilities(info, info, (), info, info),
+        (),
+        0,
+        0,
+    )
+
+
+def executed(number: int, status: int = 0, reason: str = "") -> wire.Executed:
+    return wire.Executed(number, status, (), NO_TIMING, reason)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop run until ``condition`` holds."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0.002)
+
+
+@contextmanager
+def listening(path: str, kind: int) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, kind) as listener:
+        listener.bind(path)
+        listener.listen()
+        listener.setblocking(False)
+        yield listener
+
+
+async def accept(listener: socket.socket) -> FakeDriver:
+    end, _ = await asyncio.get_running_loop().sock_accept(listener)
+    return FakeDriver(end)

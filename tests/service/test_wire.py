@@ -1,0 +1,126 @@
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncnn.devices.capabilities import reference_capabilities
+from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.types import (
+    NO_TIMING,
+    DataLocation,
+    DeviceType,
+    Extension,
+    ExtensionOperandTypeInformation,
+    OutputShape,
+    RequestArgument,
+    Timing,
+)
+from asyncnn.service import wire
+from tests.networks import chain
+
+MODEL = chain(3, 2, 2).model
+INPUT = RequestArgument(False, DataLocation(1, 2, 3), (4, 5))
+OMITTED = RequestArgument(True)
+
+TO_DRIVER = [
+    wire.Hello(1),
+    wire.AnnouncePools((wire.PoolInfo(1, "mmap_fd", 2**40, (3, -1, 0), 1),)),
+    wire.ForgetPools((1, 2**63)),
+    wire.GetStatus(4),
+    wire.GetSupportedOperations(5, MODEL, (1, 2)),
+    wire.PrepareModel(6, MODEL, (), 1, 2, None),
+    wire.PrepareModel(6, MODEL, (1,), 1, 2, 2**63),
+    wire.ReleasePreparedModel(7),
+    wire.Execute(8, 7, (INPUT, OMITTED), (INPUT,), (1, 1), 1, None, 2**62),
+    wire.CancelExecution(9),
+]
+TO_CLIENT = [
+    wire.Welcome(
+        version=1,
+        driver_version="1.0",
+        device_type=DeviceType.CPU,
+        capabilities=reference_capabilities(),
+        extensions=(Extension("a.b", (ExtensionOperandTypeInformation(1, True, 4),)),),
+        model_cache_files=1,
+        data_cache_files=2,
+    ),
+    wire.Status(1, 3),
+    wire.SupportedOperations(2, 0, (True, False)),
+    wire.Prepared(3, 5, "ill-formed \N{SNOWMAN}"),
+    wire.Executed(4, 0, (OutputShape((1, 2), True),), Timing(1, 2**64 - 1), ""),
+    wire.Executed(4, 3, (), NO_TIMING, "reason"),
+]
+
+
+def test_every_message_is_covered() -> None:
+    assert {type(message) for message in TO_DRIVER} == set(wire.ToDriver.__args__)
+    assert {type(message) for message in TO_CLIENT} == set(wire.ToClient.__args__)
+
+
+@pytest.mark.parametrize("message", TO_DRIVER, ids=lambda m: type(m).__name__)
+def test_messages_reach_the_driver_as_they_were(message: wire.ToDriver) -> None:
+    assert wire.decode_to_driver(wire.encode(message)) == message
+
+
+@pytest.mark.parametrize("message", TO_CLIENT, ids=lambda m: type(m).__name__)
+def test_messages_reach_the_client_as_they_were(message: wire.ToClient) -> None:
+    assert wire.decode_to_client(wire.encode(message)) == message
+
+
+decoders = pytest.mark.parametrize(
+    "decode", [wire.decode_to_driver, wire.decode_to_client]
+)
+Decode = Callable[[bytes], object]
+
+GARBAGE = {
+    "nothing": b"",
+    "no array": b"\x01",
+    "no tag": b"\x90",
+    "unknown tag": b"\x92\xa3Foo\x01",
+    "not UTF-8": b"\x92\xa3\xff\xfe\xfd\x01",
+    "too few fields": b"\x91\xa9GetStatus",
+    "wrong type": b"\x92\xa9GetStatus\xa1a",
+    "too large an integer": b"\x92\xa9GetStatus\xcb" + b"\x7f" * 8,
+    "more than one message": wire.encode(wire.GetStatus(1)) * 2,
+    "endless array": b"\x92\xabForgetPools\xdd\xff\xff\xff\xff" + b"\1" * 99,
+    "endless text": b"\xdb\xff\xff\xff\xff",
+    "deep arrays": b"\x91" * 10**6,
+    "deep maps": b"\x81\xa1a" * 10**6,
+    "deep in a field": b"\x92\xabForgetPools" + b"\x91" * 10**6,
+}
+
+
+@decoders
+@pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE)
+def test_garbage_is_refused(decode: Decode, data: bytes) -> None:
+    with pytest.raises(InvalidArgumentError):
+        decode(data)
+
+
+@decoders
+@given(st.binary())
+def test_random_bytes_are_refused(decode: Decode, data: bytes) -> None:
+    with pytest.raises(InvalidArgumentError):
+        decode(data)
+
+
+@given(st.sampled_from(TO_DRIVER), st.integers(0), st.binary(min_size=1, max_size=4))
+def test_a_damaged_message_is_a_message_or_refused(
+    message: wire.ToDriver, at: int, damage: bytes
+) -> None:
+    data = bytearray(wire.encode(message))
+    at %= len(data)
+    data[at : at + len(damage)] = damage
+    try:
+        decoded = wire.decode_to_driver(bytes(data))
+    except InvalidArgumentError:
+        return
+    assert isinstance(decoded, wire.ToDriver)
+
+
+def test_messages_to_one_side_are_none_to_the_other() -> None:
+    with pytest.raises(InvalidArgumentError, match="not a message to a client"):
+        wire.decode_to_client(wire.encode(wire.GetStatus(1)))
+    with pytest.raises(InvalidArgumentError, match="not a message to a driver"):
+        wire.decode_to_driver(wire.encode(wire.Status(1, 0)))
