@@ -26,7 +26,7 @@ from asyncnn.bench.kernel_cases import CASES, Case
 from asyncnn.bench.kernel_files import kernel_file
 from asyncnn.bench.litert import LiteRt, litert_version
 from asyncnn.bench.models import Difference, largest_difference, random_inputs
-from asyncnn.bench.rounds import DEFAULT_ROUNDS, Figure, measure, timed_call
+from asyncnn.bench.rounds import DEFAULT_ROUNDS, Batch, Figure, measure, timed_call
 from asyncnn.engine import Program
 from asyncnn.engine.execution import run_straight
 from asyncnn.errors import InvalidArgumentError
@@ -42,7 +42,7 @@ GOAL_OF_MEDIAN = Goal(LITERT, 8.0)
 
 Progress: TypeAlias = Callable[[Sequence[Case]], Iterable[Case]]
 
-_BATCH_US = 30_000.0
+_BATCH_US = 20_000.0
 
 
 class KernelReport(msgspec.Struct, frozen=True):
@@ -114,18 +114,23 @@ def judge_median(kernels: Sequence[KernelReport]) -> Verdict | None:
 
 
 async def _bench_kernel(case: Case, rounds: int) -> KernelReport:
+    batches, difference = _contenders(case)
+    figures = await measure(batches, rounds=rounds, batch_us=_BATCH_US)
+    return summarize_kernel(case.name, figures, difference)
+
+
+def _contenders(case: Case) -> tuple[list[Batch], Difference | None]:
+    """Return what to measure, and how far the results are apart."""
     with TemporaryDirectory(prefix="asyncnn-bench-") as folder:
         path = Path(folder, f"{case.name}.tflite")
         path.write_bytes(kernel_file(case))
         peer, reference = LiteRt(path), LiteRt(path, reference=True)
         inputs = random_inputs(peer.input_kinds())
-        for interpreter in (peer, reference):
-            interpreter.set_inputs(inputs)
         call, outputs = _engine_call(path, inputs)
+    for interpreter in (peer, reference):
+        interpreter.set_inputs(inputs)
     difference = largest_difference(outputs, reference.first_outputs())
-    batches = [timed_call(ENGINE, call), timed_call(LITERT, peer.invoke)]
-    figures = await measure(batches, rounds=rounds, batch_us=_BATCH_US)
-    return summarize_kernel(case.name, figures, difference)
+    return [timed_call(ENGINE, call), timed_call(LITERT, peer.invoke)], difference
 
 
 def _engine_call(

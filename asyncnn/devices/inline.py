@@ -23,8 +23,8 @@ class Inliner:
 
     def __init__(self, program: Program, below_ns: float) -> None:
         self._program = program
-        # Without shapes that the model fixes, the last execution tells little.
-        self._below_ns = 0.0 if program.declared_shapes is None else below_ns
+        # Without fixed shapes, or with loops, one execution tells little of the next.
+        self._below_ns = below_ns if program.is_straight else 0.0
         self._least_ns = float("inf")
         self.is_due = False
 
@@ -49,6 +49,7 @@ class Inliner:
     ) -> list[Array]:
         if plan.is_straight:
             return run_straight(self._program, plan, inputs, outputs)
+        # An omitted input may have led to a plan that is not.
         execution = Execution(self._program, plan, inputs, outputs)
         execution.advance()
         return execution.outputs

@@ -43,6 +43,11 @@ class Program:
                 plan = self.plan(shapes, number)
                 self._main = plan if number == MAIN else self._main
 
+    @property
+    def is_straight(self) -> bool:
+        """Whether the declared shapes have a plan that runs without stopping."""
+        return self._main is not None and self._main.is_straight
+
     def subgraph(self, number: int) -> Subgraph:
         """Return referenced subgraph ``number``, or the main one for `MAIN`."""
         return self.model.main if number == MAIN else self.model.referenced[number]

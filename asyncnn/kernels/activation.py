@@ -7,6 +7,7 @@ Source: 1.3/types.hal (the operations above); PRELU takes two tensors and is wit
 arithmetic.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -61,7 +62,8 @@ def _with_table(
         if operand.type not in QUANT8_TYPES:
             return widen_float16(operation, prepare_float(operation))
         real = formula(real_values(operand))
-        return unary_lookup(to_codes(real, operation.outputs[0]))
+        table = to_codes(real, operation.outputs[0])
+        return unary_lookup(table, math.prod(operation.shape(0)))
 
     return prepare
 

@@ -3,6 +3,8 @@
 Source: 1.3/types.hal (DEQUANTIZE, QUANTIZE).
 """
 
+import math
+
 import numpy as np
 
 from asyncnn.hal.operations.bound import BoundOperation
@@ -28,7 +30,8 @@ def _prepare_dequantize(operation: BoundOperation) -> PreparedKernel:
     steps = (all_codes(operand.dtype) - operand.zero_point).astype(np.float32)
     real = steps * np.float32(operand.scale)
     with np.errstate(over="ignore"):
-        return unary_lookup(real.astype(operation.outputs[0].dtype))
+        table = real.astype(operation.outputs[0].dtype)
+    return unary_lookup(table, math.prod(operation.shape(0)))
 
 
 def _dequantize_channels(

@@ -5,6 +5,7 @@ FILL, RANK); AIDL feature level 7 (REVERSE).
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -19,18 +20,52 @@ from asyncnn.kernels.kernel import (
     stateless,
 )
 
+_ELEMENTS_WORTH_PARTS = 2**16
+_ELEMENTS_IN_CACHE = 2**13
+_CACHE_LINE = 16
+"""Elements of four bytes in a cache line."""
+
 
 def regrouped(axes: Shape, order: tuple[int, ...]) -> PreparedKernel:
     """Return the kernel that splits input 0 into ``axes`` and permutes them.
 
     Axis ``i`` of the split output is axis ``order[i]`` of the split input.
     """
+    axes, order = _merged(axes, order)
     result = permuted(axes, order)
+    parts = _parts(axes, order)
 
     def run(inputs: Inputs, outputs: Outputs) -> None:
-        np.copyto(outputs[0].reshape(result), inputs[0].reshape(axes).transpose(order))
+        source = inputs[0].reshape(axes).transpose(order)
+        target = outputs[0].reshape(result)
+        for part in parts:
+            np.copyto(target[part], source[part])
 
     return stateless(run)
+
+
+def _merged(axes: Shape, order: tuple[int, ...]) -> tuple[Shape, tuple[int, ...]]:
+    """Return the same permutation with axes that stay neighbours made into one."""
+    long = [axis for axis, length in enumerate(axes) if length != 1]
+    groups: list[list[int]] = []
+    for axis in (long.index(axis) for axis in order if axis in long):
+        if groups and groups[-1][-1] == axis - 1:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    in_source = sorted(groups)
+    lengths = tuple(math.prod(axes[long[i]] for i in group) for group in in_source)
+    return lengths, tuple(in_source.index(group) for group in groups)
+
+
+def _parts(axes: Shape, order: tuple[int, ...]) -> list[Any]:
+    """Return indexes that cut the output so that what each reads stays in cache."""
+    last, size = len(axes) - 1, math.prod(axes)
+    if not axes or order[-1] == last or size < _ELEMENTS_WORTH_PARTS:
+        return [...]
+    length = max(_CACHE_LINE, _ELEMENTS_IN_CACHE // axes[last])
+    stops = range(length, axes[order[-1]] + length, length)
+    return [(..., slice(stop - length, stop)) for stop in stops]
 
 
 def _prepare_copy(operation: BoundOperation) -> PreparedKernel:

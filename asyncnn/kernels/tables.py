@@ -1,7 +1,8 @@
 """Lookup tables: any function of 8-bit codes is evaluated once for every code.
 
-A unary function has 256 entries and costs under a nanosecond per element; a function
-of two codes has 65,536 entries, whose index is built in 16 bits.
+A unary function has 256 entries and costs under a nanosecond per element; of many
+elements two are looked up at once, in all 65,536 pairs. A function of two codes has as
+many entries, whose index is built in 16 bits.
 """
 
 import numpy as np
@@ -20,15 +21,32 @@ from asyncnn.kernels.quantized import real_values, to_codes
 
 _BYTE = np.dtype(np.uint8)
 
+_WORTH_PAIRS = 2**15
+"""With so many elements the larger table of pairs pays off."""
 
-def unary_lookup(table: Array) -> PreparedKernel:
-    """Return the kernel ``output = table[raw byte of input 0]``.
+
+def unary_lookup(table: Array, size: int) -> PreparedKernel:
+    """Return the kernel ``output = table[raw byte of input 0]`` for ``size`` elements.
 
     The table has 256 entries of the output's dtype.
     """
+    if table.itemsize == 1 and size >= _WORTH_PAIRS and size % 2 == 0:
+        return _lookup_of_pairs(table)
 
     def run(inputs: Inputs, outputs: Outputs) -> None:
         look_up(table, inputs[0], outputs[0])
+
+    return stateless(run)
+
+
+def _lookup_of_pairs(table: Array) -> PreparedKernel:
+    """Return the kernel that looks up two neighbours at a time."""
+    indexes = np.arange(2**16, dtype=np.uint16)
+    pairs = table[indexes.view(_BYTE)].view(np.uint16)
+
+    def run(inputs: Inputs, outputs: Outputs) -> None:
+        codes, out = (array.reshape(-1) for array in (inputs[0], outputs[0]))
+        pairs.take(codes.view(np.uint16), None, out.view(np.uint16), "clip")
 
     return stateless(run)
 

@@ -3,6 +3,8 @@
 Source: 1.3/types.hal (the operations above); AIDL feature level 7 (RSQRT of codes).
 """
 
+import math
+
 import numpy as np
 
 from asyncnn.hal.operands import QUANT8_TYPES
@@ -33,7 +35,8 @@ def _prepare_rsqrt(operation: BoundOperation) -> PreparedKernel:
     if operand.type in QUANT8_TYPES:
         with np.errstate(all="ignore"):
             real = 1 / np.sqrt(real_values(operand))
-        return unary_lookup(to_codes(real, operation.outputs[0]))
+        table = to_codes(real, operation.outputs[0])
+        return unary_lookup(table, math.prod(operation.shape(0)))
 
     def run(inputs: Inputs, outputs: Outputs) -> None:
         np.sqrt(inputs[0], out=outputs[0])

@@ -13,7 +13,6 @@ peer does not take is kept, up to a bound.
 import array
 import asyncio
 import contextlib
-import errno
 import fcntl
 import logging
 import os
@@ -35,8 +34,6 @@ _FD_BYTES = array.array("i").itemsize
 _SEALS = (
     fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 )
-_PACKETS_PER_ROUND = 64
-"""Packets that are read before other tasks of the loop get their turn."""
 
 _PACKET_OVERHEAD = 256
 """Bytes that a packet in the queue takes up in any case, roughly."""
@@ -92,7 +89,11 @@ class Channel:
         return self._socket.fileno() < 0
 
     def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
-        """Send a packet; ``fds`` stay the caller's. Does nothing once closed."""
+        """Send a packet; ``fds`` stay the caller's. Does nothing once closed.
+
+        :raises OSError: if one of ``fds`` is none, or they have run out. Nothing was
+            sent then, and the channel is as good as before.
+        """
         if self.is_closed:
             return
         try:
@@ -100,9 +101,13 @@ class Channel:
                 self._send_or_keep(_INLINE + data, fds, len(data))
             else:
                 self._send_as_file(data, fds)
-        except OSError as error:
+        except ConnectionError as error:
+            self.abandon(f"sending failed: {error.strerror}")
+
+    def abandon(self, reason: str) -> None:
+        """Hang up as if the peer had gone: ``lost`` is told soon."""
+        if not self.is_closed:
             self._hang_up()
-            reason = f"sending failed: {error.strerror}"
             self._loss = self._loop.call_soon(self._lost, reason)
 
     def close(self) -> None:
@@ -128,14 +133,12 @@ class Channel:
             os.close(file)
 
     def _send_or_keep(self, packet: bytes, fds: Sequence[int], size: int) -> None:
-        """Send a packet or queue it; ``size`` counts what it holds, files included.
-
-        :raises OSError: if the peer cannot be reached or does not read.
-        """
+        """Send a packet or queue it; ``size`` counts what it holds, files included."""
         if not self._unsent and self._send_now(packet, fds):
             return
         if self._unsent_bytes > self._max_unread_bytes:
-            raise OSError(errno.ENOBUFS, "the peer does not read what it is sent")
+            self.abandon("the peer does not read what it is sent")
+            return
         # The caller may close its descriptors meanwhile.
         size += _PACKET_OVERHEAD
         self._unsent.append(_Unsent(packet, _duplicates(fds), size))
@@ -168,21 +171,17 @@ class Channel:
         self._loop.remove_writer(self._socket.fileno())
 
     def _readable(self) -> None:
-        for _ in range(_PACKETS_PER_ROUND):
-            if self.is_closed:
-                return
-            try:
-                data, ancillary, flags, _ = self._socket.recvmsg(
-                    MAX_PACKET_BYTES + 1, self._ancillary_bytes
-                )
-            except BlockingIOError:
-                return
-            except OSError as error:
-                self._fail(f"receiving failed: {error.strerror}")
-                return
-            self._take(data, _descriptors(ancillary), flags)
-            if data[:1] == _BY_FILE:
-                return  # these take long: others have their turn
+        """Take one packet; if more wait, the loop calls again at once."""
+        try:
+            data, ancillary, flags, _ = self._socket.recvmsg(
+                MAX_PACKET_BYTES + 1, self._ancillary_bytes
+            )
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._fail(f"receiving failed: {error.strerror}")
+            return
+        self._take(data, _descriptors(ancillary) if ancillary else [], flags)
 
     def _take(self, data: bytes, fds: list[int], flags: int) -> None:
         try:

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import os
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -40,7 +39,6 @@ from asyncnn.service import wire
 from asyncnn.service.channel import Channel
 from asyncnn.service.limits import ServiceLimits
 from asyncnn.service.offered import OfferedPools
-from asyncnn.service.staging import Staging
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +83,6 @@ class Connection:
             self._numbers,
             limits.max_fds_per_message,
         )
-        self.staging = Staging()
         self._channel = Channel(
             connection,
             self._receive,
@@ -255,8 +252,6 @@ class Connection:
 
     def _receive(self, data: memoryview, fds: list[int]) -> None:
         if fds:
-            for fd in fds:
-                os.close(fd)
             raise InvalidArgumentError("descriptors beside a message that has none")
         message = wire.decode_to_client(data)
         match message:

@@ -93,7 +93,11 @@ class Session:
         self._pools.close()
 
     def _send(self, message: wire.ToClient) -> None:
-        self._channel.send(wire.encode(message))
+        try:
+            self._channel.send(wire.encode(message))
+        except OSError as error:
+            # It would wait for this answer for ever.
+            self._channel.abandon(f"answering failed: {error.strerror}")
 
     def _receive(self, data: memoryview, fds: list[int]) -> None:
         message = wire.decode_to_driver(data)

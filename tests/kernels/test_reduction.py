@@ -139,3 +139,12 @@ def test_means_of_many_codes_stay_exact() -> None:
     x = np.full((300, 300, 1), 255)
     x[0, 0, 0] = 0
     assert reduce(MEAN, Q8, x, [0, 1]).item() == math.floor(255 * (1 - 1 / 90000) + 0.5)
+
+
+@pytest.mark.parametrize("length", [3, 255, 256, 257])
+@pytest.mark.parametrize(
+    ("type_", "code"), [(Q8, 0), (Q8, 255), (Q8S, -128), (Q8S, 127)]
+)
+def test_means_of_equal_codes_are_that_code_however_many(type_, code, length) -> None:
+    x = np.full((2, length, 300), code)
+    np.testing.assert_array_equal(reduce(MEAN, type_, x, [1, 2]), [code, code])

@@ -119,3 +119,25 @@ def test_rank_counts_axes(type_) -> None:
     given = tensor(type_, np.zeros((2, 1, 0, 3, 5)), 1.0)
     rank = compute(OperationType.RANK, [given], result(OperandType.INT32, ()))
     assert rank == 5
+
+
+@pytest.mark.parametrize(
+    ("shape", "order"),
+    [
+        ((1, 37, 41, 67), (0, 3, 1, 2)),
+        ((67, 1, 41, 37), (3, 1, 0, 2)),
+        ((3, 65, 700), (2, 1, 0)),
+        ((2, 3, 33, 500), (0, 3, 1, 2)),
+        ((9, 9000), (1, 0)),
+        ((9000, 9), (1, 0)),
+        ((70000, 1), (1, 0)),
+        ((1, 1), (1, 0)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("type_", [F32, Q8])
+def test_transpose_permutes_axes_of_any_length(type_, shape, order) -> None:
+    x = np.arange(np.prod(shape)).reshape(shape) % 251
+    wanted = x.transpose(order)
+    permuted = rearrange(TRANSPOSE, type_, x, constant(I32, order), shape=wanted.shape)
+    np.testing.assert_array_equal(permuted, wanted)

@@ -21,8 +21,20 @@ def test_a_code_is_looked_up_by_its_byte(dtype) -> None:
     output = np.empty(256, np.float32)
     look_up(table, BYTES.view(dtype), output)
     np.testing.assert_array_equal(output, table)
-    unary_lookup(table)(HeapScratch())([BYTES.view(dtype)[::-1]], [output])
+    unary_lookup(table, 256)(HeapScratch())([BYTES.view(dtype)[::-1]], [output])
     np.testing.assert_array_equal(output, table[::-1])
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("size", [2**15, 2**15 + 1])
+def test_many_codes_are_looked_up_wherever_they_lie(size, offset) -> None:
+    rng = np.random.default_rng(0)
+    table = rng.integers(-128, 128, 256, np.int8)
+    codes = rng.integers(0, 256, (1, size + offset), np.uint8)[:, offset:]
+    output = np.zeros((1, size + offset), np.int8)
+    unary_lookup(table, size)(HeapScratch())([codes], [output[:, offset:]])
+    np.testing.assert_array_equal(output[:, offset:], table[codes])
+    assert not output[:, :offset].any()
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])

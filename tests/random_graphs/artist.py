@@ -168,12 +168,22 @@ class Artist:
             for tensor in self.sketch.tensors
             if tensor.type == type_ and is_tame(tensor) and where(tensor)
         ]
-        # Results that nothing reads yet make chains, of which arenas have a use.
         unread = [tensor for tensor in self.sketch.unread if tensor in candidates]
-        chosen = self.choose(None, *candidates, *4 * unread)
-        if chosen is not None:
-            return chosen
+        # Results that nothing reads yet make chains, of which arenas have a use.
+        sources = ["new", *["any"] * bool(candidates), *["unread"] * 3 * bool(unread)]
+        match self.choose(*sources):
+            case "any":
+                return self.latest(candidates)
+            case "unread":
+                return self.latest(unread)
         return self.leaf(type_, (shape or self.shape)(), low, high)
+
+    def latest(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Draw a tensor by how late it came, which does not depend on what is before.
+
+        So a graph shrinks by its first operations without a change of the others.
+        """
+        return self.choose(*reversed(tensors))
 
     def weights(self, bound: BoundOperand) -> Tensor:
         """Add what is a constant as a rule, maybe one that is folded first."""

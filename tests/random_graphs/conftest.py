@@ -1,3 +1,3 @@
-from tests.random_graphs import profiles
+from tests.random_graphs import trying
 
-profiles.register()
+trying.register_profiles()

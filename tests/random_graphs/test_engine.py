@@ -6,14 +6,12 @@ could excuse: BLAS blocks its products by shape, not by address.
 
 from collections.abc import Sequence
 
-from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from asyncnn.engine import Execution
 from asyncnn.engine.plan import CONTROL_FLOW
 from asyncnn.hal.types import Model, OperandLifeTime
-from tests.random_graphs.profiles import examples
 from tests.random_graphs.running import (
     PauseAfter,
     assert_same,
@@ -21,42 +19,37 @@ from tests.random_graphs.running import (
     directly,
     launch,
     program_of,
-    replayable,
 )
-from tests.random_graphs.strategies import Graph, graphs
+from tests.random_graphs.strategies import Graph
+from tests.random_graphs.trying import on_graphs
 
 
-@examples()
-@given(graphs())
+@on_graphs()
 def test_the_engine_computes_what_the_kernels_do_one_by_one(graph: Graph) -> None:
     check_engine(graph)
 
 
-@examples(0.5)
-@given(graphs())
+@on_graphs(0.5)
 def test_a_workspace_that_has_served_other_inputs_is_as_good_as_new(
     graph: Graph,
 ) -> None:
-    with replayable(graph):
-        program = program_of(graph)
-        for inputs in (graph.inputs, graph.other_inputs, graph.inputs):
-            execution = launch(program, inputs)
-            assert execution.advance()
-            assert_same(execution.outputs, directly(graph, inputs))
+    program = program_of(graph)
+    for inputs in (graph.inputs, graph.other_inputs, graph.inputs):
+        execution = launch(program, inputs)
+        assert execution.advance()
+        assert_same(execution.outputs, directly(graph, inputs))
 
 
-@examples(0.5)
-@given(graphs(), st.lists(st.integers(1, 4), max_size=8))
+@on_graphs(0.5, boundaries=st.lists(st.integers(1, 4), max_size=8))
 def test_executions_that_alternate_do_not_disturb_each_other(
     graph: Graph, boundaries: list[int]
 ) -> None:
     sets = (graph.inputs, graph.other_inputs, graph.inputs)
-    with replayable(graph):
-        program = program_of(graph)
-        executions = [launch(program, inputs) for inputs in sets]
-        _alternate(executions, boundaries)
-        for execution, inputs in zip(executions, sets, strict=True):
-            assert_same(execution.outputs, directly(graph, inputs))
+    program = program_of(graph)
+    executions = [launch(program, inputs) for inputs in sets]
+    _alternate(executions, boundaries)
+    for execution, inputs in zip(executions, sets, strict=True):
+        assert_same(execution.outputs, directly(graph, inputs))
 
 
 def _alternate(executions: Sequence[Execution], boundaries: Sequence[int]) -> None:
@@ -70,15 +63,13 @@ def _alternate(executions: Sequence[Execution], boundaries: Sequence[int]) -> No
         ]
 
 
-@examples(0.5)
-@given(graphs())
+@on_graphs(0.5)
 def test_nothing_depends_on_what_the_model_declares_of_results(graph: Graph) -> None:
-    silent = replace(graph.named, model=_without_declared_results(graph.named.model))
-    silent_graph = graph._replace(named=silent)
-    with replayable(silent_graph):
-        execution = launch(program_of(silent_graph), graph.inputs)
-        assert execution.advance()
-        assert_same(execution.outputs, directly(graph, graph.inputs))
+    model = _without_declared_results(graph.named.model)
+    silent = graph._replace(named=replace(graph.named, model=model))
+    execution = launch(program_of(silent), graph.inputs)
+    assert execution.advance()
+    assert_same(execution.outputs, directly(graph, graph.inputs))
 
 
 def _without_declared_results(model: Model) -> Model:

@@ -1,15 +1,14 @@
 """Kernels against float64 formulas: in graphs, and each operation on its own."""
 
 import pytest
-from hypothesis import given
 
 from asyncnn import kernels
 from asyncnn.engine.plan import CONTROL_FLOW
 from asyncnn.hal.operations.table import SIGNATURES
 from asyncnn.hal.types import OperationType
-from tests.random_graphs.profiles import examples
 from tests.random_graphs.running import check_formulas
 from tests.random_graphs.strategies import BUILDERS, DRAWN, Graph, graphs
+from tests.random_graphs.trying import on_graphs
 
 LEFT_OUT = frozenset(
     {
@@ -39,15 +38,14 @@ LEFT_OUT = frozenset(
 ways that conformance vectors cover better."""
 
 
-@examples()
-@given(graphs())
+@on_graphs()
 def test_every_operation_of_a_graph_follows_its_formula(graph: Graph) -> None:
     check_formulas(graph)
 
 
 @pytest.mark.parametrize("type_", sorted(DRAWN - CONTROL_FLOW), ids=lambda t: t.name)
 def test_an_operation_of_any_type_follows_its_formula(type_: OperationType) -> None:
-    examples(0.05)(given(graphs({type_}, max_operations=3))(check_formulas))()
+    on_graphs(0.05, graphs({type_}, max_operations=3))(check_formulas)()
 
 
 def test_every_operation_is_drawn_or_left_out_on_purpose() -> None:

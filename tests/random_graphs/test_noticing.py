@@ -1,23 +1,18 @@
 """Mistakes that random graphs must find, and say how to replay."""
 
-import shlex
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
 
-from asyncnn.cli import main
 from asyncnn.conformance.dumping import FOLDER_VARIABLE
 from asyncnn.engine import arena, control_flow, plan
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels import registry
-from asyncnn.runtime.loading import load
-from tests.random_graphs.profiles import examples
 from tests.random_graphs.running import check_engine, check_formulas
-from tests.random_graphs.strategies import Graph, graphs
+from tests.random_graphs.strategies import Graph
+from tests.random_graphs.trying import on_graphs
 
 Break = Callable[[pytest.MonkeyPatch], None]
 
@@ -72,6 +67,6 @@ def test_a_mistake_is_found_and_its_graph_dumped(
         break_(patch)
         t0 = time.time()
         with pytest.raises(Exception) as raised:
-            examples()(given(graphs())(check))()
+            on_graphs()(check)()
     print(time.time() - t0)
     print(*raised.value.__notes__)

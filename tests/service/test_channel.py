@@ -5,6 +5,7 @@ import resource
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -88,7 +89,7 @@ async def test_a_peer_that_never_reads_is_hung_up_on(
     assert there.is_closed
     assert not inbox.reasons  # told by the loop, never by `send`
     await inbox.change()
-    assert inbox.reasons == ["sending failed: the peer does not read what it is sent"]
+    assert inbox.reasons == ["the peer does not read what it is sent"]
 
 
 async def test_what_is_queued_is_dropped_when_the_channel_closes(
@@ -136,17 +137,40 @@ async def test_sending_to_a_peer_that_left_tells_the_loss_once(ends: Ends) -> No
     assert inbox.reasons == ["sending failed: Broken pipe"]
 
 
-async def test_running_out_of_descriptors_ends_the_channel(ends: Ends) -> None:
-    inbox = Inbox()
-    here = inbox.channel(ends[1])
+@contextmanager
+def no_more_descriptors() -> Iterator[None]:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
-    try:
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+async def test_running_out_of_descriptors_is_the_senders_to_handle(
+    ends: Ends, file: int
+) -> None:
+    inbox = Inbox()
+    here = Inbox().channel(ends[1])
+    with no_more_descriptors(), pytest.raises(OSError, match="Too many open files"):
         here.send(b"x" * 10**6)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        here.send(b"x", [10**6])
+    here.send(b"goes on", [file])
+    there = inbox.channel(ends[0])
     await inbox.change()
-    assert inbox.reasons == ["sending failed: Too many open files"]
+    assert inbox.packets == [b"goes on"]
+    here.close()
+    there.close()
+
+
+async def test_an_abandoned_channel_is_lost_soon(ends: Ends) -> None:
+    inbox = Inbox()
+    here = inbox.channel(ends[1])
+    here.abandon("enough")
+    here.abandon("enough")
+    assert here.is_closed
+    assert not inbox.reasons
+    await inbox.change()
+    assert inbox.reasons == ["enough"]
 
 
 async def test_a_large_message_is_read_from_a_file_that_cannot_change(

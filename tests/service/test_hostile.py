@@ -1,6 +1,7 @@
 """Clients that break every rule; `service` serves an honest one after each."""
 
 import asyncio
+import errno
 import itertools
 import os
 import threading
@@ -8,23 +9,18 @@ import threading
 import numpy as np
 import pytest
 
-from asyncnn.devices import ReferenceDevice
-from asyncnn.devices.prepared import ReferencePreparedModel
 from asyncnn.hal.types import (
-    DataLocation,
     ErrorStatus,
     Model,
     Operand,
-    OperandLifeTime,
     OperandType,
-    Operation,
-    OperationType,
     Subgraph,
 )
 from asyncnn.memory.shared import allocate
-from asyncnn.service import session, wire
+from asyncnn.service import channel, wire
 from asyncnn.service.process import driver_process
 from tests.networks import addition, chain
+from tests.service.bad_models import BAD_MODELS
 from tests.service.conftest import LIMITS, Connect, Service, is_served
 from tests.service.raw import BY_FILE, RawClient, execute, prepare
 
@@ -117,73 +113,6 @@ class TestDescriptors:
         os.close(fd)
 
 
-def nested(count: int) -> Model:
-    """A model of ``count`` subgraphs, each with an operand that is the next one."""
-    graphs = []
-    for index in range(count):
-        following = Operand(
-            OperandType.SUBGRAPH,
-            number_of_consumers=2,
-            lifetime=OperandLifeTime.SUBGRAPH,
-            location=DataLocation(0, (index + 1) % count, 0),
-        )
-        condition = Operand(OperandType.TENSOR_BOOL8, (1,), 1, lifetime=1)
-        result = Operand(OperandType.TENSOR_BOOL8, (1,), 0, lifetime=2)
-        graphs.append(
-            Subgraph(
-                (condition, following, result),
-                (Operation(OperationType.IF, (0, 1, 1), (2,)),),
-                (0,),
-                (2,),
-            )
-        )
-    return Model(graphs[0], referenced=tuple(graphs))
-
-
-def with_operation(operation: Operation) -> Model:
-    return Model(
-        Subgraph(
-            SUM.main.operands,
-            (operation,),
-            SUM.main.input_indexes,
-            SUM.main.output_indexes,
-        ),
-        operand_values=SUM.operand_values,
-    )
-
-
-def with_dimensions(*dimensions: int) -> Model:
-    operands = [
-        Operand(o.type, dimensions, o.number_of_consumers, 0.0, 0, o.lifetime)
-        if o.type == OperandType.TENSOR_FLOAT32
-        else o
-        for o in SUM.main.operands
-    ]
-    main = Subgraph(
-        tuple(operands),
-        SUM.main.operations,
-        SUM.main.input_indexes,
-        SUM.main.output_indexes,
-    )
-    return Model(main, operand_values=SUM.operand_values)
-
-
-BAD_MODELS = {
-    "empty": Model(Subgraph((), (), (), ())),
-    "cyclic": nested(1),
-    "long cycle": nested(5000),
-    "operand out of range": with_operation(Operation(0, (0, 1, 2**31), (3,))),
-    "negative operand": with_operation(Operation(0, (0, 1, -1), (3,))),
-    "output as input": with_operation(Operation(0, (3, 3, 2), (3,))),
-    "unknown operation": with_operation(Operation(-1, (0, 1, 2), (3,))),
-    "huge dimensions": with_dimensions(2**31, 2**31),
-    "wide dimensions": with_dimensions(2**63, 2**63),
-    "negative dimensions": with_dimensions(-4),
-    "high rank": with_dimensions(*[1] * 10**5),
-    "no constants": Model(SUM.main),
-}
-
-
 class TestModels:
     @pytest.mark.parametrize("model", BAD_MODELS.values(), ids=BAD_MODELS)
     async def test_ill_formed(self, attach: Connect, model: Model) -> None:
@@ -196,6 +125,7 @@ class TestModels:
         answer = await client.receive()
         assert answer == wire.SupportedOperations(2, ErrorStatus.INVALID_ARGUMENT, ())
 
+    @pytest.mark.slow
     async def test_of_100_000_operations(self, attach: Connect) -> None:
         # Built by hand: the builder would take as long as the driver.
         client = await attach().greet()
@@ -379,6 +309,19 @@ class TestRequests:
                 except (BlockingIOError, BrokenPipeError, ConnectionResetError):
                     await asyncio.sleep(0)
 
+    async def test_whose_answer_needs_a_descriptor_that_is_not_there(
+        self, attach: Connect, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client = await attach().greet()
+        with monkeypatch.context() as patch:
+            patch.setattr(channel, "MAX_PACKET_BYTES", 0)
+            patch.setattr(channel, "_sealed_file", _fail_for_want_of_descriptors)
+            assert await hung_up_on(client, wire.GetStatus(1))
+
+
+def _fail_for_want_of_descriptors(_: bytes) -> None:
+    raise OSError(errno.EMFILE, "Too many open files")
+
 
 class TestFilesThatShrink:
     """Files without seals are copied, as mapped ones would raise SIGBUS."""
@@ -451,56 +394,6 @@ class TestFilesThatShrink:
         answer = await client.receive()
         assert answer == wire.SupportedOperations(2, ErrorStatus.INVALID_ARGUMENT, ())
         os.close(fd)
-
-
-class TestDevicesThatFail:
-    """Whatever a device raises, the call is answered."""
-
-    async def test_to_prepare(
-        self, attach: Connect, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        client = await attach().greet()
-        with monkeypatch.context() as patch:
-            patch.setattr(ReferenceDevice, "prepare_model_1_3", _fail)
-            answer = await client.prepare(1, SUM)
-        assert answer == wire.Prepared(
-            1, ErrorStatus.GENERAL_FAILURE, "ZeroDivisionError: of the device"
-        )
-
-    async def test_to_tell_supported_operations(
-        self, attach: Connect, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        client = await attach().greet()
-        with monkeypatch.context() as patch:
-            patch.setattr(ReferenceDevice, "get_supported_operations_1_3", _fail)
-            client.send(wire.GetSupportedOperations(1, SUM, ()))
-            answer = await client.receive()
-        assert answer == wire.SupportedOperations(1, ErrorStatus.GENERAL_FAILURE, ())
-
-    async def test_to_execute(
-        self, attach: Connect, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        client = await ready(attach())
-        request = execute(1, 1, *IN_ONE_POOL, pools=(2,))
-        with monkeypatch.context() as patch:
-            # A record of the error would keep the pools.
-            patch.setattr(session.logger, "disabled", True)
-            patch.setattr(ReferencePreparedModel, "execute_1_3", _fail)
-            answer = await client.execute(request)
-        assert answer.status == ErrorStatus.GENERAL_FAILURE
-        assert (await client.execute(request)).status == ErrorStatus.NONE
-
-    async def test_to_tell_their_status(
-        self, attach: Connect, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        client = await attach().greet()
-        with monkeypatch.context() as patch:
-            patch.setattr(ReferenceDevice, "get_status", _fail)
-            assert await hung_up_on(client, wire.GetStatus(1))
-
-
-def _fail(*_: object) -> None:
-    raise ZeroDivisionError("of the device")
 
 
 @pytest.mark.slow

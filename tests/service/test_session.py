@@ -3,12 +3,14 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from asyncnn.devices import ReferenceDevice
+from asyncnn.devices.prepared import ReferencePreparedModel
 from asyncnn.hal.types import DeviceStatus, ErrorStatus
 from asyncnn.memory.pools import as_array
 from asyncnn.memory.shared import allocate
-from asyncnn.service import Server, wire
+from asyncnn.service import Server, session, wire
 from tests.memory.foreign import traces
 from tests.networks import addition, chain
 from tests.service.conftest import LIMITS, Connect, Service
@@ -176,3 +178,56 @@ async def test_what_a_client_had_pending_ends_with_it(
     await asyncio.sleep(0)
     client.close()
     await service.all_have_gone()
+
+
+class TestDevicesThatFail:
+    """Whatever a device raises, the call is answered."""
+
+    async def test_to_prepare(
+        self, attach: Connect, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client = await attach().greet()
+        with monkeypatch.context() as patch:
+            patch.setattr(ReferenceDevice, "prepare_model_1_3", _fail)
+            answer = await client.prepare(1, SUM)
+        assert answer == wire.Prepared(
+            1, ErrorStatus.GENERAL_FAILURE, "ZeroDivisionError: of the device"
+        )
+
+    async def test_to_tell_supported_operations(
+        self, attach: Connect, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client = await attach().greet()
+        with monkeypatch.context() as patch:
+            patch.setattr(ReferenceDevice, "get_supported_operations_1_3", _fail)
+            client.send(wire.GetSupportedOperations(1, SUM, ()))
+            answer = await client.receive()
+        assert answer == wire.SupportedOperations(1, ErrorStatus.GENERAL_FAILURE, ())
+
+    async def test_to_execute(
+        self, attach: Connect, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client = await attach().greet()
+        await client.prepare(1, SUM)
+        client.announce(2, allocate(48))
+        request = execute(1, 1, *PLACES, pools=(2,))
+        with monkeypatch.context() as patch:
+            # A record of the error would keep the pools.
+            patch.setattr(session.logger, "disabled", True)
+            patch.setattr(ReferencePreparedModel, "execute_1_3", _fail)
+            answer = await client.execute(request)
+        assert answer.status == ErrorStatus.GENERAL_FAILURE
+        assert (await client.execute(request)).status == ErrorStatus.NONE
+
+    async def test_to_tell_their_status(
+        self, attach: Connect, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client = await attach().greet()
+        with monkeypatch.context() as patch:
+            patch.setattr(ReferenceDevice, "get_status", _fail)
+            client.send(wire.GetStatus(1))
+            assert await client.is_hung_up_on()
+
+
+def _fail(*_: object) -> None:
+    raise ZeroDivisionError("of the device")

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import os
 import signal
 import threading
@@ -280,8 +281,12 @@ class TestEnding:
 
     async def test_nothing_is_left(self, driver: Driver) -> None:
         def held() -> tuple[int, int, int]:
+            gc.collect()
             fds = len(os.listdir("/proc/self/fd"))
             return fds, len(asyncio.all_tasks()), threading.active_count()
+
+        def holds_no_more() -> bool:
+            return all(now <= then for now, then in zip(held(), before, strict=True))
 
         async def use() -> None:
             async with connect(driver.path, supervised=BRIEFLY) as device:
@@ -293,7 +298,7 @@ class TestEnding:
         await use()
         before = held()
         await use()
-        await until(lambda: held() == before)
+        await until(holds_no_more)
 
 
 class TestBackoff:

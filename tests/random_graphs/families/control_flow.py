@@ -83,7 +83,7 @@ def _counterpart(
         for result in sketch.results
         if _is_alike(result, bound) and result not in taken and suits(result)
     ]
-    chosen = artist.choose(None, *candidates)
+    chosen = artist.choose(None, *reversed(candidates))
     if chosen is not None:
         return chosen
     x = next(
@@ -106,7 +106,7 @@ def _condition(artist: Artist) -> tuple[Tensor, bool]:
         for result in artist.sketch.results
         if result.type == B8 and result.dimensions == (1,)
     ]
-    chosen = artist.choose(None, *computed)
+    chosen = artist.choose(None, *reversed(computed))
     if chosen is not None:
         return chosen, False
     value = np.array([artist.choose(True, False)])
@@ -203,7 +203,7 @@ def _declared_source(artist: Artist) -> Tensor:
         for tensor in artist.sketch.tensors
         if tensor.type == type_ and tensor.is_declared and is_tame(tensor)
     ]
-    chosen = artist.choose(None, *declared)
+    chosen = artist.choose(None, *reversed(declared))
     if chosen is not None:
         return chosen
     return artist.known(artist.bound(type_, artist.shape()), is_open=False)

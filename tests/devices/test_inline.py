@@ -1,0 +1,66 @@
+"""Which executions run on the event loop itself."""
+
+import numpy as np
+import pytest
+
+from asyncnn.devices.inline import Inliner
+from asyncnn.engine import Program
+from asyncnn.hal.types import Model
+from tests.devices.test_execution import request_for
+from tests.engine.test_control_flow import while_model
+from tests.networks import addition, chain
+
+BELOW_NS = 50_000.0
+
+
+def inliner(model: Model) -> Inliner:
+    return Inliner(Program(model), BELOW_NS)
+
+
+def test_nothing_is_due_before_it_was_measured() -> None:
+    assert not inliner(addition(4).model).is_due
+
+
+def test_short_executions_are_due() -> None:
+    short = inliner(addition(4).model)
+    short.observe(int(BELOW_NS) - 1)
+    assert short.is_due
+
+
+def test_long_executions_are_not_due() -> None:
+    long = inliner(addition(4).model)
+    long.observe(int(BELOW_NS) + 1)
+    assert not long.is_due
+
+
+def test_one_disturbed_execution_changes_nothing() -> None:
+    short = inliner(addition(4).model)
+    short.observe(10_000)
+    short.observe(10_000_000)
+    assert short.is_due
+
+
+def test_a_model_that_became_slow_is_noticed() -> None:
+    slow = inliner(addition(4).model)
+    slow.observe(10_000)
+    for _ in range(100):
+        slow.observe(1_000_000)
+    assert not slow.is_due
+
+
+@pytest.mark.parametrize(
+    "model", [while_model((3,)), addition(0).model], ids=["loop", "open shape"]
+)
+def test_what_one_execution_does_not_tell_of_is_never_due(model: Model) -> None:
+    never = inliner(model)
+    never.observe(1)
+    assert not never.is_due
+
+
+def test_running_executes_and_measures() -> None:
+    short = inliner(chain(3, 4).model)
+    x, z = np.zeros(4, np.float32), np.empty(4, np.float32)
+    shapes, run_ns = short.run(request_for([x], [z]))
+    assert (z == 3).all()
+    assert shapes[0].dimensions == (4,)
+    assert run_ns > 0

@@ -1,0 +1,89 @@
+"""Tries a test on random graphs, and keeps the one that it fails on."""
+
+import functools
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis.strategies import SearchStrategy
+
+from asyncnn.conformance.dumping import dump
+from tests.random_graphs.running import directly
+from tests.random_graphs.strategies import Graph, graphs
+
+THOROUGH = "thorough"
+"""Profile of many new graphs instead of a few that are always the same:
+``pytest tests/random_graphs --hypothesis-profile=thorough``.
+"""
+
+_CHECKS = (HealthCheck.too_slow, HealthCheck.data_too_large)
+"""A graph takes a few hundred choices, and is run several times."""
+
+_FEW = settings(
+    max_examples=300,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=_CHECKS,
+)
+_MANY = settings(_FEW, max_examples=5000, derandomize=False)
+
+
+def register_profiles() -> None:
+    """Make `THOROUGH` known to Hypothesis."""
+    settings.register_profile(THOROUGH, _MANY)
+
+
+def on_graphs(
+    share: float = 1.0,
+    strategy: SearchStrategy[Graph] | None = None,
+    **others: SearchStrategy[Any],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function of ``graph`` a test that tries a share of the usual number.
+
+    The smallest graph on which it fails is dumped, and the error tells how to replay
+    it. Any ``others`` are drawn beside it.
+    """
+    is_thorough = settings.get_current_profile_name() == THOROUGH
+    profile = _MANY if is_thorough else _FEW
+    tried = settings(profile, max_examples=max(round(profile.max_examples * share), 1))
+    drawn = {"graph": graphs() if strategy is None else strategy, **others}
+
+    def decorate(check: Callable[..., None]) -> Callable[..., None]:
+        failing: list[Graph] = []
+
+        @functools.wraps(check)
+        def remember(**arguments: Any) -> None:
+            try:
+                check(**arguments)
+            except Exception:
+                failing[:] = [arguments["graph"]]
+                raise
+
+        test = tried(given(**drawn)(remember))
+
+        @functools.wraps(test)
+        def run(**arguments: Any) -> None:
+            try:
+                test(**arguments)
+            except Exception as error:
+                for graph in failing:
+                    error.add_note(f"replay with: {_dump(graph)}")
+                raise
+
+        return run
+
+    return decorate
+
+
+def _dump(graph: Graph) -> str:
+    test = os.environ["PYTEST_CURRENT_TEST"].partition("::")[2].partition(" ")[0]
+    name = re.sub(r"\W+", "_", test).strip("_")
+    try:
+        outputs = directly(graph, graph.inputs)
+    except Exception:  # what failed may be a kernel
+        outputs = None
+    return dump(graph.named, graph.inputs, outputs, name).command
