@@ -159,8 +159,10 @@ class TestModels:
         self, attach: Connect
     ) -> None:
         client = await attach().greet()
+        # The first keeps the others waiting: models are prepared one after the other.
         for number in range(8):
-            client.send(prepare(number, SUM))
+            client.send(prepare(number, SUM if number else chain(3000, 4).model))
+            await asyncio.sleep(0)  # the driver takes one packet per turn
         answers = [await client.receive() for _ in range(8)]
         assert {answer.status for answer in answers} == {
             ErrorStatus.NONE,
@@ -172,11 +174,22 @@ class TestModels:
         model = chain(100, 4).model
         for _ in range(20):
             client.send(prepare(1, model))
+            await asyncio.sleep(0)  # the driver takes one packet per turn
             client.send(wire.ReleasePreparedModel(1))
             await asyncio.sleep(0)
-        assert (await client.prepare(1, SUM)).status == ErrorStatus.NONE
+        client.send(prepare(1, SUM))
         client.announce(2, allocate(4096))
-        answer = await client.execute(execute(1, 1, *IN_ONE_POOL, pools=(2,)))
+        client.send(wire.GetStatus(7))
+        # A model that was ready before its release reached the driver is told of, too.
+        answers = [await client.receive()]
+        while not isinstance(answers[-1], wire.Status):
+            answers.append(await client.receive())
+        await asyncio.sleep(0.1)
+        client.send(execute(1, 1, *IN_ONE_POOL, pools=(2,)))
+        answer = await client.receive()
+        while isinstance(answer, wire.Prepared):
+            answer = await client.receive()
+        assert isinstance(answer, wire.Executed)
         assert answer.status == ErrorStatus.NONE
 
 
