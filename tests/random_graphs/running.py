@@ -19,6 +19,9 @@ GARBAGE = 0xA5
 _OFF_LINE = 8
 """Bytes between a cache line and the arrays of a request."""
 
+_LOOP_TIMEOUT_NS = 300_000_000
+"""Much more than a loop takes, and less than a search for small graphs can wait."""
+
 
 def program_of(graph: Graph) -> Program:
     """Validate and prepare a graph."""
@@ -34,7 +37,13 @@ def launch(program: Program, inputs: Sequence[Array]) -> Execution:
     """
     plan = program.plan(tuple(array.shape for array in inputs))
     outputs = [_garbage(port.shape, port.dtype) for port in plan.outputs]
-    return Execution(program, plan, [_read_only(array) for array in inputs], outputs)
+    return Execution(
+        program,
+        plan,
+        [_read_only(array) for array in inputs],
+        outputs,
+        loop_timeout_ns=_LOOP_TIMEOUT_NS,
+    )
 
 
 def _garbage(shape: tuple[int, ...] | None, dtype: np.dtype) -> Array | None:

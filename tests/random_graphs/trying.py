@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 
 from asyncnn.conformance.dumping import dump
@@ -27,6 +27,7 @@ _FEW = settings(
     database=None,
     deadline=None,
     print_blob=True,
+    phases=set(Phase) - {Phase.explain},  # which traces every line, and says little
     suppress_health_check=_CHECKS,
 )
 _MANY = settings(_FEW, max_examples=5000, derandomize=False)

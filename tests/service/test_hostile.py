@@ -300,7 +300,7 @@ class TestRequests:
 
     async def test_more_than_a_client_may_have_pending(self, attach: Connect) -> None:
         client = await ready(attach())
-        assert (await client.prepare(5, chain(300, 64).model)).status == 0
+        assert (await client.prepare(5, chain(3000, 64).model)).status == 0
         count = LIMITS.max_executions + 4
         for number in range(count):
             client.send(execute(number, 5, (0, 0, 256), (0, 256, 256), pools=(2,)))
