@@ -229,7 +229,7 @@ class TestNumbers:
         client.announce(2, allocate(4096))
         assert await client.is_hung_up_on()
         client = await ready(attach())
-        assert (await client.prepare(5, chain(500, 64).model)).status == 0
+        assert (await client.prepare(5, chain(3000, 64).model)).status == 0
         long = execute(1, 5, (0, 0, 256), (0, 256, 256), pools=(2,))
         assert await hung_up_on(client, long, long)
 
