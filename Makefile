@@ -16,7 +16,9 @@ check: lint types
 
 bench: $(READY)
 	$(BIN)/asyncnn bench models
+	$(BIN)/asyncnn bench kernels
 	$(BIN)/asyncnn bench awaiting
+	$(BIN)/asyncnn bench service
 
 docs: $(READY)
 	$(BIN)/python -m asyncnn.conformance.operations_page

@@ -22,27 +22,26 @@ class Dump(msgspec.Struct, frozen=True):
 
     model: Path
     arrays: Path
-    has_outputs: bool
 
     @property
     def command(self) -> str:
         """The shell command that runs the case again."""
-        words = ["asyncnn", "run", str(self.model), "--input", str(self.arrays)]
-        if self.has_outputs:
-            words += ["--check", str(self.arrays)]
-        return shlex.join(words)
+        model, arrays = str(self.model), str(self.arrays)
+        return shlex.join(
+            ["asyncnn", "run", model, "--input", arrays, "--check", arrays]
+        )
 
 
 def dump(
     named: NamedModel,
     inputs: Sequence[Array],
-    outputs: Sequence[Array] | None,
+    outputs: Sequence[Array],
     name: str,
 ) -> Dump:
     """Write ``name.asyncnn`` and ``name.npz``, in place of older ones.
 
     They go to the folder in `FOLDER_VARIABLE`, else to one among the temporary files.
-    ``outputs`` is None where nothing can be expected.
+    ``outputs`` are those that are expected.
 
     :raises GeneralFailureError: if the model cannot be written.
     :raises OSError: if the arrays cannot be.
@@ -52,10 +51,8 @@ def dump(
     )
     folder.mkdir(parents=True, exist_ok=True)
     arrays = _by_name("input", named.inputs, inputs)
-    arrays |= _by_name("output", named.outputs, outputs or ())
-    dumped = Dump(
-        folder / f"{name}{SUFFIX}", folder / f"{name}.npz", outputs is not None
-    )
+    arrays |= _by_name("output", named.outputs, outputs)
+    dumped = Dump(folder / f"{name}{SUFFIX}", folder / f"{name}.npz")
     save(named, dumped.model)
     with dumped.arrays.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
@@ -67,6 +64,5 @@ def _by_name(
 ) -> dict[str, Array]:
     """Return the only sample as ``asyncnn run`` reads it."""
     return {
-        f"{key}_0.{info.name}": array
-        for info, array in zip(infos, arrays, strict=bool(arrays))
+        f"{key}_0.{info.name}": array for info, array in zip(infos, arrays, strict=True)
     }

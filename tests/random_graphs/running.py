@@ -106,6 +106,7 @@ class Spoil(Pause):
         call = frame.calls[frame.position]
         if call is not None:
             for output in call[2]:
+                assert output.flags.writeable, "about to write what is read-only"
                 output.reshape(-1).view(np.uint8).fill(GARBAGE)
         return False
 

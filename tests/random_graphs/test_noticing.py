@@ -1,25 +1,66 @@
-"""Mistakes that random graphs must find, and say how to replay."""
+"""Mistakes that random graphs must find, and keep in a form that can be replayed."""
 
-import time
+import re
+import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from asyncnn.cli import main
 from asyncnn.conformance.dumping import FOLDER_VARIABLE
 from asyncnn.engine import arena, control_flow, plan
+from asyncnn.errors import AsyncnnError
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels import registry
 from tests.random_graphs.running import check_engine, check_formulas
-from tests.random_graphs.strategies import Graph
+from tests.random_graphs.strategies import Graph, graphs
 from tests.random_graphs.trying import on_graphs
 
-Break = Callable[[pytest.MonkeyPatch], None]
+
+@pytest.fixture(autouse=True)
+def dumps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder that dumps go to."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    return tmp_path
 
 
-def one_operation_too_short(patch: pytest.MonkeyPatch) -> None:
-    """Let the memory of a value go before the last operation that reads it."""
+def failure(
+    check: Callable[[Graph], None], *types: OperationType
+) -> pytest.ExceptionInfo[Exception]:
+    """Return how ``check`` fails on graphs of ``types``, or of all types."""
+    drawn = graphs(set(types) or None)
+    with pytest.raises((AssertionError, AsyncnnError)) as raised:
+        on_graphs(strategy=drawn, shrinks=False)(check)()
+    return raised
 
+
+def replay(raised: pytest.ExceptionInfo[Exception], patch: pytest.MonkeyPatch) -> int:
+    """Run the command that the failure tells; return its exit status."""
+    notes = "\n".join(raised.value.__notes__)
+    (command,) = re.findall("replay with: (.*)", notes)
+    patch.setattr(sys, "argv", shlex.split(command))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code
+
+
+def test_a_kernel_that_computes_something_else_is_found_and_replayed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        wrong = registry._PREPARE[OperationType.RELU1]
+        patch.setitem(registry._PREPARE, OperationType.RELU6, wrong)
+        raised = failure(check_formulas, OperationType.RELU6)
+        assert "RELU6" in str(raised.value)
+        assert replay(raised, monkeypatch) == 1
+    assert replay(raised, monkeypatch) == 0
+
+
+def test_memory_that_is_given_away_too_early_is_found(
+    monkeypatch: pytest.MonkeyPatch, dumps: Path
+) -> None:
     def lay_out(lifespans: list[arena.Lifespan]) -> arena.ArenaLayout:
         return arena.lay_out(
             [
@@ -28,45 +69,22 @@ def one_operation_too_short(patch: pytest.MonkeyPatch) -> None:
             ]
         )
 
-    patch.setattr(plan, "lay_out", lay_out)
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "lay_out", lay_out)
+        failure(check_engine)
+    assert len(list(dumps.iterdir())) == 2
 
 
-def overwriting_inputs(patch: pytest.MonkeyPatch) -> None:
-    """Let a loop write to arrays that are not its own."""
+def test_a_loop_that_overwrites_what_it_was_given_is_found(
+    monkeypatch: pytest.MonkeyPatch, dumps: Path
+) -> None:
     begin = control_flow.While.__init__
 
     def init(self: control_flow.While, *arguments: object) -> None:
         begin(self, *arguments)
         self._owned = True
 
-    patch.setattr(control_flow.While, "__init__", init)
-
-
-def wrong_kernel(patch: pytest.MonkeyPatch) -> None:
-    """Clamp to 1 instead of 6."""
-    wrong = registry._PREPARE[OperationType.RELU1]
-    patch.setitem(registry._PREPARE, OperationType.RELU6, wrong)
-
-
-@pytest.mark.parametrize(
-    ("break_", "check"),
-    [
-        (one_operation_too_short, check_engine),
-        (overwriting_inputs, check_engine),
-        (wrong_kernel, check_formulas),
-    ],
-)
-def test_a_mistake_is_found_and_its_graph_dumped(
-    break_: Break,
-    check: Callable[[Graph], None],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     with monkeypatch.context() as patch:
-        break_(patch)
-        t0 = time.time()
-        with pytest.raises(Exception) as raised:
-            on_graphs()(check)()
-    print(time.time() - t0)
-    print(*raised.value.__notes__)
+        patch.setattr(control_flow.While, "__init__", init)
+        failure(check_engine, OperationType.WHILE)
+    assert len(list(dumps.iterdir())) == 2

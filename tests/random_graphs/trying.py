@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 
 from asyncnn.conformance.dumping import dump
-from tests.random_graphs.running import directly
+from tests.random_graphs.interpreter import interpret
+from tests.random_graphs.naive import evaluate_stored
 from tests.random_graphs.strategies import Graph, graphs
 
 THOROUGH = "thorough"
@@ -41,16 +42,20 @@ def register_profiles() -> None:
 def on_graphs(
     share: float = 1.0,
     strategy: SearchStrategy[Graph] | None = None,
+    *,
+    shrinks: bool = True,
     **others: SearchStrategy[Any],
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a function of ``graph`` a test that tries a share of the usual number.
 
-    The smallest graph on which it fails is dumped, and the error tells how to replay
-    it. Any ``others`` are drawn beside it.
+    The graph on which it fails, the smallest one if it ``shrinks``, is dumped, and the
+    error tells how to replay it. Any ``others`` are drawn beside it.
     """
     is_thorough = settings.get_current_profile_name() == THOROUGH
     profile = _MANY if is_thorough else _FEW
-    tried = settings(profile, max_examples=max(round(profile.max_examples * share), 1))
+    count = max(round(profile.max_examples * share), 1)
+    phases = [phase for phase in profile.phases if shrinks or phase != Phase.shrink]
+    tried = settings(profile, max_examples=count, phases=phases)
     drawn = {"graph": graphs() if strategy is None else strategy, **others}
 
     def decorate(check: Callable[..., None]) -> Callable[..., None]:
@@ -81,10 +86,8 @@ def on_graphs(
 
 
 def _dump(graph: Graph) -> str:
+    """Write the graph, with what the formulas expect of it, and return a command."""
     test = os.environ["PYTEST_CURRENT_TEST"].partition("::")[2].partition(" ")[0]
     name = re.sub(r"\W+", "_", test).strip("_")
-    try:
-        outputs = directly(graph, graph.inputs)
-    except Exception:  # what failed may be a kernel
-        outputs = None
+    outputs = interpret(graph.named.model, graph.inputs, evaluate_stored)
     return dump(graph.named, graph.inputs, outputs, name).command

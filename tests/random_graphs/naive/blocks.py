@@ -8,7 +8,7 @@ import numpy as np
 from asyncnn.hal.operations.bound import Array, BoundOperation, Shape
 from asyncnn.hal.types import OperationType
 from tests.random_graphs.naive.elementwise import Formula
-from tests.random_graphs.naive.expected import exact, real
+from tests.random_graphs.naive.expected import Expected, exact, real
 from tests.random_graphs.naive.moving import integers
 
 Place = tuple[int, int, int, int]
@@ -30,8 +30,12 @@ def _gathered(
     return result
 
 
-def _on_images(layout_flag: int, move: Callable[[BoundOperation, Array], Array]):
-    def formula(operation: BoundOperation):
+def _on_images(
+    layout_flag: int, move: Callable[[BoundOperation, Array], Array]
+) -> Formula:
+    """Move pixels of an image in the layout that an input, if given, tells."""
+
+    def formula(operation: BoundOperation) -> Expected:
         image = real(operation.input(0))
         if not operation.boolean(layout_flag, False):
             return exact(move(operation, image))
