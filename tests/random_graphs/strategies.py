@@ -23,6 +23,7 @@ from tests.random_graphs.families import (
     images,
     moving,
     reducing,
+    windows,
 )
 from tests.random_graphs.families.elementwise import Builder
 from tests.random_graphs.listing import listing
@@ -62,6 +63,7 @@ BUILDERS: dict[OperationType, Builder] = {
     **moving.BUILDERS,
     **reducing.BUILDERS,
     **images.BUILDERS,
+    **windows.BUILDERS,
     **control_flow.builders(_fill),
 }
 """How to draw the arguments of each operation."""

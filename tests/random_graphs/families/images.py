@@ -1,4 +1,4 @@
-"""Draws operations on images."""
+"""Draws images, and operations that resize them or move blocks of pixels."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -8,13 +8,10 @@ import numpy as np
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import OperandType, OperationType
 from tests.random_graphs.artist import Artist
-from tests.random_graphs.families.elementwise import Builder, fused_activation
+from tests.random_graphs.families.elementwise import Builder
 from tests.random_graphs.families.moving import divisors
-from tests.random_graphs.families.reducing import weights_and_bias
 from tests.random_graphs.sketch import Tensor, bound_of
 from tests.random_graphs.values import I32
-
-SAME, VALID = 1, 2
 
 
 class Image(NamedTuple):
@@ -34,7 +31,8 @@ def _nhwc(shape: Shape, nchw: bool) -> Shape:
     return (n, b, c, a) if nchw else shape
 
 
-def _in_layout(shape: Iterable[int], nchw: bool) -> Shape:
+def in_layout(shape: Iterable[int], nchw: bool) -> Shape:
+    """Return [N, H, W, C] in a layout."""
     n, h, w, c = shape
     return (n, c, h, w) if nchw else (n, h, w, c)
 
@@ -56,7 +54,7 @@ def image(
         if suits(reshaped):
             return Image(reshaped, nchw)
     drawn = shape or (lambda: artist.shape(4))
-    tensor = artist.pick(main, suits, lambda: _in_layout(drawn(), nchw))
+    tensor = artist.pick(main, suits, lambda: in_layout(drawn(), nchw))
     return Image(tensor, nchw)
 
 
@@ -71,147 +69,9 @@ def _reshaped(artist: Artist, main: OperandType) -> Tensor:
     return artist.apply(OperationType.RESHAPE, inputs, x.bound)[0]
 
 
-def _padding(artist: Artist, extents: tuple[int, int]) -> list[Tensor]:
-    """Draw a scheme or four numbers, each less than the extent of the window."""
-    if artist.choose(True, False):
-        return [artist.scalar(artist.choose(SAME, VALID))]
-    height, width = extents
-    limits = width, width, height, height
-    return [artist.scalar(artist.number(0, extent - 1)) for extent in limits]
-
-
-def _strides(artist: Artist) -> list[Tensor]:
-    return [artist.scalar(artist.number(1, 3)) for _ in range(2)]
-
-
-def _taps(artist: Artist, shape: Shape) -> tuple[int, int]:
-    """Draw (height, width) of a window that fits in [N, H, W, C]."""
-    return artist.number(1, min(3, shape[1])), artist.number(1, min(3, shape[2]))
-
-
-def _layout_flag(artist: Artist, nchw: bool) -> list[Tensor]:
+def layout_flag(artist: Artist, nchw: bool) -> list[Tensor]:
+    """Draw the flag of the layout, or leave it out where it may be."""
     return [artist.scalar(nchw)] if nchw or artist.choose(False, True) else []
-
-
-def _pool(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    x = image(artist, main)
-    size = _taps(artist, x.shape)
-    inputs = [
-        x.tensor,
-        *_padding(artist, size),
-        *_strides(artist),
-        *map(artist.scalar, size[::-1]),
-        fused_activation(artist, main),
-        *_layout_flag(artist, x.nchw),
-    ]
-    artist.apply(type_, inputs, x.tensor.bound)
-
-
-def _dilations(
-    artist: Artist, shape: Shape, size: tuple[int, int], nchw: bool
-) -> tuple[list[Tensor], tuple[int, int]]:
-    """Draw layout and dilation, and return them with the window's extents."""
-    if artist.choose(True, False):
-        return _layout_flag(artist, nchw), size
-    factors = [
-        artist.choose(1, 2) if (taps - 1) * 2 < length else 1
-        for taps, length in zip(size, shape[1:3], strict=True)
-    ]
-    tail = [artist.scalar(nchw), *map(artist.scalar, factors[::-1])]
-    height, width = (
-        (taps - 1) * factor + 1 for taps, factor in zip(size, factors, strict=True)
-    )
-    return tail, (height, width)
-
-
-def _convolution(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    x = image(artist, main)
-    size, units = _taps(artist, x.shape), artist.number(1, 4)
-    shape = (units, *size, x.shape[3])
-    tail, extents = _dilations(artist, x.shape, size, x.nchw)
-    inputs = [
-        x.tensor,
-        *weights_and_bias(artist, x.tensor, shape, units, channel_axis=0),
-        *_padding(artist, extents),
-        *_strides(artist),
-        fused_activation(artist, main),
-        *tail,
-    ]
-    artist.apply(type_, inputs, main)
-
-
-def _depthwise(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    x = image(artist, main)
-    size, multiplier = _taps(artist, x.shape), artist.number(1, 3)
-    units = x.shape[3] * multiplier
-    tail, extents = _dilations(artist, x.shape, size, x.nchw)
-    inputs = [
-        x.tensor,
-        *weights_and_bias(artist, x.tensor, (1, *size, units), units, channel_axis=3),
-        *_padding(artist, extents),
-        *_strides(artist),
-        artist.scalar(multiplier),
-        fused_activation(artist, main),
-        *tail,
-    ]
-    artist.apply(type_, inputs, main)
-
-
-def _grouped(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    x = image(artist, main)
-    size, groups = _taps(artist, x.shape), artist.choose(*divisors(x.shape[3]))
-    units = groups * artist.number(1, 2)
-    shape = (units, *size, x.shape[3] // groups)
-    inputs = [
-        x.tensor,
-        *weights_and_bias(artist, x.tensor, shape, units, channel_axis=0),
-        *_padding(artist, size),
-        *_strides(artist),
-        artist.scalar(groups),
-        fused_activation(artist, main),
-        artist.scalar(x.nchw),
-    ]
-    artist.apply(type_, inputs, main)
-
-
-def _transposed(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    x = image(artist, main)
-    size, units = (artist.number(1, 3), artist.number(1, 3)), artist.number(1, 4)
-    stride = artist.number(1, 3), artist.number(1, 3)
-    shape = (units, *size, x.shape[3])
-    inputs = [
-        x.tensor,
-        *weights_and_bias(artist, x.tensor, shape, units, channel_axis=0),
-        *_transposed_padding(artist, x, size, stride, units),
-        *map(artist.scalar, stride[::-1]),
-        fused_activation(artist, main),
-        artist.scalar(x.nchw),
-    ]
-    artist.apply(type_, inputs, main)
-
-
-def _transposed_padding(
-    artist: Artist, x: Image, size: Iterable[int], stride: Iterable[int], units: int
-) -> list[Tensor]:
-    """Draw an output shape with a scheme, or four numbers that leave something."""
-    axes = list(zip(x.shape[1:3], size, stride, strict=True))
-    scheme = artist.choose(SAME, VALID, None)
-    if scheme is None:
-        pads = []
-        for length, taps, step in axes:
-            room = (length - 1) * step + taps - 1
-            before = artist.number(0, min(room, taps - 1))
-            pads.append((before, artist.number(0, min(room - before, taps - 1))))
-        (top, bottom), (left, right) = pads
-        return [artist.scalar(pad) for pad in (left, right, top, bottom)]
-    lengths = [
-        artist.number((length - 1) * step + 1, length * step)
-        if scheme == SAME
-        else (length - 1) * step + taps
-        for length, taps, step in axes
-    ]
-    target = _in_layout((x.shape[0], *lengths, units), x.nchw)
-    return [artist.integers(target), artist.scalar(scheme)]
 
 
 def _resize(artist: Artist, type_: OperationType, main: OperandType) -> None:
@@ -243,7 +103,7 @@ def _depth_to_space(artist: Artist, type_: OperationType, main: OperandType) -> 
         lambda shape: shape[3] % block**2 == 0,
         lambda: (*artist.shape(3), artist.number(1, 2) * block**2),
     )
-    flag = _layout_flag(artist, x.nchw)
+    flag = layout_flag(artist, x.nchw)
     artist.apply(type_, [x.tensor, artist.scalar(block), *flag], x.tensor.bound)
 
 
@@ -255,7 +115,7 @@ def _space_to_depth(artist: Artist, type_: OperationType, main: OperandType) -> 
         lambda shape: shape[1] % block == shape[2] % block == 0,
         lambda: _with_multiples(artist, block, block),
     )
-    flag = _layout_flag(artist, x.nchw)
+    flag = layout_flag(artist, x.nchw)
     artist.apply(type_, [x.tensor, artist.scalar(block), *flag], x.tensor.bound)
 
 
@@ -272,7 +132,7 @@ def _batch_to_space(artist: Artist, type_: OperationType, main: OperandType) -> 
         lambda shape: shape[0] % (rows * columns) == 0,
         lambda: (artist.number(1, 2) * rows * columns, *artist.shape(3)),
     )
-    flag = _layout_flag(artist, x.nchw)
+    flag = layout_flag(artist, x.nchw)
     artist.apply(type_, [x.tensor, artist.integers(block), *flag], x.tensor.bound)
 
 
@@ -284,18 +144,13 @@ def _space_to_batch(artist: Artist, type_: OperationType, main: OperandType) -> 
         before = artist.number(0, 2)
         pads.append((before, -(length + before) % size + artist.choose(0, size)))
     paddings = artist.known(bound_of(I32, np.array(pads, np.int32)))
-    flag = _layout_flag(artist, x.nchw)
+    flag = layout_flag(artist, x.nchw)
     inputs = [x.tensor, artist.integers(block), paddings, *flag]
     artist.apply(type_, inputs, x.tensor.bound)
 
 
 _OP = OperationType
 BUILDERS: dict[OperationType, Builder] = {
-    **dict.fromkeys((_OP.AVERAGE_POOL_2D, _OP.L2_POOL_2D, _OP.MAX_POOL_2D), _pool),
-    _OP.CONV_2D: _convolution,
-    _OP.DEPTHWISE_CONV_2D: _depthwise,
-    _OP.GROUPED_CONV_2D: _grouped,
-    _OP.TRANSPOSE_CONV_2D: _transposed,
     _OP.RESIZE_BILINEAR: _resize,
     _OP.RESIZE_NEAREST_NEIGHBOR: _resize,
     _OP.DEPTH_TO_SPACE: _depth_to_space,

@@ -6,7 +6,14 @@ nothing with the kernels.
 
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperationType
-from tests.random_graphs.naive import blocks, elementwise, images, moving, reducing
+from tests.random_graphs.naive import (
+    blocks,
+    elementwise,
+    moving,
+    reducing,
+    resizing,
+    windows,
+)
 from tests.random_graphs.naive.expected import Expected, stored
 from tests.random_graphs.naive.moving import Formula
 
@@ -14,7 +21,8 @@ FORMULAS: dict[OperationType, Formula] = {
     **elementwise.FORMULAS,
     **moving.FORMULAS,
     **reducing.FORMULAS,
-    **images.FORMULAS,
+    **windows.FORMULAS,
+    **resizing.FORMULAS,
     **blocks.FORMULAS,
 }
 

@@ -1,4 +1,4 @@
-"""Formulas of operations on images [N, H, W, C], one output pixel after the other."""
+"""Formulas of operations that slide a window over an image, pixel by pixel."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -14,11 +14,11 @@ from tests.random_graphs.naive.expected import (
     QUANTIZED,
     TWICE,
     Expected,
-    exact,
     real,
     real_bias,
     rounded,
 )
+from tests.random_graphs.naive.layout import in_layout, nhwc
 from tests.random_graphs.naive.moving import integers
 
 SAME = 1
@@ -78,19 +78,6 @@ def _scheme_padding(
     return total // 2, total - total // 2
 
 
-def _nhwc(image: Array, nchw: bool) -> Array:
-    return np.moveaxis(image, 1, 3) if nchw else image
-
-
-def _in_layout(expected: Expected, nchw: bool) -> Expected:
-    if not nchw:
-        return expected
-    slack = np.broadcast_to(expected.slack, expected.value.shape)
-    return expected._replace(
-        value=np.moveaxis(expected.value, 3, 1), slack=np.moveaxis(slack, 3, 1)
-    )
-
-
 def _lengths(image: Array, size: tuple[int, int], how: Sliding) -> list[int]:
     return [
         (n + before + after - (taps - 1) * dilation - 1) // stride + 1
@@ -127,7 +114,7 @@ def _pool(fold: Callable[[Array], Array], places: float) -> Formula:
     def formula(operation: BoundOperation) -> Expected:
         image = real(operation.input(0))
         how = _sliding(operation, 1, 2, image, np.empty(0))
-        image = _nhwc(image, how.nchw)
+        image = nhwc(image, how.nchw)
         size = how.extras[1], how.extras[0]
         value = np.zeros((len(image), *_lengths(image, size, how), image.shape[3]))
         magnitude = np.zeros_like(value)
@@ -140,7 +127,7 @@ def _pool(fold: Callable[[Array], Array], places: float) -> Formula:
         expected = rounded(
             value, size[0] * size[1], magnitude, ONCE if quantized else places
         )
-        return _in_layout(clamped(expected, how.activation), how.nchw)
+        return in_layout(clamped(expected, how.activation), how.nchw)
 
     return formula
 
@@ -152,7 +139,7 @@ def _convolution(first_scalar_count: int) -> Formula:
         image, filter_ = real(operation.input(0)), real(operation.input(1))
         bias = real_bias(operation)
         how = _sliding(operation, 3, first_scalar_count, image, filter_)
-        image = _nhwc(image, how.nchw)
+        image = nhwc(image, how.nchw)
         weights = _dense(operation, filter_, how, image.shape[3])
         size = weights.shape[1], weights.shape[2]
         shape = len(image), *_lengths(image, size, how), len(weights)
@@ -163,7 +150,7 @@ def _convolution(first_scalar_count: int) -> Formula:
                 magnitude[:, y, x] += np.abs(pixel) @ np.abs(weights[:, i, j]).T
         roundings = weights[0].size + 2
         expected = rounded(value + bias, roundings, magnitude + np.abs(bias), TWICE)
-        return _in_layout(clamped(expected, how.activation), how.nchw)
+        return in_layout(clamped(expected, how.activation), how.nchw)
 
     return formula
 
@@ -195,7 +182,7 @@ def _transpose_convolution(operation: BoundOperation) -> Expected:
     at = 7 if is_explicit else 5
     stride = operation.integer(at + 1), operation.integer(at)
     nchw = operation.boolean(at + 3)
-    image = _nhwc(image, nchw)
+    image = nhwc(image, nchw)
     size = filter_.shape[1:3]
     full = [
         (length - 1) * step + taps
@@ -223,56 +210,7 @@ def _transpose_convolution(operation: BoundOperation) -> Expected:
             magnitude[:, row, column] += np.abs(image[:, y, x]) @ np.abs(weights).T
     roundings = filter_[0].size + 2
     expected = rounded(value + bias, roundings, magnitude + np.abs(bias), TWICE)
-    return _in_layout(clamped(expected, operation.integer(at + 2)), nchw)
-
-
-def _resized_lengths(operation: BoundOperation, image: Array) -> tuple[int, int]:
-    def length(index: int, old: int) -> int:
-        if operation.input(index).type is OperandType.INT32:
-            return operation.integer(index)
-        return int(np.floor(np.float32(old) * np.float32(operation.real(index))))
-
-    return length(2, image.shape[1]), length(1, image.shape[2])
-
-
-def _source_positions(operation: BoundOperation, old: int, new: int) -> Array:
-    """Return the place in the old image of each pixel of the new one."""
-    aligned, centred = operation.boolean(4, False), operation.boolean(5, False)
-    places = np.arange(new)
-    if aligned and new > 1:
-        return places * ((old - 1) / (new - 1))
-    return (places + 0.5) * (old / new) - 0.5 if centred else places * (old / new)
-
-
-def _resize_bilinear(operation: BoundOperation) -> Expected:
-    nchw = operation.boolean(3, False)
-    image = _nhwc(real(operation.input(0)), nchw)
-    magnitude = np.broadcast_to(np.abs(image).max(), image.shape)
-    for axis, new in zip((1, 2), _resized_lengths(operation, image), strict=True):
-        old = image.shape[axis]
-        places = np.clip(_source_positions(operation, old, new), 0, old - 1)
-        low = np.floor(places).astype(int)
-        high = np.minimum(low + 1, old - 1)
-        share = np.reshape(places - low, (-1, *[1] * (3 - axis)))
-        image, magnitude = (
-            np.take(x, low, axis) * (1 - share) + np.take(x, high, axis) * share
-            for x in (image, magnitude)
-        )
-    return _in_layout(rounded(image, 16, magnitude, TWICE), nchw)
-
-
-def _resize_nearest(operation: BoundOperation) -> Expected:
-    nchw = operation.boolean(3, False)
-    image = _nhwc(real(operation.input(0)), nchw)
-    for axis, new in zip((1, 2), _resized_lengths(operation, image), strict=True):
-        old = image.shape[axis]
-        places = _source_positions(operation, old, new)
-        if operation.boolean(4, False) or operation.boolean(5, False):
-            places = places + 0.5
-        # Positions are float32; what should be a whole number may be just below.
-        chosen = np.clip(np.floor(places + 1e-6), 0, old - 1).astype(int)
-        image = np.take(image, chosen, axis)
-    return _in_layout(exact(image), nchw)
+    return in_layout(clamped(expected, operation.integer(at + 2)), nchw)
 
 
 _OP = OperationType
@@ -284,6 +222,4 @@ FORMULAS: dict[OperationType, Formula] = {
     _OP.DEPTHWISE_CONV_2D: _convolution(1),
     _OP.GROUPED_CONV_2D: _convolution(1),
     _OP.TRANSPOSE_CONV_2D: _transpose_convolution,
-    _OP.RESIZE_BILINEAR: _resize_bilinear,
-    _OP.RESIZE_NEAREST_NEIGHBOR: _resize_nearest,
 }
