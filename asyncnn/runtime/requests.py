@@ -57,7 +57,9 @@ def _in_order(
     kind: str, names: Sequence[str], known: Set[str], values: Any
 ) -> Sequence[Any]:
     """Return what a caller passes by name, in order, or alone as a sequence."""
-    if isinstance(values, Mapping):
+    if type(values) is list and len(values) == len(names):
+        return values
+    if type(values) is dict or isinstance(values, Mapping):
         if values.keys() != known:
             raise InvalidArgumentError(_name_error(kind, names, known, values))
         return [values[name] for name in names]
