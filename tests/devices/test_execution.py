@@ -250,7 +250,11 @@ class TestDeadline:
         soon = time.monotonic_ns() + 1_000_000
         request = request_for([x], [np.empty_like(x)])
         result = await execute(prepared, request, YES, soon)
-        assert result.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
+        # On a busy machine it may have passed before the request reached the driver.
+        assert result.status in (
+            ErrorStatus.MISSED_DEADLINE_TRANSIENT,
+            ErrorStatus.MISSED_DEADLINE_PERSISTENT,
+        )
         assert result.output_shapes == ()
         assert result.timing == NO_TIMING
 
