@@ -82,6 +82,8 @@ def input_arrays(plan: Plan, request: Request) -> list[Array | None]:
             array = _array(request, argument, port, port.shape)
             if port.dtype == np.bool_:
                 array = _truth(array)
+            elif not array.flags.aligned:
+                array = array.copy()  # BLAS takes no others
             array.flags.writeable = False
             arrays.append(array)
     return arrays

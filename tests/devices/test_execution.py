@@ -14,6 +14,8 @@ from asyncnn.hal.types import (
     ExecutionPreference,
     MeasureTiming,
     Memory,
+    Operand,
+    OperationType,
     OutputShape,
     Priority,
     Request,
@@ -21,9 +23,10 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.memory.pools import from_buffer
+from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
 from tests.devices.conftest import Caller
-from tests.networks import addition, chain
+from tests.networks import F32, addition, chain
 
 NO, YES = MeasureTiming.NO, MeasureTiming.YES
 
@@ -272,3 +275,37 @@ async def test_a_pool_that_cannot_be_mapped_is_a_failure(
         ErrorStatus.INVALID_ARGUMENT,
         ErrorStatus.GENERAL_FAILURE,
     )
+
+
+async def test_an_unaligned_input_gives_the_very_same_result(
+    device: IDevice, execute: Caller
+) -> None:
+    builder = ModelBuilder()
+    x = builder.input("x", F32, (4, 32))
+    weights = np.random.default_rng(0).normal(size=(16, 32)).astype(np.float32)
+    y = builder.operation(
+        OperationType.FULLY_CONNECTED,
+        [
+            x,
+            builder.constant(weights),
+            builder.constant(np.zeros(16, np.float32)),
+            builder.scalar(0),
+        ],
+        Operand(F32, (4, 16)),
+    )
+    builder.output(y, "y")
+    prepared = await prepare(device, builder.build())
+    data = np.random.default_rng(1).normal(size=(4, 32)).astype(np.float32)
+    results = []
+    for offset in (0, 1):
+        pool = bytearray(data.nbytes + 1)
+        pool[offset : offset + data.nbytes] = data.tobytes()
+        result = np.empty((4, 16), np.float32)
+        request = Request(
+            (RequestArgument(False, DataLocation(0, offset, data.nbytes)),),
+            (RequestArgument(False, DataLocation(1, 0, result.nbytes)),),
+            (from_buffer(pool), from_buffer(result)),
+        )
+        assert (await execute(prepared, request)).status is ErrorStatus.NONE
+        results.append(result)
+    np.testing.assert_array_equal(*results)
