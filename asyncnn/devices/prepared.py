@@ -1,15 +1,11 @@
 """The reference device's prepared model."""
 
 import logging
-from collections.abc import Sequence
 from functools import partial
 from typing import TypeAlias
 
 from asyncnn.callbacks import (
-    ExecutionFuture,
-    IBurstCallback,
     IExecutionCallback,
-    IFencedExecutionCallback,
     OneShot,
 )
 from asyncnn.devices.inline import Inliner
@@ -17,22 +13,20 @@ from asyncnn.devices.work import ExecuteWork
 from asyncnn.engine import Program
 from asyncnn.errors import (
     AsyncnnError,
-    InvalidArgumentError,
     MissedDeadlinePersistentError,
     OutputInsufficientSizeError,
 )
-from asyncnn.hal.interfaces import IBurstContext
+from asyncnn.hal.refusals import NoFencesNorBursts
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
-    Handle,
     MeasureTiming,
     OutputShape,
     Priority,
     Request,
     Timing,
 )
-from asyncnn.hal.validate import RequestRules
+from asyncnn.hal.validate import RequestRules, validate_measure_timing
 from asyncnn.qos import Scheduler
 
 logger = logging.getLogger(__name__)
@@ -41,7 +35,7 @@ NotifyExecuted: TypeAlias = OneShot[[ErrorStatus, tuple[OutputShape, ...], Timin
 """The notification of an `IExecutionCallback`, given once."""
 
 
-class ReferencePreparedModel:
+class ReferencePreparedModel(NoFencesNorBursts):
     """A program and the scheduler that executes it.
 
     Executions of one prepared model have its priority and may overlap. Bursts and
@@ -75,7 +69,7 @@ class ReferencePreparedModel:
         notify = OneShot(callback.notify_1_3)
         try:
             self._rules.check(request, allow_unspecified_output=True)
-            _check_measure(measure)
+            validate_measure_timing(measure)
             if self._inliner.is_due and deadline is None and self._scheduler.is_idle:
                 self._execute_inline(request, measure, callback, notify)
             else:
@@ -135,40 +129,6 @@ class ReferencePreparedModel:
             )
         )
 
-    async def execute_synchronously_1_3(
-        self,
-        request: Request,
-        measure: MeasureTiming,
-        deadline: int | None,
-        loop_timeout_duration: int | None,
-    ) -> tuple[ErrorStatus, tuple[OutputShape, ...], Timing]:
-        """Execute; see `IPreparedModel.execute_synchronously_1_3`."""
-        callback = ExecutionFuture()
-        self.execute_1_3(request, measure, deadline, loop_timeout_duration, callback)
-        result = await callback
-        return result.status, result.output_shapes, result.timing
-
-    def execute_fenced(
-        self,
-        request: Request,
-        wait_for: Sequence[Handle],
-        measure: MeasureTiming,
-        deadline: int | None,
-        loop_timeout_duration: int | None,
-        duration: int | None,
-    ) -> tuple[ErrorStatus, Handle, IFencedExecutionCallback | None]:
-        """Refuse: this device has no fences."""
-        return ErrorStatus.GENERAL_FAILURE, Handle(), None
-
-    def configure_execution_burst(
-        self,
-        callback: IBurstCallback | None,
-        request_channel: Handle,
-        result_channel: Handle,
-    ) -> tuple[ErrorStatus, IBurstContext | None]:
-        """Refuse: this device has no message queues."""
-        return ErrorStatus.GENERAL_FAILURE, None
-
     def _executed(
         self,
         callback: IExecutionCallback,
@@ -195,8 +155,3 @@ def _fail(
     if isinstance(error, OutputInsufficientSizeError):
         shapes = error.output_shapes
     notify(error.status, shapes, NO_TIMING)
-
-
-def _check_measure(measure: MeasureTiming) -> None:
-    if measure not in (MeasureTiming.NO, MeasureTiming.YES):
-        raise InvalidArgumentError(f"{measure} is not a MeasureTiming")

@@ -16,10 +16,9 @@ from asyncnn.devices.support import supported_by_kernels
 from asyncnn.devices.work import PrepareWork
 from asyncnn.engine import Program
 from asyncnn.errors import AsyncnnError, MissedDeadlinePersistentError
-from asyncnn.hal.interfaces import IBuffer, IPreparedModel
+from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.hal.refusals import NoCachesNorDomains
 from asyncnn.hal.types import (
-    BufferDesc,
-    BufferRole,
     Capabilities,
     DeviceStatus,
     DeviceType,
@@ -40,7 +39,7 @@ from asyncnn.qos import Scheduler
 logger = logging.getLogger(__name__)
 
 
-class ReferenceDevice:
+class ReferenceDevice(NoCachesNorDomains):
     """An `IDevice` for every operation that has a kernel. Use as a context manager.
 
     Plans run on one worker thread, preparations on another; callbacks fire on the
@@ -146,31 +145,6 @@ class ReferenceDevice:
             partial(cancel, work, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
         )
         return ErrorStatus.NONE
-
-    def prepare_model_from_cache_1_3(
-        self,
-        deadline: int | None,
-        model_cache: Sequence[Handle],
-        data_cache: Sequence[Handle],
-        token: bytes,
-        callback: IPreparedModelCallback | None,
-    ) -> ErrorStatus:
-        """Fail with GENERAL_FAILURE: models are not cached."""
-        if callback is None:
-            return ErrorStatus.INVALID_ARGUMENT
-        callback.reason = "the device does not cache models"
-        OneShot(callback.notify_1_3)(ErrorStatus.GENERAL_FAILURE, None)
-        return ErrorStatus.GENERAL_FAILURE
-
-    def allocate(
-        self,
-        desc: BufferDesc,
-        prepared_models: Sequence[IPreparedModel | None],
-        input_roles: Sequence[BufferRole],
-        output_roles: Sequence[BufferRole],
-    ) -> tuple[ErrorStatus, IBuffer | None, int]:
-        """Fail with GENERAL_FAILURE: the device has no memory domains."""
-        return ErrorStatus.GENERAL_FAILURE, None, 0
 
     def _scheduler(self, scheduler: Scheduler | None) -> Scheduler:
         if scheduler is None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from asyncnn.errors import GeneralFailureError
+from asyncnn.hal.operations import infer_shapes
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels import (
@@ -104,4 +105,5 @@ def compute(operation: BoundOperation) -> Sequence[Array]:
 
     :raises GeneralFailureError: if an operand has an illegal value.
     """
+    infer_shapes(operation)  # for what it checks: it cannot know all shapes
     return _COMPUTE[operation.type](operation)

@@ -10,10 +10,8 @@ from typing import Self
 
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
 from asyncnn.errors import AsyncnnError, DeviceUnavailableError
-from asyncnn.hal.interfaces import IBuffer, IPreparedModel
+from asyncnn.hal.refusals import NoCachesNorDomains
 from asyncnn.hal.types import (
-    BufferDesc,
-    BufferRole,
     Capabilities,
     DeviceStatus,
     DeviceType,
@@ -43,7 +41,7 @@ GREETING_TIMEOUT_S = 10.0
 _RETRY_S = 0.005
 
 
-class RemoteDevice:
+class RemoteDevice(NoCachesNorDomains):
     """The device that a `Server` publishes at ``path``. Use as a context manager.
 
     When the driver dies, everything that is pending ends with DEVICE_UNAVAILABLE, and
@@ -192,31 +190,6 @@ class RemoteDevice:
             OneShot(callback.notify_1_3)(error.status, None)
             return error.status
         return ErrorStatus.NONE
-
-    def prepare_model_from_cache_1_3(
-        self,
-        deadline: int | None,
-        model_cache: Sequence[Handle],
-        data_cache: Sequence[Handle],
-        token: bytes,
-        callback: IPreparedModelCallback | None,
-    ) -> ErrorStatus:
-        """Fail with GENERAL_FAILURE: models are not cached."""
-        if callback is None:
-            return ErrorStatus.INVALID_ARGUMENT
-        callback.reason = "the device does not cache models"
-        OneShot(callback.notify_1_3)(ErrorStatus.GENERAL_FAILURE, None)
-        return ErrorStatus.GENERAL_FAILURE
-
-    def allocate(
-        self,
-        desc: BufferDesc,
-        prepared_models: Sequence[IPreparedModel | None],
-        input_roles: Sequence[BufferRole],
-        output_roles: Sequence[BufferRole],
-    ) -> tuple[ErrorStatus, IBuffer | None, int]:
-        """Fail with GENERAL_FAILURE: the device has no memory domains."""
-        return ErrorStatus.GENERAL_FAILURE, None, 0
 
 
 class _Preparation:

@@ -11,7 +11,7 @@ from asyncnn.errors import InvalidArgumentError
 MAX_PATH_BYTES = 107
 """What ``sun_path`` of a Unix-domain address holds, less the zero at its end."""
 
-_CREDENTIALS = struct.Struct("3i")
+_CREDENTIALS = struct.Struct("iII")
 
 
 def default_socket_path() -> Path:

@@ -2,35 +2,30 @@
 
 import logging
 import weakref
-from collections.abc import Sequence
 
 from asyncnn.callbacks import (
-    ExecutionFuture,
-    IBurstCallback,
     IExecutionCallback,
-    IFencedExecutionCallback,
     OneShot,
 )
-from asyncnn.errors import AsyncnnError, InvalidArgumentError
-from asyncnn.hal.interfaces import IBurstContext
+from asyncnn.errors import AsyncnnError
+from asyncnn.hal.refusals import NoFencesNorBursts
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
-    Handle,
     MeasureTiming,
     Model,
     OutputShape,
     Request,
     Timing,
 )
-from asyncnn.hal.validate import RequestRules
+from asyncnn.hal.validate import RequestRules, validate_measure_timing
 from asyncnn.service.connection import Connection
 from asyncnn.service.staging import Staged, Staging
 
 logger = logging.getLogger(__name__)
 
 
-class RemotePreparedModel:
+class RemotePreparedModel(NoFencesNorBursts):
     """Model ``number`` of a connection; the driver frees it when this object goes.
 
     Requests are validated here, so that launch errors are returned by the call, and
@@ -58,8 +53,7 @@ class RemotePreparedModel:
         notify = OneShot(callback.notify_1_3)
         try:
             self._rules.check(request, allow_unspecified_output=True)
-            if measure not in (MeasureTiming.NO, MeasureTiming.YES):
-                raise InvalidArgumentError(f"{measure} is not a MeasureTiming")
+            validate_measure_timing(measure)
             staged = self._staging.stage(request)
             execution = self._connection.execute(
                 self._number,
@@ -75,40 +69,6 @@ class RemotePreparedModel:
             return error.status
         callback.link_to_death(lambda: self._connection.cancel(execution))
         return ErrorStatus.NONE
-
-    async def execute_synchronously_1_3(
-        self,
-        request: Request,
-        measure: MeasureTiming,
-        deadline: int | None,
-        loop_timeout_duration: int | None,
-    ) -> tuple[ErrorStatus, tuple[OutputShape, ...], Timing]:
-        """Execute; see `IPreparedModel.execute_synchronously_1_3`."""
-        callback = ExecutionFuture()
-        self.execute_1_3(request, measure, deadline, loop_timeout_duration, callback)
-        result = await callback
-        return result.status, result.output_shapes, result.timing
-
-    def execute_fenced(
-        self,
-        request: Request,
-        wait_for: Sequence[Handle],
-        measure: MeasureTiming,
-        deadline: int | None,
-        loop_timeout_duration: int | None,
-        duration: int | None,
-    ) -> tuple[ErrorStatus, Handle, IFencedExecutionCallback | None]:
-        """Refuse: this device has no fences."""
-        return ErrorStatus.GENERAL_FAILURE, Handle(), None
-
-    def configure_execution_burst(
-        self,
-        callback: IBurstCallback | None,
-        request_channel: Handle,
-        result_channel: Handle,
-    ) -> tuple[ErrorStatus, IBurstContext | None]:
-        """Refuse: this device has no message queues."""
-        return ErrorStatus.GENERAL_FAILURE, None
 
 
 class _Execution:

@@ -7,7 +7,6 @@ from functools import partial
 import msgspec
 
 from asyncnn.callbacks import (
-    ExecutionFuture,
     IBurstCallback,
     IExecutionCallback,
     IFencedExecutionCallback,
@@ -15,8 +14,9 @@ from asyncnn.callbacks import (
     OneShot,
     PreparedModelFuture,
 )
-from asyncnn.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.errors import AsyncnnError
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
+from asyncnn.hal.refusals import SynchronousByCallback
 from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,
     NO_TIMING,
@@ -25,12 +25,10 @@ from asyncnn.hal.types import (
     Handle,
     MeasureTiming,
     Model,
-    OutputShape,
     Priority,
     Request,
-    Timing,
 )
-from asyncnn.hal.validate import RequestRules
+from asyncnn.hal.validate import RequestRules, validate_measure_timing
 from asyncnn.service.client import RemoteDevice
 from asyncnn.service.waiting import Waiting
 
@@ -65,7 +63,7 @@ class Order(msgspec.Struct, frozen=True, eq=False):
         )
 
 
-class RevivedModel:
+class RevivedModel(SynchronousByCallback):
     """A model of a supervised device; it is prepared again by each new driver.
 
     Executions that are asked for while it is not prepared wait.
@@ -178,21 +176,7 @@ class RevivedModel:
         if self._refusal is not None and not self._remote.is_lost:
             raise self._refusal
         self._rules.check(request, allow_unspecified_output=True)
-        if measure not in (MeasureTiming.NO, MeasureTiming.YES):
-            raise InvalidArgumentError(f"{measure} is not a MeasureTiming")
-
-    async def execute_synchronously_1_3(
-        self,
-        request: Request,
-        measure: MeasureTiming,
-        deadline: int | None,
-        loop_timeout_duration: int | None,
-    ) -> tuple[ErrorStatus, tuple[OutputShape, ...], Timing]:
-        """Execute; see `IPreparedModel.execute_synchronously_1_3`."""
-        callback = ExecutionFuture()
-        self.execute_1_3(request, measure, deadline, loop_timeout_duration, callback)
-        result = await callback
-        return result.status, result.output_shapes, result.timing
+        validate_measure_timing(measure)
 
     def execute_fenced(
         self,

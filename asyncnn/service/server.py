@@ -7,7 +7,6 @@ import os
 import resource
 import socket
 import stat
-import struct
 from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
@@ -18,12 +17,11 @@ from asyncnn.hal.interfaces import IDevice
 from asyncnn.memory.limits import MappingPolicy
 from asyncnn.memory.mapping import Mapper
 from asyncnn.service.limits import ServiceLimits
-from asyncnn.service.paths import can_connect
+from asyncnn.service.paths import can_connect, peer_uid
 from asyncnn.service.session import Session
 
 logger = logging.getLogger(__name__)
 
-_CREDENTIALS = struct.Struct("iII")
 _BACKLOG = 128
 _PAUSE_S = 0.1
 """Time until the next attempt to accept a client after one failed."""
@@ -138,7 +136,7 @@ class Server:
             loop.remove_reader(listener.fileno())
             self._pause = loop.call_later(_PAUSE_S, self._resume)
             return
-        uid = _peer_uid(connection)
+        uid = peer_uid(connection)
         if uid not in self._allowed_uids:
             logger.warning("a client of user %d was refused", uid)
             connection.close()
@@ -158,14 +156,6 @@ class Server:
         return Session(
             self._device, connection, limits, Mapper(policy), self._sessions.discard
         )
-
-
-def _peer_uid(connection: socket.socket) -> int:
-    credentials = connection.getsockopt(
-        socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
-    )
-    _, uid, _ = _CREDENTIALS.unpack(credentials)
-    return int(uid)
 
 
 def _identity(path: Path) -> tuple[int, int]:

@@ -36,7 +36,7 @@ async def test_others_may_connect_if_some_are_allowed(path: Path) -> None:
 async def test_users_are_told_apart_by_their_credentials(
     path: Path, uid: int, is_allowed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "_peer_uid", lambda _: uid)
+    monkeypatch.setattr(server, "peer_uid", lambda _: uid)
     async with (
         ReferenceDevice() as device,
         Server(device, path, allowed_uids=[12345]) as served,
@@ -51,7 +51,7 @@ async def test_users_are_told_apart_by_their_credentials(
 
 def test_the_uid_of_a_peer_is_that_of_its_process() -> None:
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    assert server._peer_uid(ends[0]) == os.getuid()
+    assert server.peer_uid(ends[0]) == os.getuid()
     for end in ends:
         end.close()
 

@@ -24,12 +24,14 @@ from asyncnn.hal.validate.model import validate_model
 from asyncnn.hal.validate.request import RequestRules, validate_request
 from asyncnn.hal.validate.settings import (
     validate_execution_preference,
+    validate_measure_timing,
     validate_priority,
 )
 
 __all__ = (
     "RequestRules",
     "validate_execution_preference",
+    "validate_measure_timing",
     "validate_memory",
     "validate_model",
     "validate_priority",

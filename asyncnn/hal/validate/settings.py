@@ -1,8 +1,9 @@
-"""Checks what is said beside a model when it is prepared: rule M17."""
+"""Checks what is said beside a model or a request: rule M17 and the measurement."""
 
 from enum import IntEnum
 
-from asyncnn.hal.types import ExecutionPreference, Priority
+from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.types import ExecutionPreference, MeasureTiming, Priority
 from asyncnn.hal.validate.wording import brief, broken
 
 
@@ -20,6 +21,15 @@ def validate_priority(priority: int) -> None:
     :raises InvalidArgumentError: if it is not.
     """
     _check(Priority, priority, "a priority")
+
+
+def validate_measure_timing(measure: int) -> None:
+    """Check that ``measure`` is a `MeasureTiming`.
+
+    :raises InvalidArgumentError: if it is not.
+    """
+    if measure not in (MeasureTiming.NO, MeasureTiming.YES):
+        raise InvalidArgumentError(f"{measure} is not a MeasureTiming")
 
 
 def _check(enum: type[IntEnum], value: int, what: str) -> None:

@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncnn.hal.operations import infer_shapes
 from asyncnn.hal.operations.bound import Array, BoundOperation, OperationFailedError
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.detection.boxes import require_boxes
@@ -45,7 +44,6 @@ def _compute(operation: BoundOperation) -> Sequence[Array]:
 
     Source: 1.3/types.hal (BOX_WITH_NMS_LIMIT).
     """
-    infer_shapes(operation)  # Only for what it checks.
     count, classes = operation.shape(0)
     scores = to_float32(operation.value(0), operation.input(0)).copy()
     stored_boxes = operation.value(1).reshape(count, classes, 4)

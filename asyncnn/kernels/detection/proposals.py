@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncnn.hal.operations import infer_shapes
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, image_shape
 from asyncnn.hal.types import OperationType
@@ -45,7 +44,6 @@ def _compute(operation: BoundOperation) -> Sequence[Array]:
 
     Source: 1.3/types.hal (GENERATE_PROPOSALS).
     """
-    infer_shapes(operation)  # Only for what it checks.
     stored_scores, deltas = _flat_maps(operation)
     scores = to_float32(stored_scores, operation.input(0))
     anchors = _placed_anchors(operation)

@@ -1,0 +1,109 @@
+"""Answers of devices to what they do not offer, as the HAL demands them.
+
+Base classes: a device or prepared model that does offer something overrides it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from asyncnn.callbacks import (
+    ExecutionFuture,
+    IBurstCallback,
+    IExecutionCallback,
+    IFencedExecutionCallback,
+    IPreparedModelCallback,
+    OneShot,
+)
+from asyncnn.hal.interfaces import IBuffer, IBurstContext, IPreparedModel
+from asyncnn.hal.types import (
+    BufferDesc,
+    BufferRole,
+    ErrorStatus,
+    Handle,
+    MeasureTiming,
+    OutputShape,
+    Request,
+    Timing,
+)
+
+
+class NoCachesNorDomains:
+    """The part of an `IDevice` that caches no models and has no memory domains."""
+
+    def prepare_model_from_cache_1_3(
+        self,
+        deadline: int | None,
+        model_cache: Sequence[Handle],
+        data_cache: Sequence[Handle],
+        token: bytes,
+        callback: IPreparedModelCallback | None,
+    ) -> ErrorStatus:
+        """Fail with GENERAL_FAILURE: models are not cached."""
+        if callback is None:
+            return ErrorStatus.INVALID_ARGUMENT
+        callback.reason = "the device does not cache models"
+        OneShot(callback.notify_1_3)(ErrorStatus.GENERAL_FAILURE, None)
+        return ErrorStatus.GENERAL_FAILURE
+
+    def allocate(
+        self,
+        desc: BufferDesc,
+        prepared_models: Sequence[IPreparedModel | None],
+        input_roles: Sequence[BufferRole],
+        output_roles: Sequence[BufferRole],
+    ) -> tuple[ErrorStatus, IBuffer | None, int]:
+        """Fail with GENERAL_FAILURE: the device has no memory domains."""
+        return ErrorStatus.GENERAL_FAILURE, None, 0
+
+
+class SynchronousByCallback(ABC):
+    """The part of an `IPreparedModel` that follows from its asynchronous call."""
+
+    @abstractmethod
+    def execute_1_3(
+        self,
+        request: Request,
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout_duration: int | None,
+        callback: IExecutionCallback | None,
+    ) -> ErrorStatus:
+        """Launch an execution; see `IPreparedModel.execute_1_3`."""
+
+    async def execute_synchronously_1_3(
+        self,
+        request: Request,
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout_duration: int | None,
+    ) -> tuple[ErrorStatus, tuple[OutputShape, ...], Timing]:
+        """Execute; see `IPreparedModel.execute_synchronously_1_3`."""
+        callback = ExecutionFuture()
+        self.execute_1_3(request, measure, deadline, loop_timeout_duration, callback)
+        result = await callback
+        return result.status, result.output_shapes, result.timing
+
+
+class NoFencesNorBursts(SynchronousByCallback):
+    """The part of an `IPreparedModel` that has no fences and no message queues."""
+
+    def execute_fenced(
+        self,
+        request: Request,
+        wait_for: Sequence[Handle],
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout_duration: int | None,
+        duration: int | None,
+    ) -> tuple[ErrorStatus, Handle, IFencedExecutionCallback | None]:
+        """Refuse: this device has no fences."""
+        return ErrorStatus.GENERAL_FAILURE, Handle(), None
+
+    def configure_execution_burst(
+        self,
+        callback: IBurstCallback | None,
+        request_channel: Handle,
+        result_channel: Handle,
+    ) -> tuple[ErrorStatus, IBurstContext | None]:
+        """Refuse: this device has no message queues."""
+        return ErrorStatus.GENERAL_FAILURE, None
