@@ -128,7 +128,8 @@ class ExecuteWork(Work):
         try:
             self._shapes = execute_request(self._program, self._request, self._compute)
         except AsyncnnError as error:
-            self._error = error
+            # Its traceback refers to this frame: a cycle that would keep the pools.
+            self._error = error.with_traceback(None)
         except Exception as error:
             logger.exception("an execution failed")
             self._error = error_for(

@@ -1,10 +1,13 @@
 import asyncio
+import gc
 import time
+import weakref
 
 import numpy as np
 import pytest
 
 from asyncnn.callbacks import IExecutionCallback, PreparedModelFuture
+from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -309,3 +312,25 @@ async def test_an_unaligned_input_gives_the_very_same_result(
         assert (await execute(prepared, request)).status is ErrorStatus.NONE
         results.append(result)
     np.testing.assert_array_equal(*results)
+
+
+async def test_an_aborted_execution_lets_go_of_its_pools_at_once() -> None:
+    async with ReferenceDevice(DeviceSettings(inline_below_us=0)) as device:
+        prepared = await prepare(device, chain(8000, 64, 64))
+        x = np.zeros((64, 64), np.float32)
+        request = request_for([x], [np.empty_like(x)])
+        pools = [weakref.ref(pool) for pool in request.pools]
+        callback = Recorder()
+        gc.collect()
+        gc.disable()
+        try:
+            prepared.execute_1_3(request, NO, None, None, callback)
+            await asyncio.sleep(0.005)
+            callback.die()
+            await asyncio.wait_for(callback.told.wait(), 5)
+            assert callback.seen[0][0] is ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+            del request
+            await asyncio.sleep(0.05)
+            assert [pool() for pool in pools] == [None, None]
+        finally:
+            gc.enable()
