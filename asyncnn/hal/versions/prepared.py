@@ -1,0 +1,186 @@
+"""A prepared model for callers of every version.
+
+Source: 1.0, 1.2 and 1.3/IPreparedModel.hal.
+"""
+
+from collections.abc import Sequence
+
+from asyncnn.callbacks import (
+    IBurstCallback,
+    IExecutionCallback,
+    IFencedExecutionCallback,
+    OneShot,
+)
+from asyncnn.errors import AsyncnnError
+from asyncnn.hal.interfaces import IBurstContext, IPreparedModel, ISyncFence
+from asyncnn.hal.types import (
+    NO_TIMING,
+    ErrorStatus,
+    HalVersion,
+    Handle,
+    MeasureTiming,
+    Model,
+    OutputShape,
+    Request,
+    Timing,
+)
+from asyncnn.hal.validate import RequestRules
+from asyncnn.hal.versions import v1_0, v1_2
+from asyncnn.hal.versions.requests import canonical_request
+from asyncnn.hal.versions.statuses import convert_status
+
+_V1_2 = HalVersion.V1_2
+
+
+class VersionedPreparedModel:
+    """Offers every method of HAL 1.0 to 1.3; ``canonical`` does the work.
+
+    Before HAL 1.2 output dimensions have to be known from model and request, as there
+    is no way to report them. That is not checked without the model, which nobody has
+    seen if it came from a cache.
+    """
+
+    def __init__(self, canonical: IPreparedModel, model: Model | None) -> None:
+        self.canonical = canonical
+        self._rules_of_1_0 = None if model is None else RequestRules(model)
+
+    def execute(
+        self, request: v1_0.Request, callback: v1_0.IExecutionCallback | None
+    ) -> ErrorStatus:
+        """Launch an execution through HAL 1.0, which reports nothing but its status."""
+        if callback is None:
+            return ErrorStatus.INVALID_ARGUMENT
+        newest = canonical_request(request)
+        adapted = _AdaptedStatusCallback(callback)
+        try:
+            if self._rules_of_1_0 is not None:
+                self._rules_of_1_0.check(newest, allow_unspecified_output=False)
+        except AsyncnnError as error:
+            adapted.reason = str(error)
+            OneShot(adapted.notify_1_3)(error.status, (), NO_TIMING)
+            return convert_status(error.status, HalVersion.V1_0)
+        return self._execute(newest, MeasureTiming.NO, adapted)
+
+    def execute_1_2(
+        self,
+        request: v1_0.Request,
+        measure: MeasureTiming,
+        callback: v1_2.IExecutionCallback | None,
+    ) -> ErrorStatus:
+        """Launch an execution through HAL 1.2."""
+        if callback is None:
+            return ErrorStatus.INVALID_ARGUMENT
+        adapted = _AdaptedCallback(callback)
+        return self._execute(canonical_request(request), measure, adapted)
+
+    def _execute(
+        self, request: Request, measure: MeasureTiming, callback: IExecutionCallback
+    ) -> ErrorStatus:
+        status = self.canonical.execute_1_3(request, measure, None, None, callback)
+        return convert_status(status, _V1_2)
+
+    def execute_1_3(
+        self,
+        request: Request,
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout_duration: int | None,
+        callback: IExecutionCallback | None,
+    ) -> ErrorStatus:
+        """Launch an execution; see `IPreparedModel.execute_1_3`."""
+        return self.canonical.execute_1_3(
+            request, measure, deadline, loop_timeout_duration, callback
+        )
+
+    async def execute_synchronously(
+        self, request: v1_0.Request, measure: MeasureTiming
+    ) -> tuple[ErrorStatus, tuple[OutputShape, ...], Timing]:
+        """Execute through HAL 1.2 and return status, output shapes and timing."""
+        newest = canonical_request(request)
+        status, shapes, timing = await self.canonical.execute_synchronously_1_3(
+            newest, measure, None, None
+        )
+        return convert_status(status, _V1_2), shapes, timing
+
+    async def execute_synchronously_1_3(
+        self,
+        request: Request,
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout_duration: int | None,
+    ) -> tuple[ErrorStatus, tuple[OutputShape, ...], Timing]:
+        """Execute; see `IPreparedModel.execute_synchronously_1_3`."""
+        return await self.canonical.execute_synchronously_1_3(
+            request, measure, deadline, loop_timeout_duration
+        )
+
+    def execute_fenced(
+        self,
+        request: Request,
+        wait_for: Sequence[ISyncFence],
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout_duration: int | None,
+        duration: int | None,
+    ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
+        """Launch an execution after fences; see `IPreparedModel.execute_fenced`."""
+        return self.canonical.execute_fenced(
+            request, wait_for, measure, deadline, loop_timeout_duration, duration
+        )
+
+    def configure_execution_burst(
+        self,
+        callback: IBurstCallback | None,
+        request_channel: Handle,
+        result_channel: Handle,
+    ) -> tuple[ErrorStatus, IBurstContext | None]:
+        """Start a burst; see `IPreparedModel.configure_execution_burst`."""
+        return self.canonical.configure_execution_burst(
+            callback, request_channel, result_channel
+        )
+
+
+class _AdaptedStatusCallback(IExecutionCallback):
+    """Stands for a callback of HAL 1.0."""
+
+    __slots__ = ("_callback",)
+
+    def __init__(self, callback: v1_0.IExecutionCallback) -> None:
+        super().__init__()
+        self._callback = callback
+        callback.link_to_death(self.die)
+
+    def notify_1_3(
+        self,
+        status: ErrorStatus,
+        output_shapes: tuple[OutputShape, ...],
+        timing: Timing,
+    ) -> None:
+        """Pass on what such a callback understands."""
+        callback = self._callback
+        callback.unlink_to_death()
+        callback.reason = self.reason
+        callback.notify(convert_status(status, HalVersion.V1_0))
+
+
+class _AdaptedCallback(IExecutionCallback):
+    """Stands for a callback of HAL 1.2."""
+
+    __slots__ = ("_callback",)
+
+    def __init__(self, callback: v1_2.IExecutionCallback) -> None:
+        super().__init__()
+        self._callback = callback
+        callback.link_to_death(self.die)
+
+    def notify_1_3(
+        self,
+        status: ErrorStatus,
+        output_shapes: tuple[OutputShape, ...],
+        timing: Timing,
+    ) -> None:
+        """Pass on what such a callback understands."""
+        callback = self._callback
+        callback.unlink_to_death()
+        callback.reason = self.reason
+        callback.notify_1_2(convert_status(status, _V1_2), output_shapes, timing)

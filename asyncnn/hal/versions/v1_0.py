@@ -1,0 +1,83 @@
+"""Data and callbacks of HAL 1.0 where they differ from the canonical ones.
+
+Source: 1.0/types.hal, 1.0/IPreparedModelCallback.hal and 1.0/IExecutionCallback.hal.
+"""
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from asyncnn.callbacks import CallbackObject
+from asyncnn.hal.types import (
+    DataLocation,
+    Dimensions,
+    ErrorStatus,
+    Memory,
+    Operation,
+    PerformanceInfo,
+    RequestArgument,
+)
+
+if TYPE_CHECKING:
+    from asyncnn.hal.versions.prepared import VersionedPreparedModel
+
+
+class Operand(msgspec.Struct, frozen=True):
+    """One value of a graph; there are no extra parameters yet."""
+
+    type: int
+    dimensions: Dimensions = ()
+    number_of_consumers: int = 0
+    scale: float = 0.0
+    zero_point: int = 0
+    lifetime: int = 0
+    location: DataLocation = DataLocation()
+
+
+class Model(msgspec.Struct, frozen=True):
+    """A single graph with its constants."""
+
+    operands: tuple[Operand, ...]
+    operations: tuple[Operation, ...]
+    input_indexes: tuple[int, ...]
+    output_indexes: tuple[int, ...]
+    operand_values: bytes = b""
+    pools: tuple[Memory, ...] = ()
+
+
+class Request(msgspec.Struct, frozen=True):
+    """Arguments of one execution; all pools are memory. Unchanged until 1.2."""
+
+    inputs: tuple[RequestArgument, ...]
+    outputs: tuple[RequestArgument, ...]
+    pools: tuple[Memory, ...]
+
+
+class Capabilities(msgspec.Struct, frozen=True):
+    """Performance for the two kinds of data that there were."""
+
+    float32_performance: PerformanceInfo
+    quantized8_performance: PerformanceInfo
+
+
+class IPreparedModelCallback(CallbackObject, ABC):
+    """Receives the result of preparing a model, up to HAL 1.1."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def notify(
+        self, status: ErrorStatus, prepared_model: "VersionedPreparedModel | None"
+    ) -> None:
+        """Receive a prepared model if and only if ``status`` is NONE."""
+
+
+class IExecutionCallback(CallbackObject, ABC):
+    """Receives the status of an execution, up to HAL 1.1."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def notify(self, status: ErrorStatus) -> None:
+        """Receive the outcome."""

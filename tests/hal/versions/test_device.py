@@ -1,0 +1,259 @@
+"""Callers of old versions, over the devices that the behaviour kit knows."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from asyncnn.callbacks import PreparedModelFuture
+from asyncnn.devices import ReferenceDevice
+from asyncnn.hal.interfaces import IDevice
+from asyncnn.hal.types import (
+    BYTE_SIZE_OF_CACHE_TOKEN,
+    BufferDesc,
+    ErrorStatus,
+    ExecutionPreference,
+    HalVersion,
+    MeasureTiming,
+    Model,
+    OutputShape,
+    Priority,
+    Request,
+    Timing,
+)
+from asyncnn.hal.versions import (
+    VersionedDevice,
+    VersionedPreparedModel,
+    convert_to,
+    v1_0,
+    v1_1,
+    v1_2,
+)
+from asyncnn.runtime.requests import RequestBuilder
+from tests.networks import addition
+
+V1_0, V1_1, V1_2, V1_3 = list(HalVersion)[:4]
+FAST = ExecutionPreference.FAST_SINGLE_ANSWER
+TOKEN = bytes(BYTE_SIZE_OF_CACHE_TOKEN)
+PREPARED = tuple[ErrorStatus, VersionedPreparedModel | None]
+
+
+class Prepared1_0(v1_0.IPreparedModelCallback):  # noqa: N801 - named like the version
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: asyncio.Future[PREPARED] = asyncio.Future()
+
+    def notify(
+        self, status: ErrorStatus, prepared_model: VersionedPreparedModel | None
+    ) -> None:
+        self.told.set_result((status, prepared_model))
+
+
+class Prepared1_2(v1_2.IPreparedModelCallback):  # noqa: N801
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: asyncio.Future[PREPARED] = asyncio.Future()
+
+    def notify_1_2(
+        self, status: ErrorStatus, prepared_model: VersionedPreparedModel | None
+    ) -> None:
+        self.told.set_result((status, prepared_model))
+
+
+class Executed1_0(v1_0.IExecutionCallback):  # noqa: N801
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: asyncio.Future[ErrorStatus] = asyncio.Future()
+
+    def notify(self, status: ErrorStatus) -> None:
+        self.told.set_result(status)
+
+
+class Executed1_2(v1_2.IExecutionCallback):  # noqa: N801
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: asyncio.Future[
+            tuple[ErrorStatus, tuple[OutputShape, ...], Timing]
+        ] = asyncio.Future()
+
+    def notify_1_2(
+        self,
+        status: ErrorStatus,
+        output_shapes: tuple[OutputShape, ...],
+        timing: Timing,
+    ) -> None:
+        self.told.set_result((status, output_shapes, timing))
+
+
+@pytest.fixture
+async def device() -> AsyncIterator[VersionedDevice]:
+    async with ReferenceDevice() as canonical:
+        yield VersionedDevice(canonical)
+
+
+def as_canonical(device: VersionedDevice) -> IDevice:
+    """What mypy checks: an older caller's device is a device like any other."""
+    return device
+
+
+async def prepare(
+    device: VersionedDevice, model: Model, version: HalVersion
+) -> PREPARED:
+    """Prepare through the method of ``version``; launch and callback agree."""
+    old = convert_to(model, version)
+    callback = Prepared1_0() if version < V1_2 else Prepared1_2()
+    if isinstance(old, v1_0.Model):
+        launched = device.prepare_model(old, callback)
+    elif isinstance(old, v1_1.Model):
+        launched = device.prepare_model_1_1(old, FAST, callback)
+    else:
+        launched = device.prepare_model_1_2(old, FAST, (), (), TOKEN, callback)
+    status, prepared = await callback.told
+    assert launched in (ErrorStatus.NONE, status)
+    assert (prepared is None) is (status is not ErrorStatus.NONE)
+    return status, prepared
+
+
+def sum_request(*dimensions: int) -> tuple[Request, np.ndarray]:
+    model = addition(*dimensions)
+    x, y, z = (np.full(dimensions, value, np.float32) for value in (1, 2, 0))
+    return RequestBuilder(model.inputs, model.outputs)([x, y], [z]), z
+
+
+@pytest.mark.parametrize("version", [V1_0, V1_1, V1_2])
+async def test_a_model_of_any_version_is_supported_and_computes(
+    device: VersionedDevice, version: HalVersion
+) -> None:
+    old = convert_to(addition(2, 3).model, version)
+    queries = {
+        V1_0: device.get_supported_operations,
+        V1_1: device.get_supported_operations_1_1,
+        V1_2: device.get_supported_operations_1_2,
+    }
+    assert await queries[version](old) == (ErrorStatus.NONE, (True,))
+    _, prepared = await prepare(device, addition(2, 3).model, version)
+    assert prepared is not None
+    request, z = sum_request(2, 3)
+    old_request = convert_to(request, version)
+    assert isinstance(old_request, v1_0.Request)
+    if version < V1_2:
+        told = Executed1_0()
+        assert prepared.execute(old_request, told) is ErrorStatus.NONE
+        assert await told.told is ErrorStatus.NONE
+    else:
+        newer = Executed1_2()
+        prepared.execute_1_2(old_request, MeasureTiming.YES, newer)
+        status, shapes, timing = await newer.told
+        assert status is ErrorStatus.NONE
+        assert shapes in ((), (OutputShape((2, 3), True),))
+        assert timing.time_on_device <= timing.time_in_driver
+    assert (z == 3).all()
+
+
+async def test_a_model_of_1_2_executes_synchronously(device: VersionedDevice) -> None:
+    _, prepared = await prepare(device, addition(4).model, V1_2)
+    assert prepared is not None
+    request, z = sum_request(4)
+    answer = await prepared.execute_synchronously(
+        v1_0.Request(request.inputs, request.outputs, request.pools),
+        MeasureTiming.NO,
+    )
+    assert answer[0] is ErrorStatus.NONE
+    assert (z == 3).all()
+
+
+@pytest.mark.parametrize("version", [V1_0, V1_1])
+async def test_what_a_version_does_not_have_is_refused_there(
+    device: VersionedDevice, version: HalVersion
+) -> None:
+    open_rank = addition().model
+    assert await prepare(device, open_rank, version) == (
+        ErrorStatus.INVALID_ARGUMENT,
+        None,
+    )
+    assert (await prepare(device, open_rank, V1_2))[0] is ErrorStatus.NONE
+
+
+async def test_1_0_cannot_leave_output_dimensions_open(device: VersionedDevice) -> None:
+    _, prepared = await prepare(device, addition(0, 3).model, V1_0)
+    assert prepared is not None
+    request, _ = sum_request(2, 3)
+    argument = replace(request.inputs[0], dimensions=(2, 3))
+    old = v1_0.Request((argument, argument), request.outputs, request.pools)
+    told = Executed1_0()
+    assert prepared.execute(old, told) is ErrorStatus.INVALID_ARGUMENT
+    assert await told.told is ErrorStatus.INVALID_ARGUMENT
+    assert "output" in told.reason
+    newer = Executed1_2()
+    prepared.execute_1_2(old, MeasureTiming.NO, newer)
+    assert (await newer.told)[0] is ErrorStatus.NONE
+
+
+async def test_null_callbacks_are_invalid(device: VersionedDevice) -> None:
+    old = convert_to(addition(4).model, V1_0)
+    assert device.prepare_model(old, None) is ErrorStatus.INVALID_ARGUMENT
+    _, prepared = await prepare(device, addition(4).model, V1_0)
+    assert prepared is not None
+    request, _ = sum_request(4)
+    old_request = v1_0.Request(request.inputs, request.outputs, request.pools)
+    assert prepared.execute(old_request, None) is ErrorStatus.INVALID_ARGUMENT
+    assert (
+        prepared.execute_1_2(old_request, MeasureTiming.NO, None)
+        is ErrorStatus.INVALID_ARGUMENT
+    )
+
+
+async def test_statuses_of_1_3_do_not_reach_an_older_callback() -> None:
+    async with ReferenceDevice() as canonical:
+        device = VersionedDevice(canonical)
+        callback = Prepared1_0()
+        old = convert_to(addition(4).model, V1_0)
+        device.prepare_model(old, callback)
+        callback.die()  # which is RESOURCE_EXHAUSTED_TRANSIENT to a caller of 1.3
+        status, prepared = await callback.told
+    assert status in (ErrorStatus.NONE, ErrorStatus.GENERAL_FAILURE)
+    assert (prepared is None) is (status is ErrorStatus.GENERAL_FAILURE)
+
+
+async def test_capabilities_come_in_the_shape_of_each_version(
+    device: VersionedDevice,
+) -> None:
+    status, newest = device.get_capabilities_1_3()
+    assert status is ErrorStatus.NONE
+    for answer, version in (
+        (device.get_capabilities(), V1_0),
+        (device.get_capabilities_1_1(), V1_1),
+        (device.get_capabilities_1_2(), V1_2),
+    ):
+        assert answer == (ErrorStatus.NONE, convert_to(newest, version))
+
+
+async def test_the_methods_of_1_3_are_the_canonical_ones(
+    device: VersionedDevice,
+) -> None:
+    callback = PreparedModelFuture()
+    as_canonical(device).prepare_model_1_3(
+        addition(4).model, FAST, Priority.MEDIUM, None, (), (), TOKEN, callback
+    )
+    prepared = await callback
+    request, z = sum_request(4)
+    status, _, _ = await prepared.execute_synchronously_1_3(
+        request, MeasureTiming.NO, None, None
+    )
+    assert status is ErrorStatus.NONE
+    assert (z == 3).all()
+    canonical = device.canonical
+    assert device.get_version_string() == canonical.get_version_string()
+    assert device.get_type() == canonical.get_type()
+    assert device.get_status() == canonical.get_status()
+    assert device.get_supported_extensions() == canonical.get_supported_extensions()
+    assert (
+        device.get_number_of_cache_files_needed()
+        == canonical.get_number_of_cache_files_needed()
+    )
+    assert device.allocate(BufferDesc(()), [], [], [])[0] in (
+        ErrorStatus.INVALID_ARGUMENT,
+        ErrorStatus.GENERAL_FAILURE,
+    )
