@@ -1,0 +1,270 @@
+"""The fence as those see it who wait."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any, ClassVar, Self
+
+from asyncnn.callbacks import TURN_NS
+from asyncnn.errors import InvalidArgumentError
+from asyncnn.fences.core import Core, Producer, running_loop
+from asyncnn.fences.foreign import ForeignCore
+from asyncnn.fences.local import LocalCore
+from asyncnn.fences.outcome import FenceState, Outcome, outcome_now
+from asyncnn.fences.source import FenceSource
+from asyncnn.hal.types import ErrorStatus, Handle
+
+
+class SyncFence:
+    """Something to wait for, from any number of tasks, threads and processes at once.
+
+    Awaiting it returns None once it was signalled, and raises the `AsyncnnError` of its
+    status if it failed. Cancelling one waiter leaves the others alone. A fence that is
+    done does not suspend who awaits it, but for a turn of the loop every `TURN_NS`.
+
+    It is closed with the last reference to it. Objects made by `duplicate` stand for
+    the same fence, and are closed one by one. Handing one to a process that
+    `multiprocessing` starts passes its descriptor on; a plain fork takes none along.
+    """
+
+    __slots__ = ("__weakref__", "_core")
+
+    _last_turn_ns: ClassVar[int] = 0
+
+    def __init__(self, core: Core) -> None:
+        self._core: Core | None = core
+
+    @classmethod
+    def pair(cls, producer: Producer | None = None) -> tuple[Self, FenceSource]:
+        """Return an active fence, and the one thing that can signal it.
+
+        Where another process knows the end first, ``producer`` passes the descriptor on
+        that other waiters have asked for. It is to use the source as well, which then
+        resolves the fence for this process alone.
+        """
+        core = LocalCore(producer)
+        return cls(core), FenceSource(core)
+
+    @classmethod
+    def signalled(cls) -> Self:
+        """Return a fence that was signalled just now."""
+        return cls._done(outcome_now())
+
+    @classmethod
+    def failed(cls, status: ErrorStatus, reason: str = "") -> Self:
+        """Return a fence in the error state.
+
+        :raises ValueError: if ``status`` is NONE.
+        """
+        if status is ErrorStatus.NONE:
+            raise ValueError("a fence does not fail with NONE; make a signalled one")
+        return cls._done(outcome_now(status, reason))
+
+    @classmethod
+    def _done(cls, outcome: Outcome) -> Self:
+        core = LocalCore()
+        core.outcome = outcome  # nobody has the source that could resolve it
+        return cls(core)
+
+    @classmethod
+    def from_fd(cls, fd: int) -> Self:
+        """Take in the fence behind a descriptor, which is duplicated.
+
+        Pipes of this package tell how their fence ended, the kernel's ``sync_file``
+        fences as well. Any other descriptor is signalled once it is readable; a socket
+        that ends without a byte has failed.
+
+        :raises InvalidArgumentError: if ``fd`` is not open.
+        :raises ResourceExhaustedTransientError: if descriptors have run out.
+        """
+        return cls(ForeignCore(fd))
+
+    @classmethod
+    def from_handle(cls, handle: Handle) -> Self:
+        """Take in the fence behind a handle of the HAL.
+
+        :raises InvalidArgumentError: if it has not exactly one open descriptor.
+        :raises ResourceExhaustedTransientError: if descriptors have run out.
+        """
+        if len(handle.fds) != 1:
+            count = len(handle.fds)
+            raise InvalidArgumentError(f"a fence has one descriptor, not {count}")
+        return cls.from_fd(handle.fds[0])
+
+    @property
+    def state(self) -> FenceState:
+        """What can be seen of the fence now; UNKNOWN if this object is closed."""
+        if self._core is None:
+            return FenceState.UNKNOWN
+        outcome = self._core.look()
+        return FenceState.ACTIVE if outcome is None else outcome.state
+
+    @property
+    def status(self) -> ErrorStatus | None:
+        """NONE once signalled, the error of a failed fence, None while it is active."""
+        outcome = self._outcome()
+        return None if outcome is None else outcome.status
+
+    @property
+    def reason(self) -> str:
+        """What the owner said of an error; not known of fences from elsewhere."""
+        outcome = self._outcome()
+        return "" if outcome is None else outcome.reason
+
+    @property
+    def signalled_at_ns(self) -> int | None:
+        """When it was done, on the steady clock; None if active or not known."""
+        outcome = self._outcome()
+        return None if outcome is None else outcome.at_ns
+
+    @property
+    def producer(self) -> Producer | None:
+        """What is going to end the fence, if it was made with one and is active."""
+        return self._open_core().producer
+
+    def add_done_callback(self, callback: Callable[[Self], object]) -> None:
+        """Call ``callback`` with this fence on the running loop, soon after it is done.
+
+        :raises InvalidArgumentError: if this object is closed.
+        """
+        core, loop = self._open_core(), asyncio.get_running_loop()
+        if core.look() is not None:
+            loop.call_soon(callback, self)
+        else:
+            future = core.enter(loop, callback)
+            future.add_done_callback(partial(self._call, core, callback))
+
+    def _call(
+        self,
+        core: Core,
+        callback: Callable[[Self], object],
+        future: "asyncio.Future[None]",
+    ) -> None:
+        if not future.cancelled():
+            core.leave(future)
+            callback(self)
+
+    def remove_done_callback(self, callback: Callable[[Self], object]) -> int:
+        """Forget every equal callback of this loop; return how many there were.
+
+        Those of a fence that is done are on their way already.
+        """
+        core, loop = self._open_core(), asyncio.get_running_loop()
+        active = [f for f in core.futures_of(loop, callback) if f.cancel()]
+        for future in active:
+            core.leave(future)
+        return len(active)
+
+    def __await__(self) -> Generator[Any, None, None]:
+        core = self._open_core()
+        outcome = core.look()
+        if outcome is None:
+            future = core.enter(asyncio.get_running_loop())
+            try:
+                yield from future
+            finally:
+                core.leave(future)
+            outcome = core.outcome
+            assert outcome is not None
+        else:
+            now = time.monotonic_ns()
+            if now - self._last_turn_ns > TURN_NS:
+                SyncFence._last_turn_ns = now
+                yield
+        if outcome.status is not ErrorStatus.NONE:
+            raise outcome.error
+
+    async def wait(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as asyncio.wait_for
+        """Await this fence for at most ``timeout`` seconds.
+
+        :raises TimeoutError: if it is still active then.
+        :raises AsyncnnError: if the fence failed.
+        """
+        async with asyncio.timeout(timeout):
+            await self
+
+    def wait_blocking(self, timeout: float | None = None) -> None:
+        """Block a thread that runs no loop, for at most ``timeout`` seconds.
+
+        :raises TimeoutError: if the fence is still active then.
+        :raises AsyncnnError: if the fence failed.
+        :raises RuntimeError: if that would block an event loop.
+        """
+        core = self._open_core()
+        ends = None if timeout is None else time.monotonic() + timeout
+        while (outcome := core.look()) is None:
+            if running_loop() is not None:
+                raise RuntimeError("this would block the event loop; await the fence")
+            left = None if ends is None else ends - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError(f"the fence is active after {timeout} s")
+            core.block(left)
+        if outcome.status is not ErrorStatus.NONE:
+            raise outcome.error
+
+    def fileno(self) -> int:
+        """Return a descriptor of the fence's that polls as readable once it is done.
+
+        It stays open while any object of this fence does; whoever keeps it for longer
+        duplicates it.
+
+        :raises InvalidArgumentError: if this object is closed.
+        :raises ResourceExhaustedTransientError: if descriptors have run out.
+        """
+        return self._open_core().fileno()
+
+    def handle(self) -> Handle:
+        """Return the handle that the HAL knows a fence by, of what `fileno` returns.
+
+        :raises InvalidArgumentError: if this object is closed.
+        :raises ResourceExhaustedTransientError: if descriptors have run out.
+        """
+        return Handle((self.fileno(),))
+
+    def duplicate(self) -> Self:
+        """Return another object for the same fence, to be closed on its own.
+
+        :raises InvalidArgumentError: if this object is closed.
+        """
+        return type(self)(self._open_core())
+
+    def close(self) -> None:
+        """Let go of the fence, once; whoever waits already goes on waiting."""
+        self._core = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from multiprocessing.reduction import DupFd
+
+        return _received, (type(self), DupFd(self.fileno()))
+
+    def __repr__(self) -> str:
+        status = self.status if self._core is not None else None
+        error = f" {status.name}" if status else ""
+        return f"<{type(self).__name__} {self.state.value}{error}>"
+
+    def _open_core(self) -> Core:
+        if self._core is None:
+            raise InvalidArgumentError("the fence is closed")
+        return self._core
+
+    def _outcome(self) -> Outcome | None:
+        core = self._core
+        if core is None:
+            raise InvalidArgumentError("the fence is closed")
+        return core.outcome or core.look()
+
+
+def _received(cls: type[SyncFence], duplicate: Any) -> SyncFence:
+    fd = duplicate.detach()
+    try:
+        return cls.from_fd(fd)
+    finally:
+        os.close(fd)

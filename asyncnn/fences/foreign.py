@@ -1,0 +1,129 @@
+"""Fences that came as a descriptor: of another process, the kernel, or anyone else."""
+
+import fcntl
+import os
+import select
+import stat
+from asyncio import AbstractEventLoop, Future
+from collections.abc import Callable
+
+from asyncnn.errors import InvalidArgumentError, ResourceExhaustedTransientError
+from asyncnn.fences.core import Callback, Core
+from asyncnn.fences.outcome import Outcome
+from asyncnn.fences.pipe import OWNER_IS_GONE, bytes_waiting, outcome_in_pipe
+from asyncnn.fences.sync_file import is_sync_file, outcome_of_sync_file
+from asyncnn.hal.types import ErrorStatus
+from asyncnn.memory.copying import Descriptor
+from asyncnn.memory.pages import failure
+
+_LOWEST_FD = 3  # a service without standard streams must not get a fence as one of them
+
+_LONGEST_POLL_MS = 2**31 - 1
+
+Reading = Callable[[int, int], Outcome | None]
+
+
+class ForeignCore(Core):
+    """A fence that is done when its descriptor polls as readable.
+
+    Each loop that waits watches the descriptor with one reader, however many of its
+    tasks wait, and only while any does.
+    """
+
+    __slots__ = ("_descriptor", "_reading", "_watchers")
+
+    def __init__(self, fd: int) -> None:
+        super().__init__()
+        self._descriptor = Descriptor(_duplicate(fd))
+        self._reading = _reading_of(self._descriptor.fd)
+        self._watchers: dict[AbstractEventLoop, int] = {}
+
+    def fileno(self) -> int:
+        """Return the duplicate that this fence owns."""
+        return self._descriptor.fd
+
+    def look(self) -> Outcome | None:
+        """Poll the descriptor, unless the outcome is known."""
+        if self.outcome is None:
+            outcome = self._poll(0)
+            if outcome is not None:
+                self.resolve(outcome)
+        return self.outcome
+
+    def enter(
+        self, loop: AbstractEventLoop, callback: Callback | None = None
+    ) -> "Future[None]":
+        """Return a future, and watch the descriptor from now on."""
+        future = super().enter(loop, callback)
+        watchers = self._watchers.get(loop, 0)
+        self._watchers[loop] = watchers + 1
+        if not watchers:
+            self._watch(loop)
+        return future
+
+    def leave(self, future: "Future[None]") -> None:
+        """Forget a future; the last one of its loop ends the watch."""
+        super().leave(future)
+        loop = future.get_loop()
+        self._watchers[loop] -= 1
+        if not self._watchers[loop]:
+            del self._watchers[loop]
+            loop.remove_reader(self.fileno())
+
+    def block(self, timeout: float | None) -> None:
+        """Block this thread in a poll of the descriptor, or for 24 days."""
+        timeout_ms = None if timeout is None else min(timeout * 1000, _LONGEST_POLL_MS)
+        outcome = self._poll(timeout_ms)
+        if outcome is not None:
+            self.resolve(outcome)
+
+    def _watch(self, loop: AbstractEventLoop) -> None:
+        try:
+            loop.add_reader(self.fileno(), self.look)
+        except OSError as error:
+            reason = f"a fence cannot be watched: {error.strerror}"
+            self.resolve(Outcome(ErrorStatus.GENERAL_FAILURE, reason, None))
+
+    def _poll(self, timeout_ms: float | None) -> Outcome | None:
+        poll = select.poll()
+        poll.register(self.fileno(), select.POLLIN)
+        for fd, events in poll.poll(timeout_ms):
+            return self._reading(fd, events)
+        return None
+
+
+def _duplicate(fd: int) -> int:
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LOWEST_FD)
+    except (OSError, OverflowError, ValueError) as error:
+        problem = failure(error, f"descriptor {fd} of a fence")
+        if isinstance(problem, ResourceExhaustedTransientError):
+            raise problem from error
+        raise InvalidArgumentError(problem.message) from error
+
+
+def _reading_of(fd: int) -> Reading:
+    kind = os.fstat(fd).st_mode
+    if stat.S_ISFIFO(kind):
+        return outcome_in_pipe
+    if stat.S_ISSOCK(kind):
+        return _socket_outcome
+    return _sync_file_outcome if is_sync_file(fd) else _plain_outcome
+
+
+def _sync_file_outcome(fd: int, _events: int) -> Outcome | None:
+    return outcome_of_sync_file(fd)
+
+
+def _socket_outcome(fd: int, _events: int) -> Outcome | None:
+    """Return success for any byte that waits, and the owner's death for the end."""
+    if bytes_waiting(fd):
+        return Outcome(ErrorStatus.NONE, "", None)
+    return Outcome(ErrorStatus.DEVICE_UNAVAILABLE, OWNER_IS_GONE, None)
+
+
+def _plain_outcome(_fd: int, events: int) -> Outcome | None:
+    """Return success for whatever is readable, as nothing more can be known."""
+    if events & select.POLLIN:
+        return Outcome(ErrorStatus.NONE, "", None)
+    return Outcome(ErrorStatus.GENERAL_FAILURE, "the fence's descriptor failed", None)
