@@ -1,0 +1,29 @@
+"""Floor 2: message queues in memory that two processes share.
+
+Knows bytes and descriptors, nothing of what a burst is. `MessageQueue` is one end of a
+queue for exactly one writer and one reader; `LoopPoller` serves many queues by
+callbacks on one event loop. ``ordering`` argues why no locks are needed, ``layout``
+says what lies where, ``bells`` who wakes whom, ``spin`` how long not to sleep.
+"""
+
+from asyncnn.fmq.errors import (
+    MemoryOrderError,
+    QueueBrokenError,
+    QueueBusyError,
+    QueueClosedError,
+)
+from asyncnn.fmq.poller import LoopPoller
+from asyncnn.fmq.queue import MessageQueue
+from asyncnn.fmq.ring import Spans
+from asyncnn.fmq.served import Served
+
+__all__ = (
+    "LoopPoller",
+    "MemoryOrderError",
+    "MessageQueue",
+    "QueueBrokenError",
+    "QueueBusyError",
+    "QueueClosedError",
+    "Served",
+    "Spans",
+)

@@ -1,0 +1,222 @@
+"""What one event loop does for all queues whose packets are served by callbacks.
+
+A served queue is cold, hot or paused. The reader of a cold one is announced as asleep,
+and its bell is a file descriptor that the loop watches: it costs nothing. A hot one is
+looked at in slices of 50 us, each followed by an ordinary turn of the loop, until
+nothing has come for as long as its window lasts. A paused one is left alone. So one
+thread, that of the loop, spins for all queues, and only while somebody makes use of it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from weakref import WeakKeyDictionary
+
+from asyncnn.fmq.errors import QueueBusyError
+from asyncnn.fmq.served import Readable, Served
+from asyncnn.fmq.spin import Patience, clock, give_way
+
+SLICE_NS = 50_000
+"""Nanoseconds for which the loop is kept from its other work while a queue is hot."""
+
+TURN_NS = 100_000
+"""Nanoseconds of packets that came without waiting before other tasks get a turn."""
+
+RECHECK_S = 0.005
+"""Seconds that pass once or twice before a sleeper looks again."""
+
+
+class LoopPoller:
+    """Serves queues on one event loop, the one that runs when it is called.
+
+    ``served`` lists them.
+    """
+
+    def __init__(self) -> None:
+        self.served: list[Served] = []
+        self._hot: list[Served] = []
+        self._patience = Patience()
+        self._has_turn = False
+        self._gives_way = False  # since the latest packet
+        self._has_turned = True
+        self._turned_ns = 0
+        self._is_serving = False
+        self._lain_down: set[Callable[[], None]] = set()
+        self._asleep: set[Callable[[], None]] = set()
+        self._looks_again = False
+
+    @staticmethod
+    def running() -> "LoopPoller":
+        """Return the poller of the running loop.
+
+        :raises RuntimeError: if no loop runs.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            return _POLLERS[loop]
+        except KeyError:
+            return _POLLERS.setdefault(loop, LoopPoller())
+
+    def serve(self, queue: Readable, on_ready: Callable[[], object]) -> Served:
+        """Have ``on_ready`` called whenever there is something to read.
+
+        Nobody else may wait at this end then.
+
+        :raises QueueBusyError: if it is served already.
+        """
+        if queue.served is not None:
+            raise QueueBusyError("this end of the queue is served already")
+        served = queue.served = Served(self, queue, on_ready)
+        self.served.append(served)
+        self.heat(served)
+        return served
+
+    def serve_ready(self) -> None:
+        """Serve what is there at the moment, for one who spins on this loop's thread.
+
+        Does nothing within a callback of this poller.
+        """
+        if self._is_serving:
+            return
+        for served in tuple(self.served):
+            if not served.is_paused and served.queue.is_readable():
+                self._handle(served)
+                if not served.is_paused:
+                    self.heat(served)
+
+    def look_later(self, look: Callable[[], None]) -> None:
+        """Have ``look`` called once, some milliseconds from now."""
+        self._lain_down.add(look)
+        if not self._looks_again:
+            self._looks_again = True
+            asyncio.get_running_loop().call_later(RECHECK_S, self._look_again)
+
+    def owes_turn(self) -> bool:
+        """Tell whether other tasks of this loop have waited for long.
+
+        Ask before each packet that may be there already; `turned` when they had one.
+        """
+        if self._has_turned:
+            self._has_turned = False
+            self._turned_ns = clock()
+            asyncio.get_running_loop().call_soon(self.turned)
+            return False
+        return clock() - self._turned_ns > TURN_NS
+
+    def turned(self) -> None:
+        """Note that every task that was ready has had its turn."""
+        self._has_turned = True
+
+    def heat(self, served: Served) -> None:
+        """Look at a queue from the next turn of the loop on."""
+        served.queue.stay_awake()
+        if served not in self._hot:
+            self._hot.append(served)
+        if not self._has_turn:
+            self._has_turn = True
+            asyncio.get_running_loop().call_soon(self._take_turn)
+
+    def forget(self, served: Served) -> None:
+        """Look at a queue no more, and do not listen for its bell."""
+        served.queue.stay_awake()
+        if served in self._hot:
+            self._hot.remove(served)
+
+    def remove(self, served: Served) -> None:
+        """Drop a queue that was forgotten."""
+        served.queue.served = None
+        self.served.remove(served)
+
+    def _take_turn(self) -> None:
+        self._has_turn = False
+        end = clock() + SLICE_NS
+        while self._hot:
+            came = self._look()
+            now = clock()
+            if came:
+                self._gives_way = False
+            else:
+                self._cool([served for served in self._hot if served.has_cooled(now)])
+            if now > end:
+                break
+            if self._hot and not came:
+                self._give_way(now)
+        if self._hot and not self._has_turn:
+            self._has_turn = True
+            asyncio.get_running_loop().call_soon(self._take_turn)
+
+    def _look(self) -> bool:
+        """Look at the hot queues a few times; tell whether one was served."""
+        hot = self._hot
+        looks = self._patience.looks // len(hot) or 1
+        came = False
+        for served in hot:
+            if served.queue.is_readable(looks):
+                self._handle(served)
+                came = True
+        if came and self._gives_way:
+            self._patience.paid()
+        return came
+
+    def _give_way(self, now: int) -> None:
+        """Let others use this core; sleep if they take their time, or did so lately."""
+        if not (self._gives_way or self._patience.may_give_way()):
+            self._cool(list(self._hot))
+            return
+        give_way()
+        took_ns = clock() - now
+        self._gives_way = self._patience.gave_way(took_ns)
+        if self._gives_way:
+            return
+        if self._look():
+            self._patience.cost(took_ns)
+        else:
+            self._cool(list(self._hot))
+
+    def _cool(self, hot: list[Served]) -> None:
+        for served in hot:
+            self._hot.remove(served)
+            self._sleep(served)
+
+    def _sleep(self, served: Served) -> None:
+        if not served.queue.sleep_until_readable(served.woken):
+            self.heat(served)
+
+    def woken(self, served: Served) -> None:
+        """Serve a cold queue whose bell has rung, perhaps for nothing."""
+        served.queue.stay_awake()
+        if served.queue.is_readable():
+            served.learn()
+            self._handle(served)
+            if served.is_paused:
+                return
+            if served.window_ns:
+                self._hot.append(served)
+                if not self._has_turn:
+                    self._take_turn()
+                return
+        self._sleep(served)
+
+    def _handle(self, served: Served) -> None:
+        self._is_serving = True
+        try:
+            served.on_ready()
+            served.idle_since_ns = clock()
+        except Exception as error:
+            served.stop()
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "serving a queue failed", "exception": error}
+            )
+        finally:
+            self._is_serving = False
+
+    def _look_again(self) -> None:
+        looks = self._asleep
+        self._asleep, self._lain_down = self._lain_down, set()
+        self._looks_again = bool(self._asleep)
+        if self._looks_again:
+            asyncio.get_running_loop().call_later(RECHECK_S, self._look_again)
+        for look in looks:
+            look()
+
+
+_POLLERS: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopPoller] = WeakKeyDictionary()

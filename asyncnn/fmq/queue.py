@@ -1,0 +1,369 @@
+"""One end of a queue: the ring, and ways to wait for the other end.
+
+A queue is synchronised in the HAL's sense: one reader, one writer, nothing overwritten,
+a packet written and read whole or not at all. `MessageQueue.create` makes one, and its
+descriptor leads to the other end, in this process or another: `MessageQueue.open`.
+
+Source: FMQ MessageQueue.h (fmq_sync), HAL 1.2/IPreparedModel.hal.
+"""
+
+import asyncio
+import fcntl
+import os
+import warnings
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Self
+from weakref import WeakValueDictionary
+
+from asyncnn.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.fmq.bells import (
+    Bell,
+    EventBell,
+    SocketBell,
+    received_event_bell,
+    received_socket_bell,
+    wait_for,
+)
+from asyncnn.fmq.errors import QueueBusyError
+from asyncnn.fmq.layout import (
+    READ,
+    READER_SLEEPS,
+    WRITER_SLEEPS,
+    WRITTEN,
+    Geometry,
+    Pages,
+    create_pages,
+    map_pages,
+)
+from asyncnn.fmq.ordering import check_platform
+from asyncnn.fmq.poller import RECHECK_S, LoopPoller
+from asyncnn.fmq.ring import Bytes, Ring
+from asyncnn.fmq.served import Served
+from asyncnn.fmq.spin import Patience, clock, spin
+from asyncnn.hal.types import Handle
+from asyncnn.memory.pages import os_errors
+
+
+class MessageQueue(Ring):
+    """The writing or the reading end of a queue, for one task or thread at a time.
+
+    ``quantum`` is the bytes of an element, ``count`` the elements that fit in. The
+    ``descriptor`` of an end that was created leads to the other end and is valid until
+    `close`; that of an end that was opened is empty. ``is_local`` tells whether both
+    ends are in this process. Close both ends.
+    """
+
+    def __init__(
+        self, geometry: Geometry, pages: Pages, own: Bell, peer: Bell, owned: ExitStack
+    ) -> None:
+        super().__init__(geometry, pages, peer.ring)
+        self.descriptor = Handle()
+        self.is_local = False
+        self.served: Served | None = None
+        self._bell = own
+        self._owned = owned
+        self._patience = Patience()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._poller = LoopPoller()
+        self._wake: Callable[[], None] | None = None
+        self._awaited = (WRITTEN, 0)
+
+    @classmethod
+    def create(cls, quantum: int, count: int) -> Self:
+        """Return one end of a new queue.
+
+        :raises InvalidArgumentError: if it would be empty or too large.
+        :raises MemoryOrderError: if this platform cannot have queues.
+        :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
+        """
+        check_platform()
+        geometry = Geometry(quantum, count)
+        geometry.check()
+        with os_errors("a new queue"), ExitStack() as owned:
+            fd = create_pages(geometry)
+            owned.callback(os.close, fd)
+            pages = map_pages(fd, geometry)
+            theirs = EventBell.create()
+            owned.callback(theirs.close)
+            ours, to_ring = SocketBell.pair()
+            owned.callback(ours.close)
+            owned.callback(to_ring.close)
+            queue = cls(geometry, pages, ours, theirs, owned.pop_all())
+        fds = (fd, theirs.fileno(), to_ring.fileno())
+        queue.descriptor = Handle(fds, (quantum, count))
+        _CREATED[_identity(fd)] = queue
+        return queue
+
+    @classmethod
+    def open(cls, descriptor: Handle) -> Self:
+        """Return the other end of a queue, which may be a stranger's.
+
+        The descriptors stay the caller's. Whatever the other end does from now on, no
+        call but those that wait on purpose keeps this one waiting.
+
+        :raises InvalidArgumentError: if that is not the handle of a queue.
+        :raises MemoryOrderError: if this platform cannot have queues.
+        :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
+        """
+        check_platform()
+        if (len(descriptor.fds), len(descriptor.ints)) != (3, 2):
+            raise InvalidArgumentError("that is not the handle of a queue")
+        geometry = Geometry(*descriptor.ints)
+        geometry.check()
+        for fd in descriptor.fds:
+            _check_descriptor(fd)
+        file, own, peer = descriptor.fds
+        with os_errors("a queue"), ExitStack() as owned:
+            pages = map_pages(file, geometry)
+            ours = received_event_bell(own)
+            owned.callback(ours.close)
+            theirs = received_socket_bell(peer)
+            owned.callback(theirs.close)
+            queue = cls(geometry, pages, ours, theirs, owned.pop_all())
+        creator = _CREATED.get(_identity(file))
+        if creator is not None:
+            creator.is_local = queue.is_local = True
+        return queue
+
+    async def write(
+        self,
+        data: Bytes,
+        timeout: float | None = None,  # noqa: ASYNC109 - as the HAL's writeBlocking
+        *,
+        spins: bool = True,
+    ) -> None:
+        """Write whole elements as one packet, once there is room for it.
+
+        ``timeout`` is in seconds. Cancelling leaves the queue as it was. Without
+        ``spins`` it sleeps at once, for a reader known to take its time.
+
+        :raises InvalidArgumentError: if these are no whole elements or more than fit.
+        :raises QueueBrokenError: if the reader's counter is impossible.
+        :raises QueueClosedError: if this end is closed, even while this waits.
+        :raises QueueBusyError: if another task waits at this end.
+        :raises TimeoutError: if there is no room in time.
+        """
+        if timeout is not None:
+            async with asyncio.timeout(timeout):
+                return await self.write(data, spins=spins)
+        if self._poller.owes_turn():
+            await self._let_others_run()
+        while True:
+            seen = self._words[READ]
+            if self.write_nowait(data):
+                return None
+            if not self._spin(READ, seen, spins):
+                await self._sleep(READ, WRITER_SLEEPS, seen)
+
+    async def read(
+        self,
+        count: int | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as the HAL's readBlocking
+        *,
+        spins: bool = True,
+    ) -> bytes:
+        """Read ``count`` elements, or all there are once there is one.
+
+        ``timeout`` is in seconds. Cancelling leaves the queue as it was. Without
+        ``spins`` it sleeps at once, for a writer known to take its time.
+
+        :raises InvalidArgumentError: if as many never fit.
+        :raises QueueBrokenError: if the writer's counter is impossible.
+        :raises QueueClosedError: if this end is closed, even while this waits.
+        :raises QueueBusyError: if another task waits at this end.
+        :raises TimeoutError: if there are not enough in time.
+        """
+        if timeout is not None:
+            async with asyncio.timeout(timeout):
+                return await self.read(count, spins=spins)
+        if self._poller.owes_turn():
+            await self._let_others_run()
+        while True:
+            seen = self._words[WRITTEN]
+            data = self.read_nowait(count)
+            if data is not None:
+                return data
+            if not self._spin(WRITTEN, seen, spins):
+                await self._sleep(WRITTEN, READER_SLEEPS, seen)
+
+    def write_blocking(
+        self, data: Bytes, timeout: float | None = None, *, spins: bool = False
+    ) -> None:
+        """Like `write`, blocking this thread.
+
+        With ``spins`` it looks for a while before it sleeps, which is for threads that
+        have their process to themselves. Closing the queue meanwhile is not noticed.
+        """
+        deadline = _deadline_ns(timeout)
+        while True:
+            seen = self._words[READ]
+            if self.write_nowait(data):
+                return
+            self._block(READ, WRITER_SLEEPS, seen, deadline, spins)
+
+    def read_blocking(
+        self,
+        count: int | None = None,
+        timeout: float | None = None,
+        *,
+        spins: bool = False,
+    ) -> bytes:
+        """Like `read`, blocking this thread; see `write_blocking`."""
+        deadline = _deadline_ns(timeout)
+        while True:
+            seen = self._words[WRITTEN]
+            data = self.read_nowait(count)
+            if data is not None:
+                return data
+            self._block(WRITTEN, READER_SLEEPS, seen, deadline, spins)
+
+    def sleep_until_readable(self, wake: Callable[[], None]) -> bool:
+        """Have ``wake`` called by the loop once the writer rings, maybe for nothing.
+
+        Returns False, and does not, if a packet waits. For the `LoopPoller`.
+
+        :raises QueueClosedError: if this end is closed.
+        """
+        return self._lie_down(WRITTEN, READER_SLEEPS, self._read, wake)
+
+    def stay_awake(self) -> None:
+        """Have no ``wake`` called any more."""
+        self._wake = None
+
+    async def _let_others_run(self) -> None:
+        self._attend()
+        await asyncio.sleep(0)
+        self._poller.turned()
+
+    def _attend(self) -> None:
+        """Listen on the loop that runs now."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._leave_loop()
+            loop.add_reader(self._bell.fileno(), self._rung)
+            self._loop, self._poller = loop, LoopPoller.running()
+
+    def _spin(self, counter: int, seen: int, spins: bool) -> bool:
+        """Look at a counter without sleeping; tell whether it is not ``seen``."""
+        if self._wake is not None or self.served is not None:
+            raise QueueBusyError("another task waits at this end of the queue")
+        poller = self._poller
+        serve = poller.serve_ready if poller.served else None
+        if spins and not self.is_local:
+            return spin(self._words, counter, seen, self._patience, serve)
+        if serve is not None:
+            serve()  # the other end may well be here
+        return False
+
+    async def _sleep(self, counter: int, flag: int, seen: int) -> None:
+        """Wait for the bell, unless the counter is not ``seen``."""
+        words = self._words
+        future = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        if self._lie_down(counter, flag, seen, wake):
+            try:
+                await future
+            finally:
+                self._wake = None
+                words[flag] = 0
+
+    def _lie_down(
+        self, counter: int, flag: int, seen: int, wake: Callable[[], None]
+    ) -> bool:
+        """Announce and have ``wake`` called; return False if there is no need to."""
+        self._attend()
+        if not self._announce(flag, counter, seen):
+            return False
+        self._wake, self._awaited = wake, (counter, seen)
+        self._poller.look_later(self._look_again)
+        return True
+
+    def _rung(self) -> None:
+        self._bell.silence()
+        if self._wake is not None:
+            self._wake()
+
+    def _look_again(self) -> None:
+        counter, seen = self._awaited
+        if self._wake is not None and self._words[counter] != seen:
+            self._wake()
+
+    def _block(
+        self, counter: int, flag: int, seen: int, deadline: int | None, spins: bool
+    ) -> None:
+        """Sleep until rung, or for the few milliseconds of a first look."""
+        words = self._words
+        if spins and spin(words, counter, seen, self._patience):
+            return
+        for limit_ms in (RECHECK_S * 1000, None):
+            left_ms = _left_ms(deadline, limit_ms)
+            if not self._announce(flag, counter, seen):
+                return
+            wait_for(self._bell, left_ms)
+            words[flag] = 0
+            if words[counter] != seen:
+                return
+
+    def _end(self, error: AsyncnnError) -> None:
+        if self.is_closed:
+            return
+        super()._end(error)
+        self._leave_loop()
+        self._owned.close()
+        self.descriptor = Handle()
+        if self.served is not None:
+            self.served.stop()
+        if self._wake is not None:
+            self._wake()
+
+    def _leave_loop(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None and not loop.is_closed():
+            loop.remove_reader(self._bell.fileno())
+
+    def __del__(self) -> None:
+        if not getattr(self, "is_closed", True):
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2)
+            self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.is_closed else "open"
+        return f"<MessageQueue of {self.count} x {self.quantum} bytes, {state}>"
+
+
+_CREATED: WeakValueDictionary[tuple[int, int], MessageQueue] = WeakValueDictionary()
+"""Ends created in this process, by the identity of the file."""
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
+
+
+def _check_descriptor(fd: int) -> None:
+    try:
+        fcntl.fcntl(fd, fcntl.F_GETFD)
+    except (OSError, OverflowError, ValueError) as error:
+        raise InvalidArgumentError(f"{fd} is not an open descriptor") from error
+
+
+def _deadline_ns(timeout: float | None) -> int | None:
+    return None if timeout is None else clock() + int(timeout * 1e9)
+
+
+def _left_ms(deadline_ns: int | None, limit_ms: float | None) -> float | None:
+    """Return how long to sleep at most.
+
+    :raises TimeoutError: if the deadline has passed.
+    """
+    if deadline_ns is None:
+        return limit_ms
+    left = (deadline_ns - clock()) / 1e6
+    if left <= 0:
+        raise TimeoutError
+    return left if limit_ms is None else min(left, limit_ms)

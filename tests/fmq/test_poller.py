@@ -1,0 +1,365 @@
+"""One loop serves many queues: at once while they are in use, for nothing when not."""
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable
+
+import pytest
+
+from asyncnn.fmq import LoopPoller, MessageQueue, Served
+from asyncnn.fmq import poller as poller_module
+from asyncnn.fmq import served as served_module
+from asyncnn.fmq.layout import READER_SLEEPS
+from asyncnn.fmq.poller import SLICE_NS
+from asyncnn.fmq.served import MAX_WINDOW_NS
+from tests.fmq.conftest import COUNT, QUANTUM, Ends, elements
+
+
+def is_cold(queue: MessageQueue) -> bool:
+    return bool(queue._words[READER_SLEEPS])
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - shared memory has no events
+            await asyncio.sleep(0)
+
+
+class Echo:
+    """Serves one end of a queue and keeps what it reads."""
+
+    def __init__(self, queue: MessageQueue) -> None:
+        self.queue = queue
+        self.read: list[bytes] = []
+        self.served = LoopPoller.running().serve(queue, self.on_ready)
+
+    def on_ready(self) -> None:
+        data = self.queue.read_nowait()
+        assert data is not None
+        self.read.append(data)
+
+    def has_read(self, count: int) -> Callable[[], bool]:
+        return lambda: len(self.read) >= count
+
+
+class TestServing:
+    async def test_packets_that_were_there_are_served(self, ends: Ends) -> None:
+        ends.writer.write_nowait(elements(2))
+        echo = Echo(ends.reader)
+        assert not echo.read
+        await until(lambda: echo.read == [elements(2)])
+
+    async def test_a_cold_queue_is_woken_by_its_bell(self, ends: Ends) -> None:
+        echo = Echo(ends.reader)
+        for number in range(3):
+            await until(lambda: is_cold(ends.reader))
+            ends.writer.write_nowait(elements(1, number))
+            await until(echo.has_read(number + 1))
+        assert echo.read == [elements(1, number) for number in range(3)]
+
+    async def test_what_was_not_read_is_offered_again(self, ends: Ends) -> None:
+        got: list[bytes | None] = []
+        ends.writer.write_nowait(elements(5))
+        LoopPoller.running().serve(
+            ends.reader, lambda: got.append(ends.reader.read_nowait(1))
+        )
+        await until(lambda: len(got) == 5)
+        assert got == [elements(1, number) for number in range(5)]
+
+    async def test_a_paused_queue_is_left_alone(self, ends: Ends) -> None:
+        echo = Echo(ends.reader)
+        await until(lambda: is_cold(ends.reader))
+        echo.served.pause()
+        echo.served.pause()
+        ends.writer.write_nowait(elements(1))
+        await asyncio.sleep(0.02)
+        assert not echo.read
+        echo.served.resume()
+        assert not echo.read
+        await until(lambda: echo.read == [elements(1)])
+
+    async def test_it_may_pause_itself(self, ends: Ends) -> None:
+        echo = Echo(ends.reader)
+        read = echo.on_ready
+        echo.served.on_ready = lambda: (read(), echo.served.pause())
+        for number in range(2):
+            ends.writer.write_nowait(elements(1))
+            await until(echo.has_read(number + 1))
+            ends.writer.write_nowait(elements(1))
+            await asyncio.sleep(0.002)
+            assert len(echo.read) == number + 1
+            ends.reader.read_nowait()
+            echo.served.resume()
+
+    async def test_a_stopped_queue_can_be_read_by_others(self, ends: Ends) -> None:
+        echo = Echo(ends.reader)
+        await until(lambda: is_cold(ends.reader))
+        echo.served.stop()
+        echo.served.stop()
+        echo.served.resume()
+        reading = asyncio.create_task(ends.reader.read())
+        await asyncio.sleep(0)
+        ends.writer.write_nowait(elements(1))
+        assert await reading == elements(1)
+        assert not echo.read
+        assert not LoopPoller.running().served
+
+    async def test_a_failure_ends_the_serving_and_is_reported(self, ends: Ends) -> None:
+        failures: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: failures.append(context["exception"])
+        )
+        error = RuntimeError("no")
+
+        def fail() -> None:
+            raise error
+
+        served = LoopPoller.running().serve(ends.reader, fail)
+        ends.writer.write_nowait(elements(1))
+        await until(lambda: served.is_stopped)
+        assert failures == [error]
+
+    async def test_a_closed_queue_is_served_no_more(self, ends: Ends) -> None:
+        echo = Echo(ends.reader)
+        await until(lambda: is_cold(ends.reader))
+        ends.reader.close()
+        assert echo.served.is_stopped
+        await asyncio.sleep(0.02)
+
+    async def test_a_hot_queue_may_be_closed(self, ends: Ends) -> None:
+        echo = Echo(ends.reader)
+        ends.reader.close()
+        assert echo.served.is_stopped
+        await asyncio.sleep(0)
+
+    async def test_a_lost_bell_costs_a_few_milliseconds(
+        self, ends: Ends, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(ends.writer, "_wake_peer", lambda: None)
+        echo = Echo(ends.reader)
+        await until(lambda: is_cold(ends.reader))
+        ends.writer.write_nowait(elements(1))
+        await until(lambda: bool(echo.read))
+
+    async def test_many_queues_are_served_by_one_poller(self) -> None:
+        writers = [MessageQueue.create(QUANTUM, COUNT) for _ in range(20)]
+        readers = [MessageQueue.open(writer.descriptor) for writer in writers]
+        echoes = [Echo(reader) for reader in readers]
+        for number in range(10):
+            for writer in writers[number:]:
+                writer.write_nowait(elements(1, number))
+            await asyncio.sleep(0.001)
+        await until(lambda: sum(len(echo.read) for echo in echoes) == 155)
+        for queue in writers + readers:
+            queue.close()
+        assert not LoopPoller.running().served
+
+
+async def test_who_spins_on_the_same_loop_serves_meanwhile(ends: Ends) -> None:
+    """A driver and its client on one loop, as a device in process is."""
+    with (
+        MessageQueue.create(QUANTUM, COUNT) as answers,
+        MessageQueue.open(answers.descriptor) as to_answer,
+    ):
+
+        def answer() -> None:
+            to_answer.write_nowait(ends.reader.read_nowait() or b"")
+
+        LoopPoller.running().serve(ends.reader, answer)
+        async with asyncio.timeout(5):
+            for number in range(300):
+                ends.writer.write_nowait(elements(2, number))
+                assert await answers.read() == elements(2, number)
+
+
+async def test_a_callback_does_not_serve_within_itself(ends: Ends) -> None:
+    poller = LoopPoller.running()
+    depth: list[int] = [0, 0]
+
+    def on_ready() -> None:
+        depth[0] += 1
+        depth[1] = max(depth)
+        poller.serve_ready()
+        ends.reader.read_nowait()
+        depth[0] -= 1
+
+    poller.serve(ends.reader, on_ready)
+    ends.writer.write_nowait(elements(1))
+    poller.serve_ready()
+    assert depth == [0, 1]
+
+
+class FakeClock:
+    """Time that passes only while somebody gives way, or is made to."""
+
+    def __init__(self) -> None:
+        self.now = 10**12
+        self.yield_ns = 1000
+        self.spun_ns = 0
+        self.during_yield: Callable[[], object] = lambda: None
+
+    def __call__(self) -> int:
+        return self.now
+
+    def give_way(self) -> None:
+        self.now += self.yield_ns
+        self.spun_ns += self.yield_ns
+        self.during_yield()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    clock = FakeClock()
+    for module in (poller_module, served_module):
+        monkeypatch.setattr(module, "clock", clock)
+    monkeypatch.setattr(poller_module, "give_way", clock.give_way)
+    return clock
+
+
+class TestWindows:
+    """How long a served queue stays hot, in times that are made up."""
+
+    @pytest.fixture
+    async def echo(self, ends: Ends, clock: FakeClock) -> Echo:
+        for end in ends:
+            end.is_local = False
+        self.writer = ends.writer
+        echo = Echo(ends.reader)
+        await until(lambda: is_cold(ends.reader))
+        return echo
+
+    async def arrive(self, echo: Echo, clock: FakeClock, gap_ns: int) -> int:
+        """Have a packet arrive after a gap; return how long was spun for in vain."""
+        count = len(echo.read)
+        arrival = echo.served.idle_since_ns + gap_ns
+        before = clock.spun_ns
+        await until(lambda: is_cold(echo.queue) or clock.now >= arrival)
+        clock.now = max(clock.now, arrival)
+        self.writer.write_nowait(elements(1))
+        await until(lambda: len(echo.read) > count)
+        spun = clock.spun_ns
+        await until(lambda: is_cold(echo.queue))
+        assert clock.spun_ns - spun <= MAX_WINDOW_NS + SLICE_NS
+        return clock.spun_ns - before
+
+    async def test_the_first_packet_is_not_waited_for(
+        self, echo: Echo, clock: FakeClock
+    ) -> None:
+        assert await self.arrive(echo, clock, 10**9) == 0
+
+    @pytest.mark.parametrize("gap_us", [1, 50, 300, 1000, 2400])
+    async def test_one_after_a_short_gap_is_waited_for(
+        self, echo: Echo, clock: FakeClock, gap_us: int
+    ) -> None:
+        await self.arrive(echo, clock, 10**9)
+        spun_ns = await self.arrive(echo, clock, gap_us * 1000)
+        assert gap_us * 1000 <= spun_ns
+
+    async def test_a_camera_is_not(self, echo: Echo, clock: FakeClock) -> None:
+        for gap_ms in (1, 1, 1, *[33] * 10):
+            await self.arrive(echo, clock, gap_ms * 10**6)
+        for _ in range(30):
+            assert await self.arrive(echo, clock, 33 * 10**6) == 0
+
+    async def test_pairs_of_packets_are_waited_for_no_longer_than_it_takes(
+        self, echo: Echo, clock: FakeClock
+    ) -> None:
+        for _ in range(20):
+            await self.arrive(echo, clock, 33 * 10**6)
+            spun_ns = await self.arrive(echo, clock, 60_000)
+        assert spun_ns <= 4 * 60_000 + SLICE_NS
+
+    async def test_a_core_is_left_to_others_once_packets_have_waited_for_it(
+        self, echo: Echo, clock: FakeClock
+    ) -> None:
+        await self.arrive(echo, clock, 10**9)
+        clock.yield_ns = 4 * 10**6
+        clock.during_yield = lambda: self.writer.write_nowait(elements(1))
+        yields = [
+            await self.arrive(echo, clock, 10_000) // clock.yield_ns for _ in range(200)
+        ]
+        assert 2 <= sum(yields) <= 5
+
+    async def test_a_core_that_others_want_is_left_to_them_until_the_next_packet(
+        self, echo: Echo, clock: FakeClock
+    ) -> None:
+        await self.arrive(echo, clock, 10**9)
+        clock.yield_ns = 4 * 10**6
+        for _ in range(10):
+            assert await self.arrive(echo, clock, 10_000) == clock.yield_ns
+
+
+async def test_a_bell_that_rings_late_does_not_cool_a_hot_queue(
+    ends: Ends, clock: FakeClock
+) -> None:
+    for end in ends:
+        end.is_local = False
+    clock.yield_ns = 100
+    echo = Echo(ends.reader)
+    await until(lambda: is_cold(ends.reader))
+    echo.served.window_ns = MAX_WINDOW_NS
+    ends.writer.write_nowait(elements(1))
+    await until(echo.has_read(1))
+    ends.writer._wake_peer()
+    await asyncio.sleep(0.015)  # longer than it takes to look again
+    assert not is_cold(ends.reader)
+
+
+async def test_ends_in_one_process_are_never_hot_for_long(
+    ends: Ends, clock: FakeClock
+) -> None:
+    echo = Echo(ends.reader)
+    for _ in range(10):
+        ends.writer.write_nowait(elements(1))
+        await until(lambda: is_cold(ends.reader))
+    assert echo.served.window_ns == 0
+    assert clock.spun_ns == 0
+
+
+@pytest.mark.slow
+async def test_idle_queues_use_no_processor_time(ends: Ends) -> None:
+    for end in ends:
+        end.is_local = False
+    echo = Echo(ends.reader)
+    for _ in range(50):  # make it hot first
+        ends.writer.write_nowait(elements(1))
+        await asyncio.sleep(0.0005)
+    assert echo.served.window_ns
+    with (
+        MessageQueue.create(QUANTUM, COUNT) as queue,
+        MessageQueue.open(queue.descriptor) as other,
+    ):
+        reading = asyncio.create_task(other.read())
+        await asyncio.sleep(0.05)  # windows pass, second looks are taken
+        wakes = asyncio.get_running_loop()._run_once  # type: ignore[attr-defined]
+        turns = 0
+
+        def counted() -> None:
+            nonlocal turns
+            turns += 1
+            wakes()
+
+        asyncio.get_running_loop()._run_once = counted  # type: ignore[attr-defined]
+        before = time.thread_time()
+        await asyncio.sleep(0.5)
+        used = time.thread_time() - before
+        assert turns <= 4
+        assert used < 0.01
+        queue.write_nowait(elements(1))
+        assert await reading == elements(1)
+
+
+def test_a_poller_goes_with_its_loop() -> None:
+    async def served() -> Served:
+        with (
+            MessageQueue.create(QUANTUM, COUNT) as queue,
+            MessageQueue.open(queue.descriptor) as other,
+        ):
+            served = LoopPoller.running().serve(other, other.read_nowait)
+            assert LoopPoller.running() is LoopPoller.running()
+            return served
+
+    assert asyncio.run(served()).is_stopped
+    gc.collect()
+    assert not any(loop.is_closed() for loop in poller_module._POLLERS)

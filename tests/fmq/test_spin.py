@@ -1,0 +1,155 @@
+"""Spinning gives up when it does not pay, and tries again when it may."""
+
+from collections.abc import Callable
+
+import pytest
+
+from asyncnn.fmq import spin as spin_module
+from asyncnn.fmq.spin import (
+    BUDGET_NS,
+    FEW_LOOKS,
+    LOST_YIELD_NS,
+    MANY_LOOKS,
+    SHARED_YIELD_NS,
+    SLOW_YIELD_NS,
+    Patience,
+    spin,
+)
+
+SEEN, OTHER = 0, 1
+
+
+class Core:
+    """A core on which each yield takes a while, after which things may happen."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.yields = 0
+        self.yield_ns = 1000
+        self.words = [SEEN]
+        self.after_yield: Callable[[], None] = lambda: None
+
+    def clock(self) -> int:
+        return self.now
+
+    def give_way(self) -> None:
+        self.now += self.yield_ns
+        self.yields += 1
+        self.after_yield()
+
+    def changes_after(self, yields: int) -> None:
+        def change() -> None:
+            if self.yields == yields:
+                self.words[0] = OTHER
+
+        self.yields, self.words[0], self.after_yield = 0, SEEN, change
+
+    def spin(self, patience: Patience) -> bool:
+        return spin(self.words, 0, SEEN, patience)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def core(monkeypatch: pytest.MonkeyPatch) -> Core:
+    core = Core()
+    monkeypatch.setattr(spin_module, "clock", core.clock)
+    monkeypatch.setattr(spin_module, "give_way", core.give_way)
+    return core
+
+
+@pytest.fixture
+def patience() -> Patience:
+    return Patience()
+
+
+def test_what_is_there_costs_nothing(core: Core, patience: Patience) -> None:
+    core.words[0] = OTHER
+    assert core.spin(patience)
+    assert core.yields == 0
+
+
+@pytest.mark.parametrize("yields", [1, 5, 40])
+def test_what_comes_soon_is_waited_for(
+    core: Core, patience: Patience, yields: int
+) -> None:
+    core.changes_after(yields)
+    assert core.spin(patience)
+    assert core.yields == yields
+
+
+def test_the_budget_is_kept_and_two_waits_are_skipped_then(
+    core: Core, patience: Patience
+) -> None:
+    assert not core.spin(patience)
+    assert BUDGET_NS < core.now <= BUDGET_NS + 2 * core.yield_ns
+    core.yields = 0
+    assert not core.spin(patience)
+    assert not core.spin(patience)
+    assert core.yields == 0
+    assert not core.spin(patience)
+    assert core.yields > 0
+
+
+def test_a_skipped_wait_still_looks(core: Core, patience: Patience) -> None:
+    core.spin(patience)
+    core.words[0] = OTHER
+    assert core.spin(patience)
+
+
+@pytest.mark.parametrize(
+    ("yield_ns", "looks"),
+    [(SHARED_YIELD_NS, MANY_LOOKS), (SHARED_YIELD_NS + 1, FEW_LOOKS)],
+)
+def test_a_shared_core_is_given_away_more_often(
+    core: Core, patience: Patience, yield_ns: int, looks: int
+) -> None:
+    core.yield_ns = yield_ns
+    core.changes_after(3)
+    assert core.spin(patience)
+    assert patience.looks == looks
+
+
+def test_a_slow_yield_ends_the_wait(core: Core, patience: Patience) -> None:
+    core.yield_ns = SLOW_YIELD_NS + 1
+    assert not core.spin(patience)
+    assert core.yields == 1
+    core.changes_after(1)
+    assert core.spin(patience)  # it had come meanwhile
+
+
+def slow_yields(core: Core, patience: Patience, waits: int) -> int:
+    core.changes_after(0)
+    core.yield_ns = LOST_YIELD_NS + 1
+    for _ in range(waits):
+        core.spin(patience)
+    return core.yields
+
+
+def test_a_busy_core_is_tried_ever_less_often(core: Core, patience: Patience) -> None:
+    assert slow_yields(core, patience, 100) >= 3
+    assert slow_yields(core, patience, 1000) <= 3
+    assert slow_yields(core, patience, 10_000) >= 8
+
+
+def test_a_core_that_is_free_again_is_soon_used(core: Core, patience: Patience) -> None:
+    slow_yields(core, patience, 100)
+    core.yield_ns = 1000
+    hits = 0
+    for _ in range(2000):
+        core.changes_after(2)
+        hits += core.spin(patience)
+    assert hits > 900
+    # One that is slow now and then is not a busy one.
+    assert slow_yields(core, patience, 1) == 1
+    core.yield_ns = 1000
+    core.changes_after(1)
+    assert not core.spin(patience)
+    core.changes_after(1)
+    assert core.spin(patience)
+
+
+def test_others_are_served_between_looks(core: Core, patience: Patience) -> None:
+    def serve() -> None:
+        core.words[0] = OTHER
+
+    assert spin(core.words, 0, SEEN, patience, serve)  # type: ignore[arg-type]
+    assert core.yields == 0

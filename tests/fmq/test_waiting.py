@@ -1,0 +1,265 @@
+"""Ends wait for each other: in tasks, with cancelling and time-outs, and in threads."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from asyncnn.errors import InvalidArgumentError
+from asyncnn.fmq import MessageQueue, QueueBusyError, QueueClosedError
+from asyncnn.fmq.layout import READER_SLEEPS, WRITER_SLEEPS
+from tests.fmq.conftest import COUNT, Ends, elements
+
+FULL = elements(COUNT)
+
+
+def is_announced(ends: Ends) -> bool:
+    words = ends.writer._words
+    return bool(words[READER_SLEEPS] or words[WRITER_SLEEPS])
+
+
+async def until_asleep(ends: Ends) -> None:
+    async with asyncio.timeout(5):
+        while not is_announced(ends):  # noqa: ASYNC110 - shared memory has no events
+            await asyncio.sleep(0)
+
+
+@pytest.fixture(params=["spinning", "sleeping"])
+def spins(request: pytest.FixtureRequest, ends: Ends) -> bool:
+    if request.param == "spinning":
+        for end in ends:  # as if they were in two processes
+            end.is_local = False
+    return request.param == "spinning"
+
+
+@pytest.mark.usefixtures("spins")
+class TestTasks:
+    async def test_a_reader_waits_for_a_packet(self, ends: Ends) -> None:
+        reading = asyncio.create_task(ends.reader.read())
+        await until_asleep(ends)
+        assert not reading.done()
+        await ends.writer.write(elements(2))
+        assert await reading == elements(2)
+        assert not is_announced(ends)
+
+    async def test_a_reader_waits_for_as_many_as_it_wants(self, ends: Ends) -> None:
+        reading = asyncio.create_task(ends.reader.read(3))
+        for number in range(2):
+            await until_asleep(ends)
+            ends.writer.write_nowait(elements(1, number))
+        await until_asleep(ends)
+        assert not reading.done()
+        ends.writer.write_nowait(elements(2, 2))
+        assert await reading == elements(3)
+        assert ends.reader.read_nowait() == elements(1, 3)
+
+    async def test_a_writer_waits_for_room(self, ends: Ends) -> None:
+        await ends.writer.write(FULL)
+        writing = asyncio.create_task(ends.writer.write(elements(2, 50)))
+        await until_asleep(ends)
+        ends.reader.read_nowait(1)
+        await until_asleep(ends)
+        assert not writing.done()
+        assert ends.reader.available_to_read() == COUNT - 1
+        ends.reader.read_nowait(1)
+        await writing
+        assert ends.reader.read_nowait() == FULL[16:] + elements(2, 50)
+
+    async def test_a_stream_arrives_in_order(self, ends: Ends) -> None:
+        async def write() -> None:
+            for number in range(300):
+                await ends.writer.write(elements(number % COUNT + 1, number))
+
+        async def read() -> None:
+            for number in range(300):
+                count = number % COUNT + 1
+                assert await ends.reader.read(count) == elements(count, number)
+
+        async with asyncio.timeout(10):
+            await asyncio.gather(write(), read())
+
+    async def test_cancelling_takes_nothing(self, ends: Ends) -> None:
+        for _ in range(3):
+            reading = asyncio.create_task(ends.reader.read())
+            await until_asleep(ends)
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+            assert not is_announced(ends)
+        ends.writer.write_nowait(elements(1))
+        assert await ends.reader.read() == elements(1)
+
+    async def test_cancelling_after_the_bell_has_rung_takes_nothing(
+        self, ends: Ends
+    ) -> None:
+        reading = asyncio.create_task(ends.reader.read())
+        await until_asleep(ends)
+        ends.writer.write_nowait(elements(1))
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert await ends.reader.read() == elements(1)
+
+    @pytest.mark.parametrize("seconds", [0, 0.002])
+    async def test_time_runs_out(self, ends: Ends, seconds: float) -> None:
+        with pytest.raises(TimeoutError):
+            await ends.reader.read(timeout=seconds)
+        ends.writer.write_nowait(FULL)
+        with pytest.raises(TimeoutError):
+            await ends.writer.write(elements(1), timeout=seconds)
+        assert await ends.reader.read(timeout=5) == FULL
+
+    async def test_two_cannot_wait_at_one_end(self, ends: Ends) -> None:
+        reading = asyncio.create_task(ends.reader.read())
+        await until_asleep(ends)
+        with pytest.raises(QueueBusyError):
+            await ends.reader.read()
+        ends.writer.write_nowait(elements(1))
+        assert await reading == elements(1)
+
+    @pytest.mark.parametrize("waiting", ["read", "write"])
+    async def test_closing_wakes_whoever_waits(self, ends: Ends, waiting: str) -> None:
+        if waiting == "write":
+            ends.writer.write_nowait(FULL)
+            task = asyncio.create_task(ends.writer.write(FULL))
+        else:
+            task = asyncio.create_task(ends.reader.read())  # type: ignore[arg-type]
+        await until_asleep(ends)
+        (ends.writer if waiting == "write" else ends.reader).close()
+        with pytest.raises(QueueClosedError):
+            await asyncio.wait_for(task, 5)
+
+    async def test_what_can_never_be_is_an_error_at_once(self, ends: Ends) -> None:
+        with pytest.raises(InvalidArgumentError):
+            await ends.reader.read(COUNT + 1)
+        with pytest.raises(InvalidArgumentError):
+            await ends.writer.write(elements(COUNT + 1))
+
+    @pytest.mark.parametrize("end", ["reader", "writer"])
+    async def test_packets_that_are_there_do_not_starve_other_tasks(
+        self, ends: Ends, end: str
+    ) -> None:
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        waits: Callable[[], Awaitable[object]] = (
+            ends.reader.read
+            if end == "reader"
+            else lambda: ends.writer.write(elements(1))
+        )
+        task = asyncio.create_task(other())
+        stop = time.perf_counter() + 0.02
+        while time.perf_counter() < stop:
+            if end == "reader":
+                ends.writer.write_nowait(elements(1))
+            await waits()
+            ends.reader.read_nowait()
+        task.cancel()
+        assert turns > 10
+
+
+async def test_a_lost_bell_costs_a_few_milliseconds(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ends.writer, "_wake_peer", lambda: None)
+    reading = asyncio.create_task(ends.reader.read())
+    await until_asleep(ends)
+    ends.writer.write_nowait(elements(1))
+    assert await asyncio.wait_for(reading, 2) == elements(1)
+
+
+async def test_a_bell_that_rings_for_nothing_wakes_nobody_for_good(ends: Ends) -> None:
+    reading = asyncio.create_task(ends.reader.read())
+    for _ in range(3):
+        await until_asleep(ends)
+        ends.writer._wake_peer()
+        await asyncio.sleep(0.001)
+    assert not reading.done()
+    ends.writer.write_nowait(elements(1))
+    assert await reading == elements(1)
+
+
+def test_an_end_moves_from_loop_to_loop(ends: Ends) -> None:
+    async def exchange(number: int) -> None:
+        reading = asyncio.create_task(ends.reader.read())
+        await until_asleep(ends)
+        ends.writer.write_nowait(elements(1, number))
+        assert await asyncio.wait_for(reading, 5) == elements(1, number)
+
+    for number in range(3):
+        asyncio.run(exchange(number))
+
+
+@pytest.mark.parametrize("spins", [True, False])
+class TestThreads:
+    def test_a_stream_arrives_in_order(self, ends: Ends, spins: bool) -> None:
+        def write() -> None:
+            for number in range(300):
+                data = elements(number % COUNT + 1, number)
+                ends.writer.write_blocking(data, timeout=10, spins=spins)
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        for number in range(300):
+            count = number % COUNT + 1
+            data = ends.reader.read_blocking(count, timeout=10, spins=spins)
+            assert data == elements(count, number)
+        thread.join()
+
+    @pytest.mark.parametrize("timeout", [0, 0.001, 0.02])
+    def test_time_runs_out(self, ends: Ends, spins: bool, timeout: float) -> None:
+        started = time.perf_counter()
+        with pytest.raises(TimeoutError):
+            ends.reader.read_blocking(timeout=timeout, spins=spins)
+        ends.writer.write_nowait(FULL)
+        with pytest.raises(TimeoutError):
+            ends.writer.write_blocking(FULL, timeout=timeout, spins=spins)
+        assert time.perf_counter() - started >= 2 * timeout
+        assert ends.reader.read_blocking(spins=spins) == FULL
+        assert not is_announced(ends)
+
+    def test_a_lost_bell_costs_a_few_milliseconds(
+        self, ends: Ends, spins: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(ends.writer, "_wake_peer", lambda: None)
+
+        def write() -> None:
+            while not is_announced(ends):
+                time.sleep(0)
+            ends.writer.write_nowait(elements(1))
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        assert ends.reader.read_blocking(timeout=2, spins=spins) == elements(1)
+        thread.join()
+
+
+def test_both_kinds_of_waiting_have_one_meaning(ends: Ends) -> None:
+    """A thread at one end, a task at the other."""
+
+    def echo() -> None:
+        for number in range(50):
+            ends.writer.write_blocking(elements(number % COUNT + 1, number), 10)
+
+    async def read() -> None:
+        for number in range(50):
+            count = number % COUNT + 1
+            assert await ends.reader.read(count, 10) == elements(count, number)
+
+    thread = threading.Thread(target=echo)
+    thread.start()
+    asyncio.run(read())
+    thread.join()
+
+
+def test_no_loop_no_waiting(ends: Ends) -> None:
+    reading = MessageQueue.read(ends.reader)
+    with pytest.raises(RuntimeError):
+        reading.send(None)
