@@ -1,0 +1,248 @@
+"""The driver's side of a burst: takes packets, executes, answers.
+
+Nothing of an application is trusted. What it sends is decoded with every step checked,
+requests are validated by the prepared model, and a packet that makes no sense is
+answered with GENERAL_FAILURE. One packet is worked on at a time; the next stays in the
+queue until the result of this one is in the other.
+
+Source: HAL 1.2/IPreparedModel.hal (configureExecutionBurst), 1.2/IBurstContext.hal.
+"""
+
+import asyncio
+import contextvars
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from functools import partial
+
+from asyncnn.burst.binding import Binder, BoundRequest
+from asyncnn.burst.datums import PacketError
+from asyncnn.burst.results import ResultShape
+from asyncnn.callbacks import CallbackObject, IBurstCallback, IExecutionCallback
+from asyncnn.errors import AsyncnnError, ResourceExhaustedTransientError
+from asyncnn.fmq import (
+    LoopPoller,
+    MessageQueue,
+    QueueBrokenError,
+    QueueClosedError,
+)
+from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.hal.types import NO_TIMING, ErrorStatus, OutputShape, Timing
+
+logger = logging.getLogger(__name__)
+
+QUEUE_ENDED = (QueueBrokenError, QueueClosedError)
+"""What a queue raises that will never work again."""
+
+_FAILED = ResultShape.of(ErrorStatus.GENERAL_FAILURE).encode()
+
+
+class BurstServer(CallbackObject):
+    """Serves one burst of a prepared model; the `IBurstContext` of its application.
+
+    Owns the queues. ``ended`` is called once, when it serves no more.
+    """
+
+    def __init__(
+        self,
+        prepared: IPreparedModel,
+        callback: IBurstCallback,
+        requests: MessageQueue,
+        results: MessageQueue,
+        ended: Callable[["BurstServer"], None],
+    ) -> None:
+        super().__init__()
+        self._prepared = prepared
+        self._requests = requests
+        self._results = results
+        self._ended = ended
+        self._max_result_bytes = results.quantum * results.count
+        self._binder = Binder(callback)
+        self._result = ResultShape.of(ErrorStatus.NONE)
+        self._number = 0
+        self._cancelled = 0
+        self._dequeued_ns = 0
+        self._running: _Execution | None = None
+        self._spare: _Execution | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_paused = False
+        # Executions belong to the client that is calling now, whoever runs the loop.
+        serve = partial(contextvars.copy_context().run, self._serve)
+        self._served = LoopPoller.running().serve(requests, serve)
+
+    def free_memory(self, slot: int) -> None:
+        """Forget the memory of a slot; a request under way keeps it to its end."""
+        self._binder.free(slot)
+
+    def cancel(self, request: int) -> None:
+        """Stop the execution of the packet of that number, if it is under way."""
+        if request != self._number:
+            return
+        if self._running is not None:
+            self._running.die()
+        else:
+            self._cancelled = request
+
+    def close(self) -> None:
+        """Stop what runs, without a result, and let go of queues and memories."""
+        self.unlink_to_death()
+        self.die()
+
+    def die(self) -> None:
+        """Close, and tell whoever linked to the death of the burst."""
+        if self.is_dead:
+            return
+        self._served.stop()
+        running, self._running = self._running, None
+        if running is not None:
+            running.die()
+        if self._task is not None:
+            self._task.cancel()
+        self._binder.clear()
+        self._requests.close()
+        self._results.close()
+        super().die()
+        self._ended(self)
+
+    @property
+    def _is_executing(self) -> bool:
+        return self._running is not None
+
+    def _serve(self) -> None:
+        """Take a packet and begin with what it asks for."""
+        try:
+            packet = self._requests.read_nowait()
+        except QUEUE_ENDED as error:
+            self._give_up(error)
+            return
+        if packet is None:
+            return
+        self._dequeued_ns = time.perf_counter_ns()
+        self._number += 1
+        try:
+            bound = self._binder.bind_nowait(packet)
+        except PacketError as error:
+            self._refuse(error)
+            return
+        if bound is None:
+            self._spawn(self._bind(packet))
+        else:
+            self._execute(bound)
+
+    async def _bind(self, packet: bytes) -> None:
+        try:
+            bound = await self._binder.bind(packet)
+            if self._cancelled == self._number:
+                raise ResourceExhaustedTransientError("the request was cancelled")
+        except AsyncnnError as error:
+            self._task = None
+            self._refuse(error)
+        else:
+            self._task = None
+            self._execute(bound)
+
+    def _execute(self, bound: BoundRequest) -> None:
+        self._running = execution = self._spare or _Execution(self)
+        self._spare = None
+        try:
+            self._prepared.execute_1_3(
+                bound.request, bound.measure, None, None, execution
+            )
+        except Exception:
+            logger.exception("an execution could not be launched")
+            self.finish(execution, ErrorStatus.GENERAL_FAILURE, (), NO_TIMING)
+            return
+        if self._is_executing:
+            self._pause()
+        elif not execution.is_dead:
+            # It was told within the call: the model has no use for it any more.
+            execution.unlink_to_death()
+            self._spare = execution
+
+    def finish(
+        self,
+        execution: "_Execution",
+        status: ErrorStatus,
+        shapes: tuple[OutputShape, ...],
+        timing: Timing,
+    ) -> None:
+        """Answer with the outcome, unless the burst was closed meanwhile."""
+        if self._running is not execution:
+            return
+        self._running = None
+        result = self._result
+        if status is not result.status or shapes != result.output_shapes:
+            result = self._result = ResultShape.of(status, shapes)
+        if timing is not NO_TIMING and timing != NO_TIMING:
+            elapsed_ns = time.perf_counter_ns() - self._dequeued_ns
+            timing = Timing(timing.time_on_device, elapsed_ns // 1000)
+        self._answer(result.encode(timing))
+
+    def _refuse(self, error: AsyncnnError) -> None:
+        logger.info("a packet is refused: %s: %s", error.status.name, error)
+        self._answer(ResultShape.of(error.status).encode())
+
+    def _answer(self, packet: bytes) -> None:
+        """Send a result, or that there is no room for it."""
+        if len(packet) > self._max_result_bytes:
+            packet = _FAILED
+        try:
+            is_sent = self._results.write_nowait(packet)
+            if not is_sent and not self._results.write_nowait(_FAILED):
+                self._spawn(self._answer_later())
+                return
+        except QUEUE_ENDED as error:
+            self._give_up(error)
+            return
+        self._proceed()
+
+    async def _answer_later(self) -> None:
+        """Wait until the application has read an earlier result."""
+        try:
+            await self._results.write(_FAILED)
+        except QUEUE_ENDED as error:
+            self._task = None
+            self._give_up(error)
+        else:
+            self._task = None
+            self._proceed()
+
+    def _proceed(self) -> None:
+        """Go on with the next packet."""
+        if self._is_paused:
+            self._is_paused = False
+            self._served.resume()
+
+    def _pause(self) -> None:
+        """Leave packets in the queue until the one under way is answered."""
+        if not self._is_paused:
+            self._is_paused = True
+            self._served.pause()
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        self._pause()
+        self._task = asyncio.get_running_loop().create_task(work)
+
+    def _give_up(self, error: AsyncnnError) -> None:
+        logger.warning("a burst ends: %s", str(error))
+        self.die()
+
+
+class _Execution(IExecutionCallback):
+    """Receives the outcome of the execution under way."""
+
+    __slots__ = ("_server",)
+
+    takes_early_results = True
+
+    def __init__(self, server: BurstServer) -> None:
+        super().__init__()
+        self._server = server
+
+    def notify_1_3(
+        self,
+        status: ErrorStatus,
+        output_shapes: tuple[OutputShape, ...],
+        timing: Timing,
+    ) -> None:
+        self._server.finish(self, status, output_shapes, timing)

@@ -1,0 +1,47 @@
+"""What tests of bursts share."""
+
+import contextlib
+import gc
+import os
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+
+from asyncnn.devices import ReferenceDevice
+from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.runtime.device import Device
+from tests.burst.ends import ScriptedModel
+from tests.networks import addition
+
+
+@pytest.fixture(autouse=True)
+async def no_descriptor_is_left() -> AsyncIterator[None]:
+    """Fail a test that leaves queues or bells open; pools are still its own."""
+    before = _descriptors()
+    yield
+    if not _descriptors() <= before:
+        gc.collect()  # an error that was raised may refer to itself
+    assert _descriptors() <= before
+
+
+def _descriptors() -> Counter[str]:
+    names: Counter[str] = Counter()
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            name = os.readlink(f"/proc/self/fd/{fd}")
+            names[name.split(":[")[0]] += "asyncnn-pool" not in name
+    return names
+
+
+@pytest.fixture
+def scripted() -> ScriptedModel:
+    return ScriptedModel()
+
+
+@pytest.fixture
+async def prepared() -> AsyncIterator[IPreparedModel]:
+    """``z = x + y`` of four floats, on the reference device."""
+    async with ReferenceDevice() as device:
+        model = await Device("reference", device).prepare(addition(4))
+        yield model.hal

@@ -1,0 +1,183 @@
+"""Packets that are altered, truncated or random, sent to one burst after the other."""
+
+import os
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from asyncnn.burst.datums import DATUM_BYTES, DEFAULT_QUEUE_LENGTH
+from asyncnn.burst.requests import RequestShape
+from asyncnn.conformance.requests import build_request
+from asyncnn.conformance.running import CTS_ONLY
+from asyncnn.conformance.vectors import find_specs, load_cases
+from asyncnn.devices import ReferenceDevice
+from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.hal.types import (
+    NO_TIMING,
+    ErrorStatus,
+    MeasureTiming,
+    Memory,
+    OutputShape,
+    RequestArgument,
+)
+from asyncnn.memory.shared import shareable
+from asyncnn.runtime.device import Device
+from asyncnn.service import RemoteDevice, Server
+from tests.burst.ends import (
+    ADDITION,
+    Ends,
+    KnownPools,
+    ScriptedModel,
+    addition_pools,
+    result_of,
+    served,
+)
+from tests.burst.mutations import BAD_DATUMS, mutations, split
+from tests.networks import addition
+
+REJECTED = {ErrorStatus.GENERAL_FAILURE, ErrorStatus.INVALID_ARGUMENT}
+
+
+@pytest.fixture(params=["inprocess", "remote"])
+async def device(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[Device]:
+    async with ReferenceDevice() as hal:
+        if request.param == "inprocess":
+            yield Device("reference", hal)
+            return
+        path = tmp_path / "driver.sock"
+        async with Server(hal, path), RemoteDevice(path) as remote:
+            yield Device("remote", remote)
+
+
+async def check_all_refused(ends: Ends, packet: bytes) -> int:
+    """Send every mutation, then the packet itself; return how many were sent."""
+    count = 0
+    for what, altered in mutations(packet):
+        if not altered:
+            continue
+        result = await ends(altered)
+        assert result.status in REJECTED, what
+        assert result.output_shapes == (), what
+        assert result.timing == NO_TIMING, what
+        count += 1
+    assert (await ends(packet)).status is ErrorStatus.NONE
+    return count
+
+
+def known_pools() -> KnownPools:
+    inputs, outputs = addition_pools()
+    return KnownPools({0: inputs, 1: outputs})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dimensions", [(), (4,)], ids=["closed", "with dimensions"])
+async def test_every_mutation_of_a_request_is_refused_and_the_burst_goes_on(
+    device: Device, dimensions: tuple[int, ...]
+) -> None:
+    inputs, outputs = (
+        tuple(RequestArgument(False, a.location, dimensions) for a in arguments)
+        for arguments in (ADDITION.inputs, ADDITION.outputs)
+    )
+    shape = RequestShape.of(inputs, outputs, 2)
+    prepared = (await device.prepare(addition(4))).hal
+    pools = known_pools()
+    async with served(prepared, pools) as ends:
+        packet = shape.encode((0, 1), MeasureTiming.YES)
+        assert await check_all_refused(ends, packet) > 100
+    assert result_of(pools.pools[1]) == [11, 22, 33, 44]
+
+
+@pytest.mark.slow
+async def test_every_mutation_of_the_suites_requests_is_refused(shared: Path) -> None:
+    specs = find_specs(shared / "vts")
+    count = 0
+    async with ReferenceDevice() as hal:
+        device = Device("reference", hal)
+        for spec in specs[:: len(specs) // 12]:
+            case = load_cases(spec)[0]
+            if case.expect_failure or case.folder.endswith(CTS_ONLY):
+                continue
+            prepared = (await device.prepare(case.model)).hal
+            request = build_request(case).request
+            pools = [shareable(p) for p in request.pools if isinstance(p, Memory)]
+            shape = RequestShape.of(request.inputs, request.outputs, len(pools))
+            async with served(prepared, KnownPools(dict(enumerate(pools)))) as ends:
+                packet = shape.encode(range(len(pools)), MeasureTiming.YES)
+                count += await check_all_refused(ends, packet)
+    assert count > 1000
+
+
+async def test_padding_of_results_is_zero(
+    scripted: ScriptedModel,
+) -> None:
+    shapes = (OutputShape((2, 3), True), OutputShape((), False))
+    for status in (ErrorStatus.NONE, ErrorStatus.OUTPUT_INSUFFICIENT_SIZE):
+        scripted.outcome = (status, shapes, NO_TIMING)
+        async with served(scripted, known_pools()) as ends:
+            ends.requests.write_nowait(ADDITION.encode((0, 1), MeasureTiming.YES))
+            datums = split(await ends.results.read(timeout=5))
+        assert [datum[0] for datum in datums] == [0, 1, 2, 2, 1, 3]
+        for datum in datums:
+            assert datum[1:8] == bytes(7)
+            if datum[0] == 1:
+                assert datum[9:12] == bytes(3)
+                assert datum[16:] == bytes(8)
+
+
+WARM_UP = 1000
+"""Packets after which memory is not to grow any more."""
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def random_packet(random_: random.Random, valid: list[bytes]) -> bytes:
+    """Noise, a valid packet with noise in it, or valid datums in disorder."""
+    match random_.randrange(4):
+        case 0:
+            return random_.randbytes(DATUM_BYTES * random_.randint(1, 12))
+        case 1:
+            packet = bytearray(b"".join(valid))
+            for _ in range(random_.randint(1, 4)):
+                packet[random_.randrange(len(packet))] = random_.randrange(256)
+            return bytes(packet)
+        case 2:
+            choices = (*valid, *BAD_DATUMS)
+            return b"".join(random_.choices(choices, k=random_.randint(1, 12)))
+        case _:
+            longest = random_.randint(1, DEFAULT_QUEUE_LENGTH)
+            return (b"".join(valid) * longest)[: longest * DATUM_BYTES]
+
+
+@pytest.mark.slow
+async def test_random_packets_neither_crash_nor_hang_nor_leak(
+    prepared: IPreparedModel,
+) -> None:
+    """ASYNCNN_FUZZ_PACKETS sets how many; ASYNCNN_FUZZ_SEED which."""
+    count = int(os.environ.get("ASYNCNN_FUZZ_PACKETS", "100000"))
+    seed = int(os.environ.get("ASYNCNN_FUZZ_SEED", "1"))
+    random_ = random.Random(seed)
+    packet = ADDITION.encode((0, 1), MeasureTiming.YES)
+    valid = split(packet)
+    pools = known_pools()
+    seen = set()
+    async with served(prepared, pools) as ends:
+        for number in range(count):
+            if number == WARM_UP:
+                before = resident_bytes()
+            result = await ends(random_packet(random_, valid))
+            seen.add(result.status)
+            if result.status in REJECTED:
+                assert (result.output_shapes, result.timing) == ((), NO_TIMING), (
+                    f"seed {seed}, packet {number}: {result}"
+                )
+        assert (await ends(packet)).status is ErrorStatus.NONE
+        assert resident_bytes() < before + 2**24
+    assert seen <= {ErrorStatus.NONE, *REJECTED, ErrorStatus.OUTPUT_INSUFFICIENT_SIZE}
+    assert seen >= REJECTED
