@@ -1,10 +1,30 @@
 """Floor 3: who runs next, on which thread, and until when.
 
-`ReadyQueue` decides the order and does nothing else; `Lane` is a worker thread;
-`Scheduler` ties them to an event loop. Knows nothing of models or transports.
+`Roster` decides and does nothing else: a state machine without clock or thread, with
+the constants of `Policy`. `Lanes` are the worker threads that do as it says;
+`Scheduler` ties them to an event loop, with deadlines, bounds, statistics and
+watching. Work is done for a `Client`. Knows nothing of models or transports.
 """
 
+from asyncnn.qos.client import LOCAL, Client, acting_for, calling_client
+from asyncnn.qos.policy import Policy
 from asyncnn.qos.scheduler import Scheduler
-from asyncnn.qos.work import Work
+from asyncnn.qos.survey import Survey
+from asyncnn.qos.tally import BOUNDS_NS, LatencyHistogram, Tally, WorkStatistics
+from asyncnn.qos.work import Pause, Work
 
-__all__ = ("Scheduler", "Work")
+__all__ = (
+    "BOUNDS_NS",
+    "LOCAL",
+    "Client",
+    "LatencyHistogram",
+    "Pause",
+    "Policy",
+    "Scheduler",
+    "Survey",
+    "Tally",
+    "Work",
+    "WorkStatistics",
+    "acting_for",
+    "calling_client",
+)

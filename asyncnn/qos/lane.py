@@ -1,95 +1,218 @@
-"""A worker thread that runs ready work, one piece after the other."""
+"""Worker threads that carry out what a roster decides."""
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from asyncnn.hal.types import ErrorStatus
-from asyncnn.qos.ready import ReadyQueue
-from asyncnn.qos.work import Work
+from asyncnn.qos.policy import Policy
+from asyncnn.qos.roster import Roster
+from asyncnn.qos.work import Pause, TimedPause, Work
 
 logger = logging.getLogger(__name__)
 
 
 class Lane:
-    """Runs work from one queue in order of readiness, on a thread of its own.
+    """One worker thread: the work it has and the pause that it looks at.
 
-    The thread starts with the first work. ``completed`` is called on it after each
-    piece and must not block.
+    A lane that ``is_dismissed`` takes no more work; what it does is of no interest.
     """
 
-    def __init__(self, name: str, completed: Callable[[Work], None]) -> None:
+    __slots__ = ("is_dismissed", "pause", "thread", "work")
+
+    def __init__(self, name: str, serve: Callable[["Lane"], None]) -> None:
+        self.thread = threading.Thread(
+            target=serve, args=(self,), name=name, daemon=True
+        )
+        self.work: Work | None = None
+        self.pause = Pause()
+        self.is_dismissed = False
+
+
+class Lanes:
+    """Up to ``count`` threads that run work in the order of one roster.
+
+    A thread starts when there is work for it. ``completed`` is called on it for each
+    piece that has ended and must not block. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        count: int,
+        policy: Policy,
+        completed: Callable[[Work], None],
+    ) -> None:
         self._name = name
+        self._count = count
         self._completed = completed
-        self._ready = ReadyQueue()
+        self._roster: Roster[Work] = Roster(policy, count)
         self._changed = threading.Condition(threading.Lock())
-        self._running: Work | None = None
+        self._lanes: list[Lane] = []
+        self._threads: list[threading.Thread] = []
+        self._sleeping = 0
         self._is_closing = False
-        self._thread: threading.Thread | None = None
 
     @property
-    def pending(self) -> int:
-        """Number of pieces of work that wait or run."""
-        return len(self._ready) + (self._running is not None)
+    def roster(self) -> Roster[Work]:
+        """The roster, to read from: numbers of it may be a moment old."""
+        return self._roster
+
+    @property
+    def threads(self) -> int:
+        """Number of threads there are."""
+        return len(self._lanes)
 
     def submit(self, work: Work) -> None:
         """Let ``work`` wait for its turn.
 
-        :raises RuntimeError: if the lane is closed.
+        :raises RuntimeError: if the lanes are closed.
         """
         with self._changed:
             if self._is_closing:
                 raise RuntimeError(f"lane {self._name} is closed")
-            self._ready.push(work)
-            if self._thread is None:
-                self._thread = self._start()
-            self._changed.notify()
-
-    def _start(self) -> threading.Thread:
-        thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
-        thread.start()
-        return thread
+            to_stop = self._roster.add(work, time.monotonic_ns())
+            if to_stop is not None:
+                to_stop.pause.requested = True
+            elif self._sleeping:
+                self._sleeping -= 1
+                self._changed.notify()
+            elif len(self._lanes) < self._count:
+                self._start()
 
     def withdraw(self, work: Work) -> bool:
-        """Take ``work`` back if its turn has not come; False if it runs or has run."""
+        """Take ``work`` back; False if it runs at the moment, then it soon ends."""
         with self._changed:
-            return self._ready.discard(work)
+            work.is_withdrawn = True
+            return self._roster.discard(work)
+
+    def retire(self) -> None:
+        """End the threads that have nothing to do; new work starts them again."""
+        with self._changed:
+            if not self._roster.waiting:
+                for lane in self._lanes:
+                    lane.is_dismissed = lane.work is None
+                self._lanes = [lane for lane in self._lanes if not lane.is_dismissed]
+                self._wake_all()
+
+    def pauses(self) -> list[Pause]:
+        """Return the pause of each piece of work that runs: a new one per turn."""
+        with self._changed:
+            return [lane.pause for lane in self._lanes if lane.work is not None]
+
+    def give_up(self, pause: Pause) -> Work | None:
+        """Dismiss the lane that runs with ``pause``, if any still does.
+
+        Returns the work. The thread cannot be ended; another one takes its place.
+        """
+        with self._changed:
+            for lane in self._lanes:
+                if lane.pause is pause and lane.work is not None:
+                    lane.is_dismissed = True
+                    self._lanes.remove(lane)
+                    self._threads.remove(lane.thread)
+                    self._roster.end(lane.work, time.monotonic_ns())
+                    if self._roster.waiting:
+                        self._start()
+                    return lane.work
+        return None
 
     def close(self, status: ErrorStatus) -> list[Work]:
-        """Take no more work, abort what runs; return the work that never began."""
+        """Take no more work, abort what runs; return the work that does not run."""
         with self._changed:
             self._is_closing = True
-            waiting: list[Work] = []
-            while (work := self._ready.pop()) is not None:
-                waiting.append(work)
-            if self._running is not None:
-                self._running.abort(status)
-            self._changed.notify()
-        return waiting
+            for work in self._roster.running:
+                work.abort(status)
+            self._wake_all()
+            return self._roster.clear()
 
     def join(self) -> None:
-        """Wait until the thread of a closed lane has ended. Blocks."""
-        if self._thread is not None:
-            self._thread.join()
+        """Wait until the threads of closed lanes have ended. Blocks."""
+        for thread in self._threads:
+            thread.join()
 
-    def _take(self) -> Work | None:
-        with self._changed:
-            self._running = None
-            while True:
-                work = self._ready.pop()
-                if work is not None:
-                    self._running = work
-                    return work
-                if self._is_closing:
-                    return None
-                self._changed.wait()
+    def _start(self) -> None:
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        lane = Lane(self._name, self._serve)
+        self._lanes.append(lane)
+        self._threads.append(lane.thread)
+        lane.thread.start()
 
-    def _serve(self) -> None:
-        while (work := self._take()) is not None:
-            try:
-                work.run()
-            except BaseException:
-                logger.exception("work failed on lane %s", self._name)
-                work.abort(ErrorStatus.GENERAL_FAILURE)
+    def _wake_all(self) -> None:
+        self._sleeping = 0
+        self._changed.notify_all()
+
+    def _serve(self, lane: Lane) -> None:
+        has_ended = False
+        while self._next(lane, has_ended):
+            has_ended = self._run(lane)
+
+    def _run(self, lane: Lane) -> bool:
+        """Advance the lane's work; tell whether it has ended."""
+        work = lane.work
+        assert work is not None
+        try:
+            has_ended = work.advance(lane.pause)
+        except BaseException:
+            logger.exception("work failed on lane %s", self._name)
+            work.abort(ErrorStatus.GENERAL_FAILURE)
+            has_ended = True
+        if has_ended and not lane.is_dismissed:
             self._completed(work)
-            del work
+        return has_ended
+
+    def _next(self, lane: Lane, has_ended: bool) -> bool:
+        """Exchange the lane's work for that whose turn it is; False at the very end.
+
+        No name refers to what has ended while the thread sleeps.
+        """
+        while True:
+            with self._changed:
+                dropped = self._exchange(lane, has_ended)
+                if lane.work is None and not dropped and not lane.is_dismissed:
+                    if self._is_closing:
+                        return False
+                    self._sleeping += 1
+                    self._changed.wait()
+                    dropped = self._exchange(lane, has_ended=False)
+            if lane.is_dismissed:
+                return False
+            if dropped:
+                self._report(dropped)
+            if lane.work is not None:
+                return True
+            has_ended = False
+
+    def _report(self, dropped: list[Work]) -> None:
+        for work in dropped:
+            self._completed(work)
+
+    def _exchange(self, lane: Lane, has_ended: bool) -> list[Work]:
+        """Give the lane the work whose turn it is; return what will not go on."""
+        dropped: list[Work] = []
+        if lane.is_dismissed:
+            return dropped
+        now_ns = time.monotonic_ns()
+        roster, previous = self._roster, lane.work
+        if previous is not None:
+            if has_ended:
+                roster.end(previous, now_ns)
+                previous = None
+            elif previous.is_withdrawn or self._is_closing:
+                roster.end(previous, now_ns)
+                dropped.append(previous)
+                previous = None
+            else:
+                roster.give_back(previous, now_ns)
+        lane.work = work = roster.take(now_ns)
+        if work is not None:
+            at_ns = work.review_ns
+            work.pause = lane.pause = Pause() if at_ns is None else TimedPause(at_ns)
+        if previous is not None and work is not previous:
+            previous.preemptions += 1
+        while roster.missed:
+            missed = roster.missed.popleft()
+            missed.abort(ErrorStatus.MISSED_DEADLINE_TRANSIENT)
+            dropped.append(missed)
+        return dropped

@@ -1,96 +1,117 @@
+"""The order of jobs of one priority."""
+
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncnn.hal.types import ErrorStatus, Priority
+from asyncnn.hal.types import Priority
+from asyncnn.qos.job import Account, Job
 from asyncnn.qos.ready import ReadyQueue
-from asyncnn.qos.work import Work
+
+SLACK_NS = 100
 
 
-class Piece(Work):
-    def __init__(
-        self, label: int, priority: Priority, deadline_ns: int | None = None
-    ) -> None:
-        super().__init__(priority, deadline_ns)
-        self.label = label
-
-    def run(self) -> None:
-        raise NotImplementedError
-
-    def abort(self, status: ErrorStatus) -> None:
-        raise NotImplementedError
-
-    def finish(self) -> None:
-        raise NotImplementedError
+def job(account: Account, due_ns: int) -> Job:
+    made = Job(Priority.MEDIUM)
+    made.account = account
+    made.due_ns = due_ns
+    return made
 
 
-def drain(queue: ReadyQueue) -> list[Piece]:
-    pieces: list[Piece] = []
-    while (piece := queue.pop()) is not None:
-        assert isinstance(piece, Piece)
-        pieces.append(piece)
-    return pieces
+def filled(jobs: Sequence[Job]) -> ReadyQueue[Job]:
+    queue: ReadyQueue[Job] = ReadyQueue(SLACK_NS)
+    for each in jobs:
+        queue.push(each)
+    return queue
 
 
-def expected_order(pieces: list[Piece]) -> list[Piece]:
-    return sorted(
-        pieces,
-        key=lambda p: (
-            -p.priority,
-            float("inf") if p.deadline_ns is None else p.deadline_ns,
-            p.label,
-        ),
-    )
+def drain(queue: ReadyQueue[Job]) -> list[Job]:
+    return [queue.pop() for _ in range(len(queue))]
 
 
-arrivals = st.lists(
-    st.tuples(st.sampled_from(Priority), st.none() | st.integers(0, 5)), max_size=40
-)
+dues = st.lists(st.integers(0, 5), max_size=40)
 
 
-@given(arrivals)
-def test_priority_then_deadline_then_arrival(
-    arriving: list[tuple[Priority, int | None]],
-) -> None:
-    pieces = [Piece(number, *spec) for number, spec in enumerate(arriving)]
-    queue = ReadyQueue()
-    for piece in pieces:
-        queue.push(piece)
-    assert len(queue) == len(pieces)
-    assert drain(queue) == expected_order(pieces)
+@given(dues)
+def test_the_earliest_goes_first_and_equals_in_order_of_arrival(due: list[int]) -> None:
+    account = Account(1.0)
+    jobs = [job(account, each) for each in due]
+    queue = filled(jobs)
+    assert len(queue) == len(jobs)
+    assert drain(queue) == sorted(jobs, key=lambda each: each.due_ns)
     assert len(queue) == 0
 
 
-@given(arrivals, st.data())
-def test_discarded_work_is_not_popped(
-    arriving: list[tuple[Priority, int | None]], data: st.DataObject
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=40))
+def test_deadlines_count_across_clients_within_the_slack(
+    specs: list[tuple[int, int]],
 ) -> None:
-    pieces = [Piece(number, *spec) for number, spec in enumerate(arriving)]
-    queue = ReadyQueue()
-    for piece in pieces:
-        queue.push(piece)
-    dropped = [piece for piece in pieces if data.draw(st.booleans())]
-    for piece in dropped:
-        assert queue.discard(piece)
-        assert not queue.discard(piece)
-    kept = [piece for piece in pieces if piece not in dropped]
+    accounts = [Account(1.0) for _ in range(4)]
+    for position, account in enumerate(accounts):
+        account.virtual_ns = position * SLACK_NS / 3
+    jobs = [job(accounts[number], due) for number, due in specs]
+    assert drain(filled(jobs)) == sorted(jobs, key=lambda each: each.due_ns)
+
+
+def test_a_client_beyond_the_slack_waits_whatever_its_deadline() -> None:
+    greedy, modest = Account(1.0), Account(1.0)
+    greedy.virtual_ns = SLACK_NS + 1
+    urgent, relaxed = job(greedy, 0), job(modest, 1000)
+    assert drain(filled([urgent, relaxed])) == [relaxed, urgent]
+
+
+@given(dues, st.data())
+def test_discarded_jobs_are_not_popped(due: list[int], data: st.DataObject) -> None:
+    accounts = [Account(1.0), Account(1.0)]
+    jobs = [job(accounts[number % 2], each) for number, each in enumerate(due)]
+    queue = filled(jobs)
+    dropped = [each for each in jobs if data.draw(st.booleans())]
+    for each in dropped:
+        queue.discard(each)
+    kept = [each for each in jobs if each not in dropped]
     assert len(queue) == len(kept)
-    assert drain(queue) == expected_order(kept)
+    assert set(queue) == set(kept)
+    assert drain(queue) == sorted(kept, key=lambda each: each.due_ns)
 
 
-def test_discarding_does_not_let_memory_grow() -> None:
-    queue = ReadyQueue()
-    for number in range(10_000):
-        piece = Piece(number, Priority.LOW)
-        queue.push(piece)
-        queue.discard(piece)
+def test_what_has_begun_is_resumed_first() -> None:
+    account = Account(1.0)
+    begun, urgent = job(account, 1000), job(account, 0)
+    queue = filled([urgent])
+    queue.suspend(begun)
+    assert drain(queue) == [begun, urgent]
+
+
+def test_suspended_jobs_can_be_discarded() -> None:
+    account = Account(1.0)
+    begun = job(account, 0)
+    queue = filled([])
+    queue.suspend(begun)
+    queue.discard(begun)
     assert len(queue) == 0
-    assert len(queue._heap) < 100
+    assert drain(queue) == []
 
 
-@pytest.mark.parametrize("earlier", [Priority.LOW, Priority.MEDIUM])
-def test_high_overtakes_whatever_waits(earlier: Priority) -> None:
-    queue = ReadyQueue()
-    queue.push(Piece(0, earlier, deadline_ns=0))
-    queue.push(Piece(1, Priority.HIGH))
-    assert [piece.label for piece in drain(queue)] == [1, 0]
+@pytest.mark.parametrize("clients", [1, 100])
+def test_discarding_does_not_let_memory_grow(clients: int) -> None:
+    queue = filled([])
+    accounts = [Account(1.0) for _ in range(clients)]
+    for number in range(10_000):
+        each = job(accounts[number % clients], number)
+        queue.push(each)
+        queue.discard(each)
+    assert len(queue) == 0
+    assert sum(map(len, queue._heaps.values())) < 100
+
+
+def test_draining_returns_everything_once() -> None:
+    account = Account(1.0)
+    jobs = [job(account, due) for due in range(4)]
+    queue = filled(jobs[:3])
+    queue.suspend(jobs[3])
+    queue.discard(jobs[0])
+    assert set(queue.drain()) == set(jobs[1:])
+    assert len(queue) == 0
+    assert list(queue) == []

@@ -1,7 +1,8 @@
+"""Work, its lanes and the loop: order, deadlines, cancellation, closing."""
+
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -11,58 +12,8 @@ from asyncnn.errors import (
     ResourceExhaustedTransientError,
 )
 from asyncnn.hal.types import ErrorStatus, Priority
-from asyncnn.qos import Scheduler, Work
-
-
-class Recorded(Work):
-    """Work that records its life; `run` waits for ``gate`` if there is one."""
-
-    def __init__(
-        self,
-        log: list[str],
-        label: str = "work",
-        *,
-        gate: threading.Event | None = None,
-        priority: Priority = Priority.MEDIUM,
-        deadline_ns: int | None = None,
-        body: Callable[[], None] = lambda: None,
-    ) -> None:
-        super().__init__(priority, deadline_ns)
-        self.log = log
-        self.label = label
-        self.gate = gate
-        self.body = body
-        self.started = threading.Event()
-        self.finished = asyncio.Event()
-        self.status: ErrorStatus | None = None
-        self.thread: int | None = None
-
-    def run(self) -> None:
-        self.thread = threading.get_ident()
-        self.started.set()
-        if self.gate is not None:
-            assert self.gate.wait(5)
-        self.body()
-        self.log.append(f"run {self.label}")
-
-    def abort(self, status: ErrorStatus) -> None:
-        self.status = status
-        if self.gate is not None:
-            self.gate.set()
-
-    def finish(self) -> None:
-        assert not self.finished.is_set(), "finished twice"
-        self.log.append(f"finish {self.label}")
-        self.finished.set()
-
-
-@pytest.fixture
-async def scheduler() -> AsyncIterator[Scheduler]:
-    scheduler = Scheduler("test-lane", max_pending=8)
-    yield scheduler
-    await scheduler.aclose()
-    names = [thread.name for thread in threading.enumerate()]
-    assert "test-lane" not in names
+from asyncnn.qos import Policy, Scheduler
+from tests.qos.recorded import Endless, Recorded, endless, until
 
 
 async def test_work_runs_on_the_lane_and_finishes_on_the_loop(
@@ -191,3 +142,122 @@ async def test_a_scheduler_without_work_has_no_thread() -> None:
     scheduler = Scheduler("unused-lane", max_pending=8)
     assert "unused-lane" not in [thread.name for thread in threading.enumerate()]
     await scheduler.aclose()
+
+
+async def test_higher_priority_takes_the_lane_and_the_work_goes_on_afterwards(
+    scheduler: Scheduler,
+) -> None:
+    low = endless()
+    scheduler.submit(low)
+    low.started.wait(5)
+    high = Recorded([], priority=Priority.HIGH)
+    scheduler.submit(high)
+    await asyncio.wait_for(high.finished.wait(), 5)
+    assert not low.finished.is_set()
+    low.gate.set()
+    await asyncio.wait_for(low.finished.wait(), 5)
+    assert low.preemptions == 1
+    assert scheduler.statistics().preemptions == 1
+
+
+async def test_a_starved_priority_gets_its_turn() -> None:
+    policy = Policy(patience_ns=5_000_000, turn_ns=0)
+    scheduler = Scheduler("aging-lane", max_pending=8, policy=policy)
+    high, low = endless(Priority.HIGH), endless(Priority.LOW)
+    scheduler.submit(high)
+    high.started.wait(5)
+    scheduler.submit(low)
+    await until(low.started.is_set)
+    await until(lambda: high.preemptions >= 2)
+    for work in (high, low):
+        work.gate.set()
+        await work.finished.wait()
+    await scheduler.aclose()
+
+
+async def test_suspended_work_that_is_cancelled_finishes_at_once(
+    scheduler: Scheduler,
+) -> None:
+    low = endless()
+    gate = threading.Event()
+    scheduler.submit(low)
+    low.started.wait(5)
+    high = Recorded([], gate=gate, priority=Priority.HIGH)
+    scheduler.submit(high)
+    await until(high.started.is_set)
+    assert scheduler.statistics().running == 2
+    scheduler.cancel(low, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
+    assert low.finished.is_set()
+    assert not high.finished.is_set()
+    gate.set()
+    await high.finished.wait()
+
+
+async def test_cancelled_work_that_only_pauses_is_not_resumed(
+    scheduler: Scheduler,
+) -> None:
+    class Deaf(Endless):
+        def abort(self, status: ErrorStatus) -> None:
+            self.status = status
+
+    deaf = Deaf([], gate=threading.Event(), priority=Priority.LOW)
+    scheduler.submit(deaf)
+    deaf.started.wait(5)
+    scheduler.cancel(deaf, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
+    high = Recorded([], priority=Priority.HIGH)
+    scheduler.submit(high)
+    await asyncio.wait_for(deaf.finished.wait(), 5)
+    await high.finished.wait()
+    assert deaf.stops == 1
+
+
+async def test_closing_finishes_suspended_work() -> None:
+    scheduler = Scheduler("closing-lane", max_pending=8)
+    low, high = endless(), endless(Priority.HIGH)
+    scheduler.submit(low)
+    low.started.wait(5)
+    scheduler.submit(high)
+    await until(high.started.is_set)
+    await scheduler.aclose()
+    assert low.finished.is_set()
+    assert high.finished.is_set()
+
+
+async def test_lanes_run_side_by_side() -> None:
+    scheduler = Scheduler("side-lane", max_pending=8, lanes=3)
+    pieces = [endless() for _ in range(3)]
+    for work in pieces:
+        scheduler.submit(work)
+    for work in pieces:
+        await until(work.started.is_set)
+    assert scheduler.threads == 3
+    for work in pieces:
+        work.gate.set()
+    for work in pieces:
+        await work.finished.wait()
+    await scheduler.aclose()
+
+
+async def test_what_surely_misses_its_deadline_is_refused(scheduler: Scheduler) -> None:
+    work = Recorded([], deadline_ns=time.monotonic_ns() + 10**9)
+    work.least_ns = 2 * 10**9
+    with pytest.raises(MissedDeadlinePersistentError, match="takes at least 2000000"):
+        scheduler.submit(work)
+    assert scheduler.statistics().deadline_misses == 1
+
+
+async def test_what_surely_misses_its_deadline_by_waiting_is_not_begun(
+    scheduler: Scheduler,
+) -> None:
+    gate = threading.Event()
+    busy = Recorded([], gate=gate)
+    scheduler.submit(busy)
+    busy.started.wait(5)
+    late = Recorded([], deadline_ns=time.monotonic_ns() + 10**9)
+    late.least_ns = 10**9 - 1_000_000
+    scheduler.submit(late)
+    await asyncio.sleep(0.002)
+    gate.set()
+    await asyncio.wait_for(late.finished.wait(), 0.5)
+    assert late.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
+    assert not late.started.is_set()

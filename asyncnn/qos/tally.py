@@ -1,0 +1,125 @@
+"""Counts of finished work, and the frozen records that are made of them."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from asyncnn.hal.types import ErrorStatus
+
+_BUCKETS = 26
+_FIRST_BOUND_NS = 1024
+
+BOUNDS_NS = tuple(_FIRST_BOUND_NS << exponent for exponent in range(_BUCKETS - 1))
+"""Upper bounds of the latency buckets, not included: 1 us to 17 s, each twice the one
+before. What is longer lies in one more bucket.
+"""
+
+MISSES = (
+    ErrorStatus.MISSED_DEADLINE_TRANSIENT,
+    ErrorStatus.MISSED_DEADLINE_PERSISTENT,
+)
+
+
+class LatencyHistogram(msgspec.Struct, frozen=True):
+    """How long work took from submission to its end, by bucket of `BOUNDS_NS`."""
+
+    counts: tuple[int, ...]
+    total_ns: int
+
+    @property
+    def count(self) -> int:
+        """Number of pieces of work."""
+        return sum(self.counts)
+
+    def quantile_ns(self, share: float) -> int:
+        """Return a bound that ``share`` of the work did not exceed; 0 without work."""
+        wanted = share * self.count
+        below = 0
+        for bound, count in zip(BOUNDS_NS, self.counts, strict=False):
+            below += count
+            if below >= wanted:
+                return bound if below else 0
+        return BOUNDS_NS[-1] * 2
+
+    def since(self, earlier: "LatencyHistogram") -> "LatencyHistogram":
+        """Return what has been added to an earlier record."""
+        pairs = zip(self.counts, earlier.counts, strict=True)
+        return LatencyHistogram(
+            tuple(now - before for now, before in pairs),
+            self.total_ns - earlier.total_ns,
+        )
+
+
+class WorkStatistics(msgspec.Struct, frozen=True):
+    """The work of a device, a model or a client.
+
+    ``queued`` has not begun; ``running`` has, even if it is suspended at the moment.
+    ``done`` counts what ended, by status, refusals included. ``preemptions`` counts how
+    often finished work made way for other work.
+    """
+
+    queued: int
+    running: int
+    done: dict[ErrorStatus, int]
+    latency: LatencyHistogram
+    preemptions: int
+
+    @property
+    def ended(self) -> int:
+        """Number of pieces of work that ended, refusals included."""
+        return sum(self.done.values())
+
+    @property
+    def deadline_misses(self) -> int:
+        """Number of pieces of work that ended since their deadline passed."""
+        return sum(self.done.get(status, 0) for status in MISSES)
+
+
+class Tally:
+    """Counts pieces of work as they end. Belongs to one thread."""
+
+    __slots__ = ("_ended", "_preemptions", "_refused", "_total_ns")
+
+    def __init__(self) -> None:
+        # By status and bucket.
+        self._ended = [0] * (len(ErrorStatus) * _BUCKETS)
+        self._refused = [0] * len(ErrorStatus)
+        self._total_ns = 0
+        self._preemptions = 0
+
+    def count_refusal(self, status: ErrorStatus) -> None:
+        """Count a piece of work that was not accepted."""
+        self._refused[status] += 1
+
+    def statistics(self, queued: int = 0, running: int = 0) -> WorkStatistics:
+        """Return the counts, with the numbers of pieces that have not ended."""
+        by_status = [
+            self._ended[start : start + _BUCKETS]
+            for start in range(0, len(self._ended), _BUCKETS)
+        ]
+        return WorkStatistics(
+            queued=queued,
+            running=running,
+            done={s: sum(by_status[s]) + self._refused[s] for s in ErrorStatus},
+            latency=LatencyHistogram(
+                tuple(map(sum, zip(*by_status, strict=True))), self._total_ns
+            ),
+            preemptions=self._preemptions,
+        )
+
+
+def count_end(
+    tallies: Iterable[Tally],
+    latency_ns: int,
+    status: ErrorStatus = ErrorStatus.NONE,
+    preemptions: int = 0,
+) -> None:
+    """Count a piece of work that ended, in each of ``tallies``."""
+    exponent = (latency_ns // _FIRST_BOUND_NS).bit_length()
+    place = min(exponent, _BUCKETS - 1)
+    if status:
+        place += status * _BUCKETS
+    for tally in tallies:
+        tally._ended[place] += 1
+        tally._total_ns += latency_ns
+        tally._preemptions += preemptions

@@ -1,0 +1,79 @@
+"""Work that records what happens to it."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from asyncnn.hal.types import ErrorStatus, Priority
+from asyncnn.qos import Pause, Work
+
+
+class Recorded(Work):
+    """Work that records its life; `run` waits for ``gate`` if there is one."""
+
+    def __init__(
+        self,
+        log: list[str],
+        label: str = "work",
+        *,
+        gate: threading.Event | None = None,
+        priority: Priority = Priority.MEDIUM,
+        deadline_ns: int | None = None,
+        body: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(priority, deadline_ns)
+        self.log = log
+        self.label = label
+        self.gate = gate
+        self.body = body
+        self.started = threading.Event()
+        self.finished = asyncio.Event()
+        self.status: ErrorStatus | None = None
+        self.thread: int | None = None
+        self.stops = 0
+
+    def advance(self, pause: Pause) -> bool:
+        self.thread = threading.get_ident()
+        self.started.set()
+        if self.gate is not None:
+            assert self.gate.wait(5)
+        self.body()
+        self.log.append(f"run {self.label}")
+        return True
+
+    def abort(self, status: ErrorStatus) -> None:
+        self.status = status
+        if self.gate is not None:
+            self.gate.set()
+
+    def finish(self) -> ErrorStatus:
+        assert not self.finished.is_set(), "finished twice"
+        self.log.append(f"finish {self.label}")
+        self.finished.set()
+        return self.status or ErrorStatus.NONE
+
+
+class Endless(Recorded):
+    """Work of many short operations, that stops when it is asked to.
+
+    Ends when ``gate`` is set or when it is aborted.
+    """
+
+    def advance(self, pause: Pause) -> bool:
+        assert self.gate is not None
+        self.started.set()
+        while not self.gate.wait(0.0001):
+            if pause.requested:
+                self.stops += 1
+                return False
+        return True
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+def endless(priority: Priority = Priority.LOW) -> Endless:
+    return Endless([], gate=threading.Event(), priority=priority)

@@ -1,0 +1,329 @@
+"""The policy as a state machine: every decision at a given time."""
+
+import gc
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    precondition,
+    rule,
+)
+
+from asyncnn.hal.types import Priority
+from asyncnn.qos.client import Client
+from asyncnn.qos.job import Job, JobState
+from asyncnn.qos.policy import Policy
+from asyncnn.qos.roster import Roster
+
+LOW, MEDIUM, HIGH = Priority
+POLICY = Policy(patience_ns=1000, turn_ns=50, horizon_ns=10_000, slack_ns=100)
+ALICE, BOB = Client("alice"), Client("bob", weight=3.0)
+
+
+def roster(lanes: int = 1) -> Roster[Job]:
+    return Roster(POLICY, lanes)
+
+
+def add(
+    to: Roster[Job],
+    priority: Priority = MEDIUM,
+    now_ns: int = 0,
+    deadline_ns: int | None = None,
+    client: Client = ALICE,
+    least_ns: int = 0,
+) -> Job:
+    job = Job(priority, deadline_ns, client, least_ns)
+    to.add(job, now_ns)
+    return job
+
+
+class TestPriorities:
+    def test_the_higher_priority_goes_first_whatever_the_deadlines(self) -> None:
+        r = roster()
+        low, medium = add(r, LOW, deadline_ns=1), add(r, MEDIUM, deadline_ns=100)
+        high = add(r, HIGH)
+        taken = []
+        for _ in range(3):
+            taken.append(job := r.take(0))
+            assert job is not None
+            r.end(job, 0)
+        assert taken == [high, medium, low]
+        assert r.take(0) is None
+
+    @pytest.mark.parametrize(
+        ("running", "arriving", "stops"),
+        [(a, b, b > a) for a in Priority for b in Priority],
+    )
+    def test_only_a_higher_priority_takes_the_lane(
+        self, running: Priority, arriving: Priority, stops: bool
+    ) -> None:
+        r = roster()
+        first = add(r, running)
+        assert r.take(0) is first
+        to_stop = r.add(Job(arriving), 1)
+        # A lower one makes the running job stop too, to learn of its review time.
+        assert (to_stop is first) == (arriving != running)
+        if to_stop is first:
+            r.give_back(first, 2)
+            assert (r.take(2) is not first) == stops
+
+    def test_the_suspended_job_is_resumed_before_others_of_its_priority(self) -> None:
+        r = roster()
+        begun = add(r, LOW)
+        assert r.take(0) is begun
+        add(r, LOW, deadline_ns=500)
+        high = add(r, HIGH)
+        r.give_back(begun, 1)
+        assert r.take(1) is high
+        r.end(high, 2)
+        assert r.take(2) is begun
+
+    def test_each_higher_arrival_stops_another_lane(self) -> None:
+        r = roster(lanes=2)
+        first, second = add(r, LOW), add(r, LOW)
+        assert {r.take(0), r.take(0)} == {first, second}
+        stopped = {r.add(Job(HIGH), 1), r.add(Job(HIGH), 1)}
+        assert stopped == {first, second}
+        assert r.add(Job(HIGH), 1) is None
+
+    def test_the_lowest_priority_stops(self) -> None:
+        r = roster(lanes=2)
+        medium, low = add(r, MEDIUM), add(r, LOW)
+        assert {r.take(0), r.take(0)} == {medium, low}
+        assert r.add(Job(HIGH), 1) is low
+
+    def test_nothing_stops_while_a_lane_is_free(self) -> None:
+        r = roster(lanes=2)
+        add(r, LOW)
+        r.take(0)
+        assert r.add(Job(HIGH), 1) is None
+
+
+class TestAging:
+    def test_a_starved_priority_gets_a_turn(self) -> None:
+        r = roster()
+        low, high = add(r, LOW), add(r, HIGH)
+        assert r.take(999) is high
+        assert high.review_ns == 1000
+        r.give_back(high, 1000)
+        assert r.take(1000) is low
+        assert low.review_ns == 1050
+
+    def test_a_turn_is_kept_against_what_arrives(self) -> None:
+        r = roster()
+        low, high = add(r, LOW), add(r, HIGH)
+        assert r.take(1000) is low
+        assert r.add(Job(HIGH), 1049) is None
+        r.give_back(low, 1050)
+        assert r.take(1050) is high
+        assert high.review_ns == 2050
+
+    def test_after_its_time_a_turn_is_not_kept(self) -> None:
+        r = roster()
+        low = add(r, LOW)
+        add(r, HIGH)
+        assert r.take(1000) is low
+        assert r.add(Job(HIGH), 1051) is low
+
+    def test_the_longest_starved_goes_first(self) -> None:
+        r = roster()
+        medium, low, high = add(r, MEDIUM, 0), add(r, LOW, 1), add(r, HIGH, 2)
+        assert r.take(2000) is medium
+        r.give_back(medium, 2050)
+        assert r.take(2050) is low
+        r.give_back(low, 2100)
+        assert r.take(2100) is high
+
+    def test_a_priority_that_is_served_is_not_starved(self) -> None:
+        r = roster()
+        first = add(r, LOW, 0)
+        add(r, LOW, 0)
+        r.take(0)
+        r.end(first, 5000)
+        high = add(r, HIGH, 5000)
+        assert r.take(5999) is high
+
+    def test_without_lower_work_nothing_is_reviewed(self) -> None:
+        r = roster()
+        high = add(r, HIGH)
+        r.take(0)
+        assert high.review_ns is None
+
+
+class TestDeadlines:
+    def test_undated_work_is_due_a_horizon_after_its_arrival(self) -> None:
+        r = roster()
+        undated = add(r, now_ns=0)
+        later = add(r, now_ns=0, deadline_ns=20_000)
+        earlier = add(r, now_ns=1, deadline_ns=9_999)
+        for expected in (earlier, undated, later):
+            assert r.take(2) is expected
+            r.end(expected, 2)
+
+    @pytest.mark.parametrize(("now_ns", "begins"), [(69, True), (70, False)])
+    def test_what_cannot_end_in_time_is_not_begun(
+        self, now_ns: int, begins: bool
+    ) -> None:
+        r = roster()
+        job = add(r, deadline_ns=100, least_ns=30)
+        assert r.take(now_ns) is (job if begins else None)
+        assert list(r.missed) == ([] if begins else [job])
+
+    def test_what_has_begun_goes_on(self) -> None:
+        r = roster()
+        job = add(r, deadline_ns=100, least_ns=30)
+        r.take(0)
+        r.give_back(job, 90)
+        assert r.take(90) is job
+
+
+class TestShares:
+    def share_of_bob(self, r: Roster[Job], turns: int) -> float:
+        now = had = 0
+        for client in (ALICE, BOB):
+            for _ in range(turns):
+                add(r, now_ns=0, client=client)
+        for _ in range(turns):
+            job = r.take(now)
+            assert job is not None
+            now += 10
+            had += job.client is BOB
+            r.end(job, now)
+        return had / turns
+
+    def test_clients_get_time_by_weight(self) -> None:
+        assert self.share_of_bob(roster(), 400) == pytest.approx(0.75, abs=0.03)
+
+    def test_time_that_was_not_used_is_no_claim(self) -> None:
+        r = roster()
+        alone = add(r, client=ALICE)
+        r.take(0)
+        r.end(alone, 1_000_000)
+        assert self.share_of_bob(r, 400) == pytest.approx(0.75, abs=0.03)
+
+    def test_accounts_go_with_their_clients(self) -> None:
+        r = roster()
+        client = Client("passing")
+        job = add(r, client=client)
+        r.take(0)
+        r.end(job, 1)
+        del client, job
+        gc.collect()
+        assert len(r._accounts) == 0
+
+
+class NumberedJob(Job):
+    """A job that can be put in order, the same in every run."""
+
+    __slots__ = ("number",)
+
+    number: int
+
+
+class Driven(RuleBasedStateMachine):
+    """Lanes and arrivals in any order; what must hold in every state."""
+
+    running = Bundle("running")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.roster = Roster[NumberedJob](POLICY, 2)
+        self.now = self.arrivals = 0
+        self.waiting: set[NumberedJob] = set()
+        self.suspended: set[NumberedJob] = set()
+        self.on_lanes: set[NumberedJob] = set()
+
+    @rule(ns=st.integers(0, 700))
+    def time_passes(self, ns: int) -> None:
+        self.now += ns
+
+    @rule(
+        priority=st.sampled_from(Priority),
+        budget=st.none() | st.integers(1, 3000),
+        client=st.sampled_from([ALICE, BOB]),
+    )
+    def arrives(self, priority: Priority, budget: int | None, client: Client) -> None:
+        deadline = None if budget is None else self.now + budget
+        job = NumberedJob(priority, deadline, client)
+        self.arrivals += 1
+        job.number = self.arrivals
+        to_stop = self.roster.add(job, self.now)
+        self.waiting.add(job)
+        assert to_stop is None or to_stop in self.on_lanes
+
+    @precondition(lambda self: len(self.on_lanes) < 2)
+    @rule(target=running)
+    def a_lane_takes(self) -> NumberedJob | None:
+        job = self.roster.take(self.now)
+        missed = set(self.roster.missed)
+        self.roster.missed.clear()
+        assert missed <= self.waiting
+        assert all((m.deadline_ns or 0) <= self.now for m in missed)
+        self.waiting -= missed
+        if job is None:
+            assert not self.waiting | self.suspended
+            return None
+        candidates = self.waiting | self.suspended
+        assert job in candidates
+        if not job.has_turn:
+            assert job.priority == max(c.priority for c in candidates)
+        begun = {c for c in self.suspended if c.priority == job.priority}
+        assert job in begun or not begun
+        self.waiting.discard(job)
+        self.suspended.discard(job)
+        self.on_lanes.add(job)
+        return job
+
+    @rule(job=consumes(running), ends=st.booleans())
+    def a_lane_stops(self, job: NumberedJob | None, ends: bool) -> None:
+        if job is None:
+            return
+        self.on_lanes.discard(job)
+        if ends:
+            self.roster.end(job, self.now)
+        else:
+            self.roster.give_back(job, self.now)
+            self.suspended.add(job)
+
+    @precondition(lambda self: self.waiting | self.suspended)
+    @rule(data=st.data())
+    def is_discarded(self, data: st.DataObject) -> None:
+        pool = sorted(self.waiting | self.suspended, key=lambda job: job.number)
+        job = data.draw(st.sampled_from(pool))
+        assert self.roster.discard(job)
+        assert not self.roster.discard(job)
+        self.waiting.discard(job)
+        self.suspended.discard(job)
+
+    @invariant()
+    def counts_agree(self) -> None:
+        assert set(self.roster.running) == self.on_lanes
+        assert self.roster.waiting == len(self.waiting | self.suspended)
+        everything = self.waiting | self.suspended | self.on_lanes
+        for client in (ALICE, BOB):
+            mine = sum(job.client is client for job in everything)
+            assert self.roster.account(client).pending == mine
+
+    @invariant()
+    def few_jobs_hold_memory(self) -> None:
+        for priority in Priority:
+            begun = [j for j in self.suspended if j.priority == priority]
+            assert len(begun) <= 2
+
+    @invariant()
+    def states_agree(self) -> None:
+        for jobs, state in (
+            (self.waiting, JobState.WAITING),
+            (self.suspended, JobState.SUSPENDED),
+            (self.on_lanes, JobState.RUNNING),
+        ):
+            assert {job.state for job in jobs} <= {state}
+
+
+TestDriven = Driven.TestCase
+TestDriven.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

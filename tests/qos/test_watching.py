@@ -1,0 +1,80 @@
+"""What the scheduler does when nothing happens, or no boundary comes."""
+
+import asyncio
+import threading
+
+import pytest
+
+from asyncnn.hal.types import ErrorStatus
+from asyncnn.qos import Scheduler
+from tests.qos.recorded import Recorded, endless, until
+
+
+async def test_work_without_a_boundary_fails_and_its_lane_is_replaced(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Stuck(Recorded):
+        def abort(self, status: ErrorStatus) -> None:
+            self.status = status
+
+    scheduler = Scheduler("stuck-lane", max_pending=8, stuck_after_s=0.02)
+    gate = threading.Event()
+    stuck = Stuck([], gate=gate)
+    waiting = Recorded([])
+    scheduler.submit(stuck)
+    stuck.started.wait(5)
+    scheduler.submit(waiting)
+    await asyncio.wait_for(stuck.finished.wait(), 5)
+    assert stuck.status is ErrorStatus.GENERAL_FAILURE
+    assert "stuck" in caplog.text
+    await asyncio.wait_for(waiting.finished.wait(), 5)
+    assert scheduler.threads == 1
+    gate.set()  # the thread that was given up comes to its end, unnoticed
+    await scheduler.aclose()
+
+
+async def test_long_work_with_boundaries_is_left_alone() -> None:
+    scheduler = Scheduler("long-lane", max_pending=8, stuck_after_s=0.01)
+    work = endless()
+    scheduler.submit(work)
+    await until(lambda: work.stops >= 3)
+    assert not work.finished.is_set()
+    work.gate.set()
+    await work.finished.wait()
+    assert work.status is None
+    assert work.preemptions == 0
+    await scheduler.aclose()
+
+
+async def test_an_idle_scheduler_rests_once_and_wakes_up_again() -> None:
+    scheduler = Scheduler("resting-lane", max_pending=8)
+    rests: list[int] = []
+
+    def rest() -> None:
+        scheduler.retire()
+        rests.append(scheduler.threads)
+
+    scheduler.rest_after(0.02, rest)
+    for _ in range(2):
+        work = Recorded([])
+        scheduler.submit(work)
+        await work.finished.wait()
+        assert scheduler.threads == 1
+        await asyncio.sleep(0.1)
+    assert rests == [0, 0]
+    await scheduler.aclose()
+
+
+async def test_a_busy_scheduler_does_not_rest() -> None:
+    scheduler = Scheduler("busy-lane", max_pending=8)
+    rests: list[None] = []
+    scheduler.rest_after(0.01, lambda: rests.append(None))
+    first, work = Recorded([]), endless()
+    scheduler.submit(first)
+    await first.finished.wait()
+    scheduler.submit(work)
+    await asyncio.sleep(0.05)
+    assert not rests
+    work.gate.set()
+    await work.finished.wait()
+    await scheduler.aclose()
