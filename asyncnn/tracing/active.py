@@ -1,0 +1,161 @@
+"""Recording, on or off for a whole process and for those that it starts.
+
+Whatever may be traced reads `recorder` first, which is None while nothing records.
+"""
+
+import atexit
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from asyncnn.errors import AsyncnnError
+from asyncnn.tracing.chrome import append_part, events_of, merge_parts, process_event
+from asyncnn.tracing.labels import Layer, Phase
+from asyncnn.tracing.spans import Recorder, Span
+
+VARIABLE = "ASYNCNN_TRACE"
+"""Environment variable by which processes that are started join a recording."""
+
+recorder: Recorder | None = None
+"""What takes spans now; read it each time, through this module."""
+
+
+class Trace:
+    """The spans of one execution or preparation, from now on."""
+
+    __slots__ = ("_group", "_recorder", "started_ns")
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._group = recorder.new_group()
+        self.started_ns = time.monotonic_ns()
+
+    def add(
+        self,
+        name: str,
+        layer: Layer,
+        phase: Phase,
+        started_ns: int,
+        ended_ns: int,
+        failure: str = "",
+    ) -> None:
+        """Record a span that belongs to it."""
+        self._recorder.add(
+            name, layer, phase, started_ns, ended_ns, self._group, failure
+        )
+
+    def end(self, name: str, layer: Layer, phase: Phase, failure: str = "") -> None:
+        """Record the span of all of it, which ends now."""
+        ended_ns = time.monotonic_ns()
+        self.add(name, layer, phase, self.started_ns, ended_ns, failure)
+
+
+class _Spent:
+    """Records what is done in its block as one span of this thread."""
+
+    def __init__(
+        self, recorder: Recorder, name: str, layer: Layer, phase: Phase
+    ) -> None:
+        self._recorder = recorder
+        self._what = (name, layer, phase)
+
+    def __enter__(self) -> None:
+        self._started_ns = time.monotonic_ns()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        failure = ""
+        if isinstance(exc, AsyncnnError):
+            failure = exc.status.name
+        elif exc is not None:
+            failure = type(exc).__name__
+        ended_ns = time.monotonic_ns()
+        self._recorder.add(*self._what, self._started_ns, ended_ns, 0, failure)
+
+
+_NOT_RECORDED = contextlib.nullcontext()
+
+
+def span(
+    name: str, layer: Layer, phase: Phase
+) -> contextlib.AbstractContextManager[None]:
+    """Return a context for a block that awaits nothing, to record it if at all."""
+    if recorder is None:
+        return _NOT_RECORDED
+    return _Spent(recorder, name, layer, phase)
+
+
+def begin() -> Trace | None:
+    """Return what takes the spans of a new execution, None while nothing records."""
+    return None if recorder is None else Trace(recorder)
+
+
+@contextlib.contextmanager
+def recording_to(sink: Callable[[Sequence[Span]], None]) -> Iterator[Recorder]:
+    """Record this process and hand the spans to ``sink``, many at a time.
+
+    :raises RuntimeError: if this process records already.
+    """
+    global recorder
+    if recorder is not None:
+        raise RuntimeError("this process records already")
+    recorder = active = Recorder(sink)
+    try:
+        yield active
+    finally:
+        recorder = None
+        active.flush()
+
+
+@contextlib.contextmanager
+def recording(path: str | os.PathLike[str], name: str) -> Iterator[Recorder]:
+    """Record this process, called ``name``, and write a trace to ``path`` at the end.
+
+    Driver processes that are started meanwhile record, too; those that have ended by
+    then are in the same trace.
+
+    :raises RuntimeError: if this process records already.
+    :raises OSError: if ``path`` cannot be written to.
+    """
+    path = Path(path).absolute()
+    path.write_bytes(b"")  # better refused now than in the end
+    with _recording_part(path, name) as active:
+        previous = os.environ.get(VARIABLE)
+        os.environ[VARIABLE] = os.fspath(path)
+        try:
+            yield active
+        finally:
+            if previous is None:
+                del os.environ[VARIABLE]
+            else:
+                os.environ[VARIABLE] = previous
+    merge_parts(sorted(path.parent.glob(f"{path.name}.*.part")), path)
+
+
+def join_recording(name: str) -> None:
+    """Record this process until it exits, if the one that started it asks for it."""
+    path = os.environ.get(VARIABLE)
+    if path and recorder is None:
+        part = _recording_part(Path(path), name)
+        part.__enter__()
+        atexit.register(part.__exit__, None, None, None)
+
+
+@contextlib.contextmanager
+def _recording_part(path: Path, name: str) -> Iterator[Recorder]:
+    pid = os.getpid()
+    part = path.with_name(f"{path.name}.{pid}.part")
+
+    def append(spans: Sequence[Span]) -> None:
+        append_part(part, events_of(spans, pid))
+
+    with recording_to(append) as active:
+        append_part(part, [process_event(pid, name)])
+        yield active

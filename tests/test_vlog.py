@@ -1,0 +1,101 @@
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+import asyncnn
+from asyncnn import vlog
+from tests.networks import addition
+
+TAGS = ["model", "compilation", "execution", "cpuexe", "manager", "driver", "memory"]
+
+
+@pytest.fixture(autouse=True)
+def everything_is_off_afterwards() -> Iterator[None]:
+    yield
+    vlog.set_tags("")
+
+
+def those_on() -> list[str]:
+    return [tag.name for tag in vlog.TAGS.values() if tag]
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("", []),
+        ("1", TAGS),
+        ("all", TAGS),
+        ("model", ["model"]),
+        ("driver model", ["model", "driver"]),
+        ("execution,cpuexe:memory", ["execution", "cpuexe", "memory"]),
+        (" model ,, ", ["model"]),
+        ("model all", TAGS),
+    ],
+)
+def test_a_setting_turns_its_tags_on_and_the_others_off(
+    setting: str, expected: list[str]
+) -> None:
+    vlog.set_tags("all")
+    vlog.set_tags(setting)
+    assert those_on() == expected
+
+
+def test_an_unknown_tag_is_an_error_and_the_others_count(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    vlog.set_tags("modle,driver")
+    assert those_on() == ["driver"]
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert "'modle'" in record.message
+
+
+def test_a_message_is_logged_with_its_fields_only_while_its_tag_is_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    vlog.DRIVER("not heard")
+    vlog.set_tags("driver")
+    vlog.DRIVER("prepared", operations=3)
+    vlog.MEMORY("not heard")
+    (record,) = caplog.records
+    assert record.message == "prepared operations=3"
+    assert record.name == "asyncnn.vlog.driver"
+    assert vars(record)["tag"] == "driver"
+    assert vars(record)["fields"] == {"operations": 3}
+
+
+@pytest.mark.parametrize(("setting", "is_heard"), [("memory", True), ("model", False)])
+def test_the_environment_decides_what_a_process_shows(
+    setting: str, is_heard: bool
+) -> None:
+    code = "from asyncnn import vlog; vlog.MEMORY('mapped', size=7)"
+    environment = os.environ | {vlog.VARIABLE: setting}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ("memory: mapped size=7\n" in done.stderr) is is_heard
+
+
+async def test_every_tag_has_something_to_say_of_a_run_in_a_driver_process(
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(vlog.VARIABLE, "all")
+    vlog.set_tags("all")
+    async with asyncnn.connect() as device:
+        prepared = await device.prepare(addition(4))
+        x = asyncnn.shared_array(4)
+        await prepared.run([x, x])
+    told = {vars(record)["tag"] for record in caplog.records if hasattr(record, "tag")}
+    shown = capfd.readouterr().err
+    silent = [tag for tag in TAGS if tag not in told and f" {tag}: " not in f" {shown}"]
+    assert silent == []

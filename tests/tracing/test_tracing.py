@@ -1,0 +1,158 @@
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import (
+    InMemorySpanExporter,
+)
+
+from asyncnn.tracing import Layer, Phase, Span, active, recording, recording_to
+from asyncnn.tracing.opentelemetry import OpenTelemetrySink
+from asyncnn.tracing.spans import FLUSH_SPANS
+
+CHILD = """
+import os, sys, time
+from asyncnn.tracing import Layer, Phase, active, join_recording
+join_recording("driver")
+now = time.monotonic_ns()
+active.recorder.add("receive", Layer.IPC, Phase.EXECUTION, now, now + 2000)
+if "die" in sys.argv:
+    active.recorder.flush()
+    os.kill(os.getpid(), 9)
+"""
+
+
+def events_in(path: Path) -> list[dict[str, Any]]:
+    trace = json.loads(path.read_bytes())
+    assert trace.keys() == {"traceEvents", "displayTimeUnit"}
+    for event in trace["traceEvents"]:
+        assert isinstance(event["pid"], int)
+        assert event["ph"] in "MXbe"
+        if event["ph"] == "M":
+            continue
+        assert event.keys() >= {"name", "cat", "tid", "ts"}
+        assert ("dur" in event) is (event["ph"] == "X")
+        assert ("id2" in event) is (event["ph"] in "be")
+    return trace["traceEvents"]
+
+
+def test_nothing_records_unless_it_is_asked_for() -> None:
+    assert active.recorder is None
+    spans: list[Span] = []
+    with recording_to(spans.extend) as recorder:
+        assert active.recorder is recorder
+        recorder.add("queue", Layer.DRIVER, Phase.EXECUTION, 10, 20)
+    assert active.recorder is None
+    assert [span.label for span in spans] == ["[NN_LD_PE]queue"]
+
+
+def test_a_process_records_once_at_a_time() -> None:
+    with (
+        recording_to(list),
+        pytest.raises(RuntimeError, match="already"),
+        recording_to(list),
+    ):
+        pass
+
+
+def test_spans_of_many_threads_all_arrive() -> None:
+    spans: list[Span] = []
+    count = FLUSH_SPANS
+    with recording_to(spans.extend) as recorder:
+
+        def work() -> None:
+            for k in range(count):
+                recorder.add("execute", Layer.CPU, Phase.COMPUTATION, k, k + 1)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(spans) >= 3 * FLUSH_SPANS  # handed on meanwhile
+    assert len(spans) == 4 * count
+    assert set(Counter(span.thread for span in spans).values()) == {count}
+
+
+def test_a_trace_has_groups_on_rows_and_other_spans_on_threads(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    with recording(path, "application") as recorder:
+        group = recorder.new_group()
+        recorder.add("queue", Layer.DRIVER, Phase.EXECUTION, 3000, 5000, group)
+        recorder.add(
+            "prepare", Layer.CPU, Phase.PREPARATION, 1000, 4000, 0, "GENERAL_FAILURE"
+        )
+    named, prepare, begin, end = events_in(path)
+    assert named["args"] == {"name": "application"}
+    assert prepare["ph"] == "X"
+    assert (prepare["ts"], prepare["dur"]) == (1.0, 3.0)
+    assert prepare["args"] == {"failure": "GENERAL_FAILURE"}
+    assert (begin["ph"], end["ph"]) == ("b", "e")
+    assert (begin["ts"], end["ts"]) == (3.0, 5.0)
+    assert begin["id2"] == end["id2"]
+    assert begin["name"] == "[NN_LD_PE]queue"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("end", ["exit", "die"])
+def test_processes_that_are_started_meanwhile_are_on_the_same_timeline(
+    tmp_path: Path, end: str
+) -> None:
+    path = tmp_path / "trace.json"
+    before = time.monotonic_ns() / 1000
+    with recording(path, "application"):
+        child = subprocess.run([sys.executable, "-c", CHILD, end], check=False)
+        assert (child.returncode == 0) is (end == "exit")
+    after = time.monotonic_ns() / 1000
+    assert active.VARIABLE not in os.environ
+    events = events_in(path)
+    names = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
+    assert sorted(names.values()) == ["application", "driver"]
+    (received,) = [event for event in events if event["ph"] == "X"]
+    assert names[received["pid"]] == "driver"
+    assert before < received["ts"] < after
+
+
+def test_a_line_that_a_killed_process_left_unfinished_is_skipped(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "trace.json"
+    with recording(path, "application"):
+        (tmp_path / "trace.json.1.part").write_bytes(b'[]\n[{"ph": "X", "na')
+    assert [event["ph"] for event in events_in(path)] == ["M"]
+
+
+def test_a_place_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    with (
+        pytest.raises(FileNotFoundError),
+        recording(tmp_path / "no" / "trace.json", "application"),
+    ):
+        pytest.fail("was not refused")
+
+
+def test_spans_go_to_opentelemetry_with_times_of_the_wall_clock() -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    now = time.monotonic_ns()
+    with recording_to(OpenTelemetrySink(provider.get_tracer("test"))) as recorder:
+        recorder.add("execute", Layer.CPU, Phase.COMPUTATION, now, now + 5000)
+        recorder.add("reply", Layer.IPC, Phase.RESULTS, now, now, 7, "INVALID_ARGUMENT")
+    execute, reply = exporter.get_finished_spans()
+    assert execute.start_time is not None
+    assert execute.end_time == execute.start_time + 5000
+    assert abs(execute.start_time - time.time_ns()) < 10**10
+    assert execute.status.is_unset
+    assert not reply.status.is_ok
+    assert reply.status.description == "INVALID_ARGUMENT"
+    assert reply.attributes is not None
+    assert reply.attributes["asyncnn.layer"] == "IPC"
