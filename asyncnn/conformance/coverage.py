@@ -7,16 +7,17 @@ from typing import NamedTuple
 
 from asyncnn.conformance.vectors import Case, find_specs, load_cases
 from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.extensions import AnyOperandType, AnyOperationType
 from asyncnn.hal.operations import SIGNATURES
 from asyncnn.hal.operations.signature import Argument, OperationSignature, TypeRow
-from asyncnn.hal.types import Operand, OperandType, Operation, OperationType
+from asyncnn.hal.types import Operand, Operation, OperationType
 
 
 class Pair(NamedTuple):
     """An operation and one of its rows: operand types, the main one first."""
 
-    operation: OperationType
-    types: tuple[OperandType, ...]
+    operation: AnyOperationType
+    types: tuple[AnyOperandType, ...]
 
     def __str__(self) -> str:
         return f"{self.operation.name}-{'/'.join(type_.name for type_ in self.types)}"
@@ -30,7 +31,7 @@ class Match(NamedTuple):
     outputs: tuple[Argument, ...]
 
 
-def pair_of_row(type_: OperationType, row: TypeRow) -> Pair:
+def pair_of_row(type_: AnyOperationType, row: TypeRow) -> Pair:
     """Return the pair of an operation and one of its rows."""
     return Pair(type_, tuple(row.types.values()))
 

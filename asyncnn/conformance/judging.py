@@ -1,30 +1,28 @@
 """Runs one case through a device's HAL interface and says what is wrong, if anything.
 
 A case runs as it is, with output dimensions cleared (the driver finds them), and with
-its first output one byte short, as the suite's driver tests do.
+its first output one byte short, as the suite's driver tests do. Where the way of
+executing cannot report shapes, it is to refuse outputs that are open.
 """
-
-from collections.abc import Awaitable, Callable
-from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from asyncnn.callbacks import ExecutionFuture, ExecutionResult, PreparedModelFuture
+from asyncnn.callbacks import ExecutionResult
+from asyncnn.conformance.callers import Prepare
 from asyncnn.conformance.criteria import compare
+from asyncnn.conformance.paths import PATHS, REFUSES_OPEN_OUTPUTS, Execute
 from asyncnn.conformance.requests import build_request
 from asyncnn.conformance.vectors import Case, operation_types
 from asyncnn.errors import AsyncnnError
-from asyncnn.hal.interfaces import IDevice, IPreparedModel
+from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.hal.operands import is_tensor
 from asyncnn.hal.types import (
-    BYTE_SIZE_OF_CACHE_TOKEN,
     NO_TIMING,
     ErrorStatus,
-    ExecutionPreference,
+    HalVersion,
     MeasureTiming,
     Model,
     OperationType,
-    Priority,
-    Request,
 )
 
 SHORT_LOOP_TIMEOUT_NS = 1_000_000
@@ -37,72 +35,41 @@ _MISSED = frozenset(
     {ErrorStatus.MISSED_DEADLINE_TRANSIENT, ErrorStatus.MISSED_DEADLINE_PERSISTENT}
 )
 
-Execute: TypeAlias = Callable[
-    [IPreparedModel, Request, MeasureTiming, int | None], Awaitable[ExecutionResult]
-]
-
-
-async def _execute_async(
-    prepared: IPreparedModel,
-    request: Request,
-    measure: MeasureTiming,
-    loop_timeout: int | None,
-) -> ExecutionResult:
-    callback = ExecutionFuture()
-    prepared.execute_1_3(request, measure, None, loop_timeout, callback)
-    return await callback
-
-
-async def _execute_sync(
-    prepared: IPreparedModel,
-    request: Request,
-    measure: MeasureTiming,
-    loop_timeout: int | None,
-) -> ExecutionResult:
-    return ExecutionResult(
-        *await prepared.execute_synchronously_1_3(request, measure, None, loop_timeout)
-    )
-
-
-PATHS: dict[str, Execute] = {"async": _execute_async, "sync": _execute_sync}
-"""The HAL calls that can carry an execution, by the names of the command line."""
-
 
 class RefusedError(Exception):
     """The device does not take the model."""
 
 
-async def judge(case: Case, device: IDevice, path: str) -> list[str]:
-    """Return what is wrong with the device's answers to ``case``; empty if nothing.
+async def judge(
+    case: Case, prepare: Prepare, path: str, version: HalVersion = HalVersion.V1_3
+) -> list[str]:
+    """Return what is wrong with the answers to ``case``; empty if nothing.
+
+    ``prepare`` asks the device as a caller of ``version`` does.
 
     :raises RefusedError: if the device does not take a model that it should.
     """
     execute = PATHS[path]
     if case.expect_failure:
-        return await _judge_failure(case, device, execute)
-    prepared = await _prepare(device, case.model)
+        return await _judge_failure(case, prepare, execute)
+    refuses_open = path in REFUSES_OPEN_OUTPUTS or version < HalVersion.V1_2
+    prepared = await _prepared(prepare, case.model)
+    if refuses_open and _has_open_outputs(case.model):
+        return await _judge_refusal(case, prepared, execute)
     problems = await _judge_run(case, prepared, execute)
     if operation_types(case) & _FIXED_SHAPES:
         return problems
-    dynamic = await _prepare(device, _with_open_outputs(case.model))
+    opened = _with_open_outputs(case.model)
+    dynamic = await _prepared(prepare, opened)
+    if refuses_open and _has_open_outputs(opened):
+        return problems + await _judge_refusal(case, dynamic, execute)
     problems += [f"open outputs: {p}" for p in await _judge_run(case, dynamic, execute)]
     return problems + await _judge_short(case, dynamic, execute)
 
 
-async def _prepare(device: IDevice, model: Model) -> IPreparedModel:
-    callback = PreparedModelFuture()
-    device.prepare_model_1_3(
-        model,
-        ExecutionPreference.FAST_SINGLE_ANSWER,
-        Priority.MEDIUM,
-        None,
-        (),
-        (),
-        bytes(BYTE_SIZE_OF_CACHE_TOKEN),
-        callback,
-    )
+async def _prepared(prepare: Prepare, model: Model) -> IPreparedModel:
     try:
-        return await callback
+        return await prepare(model)
     except AsyncnnError as error:
         raise RefusedError(f"{error.status.name}: {error}") from error
 
@@ -136,6 +103,16 @@ def _judge_timing(result: ExecutionResult, measure: MeasureTiming) -> list[str]:
     return []
 
 
+async def _judge_refusal(
+    case: Case, prepared: IPreparedModel, execute: Execute
+) -> list[str]:
+    bound = build_request(case)
+    result = await execute(prepared, bound.request, MeasureTiming.NO, None)
+    if result.status is not ErrorStatus.INVALID_ARGUMENT:
+        return [f"open outputs: {result.status.name} where they are to be refused"]
+    return []
+
+
 async def _judge_short(
     case: Case, prepared: IPreparedModel, execute: Execute
 ) -> list[str]:
@@ -154,20 +131,19 @@ async def _judge_short(
     return []
 
 
-async def _judge_failure(case: Case, device: IDevice, execute: Execute) -> list[str]:
+async def _judge_failure(case: Case, prepare: Prepare, execute: Execute) -> list[str]:
     try:
-        prepared = await _prepare(device, case.model)
+        prepared = await _prepared(prepare, case.model)
     except RefusedError:
         return []
     bound = build_request(case)
-    result = await execute(
-        prepared, bound.request, MeasureTiming.YES, SHORT_LOOP_TIMEOUT_NS
-    )
+    is_endless = OperationType.WHILE in operation_types(case)
+    loop_timeout = SHORT_LOOP_TIMEOUT_NS if is_endless else None
+    result = await execute(prepared, bound.request, MeasureTiming.YES, loop_timeout)
     if result.status is ErrorStatus.NONE:
         return ["succeeded, but is expected to fail"]
     if result.output_shapes or result.timing != NO_TIMING:
         return ["a failure reports shapes or timing"]
-    is_endless = OperationType.WHILE in operation_types(case)
     if is_endless and result.status not in _MISSED:
         return [f"{result.status.name} where a deadline is missed"]
     return []
@@ -183,3 +159,11 @@ def _with_open_outputs(model: Model) -> Model:
         for index, operand in enumerate(model.main.operands)
     )
     return replace(model, main=replace(model.main, operands=operands))
+
+
+def _has_open_outputs(model: Model) -> bool:
+    """Tell whether a tensor that the model gives has no known size above 0."""
+    return any(
+        is_tensor(operand.type) and (not operand.dimensions or 0 in operand.dimensions)
+        for operand in (model.main.operands[i] for i in model.main.output_indexes)
+    )

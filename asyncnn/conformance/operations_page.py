@@ -17,16 +17,17 @@ from asyncnn import kernels
 from asyncnn.conformance.coverage import Pair, pair_of_row, pairs_of, pairs_with_vectors
 from asyncnn.conformance.derived import derived_cases
 from asyncnn.engine.plan import CONTROL_FLOW
+from asyncnn.hal.extensions import AnyOperandType, AnyOperationType
 from asyncnn.hal.operations import SIGNATURES, allowed_types
 from asyncnn.hal.operations.signature import Argument, Layout, OperationSignature
-from asyncnn.hal.types import HalVersion, OperandType, OperationType
+from asyncnn.hal.types import HalVersion, OperandType
 
 ROOT = Path(__file__).parents[2]
 """The checkout that this module belongs to."""
 
 PAGE = ROOT / "docs" / "operations.md"
 
-_SHORT = {
+_SHORT: dict[AnyOperandType, str] = {
     OperandType.TENSOR_FLOAT32: "f32",
     OperandType.TENSOR_FLOAT16: "f16",
     OperandType.TENSOR_INT32: "i32",
@@ -191,7 +192,7 @@ def _ranks(ranks: tuple[int, ...]) -> str:
     return " or ".join(map(str, ranks))
 
 
-def _support(type_: OperationType) -> str:
+def _support(type_: AnyOperationType) -> str:
     """Say which file computes an operation, and which one tests that file."""
     if type_ in CONTROL_FLOW:
         module = "asyncnn.engine.control_flow"
@@ -205,7 +206,7 @@ def _support(type_: OperationType) -> str:
     return f"{text}, tested in `{tests}`." if (ROOT / tests).exists() else f"{text}."
 
 
-def _kernel_module(type_: OperationType) -> str:
+def _kernel_module(type_: AnyOperationType) -> str:
     """Return the name of the module, not package, whose table has the kernel."""
     for info in pkgutil.walk_packages(kernels.__path__, f"{kernels.__name__}."):
         module = import_module(info.name)

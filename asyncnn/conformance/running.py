@@ -10,13 +10,17 @@ from pathlib import Path
 
 import msgspec
 
+from asyncnn.conformance.caching import through_cache
+from asyncnn.conformance.callers import oldest_version, preparing
 from asyncnn.conformance.judging import RefusedError, judge
+from asyncnn.conformance.paths import NotCarriedError
 from asyncnn.conformance.vectors import Case, load_cases
 from asyncnn.hal.operands import is_tensor
-from asyncnn.hal.types import OperandType, OperationType
+from asyncnn.hal.types import HalVersion, OperandType, OperationType
 from asyncnn.runtime.device import connect, open_device
 
 IN_PROCESS, REMOTE = "inprocess", "remote"
+NEWEST = HalVersion.V1_3
 
 CTS_ONLY = "_cts_only"
 """Ends the names of folders whose models a driver may refuse."""
@@ -44,24 +48,38 @@ def run_specs(
     pattern: str = "*",
     workers: int | None = None,
     socket: str | None = None,
+    *,
+    oldest: bool = False,
+    cached: bool = False,
 ) -> Iterator[list[Verdict]]:
     """Yield the verdicts of each file as it completes, in any order.
 
     ``pattern`` is a glob that case names, or the file's name, must match. With
-    ``socket``, the driver that serves it is asked, else a device in each worker.
+    ``socket``, the driver that serves it is asked, else a device in each worker. With
+    ``oldest``, each case goes through the oldest version of the HAL that can carry it;
+    with ``cached``, its models are saved and loaded first.
     """
     count = min(workers or os.cpu_count() or 1, len(specs)) or 1
     # Spawned workers inherit neither threads nor event loops.
     with ProcessPoolExecutor(count, get_context("spawn")) as pool:
         futures = [
-            pool.submit(run_spec, spec, paths, pattern, socket) for spec in specs
+            pool.submit(
+                run_spec, spec, paths, pattern, socket, oldest=oldest, cached=cached
+            )
+            for spec in specs
         ]
         for future in as_completed(futures):
             yield future.result()
 
 
 def run_spec(
-    spec: Path, paths: Sequence[str], pattern: str, socket: str | None = None
+    spec: Path,
+    paths: Sequence[str],
+    pattern: str,
+    socket: str | None = None,
+    *,
+    oldest: bool = False,
+    cached: bool = False,
 ) -> list[Verdict]:
     """Run the cases of one file on every path."""
     cases = [
@@ -69,24 +87,35 @@ def run_spec(
         for case in load_cases(spec)
         if fnmatchcase(case.name, pattern) or fnmatchcase(case.spec, pattern)
     ]
-    return asyncio.run(_run_cases(cases, paths, socket)) if cases else []
+    if not cases:
+        return []
+    return asyncio.run(_run_cases(cases, paths, socket, oldest, cached))
 
 
 async def _run_cases(
-    cases: Sequence[Case], paths: Sequence[str], socket: str | None
+    cases: Sequence[Case],
+    paths: Sequence[str],
+    socket: str | None,
+    oldest: bool,
+    cached: bool,
 ) -> list[Verdict]:
     verdicts: list[Verdict] = []
     transport = REMOTE if socket else IN_PROCESS
     async with connect(socket) if socket else open_device() as device:
+        hal = through_cache(device.hal) if cached else device.hal
         for case in cases:
             for path in paths:
                 try:
-                    problems = await judge(case, device.hal, path)
+                    version = oldest_version(case, path) if oldest else NEWEST
+                    prepare = preparing(hal, version)
+                    problems = await judge(case, prepare, path, version)
                     outcome = "failed" if problems else "passed"
                 except RefusedError as error:
                     may_refuse = case.folder.endswith(CTS_ONLY)
                     outcome = "skipped" if may_refuse else "failed"
                     problems = [f"refused: {error}"]
+                except NotCarriedError as error:
+                    outcome, problems = "skipped", [str(error)]
                 verdicts.append(_verdict(case, path, transport, outcome, problems))
     return verdicts
 

@@ -9,8 +9,8 @@ Deadlines are absolute nanoseconds of the steady clock (``time.monotonic_ns``),
 durations nanoseconds; None is "none given".
 """
 
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from asyncnn.callbacks import (
     IBurstCallback,
@@ -39,15 +39,62 @@ from asyncnn.hal.types import (
 )
 
 
-class IBuffer(Protocol):
-    """A buffer that the device manages (1.3/IBuffer.hal)."""
+class ISyncFence(Protocol):
+    """Signals, once, that something has ended, or that it has failed.
 
-    def copy_to(self, destination: Memory) -> ErrorStatus:
-        """Copy the contents; GENERAL_FAILURE while uninitialised."""
+    ``status`` is None until then, NONE if it went well, and the error otherwise, of
+    which ``reason`` is the cause in words.
+    """
+
+    @property
+    def status(self) -> ErrorStatus | None:
+        """How it ended; None while it has not."""
         ...
 
-    def copy_from(self, source: Memory, dimensions: Dimensions) -> ErrorStatus:
-        """Set the contents and, where they were left open, the dimensions."""
+    @property
+    def reason(self) -> str:
+        """Why it failed; empty otherwise."""
+        ...
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> object:
+        """Have ``callback`` called with the fence, soon after it is done."""
+        ...
+
+    def remove_done_callback(self, callback: Callable[[Any], None]) -> object:
+        """Forget ``callback``."""
+        ...
+
+    def duplicate(self) -> "ISyncFence":
+        """Return another fence that is done when this one is, closed by itself."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it; what waits for it goes on waiting."""
+        ...
+
+    def __await__(self) -> Generator[Any, None, None]: ...
+
+
+class IBuffer(Protocol):
+    """A buffer that the device manages (1.3/IBuffer.hal).
+
+    It goes with the last reference to it, once no execution uses it. While an execution
+    or a copy writes it, any other use fails with GENERAL_FAILURE, and so does writing
+    it while somebody reads. Copies are awaited, as they may be long.
+    """
+
+    async def copy_to(self, destination: Memory) -> ErrorStatus:
+        """Copy the contents to a pool of their size.
+
+        GENERAL_FAILURE while the buffer is uninitialised.
+        """
+        ...
+
+    async def copy_from(self, source: Memory, dimensions: Dimensions) -> ErrorStatus:
+        """Set the contents from a pool of their size and, if left open, dimensions.
+
+        If that fails the buffer is uninitialised.
+        """
         ...
 
 
@@ -56,6 +103,35 @@ class IBurstContext(Protocol):
 
     def free_memory(self, slot: int) -> None:
         """Forget the memory of ``slot``; unknown slots are ignored."""
+        ...
+
+    def cancel(self, request: int) -> None:
+        """Stop an execution that nobody waits for; its result is sent all the same.
+
+        ``request`` is its number in this burst, the first being 1; one that has ended
+        is ignored. Not in the HAL, whose bursts cannot be cancelled.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release the burst: stop what runs, without a result, and let go of it all."""
+        ...
+
+    def link_to_death(self, recipient: Callable[[], None]) -> None:
+        """Call ``recipient`` once when no more results will come, unless by `close`."""
+        ...
+
+
+@runtime_checkable
+class IDescribed(Protocol):
+    """A prepared model that tells what its requests have to be like. Not in the HAL.
+
+    Whoever gets one from a cache may not have seen the model.
+    """
+
+    @property
+    def signature(self) -> Model:
+        """A model with the inputs and outputs of this one and nothing else."""
         ...
 
 
@@ -90,22 +166,31 @@ class IPreparedModel(Protocol):
     def execute_fenced(
         self,
         request: Request,
-        wait_for: Sequence[Handle],
+        wait_for: Sequence[ISyncFence],
         measure: MeasureTiming,
         deadline: int | None,
         loop_timeout_duration: int | None,
         duration: int | None,
-    ) -> tuple[ErrorStatus, Handle, IFencedExecutionCallback | None]:
-        """Launch an execution that starts when every fence has signalled."""
+    ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
+        """Launch an execution that starts when every fence has signalled.
+
+        ``duration`` counts from there; ``deadline`` covers the waiting as well. An
+        error of the launch comes with no fence and no callback. The fence is None if
+        nothing was to wait for and the execution is over already.
+        """
         ...
 
-    def configure_execution_burst(
+    async def configure_execution_burst(
         self,
         callback: IBurstCallback | None,
         request_channel: Handle,
         result_channel: Handle,
     ) -> tuple[ErrorStatus, IBurstContext | None]:
-        """Tie two Fast Message Queues to this model for a series of executions."""
+        """Tie two Fast Message Queues to this model for a series of executions.
+
+        Of the burst's context and the error, exactly one is given. Awaited, because the
+        driver may have to be asked.
+        """
         ...
 
 
@@ -172,12 +257,16 @@ class IDevice(Protocol):
         """Launch the preparation of a model from its cache files."""
         ...
 
-    def allocate(
+    async def allocate(
         self,
         desc: BufferDesc,
         prepared_models: Sequence[IPreparedModel | None],
         input_roles: Sequence[BufferRole],
         output_roles: Sequence[BufferRole],
     ) -> tuple[ErrorStatus, IBuffer | None, int]:
-        """Allocate a device-managed buffer and return it with its token."""
+        """Allocate a device-managed buffer and return it with its token.
+
+        The token is positive; in a request, `BufferToken` of it is a pool. On failure:
+        the status, None and 0. Awaited, because the driver may have to be asked.
+        """
         ...

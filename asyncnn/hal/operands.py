@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.extensions import ExtensionOperandType
 from asyncnn.hal.types import BASE_MAX, Dimensions, Operand, OperandType
 
 DTYPES: dict[int, np.dtype[Any]] = {
@@ -30,7 +31,7 @@ DTYPES: dict[int, np.dtype[Any]] = {
     OperandType.OEM: np.dtype(np.uint8),
     OperandType.TENSOR_OEM_BYTE: np.dtype(np.uint8),
 }
-"""NumPy dtype of one stored element; SUBGRAPH and extension types have none."""
+"""NumPy dtype of one stored element, by the HAL's own types; SUBGRAPH has none."""
 
 SCALAR_TYPES = frozenset(
     {
@@ -54,13 +55,40 @@ def is_extension_type(type_: int) -> bool:
     return type_ > BASE_MAX
 
 
+def is_opaque_type(type_: int) -> bool:
+    """Tell whether it is an extension's operand type of which nothing is known."""
+    return type_ > BASE_MAX and not isinstance(type_, ExtensionOperandType)
+
+
+def is_scalar(type_: int) -> bool:
+    """Tell whether operands of ``type_`` have rank 0."""
+    if isinstance(type_, ExtensionOperandType):
+        return not type_.is_tensor
+    return type_ in SCALAR_TYPES
+
+
+def dtype_of(type_: int) -> np.dtype[Any]:
+    """Return the NumPy dtype of one stored element.
+
+    :raises InvalidArgumentError: if there is none, or it is an opaque type.
+    """
+    if isinstance(type_, ExtensionOperandType):
+        return type_.dtype
+    try:
+        return DTYPES[type_]
+    except KeyError:
+        raise InvalidArgumentError(f"operand type {type_:#x} is not known") from None
+
+
 def is_tensor(type_: int) -> bool:
     """Tell whether ``type_`` is a tensor type of the HAL itself."""
     return type_ in DTYPES and type_ not in SCALAR_TYPES
 
 
 def element_size_bytes(type_: int) -> int:
-    """Return the bytes of one element; 0 for SUBGRAPH, OEM and extension types."""
+    """Return the bytes of one element; 0 for SUBGRAPH, OEM and opaque types."""
+    if isinstance(type_, ExtensionOperandType):
+        return type_.dtype.itemsize
     if type_ == OperandType.OEM or type_ not in DTYPES:
         return 0
     return DTYPES[type_].itemsize
@@ -77,7 +105,7 @@ def size_of_data_bytes(type_: int, dimensions: Dimensions) -> int:
     :raises InvalidArgumentError: if the size does not fit in 32 bits.
     """
     size = element_size_bytes(type_)
-    if type_ not in SCALAR_TYPES:
+    if not is_scalar(type_):
         size *= math.prod(dimensions) if dimensions else 0
     if size > 0xFFFFFFFF:
         raise InvalidArgumentError(

@@ -14,7 +14,12 @@ from asyncnn.callbacks import (
     IPreparedModelCallback,
     OneShot,
 )
-from asyncnn.hal.interfaces import IBuffer, IBurstContext, IPreparedModel
+from asyncnn.hal.interfaces import (
+    IBuffer,
+    IBurstContext,
+    IPreparedModel,
+    ISyncFence,
+)
 from asyncnn.hal.types import (
     BufferDesc,
     BufferRole,
@@ -27,8 +32,26 @@ from asyncnn.hal.types import (
 )
 
 
-class NoCachesNorDomains:
+class NoDomains:
+    """The part of an `IDevice` that has no memory domains."""
+
+    async def allocate(
+        self,
+        desc: BufferDesc,
+        prepared_models: Sequence[IPreparedModel | None],
+        input_roles: Sequence[BufferRole],
+        output_roles: Sequence[BufferRole],
+    ) -> tuple[ErrorStatus, IBuffer | None, int]:
+        """Fail with GENERAL_FAILURE: the device has no memory domains."""
+        return ErrorStatus.GENERAL_FAILURE, None, 0
+
+
+class NoCachesNorDomains(NoDomains):
     """The part of an `IDevice` that caches no models and has no memory domains."""
+
+    def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
+        """Return 0 and 0: models are not cached."""
+        return ErrorStatus.NONE, 0, 0
 
     def prepare_model_from_cache_1_3(
         self,
@@ -44,16 +67,6 @@ class NoCachesNorDomains:
         callback.reason = "the device does not cache models"
         OneShot(callback.notify_1_3)(ErrorStatus.GENERAL_FAILURE, None)
         return ErrorStatus.GENERAL_FAILURE
-
-    def allocate(
-        self,
-        desc: BufferDesc,
-        prepared_models: Sequence[IPreparedModel | None],
-        input_roles: Sequence[BufferRole],
-        output_roles: Sequence[BufferRole],
-    ) -> tuple[ErrorStatus, IBuffer | None, int]:
-        """Fail with GENERAL_FAILURE: the device has no memory domains."""
-        return ErrorStatus.GENERAL_FAILURE, None, 0
 
 
 class SynchronousByCallback(ABC):
@@ -90,16 +103,16 @@ class NoFencesNorBursts(SynchronousByCallback):
     def execute_fenced(
         self,
         request: Request,
-        wait_for: Sequence[Handle],
+        wait_for: Sequence[ISyncFence],
         measure: MeasureTiming,
         deadline: int | None,
         loop_timeout_duration: int | None,
         duration: int | None,
-    ) -> tuple[ErrorStatus, Handle, IFencedExecutionCallback | None]:
+    ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
         """Refuse: this device has no fences."""
-        return ErrorStatus.GENERAL_FAILURE, Handle(), None
+        return ErrorStatus.GENERAL_FAILURE, None, None
 
-    def configure_execution_burst(
+    async def configure_execution_burst(
         self,
         callback: IBurstCallback | None,
         request_channel: Handle,

@@ -361,7 +361,7 @@ class BufferToken(msgspec.Struct, frozen=True):
     token: int
 
 
-class Request(msgspec.Struct, frozen=True):
+class Request(msgspec.Struct, frozen=True, weakref=True):
     """Arguments of one execution and the pools that they lie in (1.3/types.hal)."""
 
     inputs: tuple[RequestArgument, ...]

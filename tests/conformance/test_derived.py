@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from asyncnn.conformance.callers import preparing
 from asyncnn.conformance.coverage import (
     Pair,
     pairs_of,
@@ -17,7 +18,7 @@ from asyncnn.conformance.derived import derive, derived_cases
 from asyncnn.conformance.direct import run_direct
 from asyncnn.conformance.judging import judge
 from asyncnn.conformance.vectors import Case
-from asyncnn.hal.types import OperandType, OperationType
+from asyncnn.hal.types import HalVersion, OperandType, OperationType
 from asyncnn.runtime.device import open_device
 from tests.conftest import SHARED
 
@@ -41,7 +42,8 @@ def test_kernels_give_the_expected_outputs(case: Case) -> None:
 
 async def test_the_device_gives_the_expected_outputs() -> None:
     async with open_device() as device:
-        problems = {case.name: await judge(case, device.hal, "sync") for case in CASES}
+        prepare = preparing(device.hal, HalVersion.V1_3)
+        problems = {case.name: await judge(case, prepare, "sync") for case in CASES}
     assert {name: lines for name, lines in problems.items() if lines} == {}
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,22 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from asyncnn.callbacks import IExecutionCallback, IPreparedModelCallback
-from asyncnn.conformance.judging import PATHS, RefusedError, judge
+from asyncnn.callbacks import (
+    FencedOutcome,
+    IExecutionCallback,
+    IPreparedModelCallback,
+)
+from asyncnn.conformance.callers import preparing
+from asyncnn.conformance.judging import RefusedError, judge
+from asyncnn.conformance.paths import REFUSES_OPEN_OUTPUTS
 from asyncnn.conformance.vectors import Case, load_cases
 from asyncnn.devices import ReferenceDevice
-from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.errors import AsyncnnError
+from asyncnn.fences import SyncFence
+from asyncnn.hal.interfaces import IPreparedModel, ISyncFence
 from asyncnn.hal.types import (
     ErrorStatus,
+    HalVersion,
     MeasureTiming,
     Memory,
     OutputShape,
@@ -25,6 +35,10 @@ from asyncnn.hal.types import (
 
 Answer = tuple[ErrorStatus, tuple[OutputShape, ...], Timing]
 Err = Callable[[Request, Answer], Answer]
+
+
+CARRIED = frozenset({"async", "sync", "fenced"})
+"""The ways of executing on which an `ErringModel` errs."""
 
 
 class ErringModel:
@@ -48,6 +62,31 @@ class ErringModel:
 
         self._task = asyncio.ensure_future(run())
         return ErrorStatus.NONE
+
+    def execute_fenced(
+        self, request: Request, wait_for: Any, *rest: Any
+    ) -> tuple[ErrorStatus, ISyncFence | None, FencedOutcome | None]:
+        """Answer as honestly as the rest, with fences that fit the falsified status."""
+        status, fence, callback = self._model.execute_fenced(request, wait_for, *rest)
+        if callback is None:
+            status, _, _ = self._err(request, (status, (), Timing()))
+            return status, None, None
+        told, source = SyncFence.pair()
+        outcome = FencedOutcome()
+
+        async def run() -> None:
+            with suppress(AsyncnnError):
+                await fence
+            status, timing, _ = callback.get_execution_info()
+            status, _, timing = self._err(request, (status, (), timing))
+            outcome.complete(status, timing, timing)
+            if status is ErrorStatus.NONE:
+                source.signal()
+            else:
+                source.fail(status)
+
+        self._task = asyncio.ensure_future(run())
+        return ErrorStatus.NONE, told, outcome
 
 
 class ErringDevice:
@@ -119,6 +158,13 @@ def never_short(request: Request, answer: Answer) -> Answer:
     return answer
 
 
+def never_refusing(request: Request, answer: Answer) -> Answer:
+    status, shapes, timing = answer
+    if status is ErrorStatus.INVALID_ARGUMENT:
+        return ErrorStatus.NONE, shapes, timing
+    return answer
+
+
 def short_without_shape(request: Request, answer: Answer) -> Answer:
     status, shapes, timing = answer
     if status is ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
@@ -148,24 +194,43 @@ def endless(shared: Path) -> Case:
 
 async def judged(case: Case, err: Err | None, path: str = "sync") -> list[str]:
     async with ReferenceDevice() as device:
-        return await judge(case, ErringDevice(device, err), path)  # type: ignore[arg-type]
+        erring = ErringDevice(device, err)
+        prepare = preparing(erring, HalVersion.V1_3)  # type: ignore[arg-type]
+        return await judge(case, prepare, path)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", sorted(CARRIED))
 async def test_right_answers_pass(add: Case, path: str) -> None:
     assert await judged(add, honest, path) == []
 
 
-@pytest.mark.parametrize("path", PATHS)
+WRONG_ON_EVERY_PATH = [
+    (wrong_values, "elements differ"),
+    (failure, "GENERAL_FAILURE"),
+    (uncalled_for_timing, "not asked for"),
+    (impossible_timing, "exceeds"),
+]
+
+
+@pytest.mark.parametrize("path", sorted(REFUSES_OPEN_OUTPUTS))
+@pytest.mark.parametrize(
+    ("err", "problem"),
+    [*WRONG_ON_EVERY_PATH, (never_refusing, "open outputs: NONE")],
+)
+async def test_wrong_answers_without_shapes_fail(
+    add: Case, path: str, err: Err, problem: str
+) -> None:
+    problems = await judged(add, err, path)
+    assert any(problem in line for line in problems)
+
+
+@pytest.mark.parametrize("path", sorted(CARRIED - REFUSES_OPEN_OUTPUTS))
 @pytest.mark.parametrize(
     ("err", "problem"),
     [
-        (wrong_values, "elements differ"),
+        *WRONG_ON_EVERY_PATH,
         (wrong_shape, "shape is"),
         (too_many_shapes, "2 output shapes"),
-        (failure, "GENERAL_FAILURE"),
-        (uncalled_for_timing, "not asked for"),
-        (impossible_timing, "exceeds"),
         (never_short, "short output: NONE"),
         (short_without_shape, "short output: shapes"),
         (short_but_sufficient, "short output: is_sufficient"),
@@ -183,8 +248,9 @@ async def test_a_model_that_is_not_taken_is_refused(add: Case) -> None:
 
 
 class TestExpectedFailure:
-    async def test_missing_the_deadline_passes(self, endless: Case) -> None:
-        assert await judged(endless, honest) == []
+    @pytest.mark.parametrize("path", sorted(CARRIED))
+    async def test_missing_the_deadline_passes(self, endless: Case, path: str) -> None:
+        assert await judged(endless, honest, path) == []
 
     async def test_refusing_passes(self, endless: Case) -> None:
         assert await judged(endless, None) == []

@@ -99,7 +99,7 @@ def _rank(type_: OperandType) -> Parts:
     return [_input(type_, given)], [_output(OperandType.INT32, rank)]
 
 
-_FORMULAS: dict[OperationType, Callable[..., Parts | None]] = {
+_FORMULAS: dict[int, Callable[..., Parts | None]] = {
     OperationType.DEQUANTIZE: _dequantize,
     OperationType.DIV: _divide,
     OperationType.ABS: _magnitude,

@@ -13,10 +13,11 @@ from asyncnn.conformance.coverage import (
 )
 from asyncnn.conformance.rewriting import Stored, rewritten, take_apart
 from asyncnn.conformance.vectors import Case
+from asyncnn.hal.extensions import AnyOperandType
 from asyncnn.hal.operands import DTYPES, QUANT8_TYPES
 from asyncnn.hal.operations import SIGNATURES
 from asyncnn.hal.operations.signature import TypeRow
-from asyncnn.hal.types import OperandType, OperationType
+from asyncnn.hal.types import OperationType
 
 _BLIND = frozenset(
     {
@@ -56,7 +57,7 @@ def _is_possible(source: TypeRow, target: TypeRow) -> bool:
     return differing_variables(source, target) <= {"T"} and before >= after
 
 
-def _viewed(stored: Stored, type_: OperandType) -> Stored:
+def _viewed(stored: Stored, type_: AnyOperandType) -> Stored:
     """Read bytes as another type; the last axis becomes longer or shorter."""
     assert stored.value is not None
     value = np.ascontiguousarray(stored.value).view(DTYPES[type_])

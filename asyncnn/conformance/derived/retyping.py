@@ -18,6 +18,7 @@ from asyncnn.conformance.coverage import (
 )
 from asyncnn.conformance.rewriting import Stored, rewritten, take_apart
 from asyncnn.conformance.vectors import Case
+from asyncnn.hal.extensions import AnyOperandType
 from asyncnn.hal.operands import DTYPES, QUANT8_TYPES
 from asyncnn.hal.operations import SIGNATURES
 from asyncnn.hal.operations.signature import Argument, TypeRow
@@ -96,7 +97,7 @@ def _changes(
     arguments: Sequence[Argument],
     stored: Sequence[Stored],
     row: TypeRow,
-) -> dict[int, OperandType]:
+) -> dict[int, AnyOperandType]:
     """Return the new types of the operands that ``row`` has other types for."""
     expected = (argument.expected_type(row) for argument in arguments)
     return {
@@ -106,7 +107,7 @@ def _changes(
     }
 
 
-def _as_float(stored: Stored, type_: OperandType) -> Stored:
+def _as_float(stored: Stored, type_: AnyOperandType) -> Stored:
     operand, value = stored.operand, stored.value
     if value is not None:
         steps = value.astype(np.float64) - operand.zero_point
@@ -116,7 +117,7 @@ def _as_float(stored: Stored, type_: OperandType) -> Stored:
 
 
 def _quantized_after(
-    operations: list[Operation], stored: list[Stored], index: int, type_: OperandType
+    operations: list[Operation], stored: list[Stored], index: int, type_: AnyOperandType
 ) -> list[Operation]:
     """Let the operations write floats, and quantise these into operand ``index``."""
     floats = len(stored)

@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncnn.errors import GeneralFailureError
-from asyncnn.hal.operands import DTYPES
+from asyncnn.hal.extensions import AnyOperandType, AnyOperationType
+from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.types import (
     FusedActivationFunc,
-    OperandType,
-    OperationType,
     SymmPerChannelQuantParams,
 )
 
@@ -39,19 +38,21 @@ class BoundOperand(msgspec.Struct, frozen=True, eq=False):
     """An operand of known type; ``shape`` is None and ``value`` is None while open.
 
     ``value`` has the dtype of the type and the shape ``shape`` (scalars: rank 0).
+    ``opaque_params`` are what the model says of an operand of an extension's type.
     """
 
-    type: OperandType
+    type: AnyOperandType
     shape: Shape | None
     scale: float = 0.0
     zero_point: int = 0
     channel_quant: SymmPerChannelQuantParams | None = None
     value: Array | None = None
+    opaque_params: bytes = b""
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """NumPy dtype of the stored elements."""
-        return DTYPES[self.type]
+        return dtype_of(self.type)
 
     def require_shape(self) -> Shape:
         """Return the shape.
@@ -77,12 +78,26 @@ class BoundOperation(msgspec.Struct, frozen=True, eq=False):
 
     Trailing inputs that the model does not list are absent from ``inputs``; `has`
     tells for both. ``relaxed`` allows float16 precision for float32 arithmetic.
+    ``packed`` are the arrays that `pack` has made, by name.
     """
 
-    type: OperationType
+    type: AnyOperationType
     inputs: tuple[BoundOperand | None, ...]
     outputs: tuple[BoundOperand, ...]
     relaxed: bool = False
+    packed: dict[str, tuple[Array, ...]] = {}
+
+    def pack(
+        self, name: str, make: Callable[[], tuple[Array, ...]]
+    ) -> tuple[Array, ...]:
+        """Return the arrays of ``name``, made once; they may come from a cache.
+
+        They must follow from the operation alone. A cache can hold wrong numbers.
+        """
+        arrays = self.packed.get(name)
+        if arrays is None:
+            arrays = self.packed[name] = make()
+        return arrays
 
     def has(self, index: int) -> bool:
         """Tell whether input ``index`` is present and not omitted."""

@@ -5,6 +5,12 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.extensions import (
+    AnyOperandType,
+    AnyOperationType,
+    ExtensionOperandType,
+    ExtensionOperationType,
+)
 from asyncnn.hal.operands import is_extension_type
 from asyncnn.hal.operations.signature import (
     V1_0,
@@ -18,7 +24,7 @@ from asyncnn.hal.operations.signature import (
     argument_error,
     plural,
 )
-from asyncnn.hal.operations.table import SIGNATURES
+from asyncnn.hal.operations.table import signature_of
 from asyncnn.hal.types import (
     HalVersion,
     Operand,
@@ -38,20 +44,19 @@ def check_operation(
 ) -> HalVersion:
     """Check counts, types and rules of one operation; return the version it needs.
 
-    Extension operations and OEM_OPERATION have no signature, so that nothing of them
-    is checked but the indices of their operands. ``referenced`` are the subgraphs that
-    IF and WHILE run.
+    Of OEM_OPERATION, and of an extension's operation that is but a number, nothing is
+    known, so that nothing is checked but the indices of their operands. ``referenced``
+    are the subgraphs that IF and WHILE run.
 
     :raises InvalidArgumentError: if a rule is broken, or ``version`` is too old for
         the operation as it is used.
     """
     inputs = _pick(operation, operation.inputs, operands)
     outputs = _pick(operation, operation.outputs, operands)
-    if is_extension_type(operation.type):
-        return _limit(_name(operation.type), _EXTENSION, version)
-    if operation.type == OperationType.OEM_OPERATION:
-        return V1_0
     signature = _signature(operation.type)
+    if signature is None:
+        is_oem = operation.type == OperationType.OEM_OPERATION
+        return V1_0 if is_oem else _limit(_name(operation.type), _EXTENSION, version)
     usage, requirements = _match(signature, inputs, outputs, referenced)
     _check_operands(usage)
     for check in signature.checks:
@@ -75,15 +80,21 @@ def _limit(name: str, needed: Requirement, version: HalVersion) -> HalVersion:
 
 
 def _name(type_: int) -> str:
+    if isinstance(type_, ExtensionOperationType):
+        return type_.name
     try:
         return OperationType(type_).name
     except ValueError:
         return f"operation {type_:#x}"
 
 
-def _signature(type_: int) -> OperationSignature:
+def _signature(type_: int) -> OperationSignature | None:
+    if isinstance(type_, ExtensionOperationType):
+        return type_.signature
+    if is_extension_type(type_):
+        return None
     try:
-        return SIGNATURES[OperationType(type_)]
+        return signature_of(OperationType(type_))
     except ValueError:
         raise InvalidArgumentError(f"there is no operation {type_}") from None
 
@@ -113,7 +124,7 @@ class _Candidate(msgspec.Struct, frozen=True):
         """The version that types and layout need."""
         return max(self.row.since, self.layout.since)
 
-    def expected_type(self, index: int) -> OperandType | None:
+    def expected_type(self, index: int) -> AnyOperandType | None:
         """Return the type of operand ``index``, outputs counted after inputs."""
         return self.argument(index).expected_type(self.row)
 
@@ -181,7 +192,7 @@ def _with_room(
 
 
 def _type_error(
-    type_: OperationType, index: int, actual: int, candidates: list[_Candidate]
+    type_: AnyOperationType, index: int, actual: int, candidates: list[_Candidate]
 ) -> InvalidArgumentError:
     expected = {candidate.expected_type(index) for candidate in candidates}
     names = sorted(wanted.name for wanted in expected if wanted is not None)
@@ -197,6 +208,8 @@ def _type_error(
 
 
 def _type_name(type_: int) -> str:
+    if isinstance(type_, ExtensionOperandType):
+        return type_.name
     try:
         return OperandType(type_).name
     except ValueError:

@@ -3,9 +3,10 @@
 import math
 
 from asyncnn.errors import GeneralFailureError
+from asyncnn.hal.extensions import ExtensionOperandType
 from asyncnn.hal.operations.bound import BoundOperation, OperationFailedError, Shape
 from asyncnn.hal.operations.signature import OperationSignature
-from asyncnn.hal.operations.table import SIGNATURES
+from asyncnn.hal.operations.table import signature_of
 
 _MAX_SIZE_BYTES = 0xFFFFFFFF
 
@@ -18,7 +19,7 @@ def infer_shapes(operation: BoundOperation) -> tuple[Shape | None, ...]:
     :raises OperationFailedError: if shapes, values or quantisation do not fit.
     :raises GeneralFailureError: if nothing is known of the operation.
     """
-    signature = SIGNATURES.get(operation.type)
+    signature = signature_of(operation.type)
     if signature is None:
         raise GeneralFailureError(f"{operation.type.name} is not supported")
     _check_quantization(signature, operation)
@@ -43,6 +44,8 @@ def _check_quantization(
     )
     for argument, operand in pairs:
         if argument.quantization is None or operand is None:
+            continue
+        if isinstance(operand.type, ExtensionOperandType):
             continue
         actual = operand.scale, operand.zero_point
         expected = argument.quantization.get(operand.type, actual)

@@ -12,8 +12,9 @@ from typing import TypeAlias
 import msgspec
 
 from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.extensions import AnyOperandType, AnyOperationType
 from asyncnn.hal.operations.bound import ShapeRule
-from asyncnn.hal.types import HalVersion, Operand, OperandType, OperationType, Subgraph
+from asyncnn.hal.types import HalVersion, Operand, OperandType, Subgraph
 
 # Tables of signatures name types and versions briefly.
 F16 = OperandType.TENSOR_FLOAT16
@@ -49,15 +50,15 @@ class TypeRow(msgspec.Struct, frozen=True):
     """One allowed combination of operand types; the first is the main type."""
 
     since: HalVersion
-    types: dict[str, OperandType]
+    types: dict[str, AnyOperandType]
 
     @property
-    def main(self) -> OperandType:
+    def main(self) -> AnyOperandType:
         """The type that names the row in documentation and capabilities."""
         return next(iter(self.types.values()))
 
 
-def row(since: HalVersion, **types: OperandType) -> TypeRow:
+def row(since: HalVersion, **types: AnyOperandType) -> TypeRow:
     """Return one row; the keywords are the type variables, the main one first."""
     return TypeRow(since, types)
 
@@ -78,14 +79,14 @@ class Argument(msgspec.Struct, frozen=True):
     """
 
     name: str
-    type: OperandType | str | None = "T"
+    type: AnyOperandType | str | None = "T"
     ranks: tuple[int, ...] = ()
     optional: bool = False
     since: HalVersion = V1_0
     at_least: int | None = None
     quantization: Quantization | None = None
 
-    def expected_type(self, row: TypeRow) -> OperandType | None:
+    def expected_type(self, row: TypeRow) -> AnyOperandType | None:
         """Return the type that ``row`` demands here, None for any."""
         if isinstance(self.type, str):
             return row.types[self.type]
@@ -168,7 +169,7 @@ class Requirement(msgspec.Struct, frozen=True):
 class Usage(msgspec.Struct, frozen=True, eq=False):
     """An operation of a model whose operand counts and types have been matched."""
 
-    type: OperationType
+    type: AnyOperationType
     input_arguments: tuple[Argument, ...]
     inputs: tuple[Operand, ...]
     output_arguments: tuple[Argument, ...]
@@ -203,7 +204,7 @@ class Usage(msgspec.Struct, frozen=True, eq=False):
 
 
 def argument_error(
-    type_: OperationType, kind: str, position: int, argument: Argument, rule: str
+    type_: AnyOperationType, kind: str, position: int, argument: Argument, rule: str
 ) -> InvalidArgumentError:
     """Return the error of one operand; ``kind`` is ``input`` or ``output``."""
     return InvalidArgumentError(
@@ -221,7 +222,7 @@ Check: TypeAlias = Callable[[Usage], Requirement | None]
 class OperationSignature(msgspec.Struct, frozen=True):
     """All that validation and shape inference know of one operation."""
 
-    type: OperationType
+    type: AnyOperationType
     rows: tuple[TypeRow, ...]
     layouts: tuple[Layout, ...]
     shape: ShapeRule

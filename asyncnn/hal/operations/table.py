@@ -4,6 +4,11 @@ from collections.abc import Mapping
 from itertools import chain
 from types import MappingProxyType
 
+from asyncnn.hal.extensions import (
+    AnyOperandType,
+    AnyOperationType,
+    ExtensionOperationType,
+)
 from asyncnn.hal.operations import (
     activation,
     comparison,
@@ -28,7 +33,7 @@ from asyncnn.hal.operations import (
     spatial,
 )
 from asyncnn.hal.operations.signature import OperationSignature
-from asyncnn.hal.types import HalVersion, OperandType, OperationType
+from asyncnn.hal.types import HalVersion, OperationType
 
 FAMILIES = (
     activation,
@@ -66,14 +71,21 @@ SIGNATURES: Mapping[OperationType, OperationSignature] = MappingProxyType(
 """Every operation but OEM_OPERATION, of which nothing is known."""
 
 
-def allowed_types(type_: OperationType) -> dict[OperandType, HalVersion]:
+def signature_of(type_: AnyOperationType) -> OperationSignature | None:
+    """Return what is known of an operation, also of an extension's."""
+    if isinstance(type_, ExtensionOperationType):
+        return type_.signature
+    return SIGNATURES.get(type_)
+
+
+def allowed_types(type_: AnyOperationType) -> dict[AnyOperandType, HalVersion]:
     """Return the main types of an operation, each with the version that added it.
 
     The main type is that of the input that gives its type to the output, as a rule
     input 0. OEM_OPERATION has none.
     """
-    signature = SIGNATURES.get(type_)
-    added: dict[OperandType, HalVersion] = {}
+    signature = signature_of(type_)
+    added: dict[AnyOperandType, HalVersion] = {}
     for row in signature.rows if signature else ():
         added[row.main] = min(row.since, added.get(row.main, row.since))
     return added

@@ -16,12 +16,15 @@ M15 extensions                  M16  referenced subgraphs
 M17 preference and priority
 == ===========================  ===  ============================  == ==================
 
+`asyncnn.hal.validate.buffers` has the rules of device-managed buffers: A1 to A5 for
+their allocation, B1 and B2 for copies.
+
 Imports only `asyncnn.hal` and `asyncnn.errors`.
 """
 
 from asyncnn.hal.validate.memory import validate_memory
 from asyncnn.hal.validate.model import validate_model
-from asyncnn.hal.validate.request import RequestRules, validate_request
+from asyncnn.hal.validate.request import RequestRules, signature_of, validate_request
 from asyncnn.hal.validate.settings import (
     validate_execution_preference,
     validate_measure_timing,
@@ -30,6 +33,7 @@ from asyncnn.hal.validate.settings import (
 
 __all__ = (
     "RequestRules",
+    "signature_of",
     "validate_execution_preference",
     "validate_measure_timing",
     "validate_memory",

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from asyncnn.hal.operands import is_extension_type
 from asyncnn.hal.types import (
-    HalVersion,
     OperandLifeTime,
     Operation,
     OperationType,
@@ -110,13 +109,11 @@ def check_order(subgraph: Subgraph) -> None:
         raise broken("M12", f"operand {min(pending)} is never written")
 
 
-def check_consumers(subgraph: Subgraph, version: HalVersion) -> None:
-    """Check the declared numbers of consumers (M13), which AIDL models don't have.
+def check_consumers(subgraph: Subgraph) -> None:
+    """Check the declared numbers of consumers (M13).
 
     :raises InvalidArgumentError: if one is wrong.
     """
-    if version > HalVersion.V1_3:
-        return
     counts = [0] * len(subgraph.operands)
     for operation in subgraph.operations:
         for index in operation.inputs:

@@ -35,7 +35,9 @@ from asyncnn.hal.validate.wording import (
     operation_type_name,
 )
 
-_EXTENSION_NAME = re.compile(r"[a-z0-9_.]*\.[a-z0-9_.]*", re.ASCII)
+EXTENSION_NAME = re.compile(r"[a-z0-9_.]*\.[a-z0-9_.]*", re.ASCII)
+"""What names of extensions look like; they begin with a domain in reverse."""
+
 _PREFIX_MAX = 0xFFFF
 
 
@@ -96,7 +98,7 @@ def _check_meaning(
         except InvalidArgumentError as error:
             raise broken("M9", f"operation {index}: {error.message}") from None
     check_order(subgraph)
-    check_consumers(subgraph, version)
+    check_consumers(subgraph)
 
 
 def _check_pools(pools: Sequence[Memory], version: HalVersion) -> None:
@@ -116,7 +118,7 @@ def _check_extensions(
     prefixes: set[int] = set()
     for extension in extensions:
         name, prefix = extension.name, extension.prefix
-        if not _EXTENSION_NAME.fullmatch(name):
+        if not EXTENSION_NAME.fullmatch(name):
             raise broken("M15", f"{brief(name)} is not a name of an extension")
         if not 0 <= prefix <= _PREFIX_MAX:
             raise broken("M15", f"{brief(prefix)} is not a prefix of 16 bits")

@@ -3,14 +3,15 @@
 Source: HAL 1.0 to 1.3/types.hal (Request, RequestArgument) and 1.3/IPreparedModel.hal.
 """
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.operands import (
-    SCALAR_TYPES,
-    is_extension_type,
+    is_opaque_type,
+    is_scalar,
     size_of_data_bytes,
 )
 from asyncnn.hal.types import (
@@ -23,14 +24,19 @@ from asyncnn.hal.types import (
     OperandType,
     Request,
     RequestArgument,
+    Subgraph,
 )
 from asyncnn.hal.validate.limits import RANK_MAX, checked_size_bytes, is_uint32
 from asyncnn.hal.validate.memory import HARDWARE_BUFFER, validate_memory
 from asyncnn.hal.validate.wording import brief, broken, located, operand_type_name
+from asyncnn.tracing import Layer, Phase, span
 
 _NOWHERE = DataLocation()
 _OPAQUE = -1
 """Stands for the size of pools that an argument can only use as a whole."""
+
+_BUFFER = -2
+"""Stands for the size of device-managed buffers, which are used as a whole, too."""
 
 _UNSIZED = frozenset({OperandType.OEM, OperandType.TENSOR_OEM_BYTE})
 
@@ -49,19 +55,24 @@ class RequestRules:
             for position, index in enumerate(main.output_indexes)
         )
         self._last: _Checked | None = None
+        self._last_request: Callable[[], Request | None] = lambda: None
 
     def check(self, request: Request, *, allow_unspecified_output: bool = True) -> None:
         """Check ``request``; shapes of outputs may stay open if the flag allows it.
 
-        An output that is too short is not found here: whether it is reported as
-        insufficient depends on the way of execution.
+        Then an output that is too short is not found here, as the execution has a way
+        to report it. Otherwise it has none: such an output breaks a rule.
 
         :raises InvalidArgumentError: if a rule is broken.
         """
-        if self._last is not None and self._last.covers(request):
+        if self._last_request() is request:
             return
         try:
-            self._check(request, allow_unspecified_output)
+            if self._last is not None and self._last.covers(request):
+                self._last_request = weakref.ref(request)
+            else:
+                with span("validate", Layer.DRIVER, Phase.EXECUTION):
+                    self._check(request, allow_unspecified_output)
         except (AttributeError, TypeError, ValueError) as error:
             raise InvalidArgumentError(f"malformed request: {error}") from error
 
@@ -80,6 +91,21 @@ class RequestRules:
                 rules.check(argument, pool_sizes, allow_open=allow_unspecified_output)
         if all_plain:
             self._last = _Checked(request.inputs, request.outputs, pool_sizes)
+
+
+def signature_of(model: Model) -> Model:
+    """Return a model of which `RequestRules` are the same, and which does nothing."""
+    main = model.main
+    indexes = (*main.input_indexes, *main.output_indexes)
+    count = len(main.input_indexes)
+    return Model(
+        Subgraph(
+            operands=tuple(main.operands[index] for index in indexes),
+            operations=(),
+            input_indexes=tuple(range(count)),
+            output_indexes=tuple(range(count, len(indexes))),
+        )
+    )
 
 
 def validate_request(
@@ -176,9 +202,12 @@ class _ArgumentRules(msgspec.Struct, frozen=True):
                 _check_omitted(argument)
             else:
                 _check_location(argument.location, pool_sizes)
-                self._check_dimensions(argument.dimensions, allow_open=allow_open)
-                if pool_sizes[argument.location.pool_index] != _OPAQUE:
-                    self._check_length(argument)
+                size = pool_sizes[argument.location.pool_index]
+                # The buffer of an input knows the shape of what it holds.
+                is_open = allow_open or (size == _BUFFER and self.kind == "input")
+                self._check_dimensions(argument.dimensions, allow_open=is_open)
+                if size >= 0:
+                    self._check_length(argument, allow_short=allow_open)
         except InvalidArgumentError as error:
             name = operand_type_name(self.operand.type)
             raise located(f"{self.kind} {self.position} ({name})", error) from None
@@ -191,7 +220,7 @@ class _ArgumentRules(msgspec.Struct, frozen=True):
 
     def _check_given(self, given: Dimensions) -> None:
         declared = self.operand.dimensions
-        if self.operand.type in SCALAR_TYPES or len(declared) not in (0, len(given)):
+        if is_scalar(self.operand.type) or len(declared) not in (0, len(given)):
             raise broken(
                 "R4", f"rank is {len(declared)}, the request says {len(given)}"
             )
@@ -204,22 +233,23 @@ class _ArgumentRules(msgspec.Struct, frozen=True):
     def _check_specified(self, dimensions: Dimensions) -> None:
         has_rank = (
             dimensions
-            or self.operand.type in SCALAR_TYPES
-            or is_extension_type(self.operand.type)
+            or is_scalar(self.operand.type)
+            or is_opaque_type(self.operand.type)
         )
         if not has_rank or 0 in dimensions:
             raise broken(
                 "R5", f"dimensions {brief(dimensions)} are not fully specified"
             )
 
-    def _check_length(self, argument: RequestArgument) -> None:
+    def _check_length(self, argument: RequestArgument, *, allow_short: bool) -> None:
         type_, given = self.operand.type, argument.dimensions
-        if self.kind == "output" or type_ in _UNSIZED or is_extension_type(type_):
+        is_output = self.kind == "output"
+        if type_ in _UNSIZED or is_opaque_type(type_) or (is_output and allow_short):
             return
         length = argument.location.length
         dimensions = given or self.operand.dimensions
         expected = checked_size_bytes(type_, dimensions, "R7")
-        if length != expected:
+        if length < expected or (length > expected and not is_output):
             raise broken("R7", f"length is {length} bytes, expected {expected}")
 
 
@@ -237,7 +267,7 @@ def _pool_size(position: int, pool: Memory | BufferToken) -> int:
             raise broken("R6", f"{brief(pool.token)} is not a token of a buffer")
     except InvalidArgumentError as error:
         raise located(f"pool {position}", error) from None
-    return _OPAQUE
+    return _BUFFER
 
 
 def _check_omitted(argument: RequestArgument) -> None:

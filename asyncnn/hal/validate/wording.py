@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.extensions import ExtensionOperandType, ExtensionOperationType
 from asyncnn.hal.operands import is_extension_type
 from asyncnn.hal.types import OperandType, OperationType
 
@@ -33,6 +34,8 @@ def operation_type_name(type_: int) -> str:
 
 
 def _name(enum: type[OperandType] | type[OperationType], type_: int) -> str:
+    if isinstance(type_, ExtensionOperandType | ExtensionOperationType):
+        return type_.name
     try:
         return enum(type_).name
     except ValueError:

@@ -238,7 +238,7 @@ class VersionedDevice:
             deadline, model_cache, data_cache, token, callback
         )
 
-    def allocate(
+    async def allocate(
         self,
         desc: BufferDesc,
         prepared_models: Sequence[IPreparedModel | None],
@@ -250,7 +250,7 @@ class VersionedDevice:
             model.canonical if isinstance(model, VersionedPreparedModel) else model
             for model in prepared_models
         ]
-        return self.canonical.allocate(desc, models, input_roles, output_roles)
+        return await self.canonical.allocate(desc, models, input_roles, output_roles)
 
 
 class _AdaptedCallback(IPreparedModelCallback):

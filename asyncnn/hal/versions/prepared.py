@@ -128,14 +128,14 @@ class VersionedPreparedModel:
             request, wait_for, measure, deadline, loop_timeout_duration, duration
         )
 
-    def configure_execution_burst(
+    async def configure_execution_burst(
         self,
         callback: IBurstCallback | None,
         request_channel: Handle,
         result_channel: Handle,
     ) -> tuple[ErrorStatus, IBurstContext | None]:
         """Start a burst; see `IPreparedModel.configure_execution_burst`."""
-        return self.canonical.configure_execution_burst(
+        return await self.canonical.configure_execution_burst(
             callback, request_channel, result_channel
         )
 

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from asyncnn.conformance.mutations.editing import with_operand, with_operation
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.types import (
     DataLocation,
@@ -122,23 +123,6 @@ def _if_subgraph(branch: int) -> Subgraph:
         input_indexes=(3,),
         output_indexes=(4,),
     )
-
-
-def with_main(model: Model, **changes: Any) -> Model:
-    main = msgspec.structs.replace(model.main, **changes)
-    return msgspec.structs.replace(model, main=main)
-
-
-def with_operand(model: Model, index: int, **changes: Any) -> Model:
-    operands = list(model.main.operands)
-    operands[index] = msgspec.structs.replace(operands[index], **changes)
-    return with_main(model, operands=tuple(operands))
-
-
-def with_operation(model: Model, index: int, **changes: Any) -> Model:
-    operations = list(model.main.operations)
-    operations[index] = msgspec.structs.replace(operations[index], **changes)
-    return with_main(model, operations=tuple(operations))
 
 
 def float_request(*shape: int) -> Request:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from asyncnn.conformance.mutations.editing import with_operand
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.types import (
     BufferToken,
@@ -24,7 +25,6 @@ from tests.hal.validate.samples import (
     float_request,
     nested_model,
     q8_model,
-    with_operand,
 )
 
 GARBAGE = (

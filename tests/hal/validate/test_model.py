@@ -4,6 +4,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from asyncnn.conformance.mutations.editing import (
+    with_main,
+    with_operand,
+    with_operation,
+)
 from asyncnn.hal.types import (
     DataLocation,
     ExtensionNameAndPrefix,
@@ -27,9 +32,6 @@ from tests.hal.validate.samples import (
     pool,
     q8_model,
     refusal,
-    with_main,
-    with_operand,
-    with_operation,
 )
 
 V1_0, V1_1, V1_2, V1_3 = (
@@ -148,14 +150,16 @@ def test_every_temporary_is_written() -> None:
 
 @pytest.mark.parametrize("index", range(7))
 @pytest.mark.parametrize("difference", [-1, 1])
-def test_consumers_are_counted_until_1_3(index: int, difference: int) -> None:
+@pytest.mark.parametrize("version", [V1_0, max(HalVersion)])
+def test_consumers_are_counted(
+    index: int, difference: int, version: HalVersion
+) -> None:
     model = q8_model()
     count = model.main.operands[index].number_of_consumers + difference
     model = with_operand(model, index, number_of_consumers=count)
-    message = refusal(model, V1_3)
+    message = refusal(model, version)
     assert f"operand {index} is read {count - difference} times" in message
     assert "[M13]" in message
-    validate_model(model, HalVersion.AIDL_V1)
 
 
 @pytest.mark.parametrize(

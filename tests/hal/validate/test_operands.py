@@ -4,6 +4,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from asyncnn.conformance.mutations.editing import with_main, with_operand
 from asyncnn.hal.types import (
     DataLocation,
     HalVersion,
@@ -22,8 +23,6 @@ from tests.hal.validate.samples import (
     nested_model,
     q8_model,
     refusal,
-    with_main,
-    with_operand,
 )
 
 V1_0, V1_1, V1_2, V1_3 = (

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from asyncnn.conformance.mutations.editing import with_operand
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.types import (
     BufferToken,
@@ -22,7 +23,6 @@ from tests.hal.validate.samples import (
     float_model,
     float_request,
     pool,
-    with_operand,
 )
 from tests.networks import addition
 
@@ -129,6 +129,19 @@ def test_pools_without_bytes_are_used_as_a_whole(whole: Memory | BufferToken) ->
         assert "[R3]" in refusal(with_input(request, part), float_model(2))
 
 
+def test_an_input_in_a_buffer_leaves_its_shape_to_the_buffer() -> None:
+    model, whole = addition(0).model, argument(location=DataLocation())
+    request = Request((whole, whole), (argument(),), (BufferToken(1),))
+    shaped = argument(location=DataLocation(1), dimensions=(2,))
+    validate_request(
+        Request((whole, whole), (shaped,), (BufferToken(1), pool(16))), model
+    )
+    assert "[R3]" in refusal(request, model)
+    open_ = argument(location=DataLocation(1, 0, 8))
+    request = Request((whole, open_), (shaped,), (BufferToken(1), pool(16)))
+    assert "[R5]" in refusal(request, model)
+
+
 @pytest.mark.parametrize(
     "dimensions", [(2, 1), (3,), (1,), (0,), (-2,), (HUGE,), (2.0, 1), (1,) * 65]
 )
@@ -225,6 +238,23 @@ def test_an_input_of_too_many_elements_is_refused() -> None:
 def test_the_length_of_an_output_is_left_to_the_execution(length: int) -> None:
     other = argument(location=DataLocation(0, 0, length))
     validate_request(with_output(float_request(2), other), float_model(2))
+
+
+@pytest.mark.parametrize("length", [0, 4, 7])
+def test_a_short_output_is_refused_where_no_shape_may_stay_open(length: int) -> None:
+    request = with_output(
+        float_request(2), argument(location=DataLocation(0, 0, length))
+    )
+    message = refusal(request, float_model(2), allow_unspecified_output=False)
+    assert f"length is {length} bytes, expected 8 [R7]" in message
+
+
+@pytest.mark.parametrize("length", [8, 12])
+def test_a_long_output_is_accepted_where_no_shape_may_stay_open(length: int) -> None:
+    request = with_output(
+        float_request(2), argument(location=DataLocation(0, 0, length))
+    )
+    validate_request(request, float_model(2), allow_unspecified_output=False)
 
 
 @pytest.mark.parametrize(

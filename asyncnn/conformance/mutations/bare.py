@@ -1,0 +1,130 @@
+"""A client that checks nothing, so that the driver itself has to.
+
+The client of the library refuses mutants before they are sent. What a driver does
+about a client that sends them is seen here.
+"""
+
+import contextlib
+import os
+import socket
+import weakref
+from collections.abc import AsyncIterator, Sequence
+
+from asyncnn.callbacks import IExecutionCallback, IPreparedModelCallback
+from asyncnn.hal.refusals import NoFencesNorBursts
+from asyncnn.hal.types import (
+    ErrorStatus,
+    ExecutionPreference,
+    Handle,
+    MeasureTiming,
+    Model,
+    OutputShape,
+    Priority,
+    Request,
+    Timing,
+)
+from asyncnn.service.connection import Connection
+
+
+@contextlib.asynccontextmanager
+async def bare_client(path: str | os.PathLike[str]) -> AsyncIterator["BareDevice"]:
+    """Connect to the driver that serves ``path`` for the length of the block."""
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    peer.connect(os.fspath(path))
+    peer.setblocking(False)
+    connection = Connection(peer)
+    try:
+        await connection.greet()
+        yield BareDevice(connection)
+    finally:
+        connection.close("the device is closed")
+
+
+class BareDevice:
+    """The part of a device that mutants are sent to; every pool must travel."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def get_supported_operations_1_3(
+        self, model: Model
+    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
+        """Ask the driver."""
+        return await self._connection.queries.supported_operations(model)
+
+    def prepare_model_1_3(
+        self,
+        model: Model,
+        preference: ExecutionPreference,
+        priority: Priority,
+        deadline: int | None,
+        model_cache: Sequence[Handle],
+        data_cache: Sequence[Handle],
+        token: bytes,
+        callback: IPreparedModelCallback | None,
+    ) -> ErrorStatus:
+        """Send the model; only the callback learns what the driver makes of it."""
+        assert callback is not None
+        listener = _Preparation(callback)
+        self._connection.prepare(model, preference, priority, deadline, listener)
+        return ErrorStatus.NONE
+
+
+class _Preparation:
+    """Hands the driver's answer on to a callback."""
+
+    def __init__(self, callback: IPreparedModelCallback) -> None:
+        self._callback = callback
+
+    def link_to_death(self, connection: Connection, number: int) -> None:
+        """Do nothing: whoever asks waits."""
+
+    def done(
+        self,
+        connection: Connection,
+        number: int,
+        status: ErrorStatus,
+        reason: str,
+        signature: Model | None = None,
+    ) -> None:
+        """Notify the callback."""
+        self._callback.reason = reason
+        prepared = None
+        if status is ErrorStatus.NONE:
+            prepared = _BarePreparedModel(connection, number)
+        self._callback.notify_1_3(status, prepared)
+
+
+class _BarePreparedModel(NoFencesNorBursts):
+    """Model ``number`` of a connection; the driver frees it when this object goes."""
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self._connection = connection
+        self._number = number
+        weakref.finalize(self, connection.release_prepared_soon, number)
+
+    def execute_1_3(
+        self,
+        request: Request,
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout_duration: int | None,
+        callback: IExecutionCallback | None,
+    ) -> ErrorStatus:
+        """Send the request; only the callback learns what the driver makes of it."""
+        assert callback is not None
+        told = callback
+
+        def executed(
+            status: ErrorStatus,
+            shapes: tuple[OutputShape, ...],
+            timing: Timing,
+            reason: str,
+        ) -> None:
+            told.reason = reason
+            told.notify_1_3(status, shapes, timing)
+
+        self._connection.execute(
+            self._number, request, measure, deadline, loop_timeout_duration, executed
+        )
+        return ErrorStatus.NONE

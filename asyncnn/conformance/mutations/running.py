@@ -1,0 +1,69 @@
+"""Tries mutants of vector files over several processes."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+
+from asyncnn.conformance.mutations.bare import bare_client
+from asyncnn.conformance.mutations.judging import Way
+from asyncnn.conformance.mutations.plan import Plan, Tally
+from asyncnn.conformance.mutations.trying import Trial, try_cycle
+from asyncnn.conformance.vectors import Case, load_cases
+from asyncnn.runtime.device import connect, open_device
+
+
+def run_mutants(
+    specs: Sequence[Path], plan: Plan, workers: int | None = None
+) -> Iterator[list[Tally]]:
+    """Yield the tallies of each file as it completes, in any order.
+
+    The first are those of the mutants that are made of no file.
+    """
+    count = min(workers or os.cpu_count() or 1, len(specs)) or 1
+    # Spawned workers inherit neither threads nor event loops.
+    with ProcessPoolExecutor(count, get_context("spawn")) as pool:
+        yield [pool.submit(mutate_nothing, plan).result()]
+        futures = [pool.submit(mutate_spec, spec, plan) for spec in specs]
+        for future in as_completed(futures):
+            yield future.result()
+
+
+def mutate_spec(spec: Path, plan: Plan) -> list[Tally]:
+    """Try the mutants of each case of one file."""
+    cases = [case for case in load_cases(spec) if plan.includes(case)]
+    return asyncio.run(_mutate_cases(cases, plan)) if cases else []
+
+
+async def _mutate_cases(cases: Sequence[Case], plan: Plan) -> list[Tally]:
+    tallies: list[Tally] = []
+    async with _ways(plan.socket) as ways:
+        for case in cases:
+            tallies += await Trial(case, ways, plan).run()
+    return tallies
+
+
+def mutate_nothing(plan: Plan) -> Tally:
+    """Try the mutant that is made of no case."""
+    return asyncio.run(_mutate_nothing(plan))
+
+
+async def _mutate_nothing(plan: Plan) -> Tally:
+    async with _ways(plan.socket) as ways:
+        return await try_cycle(ways, plan)
+
+
+@contextlib.asynccontextmanager
+async def _ways(socket: str | None) -> AsyncIterator[list[Way]]:
+    if socket is None:
+        async with open_device() as device:
+            yield [Way("device", device.hal)]
+        return
+    async with connect(socket) as device, bare_client(socket) as bare:
+        yield [
+            Way("client", device.hal),
+            Way("driver", bare, refuses_at_launch=False),
+        ]
