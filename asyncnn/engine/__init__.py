@@ -7,6 +7,7 @@ was asked for; a `Workspace` holds the buffers of one execution at a time; an
 """
 
 from asyncnn.engine.execution import Execution
+from asyncnn.engine.plan import PlanRecord
 from asyncnn.engine.program import Program
 
-__all__ = ("Execution", "Program")
+__all__ = ("Execution", "PlanRecord", "Program")

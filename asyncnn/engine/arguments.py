@@ -13,7 +13,7 @@ from asyncnn.errors import (
     InvalidArgumentError,
     OutputInsufficientSizeError,
 )
-from asyncnn.hal.operands import SCALAR_TYPES, combine_dimensions
+from asyncnn.hal.operands import combine_dimensions, is_scalar
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import (
     BufferToken,
@@ -23,6 +23,7 @@ from asyncnn.hal.types import (
     Request,
     RequestArgument,
 )
+from asyncnn.memory.managed import ClaimedBuffer
 from asyncnn.memory.pools import view
 
 Compute: TypeAlias = Callable[
@@ -64,7 +65,7 @@ def input_shapes(program: Program, request: Request) -> InputShapes:
 def _input_shape(operand: Operand, argument: RequestArgument) -> Shape | None:
     if argument.has_no_value:
         return None
-    if operand.type in SCALAR_TYPES:
+    if is_scalar(operand.type):
         return ()
     return combine_dimensions(operand.dimensions, argument.dimensions)
 
@@ -195,14 +196,20 @@ def _array(
 ) -> Array:
     location = argument.location
     pool = request.pools[location.pool_index]
-    if isinstance(pool, BufferToken):
-        raise GeneralFailureError("the device has no memory domains")
     count = port.count if shape is port.shape else math.prod(shape)
     if not count:
         return np.empty(shape, port.dtype)
+    if isinstance(pool, BufferToken):
+        return _in_buffer(pool, count * port.dtype.itemsize, port).reshape(shape)
     data = view(pool) if pool.buffer is None else pool.buffer
     array = np.frombuffer(data, port.dtype, count, location.offset)
     return array if len(shape) == 1 else array.reshape(shape)
+
+
+def _in_buffer(pool: BufferToken, size_bytes: int, port: Port) -> Array:
+    if not isinstance(pool, ClaimedBuffer):
+        raise GeneralFailureError("the device has no memory domains")
+    return pool.storage.reserve(size_bytes).view(port.dtype)
 
 
 def _truth(array: Array) -> Array:

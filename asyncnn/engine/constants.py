@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 
-from asyncnn.errors import GeneralFailureError
-from asyncnn.hal.operands import DTYPES, SCALAR_TYPES
+from asyncnn.hal.operands import dtype_of, is_scalar
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import Model, Operand, OperandLifeTime
 from asyncnn.memory.pools import view
@@ -18,12 +17,10 @@ CONSTANT_LIFETIMES = frozenset(
 def constant_array(model: Model, operand: Operand) -> Array:
     """Return the value of a constant operand of a validated model, without a copy.
 
-    :raises GeneralFailureError: if its type has no dtype or its pool cannot be mapped.
+    :raises GeneralFailureError: if its pool cannot be mapped.
     """
-    if operand.type not in DTYPES:
-        raise GeneralFailureError(f"constant of unsupported type {operand.type}")
-    dtype = DTYPES[operand.type]
-    shape: Shape = () if operand.type in SCALAR_TYPES else operand.dimensions
+    dtype = dtype_of(operand.type)
+    shape: Shape = () if is_scalar(operand.type) else operand.dimensions
     count = math.prod(shape)
     if operand.lifetime == OperandLifeTime.CONSTANT_COPY:
         data = memoryview(model.operand_values)

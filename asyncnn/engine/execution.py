@@ -1,7 +1,8 @@
-"""One run of a program; it can pause, be aborted or miss its deadline between steps."""
+"""One run of a program; it can pause, be aborted or miss its deadline at boundaries."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -22,15 +23,26 @@ from asyncnn.hal.types import (
     LOOP_TIMEOUT_MAXIMUM_NS,
     ErrorStatus,
 )
+from asyncnn.kernels.kernel import Inputs, Outputs, TiledRun
 
 
-class Pause:
-    """Asks an execution to stop at its next boundary between two operations."""
+class Pause(Protocol):
+    """Asks an execution to stop at its next boundary.
 
+    That is between two operations, or between two parts of one that takes long.
+    """
+
+    @property
+    def requested(self) -> bool:
+        """Whether it is to stop."""
+        ...
+
+
+class _Never:
     requested = False
 
 
-NEVER = Pause()
+NEVER: Pause = _Never()
 """A pause that nobody requests."""
 
 
@@ -63,6 +75,7 @@ class Execution:
         self._abort_status: ErrorStatus | None = None
         self._frames: list[Frame] = []
         self._waiting: list[ControlFlow] = []
+        self._tiles: Iterator[None] | None = None
         self.outputs: list[Array] = []
 
     def abort(self, status: ErrorStatus) -> None:
@@ -71,6 +84,8 @@ class Execution:
 
     def advance(self, pause: Pause = NEVER) -> bool:
         """Run until the end, or until ``pause`` is requested; True at the end.
+
+        Some of the work is done in any case, so that repeated calls come to the end.
 
         :raises AsyncnnError: if an operation fails, the deadline passes or the
             execution is aborted. It cannot be advanced again then.
@@ -88,6 +103,7 @@ class Execution:
 
     def close(self) -> None:
         """Give the workspaces back; the execution has ended."""
+        self._tiles = None
         self._waiting.clear()
         while self._frames:
             self._program.release(self._frames.pop().workspace)
@@ -100,23 +116,29 @@ class Execution:
 
     def _run(self, pause: Pause) -> bool:
         """Run the innermost frame; go in and out of control flow as it demands."""
+        may_pause = False
         while True:
             frame = self._frames[-1]
             if frame.position < len(frame.calls):
-                if not self._run_frame(frame, pause):
+                if not self._run_frame(frame, pause, may_pause):
                     return False
+                may_pause = True
                 if frame.position < len(frame.calls):
                     self._enter(frame)
             elif not self._leave(frame):
                 return True
 
-    def _run_frame(self, frame: Frame, pause: Pause) -> bool:
-        """Run up to the end or the next IF or WHILE; False if paused before."""
+    def _run_frame(self, frame: Frame, pause: Pause, may_pause: bool) -> bool:
+        """Run up to the end or the next IF or WHILE; False if paused before.
+
+        Without ``may_pause`` the first step is not left for later.
+        """
         calls, steps = frame.calls, frame.plan.steps
         for position in range(frame.position, len(calls)):
             frame.position = position
-            if pause.requested:
+            if pause.requested and may_pause:
                 return False
+            may_pause = True
             if self._abort_status is not None or self._deadline_ns is not None:
                 self._check()
             call = calls[position]
@@ -124,7 +146,10 @@ class Execution:
             try:
                 if call is not None:
                     run, inputs, outputs = call
-                    run(inputs, outputs)
+                    if type(run) is not TiledRun:
+                        run(inputs, outputs)
+                    elif not self._run_tiles(run, inputs, outputs, pause):
+                        return False
                 elif step.operation.type in CONTROL_FLOW:
                     return True
                 else:
@@ -134,6 +159,20 @@ class Execution:
             except Exception as error:
                 raise failure(step, error) from error
         frame.position = len(calls)
+        return True
+
+    def _run_tiles(
+        self, run: TiledRun, inputs: Inputs, outputs: Outputs, pause: Pause
+    ) -> bool:
+        """Begin or go on with an operation in tiles; False if paused between two."""
+        tiles = self._tiles or run.tiles(inputs, outputs)
+        self._tiles = None
+        for _ in tiles:
+            if pause.requested:
+                self._tiles = tiles
+                return False
+            if self._abort_status is not None or self._deadline_ns is not None:
+                self._check()
         return True
 
     def _enter(self, frame: Frame) -> None:

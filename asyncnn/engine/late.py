@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from asyncnn import kernels
 from asyncnn.engine.plan import Step, check_declared
 from asyncnn.errors import GeneralFailureError
+from asyncnn.hal.extensions import AnyOperationType
 from asyncnn.hal.operations import infer_shapes
 from asyncnn.hal.operations.bound import (
     Array,
@@ -16,7 +17,7 @@ from asyncnn.hal.operations.bound import (
     Shape,
     ValueNeededError,
 )
-from asyncnn.hal.types import Operand, OperationType
+from asyncnn.hal.types import Operand
 from asyncnn.kernels.kernel import HeapScratch
 
 Slots: TypeAlias = list[Array | None]
@@ -38,7 +39,7 @@ def run_late(step: Step, slots: Slots, operands: tuple[Operand, ...]) -> None:
 
 
 def store(
-    slots: Slots, index: int, result: Array, operand: Operand, type_: OperationType
+    slots: Slots, index: int, result: Array, operand: Operand, type_: AnyOperationType
 ) -> None:
     """Put a result into the array that waits for it; else let it take the place.
 
@@ -86,7 +87,7 @@ def _with_values(step: Step, slots: Slots) -> BoundOperation:
         _with_value(operand, slots[index])
         for operand, index in zip(step.operation.inputs, step.inputs, strict=True)
     )
-    return replace(step.operation, inputs=inputs)
+    return replace(step.operation, inputs=inputs, packed={})
 
 
 def _with_value(

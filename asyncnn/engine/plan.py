@@ -7,7 +7,8 @@ computed here and disappear, as do operations whose results nobody uses.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -16,8 +17,14 @@ import numpy as np
 from asyncnn import kernels
 from asyncnn.engine.arena import ArenaLayout, Lifespan, lay_out
 from asyncnn.engine.constants import CONSTANT_LIFETIMES, constant_array
-from asyncnn.errors import GeneralFailureError
-from asyncnn.hal.operands import DTYPES, SCALAR_TYPES, has_unknown_dimensions
+from asyncnn.errors import AsyncnnError, GeneralFailureError
+from asyncnn.hal.extensions import (
+    AnyOperandType,
+    AnyOperationType,
+    ExtensionOperandType,
+    ExtensionOperationType,
+)
+from asyncnn.hal.operands import dtype_of, has_unknown_dimensions, is_scalar
 from asyncnn.hal.operations import infer_shapes
 from asyncnn.hal.operations.bound import (
     Array,
@@ -46,9 +53,11 @@ _RANDOM = frozenset({OperationType.RANDOM_MULTINOMIAL})
 class Step(msgspec.Struct, frozen=True, eq=False):
     """One operation of a plan. ``kernel`` is None if it is prepared when executed.
 
-    ``inputs`` and ``outputs`` are operand indices of the subgraph.
+    ``position`` is that of the operation in the subgraph, of which ``inputs`` and
+    ``outputs`` are operand indices.
     """
 
+    position: int
     operation: BoundOperation
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -72,9 +81,29 @@ class Port(msgspec.Struct, frozen=True, eq=False):
     @classmethod
     def of(cls, index: int, operand: Operand, shape: Shape | None) -> "Port":
         """Describe operand ``index``, which has this shape."""
-        dtype = DTYPES[operand.type]
+        dtype = dtype_of(operand.type)
         count = 0 if shape is None else math.prod(shape)
         return cls(index, operand, dtype, shape, count, count * dtype.itemsize)
+
+
+class StepRecord(msgspec.Struct, frozen=True, eq=False):
+    """What preparing one step has decided and made; see `BoundOperation.pack`."""
+
+    position: int
+    is_prepared: bool
+    packed: dict[str, tuple[Array, ...]]
+
+
+class PlanRecord(msgspec.Struct, frozen=True, eq=False):
+    """What building a plan has decided: enough to have it again without the work.
+
+    ``folded`` are the values, by operand index, that were computed from constants.
+    """
+
+    shapes: tuple[Shape | None, ...]
+    folded: dict[int, Array]
+    steps: tuple[StepRecord, ...]
+    arena: ArenaLayout
 
 
 class Plan(msgspec.Struct, frozen=True, eq=False):
@@ -95,6 +124,25 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     known_outputs: tuple[OutputShape, ...] | None
     is_straight: bool
 
+    def record(self) -> PlanRecord:
+        """Return what `restore_plan` needs to make this plan again."""
+        operands = self.subgraph.operands
+        return PlanRecord(
+            self.shapes,
+            {
+                index: value
+                for index, value in self.constants.items()
+                if operands[index].lifetime not in CONSTANT_LIFETIMES
+            },
+            tuple(
+                StepRecord(
+                    step.position, step.kernel is not None, step.operation.packed
+                )
+                for step in self.steps
+            ),
+            self.arena,
+        )
+
 
 def build_plan(
     model: Model, subgraph: Subgraph, input_shapes: Sequence[Shape | None]
@@ -107,6 +155,19 @@ def build_plan(
         illegal values or shapes.
     """
     return _PlanBuilder(model, subgraph, input_shapes).build()
+
+
+def restore_plan(
+    model: Model,
+    subgraph: Subgraph,
+    input_shapes: Sequence[Shape | None],
+    record: PlanRecord,
+) -> Plan:
+    """Make a plan again for the model and input shapes of which it was recorded.
+
+    :raises GeneralFailureError: if an operand has an illegal value.
+    """
+    return _PlanBuilder(model, subgraph, input_shapes).restore(record)
 
 
 class _PlanBuilder:
@@ -137,12 +198,37 @@ class _PlanBuilder:
             self._shapes[index] = inputs[index]
             if inputs[index] is None:
                 self._omitted.add(index)
-        elif operand.type in SCALAR_TYPES:
+        elif is_scalar(operand.type):
             self._shapes[index] = ()
 
     def build(self) -> Plan:
-        for operation in self._live_operations():
-            self._add(operation)
+        for position, operation in self._live_operations():
+            with _failures_of(operation):
+                self._add(position, operation)
+        return self._plan(lay_out(list(self._lifespans())))
+
+    def restore(self, record: PlanRecord) -> Plan:
+        self._shapes = list(record.shapes)
+        self._values.update(record.folded)
+        for step in record.steps:
+            operation = self._subgraph.operations[step.position]
+            bound = self._bind(operation, step.packed)
+            with _failures_of(operation):
+                kernel = kernels.prepare(bound) if step.is_prepared else None
+            self._append(step.position, operation, bound, kernel)
+        return self._plan(record.arena)
+
+    def _append(
+        self,
+        position: int,
+        operation: Operation,
+        bound: BoundOperation,
+        kernel: PreparedKernel | None,
+    ) -> None:
+        step = Step(position, bound, operation.inputs, operation.outputs, kernel)
+        self._steps.append(step)
+
+    def _plan(self, arena: ArenaLayout) -> Plan:
         outputs = self._ports(self._subgraph.output_indexes)
         shapes = [port.shape for port in outputs if port.shape is not None]
         is_known = len(shapes) == len(outputs)
@@ -151,7 +237,7 @@ class _PlanBuilder:
             shapes=tuple(self._shapes),
             constants=self._values,
             steps=tuple(self._steps),
-            arena=lay_out(list(self._lifespans())),
+            arena=arena,
             inputs=self._ports(self._subgraph.input_indexes),
             outputs=outputs,
             known_outputs=(
@@ -168,47 +254,53 @@ class _PlanBuilder:
             for index in indexes
         )
 
-    def _live_operations(self) -> list[Operation]:
+    def _live_operations(self) -> list[tuple[int, Operation]]:
         """Drop operations whose results reach no output of the subgraph."""
         needed = set(self._subgraph.output_indexes)
-        live: list[Operation] = []
-        for operation in reversed(self._subgraph.operations):
+        live: list[tuple[int, Operation]] = []
+        operations = self._subgraph.operations
+        for position in reversed(range(len(operations))):
+            operation = operations[position]
             if needed.intersection(operation.outputs):
                 needed.update(operation.inputs)
-                live.append(operation)
+                live.append((position, operation))
         live.reverse()
         return live
 
-    def _bind(self, operation: Operation) -> BoundOperation:
+    def _bind(
+        self, operation: Operation, packed: dict[str, tuple[Array, ...]] | None = None
+    ) -> BoundOperation:
         return BoundOperation(
-            type=OperationType(operation.type),
+            type=_operation_type(operation.type),
             inputs=tuple(
                 None if index in self._omitted else self._bind_operand(index)
                 for index in operation.inputs
             ),
             outputs=tuple(self._bind_operand(index) for index in operation.outputs),
             relaxed=self._model.relax_computation_float32_to_float16,
+            packed={} if packed is None else packed,
         )
 
     def _bind_operand(self, index: int) -> BoundOperand:
         operand = self._operands[index]
-        quant = operand.extra_params
+        extra = operand.extra_params
         return BoundOperand(
-            type=OperandType(operand.type),
+            type=_operand_type(operand.type),
             shape=self._shapes[index],
             scale=operand.scale,
             zero_point=operand.zero_point,
             channel_quant=(
-                quant if isinstance(quant, SymmPerChannelQuantParams) else None
+                extra if isinstance(extra, SymmPerChannelQuantParams) else None
             ),
             value=self._values.get(index),
+            opaque_params=extra if isinstance(extra, bytes) else b"",
         )
 
-    def _add(self, operation: Operation) -> None:
-        if operation.type not in kernels.supported_operations() | CONTROL_FLOW:
-            name = _name(operation)
-            raise GeneralFailureError(f"{name} is not supported by this device")
+    def _add(self, position: int, operation: Operation) -> None:
         bound = self._bind(operation)
+        if not (bound.type in CONTROL_FLOW or kernels.is_supported(bound.type)):
+            name = bound.type.name
+            raise GeneralFailureError(f"{name} is not supported by this device")
         kernel = None
         if bound.type in CONTROL_FLOW:
             self._take_declared(operation)
@@ -218,7 +310,7 @@ class _PlanBuilder:
         if kernel is not None and self._can_fold(operation):
             self._fold(operation, kernel)
             return
-        self._steps.append(Step(bound, operation.inputs, operation.outputs, kernel))
+        self._append(position, operation, bound, kernel)
 
     def _take_declared(self, operation: Operation) -> None:
         """Trust the declared shapes of control flow where they are complete."""
@@ -268,7 +360,7 @@ class _PlanBuilder:
 
     def _new_array(self, index: int) -> Array:
         shape = self._shapes[index]
-        return np.empty(shape or (), DTYPES[self._operands[index].type])
+        return np.empty(shape or (), dtype_of(self._operands[index].type))
 
     def _lifespans(self) -> Iterable[Lifespan]:
         """Yield the life of every temporary of known shape that a step writes."""
@@ -286,7 +378,7 @@ class _PlanBuilder:
                 yield Lifespan(index, size, born, last[index])
 
 
-def check_declared(operand: Operand, shape: Shape, type_: OperationType) -> None:
+def check_declared(operand: Operand, shape: Shape, type_: AnyOperationType) -> None:
     """Check a computed shape against the dimensions that the model declares.
 
     :raises GeneralFailureError: if the rank or a declared axis differs.
@@ -305,11 +397,30 @@ def check_declared(operand: Operand, shape: Shape, type_: OperationType) -> None
 
 def array_bytes(operand: Operand, shape: Shape) -> int:
     """Return the bytes of a value of ``operand`` that has this shape."""
-    return math.prod(shape) * DTYPES[operand.type].itemsize
+    return math.prod(shape) * dtype_of(operand.type).itemsize
 
 
-def _name(operation: Operation) -> str:
+@contextmanager
+def _failures_of(operation: Operation) -> Iterator[None]:
+    """Tell which operation's rules or kernel, maybe an extension's, have failed."""
     try:
-        return OperationType(operation.type).name
-    except ValueError:
-        return f"operation type {operation.type}"
+        yield
+    except AsyncnnError:
+        raise
+    except Exception as error:
+        name = _operation_type(operation.type).name
+        raise GeneralFailureError(
+            f"{name} cannot be prepared: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _operation_type(type_: int) -> AnyOperationType:
+    if isinstance(type_, ExtensionOperationType):
+        return type_
+    return OperationType(type_)
+
+
+def _operand_type(type_: int) -> AnyOperandType:
+    if isinstance(type_, ExtensionOperandType):
+        return type_
+    return OperandType(type_)

@@ -2,13 +2,16 @@
 
 import threading
 from collections import OrderedDict, deque
+from collections.abc import Mapping
 from typing import TypeAlias
 
-from asyncnn.engine.plan import Plan, build_plan
+from asyncnn.engine.plan import Plan, PlanRecord, build_plan, restore_plan
 from asyncnn.engine.workspace import Workspace
-from asyncnn.hal.operands import SCALAR_TYPES, has_unknown_dimensions
+from asyncnn.extensions import NO_EXTENSIONS, Extensions, check_extended
+from asyncnn.hal.operands import has_unknown_dimensions, is_scalar
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import Model, Subgraph
+from asyncnn.vlog import COMPILATION
 
 InputShapes: TypeAlias = tuple[Shape | None, ...]
 """Shape of each input of a subgraph; None is an omitted input."""
@@ -23,14 +26,25 @@ MAX_PLANS = 16
 class Program:
     """A validated model with everything that is prepared once. Thread-safe.
 
-    Plans for the declared input shapes are built at construction, those for other
-    shapes when a request brings them.
+    Plans for the declared input shapes are built at construction, or restored from the
+    ``records`` of an equal program; those for other shapes are built when a request
+    brings them. ``source`` is the model as it was given; `model` is the same with
+    types of ``extensions`` where the source has but numbers.
 
+    :raises InvalidArgumentError: if it does not use an extension as that demands.
     :raises GeneralFailureError: if the model cannot be prepared.
     """
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
+    def __init__(
+        self,
+        model: Model,
+        records: Mapping[int, PlanRecord] | None = None,
+        extensions: Extensions = NO_EXTENSIONS,
+    ) -> None:
+        self.source = model
+        self.extensions = extensions
+        self.model = extensions.resolved(model)
+        check_extended(self.model)
         self._lock = threading.Lock()
         self._plans: OrderedDict[tuple[int, InputShapes], Plan] = OrderedDict()
         # By the identity of the plan; operations of one deque need no lock.
@@ -40,7 +54,8 @@ class Program:
         for number in range(MAIN, len(model.referenced)):
             shapes = _declared_shapes(self.subgraph(number))
             if shapes is not None:
-                plan = self.plan(shapes, number)
+                record = records[number] if records else None
+                plan = self._add_plan(shapes, number, record)
                 self._main = plan if number == MAIN else self._main
 
     @property
@@ -65,9 +80,37 @@ class Program:
             if plan is not None:
                 self._plans.move_to_end(key)
                 return plan
-        plan = build_plan(self.model, self.subgraph(number), shapes)
+        return self._add_plan(shapes, number)
+
+    def records(self) -> dict[int, PlanRecord]:
+        """Return the plans for declared shapes, by the number of their subgraph."""
         with self._lock:
-            plan = self._plans.setdefault(key, plan)
+            plans = tuple(self._plans.items())
+        return {
+            number: plan.record()
+            for (number, shapes), plan in plans
+            if shapes == _declared_shapes(self.subgraph(number))
+        }
+
+    def _add_plan(
+        self, shapes: InputShapes, number: int, record: PlanRecord | None = None
+    ) -> Plan:
+        subgraph = self.subgraph(number)
+        if record is None:
+            plan = build_plan(self.model, subgraph, shapes)
+        else:
+            plan = restore_plan(self.model, subgraph, shapes, record)
+        if COMPILATION:
+            COMPILATION(
+                "planned",
+                subgraph=number,
+                inputs=shapes,
+                steps=len(plan.steps),
+                arena_bytes=plan.arena.size_bytes,
+                is_straight=plan.is_straight,
+            )
+        with self._lock:
+            plan = self._plans.setdefault((number, shapes), plan)
             self._idle.setdefault(id(plan), deque())
             while len(self._plans) > MAX_PLANS:
                 _, dropped = self._plans.popitem(last=False)
@@ -90,6 +133,13 @@ class Program:
         if idle is not None:
             idle.append(workspace)
 
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes of the workspaces that are kept and nobody uses."""
+        with self._lock:
+            kept = [tuple(idle) for idle in self._idle.values()]
+        return sum(workspace.size_bytes for idle in kept for workspace in idle)
+
     def trim(self) -> int:
         """Free the workspaces that nobody uses; return their bytes."""
         freed = 0
@@ -104,7 +154,7 @@ def _declared_shapes(subgraph: Subgraph) -> InputShapes | None:
     """Return the input shapes if the model fixes them all."""
     operands = [subgraph.operands[index] for index in subgraph.input_indexes]
     if any(
-        operand.type not in SCALAR_TYPES and has_unknown_dimensions(operand)
+        not is_scalar(operand.type) and has_unknown_dimensions(operand)
         for operand in operands
     ):
         return None

@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 
 from asyncnn.engine.arena import ALIGNMENT_BYTES, align
 from asyncnn.engine.plan import Plan, Step
-from asyncnn.hal.operands import DTYPES
+from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.kernels.kernel import Run
 
@@ -84,7 +84,7 @@ class Workspace:
         for index, value in plan.constants.items():
             self.slots[index] = value
         for index, offset in plan.arena.offsets.items():
-            dtype = DTYPES[plan.subgraph.operands[index].type]
+            dtype = dtype_of(plan.subgraph.operands[index].type)
             self.slots[index] = carve(arena, offset, plan.shapes[index] or (), dtype)
         runs, scratch_bytes = self._instantiate()
         self.size_bytes = arena.nbytes + scratch_bytes

@@ -7,8 +7,15 @@ operation; `asyncnn.kernels.kernel` says what a kernel is. Imports only `asyncnn
 from asyncnn.kernels.registry import (
     compute,
     is_data_dependent,
+    is_supported,
     prepare,
     supported_operations,
 )
 
-__all__ = ("compute", "is_data_dependent", "prepare", "supported_operations")
+__all__ = (
+    "compute",
+    "is_data_dependent",
+    "is_supported",
+    "prepare",
+    "supported_operations",
+)

@@ -20,7 +20,9 @@ from asyncnn.kernels.kernel import (
     PreparedKernel,
     Run,
     Scratch,
+    TiledRun,
     stateless,
+    tiles_of,
 )
 from asyncnn.kernels.lowering import Lowered
 
@@ -95,11 +97,11 @@ def image_kernel(
         image = scratch.transient(shape, output.dtype)
         transposed = image.transpose(NHWC_TO_NCHW)
 
-        def run_transposed(inputs: Inputs, outputs: Outputs) -> None:
-            run(inputs, (image,))
+        def run_transposed(inputs: Inputs, outputs: Outputs) -> Iterator[None]:
+            yield from tiles_of(run, inputs, (image,))
             np.copyto(outputs[0], transposed)
 
-        return run_transposed
+        return TiledRun(run_transposed)
 
     return instantiate
 
@@ -130,16 +132,32 @@ def nhwc_kernel(
             for block in blocks
         ]
 
-        def run(inputs: Inputs, outputs: Outputs) -> None:
+        if len(steps) == 1:
+            return _in_one_go(load, *steps[0])
+
+        def run(inputs: Inputs, outputs: Outputs) -> Iterator[None]:
             loaded = load(inputs[0])
             flat = outputs[0].reshape(-1)
             for accumulate, place, finish, rows in steps:
                 accumulate(loaded)
                 finish(flat[place].reshape(rows))
+                yield
 
-        return run
+        return TiledRun(run)
 
     return instantiate
+
+
+def _in_one_go(
+    load: Load, accumulate: Accumulate, place: slice, finish: Finish, rows: Shape
+) -> Run:
+    """Return the run of a single block."""
+
+    def run(inputs: Inputs, outputs: Outputs) -> None:
+        accumulate(load(inputs[0]))
+        finish(outputs[0].reshape(-1)[place].reshape(rows))
+
+    return run
 
 
 def _bind_epilogue(

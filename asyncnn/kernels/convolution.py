@@ -5,8 +5,6 @@ Source: 1.3/types.hal (CONV_2D).
 
 import math
 
-import numpy as np
-
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.operations.shapes import image_shape
 from asyncnn.hal.operations.windows import Window, Window2D, convolution_window
@@ -36,7 +34,7 @@ def convolve(
 
     The taps are in the order height, width, input channel.
     """
-    lowered = lower(operation, np.ascontiguousarray(matrix), windows.activation)
+    lowered = lower(operation, matrix, windows.activation)
     height, width, nchw = windows.height, windows.width, windows.nchw
     weights = lowered.weights
     shape = image_shape(operation, nchw)

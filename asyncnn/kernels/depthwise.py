@@ -7,6 +7,8 @@ weights repeated along the row. An image of one channel is an ordinary convoluti
 Source: 1.3/types.hal (DEPTHWISE_CONV_2D).
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from asyncnn.hal.operations.bound import Array, BoundOperation, Shape
@@ -41,24 +43,37 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
     if shape[3] == 1:
         return convolve(operation, filter_.reshape(-1, channels), windows)
     lowered = lower(operation, filter_, windows.activation)
-    source = _row_sums(lowered.weights, shape, windows, lowered.zero)
+    rows = operation.pack("rows", lambda: _along_rows(lowered.weights, windows))
+    source = _row_sums(lowered.weights, rows, shape, windows, lowered.zero)
     pixels_at_most = _ELEMENTS_AT_MOST // channels
     output = operation.outputs[0]
     return image_kernel(source, lowered, output, windows.nchw, pixels_at_most)
 
 
-def _row_sums(weights: Array, shape: Shape, windows: Window2D, zero: int) -> Source:
+def _along_rows(weights: Array, windows: Window2D) -> tuple[Array, ...]:
+    """Return the weights of each group of taps, repeated along an output row."""
+    width = windows.width
+    return tuple(
+        np.tile(weights[:, taps.columns], (1, 1, width.output))
+        for taps in tap_groups(width)
+    )
+
+
+def _row_sums(
+    weights: Array,
+    row_weights: Sequence[Array],
+    shape: Shape,
+    windows: Window2D,
+    zero: int,
+) -> Source:
     """Return the source that adds up the products of each tap with whole rows.
 
-    ``weights`` are [filter H, filter W, out], ``shape`` [N, H, W, in] is that of the
-    image, ``zero`` the value around it.
+    ``weights`` are [filter H, filter W, out], ``row_weights`` what `_along_rows` makes
+    of them. ``shape`` [N, H, W, in] is that of the image, ``zero`` the value around it.
     """
     width = windows.width
     repeats = weights.shape[2] // shape[3]
     groups = tap_groups(width)
-    row_weights = [
-        np.tile(weights[:, taps.columns], (1, 1, width.output)) for taps in groups
-    ]
 
     def source(scratch: Scratch, largest: int) -> tuple[Load, AccumulateInto]:
         image = PaddedImage(

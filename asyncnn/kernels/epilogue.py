@@ -65,8 +65,8 @@ class QuantizedEpilogue:
     """Adds ``fold`` [channels] to exact sums, rounds by ``rule``, clamps to ``bounds``.
 
     ``fold`` is what does not depend on the data: bias and zero points. ``reach``
-    [channels] is the largest magnitude of a sum. Follows the line that equals the rule;
-    where there is none or its values exceed int32, the rule itself.
+    [channels] is the largest magnitude of a sum. Follows ``line``, which is that of
+    `fitted_line`; where there is none or its values exceed int32, the rule itself.
     """
 
     def __init__(
@@ -76,16 +76,13 @@ class QuantizedEpilogue:
         reach: Integers,
         zero_point: int,
         bounds: tuple[int, int],
+        line: Line | None,
     ) -> None:
         self._rule = rule
         self._fold = fold[:, np.newaxis]
         self._zero_point = zero_point
         self._bounds = bounds
-        low, high = bounds
-        # A multiple of 256 is lost when the last cast keeps the low byte only.
-        self._lift = 256 if low < 0 else 0
-        lift = zero_point + self._lift
-        line = fit(rule, self._fold, low - zero_point, high - zero_point, lift)
+        self._lift = _lift(bounds)
         self._stage = _stage_dtype(line, reach[:, np.newaxis])
         self._line = line
 
@@ -146,6 +143,20 @@ class QuantizedEpilogue:
             out[:] = stored.clip(*self._bounds).T.reshape(out.shape)
 
         return finish
+
+
+def fitted_line(
+    rule: RoundingRule, fold: Integers, zero_point: int, bounds: tuple[int, int]
+) -> Line | None:
+    """Return the line that equals the rule within ``bounds``, if there is one."""
+    low, high = bounds
+    lift = zero_point + _lift(bounds)
+    return fit(rule, fold[:, np.newaxis], low - zero_point, high - zero_point, lift)
+
+
+def _lift(bounds: tuple[int, int]) -> int:
+    """Return what makes stored values positive: the cast to a byte drops it again."""
+    return 256 if bounds[0] < 0 else 0
 
 
 def _stage_dtype(line: Line | None, reach: Integers) -> type[np.integer[Any]] | None:

@@ -1,10 +1,20 @@
 """Float16 operands for kernels that compute in float32: widen, compute, round once."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
 from asyncnn.hal.types import OperandType
-from asyncnn.kernels.kernel import Inputs, Outputs, PreparedKernel, Run, Scratch
+from asyncnn.kernels.kernel import (
+    Inputs,
+    Outputs,
+    PreparedKernel,
+    Run,
+    Scratch,
+    TiledRun,
+    tiles_of,
+)
 
 
 def widen_float16(operation: BoundOperation, kernel: PreparedKernel) -> PreparedKernel:
@@ -21,18 +31,18 @@ def widen_float16(operation: BoundOperation, kernel: PreparedKernel) -> Prepared
         wide_outputs = _float32_copies(operation.outputs, scratch)
         run = kernel(scratch)
 
-        def run_widened(inputs: Inputs, outputs: Outputs) -> None:
+        def run_widened(inputs: Inputs, outputs: Outputs) -> Iterator[None]:
             arguments, results = list(inputs), list(outputs)
             for index, copy in wide_inputs.items():
                 np.copyto(copy, inputs[index])
                 arguments[index] = copy
             for index, copy in wide_outputs.items():
                 results[index] = copy
-            run(arguments, results)
+            yield from tiles_of(run, arguments, results)
             for index, copy in wide_outputs.items():
                 np.copyto(outputs[index], copy)
 
-        return run_widened
+        return TiledRun(run_widened)
 
     return instantiate
 

@@ -5,8 +5,6 @@ Source: 1.3/types.hal (FULLY_CONNECTED).
 
 import math
 
-import numpy as np
-
 from asyncnn.hal.operations.bound import BoundOperation
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import Prepare, PreparedKernel
@@ -21,7 +19,7 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
     Quantised results are the float64 product of the exact sum and the real multiplier,
     rounded once, half away from zero.
     """
-    matrix = np.ascontiguousarray(operation.value(1).T)
+    matrix = operation.value(1).T
     lowered = lower(operation, matrix, operation.activation(3), RealRounding)
     batch = math.prod(operation.shape(0)) // len(matrix)
     return rows_kernel(lowered, batch, operation.input(0).dtype)

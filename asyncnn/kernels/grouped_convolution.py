@@ -30,7 +30,7 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
     """
     windows = grouped_window(operation)
     filter_ = operation.value(1)
-    matrix = np.ascontiguousarray(filter_.reshape(len(filter_), -1).T)
+    matrix = filter_.reshape(len(filter_), -1).T
     lowered = lower(operation, matrix, windows.activation)
     shape = image_shape(operation, windows.nchw)
     source = _products_by_group(lowered.weights, shape, windows, lowered.zero)

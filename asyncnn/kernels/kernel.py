@@ -3,16 +3,23 @@
 ``prepare(operation)`` does everything that happens once: it reads constants, packs
 weights and proves bounds. The `PreparedKernel` it returns is shared by all executions
 of the model. Called with a `Scratch`, it allocates buffers and returns the `Run` that
-one workspace calls, never concurrently with itself.
+one workspace calls, never concurrently with itself. That of an operation which may take
+milliseconds is a `TiledRun`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from asyncnn.hal.operations.bound import Array, BoundOperation, Shape
+
+PACKING_VERSION = 1
+"""Counts the changes to what any kernel packs; see `BoundOperation.pack`.
+
+Caches of other versions are not used: raise it whenever a kernel packs other arrays.
+"""
 
 Inputs: TypeAlias = Sequence[Any]
 """Arrays in the order of the operation's inputs; an omitted input is None.
@@ -25,6 +32,31 @@ Outputs: TypeAlias = Sequence[Array]
 """Arrays to fill, in the order of the operation's outputs; never overlap an input."""
 
 Run: TypeAlias = Callable[[Inputs, Outputs], None]
+
+Tiles: TypeAlias = Callable[[Inputs, Outputs], Iterator[None]]
+"""A run as a generator that stops between parts of a long operation."""
+
+
+class TiledRun:
+    """A `Run` that can also stop on the way: step through its ``tiles``."""
+
+    __slots__ = ("tiles",)
+
+    def __init__(self, tiles: Tiles) -> None:
+        self.tiles = tiles
+
+    def __call__(self, inputs: Inputs, outputs: Outputs) -> None:
+        """Run to the end."""
+        for _ in self.tiles(inputs, outputs):
+            pass
+
+
+def tiles_of(run: Run, inputs: Inputs, outputs: Outputs) -> Iterator[None]:
+    """Run in tiles where ``run`` has some, else in one go; for kernels that wrap it."""
+    if isinstance(run, TiledRun):
+        yield from run.tiles(inputs, outputs)
+    else:
+        run(inputs, outputs)
 
 
 class Scratch(Protocol):

@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import msgspec
 import numpy as np
+from numpy.typing import DTypeLike
 
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import (
@@ -26,9 +27,14 @@ from asyncnn.hal.operations.bound import (
     OperationFailedError,
 )
 from asyncnn.hal.types import FusedActivationFunc
-from asyncnn.kernels.epilogue import Epilogue, FloatEpilogue, QuantizedEpilogue
+from asyncnn.kernels.epilogue import (
+    Epilogue,
+    FloatEpilogue,
+    QuantizedEpilogue,
+    fitted_line,
+)
 from asyncnn.kernels.requantize import activation_bounds, quantized_activation_range
-from asyncnn.kernels.rounding import FixedPointRounding, Reals, RoundingRule
+from asyncnn.kernels.rounding import FixedPointRounding, Line, Reals, RoundingRule
 
 Rounding: TypeAlias = Callable[[Reals], RoundingRule]
 """Makes a rule of real multipliers, one for all channels or one for each."""
@@ -57,7 +63,7 @@ def lower(
 ) -> Lowered:
     """Lower an operation whose inputs are data, filter and bias.
 
-    ``weights`` holds the filter's stored values, output channels last. With
+    ``weights`` is a view of the filter's stored values, output channels last. With
     ``centered``, the kernel itself subtracts ``zero`` from the data.
 
     :raises ValueNeededError: if the bias is not known before execution.
@@ -67,12 +73,14 @@ def lower(
         return _lower_quantized(
             operation, weights, bias, activation, rounding, centered
         )
-    epilogue = FloatEpilogue(
-        bias.astype(np.float32),
-        activation_bounds(activation),
-        operation.outputs[0].dtype,
+    packed, bias = operation.pack(
+        "lowered",
+        lambda: (_contiguous(weights, np.float32), bias.astype(np.float32)),
     )
-    return Lowered(weights.astype(np.float32), 0, epilogue)
+    epilogue = FloatEpilogue(
+        bias, activation_bounds(activation), operation.outputs[0].dtype
+    )
+    return Lowered(packed, 0, epilogue)
 
 
 def _lower_quantized(
@@ -83,24 +91,46 @@ def _lower_quantized(
     rounding: Rounding,
     centered: bool,
 ) -> Lowered:
-    data, filter_, output = operation.input(0), operation.input(1), operation.outputs[0]
+    data, output = operation.input(0), operation.outputs[0]
+    rule = rounding(_real_multipliers(operation))
+    bounds = quantized_activation_range(
+        activation, output.scale, output.zero_point, output.dtype
+    )
+
+    def make() -> tuple[Array, ...]:
+        packed, fold, reach = _packed_integers(operation, weights, bias, centered)
+        line = fitted_line(rule, fold, output.zero_point, bounds)
+        return packed, fold, reach, *(() if line is None else line.arrays())
+
+    packed, fold, reach, *line = operation.pack("lowered", make)
+    epilogue = QuantizedEpilogue(
+        rule,
+        fold,
+        reach,
+        output.zero_point,
+        bounds,
+        Line(*line) if line else None,
+    )
+    return Lowered(packed, data.zero_point, epilogue)
+
+
+def _packed_integers(
+    operation: BoundOperation, weights: Array, bias: Array, centered: bool
+) -> tuple[Array, Array, Array]:
+    """Return the real weights as floats, and fold and reach of the epilogue."""
+    data, filter_ = operation.input(0), operation.input(1)
     real_weights = weights.astype(np.int64) - filter_.zero_point
     taps = tuple(range(weights.ndim - 1))
     largest = max(map(abs, _data_range(data, centered)))
     reach = np.abs(real_weights).sum(axis=taps) * largest
     moved = 0 if centered else data.zero_point * real_weights.sum(axis=taps)
-    epilogue = QuantizedEpilogue(
-        rounding(_real_multipliers(operation)),
-        bias.astype(np.int64) - moved,
-        reach,
-        output.zero_point,
-        quantized_activation_range(
-            activation, output.scale, output.zero_point, output.dtype
-        ),
-    )
     exact_in_float32 = int(reach.max(initial=0)) < _EXACT_IN_FLOAT32
     dtype = np.float32 if exact_in_float32 else np.float64
-    return Lowered(real_weights.astype(dtype), data.zero_point, epilogue)
+    return _contiguous(real_weights, dtype), bias.astype(np.int64) - moved, reach
+
+
+def _contiguous(weights: Array, dtype: DTypeLike) -> Array:
+    return weights.astype(dtype, order="C")
 
 
 def _data_range(data: BoundOperand, centered: bool) -> tuple[int, int]:

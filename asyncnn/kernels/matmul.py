@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
 from asyncnn.hal.types import OperationType
-from asyncnn.kernels.epilogue import QuantizedEpilogue, pixels_per_row
+from asyncnn.kernels.epilogue import QuantizedEpilogue, fitted_line, pixels_per_row
 from asyncnn.kernels.float16 import widen_float16
 from asyncnn.kernels.kernel import (
     Inputs,
@@ -63,13 +63,12 @@ def _quantized(operation: BoundOperation) -> PreparedKernel:
     reach = inner * _largest(left) * _largest(right)
     dtype = np.float32 if reach < _EXACT_IN_FLOAT32 else np.float64
     multiplier = float(left.scale) * float(right.scale) / float(output.scale)
-    epilogue = QuantizedEpilogue(
-        FixedPointRounding(np.array([multiplier])),
-        np.zeros(1, np.int64),
-        np.array([reach]),
-        output.zero_point,
-        code_limits(output.dtype),
-    )
+    rule = FixedPointRounding(np.array([multiplier]))
+    fold = np.zeros(1, np.int64)
+    zero_point, bounds = output.zero_point, code_limits(output.dtype)
+    line = fitted_line(rule, fold, zero_point, bounds)
+    reaches = np.array([reach])
+    epilogue = QuantizedEpilogue(rule, fold, reaches, zero_point, bounds, line)
     load_left = _centered(left, left_adjoint, dtype)
     load_right = _centered(right, right_adjoint, dtype)
     shape = output.require_shape()

@@ -36,6 +36,7 @@ from asyncnn.kernels import (
     transpose_convolution,
     unary,
 )
+from asyncnn.kernels.extension import ExtensionOperation
 from asyncnn.kernels.kernel import Compute, Prepare, PreparedKernel
 
 _FAMILIES: tuple[ModuleType, ...] = (
@@ -69,16 +70,21 @@ _FAMILIES: tuple[ModuleType, ...] = (
 )
 """Each has ``KERNELS``; those with data-dependent operations ``DATA_DEPENDENT`` too."""
 
-_PREPARE: dict[OperationType, Prepare] = {}
-_COMPUTE: dict[OperationType, Compute] = {}
+_PREPARE: dict[int, Prepare] = {}
+_COMPUTE: dict[int, Compute] = {}
 for _family in _FAMILIES:
     _PREPARE.update(_family.KERNELS)
     _COMPUTE.update(getattr(_family, "DATA_DEPENDENT", {}))
 
 
 def supported_operations() -> frozenset[OperationType]:
-    """Return the operation types that have a kernel."""
-    return frozenset(_PREPARE.keys() | _COMPUTE.keys())
+    """Return the operation types of the HAL that have a kernel."""
+    return frozenset(map(OperationType, _PREPARE.keys() | _COMPUTE.keys()))
+
+
+def is_supported(type_: int) -> bool:
+    """Tell whether an operation has a kernel, be it the HAL's or an extension's."""
+    return _prepare_of(type_) is not None or is_data_dependent(type_)
 
 
 def prepare(operation: BoundOperation) -> PreparedKernel:
@@ -88,22 +94,37 @@ def prepare(operation: BoundOperation) -> PreparedKernel:
         illegal value.
     :raises ValueNeededError: if the value of a non-constant operand is needed.
     """
-    try:
-        prepare_one = _PREPARE[operation.type]
-    except KeyError:
-        raise GeneralFailureError(f"no kernel for {operation.type.name}") from None
+    prepare_one = _prepare_of(operation.type)
+    if prepare_one is None:
+        raise GeneralFailureError(f"no kernel for {operation.type.name}")
     return prepare_one(operation)
 
 
-def is_data_dependent(type_: OperationType) -> bool:
+def is_data_dependent(type_: int) -> bool:
     """Tell whether output shapes of ``type_`` depend on data: use `compute` for it."""
-    return type_ in _COMPUTE
+    return _compute_of(type_) is not None
 
 
 def compute(operation: BoundOperation) -> Sequence[Array]:
     """Compute the outputs of a data-dependent operation, all values known.
 
-    :raises GeneralFailureError: if an operand has an illegal value.
+    :raises GeneralFailureError: if the operation has no such kernel or an operand has
+        an illegal value.
     """
+    compute_one = _compute_of(operation.type)
+    if compute_one is None:
+        raise GeneralFailureError(f"no kernel for {operation.type.name}")
     infer_shapes(operation)  # for what it checks: it cannot know all shapes
-    return _COMPUTE[operation.type](operation)
+    return compute_one(operation)
+
+
+def _prepare_of(type_: int) -> Prepare | None:
+    if isinstance(type_, ExtensionOperation):
+        return type_.prepare
+    return _PREPARE.get(type_)
+
+
+def _compute_of(type_: int) -> Compute | None:
+    if isinstance(type_, ExtensionOperation):
+        return type_.compute
+    return _COMPUTE.get(type_)

@@ -66,13 +66,27 @@ def quantize_multiplier(real: float) -> tuple[int, int]:
 
     :raises GeneralFailureError: if ``real`` is negative or not finite.
     """
-    if not 0 <= real < math.inf:
-        raise GeneralFailureError(f"{real} is not a multiplier of quantised values")
-    fraction, shift = math.frexp(real)
-    multiplier = math.floor(fraction * 2**31 + 0.5)
-    if multiplier == 2**31:
-        multiplier, shift = 2**30, shift + 1
-    return (multiplier, shift) if shift >= -31 else (0, 0)
+    multipliers, shifts = quantize_multipliers(np.array([real], np.float64))
+    return int(multipliers[0]), int(shifts[0])
+
+
+def quantize_multipliers(
+    reals: NDArray[np.float64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return what `quantize_multiplier` does of each, as ``M`` and shifts.
+
+    :raises GeneralFailureError: if one is negative or not finite.
+    """
+    legal = (reals >= 0) & (reals < math.inf)
+    if not legal.all():
+        wrong = float(reals[~legal][0])
+        raise GeneralFailureError(f"{wrong} is not a multiplier of quantised values")
+    fractions, exponents = np.frexp(reals)
+    multipliers = np.floor(fractions * 2**31 + 0.5).astype(np.int64)
+    carries = multipliers == 2**31
+    shifts = exponents.astype(np.int64) + carries
+    counts = shifts >= -31
+    return (multipliers >> carries) * counts, shifts * counts
 
 
 def multiply_by_quantized_multiplier(

@@ -18,7 +18,7 @@ from asyncnn.kernels.quantized import round_half_away
 from asyncnn.kernels.requantize import (
     INT32_MAX,
     multiply_by_quantized_multiplier,
-    quantize_multiplier,
+    quantize_multipliers,
 )
 
 Integers: TypeAlias = NDArray[np.int64]
@@ -40,8 +40,8 @@ class FixedPointRounding:
     """The double rounding of `multiply_by_quantized_multiplier`."""
 
     def __init__(self, multipliers: Reals) -> None:
-        pairs = [quantize_multiplier(float(multiplier)) for multiplier in multipliers]
-        self._fraction, self._shift = np.array(pairs, np.int64).T[:, :, np.newaxis]
+        fraction, shift = quantize_multipliers(multipliers)
+        self._fraction, self._shift = fraction[:, np.newaxis], shift[:, np.newaxis]
         self.scale = np.ldexp(self._fraction.astype(np.float64), self._shift - 31)
 
     def __call__(self, sums: Integers) -> Integers:
@@ -70,6 +70,11 @@ class Line(msgspec.Struct, frozen=True, eq=False):
     scale: Reals
     offset: Reals
     half: Reals | None = None
+
+    def arrays(self) -> tuple[Reals, ...]:
+        """Return scale, offset and, if there is one, half."""
+        parts = (self.scale, self.offset)
+        return parts if self.half is None else (*parts, self.half)
 
     def __call__(self, sums: Integers) -> Reals:
         """Return the rounded values of ``sums`` [channels, n]."""

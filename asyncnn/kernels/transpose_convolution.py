@@ -48,7 +48,7 @@ def _scattered(weights: Array, shape: Shape, windows: Window2D, zero: int) -> So
     """
     height, width, nchw = windows.height, windows.width, windows.nchw
     channels = weights.shape[3]
-    matrix = np.ascontiguousarray(weights.reshape(len(weights), -1))
+    matrix = weights.reshape(len(weights), -1)
     canvas_shape = (shape[0], _spread(height), _spread(width), channels)
 
     def source(scratch: Scratch, largest: int) -> tuple[Load, AccumulateInto]:

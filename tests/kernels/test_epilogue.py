@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from asyncnn.kernels.epilogue import FloatEpilogue, QuantizedEpilogue, pixels_per_row
+from asyncnn.kernels.epilogue import (
+    FloatEpilogue,
+    QuantizedEpilogue,
+    fitted_line,
+    pixels_per_row,
+)
 from asyncnn.kernels.kernel import HeapScratch
 from asyncnn.kernels.rounding import FixedPointRounding, RealRounding
 
@@ -48,8 +53,9 @@ def test_quantised_epilogues_follow_their_rule(
     rule, reach, dtype, zero_point, bounds
 ) -> None:
     fold = np.array([40, -9])
+    line = fitted_line(rule, fold, zero_point, bounds)
     epilogue = QuantizedEpilogue(
-        rule, fold, np.array([reach, reach]), zero_point, bounds
+        rule, fold, np.array([reach, reach]), zero_point, bounds, line
     )
     near = np.arange(-1000, 1000)
     far = np.linspace(-reach, reach, 400).astype(int)

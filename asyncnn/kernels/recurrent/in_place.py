@@ -13,7 +13,7 @@ from asyncnn.kernels.recurrent.fixed_point import (
     Integers,
     Table,
 )
-from asyncnn.kernels.requantize import INT32_MAX, quantize_multiplier
+from asyncnn.kernels.requantize import INT32_MAX, quantize_multipliers
 
 _HALF = np.array(1 << 30)
 _FRACTION_BITS = np.array(31)
@@ -63,9 +63,7 @@ class Rescaling:
 
     def __init__(self, reals: ArrayLike) -> None:
         reals = np.asarray(reals, np.float64)
-        different, places = np.unique(reals, return_inverse=True)
-        pairs = [quantize_multiplier(float(real)) for real in different]
-        factor, shift = np.array(pairs, np.int64).T[:, places.reshape(reals.shape)]
+        factor, shift = quantize_multipliers(reals)
         left = np.clip(shift, 0, 31)
         self._limit = INT32_MAX >> left
         self._factor = factor << left

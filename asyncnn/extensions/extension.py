@@ -1,0 +1,172 @@
+"""How an extension is declared.
+
+>>> spectral = Extension("com.example.spectral")
+>>> COMPLEX = spectral.tensor_type("TENSOR_COMPLEX64", 0, np.complex64)
+>>> MAGNITUDE = spectral.operation(
+...     "MAGNITUDE",
+...     0,
+...     inputs=[Argument("spectrum", COMPLEX)],
+...     outputs=[Argument("magnitude", OperandType.TENSOR_FLOAT32)],
+...     shape=lambda operation: (operation.shape(0),),
+...     prepare=lambda operation: stateless(lambda inputs, outputs: np.abs(...)),
+... )
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal import types as hal
+from asyncnn.hal.extensions import ExtensionOperandType, ExtensionOperationType
+from asyncnn.hal.operations.bound import ShapeRule
+from asyncnn.hal.operations.signature import (
+    V1_2,
+    Argument,
+    Check,
+    Layout,
+    OperationSignature,
+    TypeRow,
+    row,
+)
+from asyncnn.hal.validate.model import EXTENSION_NAME
+from asyncnn.kernels.extension import ExtensionOperation
+from asyncnn.kernels.kernel import Compute, Prepare
+
+_NUMBER_MAX = 0xFFFF
+_KINDS = "biufcV"
+
+
+class Extension:
+    """Types that a vendor adds to the HAL, under a name like ``com.example.spectral``.
+
+    Their numbers are what drivers and applications have to agree on; like the name,
+    they never change. Raise ``version`` whenever kernels compute something else, or
+    pack other arrays: models cached by another version are not loaded.
+
+    :raises InvalidArgumentError: if the name has no dot, or other characters than
+        lowercase letters, digits, dots and underscores.
+    """
+
+    def __init__(self, name: str, *, version: str = "1") -> None:
+        if not EXTENSION_NAME.fullmatch(name):
+            raise InvalidArgumentError(f"{name!r} is not a name of an extension")
+        self.name = name
+        self.version = version
+        self.operand_types: dict[int, ExtensionOperandType] = {}
+        self.operation_types: dict[int, ExtensionOperation] = {}
+
+    def tensor_type(
+        self, name: str, number: int, dtype: DTypeLike
+    ) -> ExtensionOperandType:
+        """Declare a type of tensors with elements of ``dtype``.
+
+        :raises InvalidArgumentError: if name or number are taken, the number is longer
+            than 16 bits, or elements of the dtype are not plain bytes.
+        """
+        return self._operand_type(name, number, dtype, is_tensor=True)
+
+    def scalar_type(
+        self, name: str, number: int, dtype: DTypeLike
+    ) -> ExtensionOperandType:
+        """Declare a type of single values of ``dtype``.
+
+        :raises InvalidArgumentError: as `tensor_type`.
+        """
+        return self._operand_type(name, number, dtype, is_tensor=False)
+
+    def _operand_type(
+        self, name: str, number: int, dtype: DTypeLike, *, is_tensor: bool
+    ) -> ExtensionOperandType:
+        _check_free(self.operand_types, name, number)
+        element = np.dtype(dtype)
+        if element.kind not in _KINDS or element.names or not element.isnative:
+            raise InvalidArgumentError(
+                f"{name}: elements cannot be {element}",
+                hint="take a native number, or np.void of as many bytes",
+            )
+        if not element.itemsize:
+            raise InvalidArgumentError(f"{name}: elements have no bytes")
+        type_ = ExtensionOperandType(self.name, name, number)
+        type_.dtype = element
+        type_.is_tensor = is_tensor
+        self.operand_types[number] = type_
+        return type_
+
+    def operation(
+        self,
+        name: str,
+        number: int,
+        *,
+        inputs: Sequence[Argument],
+        outputs: Sequence[Argument],
+        shape: ShapeRule,
+        rows: Sequence[TypeRow] = (),
+        checks: Sequence[Check] = (),
+        prepare: Prepare | None = None,
+        compute: Compute | None = None,
+    ) -> ExtensionOperation:
+        """Declare an operation, in the language of the HAL's own.
+
+        Arguments have a type of the HAL or of any extension, or a type variable that
+        each of ``rows`` gives a type. Models that break this are refused. Give
+        ``compute`` instead of ``prepare`` if output shapes depend on the data, and
+        neither where the operation is used but not computed.
+
+        :raises InvalidArgumentError: if name or number are taken, the number is longer
+            than 16 bits, or there are type variables but no rows.
+        """
+        _check_free(self.operation_types, name, number)
+        operation = ExtensionOperation(self.name, name, number)
+        operation.signature = OperationSignature(
+            operation,
+            tuple(rows) or (_only_row(name, (*inputs, *outputs)),),
+            (Layout(tuple(inputs), tuple(outputs), since=V1_2),),
+            shape,
+            tuple(checks),
+        )
+        operation.prepare = prepare
+        operation.compute = compute
+        self.operation_types[number] = operation
+        return operation
+
+    def described(self) -> hal.Extension:
+        """Return what the HAL says of an extension that a device has."""
+        return hal.Extension(
+            self.name,
+            tuple(
+                hal.ExtensionOperandTypeInformation(
+                    number, type_.is_tensor, type_.dtype.itemsize
+                )
+                for number, type_ in sorted(self.operand_types.items())
+            ),
+        )
+
+    def __repr__(self) -> str:
+        return f"<Extension {self.name} {self.version}>"
+
+
+def _check_free(
+    taken: "dict[int, ExtensionOperandType] | dict[int, ExtensionOperation]",
+    name: str,
+    number: int,
+) -> None:
+    if not 0 <= number <= _NUMBER_MAX:
+        raise InvalidArgumentError(f"{name}: number {number} does not fit in 16 bits")
+    types: Sequence[ExtensionOperandType | ExtensionOperationType]
+    types = tuple(taken.values())
+    if number in taken or name in {type_.name for type_ in types}:
+        raise InvalidArgumentError(f"{name} or its number {number} is declared twice")
+
+
+def _only_row(name: str, arguments: Sequence[Argument]) -> TypeRow:
+    """Return the row of an operation whose arguments have no type variables.
+
+    Like the HAL's, it is named by the first type.
+    """
+    types = [argument.type for argument in arguments if argument.type is not None]
+    if not types or any(isinstance(type_, str) for type_ in types):
+        raise InvalidArgumentError(f"{name} has type variables, but no rows of types")
+    main = next(type_ for type_ in types if not isinstance(type_, str))
+    return row(V1_2, T=main)
