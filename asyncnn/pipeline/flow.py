@@ -1,0 +1,103 @@
+"""The frames on their way: arrays, stages, and the order of their ends."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from asyncnn.fences import SyncFence
+from asyncnn.hal.operations.bound import Array
+from asyncnn.pipeline.frame import Frame
+from asyncnn.pipeline.memory import Slot, StateMemory
+from asyncnn.pipeline.stage import Stage
+from asyncnn.pipeline.statistics import StageStatistics, StageTally
+from asyncnn.pipeline.wiring import Wiring
+
+
+class Flow:
+    """Sends frames through ``stages`` and reports their ends to ``ended``, in order.
+
+    ``in_flight`` may be on their way at a time, and ``outside`` more have arrays.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        wiring: Wiring,
+        memories: Sequence[StateMemory | None],
+        in_flight: int,
+        outside: int,
+        ended: Callable[[Frame], None],
+    ) -> None:
+        self._stages = stages
+        self._wiring = wiring
+        self._memories = memories
+        self._free = [
+            Slot(stages, wiring, self._memories) for _ in range(in_flight + outside)
+        ]
+        self._frames: deque[Frame] = deque()
+        self._tallies = [StageTally() for _ in stages]
+        self._ended = ended
+        self._is_watching = False
+        self._drained: asyncio.Future[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    @property
+    def statistics(self) -> dict[str, StageStatistics]:
+        """Statistics by name of the stage."""
+        return {
+            stage.name: tally.statistics()
+            for stage, tally in zip(self._stages, self._tallies, strict=True)
+        }
+
+    def frame(
+        self, number: int, arrays: Sequence[Array], timeout_ns: int | None
+    ) -> Frame:
+        """Return a frame with copies of ``arrays``, to be launched or dropped."""
+        slot = self._free.pop()
+        for target, array in zip(slot.put, arrays, strict=True):
+            target[...] = array
+        return Frame(number, slot, self._memories, timeout_ns)
+
+    def drop(self, frame: Frame) -> None:
+        """Take back a frame that was not launched."""
+        self._free.append(frame.slot)
+
+    def launch(self, frame: Frame) -> None:
+        """Send ``frame`` on its way; it may have ended when this returns."""
+        frame.launch(self._wiring)
+        self._frames.append(frame)
+        self._advance()
+
+    def cancel(self) -> None:
+        """End all frames soon."""
+        for frame in self._frames:
+            frame.cancel()
+
+    async def drain(self) -> None:
+        """Wait until no frame is on its way."""
+        if self._frames:
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained
+
+    def _advance(self) -> None:
+        """Report the frames that have ended, up to the first that has not."""
+        while self._frames and not self._is_watching:
+            run = self._frames[0].unfinished()
+            if run is None:
+                self._settle(self._frames.popleft())
+            else:
+                self._is_watching = True
+                run.fence.add_done_callback(self._run_has_ended)
+        if self._drained is not None and not self._frames and not self._drained.done():
+            self._drained.set_result(None)
+
+    def _run_has_ended(self, _: SyncFence) -> None:
+        self._is_watching = False
+        self._advance()
+
+    def _settle(self, frame: Frame) -> None:
+        frame.settle(self._tallies)
+        self._ended(frame)
+        self._free.append(frame.slot)

@@ -1,0 +1,304 @@
+"""The pipeline: what comes in, what is on its way, what comes out."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from types import TracebackType
+from typing import Literal, Self, TypeAlias, get_args
+
+from asyncnn.errors import InvalidArgumentError, ResourceExhaustedTransientError
+from asyncnn.hal.operations.bound import Array
+from asyncnn.pipeline.flow import Flow
+from asyncnn.pipeline.frame import Frame
+from asyncnn.pipeline.memory import StateMemory
+from asyncnn.pipeline.result import FrameResult
+from asyncnn.pipeline.room import Room
+from asyncnn.pipeline.stage import Stage
+from asyncnn.pipeline.statistics import PipelineStatistics
+from asyncnn.pipeline.wiring import wire
+from asyncnn.runtime.prepared import Inputs
+from asyncnn.runtime.requests import InputCheck
+
+WhenFull: TypeAlias = Literal["wait", "drop_oldest"]
+"""What happens to a frame that is put when there is no room."""
+
+WhenFailed: TypeAlias = Literal["raise", "skip"]
+"""What happens when a frame has failed, for example missed its deadline."""
+
+
+class Pipeline:
+    """Runs frames through ``stages``. A context manager; iterate over it for results.
+
+    Results come in the order in which frames were put. At most ``in_flight`` frames are
+    on their way or wait to be taken as results. A frame beyond that makes `put` wait,
+    or, with ``drop_oldest``, waits outside with at most ``backlog`` others, the oldest
+    of which is dropped if there are more.
+
+    A frame has ``timeout`` seconds from being put to the end of its last stage. When
+    one fails, iterating raises its error and the pipeline is at its end; with ``skip``
+    it is left out, and so are those that were launched before it failed and depend on
+    its state. The next goes on with the state of the last frame that ended well.
+
+    Leaving the context ends what is on its way.
+
+    :raises InvalidArgumentError: if the stages do not fit together, a number is not
+        positive, or a policy unknown.
+    """
+
+    def __init__(
+        self,
+        *stages: Stage,
+        in_flight: int = 4,
+        backlog: int = 1,
+        when_full: WhenFull = "wait",
+        when_failed: WhenFailed = "raise",
+        timeout: float | None = None,
+    ) -> None:
+        if in_flight < 1 or backlog < 1 or not (timeout is None or timeout > 0):
+            raise InvalidArgumentError("a number of the pipeline is not positive")
+        _check_policy(when_full, WhenFull)
+        _check_policy(when_failed, WhenFailed)
+        self._stages = stages
+        self._wiring = wire(stages)
+        self._check = InputCheck(self._wiring.put)
+        self._in_flight = in_flight
+        self._backlog = backlog
+        self._drops = when_full == "drop_oldest"
+        self._skips = when_failed == "skip"
+        self._timeout_ns = None if timeout is None else round(timeout * 1e9)
+        self._room = Room(in_flight)
+        self._flow: Flow | None = None
+        self._outside: deque[Frame] = deque()
+        self._results: deque[FrameResult] = deque()
+        self._news = asyncio.Event()
+        self._feeder: asyncio.Task[None] | None = None
+        self._takes_more = False
+        self._is_stopped = False
+        self._error: Exception | None = None
+        self._put = self._dropped = self._failed = self._delivered = 0
+
+    async def __aenter__(self) -> Self:
+        if self._flow is not None:
+            raise RuntimeError("a pipeline is used once; make another")
+        outside = self._backlog if self._drops else 0
+        memories = [
+            await StateMemory.of(stage, self._in_flight, self._wiring.taken[index])
+            if stage.state
+            else None
+            for index, stage in enumerate(self._stages)
+        ]
+        self._flow = Flow(
+            self._stages, self._wiring, memories, self._in_flight, outside, self._ended
+        )
+        self._takes_more = True
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop(None)
+        if self._feeder is not None:
+            self._feeder.cancel()
+            await asyncio.wait([self._feeder])
+        assert self._flow is not None
+        await self._flow.drain()
+        self._results.clear()
+
+    async def put(self, inputs: Inputs) -> int:
+        """Send a frame on its way, once there is room; return its number.
+
+        The arrays are copied, and can be used again at once.
+
+        :raises InvalidArgumentError: if an input is missing, unknown, or of the wrong
+            dtype or shape.
+        :raises AsyncnnError: the error of a frame that has failed, if that was the end.
+        :raises RuntimeError: if the pipeline is finished, or not open.
+        """
+        if self._drops:
+            return self.put_nowait(inputs)
+        self._check_open()
+        if len(self._open_flow):
+            # Devices that run short stages on the loop do so while it turns.
+            await asyncio.sleep(0)
+        await self._room.take()
+        return self._put_in_room(inputs)
+
+    def put_nowait(self, inputs: Inputs) -> int:
+        """Send a frame on its way without waiting for room; return its number.
+
+        :raises ResourceExhaustedTransientError: if there is no room, and none is made
+            by dropping a frame.
+        :raises InvalidArgumentError: as `put`, which raises the other errors as well.
+        """
+        self._check_open()
+        if self._room.take_nowait():
+            return self._put_in_room(inputs)
+        if not self._drops:
+            raise ResourceExhaustedTransientError(
+                f"{self._in_flight} frames are on their way, the limit",
+                hint="await put, or take the results",
+            )
+        arrays = self._checked(inputs)
+        if len(self._outside) == self._backlog:
+            self._open_flow.drop(self._outside.popleft())
+            self._dropped += 1
+        frame = self._frame(arrays)
+        self._outside.append(frame)
+        return frame.number
+
+    def finish(self) -> None:
+        """Take no more frames: iterating ends after the results of those there are."""
+        self._takes_more = False
+        self._news.set()
+
+    def process(
+        self, frames: Iterable[Inputs] | AsyncIterable[Inputs]
+    ) -> AsyncIterator[FrameResult]:
+        """Put all of ``frames`` and return the iterator over the results.
+
+        An error of ``frames`` is raised after the results of what came before.
+
+        :raises RuntimeError: if the pipeline is finished, or not open.
+        """
+        self._check_open()
+        if self._feeder is not None:
+            raise RuntimeError("the pipeline processes frames already")
+        self._feeder = asyncio.create_task(self._feed(frames))
+        return self
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> FrameResult:
+        while not self._results:
+            if self._is_at_end:
+                if self._error is not None:
+                    raise self._error
+                raise StopAsyncIteration
+            self._news.clear()
+            await self._news.wait()
+        self._delivered += 1
+        result = self._results.popleft()
+        self._make_room()
+        return result
+
+    def statistics(self) -> PipelineStatistics:
+        """Return what has been done so far."""
+        return PipelineStatistics(
+            put=self._put,
+            dropped=self._dropped,
+            failed=self._failed,
+            delivered=self._delivered,
+            in_flight=len(self._open_flow) + len(self._results),
+            waiting=len(self._outside),
+            stages=self._open_flow.statistics,
+        )
+
+    def __repr__(self) -> str:
+        names = " -> ".join(stage.name for stage in self._stages)
+        return f"<Pipeline {names}, {self._put} put, {self._delivered} delivered>"
+
+    @property
+    def _open_flow(self) -> Flow:
+        if self._flow is None:
+            raise RuntimeError("enter the context first: async with pipeline:")
+        return self._flow
+
+    @property
+    def _is_at_end(self) -> bool:
+        under_way = len(self._open_flow) + len(self._outside)
+        return not self._takes_more and not under_way
+
+    def _check_open(self) -> None:
+        """Check that frames may be put.
+
+        :raises Exception: what ended the pipeline, if it is at its end.
+        """
+        if self._error is not None:
+            raise self._error
+        if not self._takes_more:
+            raise RuntimeError("the pipeline takes no more frames, or is not open")
+
+    def _put_in_room(self, inputs: Inputs) -> int:
+        """Launch a frame for which there is room; if that fails, the room is free."""
+        try:
+            self._check_open()
+            frame = self._frame(self._checked(inputs))
+        except BaseException:
+            self._room.give()
+            raise
+        self._open_flow.launch(frame)
+        return frame.number
+
+    def _checked(self, inputs: Inputs) -> list[Array]:
+        arrays = self._check(inputs)
+        given = [array for array in arrays if array is not None]
+        if len(given) < len(arrays):
+            raise InvalidArgumentError("no input of a pipeline can be omitted")
+        return given
+
+    def _frame(self, arrays: list[Array]) -> Frame:
+        frame = self._open_flow.frame(self._put, arrays, self._timeout_ns)
+        self._put += 1
+        return frame
+
+    def _make_room(self) -> None:
+        """Let the next frame have the room of one that is gone."""
+        if self._outside:
+            self._open_flow.launch(self._outside.popleft())
+        else:
+            self._room.give()
+
+    def _ended(self, frame: Frame) -> None:
+        """Turn a frame into a result, or deal with its failure."""
+        self._news.set()
+        if self._is_stopped:
+            return
+        if frame.error is None:
+            self._results.append(frame.result())
+            return
+        self._failed += 1
+        if self._skips:
+            self._make_room()
+        else:
+            frame.error.add_note(
+                f"in stage {self._stages[frame.failed_stage].name}, "
+                f"frame {frame.number}"
+            )
+            self._stop(frame.error)
+
+    def _stop(self, error: Exception | None) -> None:
+        """Take no more frames, and end those on their way."""
+        self._is_stopped = True
+        self._error = self._error or error
+        self.finish()
+        while self._outside:
+            self._open_flow.drop(self._outside.popleft())
+        self._open_flow.cancel()
+        self._room.open()
+
+    async def _feed(self, frames: Iterable[Inputs] | AsyncIterable[Inputs]) -> None:
+        try:
+            if isinstance(frames, AsyncIterable):
+                async for inputs in frames:
+                    await self.put(inputs)
+            else:
+                for inputs in frames:
+                    await self.put(inputs)
+                    if self._drops:  # nothing else lets others have the loop
+                        await asyncio.sleep(0)
+        except Exception as error:
+            if self._takes_more:
+                self._error = error
+        self.finish()
+
+
+def _check_policy(policy: str, policies: object) -> None:
+    known = get_args(policies)
+    if policy not in known:
+        raise InvalidArgumentError(
+            f"there is no policy {policy!r}", hint=f"known: {', '.join(known)}"
+        )
