@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check lint types bench docs clean
+.PHONY: demo test check lint types bench simulate docs clean
 
 demo: $(READY)
 	$(BIN)/asyncnn demo
@@ -19,6 +19,11 @@ bench: $(READY)
 	$(BIN)/asyncnn bench kernels
 	$(BIN)/asyncnn bench awaiting
 	$(BIN)/asyncnn bench service
+	$(BIN)/asyncnn bench qos
+
+# A million requests of each pattern through the scheduling policy.
+simulate: $(READY)
+	ASYNCNN_SIMULATED_REQUESTS=1000000 $(BIN)/pytest -q tests/qos/test_simulation.py
 
 docs: $(READY)
 	$(BIN)/python -m asyncnn.conformance.operations_page

@@ -3,13 +3,16 @@
 From the outside in:
 
 =============  =====================================================================
+``pipeline``   streams of frames through stages of models
 ``runtime``    what applications use: `open_device`, `load`, models, arrays
 ``service``    a driver in a process of its own, and the way to it
 ``devices``    implementations of the HAL's `IDevice`
 ``engine``     a model becomes a plan, a plan is executed step by step
 ``qos``        who runs next, and where
 ``kernels``    the arithmetic of every operation, in NumPy
+``extensions`` operations and types that the HAL does not have
 ``memory``     pools
+``fences``     what executions wait for: `asyncnn.fences.SyncFence`
 ``hal``        the HAL itself: types, interfaces, operation table, validation
 =============  =====================================================================
 
@@ -33,6 +36,7 @@ from asyncnn.errors import (
     ResourceExhaustedPersistentError,
     ResourceExhaustedTransientError,
 )
+from asyncnn.extensions import Extension
 from asyncnn.hal.types import (
     ErrorStatus,
     ExecutionPreference,
@@ -41,26 +45,38 @@ from asyncnn.hal.types import (
     Priority,
 )
 from asyncnn.memory.arrays import shared_array
+from asyncnn.runtime.buffers import DeviceBuffer
 from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.burst import Burst
 from asyncnn.runtime.container import save
 from asyncnn.runtime.device import Device, connect, device_names, open_device
+from asyncnn.runtime.explain import Explanation, explain
+from asyncnn.runtime.fenced import FencedRun
 from asyncnn.runtime.loading import load
 from asyncnn.runtime.model import NamedModel, TensorInfo
-from asyncnn.runtime.prepared import Outputs, PreparedModel
+from asyncnn.runtime.model_cache import ModelCache
+from asyncnn.runtime.outputs import Outputs
+from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import Supervision
 
 __all__ = (
     "AsyncnnError",
+    "Burst",
     "Device",
+    "DeviceBuffer",
     "DeviceSettings",
     "DeviceUnavailableError",
     "ErrorStatus",
     "ExecutionPreference",
+    "Explanation",
+    "Extension",
+    "FencedRun",
     "GeneralFailureError",
     "InvalidArgumentError",
     "MissedDeadlinePersistentError",
     "MissedDeadlineTransientError",
     "ModelBuilder",
+    "ModelCache",
     "NamedModel",
     "OperandType",
     "OperationType",
@@ -75,6 +91,7 @@ __all__ = (
     "__version__",
     "connect",
     "device_names",
+    "explain",
     "load",
     "open_device",
     "save",

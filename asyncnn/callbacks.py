@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec
 import msgspec
 
 from asyncnn.errors import AsyncnnError, OutputInsufficientSizeError, error_for
-from asyncnn.hal.types import ErrorStatus, Memory, OutputShape, Timing
+from asyncnn.hal.types import (
+    NO_TIMING,
+    ErrorStatus,
+    Memory,
+    OutputShape,
+    Timing,
+)
 
 if TYPE_CHECKING:
     from asyncnn.hal.interfaces import IPreparedModel
@@ -119,6 +125,30 @@ class IFencedExecutionCallback(ABC):
         Before completion: GENERAL_FAILURE and timings that are unavailable.
         """
 
+    @abstractmethod
+    def cancel(self) -> None:
+        """End the execution soon, with RESOURCE_EXHAUSTED_TRANSIENT. Not in the HAL."""
+
+
+class FencedOutcome(IFencedExecutionCallback):
+    """How a fenced execution ended, as soon as a driver has filled it in."""
+
+    __slots__ = ("_info",)
+
+    def __init__(self) -> None:
+        self._info = (ErrorStatus.GENERAL_FAILURE, NO_TIMING, NO_TIMING)
+
+    def get_execution_info(self) -> tuple[ErrorStatus, Timing, Timing]:
+        """Return status and timings since launch and since the last fence."""
+        return self._info
+
+    def complete(self, status: ErrorStatus, launched: Timing, fenced: Timing) -> None:
+        """Fill in the outcome; to be done before the fence is signalled."""
+        self._info = (status, launched, fenced)
+
+    def cancel(self) -> None:
+        """Do nothing: it has ended, or nobody can end it."""
+
 
 class IBurstCallback(ABC):
     """Resolves memory slots of a burst (1.2/IBurstCallback.hal)."""
@@ -126,10 +156,14 @@ class IBurstCallback(ABC):
     __slots__ = ()
 
     @abstractmethod
-    def get_memories(
+    async def get_memories(
         self, slots: Sequence[int]
     ) -> tuple[ErrorStatus, tuple[Memory, ...]]:
-        """Return one memory for each slot, or an error and no memory at all."""
+        """Return one memory for each slot, or an error and no memory at all.
+
+        INVALID_ARGUMENT if a slot is unknown. Awaited, as the client may have to be
+        asked.
+        """
 
 
 class OneShot(Generic[P]):

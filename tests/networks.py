@@ -37,3 +37,15 @@ def chain(length: int, *dimensions: int) -> NamedModel:
         )
     builder.output(value, "z")
     return builder.build()
+
+
+def picking(length: int) -> NamedModel:
+    """``z = x[index]``; an execution fails if an index is not below ``length``."""
+    builder = ModelBuilder()
+    x = builder.input("x", F32, (length,))
+    index = builder.input("index", OperandType.TENSOR_INT32, (length,))
+    z = builder.operation(
+        OperationType.GATHER, [x, builder.scalar(0), index], Operand(F32, (length,))
+    )
+    builder.output(z, "z")
+    return builder.build()

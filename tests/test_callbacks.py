@@ -7,6 +7,7 @@ from asyncnn.callbacks import (
     AlreadyNotifiedError,
     CallbackObject,
     ExecutionFuture,
+    FencedOutcome,
     OneShot,
     PreparedModelFuture,
 )
@@ -152,3 +153,18 @@ class TestPreparedModelFuture:
         gc.collect()
         await asyncio.sleep(0)
         assert not lost
+
+
+def test_a_fenced_outcome_is_a_failure_until_it_is_filled_in() -> None:
+    outcome = FencedOutcome()
+    unknown = (ErrorStatus.GENERAL_FAILURE, NO_TIMING, NO_TIMING)
+    assert outcome.get_execution_info() == unknown
+    outcome.cancel()
+    assert outcome.get_execution_info() == unknown
+    outcome.complete(ErrorStatus.NONE, Timing(1, 3), Timing(1, 2))
+    outcome.cancel()
+    assert outcome.get_execution_info() == (
+        ErrorStatus.NONE,
+        Timing(1, 3),
+        Timing(1, 2),
+    )

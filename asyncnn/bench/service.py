@@ -1,9 +1,12 @@
 """``asyncnn bench service``: what it costs to have a driver process do the work.
 
 Two exchanges with another process, each beside other ways to have it: an execution that
-computes next to nothing, and a float image of 224 x 224 in with 1001 floats out. Both
-are measured with the two processes on different CPUs and on the same one, since what a
+computes nothing, and a float image of 224 x 224 in with 1001 floats out. Both are
+measured with the two processes on different CPUs and on the same one, since what a
 wake-up across CPUs costs decides most of it.
+
+The driver of the first publishes the no-op device, which validates what it is given and
+computes nothing; that of all else the reference device.
 """
 
 import asyncio
@@ -32,6 +35,7 @@ from asyncnn.bench.service_driver import (
     exchanged_bytes,
     execute_call,
     image_call,
+    no_op_driver_on,
     run_call,
 )
 from asyncnn.bench.service_peers import (
@@ -49,6 +53,7 @@ from asyncnn.bench.service_peers import (
 from asyncnn.hal.operations.bound import Array
 
 EXECUTE = "execute"
+ADD = "add"
 RUN = "run"
 STREAMS = "asyncio_streams"
 GRPC = "grpc_aio"
@@ -59,8 +64,9 @@ IMAGE_PIPE = "image_pipe"
 IMAGE_EXECUTOR = "image_executor"
 
 DESCRIPTIONS = {
-    EXECUTE: "execute_1_3 of a ready request in shared arrays, awaited",
-    RUN: "prepared.run of ordinary arrays, awaited",
+    EXECUTE: "execute_1_3 of a ready request in shared arrays, no-op, awaited",
+    ADD: "the same, but four floats are added",
+    RUN: "prepared.run of that with ordinary arrays, awaited",
     STREAMS: "asyncio streams, Unix socket, as many bytes",
     GRPC: "grpc.aio unary call, Unix socket, as many bytes",
     PIPE: "multiprocessing.Pipe, as many bytes",
@@ -139,15 +145,21 @@ def bench_service(*, rounds: int = DEFAULT_ROUNDS) -> ServiceReport:
         rounds=rounds,
         exchange=exchange,
         placements=tuple(
-            _bench(client, driver, exchange, rounds) for client, driver in _placements()
+            _bench(client, driver, exchange, rounds) for client, driver in cpu_pairs()
         ),
     )
 
 
-def _placements() -> list[tuple[int, int]]:
-    """Return the CPUs of this process and of the other one."""
+def cpu_pairs() -> list[tuple[int, int]]:
+    """Return the CPUs of this process and of another one: apart, then together."""
     *others, last = sorted(os.sched_getaffinity(0))  # the first serve most interrupts
     return [*((last, other) for other in others[-1:]), (last, last)]
+
+
+def describe_pair(client: int, driver: int) -> str:
+    """Return in words where the two processes run."""
+    where = f"application on CPU {client}, the other process on "
+    return where + (f"CPU {driver}" if driver != client else "it too")
 
 
 def _bench(
@@ -156,9 +168,8 @@ def _bench(
     refusals: dict[str, str] = {}
     with pinned(client):
         figures = asyncio.run(_measure(driver, exchange, rounds, refusals))
-    where = f"application on CPU {client}, the other process on "
     return ServicePlacement(
-        placement=where + (f"CPU {driver}" if driver != client else "it too"),
+        placement=describe_pair(client, driver),
         figures=figures,
         us={name: figures[name].us for name in DESCRIPTIONS if name in figures},
         verdicts=judge_service(figures),
@@ -185,8 +196,10 @@ async def _measure(
     image = np.random.default_rng(0).random(IMAGE_SHAPE, np.float32)
     async with AsyncExitStack() as stack:
         device = await stack.enter_async_context(driver_on(cpu))
+        no_op = await stack.enter_async_context(no_op_driver_on(cpu))
         calls = {
-            EXECUTE: await execute_call(device),
+            EXECUTE: await execute_call(no_op),
+            ADD: await execute_call(device),
             RUN: await run_call(device),
             IMAGE: await image_call(device, image, in_place=True),
             IMAGE_COPIED: await image_call(device, image, in_place=False),

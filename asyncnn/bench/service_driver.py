@@ -6,12 +6,15 @@ from collections.abc import AsyncIterator, Sequence
 import numpy as np
 
 from asyncnn.bench.awaiting import tiny_addition
+from asyncnn.bench.noop import serve_no_op
 from asyncnn.bench.service_peers import (
     IMAGE_SHAPE,
     RESULT_SHAPE,
     Call,
     Exchange,
     pinned,
+    process,
+    temporary_folder,
 )
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult
 from asyncnn.hal.operations.bound import Array
@@ -44,6 +47,14 @@ async def driver_on(cpu: int) -> AsyncIterator[Device]:
         with pinned(cpu):
             driver = stack.enter_context(driver_process())
         async with connect(driver.path) as device:
+            yield device
+
+
+@contextlib.asynccontextmanager
+async def no_op_driver_on(cpu: int) -> AsyncIterator[Device]:
+    """Start a driver process that computes nothing, likewise."""
+    with temporary_folder() as path, process(cpu, serve_no_op, path / "driver.sock"):
+        async with connect(path / "driver.sock") as device:
             yield device
 
 
@@ -106,16 +117,10 @@ def _addition(prepared: PreparedModel) -> Request:
 
 def exchanged_bytes() -> Exchange:
     """Return how many bytes such an execution sends and receives over the socket."""
-    model = tiny_addition()
-    arrays = [np.empty(_LENGTH, np.float32) for _ in range(3)]
-    request = RequestBuilder(model.inputs, model.outputs)(arrays[:2], arrays[2:])
     # Numbers of an ordinary size; the first few take a byte less.
-    execute = wire.Execute(
+    execute = wire.ExecuteBound(
         execution=1000,
-        prepared=1,
-        inputs=request.inputs,
-        outputs=request.outputs,
-        pools=(2, 3, 4),
+        bound=1,
         measure=MeasureTiming.NO,
         deadline=None,
         loop_timeout=None,

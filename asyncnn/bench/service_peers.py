@@ -62,7 +62,7 @@ def pinned(cpu: int) -> Iterator[None]:
 async def pipe_echo(cpu: int, exchange: Exchange) -> AsyncIterator[Call]:
     """`multiprocessing.Pipe`, blocking at both ends."""
     request = bytes(exchange.request)
-    with _process(cpu, _serve_pipe, exchange.response) as pipe:
+    with process(cpu, _serve_pipe, exchange.response) as pipe:
 
         def call() -> bytes:
             pipe.send_bytes(request)
@@ -75,7 +75,10 @@ async def pipe_echo(cpu: int, exchange: Exchange) -> AsyncIterator[Call]:
 async def streams_echo(cpu: int, exchange: Exchange) -> AsyncIterator[Call]:
     """Streams of asyncio over a Unix-domain socket, at both ends."""
     request = bytes(exchange.request)
-    with _folder() as folder, _process(cpu, _serve_streams, folder / "s", exchange):
+    with (
+        temporary_folder() as folder,
+        process(cpu, _serve_streams, folder / "s", exchange),
+    ):
         reader, writer = await asyncio.open_unix_connection(folder / "s")
 
         async def call() -> bytes:
@@ -97,9 +100,9 @@ async def grpc_echo(cpu: int, exchange: Exchange) -> AsyncIterator[Call]:
     """
     aio = _grpc().aio
     request = bytes(exchange.request)
-    with _folder() as folder:
+    with temporary_folder() as folder:
         address = f"unix:{folder / 's'}"
-        with _process(cpu, _serve_grpc, address, exchange.response):
+        with process(cpu, _serve_grpc, address, exchange.response):
             async with aio.insecure_channel(address) as channel:
                 method = channel.unary_unary(f"/{_METHOD}")
 
@@ -113,7 +116,7 @@ async def grpc_echo(cpu: int, exchange: Exchange) -> AsyncIterator[Call]:
 @contextlib.asynccontextmanager
 async def pipe_image(cpu: int, image: Array) -> AsyncIterator[Call]:
     """`multiprocessing.Pipe` with NumPy arrays, blocking at both ends."""
-    with _process(cpu, _serve_pipe_image) as pipe:
+    with process(cpu, _serve_pipe_image) as pipe:
 
         def call() -> Array:
             pipe.send(image)
@@ -158,14 +161,15 @@ def _grpc() -> Any:
 
 
 @contextlib.contextmanager
-def _folder() -> Iterator[Path]:
+def temporary_folder() -> Iterator[Path]:
+    """Have a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="asyncnn-") as name:
         yield Path(name)
 
 
 @contextlib.contextmanager
-def _process(cpu: int, serve: Callable[..., None], *args: object) -> Iterator[_Pipe]:
-    """Run ``serve`` with one end of a pipe in a process; yield the other end.
+def process(cpu: int, serve: Callable[..., None], *args: object) -> Iterator[_Pipe]:
+    """Run ``serve`` with one end of a pipe in a process on a CPU; yield the other end.
 
     ``serve`` sends one message once it is ready.
     """
@@ -200,10 +204,11 @@ def _serve_pipe_image(pipe: _Pipe) -> None:
 
 
 def _serve_streams(pipe: _Pipe, path: Path, exchange: Exchange) -> None:
-    asyncio.run(_streams_server(pipe, path, exchange))
+    asyncio.run(streams_server(pipe, path, exchange))
 
 
-async def _streams_server(pipe: _Pipe, path: Path, exchange: Exchange) -> None:
+async def streams_server(pipe: _Pipe, path: Path, exchange: Exchange) -> None:
+    """Answer over streams of the loop that runs; the other side of `streams_echo`."""
     answer = bytes(exchange.response)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

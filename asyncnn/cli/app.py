@@ -1,6 +1,8 @@
 """The ``asyncnn`` command and the border where errors become one line."""
 
 import sys
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -9,9 +11,12 @@ from asyncnn.cli.bench import bench_app
 from asyncnn.cli.conformance import conformance
 from asyncnn.cli.demo import demo
 from asyncnn.cli.devices import devices
+from asyncnn.cli.graph import graph
 from asyncnn.cli.run import run
 from asyncnn.cli.serve import serve
+from asyncnn.cli.top import top
 from asyncnn.errors import AsyncnnError
+from asyncnn.tracing import join_recording, recording
 
 EXIT_BAD_INPUT = 2
 
@@ -25,8 +30,10 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(run)
 app.command()(serve)
+app.command()(top)
 app.command()(devices)
 app.command()(conformance)
+app.command()(graph)
 app.add_typer(bench_app, name="bench")
 
 
@@ -38,15 +45,26 @@ def _show_version(value: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: bool = typer.Option(
         False, "--version", callback=_show_version, is_eager=True, help="Show version."
     ),
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write where the time goes to this file, to be opened in Perfetto."
+        ),
+    ] = None,
 ) -> None:
     """Apply options that hold for every command."""
+    if trace is not None:
+        name = f"asyncnn {context.invoked_subcommand}"
+        context.with_resource(recording(trace, name))
 
 
 def main() -> None:
     """Run the command line; errors of the family become one line and status 2."""
+    join_recording(" ".join(["asyncnn", *sys.argv[1:2]]))
     try:
         app()
     except (AsyncnnError, OSError) as error:

@@ -20,7 +20,13 @@ from asyncnn.bench.awaiting import (
     PlacementReport,
     bench_awaiting,
 )
+from asyncnn.bench.burst import BurstReport, bench_burst
+from asyncnn.bench.burst_table import burst_notes, burst_table
+from asyncnn.bench.cache import CachesReport, bench_cache
+from asyncnn.bench.cache_table import cache_table
 from asyncnn.bench.collection import model_files
+from asyncnn.bench.fence import FenceReport, bench_fence
+from asyncnn.bench.fence_table import fence_table
 from asyncnn.bench.goals import LITERT, LITERT_REF, Verdict
 from asyncnn.bench.kernel_cases import Case
 from asyncnn.bench.kernels import KernelsReport, bench_kernels
@@ -33,6 +39,8 @@ from asyncnn.bench.models import (
     bench_models,
 )
 from asyncnn.bench.page import draw_page
+from asyncnn.bench.qos import QosReport, bench_qos
+from asyncnn.bench.qos_table import qos_tables
 from asyncnn.bench.rounds import DEFAULT_ROUNDS, MIN_ROUNDS
 from asyncnn.bench.service import ServiceReport, bench_service
 from asyncnn.bench.service_table import service_notes, service_table
@@ -43,7 +51,16 @@ bench_app = typer.Typer(help="Measure beside peers, in one run.", no_args_is_hel
 _PIPE_WIDTH = 130
 _PEER_NAMES = {LITERT: "LiteRT", LITERT_REF: "REF"}
 
-Report = ModelsReport | AwaitingReport | KernelsReport | ServiceReport
+Report = (
+    ModelsReport
+    | AwaitingReport
+    | KernelsReport
+    | ServiceReport
+    | FenceReport
+    | QosReport
+    | BurstReport
+    | CachesReport
+)
 
 JsonOption = Annotated[
     Path | None, typer.Option("--json", help="Write the report to this file.")
@@ -146,6 +163,90 @@ def service(
     for line in service_notes(report):
         _print_line(out, line)
     _print_circumstances(out, report, "in each placement")
+    _write_json(json_file, report)
+    if check and not report.met:
+        raise typer.Exit(1)
+
+
+@bench_app.command()
+def burst(
+    json_file: JsonOption = None,
+    rounds: RoundsOption = DEFAULT_ROUNDS,
+    check: CheckOption = False,
+) -> None:
+    """Measure bursts and their queues beside other ways to call another process.
+
+    Peers that are not installed are left out: grpcio, iceoryx2, pyzmq, uvloop.
+    """
+    report = bench_burst(rounds=rounds)
+    out = _wide_console()
+    out.print(burst_table(report))
+    for line in burst_notes(report):
+        _print_line(out, line)
+    _print_circumstances(out, report, "in each placement")
+    _write_json(json_file, report)
+    if check and not report.met:
+        raise typer.Exit(1)
+
+
+@bench_app.command()
+def fence(
+    json_file: JsonOption = None,
+    rounds: RoundsOption = DEFAULT_ROUNDS,
+    check: CheckOption = False,
+) -> None:
+    """Measure waiting for fences beside other ways to wait."""
+    report = bench_fence(rounds=rounds)
+    out = _wide_console()
+    out.print(fence_table(report))
+    _print_circumstances(out, report, "in each placement")
+    _write_json(json_file, report)
+    if check and not report.met:
+        raise typer.Exit(1)
+
+
+@bench_app.command()
+def cache(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Folder of .tflite files; ../shared/models if left out.",
+            show_default=False,
+        ),
+    ] = None,
+    json_file: JsonOption = None,
+    rounds: RoundsOption = DEFAULT_ROUNDS,
+    pattern: Annotated[
+        str, typer.Option("--filter", help="Names of models to measure.")
+    ] = "*",
+    mobilenet: Annotated[
+        bool, typer.Option(help="Add generated MobileNets v1 of 224 x 224.")
+    ] = True,
+    check: CheckOption = False,
+) -> None:
+    """Measure loading models from cache files beside preparing them anew."""
+    with model_files(folder, pattern, mobilenet=mobilenet) as paths:
+        report = bench_cache(paths, rounds=rounds, progress=_progress)
+    out = _wide_console()
+    out.print(cache_table(report))
+    _print_circumstances(out, report, report.placement)
+    _write_json(json_file, report)
+    if check and not report.met:
+        raise typer.Exit(1)
+
+
+@bench_app.command()
+def qos(
+    json_file: JsonOption = None,
+    rounds: RoundsOption = DEFAULT_ROUNDS,
+    check: CheckOption = False,
+) -> None:
+    """Measure priorities and deadlines beside a thread pool, and what they cost."""
+    report = bench_qos(rounds=rounds)
+    out = _wide_console()
+    for table in qos_tables(report):
+        out.print(table)
+    _print_circumstances(out, report, report.placement)
     _write_json(json_file, report)
     if check and not report.met:
         raise typer.Exit(1)

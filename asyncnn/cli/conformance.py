@@ -9,14 +9,18 @@ import msgspec
 import typer
 from rich.table import Table
 
+from asyncnn.cli import mutating
 from asyncnn.cli.console import console, progress
-from asyncnn.conformance.judging import PATHS
+from asyncnn.conformance.mutations.plan import Plan
+from asyncnn.conformance.paths import PATHS
 from asyncnn.conformance.running import IN_PROCESS, REMOTE, Verdict, run_specs
 from asyncnn.conformance.vectors import find_specs
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.service.process import driver_process
 
 _TRANSPORTS = (IN_PROCESS, REMOTE)
+_OLDEST = "auto"
+_VERSIONS = ("newest", _OLDEST)
 _OUTCOMES = ("passed", "failed", "skipped")
 
 
@@ -28,30 +32,58 @@ def conformance(
     transport: Annotated[
         str, typer.Option(help="Ways to the device, separated by commas.")
     ] = "inprocess",
+    hal: Annotated[
+        str,
+        typer.Option(help="HAL version: newest, or auto for each case's oldest."),
+    ] = "newest",
     pattern: Annotated[
         str, typer.Option("--filter", help="Glob of case or file names.")
     ] = "*",
     json: Annotated[
         Path | None, typer.Option("--json", help="Write all verdicts to this file.")
     ] = None,
+    cache: Annotated[
+        bool, typer.Option("--cache", help="Save and load all models first.")
+    ] = False,
+    mutate: Annotated[
+        bool,
+        typer.Option(
+            "--mutate", help="Try mutants of the cases, all of which are illegal."
+        ),
+    ] = False,
+    mutants: Annotated[
+        int, typer.Option(min=0, help="Mutants of each row and case; 0 for all.")
+    ] = 1,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes; by default one for each core.")
     ] = None,
 ) -> None:
     """Run conformance vectors and print a table by operation and type.
 
+    With --mutate, models and requests that have one thing wrong are tried instead, and
+    the table is by row of mutations.
+
     Exits with 0 only if all pass. The last line is ``N passed, N failed, N skipped``.
     """
     transports = _chosen("transport", transport, _TRANSPORTS)
     paths = _chosen("path", path, tuple(PATHS))
+    (version,) = _chosen("version of the HAL", hal, _VERSIONS)
     specs = find_specs(directory)
     if not specs:
         raise InvalidArgumentError(f"there are no vector files in {directory}")
+    if mutate:
+        plan = Plan(mutants or None, pattern)
+        if not mutating.mutate(specs, transports, plan, json, workers):
+            raise typer.Exit(1)
+        return
     verdicts: list[Verdict] = []
     for way in transports:
         with driver_process() if way == REMOTE else nullcontext() as driver:
             socket = None if driver is None else str(driver.path)
-            runs = run_specs(specs, paths, pattern, workers, socket)
+            oldest = version == _OLDEST
+            runs = run_specs(
+                specs, paths, pattern, workers, socket, oldest=oldest, cached=cache
+            )
             for batch in progress(runs, f"conformance, {way}", len(specs)):
                 verdicts.extend(batch)
     if not verdicts:

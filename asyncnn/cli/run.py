@@ -9,12 +9,15 @@ import typer
 
 from asyncnn.cli.checking import HAL_RTOL, Tolerance
 from asyncnn.cli.console import print_json
+from asyncnn.cli.explaining import explain_file, print_explanation
 from asyncnn.cli.running import PathReport, RunOptions, run_model
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.types import Priority
+from asyncnn.runtime.prepared import AnyPath
 from asyncnn.runtime.prepared import Path as HalPath
 
-_PATHS: dict[str, HalPath] = {path: path for path in get_args(HalPath)}
+_PATHS: dict[str, AnyPath] = {"burst": "burst"}
+_PATHS.update((path, path) for path in get_args(HalPath))
 
 
 class PriorityName(StrEnum):
@@ -63,13 +66,21 @@ def run(
         float | None,
         typer.Option(help="Absolute tolerance, times the largest output beyond 1."),
     ] = None,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Say which operations are supported, and stop."),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Run a model file on every sample of an input file, on each path.
 
-    Exits with 1 if --check finds an output out of tolerance, with 2 on bad input.
+    Exits with 1 if --check finds an output out of tolerance, or --explain an operation
+    that is not supported; with 2 on bad input.
     State starts from zero for every sample. Without --input, one random sample is run.
     """
+    if explain:
+        _explain(model, device, socket, json=json)
+        return
     options = RunOptions(
         model=model,
         input_file=input_file,
@@ -100,7 +111,17 @@ def run(
         raise typer.Exit(1)
 
 
-def _paths(names: str) -> tuple[HalPath, ...]:
+def _explain(model: Path, device: str, socket: Path | None, *, json: bool) -> None:
+    explanation = anyio.run(explain_file, model, device, socket)
+    if json:
+        print_json(explanation)
+    else:
+        print_explanation(explanation)
+    if not explanation.is_supported:
+        raise typer.Exit(1)
+
+
+def _paths(names: str) -> tuple[AnyPath, ...]:
     asked = [name.strip() for name in names.split(",") if name.strip()]
     unknown = [name for name in asked if name not in _PATHS]
     if unknown or not asked:

@@ -22,8 +22,7 @@ from asyncnn.hal.types import Priority
 from asyncnn.runtime.device import Device, connect, open_device
 from asyncnn.runtime.loading import load
 from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.prepared import Path as HalPath
-from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.runtime.prepared import AnyPath, PreparedModel
 
 
 class RunOptions(msgspec.Struct, frozen=True):
@@ -36,7 +35,7 @@ class RunOptions(msgspec.Struct, frozen=True):
     check_key: str
     device: str
     socket: Path | None
-    paths: tuple[HalPath, ...]
+    paths: tuple[AnyPath, ...]
     priority: Priority
     timeout: float | None
     repeat: int
@@ -123,21 +122,22 @@ def _collect(options: RunOptions) -> _Job:
 
 
 async def _run_path(
-    prepared: PreparedModel, job: _Job, path: HalPath, options: RunOptions
+    prepared: PreparedModel, job: _Job, path: AnyPath, options: RunOptions
 ) -> tuple[list[Sample], list[float]]:
     outputs: list[Sample] = []
     latencies: list[float] = []
-    for sample in progress(job.inputs, path, len(job.inputs)):
-        for _ in range(options.repeat):
-            started = time.perf_counter()
-            result = await prepared.run(sample, path=path, timeout=options.timeout)
-            latencies.append((time.perf_counter() - started) * 1e6)
-        outputs.append(result)
+    async with prepared.runner(path, timeout=options.timeout) as run:
+        for sample in progress(job.inputs, path, len(job.inputs)):
+            for _ in range(options.repeat):
+                started = time.perf_counter()
+                result = await run(sample)
+                latencies.append((time.perf_counter() - started) * 1e6)
+            outputs.append(result)
     return outputs, latencies
 
 
 def _report(
-    path: HalPath,
+    path: AnyPath,
     job: _Job,
     outputs: list[Sample],
     latencies: list[float],

@@ -4,6 +4,9 @@ import os
 import signal
 import stat
 import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +14,12 @@ import anyio
 import typer
 
 from asyncnn.cli.console import console
+from asyncnn.cli.metrics import metrics_served
+from asyncnn.devices import DeviceSettings
 from asyncnn.errors import InvalidArgumentError
-from asyncnn.runtime.device import open_device
+from asyncnn.extensions import load_extension
+from asyncnn.hal.interfaces import IDevice
+from asyncnn.runtime.device import Device, open_device
 from asyncnn.service.paths import default_socket_path, socket_address
 from asyncnn.service.server import Server
 
@@ -27,6 +34,28 @@ def serve(
         list[int] | None,
         typer.Option(help="Another user whose processes may connect; repeatable."),
     ] = None,
+    trust_same_uid: Annotated[
+        bool,
+        typer.Option(
+            "--trust-same-uid",
+            help="Map files of this user that could be truncated instead of copying.",
+        ),
+    ] = False,
+    extension: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE:ATTRIBUTE",
+            help="An Extension to import and to offer; repeatable.",
+        ),
+    ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Serve metrics for Prometheus on this port of 127.0.0.1; 0 is any.",
+        ),
+    ] = None,
     until_eof: Annotated[
         bool,
         typer.Option(
@@ -40,19 +69,32 @@ def serve(
     socket_address(path)
     if until_eof and not stat.S_ISFIFO(os.fstat(sys.stdin.fileno()).st_mode):
         raise InvalidArgumentError("--until-eof needs a pipe as standard input")
-    anyio.run(_serve, path, device, tuple(allow_uid or ()), until_eof)
+    extensions = tuple(load_extension(place) for place in extension or ())
+    opened = open_device(device, settings=DeviceSettings(extensions=extensions))
+    publish = partial(
+        Server,
+        path=path,
+        allowed_uids=tuple(allow_uid or ()),
+        trust_same_uid=trust_same_uid,
+    )
+    anyio.run(_serve, path, opened, publish, metrics_port, until_eof)
 
 
 async def _serve(
-    path: Path, name: str, allowed_uids: tuple[int, ...], until_eof: bool
+    path: Path,
+    opened: AbstractAsyncContextManager[Device],
+    publish: Callable[[IDevice], Server],
+    metrics_port: int | None,
+    until_eof: bool,
 ) -> None:
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with (
-            open_device(name) as device,
-            Server(device.hal, path, allowed_uids=allowed_uids),
+            opened as device,
+            publish(device.hal),
+            metrics_served(device, metrics_port),
             anyio.create_task_group() as group,
         ):
-            console().print(f"serving {name} at {path}", soft_wrap=True)
+            console().print(f"serving {device.name} at {path}", soft_wrap=True)
             if until_eof:
                 group.start_soon(_standard_input_ended, group.cancel_scope)
             async for _ in signals:

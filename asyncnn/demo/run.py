@@ -32,9 +32,9 @@ from asyncnn.demo.report import (
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.device import Device, open_device
 from asyncnn.runtime.loading import load
-from asyncnn.runtime.prepared import Path, PreparedModel
+from asyncnn.runtime.prepared import AnyPath, PreparedModel
 
-PATHS: tuple[Path, ...] = ("async", "sync")
+PATHS: tuple[AnyPath, ...] = ("async", "sync", "burst", "fenced")
 WARM_UP_RUNS = 10
 RUNS_PER_REDRAW = 30
 
@@ -69,7 +69,7 @@ class DemoResult(msgspec.Struct, frozen=True):
 
 
 async def run_demo(
-    console: Console, json: bool = False, *, paths: Sequence[Path] = PATHS
+    console: Console, json: bool = False, *, paths: Sequence[AnyPath] = PATHS
 ) -> DemoResult:
     """Classify the held-out digits one by one and print accuracy and latency.
 
@@ -116,7 +116,7 @@ async def classify(
     prepared: PreparedModel,
     images: Images,
     *,
-    path: Path = "async",
+    path: AnyPath = "async",
     after_run: Callable[[], None] = lambda: None,
 ) -> tuple[Array, list[int]]:
     """Return the predictions for images [N, 8, 8] and the nanoseconds each one took.
@@ -124,19 +124,20 @@ async def classify(
     Images go one by one, the next when the previous one is answered.
     """
     predictions, durations = np.empty(len(images), np.int64), []
-    for index, image in enumerate(encode(images, prepared.inputs[0])):
-        start = time.perf_counter_ns()
-        outputs = await prepared.run(image, path=path)
-        durations.append(time.perf_counter_ns() - start)
-        predictions[index] = outputs["probabilities"].argmax()
-        after_run()
+    async with prepared.runner(path) as run:
+        for index, image in enumerate(encode(images, prepared.inputs[0])):
+            start = time.perf_counter_ns()
+            outputs = await run(image)
+            durations.append(time.perf_counter_ns() - start)
+            predictions[index] = outputs["probabilities"].argmax()
+            after_run()
     return predictions, durations
 
 
 async def _try_model(
     device: Device,
     kind: ModelKind,
-    paths: Sequence[Path],
+    paths: Sequence[AnyPath],
     images: Images,
     labels: Labels,
     after_run: Callable[[], None],

@@ -5,5 +5,18 @@
 
 from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.devices.settings import DeviceSettings
+from asyncnn.devices.statistics import (
+    ClientStatistics,
+    DeviceStatistics,
+    IMeasured,
+    ModelStatistics,
+)
 
-__all__ = ("DeviceSettings", "ReferenceDevice")
+__all__ = (
+    "ClientStatistics",
+    "DeviceSettings",
+    "DeviceStatistics",
+    "IMeasured",
+    "ModelStatistics",
+    "ReferenceDevice",
+)

@@ -1,6 +1,7 @@
 """Executions that are shorter than handing them to a lane would be."""
 
 import time
+from collections.abc import Callable
 
 from asyncnn.engine import Program
 from asyncnn.engine.arguments import execute_request
@@ -8,25 +9,41 @@ from asyncnn.engine.execution import Execution, run_straight
 from asyncnn.engine.plan import Plan
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OutputShape, Request
+from asyncnn.tracing import Layer, Phase, active
 
 _FORGETTING = 1.02
 """Growth per execution of the least duration seen, which decides on inlining. One run
 that was disturbed does not count; a model that became slow is noticed within some tens.
 """
 
+_CERTAIN = 0.75
+"""Share of the least duration seen that any execution takes, as far as one can tell."""
+
 
 class Inliner:
     """Learns how long executions of a program take, and runs short ones at once.
 
     ``is_due`` tells whether they have lately taken less than ``below_ns`` nanoseconds.
+    ``count`` is told the nanoseconds of each success.
     """
 
-    def __init__(self, program: Program, below_ns: float) -> None:
+    def __init__(
+        self, program: Program, below_ns: float, count: Callable[[int], None]
+    ) -> None:
         self._program = program
+        self._count = count
+        self._is_foreseeable = program.is_straight
         # Without fixed shapes, or with loops, one execution tells little of the next.
         self._below_ns = below_ns if program.is_straight else 0.0
         self._least_ns = float("inf")
         self.is_due = False
+
+    @property
+    def certain_ns(self) -> int:
+        """Nanoseconds that the next execution takes at least; 0 if that is open."""
+        if not self._is_foreseeable or self._least_ns == float("inf"):
+            return 0
+        return int(self._least_ns * _CERTAIN)
 
     def observe(self, run_ns: int) -> None:
         """Learn from an execution that took ``run_ns`` nanoseconds."""
@@ -42,6 +59,10 @@ class Inliner:
         shapes = execute_request(self._program, request, self._compute)
         run_ns = time.perf_counter_ns() - started
         self.observe(run_ns)
+        self._count(run_ns)
+        if active.recorder is not None:
+            ended = started + run_ns
+            active.recorder.add("execute", Layer.CPU, Phase.COMPUTATION, started, ended)
         return shapes, run_ns
 
     def _compute(

@@ -1,24 +1,43 @@
 """The device that runs every operation with the NumPy kernels, in this process."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
 from types import TracebackType
 from typing import Self
+from weakref import WeakValueDictionary
 
 from asyncnn._version import __version__
+from asyncnn.burst import OpenBursts
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
 from asyncnn.devices import process_wide
+from asyncnn.devices.buffers import Buffers
+from asyncnn.devices.cache import (
+    DATA_FILES,
+    MODEL_FILES,
+    Compiled,
+    ModelCaches,
+    Prepare,
+)
 from asyncnn.devices.capabilities import reference_capabilities
+from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.prepared import ReferencePreparedModel
+from asyncnn.devices.resting import return_free_memory
 from asyncnn.devices.settings import DeviceSettings
+from asyncnn.devices.statistics import (
+    ClientStatistics,
+    DeviceStatistics,
+    resident_bytes,
+)
 from asyncnn.devices.support import supported_by_kernels
 from asyncnn.devices.work import PrepareWork
-from asyncnn.engine import Program
 from asyncnn.errors import AsyncnnError, MissedDeadlinePersistentError
-from asyncnn.hal.interfaces import IPreparedModel
-from asyncnn.hal.refusals import NoCachesNorDomains
+from asyncnn.extensions import Extensions
+from asyncnn.hal.interfaces import IBuffer, IPreparedModel
 from asyncnn.hal.types import (
+    BufferDesc,
+    BufferRole,
     Capabilities,
     DeviceStatus,
     DeviceType,
@@ -34,18 +53,19 @@ from asyncnn.hal.validate import (
     validate_model,
     validate_priority,
 )
-from asyncnn.qos import Scheduler
+from asyncnn.qos import Scheduler, calling_client
+from asyncnn.tracing import Layer, Phase, span
+from asyncnn.vlog import MODEL
 
 logger = logging.getLogger(__name__)
 
 
-class ReferenceDevice(NoCachesNorDomains):
+class ReferenceDevice:
     """An `IDevice` for every operation that has a kernel. Use as a context manager.
 
     Plans run on one worker thread, preparations on another; callbacks fire on the
     event loop in which the context was entered. Leaving the context ends whatever is
-    pending with DEVICE_UNAVAILABLE. Compilation caching and memory domains are not
-    offered.
+    pending with DEVICE_UNAVAILABLE.
     """
 
     name = "asyncnn-reference"
@@ -54,11 +74,36 @@ class ReferenceDevice(NoCachesNorDomains):
         self._settings = settings or DeviceSettings()
         self._executions: Scheduler | None = None
         self._preparations: Scheduler | None = None
+        self._fenced: FencedExecutions | None = None
+        self._extensions = Extensions(self._settings.extensions)
+        self._bursts = OpenBursts(self._settings.max_bursts)
+        self._buffers = Buffers(self._settings.max_buffer_bytes)
+        self._caches = ModelCaches(
+            self._settings.cache_key_file,
+            may_map=self._settings.maps_cache_files,
+            extensions=self._extensions,
+        )
+        self._models: WeakValueDictionary[int, ReferencePreparedModel] = (
+            WeakValueDictionary()
+        )
+        self._numbers = count(1)
 
     async def __aenter__(self) -> Self:
-        limit = self._settings.max_pending
-        self._executions = Scheduler("asyncnn-lane", max_pending=limit)
-        self._preparations = Scheduler("asyncnn-prepare", max_pending=limit)
+        settings = self._settings
+        self._executions = Scheduler(
+            "asyncnn-lane",
+            max_pending=settings.max_pending,
+            policy=settings.policy,
+            stuck_after_s=settings.stuck_after_s,
+        )
+        self._preparations = Scheduler(
+            "asyncnn-prepare", max_pending=settings.max_pending, policy=settings.policy
+        )
+        self._executions.rest_after(settings.idle_after_s, self._rest)
+        self._preparations.rest_after(settings.idle_after_s, self._rest)
+        self._fenced = FencedExecutions(
+            self._executions, max_waiting=settings.max_waiting
+        )
         process_wide.hold(self._settings)
         return self
 
@@ -70,9 +115,13 @@ class ReferenceDevice(NoCachesNorDomains):
     ) -> None:
         assert self._executions is not None
         assert self._preparations is not None
+        assert self._fenced is not None
         try:
             await self._preparations.aclose()
+            self._fenced.close()
             await self._executions.aclose()
+            self._bursts.close()
+            self._buffers.close()
         finally:
             process_wide.release()
 
@@ -94,8 +143,8 @@ class ReferenceDevice(NoCachesNorDomains):
         return ErrorStatus.NONE, reference_capabilities()
 
     def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
-        """Return none."""
-        return ErrorStatus.NONE, ()
+        """Return those of its settings."""
+        return ErrorStatus.NONE, self._extensions.described()
 
     async def get_supported_operations_1_3(
         self, model: Model
@@ -106,11 +155,11 @@ class ReferenceDevice(NoCachesNorDomains):
         except AsyncnnError as error:
             logger.info("model refused: %s", error)
             return error.status, ()
-        return ErrorStatus.NONE, supported_by_kernels(model)
+        return ErrorStatus.NONE, supported_by_kernels(self._extensions.resolved(model))
 
     def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
-        """Return 0 and 0: models are not cached."""
-        return ErrorStatus.NONE, 0, 0
+        """Return 1 and 1."""
+        return ErrorStatus.NONE, MODEL_FILES, DATA_FILES
 
     def prepare_model_1_3(
         self,
@@ -126,14 +175,52 @@ class ReferenceDevice(NoCachesNorDomains):
         """Launch the preparation of ``model``; see `IDevice.prepare_model_1_3`."""
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
-        report = partial(
-            self._prepared, OneShot(callback.notify_1_3), callback, priority
-        )
-        try:
+
+        def order() -> Prepare:
             validate_execution_preference(preference)
             validate_priority(priority)
-            validate_model(model)
-            work = PrepareWork(model, Priority(priority), deadline, report)
+            with span("validate", Layer.DRIVER, Phase.PREPARATION):
+                validate_model(model)
+            MODEL("prepare", operations=len(model.main.operations), priority=priority)
+            settings = ExecutionPreference(preference), Priority(priority)
+            return self._caches.preparation(
+                model, *settings, model_cache, data_cache, token
+            )
+
+        return self._launch_preparation(order, priority, deadline, callback)
+
+    def prepare_model_from_cache_1_3(
+        self,
+        deadline: int | None,
+        model_cache: Sequence[Handle],
+        data_cache: Sequence[Handle],
+        token: bytes,
+        callback: IPreparedModelCallback | None,
+    ) -> ErrorStatus:
+        """Launch the loading; see `IDevice.prepare_model_from_cache_1_3`.
+
+        The model gets the preference and the priority that it was saved with.
+        """
+        if callback is None:
+            return ErrorStatus.INVALID_ARGUMENT
+        order = partial(self._caches.loading, model_cache, data_cache, token)
+        return self._launch_preparation(order, Priority.MEDIUM, deadline, callback)
+
+    def _launch_preparation(
+        self,
+        order: Callable[[], Prepare],
+        priority: Priority,
+        deadline: int | None,
+        callback: IPreparedModelCallback,
+    ) -> ErrorStatus:
+        report = partial(
+            self._prepared,
+            OneShot(callback.notify_1_3),
+            callback,
+            calling_client.get().number,
+        )
+        try:
+            work = PrepareWork(order(), Priority(priority), deadline, report)
             self._scheduler(self._preparations).submit(work)
         except AsyncnnError as error:
             report(error)
@@ -146,6 +233,76 @@ class ReferenceDevice(NoCachesNorDomains):
         )
         return ErrorStatus.NONE
 
+    async def allocate(
+        self,
+        desc: BufferDesc,
+        prepared_models: Sequence[IPreparedModel | None],
+        input_roles: Sequence[BufferRole],
+        output_roles: Sequence[BufferRole],
+    ) -> tuple[ErrorStatus, IBuffer | None, int]:
+        """Allocate a buffer; see `IDevice.allocate`."""
+        models = [
+            model.buffers if type(model) is ReferencePreparedModel else None
+            for model in prepared_models
+        ]
+        try:
+            buffer, token = self._buffers.allocate(
+                desc, models, input_roles, output_roles
+            )
+        except AsyncnnError as error:
+            logger.info("no buffer allocated: %s", error)
+            return error.status, None, 0
+        return ErrorStatus.NONE, buffer, token
+
+    def statistics(self) -> DeviceStatistics:
+        """Return what the device does and has done since its context was entered.
+
+        Executions that were refused before they were scheduled are not counted.
+        """
+        executions = self._scheduler(self._executions)
+        preparations = self._scheduler(self._preparations)
+        survey = executions.survey()
+        clients = {*executions.clients(), *preparations.clients()}
+        return DeviceStatistics(
+            device=self.name,
+            threads=executions.threads + preparations.threads,
+            resident_bytes=resident_bytes(),
+            preparations=preparations.statistics(),
+            executions=survey.of_all(),
+            models=tuple(
+                model.statistics(number, survey)
+                for number, model in sorted(self._models.items())
+            ),
+            clients=tuple(
+                ClientStatistics(
+                    number=client.number,
+                    name=client.name,
+                    weight=client.weight,
+                    executions=survey.of_client(client),
+                    buffer_bytes=self._buffers.used_bytes(client),
+                )
+                for client in sorted(clients, key=lambda client: client.number)
+            ),
+        )
+
+    async def get_statistics(self) -> DeviceStatistics:
+        """Return `statistics`; see `IMeasured`."""
+        return self.statistics()
+
+    def _rest(self) -> None:
+        """Give back what is held for work that does not come."""
+        assert self._executions is not None
+        assert self._preparations is not None
+        self._preparations.retire()
+        models = tuple(self._models.values())
+        if not any(model.stays_ready for model in models):
+            self._executions.retire()
+        for model in models:
+            if not model.stays_ready:
+                model.trim()
+        self._buffers.rest()
+        return_free_memory()
+
     def _scheduler(self, scheduler: Scheduler | None) -> Scheduler:
         if scheduler is None:
             raise RuntimeError("enter the device's context first: async with device:")
@@ -155,8 +312,8 @@ class ReferenceDevice(NoCachesNorDomains):
         self,
         notify: OneShot[[ErrorStatus, IPreparedModel | None]],
         callback: IPreparedModelCallback,
-        priority: Priority,
-        outcome: Program | AsyncnnError,
+        client: int,
+        outcome: Compiled | AsyncnnError,
     ) -> None:
         callback.unlink_to_death()
         if isinstance(outcome, AsyncnnError):
@@ -164,10 +321,17 @@ class ReferenceDevice(NoCachesNorDomains):
             callback.reason = str(outcome)
             notify(outcome.status, None)
             return
+        assert self._fenced is not None
         prepared = ReferencePreparedModel(
-            outcome,
+            outcome.program,
             self._scheduler(self._executions),
-            Priority(priority),
-            self._settings.inline_below_us * 1000,
+            self._fenced,
+            self._bursts,
+            self._buffers,
+            outcome.priority,
+            self._settings,
+            client=client,
+            stays_ready=outcome.preference is ExecutionPreference.SUSTAINED_SPEED,
         )
+        self._models[next(self._numbers)] = prepared
         notify(ErrorStatus.NONE, prepared)

@@ -32,6 +32,7 @@ from asyncnn.memory.pages import (
     os_errors,
 )
 from asyncnn.memory.sealing import SHRINK, access_of, keeps_its_bytes, seals_of
+from asyncnn.vlog import MEMORY
 
 _OTHERS_WRITE = 0o022
 
@@ -177,6 +178,7 @@ class Mapper:
             if isinstance(data.obj, mmap.mmap):
                 self._holdings.add_mapping(data.obj)
             mapped = Memory(memory.name, span.length, Handle(), data)
+            MEMORY("mapped", pool=memory.name, size=span.length)
             self._alive[key] = mapped
         self._cached[key] = mapped
         self._shrink_cache()

@@ -21,7 +21,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.errors import InvalidArgumentError
-from asyncnn.hal.operands import DTYPES, SCALAR_TYPES
+from asyncnn.hal.extensions import AnyOperandType
+from asyncnn.hal.operands import dtype_of, is_scalar
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     Dimensions,
@@ -49,7 +50,8 @@ class ModelBuilder:
     """Collects operands and operations; `build` returns the model.
 
     Every method that adds an operand returns its index. Operations are added in
-    execution order. The model is not validated here: preparing it does that.
+    execution order. Types may be those of an `Extension`, which devices must have.
+    The model is not validated here: preparing it does that.
     ``relaxed`` allows float16 precision for float32 arithmetic.
     """
 
@@ -106,7 +108,7 @@ class ModelBuilder:
     def constant(
         self,
         array: Array,
-        type_: OperandType | None = None,
+        type_: AnyOperandType | None = None,
         *,
         scale: float = 0.0,
         zero_point: int = 0,
@@ -123,7 +125,7 @@ class ModelBuilder:
         """
         if type_ is None:
             type_ = _tensor_type(array.dtype)
-        if array.dtype != DTYPES.get(type_) or type_ in SCALAR_TYPES:
+        if is_scalar(type_) or array.dtype != dtype_of(type_):
             raise InvalidArgumentError(f"{array.dtype} data cannot be a {type_!r}")
         if not array.size or not array.ndim:
             raise InvalidArgumentError(
@@ -145,7 +147,7 @@ class ModelBuilder:
             )
         )
 
-    def scalar(self, value: float, type_: OperandType | None = None) -> int:
+    def scalar(self, value: complex, type_: AnyOperandType | None = None) -> int:
         """Add a constant scalar: BOOL, INT32 or FLOAT32, by the type of ``value``.
 
         :raises InvalidArgumentError: if the type is not a scalar's or cannot hold the
@@ -153,13 +155,13 @@ class ModelBuilder:
         """
         if type_ is None:
             type_ = _scalar_type(value)
-        if type_ not in SCALAR_TYPES or type_ is OperandType.OEM:
+        if not is_scalar(type_) or type_ is OperandType.OEM:
             raise InvalidArgumentError(f"{type_!r} is not a scalar type")
         try:
-            data = np.array(value, DTYPES[type_])
-        except (OverflowError, ValueError) as error:
+            data = np.array(value, dtype_of(type_))
+        except (OverflowError, TypeError, ValueError) as error:
             raise InvalidArgumentError(f"{value} is no {type_.name}: {error}") from None
-        if not np.array_equal(data, value) and DTYPES[type_].kind != "f":
+        if not np.array_equal(data, value) and data.dtype.kind not in "fc":
             raise InvalidArgumentError(f"{value} is no {type_.name}")
         lifetime, location = self._constants.place(data, copy=True)
         return self._add(Operand(type_, lifetime=lifetime, location=location))
@@ -301,7 +303,7 @@ def _tensor_type(dtype: np.dtype[np.generic]) -> OperandType:
         ) from None
 
 
-def _scalar_type(value: float) -> OperandType:
+def _scalar_type(value: complex) -> OperandType:
     if isinstance(value, bool | np.bool_):
         return OperandType.BOOL
     if isinstance(value, int | np.integer):

@@ -4,31 +4,50 @@ import os
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from typing import TypeAlias
 
-from asyncnn.callbacks import PreparedModelFuture
-from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.errors import InvalidArgumentError
+import numpy as np
+
+from asyncnn.devices import (
+    DeviceSettings,
+    DeviceStatistics,
+    IMeasured,
+    ReferenceDevice,
+)
+from asyncnn.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.types import (
-    BYTE_SIZE_OF_CACHE_TOKEN,
     Capabilities,
     DeviceType,
     ExecutionPreference,
     Model,
     Priority,
 )
+from asyncnn.memory.arrays import shared_array
+from asyncnn.runtime.buffers import (
+    DeviceBuffer,
+    MakeArray,
+    Slot,
+    allocate_buffer,
+)
 from asyncnn.runtime.deadlines import deadline_after
 from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.model_cache import ModelCache, Order, prepare
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import RemoteDevice, Supervision
 from asyncnn.service.process import running_driver
 from asyncnn.service.supervisor import supervised as supervise
+from asyncnn.vlog import MANAGER
 
 DEFAULT_MAX_IN_FLIGHT = 256
 
 _OPENERS: dict[
     str, Callable[[DeviceSettings], AbstractAsyncContextManager[IDevice]]
 ] = {"reference": ReferenceDevice}
+
+
+CacheDir: TypeAlias = str | os.PathLike[str] | ModelCache
+"""A folder of prepared models, by its path or with a bound of one's own."""
 
 
 def device_names() -> tuple[str, ...]:
@@ -42,6 +61,7 @@ async def open_device(
     *,
     settings: DeviceSettings | None = None,
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+    cache_dir: CacheDir | None = None,
 ) -> AsyncIterator["Device"]:
     """Open a device in this process for the length of an ``async with`` block.
 
@@ -50,6 +70,7 @@ async def open_device(
 
     :param max_in_flight: runs of one prepared model that hold memory at a time; more
         wait their turn.
+    :param cache_dir: folder in which prepared models are kept for the next time.
     :raises InvalidArgumentError: if there is no device of that name.
     """
     try:
@@ -59,7 +80,9 @@ async def open_device(
             f"there is no device {name!r}", hint=f"known: {', '.join(_OPENERS)}"
         ) from None
     async with opener(settings or DeviceSettings()) as hal_device:
-        yield Device(name, hal_device, max_in_flight=max_in_flight)
+        cache = _cache_in(cache_dir)
+        MANAGER("opened", device=name)
+        yield Device(name, hal_device, max_in_flight=max_in_flight, cache=cache)
 
 
 @asynccontextmanager
@@ -68,7 +91,9 @@ async def connect(
     *,
     supervised: bool | Supervision = False,
     driver_uids: Collection[int] = (),
+    extensions: Collection[str] = (),
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+    cache_dir: CacheDir | None = None,
 ) -> AsyncIterator["Device"]:
     """Connect to the driver process that serves ``path``, for an ``async with`` block.
 
@@ -80,40 +105,73 @@ async def connect(
 
     :param supervised: settings of the supervision, or True for the usual ones.
     :param driver_uids: users besides this one and root whose drivers are trusted.
-    :raises InvalidArgumentError: if ``path`` cannot be that of a socket.
+    :param extensions: what a driver of one's own imports and offers, each an
+        `Extension` named like ``package.module:attribute``.
+    :param cache_dir: folder in which prepared models are kept for the next time.
+    :raises InvalidArgumentError: if ``path`` cannot be that of a socket, or extensions
+        are named for a driver that is running.
     :raises DeviceUnavailableError: if no driver serves ``path``, or none starts.
     """
-    link = partial(_remote, path, driver_uids)
+    if path is not None and extensions:
+        raise InvalidArgumentError(
+            "a driver that is running has its extensions already",
+            hint="start it with asyncnn serve --extension",
+        )
+    link = partial(_remote, path, driver_uids, extensions)
     if supervised is False:
         opened: AbstractAsyncContextManager[IDevice] = link()
     else:
         usual = Supervision() if supervised is True else supervised
         opened = supervise(link, usual)
     async with opened as hal_device:
-        yield Device(f"remote:{path or ''}", hal_device, max_in_flight=max_in_flight)
+        MANAGER("connected", path=path)
+        yield Device(
+            f"remote:{path or ''}",
+            hal_device,
+            max_in_flight=max_in_flight,
+            make_array=shared_array,
+            cache=_cache_in(cache_dir),
+        )
 
 
 @asynccontextmanager
 async def _remote(
-    path: str | os.PathLike[str] | None, driver_uids: Collection[int]
+    path: str | os.PathLike[str] | None,
+    driver_uids: Collection[int],
+    extensions: Collection[str],
 ) -> AsyncIterator[RemoteDevice]:
     if path is not None:
         async with RemoteDevice(path, driver_uids=driver_uids) as device:
             yield device
         return
-    async with running_driver() as driver, RemoteDevice(driver.path) as device:
+    async with (
+        running_driver(extensions=extensions) as driver,
+        RemoteDevice(driver.path) as device,
+    ):
         yield device
 
 
 class Device:
-    """Wraps any `IDevice`; ``hal`` is the device itself."""
+    """Wraps any `IDevice`; ``hal`` is the device itself.
+
+    ``make_array`` makes arrays that it can work on where they are. Prepared models are
+    kept in ``cache``.
+    """
 
     def __init__(
-        self, name: str, hal: IDevice, *, max_in_flight: int = DEFAULT_MAX_IN_FLIGHT
+        self,
+        name: str,
+        hal: IDevice,
+        *,
+        max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+        make_array: MakeArray = np.empty,
+        cache: ModelCache | None = None,
     ) -> None:
         self.name = name
         self.hal = hal
         self._max_in_flight = max_in_flight
+        self._make_array = make_array
+        self._cache = cache
 
     @property
     def version(self) -> str:
@@ -130,6 +188,18 @@ class Device:
         """Performance relative to the CPU."""
         return self.hal.get_capabilities_1_3()[1]
 
+    async def statistics(self) -> DeviceStatistics:
+        """Return what the device does and has done since it was opened.
+
+        A driver of another user tells only of its totals and of this client.
+
+        :raises GeneralFailureError: if the device keeps no statistics.
+        :raises DeviceUnavailableError: if its driver is gone.
+        """
+        if not isinstance(self.hal, IMeasured):
+            raise GeneralFailureError(f"{self.name} keeps no statistics")
+        return await self.hal.get_statistics()
+
     async def prepare(
         self,
         model: NamedModel | Model,
@@ -137,6 +207,7 @@ class Device:
         preference: ExecutionPreference = ExecutionPreference.FAST_SINGLE_ANSWER,
         priority: Priority = Priority.MEDIUM,
         timeout: float | None = None,  # noqa: ASYNC109 - a HAL deadline, in the driver
+        identity: bytes | None = None,
     ) -> PreparedModel:
         """Prepare ``model`` for execution.
 
@@ -144,27 +215,49 @@ class Device:
         ``input_0``, ``output_0`` and so on.
 
         :param timeout: seconds from now until the deadline of the preparation.
+        :param identity: what no other model has, such as a checksum of its file; saves
+            reading all of a large model to find it in the cache.
         :raises InvalidArgumentError: if the model breaks a rule of the HAL.
         :raises GeneralFailureError: if an operation is not supported.
         :raises AsyncnnError: for any other status of the driver.
         """
         named = model if isinstance(model, NamedModel) else _numbered(model)
-        callback = PreparedModelFuture()
-        self.hal.prepare_model_1_3(
-            named.model,
-            preference,
-            priority,
-            deadline_after(timeout),
-            (),
-            (),
-            bytes(BYTE_SIZE_OF_CACHE_TOKEN),
-            callback,
+        order = Order(named.model, preference, priority, deadline_after(timeout))
+        if self._cache is None:
+            prepared = await prepare(self.hal, order)
+        else:
+            prepared = await self._cache.prepare(self.hal, order, identity)
+        return PreparedModel(
+            named,
+            prepared,
+            max_in_flight=self._max_in_flight,
+            make_array=self._make_array,
         )
-        prepared = await callback
-        return PreparedModel(named, prepared, max_in_flight=self._max_in_flight)
+
+    async def buffer_for(
+        self, *slots: Slot, dimensions: tuple[int, ...] = ()
+    ) -> DeviceBuffer:
+        """Allocate a tensor that stays in the driver, as recurrent state does.
+
+        ``slots`` are the inputs and outputs that it is going to be. One run cannot read
+        and write the same buffer: state alternates between two.
+
+        :param dimensions: of the tensor, as far as the slots leave them open.
+        :raises InvalidArgumentError: if the slots differ in dtype, quantisation or
+            shape, are not of this device, or there is none.
+        :raises GeneralFailureError: if the driver has no such buffers, or no memory.
+        :raises AsyncnnError: for any other status of the driver.
+        """
+        return await allocate_buffer(self.hal, slots, dimensions, self._make_array)
 
     def __repr__(self) -> str:
         return f"<Device {self.name} {self.hal.get_status().name}>"
+
+
+def _cache_in(cache_dir: CacheDir | None) -> ModelCache | None:
+    if cache_dir is None or isinstance(cache_dir, ModelCache):
+        return cache_dir
+    return ModelCache(cache_dir)
 
 
 def _numbered(model: Model) -> NamedModel:

@@ -1,13 +1,14 @@
 """A model together with the names of its inputs and outputs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 import msgspec
 import numpy as np
 
 from asyncnn.errors import InvalidArgumentError
-from asyncnn.hal.operands import DTYPES
+from asyncnn.extensions import Extension, Extensions, numbered
+from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.types import Dimensions, Model, Operand
 
 
@@ -39,9 +40,10 @@ class TensorInfo(msgspec.Struct, frozen=True):
     def dtype(self) -> np.dtype[Any]:
         """NumPy dtype of the stored elements.
 
-        :raises KeyError: if the type is an extension's, which has none.
+        :raises InvalidArgumentError: if the type is the bare number of an extension's;
+            see `NamedModel.knowing`.
         """
-        return DTYPES[self.type]
+        return dtype_of(self.type)
 
 
 class NamedModel(msgspec.Struct, frozen=True):
@@ -57,13 +59,27 @@ class NamedModel(msgspec.Struct, frozen=True):
     ) -> Self:
         """Name the inputs and outputs of ``model``'s main subgraph.
 
+        It may have types of extensions where the HAL has numbers for them, which the
+        `model` then has.
+
         :raises InvalidArgumentError: if a name is missing, surplus or used twice.
         """
         main = model.main
         return cls(
-            model,
+            numbered(model),
             _describe("input", main.operands, main.input_indexes, input_names),
             _describe("output", main.operands, main.output_indexes, output_names),
+        )
+
+    def knowing(self, extensions: Iterable[Extension]) -> Self:
+        """Return the same model with inputs and outputs of known dtypes.
+
+        Models that were loaded have but numbers for the types of extensions.
+        """
+        return self.of(
+            Extensions(extensions).resolved(self.model),
+            [info.name for info in self.inputs],
+            [info.name for info in self.outputs],
         )
 
 
@@ -84,4 +100,19 @@ def _describe(
     return tuple(
         TensorInfo.of(name, operands[index])
         for name, index in zip(names, indexes, strict=True)
+    )
+
+
+def position_of(kind: str, infos: Sequence[TensorInfo], which: str | int) -> int:
+    """Return the position of the input or output that a name or a number means.
+
+    :raises InvalidArgumentError: if there is none.
+    """
+    names = [info.name for info in infos]
+    if which in names:
+        return names.index(which)
+    if isinstance(which, int) and 0 <= which < len(infos):
+        return which
+    raise InvalidArgumentError(
+        f"there is no {kind} {which!r}", hint=f"known: {', '.join(names)}"
     )

@@ -1,44 +1,62 @@
 """The awaitable face of a prepared model: arrays in, arrays out."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from typing import Literal, TypeAlias, get_args
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult
 from asyncnn.errors import InvalidArgumentError
+from asyncnn.fences import SyncFence
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     ErrorStatus,
     MeasureTiming,
     Request,
-    Timing,
 )
+from asyncnn.memory.arrays import place_of
+from asyncnn.runtime.buffers import DeviceBuffer, MakeArray, Slot
+from asyncnn.runtime.burst import Burst, open_burst
 from asyncnn.runtime.deadlines import deadline_after
-from asyncnn.runtime.model import NamedModel, TensorInfo
-from asyncnn.runtime.requests import InputCheck, OutputSpace, RequestBuilder
+from asyncnn.runtime.fenced import FencedCall, FencedRun, execute_fenced
+from asyncnn.runtime.model import NamedModel, TensorInfo, position_of
+from asyncnn.runtime.outputs import Outputs
+from asyncnn.runtime.requests import (
+    MAX_SPACE_ATTEMPTS,
+    InputCheck,
+    OutputSpace,
+    RequestBuilder,
+    Tensor,
+)
+from asyncnn.tracing import Layer, Phase, begin
 
-Path: TypeAlias = Literal["async", "sync"]
+Path: TypeAlias = Literal["async", "sync", "fenced"]
 """Which HAL call carries an execution."""
 
-Inputs: TypeAlias = Mapping[str, ArrayLike | None] | Sequence[ArrayLike] | Array
+AnyPath: TypeAlias = Path | Literal["burst"]
+"""All ways to execute; that of a burst is open for many executions."""
+
+Inputs: TypeAlias = (
+    Mapping[str, ArrayLike | DeviceBuffer | None]
+    | Sequence[ArrayLike | DeviceBuffer]
+    | Array
+)
 """Arrays by input name, in the model's order, or the only input itself."""
 
-Results: TypeAlias = Mapping[str, Array] | Sequence[Array] | Array
+Results: TypeAlias = Mapping[str, Tensor | None] | Sequence[Tensor | None] | Array
 """Arrays to write to by output name, in the model's order, or for the only output."""
-
-MAX_SPACE_ATTEMPTS = 4
-"""Executions tried until outputs of unknown size have found enough space."""
-
-
-class Outputs(dict[str, Array]):
-    """Output arrays by name, in the model's order; ``timing`` if it was measured."""
-
-    __slots__ = ("timing",)
-
-    timing: Timing
 
 
 class PreparedModel:
@@ -48,14 +66,20 @@ class PreparedModel:
     """
 
     def __init__(
-        self, model: NamedModel, hal: IPreparedModel, *, max_in_flight: int
+        self,
+        model: NamedModel,
+        hal: IPreparedModel,
+        *,
+        max_in_flight: int,
+        make_array: MakeArray = np.empty,
     ) -> None:
         self.hal = hal
         self.inputs: tuple[TensorInfo, ...] = model.inputs
         self.outputs: tuple[TensorInfo, ...] = model.outputs
-        self._input_check = InputCheck(model)
+        self._input_check = InputCheck(model.inputs)
         self._space = OutputSpace(model.outputs)
         self._build_request = RequestBuilder(model.inputs, model.outputs)
+        self._make_array = make_array
         self._slots = asyncio.Semaphore(max_in_flight)
 
     async def run(
@@ -78,10 +102,15 @@ class PreparedModel:
         A driver in another process works on arrays of `shared_array` where they are;
         others are copied for it.
 
+        Inputs and outputs may be device-managed buffers, which were made for them by
+        `Device.buffer_for`. Outputs that go there are not among the results.
+
         :param out: arrays to write to, of the outputs' dtypes and shapes, which the
-            model must fix; they must not overlap each other or the inputs.
+            model must fix; they must not overlap each other or the inputs. None stands
+            for a new array.
         :param path: ``async`` launches and is called back, ``sync`` uses the HAL's
-            synchronous call; results are the same.
+            synchronous call, ``fenced`` waits for a fence, which takes outputs of fixed
+            shapes; results are the same.
         :param timeout: seconds from now until the deadline.
         :param loop_timeout: seconds that each WHILE operation may take.
         :param measure: fill in ``outputs.timing``.
@@ -89,15 +118,20 @@ class PreparedModel:
             unknown, or of the wrong dtype or shape.
         :raises AsyncnnError: for any other status of the driver.
         """
-        arrays = self._input_check(inputs)
+        arrays = self._input_check.with_buffers(inputs)
         given = None if out is None else self._space.given(out)
         deadline = deadline_after(timeout)
-        loop_ns = None if loop_timeout is None else round(loop_timeout * 1e9)
+        loop_ns = _nanoseconds(loop_timeout)
         timing = MeasureTiming.YES if measure else MeasureTiming.NO
+        trace = begin()
         await self._slots.acquire()
         try:
             for _ in range(MAX_SPACE_ATTEMPTS):
-                spaces = self._space.allocate() if given is None else given
+                spaces: Sequence[Tensor]
+                if given is None:
+                    spaces = self._space.allocate()
+                else:
+                    spaces = self._space.completed(given, self._space.allocate)
                 request = self._build_request(arrays, spaces)
                 result = await self._launch(path, request, timing, deadline, loop_ns)
                 if result.status is not ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
@@ -105,10 +139,126 @@ class PreparedModel:
                 self._space.learn(result.output_shapes)
         finally:
             self._slots.release()
+            if trace is not None:
+                trace.end("run", Layer.RUNTIME, Phase.EXECUTION)
         result.raise_for_status()
         outputs = Outputs(self._space.shaped(spaces, result.output_shapes))
         outputs.timing = result.timing
         return outputs
+
+    def run_fenced(
+        self,
+        inputs: Inputs,
+        *,
+        wait_for: Iterable[SyncFence | FencedRun] = (),
+        out: Results | None = None,
+        timeout: float | None = None,
+        duration: float | None = None,
+        loop_timeout: float | None = None,
+        measure: bool = False,
+    ) -> FencedRun:
+        """Launch a run that begins once ``wait_for`` have signalled, and return it.
+
+        Inputs may be the ``outputs`` of runs that it waits for. They are read when it
+        begins, so leave them alone until it has ended. A driver in another process so
+        reads arrays of `shared_array`, and outputs that its own runs have made; all
+        others it gets as they are now. A model that leaves the shape of an output open
+        cannot be run so.
+
+        If what it waits for fails, so does this run, and its error names the cause.
+
+        :param wait_for: runs and fences, of any device.
+        :param out: as of `run`.
+        :param timeout: seconds from now until the deadline; waiting counts.
+        :param duration: seconds that it may take once all fences have signalled.
+        :param loop_timeout: seconds that each WHILE operation may take.
+        :param measure: fill in the run's ``timing``.
+        :raises InvalidArgumentError: if an input or an array of ``out`` is missing,
+            unknown, or of the wrong dtype or shape, or the model leaves a shape open.
+        :raises AsyncnnError: if the driver does not take it, for any other reason.
+        """
+        return self.fenced_call(inputs, out=out).launch(
+            wait_for,
+            measure=measure,
+            deadline_ns=deadline_after(timeout),
+            loop_timeout_ns=_nanoseconds(loop_timeout),
+            duration_ns=_nanoseconds(duration),
+        )
+
+    def fenced_call(self, inputs: Inputs, *, out: Results | None = None) -> FencedCall:
+        """Settle the arrays of a fenced run that is to be launched again and again.
+
+        :raises InvalidArgumentError: as `run_fenced`.
+        """
+        arrays = self._input_check.with_buffers(inputs)
+        allocate = partial(self._space.fixed, self._make_array)
+        spaces: Sequence[Tensor]
+        if out is None:
+            spaces = allocate()
+        else:
+            spaces = self._space.completed(self._space.given(out), allocate)
+        request = self._build_request(arrays, spaces)
+        copied: list[Array] = []
+        if self._make_array is not np.empty:
+            plain = [a for a in arrays if isinstance(a, np.ndarray)]
+            copied = [a for a in plain if place_of(a) is None]
+        outputs = Outputs(self._space.named(spaces))
+        return FencedCall(self.hal, request, outputs, copied)
+
+    def input(self, which: str | int = 0) -> Slot:
+        """Return what stands for an input in `Device.buffer_for`.
+
+        :raises InvalidArgumentError: if there is no such input.
+        """
+        position = position_of("input", self.inputs, which)
+        return Slot(self.hal, self.inputs[position], position, False)
+
+    def output(self, which: str | int = 0) -> Slot:
+        """Return what stands for an output in `Device.buffer_for`.
+
+        :raises InvalidArgumentError: if there is no such output.
+        """
+        position = position_of("output", self.outputs, which)
+        return Slot(self.hal, self.outputs[position], position, True)
+
+    def burst(self, *, spins: bool = True) -> AbstractAsyncContextManager[Burst]:
+        """Open a burst, the way to the least latency, for an ``async with`` block.
+
+        Its runs follow one another through queues in memory that is shared with the
+        driver, and its arrays lie there too. They have no deadlines.
+
+        :param spins: look for a result for some tens of microseconds before sleeping;
+            leave it out for models known to take longer.
+        :raises AsyncnnError: if the driver refuses it.
+        """
+        return open_burst(
+            self.hal,
+            self._input_check,
+            self._build_request,
+            self.outputs,
+            spins=spins,
+        )
+
+    @asynccontextmanager
+    async def runner(
+        self,
+        path: AnyPath,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - a HAL deadline, in the driver
+    ) -> AsyncIterator[Callable[[Inputs], Awaitable[Outputs]]]:
+        """Yield what runs inputs on a path, with a burst of its own if it is that.
+
+        :param timeout: seconds that each run may take.
+        :raises InvalidArgumentError: if a burst is to have a deadline, or there is no
+            such path.
+        """
+        if path != "burst":
+            yield partial(self.run, path=path, timeout=timeout)
+            return
+        if timeout is not None:
+            raise InvalidArgumentError("bursts have no deadlines")
+        async with self.burst() as burst:
+            yield burst.run
 
     def _launch(
         self,
@@ -124,7 +274,11 @@ class PreparedModel:
             return callback
         if path == "sync":
             return self._synchronously(request, measure, deadline, loop_timeout)
-        raise InvalidArgumentError(f"there is no path {path!r}", hint="async or sync")
+        if path == "fenced":
+            return execute_fenced(self.hal, request, measure, deadline, loop_timeout)
+        raise InvalidArgumentError(
+            f"there is no path {path!r}", hint=f"known: {', '.join(get_args(Path))}"
+        )
 
     async def _synchronously(
         self,
@@ -142,3 +296,7 @@ class PreparedModel:
     def __repr__(self) -> str:
         names = [info.name for info in self.inputs]
         return f"<PreparedModel {', '.join(names)} -> {[i.name for i in self.outputs]}>"
+
+
+def _nanoseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1e9)

@@ -1,15 +1,16 @@
 """Arrays of the awaitable face as HAL requests over in-process pools."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from asyncnn.errors import InvalidArgumentError
-from asyncnn.hal.operands import SCALAR_TYPES
+from asyncnn.hal.operands import is_scalar
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
+    BufferToken,
     DataLocation,
     Dimensions,
     Memory,
@@ -18,22 +19,29 @@ from asyncnn.hal.types import (
     RequestArgument,
 )
 from asyncnn.memory.arrays import place_of
-from asyncnn.runtime.model import NamedModel, TensorInfo
+from asyncnn.runtime.buffers import DeviceBuffer, MakeArray
+from asyncnn.runtime.model import TensorInfo
+
+MAX_SPACE_ATTEMPTS = 4
+"""Executions tried until outputs of unknown size have found enough space."""
 
 FIRST_GUESS_BYTES = 4096
 """Space for an output whose size nothing is known of."""
+
+Tensor: TypeAlias = Array | DeviceBuffer
+"""What an argument of a request lies in."""
 
 _OMITTED = RequestArgument(has_no_value=True)
 
 
 class InputCheck:
-    """Checks what a caller passes against the model, and puts it in order."""
+    """Checks what a caller passes against ``infos``, and puts it in their order."""
 
-    def __init__(self, model: NamedModel) -> None:
-        self.infos = model.inputs
-        self._names = tuple(info.name for info in model.inputs)
+    def __init__(self, infos: Sequence[TensorInfo]) -> None:
+        self.infos = infos
+        self._names = tuple(info.name for info in infos)
         self._known = frozenset(self._names)
-        self._dtypes = tuple(info.dtype for info in model.inputs)
+        self._dtypes = tuple(info.dtype for info in infos)
 
     def __call__(self, inputs: Any) -> list[Array | None]:
         """Return one C-contiguous array for each input; None where it is omitted.
@@ -41,7 +49,23 @@ class InputCheck:
         :raises InvalidArgumentError: if an input is missing, unknown, or of the wrong
             dtype or shape.
         """
+        return self._checked(_in_order("input", self._names, self._known, inputs))
+
+    def with_buffers(self, inputs: Any) -> Sequence[Tensor | None]:
+        """Let inputs be in device-managed buffers; otherwise like a call.
+
+        :raises InvalidArgumentError: if an input is missing, unknown, or of the wrong
+            dtype or shape.
+        """
         values = _in_order("input", self._names, self._known, inputs)
+        if DeviceBuffer not in map(type, values):
+            return self._checked(values)
+        return [
+            value if isinstance(value, DeviceBuffer) else _checked(info, value)
+            for info, value in zip(self.infos, values, strict=True)
+        ]
+
+    def _checked(self, values: Sequence[Any]) -> list[Array | None]:
         return [
             value
             if type(value) is np.ndarray
@@ -122,7 +146,7 @@ def _converted(info: TensorInfo, value: Any) -> Array:
 
 
 def _fits(info: TensorInfo, shape: Dimensions) -> bool:
-    if info.type in SCALAR_TYPES:
+    if is_scalar(info.type):
         return shape == ()
     if not info.dimensions:
         return bool(shape)
@@ -141,28 +165,56 @@ class OutputSpace:
     def __init__(self, infos: Sequence[TensorInfo]) -> None:
         self._infos = infos
         self._names = tuple(info.name for info in infos)
-        self._is_fixed = all(_is_fixed(info) for info in infos)
+        self._is_fixed = all(has_fixed_shape(info) for info in infos)
         self._elements = [_guess(info) for info in infos]
 
-    def allocate(self) -> list[Array]:
+    def allocate(self, make: MakeArray = np.empty) -> list[Array]:
         """Return one array for each output: of its shape, or flat if that is open."""
         if self._is_fixed:
-            return [np.empty(info.dimensions, info.dtype) for info in self._infos]
+            return [make(info.dimensions, info.dtype) for info in self._infos]
         return [
-            np.empty(elements, info.dtype)
+            make((elements,), info.dtype)
             for info, elements in zip(self._infos, self._elements, strict=True)
         ]
 
-    def given(self, out: Any) -> list[Array]:
-        """Return the caller's arrays, one for each output.
+    def fixed(self, make: MakeArray) -> list[Array]:
+        """Return one array that ``make`` made for each output, all of fixed shapes.
+
+        :raises InvalidArgumentError: if the model leaves a shape open.
+        """
+        for info in self._infos:
+            if not has_fixed_shape(info):
+                raise InvalidArgumentError(
+                    f"output {info.name} has no fixed shape, or is empty, which a "
+                    f"fenced execution cannot have",
+                    hint="await prepared.run instead",
+                )
+        return self.allocate(make)
+
+    def given(self, out: Any) -> list[Tensor | None]:
+        """Return the caller's arrays and buffers; None for outputs left to us.
 
         :raises InvalidArgumentError: if one is missing or unknown, is not what the
             model computes, or cannot be written to.
         """
         arrays = _in_order("output", self._names, frozenset(self._names), out)
         for info, array in zip(self._infos, arrays, strict=True):
-            _check_space(info, array)
+            if array is not None and not isinstance(array, DeviceBuffer):
+                _check_space(info, array)
         return list(arrays)
+
+    def completed(
+        self, given: Sequence[Tensor | None], allocate: Callable[[], list[Array]]
+    ) -> list[Tensor]:
+        """Return ``given`` with one of the arrays that are allocated for each None."""
+        found = [space for space in given if space is not None]
+        if len(found) == len(given):
+            return found
+        made = allocate()
+        return [
+            new if space is None else space
+            for space, new in zip(given, made, strict=True)
+        ]
 
     def learn(self, shapes: Sequence[OutputShape]) -> None:
         """Take more space next time, as far as the driver said how much."""
@@ -171,16 +223,29 @@ class OutputSpace:
                 needed = math.prod(shape.dimensions)
                 self._elements[index] = max(2 * self._elements[index], needed)
 
+    def named(self, spaces: Sequence[Tensor]) -> Iterable[tuple[str, Array]]:
+        """Pair names with outputs of fixed shapes, but for those in buffers."""
+        return [
+            (name, space)
+            for name, space in zip(self._names, spaces, strict=True)
+            if not isinstance(space, DeviceBuffer)
+        ]
+
     def shaped(
-        self, spaces: Sequence[Array], shapes: Sequence[OutputShape]
+        self, spaces: Sequence[Tensor], shapes: Sequence[OutputShape]
     ) -> Iterable[tuple[str, Array]]:
         """Pair names with outputs, cut to the shapes that the driver reported."""
         if self._is_fixed:
-            return zip(self._names, spaces, strict=True)
+            return self.named(spaces)
         return [
-            (name, space[: math.prod(shape.dimensions)].reshape(shape.dimensions))
+            (name, _cut(space, shape.dimensions))
             for name, space, shape in zip(self._names, spaces, shapes, strict=True)
+            if not isinstance(space, DeviceBuffer)
         ]
+
+
+def _cut(space: Array, shape: Dimensions) -> Array:
+    return space.ravel()[: math.prod(shape)].reshape(shape)
 
 
 def _check_space(info: TensorInfo, array: Any) -> None:
@@ -188,7 +253,7 @@ def _check_space(info: TensorInfo, array: Any) -> None:
 
     :raises InvalidArgumentError: if it does not.
     """
-    if not _is_fixed(info):
+    if not has_fixed_shape(info):
         raise InvalidArgumentError(
             f"output {info.name} has no fixed shape, so it cannot be given an array"
         )
@@ -208,7 +273,7 @@ def _check_space(info: TensorInfo, array: Any) -> None:
 
 
 def _guess(info: TensorInfo) -> int:
-    if info.type in SCALAR_TYPES:
+    if is_scalar(info.type):
         return 1
     known = math.prod(axis or 1 for axis in info.dimensions)
     return max(known, FIRST_GUESS_BYTES // info.dtype.itemsize)
@@ -226,20 +291,20 @@ class RequestBuilder:
     ) -> None:
         self._infos = inputs
         self._plain: Request | None = None
-        if all(_is_fixed(info) for info in (*inputs, *outputs)):
+        if all(has_fixed_shape(info) for info in (*inputs, *outputs)):
             arrays = [np.empty(i.dimensions, i.dtype) for i in (*inputs, *outputs)]
             split = len(inputs)
             self._plain = self._build(arrays[:split], arrays[split:])
 
     def __call__(
-        self, inputs: Sequence[Array | None], outputs: Sequence[Array]
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
     ) -> Request:
-        """Return the request for checked arrays; an input of None is omitted."""
+        """Return the request for what was checked; an input of None is omitted."""
         if self._plain is None:
             return self._build(inputs, outputs)
         pools: list[Memory] = []
         for array in (*inputs, *outputs):
-            if array is None:
+            if array is None or isinstance(array, DeviceBuffer):
                 return self._build(inputs, outputs)
             place = None if array.base is None else place_of(array)
             if place is None:
@@ -251,23 +316,27 @@ class RequestBuilder:
         return Request(self._plain.inputs, self._plain.outputs, tuple(pools))
 
     def _build(
-        self, inputs: Sequence[Array | None], outputs: Sequence[Array]
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
     ) -> Request:
-        pools: list[Memory] = []
+        pools: list[Memory | BufferToken] = []
         arguments: list[RequestArgument] = []
         for info, array in zip(self._infos, inputs, strict=True):
             if array is None:
                 arguments.append(_OMITTED)
                 continue
-            is_open = array.shape != info.dimensions
-            arguments.append(_argument(pools, array, array.shape if is_open else ()))
+            shape = () if isinstance(array, DeviceBuffer) else array.shape
+            is_open = shape != info.dimensions
+            arguments.append(_argument(pools, array, shape if is_open else ()))
         results = tuple(_argument(pools, array, ()) for array in outputs)
         return Request(tuple(arguments), results, tuple(pools))
 
 
 def _argument(
-    pools: list[Memory], array: Array, dimensions: Dimensions
+    pools: list[Memory | BufferToken], array: Tensor, dimensions: Dimensions
 ) -> RequestArgument:
+    if isinstance(array, DeviceBuffer):
+        pools.append(array.pool)
+        return RequestArgument(False, DataLocation(len(pools) - 1), dimensions)
     memory, offset = place_of(array) or (
         Memory("ashmem", array.nbytes, buffer=array.data),
         0,
@@ -277,8 +346,8 @@ def _argument(
     return RequestArgument(False, location, dimensions)
 
 
-def _is_fixed(info: TensorInfo) -> bool:
+def has_fixed_shape(info: TensorInfo) -> bool:
     """Tell whether the model fixes the shape."""
-    if info.type in SCALAR_TYPES:
+    if is_scalar(info.type):
         return True
     return bool(info.dimensions) and 0 not in info.dimensions

@@ -18,7 +18,13 @@ from asyncnn.errors import (
     ResourceExhaustedTransientError,
     error_for,
 )
-from asyncnn.hal.types import ErrorStatus, Handle, Memory, RequestArgument
+from asyncnn.hal.types import (
+    BufferToken,
+    ErrorStatus,
+    Handle,
+    Memory,
+    RequestArgument,
+)
 from asyncnn.memory.mapping import Mapper
 from asyncnn.memory.pools import own
 from asyncnn.service.wire import PoolInfo
@@ -26,16 +32,19 @@ from asyncnn.service.wire import PoolInfo
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+P = TypeVar("P", Memory, Memory | BufferToken)
 
 
-class _Refused(NamedTuple):
+class Refused(NamedTuple):
+    """Why something that a client calls by number cannot be used."""
+
     status: ErrorStatus
     reason: str
 
 
-def are_mapped(pools: Iterable[Memory]) -> bool:
+def are_mapped(pools: Iterable[Memory | BufferToken]) -> bool:
     """Tell whether none of these pools has to be copied."""
-    return all(memory.buffer is not None for memory in pools)
+    return all(isinstance(p, BufferToken) or p.buffer is not None for p in pools)
 
 
 class AnnouncedPools:
@@ -44,7 +53,8 @@ class AnnouncedPools:
     def __init__(self, mapper: Mapper, max_pools: int) -> None:
         self._mapper = mapper
         self._max_pools = max_pools
-        self._pools: dict[int, Memory | _Refused] = {}
+        self._pools: dict[int, Memory | Refused] = {}
+        self._buffers: dict[int, BufferToken] = {}
         self._copyist: ThreadPoolExecutor | None = None
 
     def announce(self, infos: Sequence[PoolInfo], fds: Sequence[int]) -> None:
@@ -70,12 +80,29 @@ class AnnouncedPools:
                 self._pools[info.number] = self._admit(info, handle)
             except AsyncnnError as error:
                 logger.info("pool %d refused: %s", info.number, error)
-                self._pools[info.number] = _Refused(error.status, str(error))
+                self._pools[info.number] = Refused(error.status, str(error))
 
     def forget(self, numbers: Sequence[int]) -> None:
         """Let go of pools; calls under way keep theirs."""
         for number in numbers:
             self._pools.pop(number, None)
+            self._buffers.pop(number, None)
+
+    def adopt(self, number: int, token: BufferToken) -> None:
+        """Let requests name a buffer of the client's like one of its pools."""
+        self._buffers[number] = token
+
+    def find_for_request(
+        self, numbers: Sequence[int]
+    ) -> tuple[Memory | BufferToken, ...]:
+        """Return pools and buffers; otherwise like `find`.
+
+        :raises AsyncnnError: as `find`.
+        """
+        buffers = self._buffers
+        if not buffers or buffers.keys().isdisjoint(numbers):
+            return self.find(numbers)
+        return tuple([buffers.get(n) or self.find((n,))[0] for n in numbers])
 
     def find(self, numbers: Sequence[int]) -> tuple[Memory, ...]:
         """Return pools, which are not all mapped; see `copied`.
@@ -94,25 +121,28 @@ class AnnouncedPools:
                 raise error_for(memory.status, memory.reason)
         return tuple(found)
 
-    async def copied(self, pools: Sequence[Memory]) -> tuple[Memory, ...]:
+    async def copied(self, pools: Sequence[P]) -> tuple[P, ...]:
         """Return pools with copies of those that are not mapped.
 
         :raises AsyncnnError: if one cannot be copied.
         """
-        return await self._on_thread(_copies, self._mapper, tuple(pools))
+        return await self.on_thread(_copies, self._mapper, tuple(pools))
 
     async def write_back(
-        self, pools: Sequence[Memory], outputs: Sequence[RequestArgument]
+        self,
+        pools: Sequence[Memory | BufferToken],
+        outputs: Sequence[RequestArgument],
     ) -> None:
         """Hand outputs that lie in copies to the client.
 
         :raises AsyncnnError: if a file does not take them.
         """
-        await self._on_thread(_write_back, self._mapper, tuple(pools), tuple(outputs))
+        await self.on_thread(_write_back, self._mapper, tuple(pools), tuple(outputs))
 
     def close(self) -> None:
         """Give everything back."""
         self._pools.clear()
+        self._buffers.clear()
         self._mapper.close()
         if self._copyist is not None:
             self._copyist.shutdown(wait=False, cancel_futures=True)
@@ -139,21 +169,25 @@ class AnnouncedPools:
         except ResourceExhaustedTransientError:
             return None
 
-    async def _on_thread(self, work: Callable[..., T], *args: object) -> T:
+    async def on_thread(self, work: Callable[..., T], *args: object) -> T:
+        """Return what ``work`` returns, called on the client's own thread."""
         if self._copyist is None:
             self._copyist = ThreadPoolExecutor(1, "asyncnn-copies")
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._copyist, work, *args)
 
 
-def _copies(mapper: Mapper, pools: tuple[Memory, ...]) -> tuple[Memory, ...]:
-    return tuple([mapper.map(memory) for memory in pools])
+def _copies(mapper: Mapper, pools: tuple[P, ...]) -> tuple[P, ...]:
+    return tuple([p if isinstance(p, BufferToken) else mapper.map(p) for p in pools])
 
 
 def _write_back(
-    mapper: Mapper, pools: tuple[Memory, ...], outputs: tuple[RequestArgument, ...]
+    mapper: Mapper,
+    pools: tuple[Memory | BufferToken, ...],
+    outputs: tuple[RequestArgument, ...],
 ) -> None:
     for output in outputs:
-        if not output.has_no_value:
-            at = output.location
-            mapper.flush(pools[at.pool_index], at.offset, at.length)
+        at = output.location
+        pool = None if output.has_no_value else pools[at.pool_index]
+        if isinstance(pool, Memory):
+            mapper.flush(pool, at.offset, at.length)

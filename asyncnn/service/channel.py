@@ -30,6 +30,8 @@ MAX_PACKET_BYTES = 64 * 1024
 """Packets beyond this travel as a memory file; below Linux's least socket buffer."""
 
 _INLINE, _BY_FILE = b"\0", b"\1"
+_IS_INLINE = _INLINE[0]
+_CUT_OFF = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _FD_BYTES = array.array("i").itemsize
 _SEALS = (
     fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
@@ -55,7 +57,8 @@ class Channel:
     """One end of a connection.
 
     ``lost`` is called once, when the peer has gone, broke the protocol, or does not
-    read: by the loop, never while `send` runs, and not after `close`.
+    read: by the loop, never while `send` runs, and not after `close`. ``is_closed``
+    tells that nothing can be sent or received any more.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class Channel:
         max_fds: int,
         max_unread_bytes: int,
     ) -> None:
+        self.is_closed = False
         self._socket = connection
         self._socket.setblocking(False)
         self._loop = asyncio.get_running_loop()
@@ -83,11 +87,6 @@ class Channel:
         self._unsent_bytes = 0
         self._loop.add_reader(self._socket.fileno(), self._readable)
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing can be sent or received any more."""
-        return self._socket.fileno() < 0
-
     def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
         """Send a packet; ``fds`` stay the caller's. Does nothing once closed.
 
@@ -97,10 +96,10 @@ class Channel:
         if self.is_closed:
             return
         try:
-            if len(data) < MAX_PACKET_BYTES:
-                self._send_or_keep(_INLINE + data, fds, len(data))
-            else:
+            if len(data) >= MAX_PACKET_BYTES:
                 self._send_as_file(data, fds)
+            elif self._unsent or not self._send_now(_INLINE + data, fds):
+                self._keep(_INLINE + data, fds, len(data))
         except ConnectionError as error:
             self.abandon(f"sending failed: {error.strerror}")
 
@@ -118,6 +117,7 @@ class Channel:
             self._hang_up()
 
     def _hang_up(self) -> None:
+        self.is_closed = True
         self._loop.remove_reader(self._socket.fileno())
         self._loop.remove_writer(self._socket.fileno())
         while self._unsent:
@@ -128,14 +128,13 @@ class Channel:
         file = _sealed_file(data)
         try:
             packet = _BY_FILE + struct.pack("<Q", len(data))
-            self._send_or_keep(packet, (file, *fds), len(data))
+            if self._unsent or not self._send_now(packet, (file, *fds)):
+                self._keep(packet, (file, *fds), len(data))
         finally:
             os.close(file)
 
-    def _send_or_keep(self, packet: bytes, fds: Sequence[int], size: int) -> None:
-        """Send a packet or queue it; ``size`` counts what it holds, files included."""
-        if not self._unsent and self._send_now(packet, fds):
-            return
+    def _keep(self, packet: bytes, fds: Sequence[int], size: int) -> None:
+        """Queue a packet; ``size`` counts what it holds, files included."""
         if self._unsent_bytes > self._max_unread_bytes:
             self.abandon("the peer does not read what it is sent")
             return
@@ -181,19 +180,14 @@ class Channel:
         except OSError as error:
             self._fail(f"receiving failed: {error.strerror}")
             return
-        self._take(data, _descriptors(ancillary) if ancillary else [], flags)
-
-    def _take(self, data: bytes, fds: list[int], flags: int) -> None:
+        fds = _descriptors(ancillary) if ancillary else []
         try:
             if not data:
                 self._fail("the peer has gone")
-                return
-            if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-                raise InvalidArgumentError("a packet is too large or has too many fds")
-            body = self._body(data, fds)
-            if len(fds) > self._max_fds:
-                raise InvalidArgumentError(f"a packet has {len(fds)} fds")
-            self._receive(body, fds)
+            elif fds or flags & _CUT_OFF or data[0] != _IS_INLINE:
+                self._take(data, fds, flags)
+            else:
+                self._receive(memoryview(data)[1:], fds)
         except AsyncnnError as error:
             self._fail(str(error))
         except Exception:
@@ -201,7 +195,17 @@ class Channel:
             logger.exception("handling a message failed")
             self._fail("handling a message failed")
         finally:
-            _close_all(fds)
+            if fds:
+                _close_all(fds)
+
+    def _take(self, data: bytes, fds: list[int], flags: int) -> None:
+        """Take a packet that is not of the simplest kind."""
+        if flags & _CUT_OFF:
+            raise InvalidArgumentError("a packet is too large or has too many fds")
+        body = self._body(data, fds)
+        if len(fds) > self._max_fds:
+            raise InvalidArgumentError(f"a packet has {len(fds)} fds")
+        self._receive(body, fds)
 
     def _body(self, data: bytes, fds: list[int]) -> memoryview:
         """Return the message in a packet, or in the file that came instead."""

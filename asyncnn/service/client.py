@@ -9,9 +9,16 @@ from types import TracebackType
 from typing import Self
 
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
-from asyncnn.errors import AsyncnnError, DeviceUnavailableError
-from asyncnn.hal.refusals import NoCachesNorDomains
+from asyncnn.devices.statistics import DeviceStatistics
+from asyncnn.errors import (
+    AsyncnnError,
+    DeviceUnavailableError,
+    InvalidArgumentError,
+)
+from asyncnn.hal.interfaces import IBuffer, IPreparedModel
 from asyncnn.hal.types import (
+    BufferDesc,
+    BufferRole,
     Capabilities,
     DeviceStatus,
     DeviceType,
@@ -27,9 +34,11 @@ from asyncnn.hal.validate import (
     validate_model,
     validate_priority,
 )
+from asyncnn.hal.validate.buffers import plan_buffer
 from asyncnn.service import wire
+from asyncnn.service.caches import NOTHING_SENT, SentCache, to_send
 from asyncnn.service.connection import Connection
-from asyncnn.service.paths import peer_uid, socket_address
+from asyncnn.service.paths import peer_of, socket_address
 from asyncnn.service.remote import RemotePreparedModel
 
 logger = logging.getLogger(__name__)
@@ -41,7 +50,7 @@ GREETING_TIMEOUT_S = 10.0
 _RETRY_S = 0.005
 
 
-class RemoteDevice(NoCachesNorDomains):
+class RemoteDevice:
     """The device that a `Server` publishes at ``path``. Use as a context manager.
 
     When the driver dies, everything that is pending ends with DEVICE_UNAVAILABLE, and
@@ -97,7 +106,7 @@ class RemoteDevice(NoCachesNorDomains):
 
     async def _greet(self) -> None:
         peer = await _connect(self._path)
-        uid = peer_uid(peer)
+        uid = peer_of(peer).uid
         if uid not in self._driver_uids:
             peer.close()
             raise DeviceUnavailableError(
@@ -143,6 +152,14 @@ class RemoteDevice(NoCachesNorDomains):
         """Return the driver's extensions."""
         return ErrorStatus.NONE, self._facts().extensions
 
+    async def get_statistics(self) -> DeviceStatistics:
+        """Ask the driver, which tells of others only its own user; see `IMeasured`.
+
+        :raises GeneralFailureError: if its device keeps no statistics.
+        :raises DeviceUnavailableError: if the driver is gone.
+        """
+        return await self._open().queries.statistics()
+
     def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
         """Return the driver's numbers."""
         facts = self._facts()
@@ -154,7 +171,7 @@ class RemoteDevice(NoCachesNorDomains):
         """Ask the driver; see `IDevice.get_supported_operations_1_3`."""
         try:
             validate_model(model)
-            return await self._open().supported_operations(model)
+            return await self._open().queries.supported_operations(model)
         except AsyncnnError as error:
             logger.info("supported operations not known: %s", error)
             return error.status, ()
@@ -183,7 +200,12 @@ class RemoteDevice(NoCachesNorDomains):
             validate_priority(priority)
             validate_model(model)
             connection.prepare(
-                model, preference, priority, deadline, _Preparation(callback, model)
+                model,
+                preference,
+                priority,
+                deadline,
+                _Preparation(callback, model),
+                self._cache_to_write(model_cache, data_cache, token),
             )
         except AsyncnnError as error:
             callback.reason = str(error)
@@ -191,11 +213,74 @@ class RemoteDevice(NoCachesNorDomains):
             return error.status
         return ErrorStatus.NONE
 
+    def _cache_to_write(
+        self, model_cache: Sequence[Handle], data_cache: Sequence[Handle], token: bytes
+    ) -> SentCache:
+        """Return what the driver is to save the model in, if it can."""
+        if not model_cache and not data_cache:
+            return NOTHING_SENT
+        try:
+            return to_send(model_cache, data_cache, token, self._cache_files())
+        except AsyncnnError as error:
+            logger.warning("a model is not cached: %s", error)
+            return NOTHING_SENT
+
+    def _cache_files(self) -> tuple[int, int]:
+        facts = self._facts()
+        return facts.model_cache_files, facts.data_cache_files
+
+    def prepare_model_from_cache_1_3(
+        self,
+        deadline: int | None,
+        model_cache: Sequence[Handle],
+        data_cache: Sequence[Handle],
+        token: bytes,
+        callback: IPreparedModelCallback | None,
+    ) -> ErrorStatus:
+        """Launch the loading; see `IDevice.prepare_model_from_cache_1_3`."""
+        if callback is None:
+            return ErrorStatus.INVALID_ARGUMENT
+        connection = self._open()
+        try:
+            cache = to_send(model_cache, data_cache, token, self._cache_files())
+            connection.prepare_from_cache(deadline, cache, _Preparation(callback, None))
+        except AsyncnnError as error:
+            callback.reason = str(error)
+            OneShot(callback.notify_1_3)(error.status, None)
+            return error.status
+        return ErrorStatus.NONE
+
+    async def allocate(
+        self,
+        desc: BufferDesc,
+        prepared_models: Sequence[IPreparedModel | None],
+        input_roles: Sequence[BufferRole],
+        output_roles: Sequence[BufferRole],
+    ) -> tuple[ErrorStatus, IBuffer | None, int]:
+        """Ask the driver, which checks once more; see `IDevice.allocate`."""
+        connection = self._open()
+        own = [
+            model
+            for model in prepared_models
+            if type(model) is RemotePreparedModel and model.is_on(connection)
+        ]
+        try:
+            if len(own) < len(prepared_models):
+                raise InvalidArgumentError("a prepared model is not of this device")
+            models = [(model, model.signature) for model in own]
+            plan_buffer(desc, models, input_roles, output_roles)
+            return await connection.buffers.allocate(
+                desc, [model.number for model in own], input_roles, output_roles
+            )
+        except AsyncnnError as error:
+            logger.info("no buffer allocated: %s", error)
+            return error.status, None, 0
+
 
 class _Preparation:
     """What happens when the driver has prepared a model, or has not."""
 
-    def __init__(self, callback: IPreparedModelCallback, model: Model) -> None:
+    def __init__(self, callback: IPreparedModelCallback, model: Model | None) -> None:
         self._notify = OneShot(callback.notify_1_3)
         self._callback = callback
         self._model = model
@@ -205,16 +290,25 @@ class _Preparation:
         self._callback.link_to_death(lambda: connection.cancel_preparation(number))
 
     def done(
-        self, connection: Connection, number: int, status: ErrorStatus, reason: str
+        self,
+        connection: Connection,
+        number: int,
+        status: ErrorStatus,
+        reason: str,
+        signature: Model | None = None,
     ) -> None:
         """Notify the callback."""
         callback = self._callback
         callback.unlink_to_death()
-        if status is not ErrorStatus.NONE:
-            callback.reason = reason
-            self._notify(status, None)
-        else:
-            self._notify(status, RemotePreparedModel(connection, number, self._model))
+        model = self._model or signature
+        if status is ErrorStatus.NONE and model is not None:
+            self._notify(status, RemotePreparedModel(connection, number, model))
+            return
+        if status is ErrorStatus.NONE:
+            connection.release_prepared(number)
+            status, reason = ErrorStatus.GENERAL_FAILURE, "the model has no signature"
+        callback.reason = reason
+        self._notify(status, None)
 
 
 async def _connect(path: str | os.PathLike[str]) -> socket.socket:

@@ -12,9 +12,8 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
-import msgspec
 from msgspec.structs import replace
 
 from asyncnn.errors import (
@@ -36,9 +35,16 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.shared import shareable
 from asyncnn.service import wire
+from asyncnn.service.answers import BurstCallbacks
+from asyncnn.service.bindings import Bindings
+from asyncnn.service.caches import NOTHING_SENT, SentCache
 from asyncnn.service.channel import Channel
 from asyncnn.service.limits import ServiceLimits
 from asyncnn.service.offered import OfferedPools
+from asyncnn.service.queries import Queries
+from asyncnn.service.remote_buffers import RemoteBuffers
+from asyncnn.service.remote_burst import RemoteBursts
+from asyncnn.service.remote_fenced import RemoteFences
 
 logger = logging.getLogger(__name__)
 
@@ -57,14 +63,24 @@ class PreparationListener(Protocol):
         ...
 
     def done(
-        self, connection: "Connection", number: int, status: ErrorStatus, reason: str
+        self,
+        connection: "Connection",
+        number: int,
+        status: ErrorStatus,
+        reason: str,
+        signature: Model | None = None,
     ) -> None:
-        """Take the outcome."""
+        """Take the outcome; the signature is that of a model from a cache."""
         ...
 
 
 class Connection:
-    """Talks to the driver at the other end of a socket."""
+    """Talks to the driver at the other end of a socket.
+
+    ``queries`` are what it is asked, ``bindings`` the requests that it knows by number,
+    ``bursts`` those that are open, ``burst_callbacks`` what it may call for them,
+    ``buffers`` the device-managed ones.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._limits = limits = ServiceLimits()
@@ -73,7 +89,6 @@ class Connection:
         self._reason = ""
         self._ended = asyncio.Event()
         self._welcome: asyncio.Future[wire.Welcome] | None = None
-        self._calls: dict[int, asyncio.Future[wire.SupportedOperations]] = {}
         self._preparing: dict[int, PreparationListener] = {}
         self._executing: dict[int, Executed] = {}
         self._pools = OfferedPools(
@@ -81,6 +96,25 @@ class Connection:
             self._send_if_open,
             self._call_soon,
             self._numbers,
+            limits.max_fds_per_message,
+            limits.max_pools,
+        )
+        self.queries = Queries(self._send, self._numbers, self._pools)
+        self.bindings = Bindings()
+        self.buffers = RemoteBuffers(
+            self._send,
+            self._send_if_open,
+            self._call_soon,
+            self._numbers,
+            self._pools,
+            self.bindings,
+        )
+        self.burst_callbacks = BurstCallbacks(self._send_if_open, self._pools)
+        self.bursts = RemoteBursts(self._send, self._send_if_open, self.burst_callbacks)
+        self.fences = RemoteFences(
+            self._send,
+            self._send_if_open,
+            self._call_soon,
             limits.max_fds_per_message,
         )
         self._channel = Channel(
@@ -126,24 +160,9 @@ class Connection:
                 f"the driver speaks version {welcome.version} of the protocol, "
                 f"this client {wire.PROTOCOL_VERSION}"
             )
+        self.bindings.most = welcome.max_bound_requests
+        self._pools.most = welcome.max_pools
         return welcome
-
-    async def supported_operations(
-        self, model: Model
-    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
-        """Ask which operations of a model would run.
-
-        :raises DeviceUnavailableError: if the driver is gone.
-        """
-        pools = self._pools.numbers_of(_all_shareable(model.pools))
-        call = next(self._numbers)
-        self._send(wire.GetSupportedOperations(call, replace(model, pools=()), pools))
-        future = self._calls[call] = self._loop.create_future()
-        try:
-            answer = await future
-        finally:
-            self._calls.pop(call, None)
-        return _status(answer.status), answer.supported
 
     def prepare(
         self,
@@ -152,6 +171,7 @@ class Connection:
         priority: Priority,
         deadline: int | None,
         listener: PreparationListener,
+        cache: SentCache = NOTHING_SENT,
     ) -> None:
         """Send a model to be prepared; ``listener`` is told.
 
@@ -159,11 +179,29 @@ class Connection:
         """
         pools = self._pools.numbers_of(_all_shareable(model.pools))
         number = next(self._numbers)
-        self._send(
-            wire.PrepareModel(
-                number, replace(model, pools=()), pools, preference, priority, deadline
-            )
+        message = wire.PrepareModel(
+            number,
+            replace(model, pools=()),
+            pools,
+            preference,
+            priority,
+            deadline,
+            cache.info,
         )
+        self._send(message, cache.fds)
+        self._preparing[number] = listener
+        listener.link_to_death(self, number)
+
+    def prepare_from_cache(
+        self, deadline: int | None, cache: SentCache, listener: PreparationListener
+    ) -> None:
+        """Have a model prepared from its cache; ``listener`` is told.
+
+        :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
+        """
+        number = next(self._numbers)
+        message = wire.PrepareModelFromCache(number, cache.info, deadline)
+        self._send(message, cache.fds)
         self._preparing[number] = listener
         listener.link_to_death(self, number)
 
@@ -177,11 +215,30 @@ class Connection:
 
     def release_prepared(self, number: int) -> None:
         """Tell the driver that a prepared model is not needed any more."""
+        self.bindings.release(number)
         self._send_if_open(wire.ReleasePreparedModel(number))
 
     def release_prepared_soon(self, number: int) -> None:
         """Release a prepared model from any thread, as a finaliser has to."""
         self._call_soon(partial(self.release_prepared, number))
+
+    def bind(self, prepared: int, request: Request) -> int | None:
+        """Give a valid request a number if it is worth it; return the number.
+
+        :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
+        """
+        if not self.bindings.is_worth_binding(prepared, request):
+            return None
+        number = next(self._numbers)
+        pools = self._pools.numbers_of(request.pools)
+        message = wire.BindRequest(
+            number, prepared, request.inputs, request.outputs, pools
+        )
+        if len(wire.encode_given(message)) > wire.MAX_BOUND_BYTES:
+            return None
+        self._send(message)
+        self.bindings.add(number, prepared, request)
+        return number
 
     def execute(
         self,
@@ -213,6 +270,45 @@ class Connection:
         self._executing[number] = executed
         return number
 
+    def execute_bound(
+        self,
+        bound: int,
+        measure: int,
+        deadline: int | None,
+        loop_timeout: int | None,
+        executed: Executed,
+    ) -> int:
+        """Have a request that has a number executed; otherwise like `execute`.
+
+        :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
+        """
+        number = next(self._numbers)
+        self._send(wire.ExecuteBound(number, bound, measure, deadline, loop_timeout))
+        self._executing[number] = executed
+        return number
+
+    def order(
+        self,
+        prepared: int,
+        bound: int | None,
+        request: Request,
+        measure: int,
+        deadline: int | None,
+        loop_timeout: int | None,
+    ) -> wire.Execute | wire.ExecuteBound:
+        """Return a new order for a request, by its number if it is bound.
+
+        :raises AsyncnnError: if its pools cannot be sent, as the driver is gone, say.
+        """
+        number = next(self._numbers)
+        if bound is not None:
+            return wire.ExecuteBound(number, bound, measure, deadline, loop_timeout)
+        arguments = request.inputs, request.outputs
+        pools = self._pools.numbers_of(request.pools)
+        return wire.Execute(
+            number, prepared, *arguments, pools, measure, deadline, loop_timeout
+        )
+
     def cancel(self, execution: int) -> None:
         """Tell the driver that nobody waits for an execution."""
         if execution in self._executing:
@@ -234,47 +330,63 @@ class Connection:
         :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
         :raises DeviceUnavailableError: if the driver is gone.
         """
-        if not self.is_closed:
-            data = _encoded(message)
+        channel = self._channel
+        if not channel.is_closed:
+            self.fences.flush()  # they were sent before
+            data = wire.encode_given(message)
             if len(data) > self._limits.max_message_bytes:
                 raise ResourceExhaustedPersistentError(
                     f"a message of {len(data)} bytes is too large",
                     hint="put constants into pools",
                 )
             try:
-                self._channel.send(data, fds)
+                channel.send(data, fds)
             except OSError as error:
                 raise ResourceExhaustedTransientError(
                     f"a message cannot be sent: {error.strerror}"
                 ) from error
-        if self.is_closed:
+        if channel.is_closed:
             raise DeviceUnavailableError(self._reason or DEAD_OBJECT)
 
     def _receive(self, data: memoryview, fds: list[int]) -> None:
         if fds:
             raise InvalidArgumentError("descriptors beside a message that has none")
         message = wire.decode_to_client(data)
+        if type(message) is wire.Executed:  # the one that comes most often
+            executed = self._executing.pop(message.execution, None)
+            if executed is not None:
+                self._tell(
+                    executed,
+                    wire.status_of(message.status),
+                    message.output_shapes,
+                    message.timing,
+                    message.reason,
+                )
+        else:
+            self._handle(message)
+
+    def _handle(self, message: wire.ToClient) -> None:
         match message:
-            case wire.Executed():
-                executed = self._executing.pop(message.execution, None)
-                if executed is not None:
-                    self._tell(
-                        executed,
-                        _status(message.status),
-                        message.output_shapes,
-                        message.timing,
-                        message.reason,
-                    )
             case wire.Prepared():
                 number = message.prepared
                 listener = self._preparing.pop(number, None)
                 if listener is not None:
-                    status = _status(message.status)
-                    self._tell(listener.done, self, number, status, message.reason)
-            case wire.SupportedOperations():
-                future = self._calls.get(message.call)
-                if future is not None and not future.done():
-                    future.set_result(message)
+                    outcome = wire.status_of(message.status), message.reason
+                    self._tell(listener.done, self, number, *outcome, message.signature)
+            case wire.SupportedOperations() | wire.Statistics():
+                self.queries.answered(message)
+            case wire.FencedDone():
+                self.fences.done(message)
+            case wire.Allocated():
+                self.buffers.allocated(message)
+            case wire.BufferCopied():
+                self.buffers.copied(message)
+            case wire.GetMemories():
+                self.burst_callbacks.answer(message)
+            case wire.BurstConfigured():
+                self.bursts.configured(message.burst, wire.status_of(message.status))
+            case wire.BurstEnded():
+                self.bursts.ended(message.burst)
             case wire.Welcome():
                 if self._welcome is not None and not self._welcome.done():
                     self._welcome.set_result(message)
@@ -295,35 +407,22 @@ class Connection:
         self._reason = reason
         self._ended.set()
         self._pools.clear()
-        waiting: list[asyncio.Future[Any]] = list(self._calls.values())
-        if self._welcome is not None:
-            waiting.append(self._welcome)
-        for future in waiting:
-            if not future.done():
-                future.set_exception(DeviceUnavailableError(reason))
+        self.bindings.clear()
+        self.bursts.close()
+        self.burst_callbacks.close()
+        self.buffers.lose(reason)
+        self.queries.lose(reason)
+        if self._welcome is not None and not self._welcome.done():
+            self._welcome.set_exception(DeviceUnavailableError(reason))
         preparing, self._preparing = self._preparing, {}
         executing, self._executing = self._executing, {}
         status = ErrorStatus.DEVICE_UNAVAILABLE
         for number, listener in preparing.items():
             self._tell(listener.done, self, number, status, reason)
+        self.fences.lose(reason)
         for executed in executing.values():
             self._tell(executed, status, (), NO_TIMING, reason)
 
 
 def _all_shareable(pools: Sequence[Memory]) -> list[Memory]:
     return [shareable(memory) for memory in pools]
-
-
-def _encoded(message: wire.ToDriver) -> bytes:
-    try:
-        return wire.encode(message)
-    except (msgspec.MsgspecError, OverflowError, TypeError) as error:
-        raise InvalidArgumentError(f"cannot be sent: {error}") from error
-
-
-def _status(number: int) -> ErrorStatus:
-    """Return the status that a driver, maybe a newer one, means."""
-    try:
-        return ErrorStatus(number)
-    except ValueError:
-        return ErrorStatus.GENERAL_FAILURE

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from asyncnn.errors import InvalidArgumentError
-from asyncnn.hal.types import Memory
+from asyncnn.errors import InvalidArgumentError, ResourceExhaustedTransientError
+from asyncnn.hal.types import BufferToken, Memory
 from asyncnn.service import wire
 
 
@@ -22,7 +22,8 @@ class Send(Protocol):
 class OfferedPools:
     """Announces pools when they are used first, and forgets those that are gone.
 
-    ``call_soon`` runs a function on the event loop, from any thread.
+    ``call_soon`` runs a function on the event loop, from any thread. ``most`` is how
+    many pools the driver takes.
     """
 
     def __init__(
@@ -32,36 +33,59 @@ class OfferedPools:
         call_soon: Callable[[Callable[[], None]], None],
         numbers: Iterator[int],
         max_fds: int,
+        most: int,
     ) -> None:
         self._send = send
         self._send_if_open = send_if_open
         self._call_soon = call_soon
         self._numbers = numbers
         self._max_fds = max_fds
+        self.most = most
         self._announced: dict[weakref.ref[Memory], int] = {}
+        self._buffers: dict[int, int] = {}
         self._gone: deque[int] = deque()
 
     def numbers_of(self, pools: Sequence[object]) -> tuple[int, ...]:
         """Return the numbers of pools, announcing those that the driver has not seen.
 
-        :raises InvalidArgumentError: if a pool is a token of a buffer, or its
-            descriptors cannot be sent.
+        A buffer's token stands for the number that it was allocated by.
+
+        :raises InvalidArgumentError: if there is no such buffer, or the descriptors of
+            a pool cannot be sent.
+        :raises ResourceExhaustedTransientError: if the driver has as many as it takes.
         :raises AsyncnnError: if one cannot be announced.
         """
         numbers: list[int] = []
         for memory in pools:
-            if not isinstance(memory, Memory):
-                raise InvalidArgumentError("the device has no memory domains")
-            number = self._announced.get(weakref.ref(memory))
-            if number is None:
-                number = self._announce(memory)
-            numbers.append(number)
+            if isinstance(memory, Memory):
+                number = self._announced.get(weakref.ref(memory))
+                numbers.append(self._announce(memory) if number is None else number)
+            else:
+                numbers.append(self._number_of_buffer(memory))
         return tuple(numbers)
+
+    def adopt(self, token: int, number: int) -> None:
+        """Let the token of a buffer stand for ``number`` until `lose_buffer`."""
+        self._buffers[token] = number
+
+    def lose_buffer(self, token: int) -> None:
+        """Have the driver forget a buffer; called by finalisers, on any thread."""
+        number = self._buffers.pop(token, None)
+        if number is not None:
+            self._gone.append(number)
+            self._call_soon(self._forget)
 
     def clear(self) -> None:
         """Forget everything: the driver is gone."""
         self._announced.clear()
+        self._buffers.clear()
         self._gone.clear()
+
+    def _number_of_buffer(self, pool: object) -> int:
+        number = self._buffers.get(pool.token) if type(pool) is BufferToken else None
+        if number is None:
+            raise InvalidArgumentError(f"{pool!r} is no buffer of this driver")
+        return number
 
     def _announce(self, memory: Memory) -> int:
         number = next(self._numbers)
@@ -69,6 +93,11 @@ class OfferedPools:
         _check_descriptors(fds, self._max_fds)
         # Pools that are gone count against the limits of the driver.
         self._forget()
+        if len(self._announced) >= self.most:
+            raise ResourceExhaustedTransientError(
+                f"{len(self._announced)} pools are in use, all that the driver takes",
+                hint="await executions, or use fewer arrays again and again",
+            )
         info = wire.PoolInfo(
             number, memory.name, memory.size, memory.handle.ints, len(fds)
         )

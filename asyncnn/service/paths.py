@@ -5,6 +5,7 @@ import socket
 import struct
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 from asyncnn.errors import InvalidArgumentError
 
@@ -52,10 +53,17 @@ def can_connect(path: str | os.PathLike[str]) -> bool:
     return True
 
 
-def peer_uid(connection: socket.socket) -> int:
-    """Return the user of the process that listened, or connected, at the other end."""
+class Peer(NamedTuple):
+    """The process that listened, or connected, at the other end of a socket."""
+
+    pid: int
+    uid: int
+
+
+def peer_of(connection: socket.socket) -> Peer:
+    """Return whom the kernel says that a connection is to."""
     credentials = connection.getsockopt(
         socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
     )
-    _, uid, _ = _CREDENTIALS.unpack(credentials)
-    return int(uid)
+    pid, uid, _ = _CREDENTIALS.unpack(credentials)
+    return Peer(pid, uid)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from os import PathLike
 from pathlib import Path
 
@@ -43,16 +43,17 @@ class DriverProcess(msgspec.Struct, frozen=True, eq=False):
 
 @contextlib.contextmanager
 def driver_process(
-    path: str | PathLike[str] | None = None,
+    path: str | PathLike[str] | None = None, extensions: Iterable[str] = ()
 ) -> Iterator[DriverProcess]:
     """Run ``asyncnn serve`` until the block is left; it is ready when that begins.
 
     Blocks while the driver starts and ends. Without a path, a new folder's is taken.
+    ``extensions`` are those that the driver is to have, like ``package.module:name``.
 
     :raises InvalidArgumentError: if ``path`` cannot be that of a socket.
     :raises DeviceUnavailableError: if the driver does not start, or there is one.
     """
-    with _launched(path) as driver:
+    with _launched(path, extensions) as driver:
         for delay in _until_ready(driver):
             time.sleep(delay)
         try:
@@ -64,14 +65,14 @@ def driver_process(
 
 @contextlib.asynccontextmanager
 async def running_driver(
-    path: str | PathLike[str] | None = None,
+    path: str | PathLike[str] | None = None, extensions: Iterable[str] = ()
 ) -> AsyncIterator[DriverProcess]:
     """Do what `driver_process` does without blocking the event loop.
 
     :raises InvalidArgumentError: if ``path`` cannot be that of a socket.
     :raises DeviceUnavailableError: if the driver does not start, or there is one.
     """
-    with _launched(path) as driver:
+    with _launched(path, extensions) as driver:
         for delay in _until_ready(driver):
             await asyncio.sleep(delay)
         try:
@@ -82,14 +83,16 @@ async def running_driver(
 
 
 @contextlib.contextmanager
-def _launched(path: str | PathLike[str] | None) -> Iterator[DriverProcess]:
+def _launched(
+    path: str | PathLike[str] | None, extensions: Iterable[str]
+) -> Iterator[DriverProcess]:
     """Start a process; at the end there is none, whatever it was doing."""
     with tempfile.TemporaryDirectory(prefix="asyncnn-") as folder:
         socket = Path(path or Path(folder) / "driver.sock")
         socket_address(socket)
         if can_connect(socket):
             raise DeviceUnavailableError(f"a driver serves {socket} already")
-        process = _start(socket)
+        process = _start(socket, extensions)
         assert process.stdin is not None
         try:
             yield DriverProcess(socket, process)
@@ -99,8 +102,9 @@ def _launched(path: str | PathLike[str] | None) -> Iterator[DriverProcess]:
             process.stdin.close()
 
 
-def _start(path: Path) -> subprocess.Popen[bytes]:
+def _start(path: Path, extensions: Iterable[str]) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "asyncnn", "serve", "--until-eof"]
+    command += [f"--extension={extension}" for extension in extensions]
     try:
         return subprocess.Popen(
             [*command, "--socket", str(path)],

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -15,7 +16,12 @@ from asyncnn.callbacks import (
     PreparedModelFuture,
 )
 from asyncnn.errors import AsyncnnError
-from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
+from asyncnn.hal.interfaces import (
+    IBurstContext,
+    IDescribed,
+    IPreparedModel,
+    ISyncFence,
+)
 from asyncnn.hal.refusals import SynchronousByCallback
 from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,
@@ -29,11 +35,67 @@ from asyncnn.hal.types import (
     Request,
 )
 from asyncnn.hal.validate import RequestRules, validate_measure_timing
+from asyncnn.service.caches import KeptCache, SentCache
 from asyncnn.service.client import RemoteDevice
 from asyncnn.service.waiting import Waiting
 
 _ATTEMPTS = 5
 _PAUSE_S = 0.05
+
+
+class CacheArguments(NamedTuple):
+    """Cache files as a call gives them; they are the caller's to close."""
+
+    model_cache: Sequence[Handle] = ()
+    data_cache: Sequence[Handle] = ()
+    token: bytes = bytes(BYTE_SIZE_OF_CACHE_TOKEN)
+
+
+_NO_CACHE = CacheArguments()
+
+
+class AnyOrder(Protocol):
+    """What it takes to have a prepared model once more."""
+
+    def give(
+        self,
+        remote: RemoteDevice,
+        deadline: int | None,
+        callback: IPreparedModelCallback,
+    ) -> ErrorStatus:
+        """Launch the preparation."""
+        ...
+
+    def model_of(self, prepared: IPreparedModel) -> Model:
+        """Return the model, or at least its signature."""
+        ...
+
+
+class CachedOrder:
+    """What it takes to load a model from its cache once more.
+
+    :raises ResourceExhaustedTransientError: if the files cannot be kept open.
+    """
+
+    def __init__(self, cache: SentCache) -> None:
+        self._files = KeptCache(cache)
+
+    def give(
+        self,
+        remote: RemoteDevice,
+        deadline: int | None,
+        callback: IPreparedModelCallback,
+    ) -> ErrorStatus:
+        """Launch the loading; see `IDevice.prepare_model_from_cache_1_3`."""
+        files = self._files
+        return remote.prepare_model_from_cache_1_3(
+            deadline, files.model_cache, files.data_cache, files.token, callback
+        )
+
+    def model_of(self, prepared: IPreparedModel) -> Model:
+        """Return the signature of the prepared model."""
+        assert isinstance(prepared, IDescribed)
+        return prepared.signature
 
 
 class Order(msgspec.Struct, frozen=True, eq=False):
@@ -48,19 +110,21 @@ class Order(msgspec.Struct, frozen=True, eq=False):
         remote: RemoteDevice,
         deadline: int | None,
         callback: IPreparedModelCallback,
+        cache: CacheArguments = _NO_CACHE,
     ) -> ErrorStatus:
         """Launch the preparation; see `IDevice.prepare_model_1_3`."""
-        token = bytes(BYTE_SIZE_OF_CACHE_TOKEN)
         return remote.prepare_model_1_3(
             self.model,
             self.preference,
             self.priority,
             deadline,
-            (),
-            (),
-            token,
+            *cache,
             callback,
         )
+
+    def model_of(self, prepared: IPreparedModel) -> Model:
+        """Return the model."""
+        return self.model
 
 
 class RevivedModel(SynchronousByCallback):
@@ -71,13 +135,13 @@ class RevivedModel(SynchronousByCallback):
 
     def __init__(
         self,
-        order: Order,
+        order: AnyOrder,
         remote: RemoteDevice,
         prepared: IPreparedModel,
         patience: float,
     ) -> None:
         self._order = order
-        self._rules = RequestRules(order.model)
+        self._rules = RequestRules(order.model_of(prepared))
         self._remote = remote
         self._prepared: IPreparedModel | None = prepared
         self._waiting = Waiting(patience)
@@ -125,7 +189,9 @@ class RevivedModel(SynchronousByCallback):
         self._order.give(remote, None, callback)
         return await callback
 
-    def _usable(self) -> IPreparedModel | None:
+    @property
+    def usable(self) -> IPreparedModel | None:
+        """The driver's model; None while there is none."""
         return None if self._remote.is_lost else self._prepared
 
     def execute_1_3(
@@ -137,7 +203,7 @@ class RevivedModel(SynchronousByCallback):
         callback: IExecutionCallback | None,
     ) -> ErrorStatus:
         """Launch an execution, or hold it; see `IPreparedModel.execute_1_3`."""
-        prepared = self._usable()
+        prepared = self.usable
         if prepared is not None:
             return prepared.execute_1_3(
                 request, measure, deadline, loop_timeout_duration, callback
@@ -181,30 +247,30 @@ class RevivedModel(SynchronousByCallback):
     def execute_fenced(
         self,
         request: Request,
-        wait_for: Sequence[Handle],
+        wait_for: Sequence[ISyncFence],
         measure: MeasureTiming,
         deadline: int | None,
         loop_timeout_duration: int | None,
         duration: int | None,
-    ) -> tuple[ErrorStatus, Handle, IFencedExecutionCallback | None]:
+    ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
         """Ask the driver; fail while there is none."""
-        prepared = self._usable()
+        prepared = self.usable
         if prepared is None:
-            return ErrorStatus.DEVICE_UNAVAILABLE, Handle(), None
+            return ErrorStatus.DEVICE_UNAVAILABLE, None, None
         return prepared.execute_fenced(
             request, wait_for, measure, deadline, loop_timeout_duration, duration
         )
 
-    def configure_execution_burst(
+    async def configure_execution_burst(
         self,
         callback: IBurstCallback | None,
         request_channel: Handle,
         result_channel: Handle,
     ) -> tuple[ErrorStatus, IBurstContext | None]:
         """Ask the driver; fail while there is none. A burst dies with its driver."""
-        prepared = self._usable()
+        prepared = self.usable
         if prepared is None:
             return ErrorStatus.DEVICE_UNAVAILABLE, None
-        return prepared.configure_execution_burst(
+        return await prepared.configure_execution_burst(
             callback, request_channel, result_channel
         )

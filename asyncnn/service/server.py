@@ -17,7 +17,7 @@ from asyncnn.hal.interfaces import IDevice
 from asyncnn.memory.limits import MappingPolicy
 from asyncnn.memory.mapping import Mapper
 from asyncnn.service.limits import ServiceLimits
-from asyncnn.service.paths import can_connect, peer_uid
+from asyncnn.service.paths import Peer, can_connect, peer_of
 from asyncnn.service.session import Session
 
 logger = logging.getLogger(__name__)
@@ -38,6 +38,9 @@ class Server:
     Pools in files that a client could truncate are copied for each call. With
     ``trust_same_uid``, those of clients of this process's user are mapped instead: such
     a client can then kill the driver, as it could with a signal.
+
+    Each connection is a client of its own, called after its process. Clients of this
+    process's user, and of root, may see what others do; see `IMeasured`.
 
     Entering raises the process's limit of open files as far as it may, because clients
     share it.
@@ -136,25 +139,31 @@ class Server:
             loop.remove_reader(listener.fileno())
             self._pause = loop.call_later(_PAUSE_S, self._resume)
             return
-        uid = peer_uid(connection)
-        if uid not in self._allowed_uids:
-            logger.warning("a client of user %d was refused", uid)
+        peer = peer_of(connection)
+        if peer.uid not in self._allowed_uids:
+            logger.warning("a client of user %d was refused", peer.uid)
             connection.close()
         elif len(self._sessions) >= self._max_clients:
             logger.warning("a client was refused: there are %d", self._max_clients)
             connection.close()
         else:
-            self._sessions.add(self._session(connection, uid))
+            self._sessions.add(self._session(connection, peer))
 
-    def _session(self, connection: socket.socket, uid: int) -> Session:
+    def _session(self, connection: socket.socket, peer: Peer) -> Session:
         limits = self._limits
         policy = MappingPolicy(
             max_pools=limits.max_pools,
             max_bytes=limits.max_pool_bytes,
-            trust_same_uid=self._trust_same_uid and uid == os.geteuid(),
+            trust_same_uid=self._trust_same_uid and peer.uid == os.geteuid(),
         )
         return Session(
-            self._device, connection, limits, Mapper(policy), self._sessions.discard
+            self._device,
+            connection,
+            limits,
+            Mapper(policy),
+            self._sessions.discard,
+            name=f"pid {peer.pid}",
+            sees_others=peer.uid in (os.geteuid(), 0),
         )
 
 

@@ -5,45 +5,56 @@ trusted: numbers are looked up in tables of this connection, models and requests
 validated by the device, memory goes through the session's mapper.
 """
 
-import asyncio
 import logging
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from asyncnn.callbacks import (
-    CallbackObject,
-    IExecutionCallback,
-    IPreparedModelCallback,
-)
+from asyncnn.callbacks import IPreparedModelCallback
+from asyncnn.devices.statistics import DeviceStatistics, IMeasured
 from asyncnn.errors import (
     AsyncnnError,
     GeneralFailureError,
     InvalidArgumentError,
     ResourceExhaustedTransientError,
 )
-from asyncnn.hal.interfaces import IDevice, IPreparedModel
-from asyncnn.hal.types import (
-    BYTE_SIZE_OF_CACHE_TOKEN,
-    NO_TIMING,
-    ErrorStatus,
-    Memory,
-    OutputShape,
-    Request,
-    Timing,
-)
+from asyncnn.hal.interfaces import IDescribed, IDevice, IPreparedModel
+from asyncnn.hal.types import ErrorStatus, Memory, Model
 from asyncnn.memory.mapping import Mapper
+from asyncnn.qos import Client, acting_for
 from asyncnn.service import wire
 from asyncnn.service.announced import AnnouncedPools, are_mapped
+from asyncnn.service.buffers import Buffers
+from asyncnn.service.bursts import Bursts
+from asyncnn.service.caches import ReceivedCache
+from asyncnn.service.calls import CallsToClient, RemoteBurstCallback
 from asyncnn.service.channel import Channel
+from asyncnn.service.executions import Executions
+from asyncnn.service.failures import explained, kill
+from asyncnn.service.fenced import FencedOrders
 from asyncnn.service.limits import ServiceLimits
+from asyncnn.service.tasks import OwnedTasks
+from asyncnn.tracing import Layer, Phase, active, span
+from asyncnn.vlog import DRIVER
 
 logger = logging.getLogger(__name__)
 
+_WITH_DESCRIPTORS = {
+    wire.AnnouncePools,
+    wire.ConfigureBurst,
+    wire.ExecuteFenced,
+    wire.ExportFence,
+    wire.PrepareModel,
+    wire.PrepareModelFromCache,
+}
+
 
 class Session:
-    """Serves one client of ``device``. ``ended`` is called once, when it is gone."""
+    """Serves one client of ``device``. ``ended`` is called once, when it is gone.
+
+    The client is told of others' work only if it ``sees_others``.
+    """
 
     def __init__(
         self,
@@ -52,24 +63,50 @@ class Session:
         limits: ServiceLimits,
         mapper: Mapper,
         ended: Callable[["Session"], None],
+        *,
+        name: str = "remote",
+        sees_others: bool = False,
     ) -> None:
         self._device = device
         self._limits = limits
         self._ended = ended
+        client = Client(name)
+        self._client_number = client.number
+        self._sees_others = sees_others
         self._greeted = False
         self._pools = AnnouncedPools(mapper, limits.max_pools)
         self._preparing: dict[int, _Preparing] = {}
         self._prepared: dict[int, IPreparedModel] = {}
-        self._executing: dict[int, _Executing] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._channel = Channel(
-            connection,
-            self._receive,
-            self._lost,
-            max_message_bytes=limits.max_message_bytes,
-            max_fds=limits.max_fds_per_message,
-            max_unread_bytes=limits.max_unread_bytes,
+        self._tasks = OwnedTasks(limits.max_executions)
+        self._calls = CallsToClient(self._send)
+        self._executions = Executions(
+            self._prepared, self._pools, self._tasks, limits, self._send
         )
+        self._fenced = FencedOrders(
+            self._executions, self._pools, self._tasks, limits, self._send
+        )
+        self._bursts = Bursts(
+            self._prepared, self.burst_callback, self._tasks, limits, self._send
+        )
+        self._buffers = Buffers(
+            device,
+            self._prepared,
+            self._pools,
+            self._tasks,
+            limits,
+            self._send,
+        )
+        # The loop calls on behalf of the client, then, and tasks inherit that. Nothing
+        # else refers to it, so that it is gone as soon as it has hung up.
+        with acting_for(client):
+            self._channel = Channel(
+                connection,
+                self._receive if active.recorder is None else self._receive_traced,
+                self._lost,
+                max_message_bytes=limits.max_message_bytes,
+                max_fds=limits.max_fds_per_message,
+                max_unread_bytes=limits.max_unread_bytes,
+            )
 
     def close(self) -> None:
         """Hang up and give back all that the client had."""
@@ -78,17 +115,24 @@ class Session:
 
     def _lost(self, reason: str) -> None:
         logger.info("client lost: %s", reason)
+        DRIVER("client lost", reason=reason)
         self._release()
         self._ended(self)
 
+    def burst_callback(self, number: int) -> RemoteBurstCallback:
+        """Return the client's callback for burst ``number``."""
+        return RemoteBurstCallback(self._calls, self._pools, number)
+
     def _release(self) -> None:
-        waiting = (*self._preparing.values(), *self._executing.values())
-        self._preparing.clear()
-        self._executing.clear()
-        for callback in waiting:
-            _kill(callback)
-        for task in self._tasks:
-            task.cancel()
+        preparing, self._preparing = self._preparing, {}
+        for callback in preparing.values():
+            kill(callback)
+        self._executions.close()
+        self._fenced.close()
+        self._bursts.close()
+        self._buffers.close()
+        self._calls.close()
+        self._tasks.cancel()
         self._prepared.clear()
         self._pools.close()
 
@@ -99,56 +143,78 @@ class Session:
             # It would wait for this answer for ever.
             self._channel.abandon(f"answering failed: {error.strerror}")
 
+    def _receive_traced(self, data: memoryview, fds: list[int]) -> None:
+        with span("receive", Layer.IPC, Phase.INPUTS_AND_OUTPUTS):
+            self._receive(data, fds)
+
     def _receive(self, data: memoryview, fds: list[int]) -> None:
         message = wire.decode_to_driver(data)
-        if type(message) is wire.Execute and self._greeted and not fds:
-            self._execute(message)
+        if fds and type(message) not in _WITH_DESCRIPTORS:
+            raise InvalidArgumentError("descriptors beside a message that has none")
+        if not self._greeted and type(message) is not wire.Hello:
+            raise InvalidArgumentError("a message before the greeting")
+        # The ones that come most often are looked for first.
+        if type(message) is wire.ExecuteBound:
+            self._executions.execute_bound(message)
+        elif type(message) is wire.Execute:
+            self._executions.execute(message)
+        elif type(message) is wire.ExecuteFenced:
+            self._fenced.execute(message, fds)
+        elif type(message) is wire.Several:
+            self._execute_several(message)
         else:
-            self._handle(message, fds)
+            self._handle(message, data, fds)
 
-    def _handle(self, message: wire.ToDriver, fds: list[int]) -> None:
+    def _execute_several(self, several: wire.Several) -> None:
+        for data in several.messages:
+            message = wire.decode_to_driver(data)
+            if type(message) is not wire.ExecuteFenced:
+                raise InvalidArgumentError("only fenced executions are sent together")
+            self._fenced.execute(message, ())
+
+    def _handle(self, message: wire.ToDriver, data: memoryview, fds: list[int]) -> None:
         """Do what a message asks for.
 
         :raises InvalidArgumentError: if it breaks the protocol.
         """
-        if not self._greeted and not isinstance(message, wire.Hello):
-            raise InvalidArgumentError("a message before the greeting")
-        if isinstance(message, wire.AnnouncePools):
-            self._pools.announce(message.pools, fds)
-            return
-        if fds:
-            raise InvalidArgumentError("descriptors beside a message that has none")
         match message:
-            case wire.Hello():
-                self._greet(message)
-            case wire.Execute():
-                self._execute(message)
+            case wire.AnnouncePools():
+                self._pools.announce(message.pools, fds)
+            case wire.BindRequest():
+                if len(data) > wire.MAX_BOUND_BYTES:
+                    raise InvalidArgumentError("a request is too large to be bound")
+                self._executions.bind(message)
+            case wire.ConfigureBurst():
+                self._bursts.configure(message, fds)
+            case wire.FreeMemory() | wire.CancelBurstRequest() | wire.ReleaseBurst():
+                self._bursts.handle(message)
             case wire.CancelExecution():
-                self._cancel(message)
+                self._executions.cancel(message.execution)
+                self._fenced.cancel(message.execution)
+            case wire.ExportFence():
+                self._fenced.export(message.execution, fds)
             case wire.ForgetPools():
                 self._pools.forget(message.numbers)
+                self._buffers.forget(message.numbers)
+                self._executions.forget_pools(message.numbers)
+            case wire.Allocate():
+                self._buffers.allocate(message)
+            case wire.CopyBufferTo() | wire.CopyBufferFrom():
+                self._buffers.copy(message)
+            case wire.Memories():
+                self._calls.answered(message)
             case wire.PrepareModel():
-                self._prepare(message)
+                self._prepare(message, fds)
+            case wire.PrepareModelFromCache():
+                self._prepare_from_cache(message, fds)
             case wire.ReleasePreparedModel():
                 self._release_prepared(message)
-            case wire.GetStatus():
-                status = self._device.get_status()
-                self._send(wire.Status(message.call, status))
             case wire.GetSupportedOperations():
                 self._get_supported_operations(message)
-
-    def _check_room(self) -> None:
-        """Check that a call may be kept waiting.
-
-        :raises ResourceExhaustedTransientError: if too many are.
-        """
-        if len(self._tasks) >= self._limits.max_executions:
-            raise ResourceExhaustedTransientError("too many calls are pending")
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            case wire.GetStatistics():
+                self._get_statistics(message.call)
+            case wire.Hello():
+                self._greet(message)
 
     def _greet(self, message: wire.Hello) -> None:
         device = self._device
@@ -165,6 +231,8 @@ class Session:
                 extensions=device.get_supported_extensions()[1],
                 model_cache_files=model_files,
                 data_cache_files=data_files,
+                max_bound_requests=self._limits.max_bound_requests,
+                max_pools=self._limits.max_pools,
             )
         )
         if message.version != wire.PROTOCOL_VERSION:
@@ -175,12 +243,12 @@ class Session:
 
     def _get_supported_operations(self, message: wire.GetSupportedOperations) -> None:
         try:
-            self._check_room()
+            self._tasks.check_room()
             pools = self._pools.find(message.pools)
         except AsyncnnError as error:
             self._send(wire.SupportedOperations(message.call, error.status, ()))
             return
-        self._spawn(self._supported_operations(message, pools))
+        self._tasks.start(self._supported_operations(message, pools))
 
     async def _supported_operations(
         self, message: wire.GetSupportedOperations, pools: tuple[Memory, ...]
@@ -192,45 +260,110 @@ class Session:
             model = replace(message.model, pools=pools)
             status, supported = await self._device.get_supported_operations_1_3(model)
         except Exception as error:
-            status = _explained(error).status
+            status = explained(error).status
         self._send(wire.SupportedOperations(message.call, status, supported))
 
-    def _prepare(self, message: wire.PrepareModel) -> None:
-        number, limits = message.prepared, self._limits
-        if number in self._preparing or number in self._prepared:
-            raise InvalidArgumentError(f"prepared model {number} exists already")
-        callback = _Preparing(self, number)
-        self._preparing[number] = callback
+    def _get_statistics(self, call: int) -> None:
         try:
-            if len(self._preparing) > limits.max_preparing:
-                raise ResourceExhaustedTransientError("too many models are prepared")
-            if len(self._preparing) + len(self._prepared) > limits.max_prepared_models:
-                raise ResourceExhaustedTransientError("too many prepared models")
+            self._tasks.check_room()
+        except AsyncnnError as error:
+            self._send(wire.Statistics(call, error.status, None))
+            return
+        self._tasks.start(self._statistics(call))
+
+    async def _statistics(self, call: int) -> None:
+        try:
+            statistics = await self._measured()
+            answer = wire.Statistics(call, ErrorStatus.NONE, statistics)
+        except Exception as error:
+            answer = wire.Statistics(call, explained(error).status, None)
+        self._send(answer)
+
+    async def _measured(self) -> DeviceStatistics:
+        """Return what the client may know.
+
+        :raises GeneralFailureError: if the device keeps no statistics.
+        """
+        if not isinstance(self._device, IMeasured):
+            raise GeneralFailureError("the device keeps no statistics")
+        statistics = await self._device.get_statistics()
+        if self._sees_others:
+            return statistics
+        return statistics.seen_by(self._client_number)
+
+    def _prepare(self, message: wire.PrepareModel, fds: Sequence[int]) -> None:
+        callback = self._begin_preparing(message.prepared)
+        try:
+            self._check_room_for_model()
+            cache = ReceivedCache(message.cache, fds)
+            if cache.prepare_to_write():
+                callback.saved = cache
             pools = self._pools.find(message.pools)
             if are_mapped(pools):
-                self._launch_preparation(message, pools, callback)
+                self._launch_preparation(message, pools, cache, callback)
             else:
-                self._check_room()
-                self._spawn(self._prepare_with_copies(message, pools, callback))
+                self._tasks.check_room()
+                self._tasks.start(
+                    self._prepare_with_copies(message, pools, cache, callback)
+                )
         except Exception as error:
-            callback.fail(_explained(error))
+            callback.fail(explained(error))
+
+    def _prepare_from_cache(
+        self, message: wire.PrepareModelFromCache, fds: Sequence[int]
+    ) -> None:
+        callback = self._begin_preparing(message.prepared)
+        callback.is_unseen = True
+        try:
+            self._check_room_for_model()
+            cache = ReceivedCache(message.cache, fds)
+            self._tasks.check_room()
+            self._tasks.start(self._load(message.deadline, cache, callback))
+        except Exception as error:
+            callback.fail(explained(error))
+
+    async def _load(
+        self, deadline: int | None, cache: ReceivedCache, callback: "_Preparing"
+    ) -> None:
+        try:
+            await self._pools.on_thread(cache.read, self._limits.max_pool_bytes)
+            self._device.prepare_model_from_cache_1_3(
+                deadline, cache.model_cache, cache.data_cache, cache.token, callback
+            )
+        except Exception as error:
+            callback.fail(explained(error))
+
+    def _begin_preparing(self, number: int) -> "_Preparing":
+        if number in self._preparing or number in self._prepared:
+            raise InvalidArgumentError(f"prepared model {number} exists already")
+        callback = self._preparing[number] = _Preparing(self, number)
+        return callback
+
+    def _check_room_for_model(self) -> None:
+        limits = self._limits
+        if len(self._preparing) > limits.max_preparing:
+            raise ResourceExhaustedTransientError("too many models are prepared")
+        if len(self._preparing) + len(self._prepared) > limits.max_prepared_models:
+            raise ResourceExhaustedTransientError("too many prepared models")
 
     async def _prepare_with_copies(
         self,
         message: wire.PrepareModel,
         pools: tuple[Memory, ...],
+        cache: ReceivedCache,
         callback: "_Preparing",
     ) -> None:
         try:
             copies = await self._pools.copied(pools)
-            self._launch_preparation(message, copies, callback)
+            self._launch_preparation(message, copies, cache, callback)
         except Exception as error:
-            callback.fail(_explained(error))
+            callback.fail(explained(error))
 
     def _launch_preparation(
         self,
         message: wire.PrepareModel,
         pools: tuple[Memory, ...],
+        cache: ReceivedCache,
         callback: "_Preparing",
     ) -> None:
         # What is no enumerator is refused by the device, like everything else.
@@ -239,9 +372,9 @@ class Session:
             message.preference,  # type: ignore[arg-type]
             message.priority,  # type: ignore[arg-type]
             message.deadline,
-            (),
-            (),
-            bytes(BYTE_SIZE_OF_CACHE_TOKEN),
+            cache.model_cache,
+            cache.data_cache,
+            cache.token,
             callback,
         )
 
@@ -252,93 +385,52 @@ class Session:
         number = callback.number
         if self._preparing.get(number) is not callback:
             return
+        cache, callback.saved = callback.saved, None
+        if cache is not None and model is not None:
+            self._tasks.start(self._write_back(cache, callback, model))
+            return
         del self._preparing[number]
         if model is not None:
             self._prepared[number] = model
-        self._send(wire.Prepared(number, status, callback.reason))
+        signature = _signature(model) if callback.is_unseen else None
+        self._send(wire.Prepared(number, status, callback.reason, signature))
+
+    async def _write_back(
+        self, cache: ReceivedCache, callback: "_Preparing", model: IPreparedModel
+    ) -> None:
+        """Give the client its cache files before it learns of the model."""
+        try:
+            await self._pools.on_thread(cache.write)
+        except Exception as error:
+            logger.warning("a model is not cached: %s", explained(error))
+        self.finish_preparing(callback, ErrorStatus.NONE, model)
 
     def _release_prepared(self, message: wire.ReleasePreparedModel) -> None:
         self._prepared.pop(message.prepared, None)
+        self._executions.forget_model(message.prepared)
         callback = self._preparing.pop(message.prepared, None)
         if callback is not None:
-            _kill(callback)
+            kill(callback)
 
-    def _execute(self, message: wire.Execute) -> None:
-        number = message.execution
-        if number in self._executing:
-            raise InvalidArgumentError(f"execution {number} exists already")
-        callback = _Executing(self, message)
-        self._executing[number] = callback
-        try:
-            if len(self._executing) > self._limits.max_executions:
-                raise ResourceExhaustedTransientError("too many executions are pending")
-            prepared = self._prepared.get(message.prepared)
-            if prepared is None:
-                raise InvalidArgumentError(f"no prepared model {message.prepared}")
-            pools = self._pools.find(message.pools)
-            if are_mapped(pools):
-                callback.launch(prepared, pools)
-            else:
-                self._check_room()
-                self._spawn(self._execute_with_copies(prepared, pools, callback))
-        except Exception as error:
-            callback.fail(_explained(error))
 
-    async def _execute_with_copies(
-        self,
-        prepared: IPreparedModel,
-        pools: tuple[Memory, ...],
-        callback: "_Executing",
-    ) -> None:
-        try:
-            callback.copies = await self._pools.copied(pools)
-            callback.launch(prepared, callback.copies)
-        except Exception as error:
-            callback.fail(_explained(error))
-
-    def finish_executing(
-        self,
-        callback: "_Executing",
-        status: ErrorStatus,
-        shapes: tuple[OutputShape, ...],
-        timing: Timing,
-    ) -> None:
-        """Tell the client, once outputs that were not computed in place are."""
-        number = callback.message.execution
-        if self._executing.get(number) is not callback:
-            return
-        if callback.copies and status is ErrorStatus.NONE:
-            self._spawn(self._write_back(callback, shapes, timing))
-            return
-        del self._executing[number]
-        self._send(wire.Executed(number, status, shapes, timing, callback.reason))
-
-    async def _write_back(
-        self, callback: "_Executing", shapes: tuple[OutputShape, ...], timing: Timing
-    ) -> None:
-        copies, callback.copies = callback.copies, ()
-        try:
-            await self._pools.write_back(copies, callback.message.outputs)
-        except Exception as error:
-            callback.fail(_explained(error))
-            return
-        self.finish_executing(callback, ErrorStatus.NONE, shapes, timing)
-
-    def _cancel(self, message: wire.CancelExecution) -> None:
-        callback = self._executing.get(message.execution)
-        if callback is not None:
-            _kill(callback)
+def _signature(model: object) -> Model | None:
+    return model.signature if isinstance(model, IDescribed) else None
 
 
 class _Preparing(IPreparedModelCallback):
-    """Tells the client of a model's preparation."""
+    """Tells the client of a model's preparation.
 
-    __slots__ = ("_session", "number")
+    A model from a cache ``is_unseen``; one that is ``saved`` is written back first.
+    """
+
+    __slots__ = ("_session", "is_unseen", "number", "saved")
 
     def __init__(self, session: Session, number: int) -> None:
         super().__init__()
         self._session = session
         self.number = number
+        self.is_unseen = False
+        self.saved: ReceivedCache | None = None
 
     def notify_1_3(
         self, status: ErrorStatus, prepared_model: IPreparedModel | None
@@ -349,57 +441,3 @@ class _Preparing(IPreparedModelCallback):
         """Tell the client of a failure, unless it was told of an outcome before."""
         self.reason = str(error)
         self.notify_1_3(error.status, None)
-
-
-class _Executing(IExecutionCallback):
-    """Tells the client of an execution's end."""
-
-    __slots__ = ("_session", "copies", "message")
-
-    takes_early_results = True
-
-    def __init__(self, session: Session, message: wire.Execute) -> None:
-        super().__init__()
-        self._session = session
-        self.message = message
-        self.copies: tuple[Memory, ...] = ()
-
-    def launch(self, prepared: IPreparedModel, pools: tuple[Memory, ...]) -> None:
-        """Execute with pools that have their bytes."""
-        message = self.message
-        prepared.execute_1_3(
-            Request(message.inputs, message.outputs, pools),
-            message.measure,  # type: ignore[arg-type]
-            message.deadline,
-            message.loop_timeout,
-            self,
-        )
-
-    def notify_1_3(
-        self,
-        status: ErrorStatus,
-        output_shapes: tuple[OutputShape, ...],
-        timing: Timing,
-    ) -> None:
-        self._session.finish_executing(self, status, output_shapes, timing)
-
-    def fail(self, error: AsyncnnError) -> None:
-        """Tell the client of a failure, unless it was told of an outcome before."""
-        self.reason = str(error)
-        self.notify_1_3(error.status, (), NO_TIMING)
-
-
-def _explained(error: Exception) -> AsyncnnError:
-    """Return the error to tell a client of; what nobody expected is logged."""
-    if isinstance(error, AsyncnnError):
-        return error
-    logger.error("a call failed", exc_info=error)
-    return GeneralFailureError(f"{type(error).__name__}: {error}")
-
-
-def _kill(callback: CallbackObject) -> None:
-    """Let a callback die, whatever a device makes of it."""
-    try:
-        callback.die()
-    except Exception:
-        logger.exception("a call could not be cancelled")

@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
+from asyncnn.devices.statistics import DeviceStatistics
 from asyncnn.errors import AsyncnnError, DeviceUnavailableError
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
 from asyncnn.hal.types import (
@@ -34,8 +35,15 @@ from asyncnn.hal.validate import (
     validate_model,
     validate_priority,
 )
+from asyncnn.service.caches import to_send
 from asyncnn.service.client import RemoteDevice
-from asyncnn.service.revived import Order, RevivedModel
+from asyncnn.service.revived import (
+    AnyOrder,
+    CacheArguments,
+    CachedOrder,
+    Order,
+    RevivedModel,
+)
 from asyncnn.service.supervision import Backoff, Supervision
 from asyncnn.service.waiting import Waiting
 
@@ -165,6 +173,13 @@ class SupervisedDevice:
         """Return the last driver's numbers."""
         return self._last().get_number_of_cache_files_needed()
 
+    async def get_statistics(self) -> DeviceStatistics:
+        """Ask the driver; fail while there is none."""
+        remote = self._connected()
+        if remote is None:
+            raise DeviceUnavailableError(self._ended or "there is no driver")
+        return await remote.get_statistics()
+
     async def get_supported_operations_1_3(
         self, model: Model
     ) -> tuple[ErrorStatus, tuple[bool, ...]]:
@@ -194,16 +209,22 @@ class SupervisedDevice:
         """Launch the preparation, or hold it; see `IDevice.prepare_model_1_3`."""
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
-        return self._prepare(Order(model, preference, priority), deadline, callback)
+        order = Order(model, preference, priority)
+        cache = CacheArguments(model_cache, data_cache, token)
+        return self._prepare(order, deadline, cache, callback)
 
     def _prepare(
-        self, order: Order, deadline: int | None, callback: IPreparedModelCallback
+        self,
+        order: Order,
+        deadline: int | None,
+        cache: CacheArguments,
+        callback: IPreparedModelCallback,
     ) -> ErrorStatus:
         remote = self._connected()
         if remote is not None:
             adoption = _Adoption(self, order, remote, callback)
             callback.link_to_death(adoption.die)
-            return order.give(remote, deadline, adoption)
+            return order.give(remote, deadline, adoption, cache)
         notify = OneShot(callback.notify_1_3)
         try:
             if self._ended:
@@ -218,12 +239,12 @@ class SupervisedDevice:
         return self._waiting.hold(
             callback,
             deadline,
-            partial(self._prepare, order, deadline, callback),
+            partial(self._prepare, order, deadline, cache, callback),
             lambda status: notify(status, None),
         )
 
     def adopt(
-        self, order: Order, remote: RemoteDevice, prepared: IPreparedModel
+        self, order: AnyOrder, remote: RemoteDevice, prepared: IPreparedModel
     ) -> RevivedModel:
         """Return a model that the driver has prepared as one that outlives it."""
         model = RevivedModel(order, remote, prepared, self._supervision.wait)
@@ -238,20 +259,41 @@ class SupervisedDevice:
         token: bytes,
         callback: IPreparedModelCallback | None,
     ) -> ErrorStatus:
-        """Fail with GENERAL_FAILURE: models are not cached."""
-        return self._last().prepare_model_from_cache_1_3(
-            deadline, model_cache, data_cache, token, callback
-        )
+        """Launch the loading; see `IDevice.prepare_model_from_cache_1_3`.
 
-    def allocate(
+        Fails while there is no driver: there may be another way to get the model.
+        """
+        if callback is None:
+            return ErrorStatus.INVALID_ARGUMENT
+        remote = self._last()
+        _, *needed = remote.get_number_of_cache_files_needed()
+        try:
+            cache = to_send(model_cache, data_cache, token, (needed[0], needed[1]))
+            order = CachedOrder(cache)
+        except AsyncnnError as error:
+            callback.reason = str(error)
+            OneShot(callback.notify_1_3)(error.status, None)
+            return error.status
+        adoption = _Adoption(self, order, remote, callback)
+        callback.link_to_death(adoption.die)
+        return order.give(remote, deadline, adoption)
+
+    async def allocate(
         self,
         desc: BufferDesc,
         prepared_models: Sequence[IPreparedModel | None],
         input_roles: Sequence[BufferRole],
         output_roles: Sequence[BufferRole],
     ) -> tuple[ErrorStatus, IBuffer | None, int]:
-        """Fail with GENERAL_FAILURE: the device has no memory domains."""
-        return self._last().allocate(desc, prepared_models, input_roles, output_roles)
+        """Ask the driver, if there is one. A buffer dies with its driver."""
+        remote = self._connected()
+        if remote is None:
+            return ErrorStatus.DEVICE_UNAVAILABLE, None, 0
+        models = [
+            model.usable if isinstance(model, RevivedModel) else model
+            for model in prepared_models
+        ]
+        return await remote.allocate(desc, models, input_roles, output_roles)
 
 
 class _Adoption(IPreparedModelCallback):
@@ -262,7 +304,7 @@ class _Adoption(IPreparedModelCallback):
     def __init__(
         self,
         device: SupervisedDevice,
-        order: Order,
+        order: AnyOrder,
         remote: RemoteDevice,
         callback: IPreparedModelCallback,
     ) -> None:

@@ -112,7 +112,8 @@ async def test_echoes_are_as_long_as_messages_of_an_execution(
     path = tmp_path / "driver.sock"
     async with ReferenceDevice() as hal, Server(hal, path), connect(path) as device:
         call = await execute_call(device)
-        await call()
+        for _ in range(2):  # the second one binds the request
+            await call()
         monkeypatch.setattr(Channel, "_send_now", watched)
         assert (await call()).status is ErrorStatus.NONE
     exchange = exchanged_bytes()
@@ -151,7 +152,7 @@ def test_processes_are_placed_apart_if_they_can_and_together(
     monkeypatch: pytest.MonkeyPatch, cpus: set[int], placements: list[tuple[int, int]]
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: cpus)
-    assert service._placements() == placements
+    assert service.cpu_pairs() == placements
 
 
 def figures(**us: float) -> dict[str, Figure]:
@@ -185,7 +186,7 @@ class TestGoals:
 def report() -> ServiceReport:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(service, "_BATCH_US", 500.0)
-        patch.setattr(service, "_placements", lambda: [(CPU, CPU)])
+        patch.setattr(service, "cpu_pairs", lambda: [(CPU, CPU)])
         patch.setattr(service, "grpc_echo", _missing)
         return bench_service(rounds=2)
 

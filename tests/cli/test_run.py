@@ -59,10 +59,18 @@ class TestSamples:
     def test_without_input_one_random_sample_is_run(
         self, asyncnn_command: Command, add_model: Path
     ) -> None:
-        ran = asyncnn_command("run", add_model, "--repeat", 3, "--path", "async,sync")
+        paths = "async,sync,fenced,burst"
+        ran = asyncnn_command("run", add_model, "--repeat", 3, "--path", paths)
         assert ran.status == 0, ran.err
-        assert "async: 1 samples" in ran.out
-        assert "sync: 1 samples" in ran.out
+        for path in paths.split(","):
+            assert f"{path}: 1 samples" in ran.out
+
+    def test_bursts_have_no_deadlines(
+        self, asyncnn_command: Command, add_model: Path
+    ) -> None:
+        ran = asyncnn_command("run", add_model, "--path", "burst", "--deadline-ms", 9)
+        assert ran.status == 2
+        assert "no deadlines" in ran.err
 
     def test_json_is_a_document_of_its_own(
         self, asyncnn_command: Command, add_model: Path

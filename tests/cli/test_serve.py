@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from asyncnn.demo.digits import model_path
+from asyncnn.errors import InvalidArgumentError
 from tests.cli.conftest import Ran
 
 Command = Callable[..., Ran]
@@ -67,6 +68,24 @@ class TestServing:
         assert "serves" in second.stderr
 
 
+def test_its_options_are_those_of_the_server(
+    asyncnn_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, object] = {}
+
+    def published(device: object, **options: object) -> None:
+        asked.update(options)
+        raise InvalidArgumentError("enough")
+
+    monkeypatch.setattr("asyncnn.cli.serve.Server", published)
+    path = tmp_path / "driver.sock"
+    options = ("--allow-uid", 7, "--allow-uid", 8, "--trust-same-uid")
+    ran = asyncnn_command("serve", "--socket", path, *options)
+    assert ran.status == 2
+    assert "enough" in ran.err
+    assert asked == {"path": path, "allowed_uids": (7, 8), "trust_same_uid": True}
+
+
 @pytest.mark.parametrize("command", ["devices", "run"])
 def test_a_socket_without_a_driver_is_bad_input(
     asyncnn_command: Command, tmp_path: Path, command: str
@@ -95,3 +114,13 @@ def test_the_end_of_a_standard_input_that_is_no_pipe_cannot_be_awaited() -> None
     )
     assert ran.returncode == 2
     assert "needs a pipe" in ran.stderr
+
+
+def test_an_extension_that_cannot_be_imported_is_an_error(
+    asyncnn_command: Command, tmp_path: Path
+) -> None:
+    ran = asyncnn_command(
+        "serve", "--socket", tmp_path / "driver.sock", "--extension", "no.such:thing"
+    )
+    assert ran.status != 0
+    assert "no.such:thing" in ran.err

@@ -4,7 +4,6 @@ from msgspec.structs import replace
 from asyncnn.callbacks import IPreparedModelCallback
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.types import (
-    BufferDesc,
     DeviceStatus,
     DeviceType,
     ErrorStatus,
@@ -46,7 +45,7 @@ class TestQueries:
         assert version
         assert device.get_type() == (ErrorStatus.NONE, DeviceType.CPU)
         assert device.get_supported_extensions() == (ErrorStatus.NONE, ())
-        assert device.get_number_of_cache_files_needed() == (ErrorStatus.NONE, 0, 0)
+        assert device.get_number_of_cache_files_needed() == (ErrorStatus.NONE, 1, 1)
 
     async def test_capabilities_are_positive_sorted_and_complete(
         self, device: IDevice
@@ -120,17 +119,3 @@ class TestPrepare:
         assert status is ErrorStatus.INVALID_ARGUMENT
         assert callback.seen == [(ErrorStatus.INVALID_ARGUMENT, None)]
         assert callback.reason
-
-    async def test_loading_from_a_cache_fails_as_caching_is_not_offered(
-        self, device: IDevice
-    ) -> None:
-        callback = Recorder()
-        status = device.prepare_model_from_cache_1_3(None, (), (), bytes(32), callback)
-        assert status is ErrorStatus.GENERAL_FAILURE
-        assert callback.seen == [(ErrorStatus.GENERAL_FAILURE, None)]
-        null = device.prepare_model_from_cache_1_3(None, (), (), bytes(32), None)
-        assert null is ErrorStatus.INVALID_ARGUMENT
-
-    async def test_memory_domains_are_not_offered(self, device: IDevice) -> None:
-        answer = device.allocate(BufferDesc((4,)), (), (), ())
-        assert answer == (ErrorStatus.GENERAL_FAILURE, None, 0)

@@ -14,7 +14,7 @@ BELOW_NS = 50_000.0
 
 
 def inliner(model: Model) -> Inliner:
-    return Inliner(Program(model), BELOW_NS)
+    return Inliner(Program(model), BELOW_NS, lambda run_ns: None)
 
 
 def test_nothing_is_due_before_it_was_measured() -> None:

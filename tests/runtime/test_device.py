@@ -128,7 +128,7 @@ class TestInputs:
     async def test_an_unknown_path_is_refused(
         self, prepared: asyncnn.PreparedModel
     ) -> None:
-        with pytest.raises(asyncnn.InvalidArgumentError, match="async or sync"):
+        with pytest.raises(asyncnn.InvalidArgumentError, match="known: async, sync"):
             await prepared.run([X, X], path="carrier pigeon")  # type: ignore[arg-type]
 
 

@@ -42,6 +42,8 @@ def welcome(version: int = wire.PROTOCOL_VERSION) -> wire.Welcome:
         (),
         0,
         0,
+        2,
+        64,
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from asyncnn.hal.types import DataLocation, Memory, Model, RequestArgument
 from asyncnn.service import wire
 from asyncnn.service.channel import MAX_PACKET_BYTES, Channel, _sealed_file
+from tests.networks import chain
 
 INLINE, BY_FILE = b"\0", b"\1"
 
@@ -135,6 +136,11 @@ async def until(condition: Callable[[], object]) -> None:
 def sealed(data: bytes) -> int:
     """Return the descriptor of a memory file as a `Channel` sends it."""
     return _sealed_file(data)
+
+
+def ping(number: int) -> wire.GetSupportedOperations:
+    """Return a message that any driver answers by its number."""
+    return wire.GetSupportedOperations(number, chain(1, 1).model, ())
 
 
 def prepare(number: int, model: Model, pools: tuple[int, ...] = ()) -> wire.ToDriver:

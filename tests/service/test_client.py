@@ -27,7 +27,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.runtime.device import connect
 from asyncnn.service import RemoteDevice, Server, wire
-from asyncnn.service.paths import MAX_PATH_BYTES
+from asyncnn.service.paths import MAX_PATH_BYTES, Peer
 from tests.networks import addition
 from tests.service.fake_driver import accept, listening, until, welcome
 
@@ -158,7 +158,7 @@ class TestConnecting:
     async def test_a_driver_of_another_user(
         self, driver: WatchedDevice, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("asyncnn.service.client.peer_uid", lambda _: 4711)
+        monkeypatch.setattr("asyncnn.service.client.peer_of", lambda _: Peer(1, 4711))
         assert "user 4711" in await fails_to_connect(path)
         async with RemoteDevice(path, driver_uids=[4711]) as remote:
             assert not remote.is_lost

@@ -107,7 +107,7 @@ class TestDeath:
             prepare(connection, recorder)
         for recorder in recorders[2:]:
             execute(connection, NOTHING, recorder)
-        asked = asyncio.ensure_future(connection.supported_operations(MODEL))
+        asked = asyncio.ensure_future(connection.queries.supported_operations(MODEL))
         await asyncio.sleep(0)
         driver.die()
         with pytest.raises(DeviceUnavailableError, match="DEAD_OBJECT"):
@@ -141,7 +141,7 @@ class TestDeath:
         with pytest.raises(DeviceUnavailableError, match="DEAD_OBJECT"):
             execute(connection, NOTHING, recorder)
         with pytest.raises(DeviceUnavailableError, match="DEAD_OBJECT"):
-            await connection.supported_operations(MODEL)
+            await connection.queries.supported_operations(MODEL)
         assert recorder.outcomes == []
 
     async def test_a_listener_may_call_again_while_it_is_told(self, ends: Ends) -> None:
@@ -197,7 +197,6 @@ class TestAnswers:
             executed(number + 7),
             wire.Prepared(99, 0, ""),
             wire.SupportedOperations(99, 0, ()),
-            wire.Status(99, 0),
             executed(number),
             executed(number, 2),
         )

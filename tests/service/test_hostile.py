@@ -22,7 +22,7 @@ from asyncnn.service.process import driver_process
 from tests.networks import addition, chain
 from tests.service.bad_models import BAD_MODELS
 from tests.service.conftest import LIMITS, Connect, Service, is_served
-from tests.service.raw import BY_FILE, RawClient, execute, prepare
+from tests.service.raw import BY_FILE, RawClient, execute, ping, prepare
 
 SUM = addition(4).model
 X = np.array([1, 2, 3, 4], np.float32)
@@ -52,7 +52,7 @@ class TestPackets:
 
     async def test_a_file_shorter_than_its_length(self, attach: Connect) -> None:
         client = await attach().greet()
-        client.send_file(wire.encode(wire.GetStatus(1)), 2**20)
+        client.send_file(wire.encode(ping(1)), 2**20)
         assert await client.is_hung_up_on()
 
     async def test_a_file_of_a_pipe(self, attach: Connect) -> None:
@@ -76,12 +76,12 @@ class TestPackets:
 class TestDescriptors:
     async def test_as_many_as_the_kernel_takes(self, attach: Connect) -> None:
         client = await attach().greet()
-        client.send(wire.GetStatus(1), [0] * 253)
+        client.send(ping(1), [0] * 253)
         assert await client.is_hung_up_on()
 
     async def test_beside_a_message_that_has_none(self, attach: Connect) -> None:
         client = await attach().greet()
-        client.send(wire.GetStatus(1), [0])
+        client.send(ping(1), [0])
         assert await client.is_hung_up_on()
 
     async def test_a_thousand_over_many_clients(self, attach: Connect) -> None:
@@ -179,10 +179,10 @@ class TestModels:
             await asyncio.sleep(0)
         client.send(prepare(1, SUM))
         client.announce(2, allocate(4096))
-        client.send(wire.GetStatus(7))
+        client.send(ping(7))
         # A model that was ready before its release reached the driver is told of, too.
         answers = [await client.receive()]
-        while not isinstance(answers[-1], wire.Status):
+        while not isinstance(answers[-1], wire.SupportedOperations):
             answers.append(await client.receive())
         await asyncio.sleep(0.1)
         client.send(execute(1, 1, *IN_ONE_POOL, pools=(2,)))
@@ -236,7 +236,7 @@ class TestNumbers:
 
 class TestGreetings:
     async def test_that_come_late(self, attach: Connect) -> None:
-        for message in (wire.GetStatus(1), prepare(1, SUM), wire.AnnouncePools(())):
+        for message in (ping(1), prepare(1, SUM), wire.AnnouncePools(())):
             assert await hung_up_on(attach(), message)
 
     async def test_in_another_version(self, attach: Connect) -> None:
@@ -329,7 +329,7 @@ class TestRequests:
         with monkeypatch.context() as patch:
             patch.setattr(channel, "MAX_PACKET_BYTES", 0)
             patch.setattr(channel, "_sealed_file", _fail_for_want_of_descriptors)
-            assert await hung_up_on(client, wire.GetStatus(1))
+            assert await hung_up_on(client, ping(1))
 
 
 def _fail_for_want_of_descriptors(_: bytes) -> None:

@@ -12,7 +12,7 @@ import pytest
 from asyncnn.devices import ReferenceDevice
 from asyncnn.errors import DeviceUnavailableError, GeneralFailureError
 from asyncnn.service import RemoteDevice, Server, server
-from asyncnn.service.paths import can_connect
+from asyncnn.service.paths import Peer, can_connect
 from tests.service.conftest import Connect, Service, is_served
 from tests.service.raw import RawClient, until
 
@@ -36,7 +36,7 @@ async def test_others_may_connect_if_some_are_allowed(path: Path) -> None:
 async def test_users_are_told_apart_by_their_credentials(
     path: Path, uid: int, is_allowed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "peer_uid", lambda _: uid)
+    monkeypatch.setattr(server, "peer_of", lambda _: Peer(1, uid))
     async with (
         ReferenceDevice() as device,
         Server(device, path, allowed_uids=[12345]) as served,
@@ -49,9 +49,9 @@ async def test_users_are_told_apart_by_their_credentials(
         assert served.clients <= is_allowed
 
 
-def test_the_uid_of_a_peer_is_that_of_its_process() -> None:
+def test_a_peer_is_known_by_its_process_and_user() -> None:
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    assert server.peer_uid(ends[0]) == os.getuid()
+    assert server.peer_of(ends[0]) == (os.getpid(), os.getuid())
     for end in ends:
         end.close()
 

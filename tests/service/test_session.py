@@ -7,24 +7,18 @@ import pytest
 
 from asyncnn.devices import ReferenceDevice
 from asyncnn.devices.prepared import ReferencePreparedModel
-from asyncnn.hal.types import DeviceStatus, ErrorStatus
+from asyncnn.hal.types import ErrorStatus
 from asyncnn.memory.pools import as_array
 from asyncnn.memory.shared import allocate
-from asyncnn.service import Server, session, wire
+from asyncnn.service import Server, failures, wire
 from tests.memory.foreign import traces
 from tests.networks import addition, chain
 from tests.service.conftest import LIMITS, Connect, Service
-from tests.service.raw import RawClient, execute, prepare
+from tests.service.raw import RawClient, execute, ping, prepare
 
 SUM = addition(4).model
 PLACES = ((0, 0, 16), (0, 16, 16), (0, 32, 16))
 X = np.array([1, 2, 3, 4], np.float32)
-
-
-async def test_the_status_is_the_devices(attach: Connect) -> None:
-    client = await attach().greet()
-    client.send(wire.GetStatus(7))
-    assert await client.receive() == wire.Status(7, DeviceStatus.AVAILABLE)
 
 
 async def test_supported_operations_are_told(attach: Connect) -> None:
@@ -145,7 +139,7 @@ async def test_a_cancelled_execution_is_answered_once(attach: Connect) -> None:
         client.send(execute(number, 1, *places, pools=(2,)))
     for number in range(4):
         client.send(wire.CancelExecution(number))
-    client.send(wire.GetStatus(9))
+    client.send(ping(9))
     answers = [await client.receive() for _ in range(5)]
     executed = [answer for answer in answers if isinstance(answer, wire.Executed)]
     assert {answer.execution for answer in executed} == set(range(4))
@@ -213,19 +207,19 @@ class TestDevicesThatFail:
         request = execute(1, 1, *PLACES, pools=(2,))
         with monkeypatch.context() as patch:
             # A record of the error would keep the pools.
-            patch.setattr(session.logger, "disabled", True)
+            patch.setattr(failures.logger, "disabled", True)
             patch.setattr(ReferencePreparedModel, "execute_1_3", _fail)
             answer = await client.execute(request)
         assert answer.status == ErrorStatus.GENERAL_FAILURE
         assert (await client.execute(request)).status == ErrorStatus.NONE
 
-    async def test_to_tell_their_status(
+    async def test_to_tell_their_version(
         self, attach: Connect, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        client = await attach().greet()
+        client = attach()
         with monkeypatch.context() as patch:
-            patch.setattr(ReferenceDevice, "get_status", _fail)
-            client.send(wire.GetStatus(1))
+            patch.setattr(ReferenceDevice, "get_version_string", _fail)
+            client.send(wire.Hello(wire.PROTOCOL_VERSION))
             assert await client.is_hung_up_on()
 
 

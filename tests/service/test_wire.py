@@ -1,5 +1,6 @@
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +9,7 @@ from asyncnn.devices.capabilities import reference_capabilities
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.types import (
     NO_TIMING,
+    BufferRole,
     DataLocation,
     DeviceType,
     Extension,
@@ -17,6 +19,7 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.service import wire
+from asyncnn.service.caches import CacheInfo
 from tests.networks import chain
 
 MODEL = chain(3, 2, 2).model
@@ -27,13 +30,32 @@ TO_DRIVER = [
     wire.Hello(1),
     wire.AnnouncePools((wire.PoolInfo(1, "mmap_fd", 2**40, (3, -1, 0), 1),)),
     wire.ForgetPools((1, 2**63)),
-    wire.GetStatus(4),
     wire.GetSupportedOperations(5, MODEL, (1, 2)),
     wire.PrepareModel(6, MODEL, (), 1, 2, None),
     wire.PrepareModel(6, MODEL, (1,), 1, 2, 2**63),
+    wire.PrepareModelFromCache(7, CacheInfo(1, 2, b"token"), 2**40),
     wire.ReleasePreparedModel(7),
     wire.Execute(8, 7, (INPUT, OMITTED), (INPUT,), (1, 1), 1, None, 2**62),
+    wire.BindRequest(8, 7, (INPUT, OMITTED), (INPUT,), (1, 1)),
+    wire.ExecuteBound(8, 7, 1, None, 2**62),
+    wire.ExecuteFenced(
+        wire.Execute(8, 7, (INPUT, OMITTED), (INPUT,), (1, 1), 1, None, 2**62),
+        (0, 2**31, 0),
+        2**62,
+        3,
+    ),
+    wire.ExecuteFenced(wire.ExecuteBound(8, 7, 1, None, None), (), None, 0),
+    wire.Several((msgspec.Raw(wire.encode(wire.Hello(1))),)),
+    wire.ExportFence(8),
     wire.CancelExecution(9),
+    wire.ConfigureBurst(10, 7, (24, 1024), (24, 2**40), 3),
+    wire.FreeMemory(10, 2**31 - 1),
+    wire.CancelBurstRequest(10, 2**40),
+    wire.ReleaseBurst(10),
+    wire.Memories(10, 0, (1, 2)),
+    wire.Allocate(11, (0, 4), (7,), (BufferRole(0, 1, 0.5),), ()),
+    wire.CopyBufferTo(12, 11, 1),
+    wire.CopyBufferFrom(12, 11, 1, (1, 4)),
 ]
 TO_CLIENT = [
     wire.Welcome(
@@ -44,12 +66,25 @@ TO_CLIENT = [
         extensions=(Extension("a.b", (ExtensionOperandTypeInformation(1, True, 4),)),),
         model_cache_files=1,
         data_cache_files=2,
+        max_bound_requests=3,
+        max_pools=4,
     ),
-    wire.Status(1, 3),
     wire.SupportedOperations(2, 0, (True, False)),
     wire.Prepared(3, 5, "ill-formed \N{SNOWMAN}"),
+    wire.Prepared(3, 0, "", MODEL),
     wire.Executed(4, 0, (OutputShape((1, 2), True),), Timing(1, 2**64 - 1), ""),
     wire.Executed(4, 3, (), NO_TIMING, "reason"),
+    wire.FencedDone(
+        (
+            wire.FencedEnd(4, 5, "late", 2**62, NO_TIMING, NO_TIMING),
+            wire.FencedEnd(5, 0, "", 1, Timing(1, 2), Timing(3, 2**64 - 1)),
+        )
+    ),
+    wire.GetMemories(5, 6, (7, 2**31)),
+    wire.BurstConfigured(6, 4),
+    wire.BurstEnded(6),
+    wire.Allocated(7, 0, 2**32 - 1),
+    wire.BufferCopied(8, 4),
 ]
 
 
@@ -79,10 +114,10 @@ GARBAGE = {
     "no tag": b"\x90",
     "unknown tag": b"\x92\xa3Foo\x01",
     "not UTF-8": b"\x92\xa3\xff\xfe\xfd\x01",
-    "too few fields": b"\x91\xa9GetStatus",
-    "wrong type": b"\x92\xa9GetStatus\xa1a",
-    "too large an integer": b"\x92\xa9GetStatus\xcb" + b"\x7f" * 8,
-    "more than one message": wire.encode(wire.GetStatus(1)) * 2,
+    "too few fields": b"\x91\xafCancelExecution",
+    "wrong type": b"\x92\xafCancelExecution\xa1a",
+    "too large an integer": b"\x92\xafCancelExecution\xcb" + b"\x7f" * 8,
+    "more than one message": wire.encode(wire.CancelExecution(1)) * 2,
     "endless array": b"\x92\xabForgetPools\xdd\xff\xff\xff\xff" + b"\1" * 99,
     "endless text": b"\xdb\xff\xff\xff\xff",
     "deep arrays": b"\x91" * 10**6,
@@ -121,6 +156,6 @@ def test_a_damaged_message_is_a_message_or_refused(
 
 def test_messages_to_one_side_are_none_to_the_other() -> None:
     with pytest.raises(InvalidArgumentError, match="not a message to a client"):
-        wire.decode_to_client(wire.encode(wire.GetStatus(1)))
+        wire.decode_to_client(wire.encode(wire.CancelExecution(1)))
     with pytest.raises(InvalidArgumentError, match="not a message to a driver"):
-        wire.decode_to_driver(wire.encode(wire.Status(1, 0)))
+        wire.decode_to_driver(wire.encode(wire.Prepared(1, 0, "")))

@@ -1,0 +1,249 @@
+"""``asyncnn bench burst``: the way to a driver process through shared memory.
+
+Bytes through a pair of queues and back, beside other ways to exchange as many with
+another process: one after the other, after some milliseconds of idleness, and while
+every CPU is wanted by somebody else; and messages one way. All of it with the two
+processes on different CPUs and on the same one.
+"""
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
+from multiprocessing.connection import Connection
+from time import perf_counter_ns
+from typing import Any
+
+import msgspec
+
+from asyncnn.bench.burst_execution import (
+    BURST,
+    BURST_RUN,
+    burst_execution,
+    burst_parts,
+    burst_run,
+)
+from asyncnn.bench.burst_goals import (
+    GRPC,
+    ICEORYX,
+    IDLE_S,
+    PIPE,
+    PIPE_HOGS,
+    PIPE_IDLE,
+    PIPE_STREAM,
+    QUEUE,
+    QUEUE_BATCHES,
+    QUEUE_HOGS,
+    QUEUE_IDLE,
+    QUEUE_STREAM,
+    STREAMS,
+    UVLOOP,
+    ZMQ,
+    BurstVerdict,
+    judge_burst,
+    judge_headline,
+)
+from asyncnn.bench.burst_transport import (
+    BATCH,
+    MESSAGE_BYTES,
+    MESSAGES,
+    queue_echo,
+    queue_stream,
+)
+from asyncnn.bench.burst_transport_peers import (
+    ManyCalls,
+    iceoryx_echo,
+    installed_versions,
+    pipe_stream,
+    uvloop_echo,
+    zmq_echo,
+)
+from asyncnn.bench.environment import Environment, describe_environment
+from asyncnn.bench.litert import PeerMissingError
+from asyncnn.bench.rounds import DEFAULT_ROUNDS, Batch, Figure, measure
+from asyncnn.bench.service import cpu_pairs, describe_pair
+from asyncnn.bench.service_peers import (
+    Call,
+    Exchange,
+    grpc_echo,
+    pinned,
+    pipe_echo,
+    process,
+    streams_echo,
+)
+
+EXCHANGE = Exchange(MESSAGE_BYTES, MESSAGE_BYTES)
+
+_P99 = " p99"
+_BATCH_US = 20_000.0
+_IDLE_BATCH_US = 100_000.0
+
+
+class BurstPlacement(msgspec.Struct, frozen=True):
+    """Figures of one placement, by contender. Those refused have a reason instead.
+
+    ``us`` are medians, ``p99_us`` medians over the rounds of 99th percentiles.
+    """
+
+    placement: str
+    is_apart: bool
+    figures: dict[str, Figure]
+    us: dict[str, float]
+    p99_us: dict[str, float]
+    verdicts: tuple[BurstVerdict, ...]
+    refusals: dict[str, str]
+
+
+class BurstReport(msgspec.Struct, frozen=True):
+    """The JSON document of ``asyncnn bench burst --json``.
+
+    ``headline`` compares placements; there is none on a machine with one CPU.
+    """
+
+    environment: Environment
+    rounds: int
+    exchange: Exchange
+    placements: tuple[BurstPlacement, ...]
+    headline: BurstVerdict | None = None
+
+    @property
+    def met(self) -> bool:
+        """Whether every goal whose peer was measured was met."""
+        verdicts = [v for placed in self.placements for v in placed.verdicts]
+        if self.headline is not None:
+            verdicts.append(self.headline)
+        return all(verdict.met for verdict in verdicts)
+
+
+def bench_burst(*, rounds: int = DEFAULT_ROUNDS) -> BurstReport:
+    """Measure with the two processes on different CPUs, then on the same one."""
+    placements = [_bench(client, driver, rounds) for client, driver in cpu_pairs()]
+    return BurstReport(
+        environment=describe_environment(**installed_versions()),
+        rounds=rounds,
+        exchange=EXCHANGE,
+        placements=tuple(placements),
+        headline=judge_headline([(p.is_apart, p.figures) for p in placements]),
+    )
+
+
+def _bench(client: int, other: int, rounds: int) -> BurstPlacement:
+    refusals: dict[str, str] = {}
+    with pinned(client):
+        measured = asyncio.run(_measure(client, other, rounds, refusals))
+    figures = {name: f for name, f in measured.items() if not name.endswith(_P99)}
+    is_apart = client != other
+    return BurstPlacement(
+        placement=describe_pair(client, other),
+        is_apart=is_apart,
+        figures=figures,
+        us={name: figure.us for name, figure in figures.items()},
+        p99_us={name: measured[name + _P99].us for name in figures},
+        verdicts=judge_burst(figures, is_apart=is_apart),
+        refusals=refusals,
+    )
+
+
+async def _measure(
+    client: int, cpu: int, rounds: int, refusals: dict[str, str]
+) -> dict[str, Figure]:
+    async with AsyncExitStack() as stack:
+        queue = await stack.enter_async_context(queue_echo(cpu, EXCHANGE))
+        pipe = await stack.enter_async_context(pipe_echo(cpu, EXCHANGE))
+        execution = await stack.enter_async_context(burst_execution(cpu))
+        run = await stack.enter_async_context(burst_run(cpu))
+        parts = await stack.enter_async_context(burst_parts())
+        own = {QUEUE: queue, PIPE: pipe, BURST: execution, BURST_RUN: run, **parts}
+        busy = [await _timed(name, call) for name, call in own.items()]
+        for name, peer in _peers(client, cpu).items():
+            try:
+                call = await stack.enter_async_context(peer)
+            except PeerMissingError as error:
+                refusals[name] = str(error)
+            else:
+                remote = isinstance(call, ManyCalls)
+                busy.append(_remote(name, call) if remote else await _timed(name, call))
+        figures = await measure(busy, rounds=rounds, batch_us=_BATCH_US)
+        idle = [
+            await _timed(QUEUE_IDLE, queue, pause_s=IDLE_S),
+            await _timed(PIPE_IDLE, pipe, pause_s=IDLE_S),
+        ]
+        figures |= await measure(idle, rounds=rounds, batch_us=_IDLE_BATCH_US)
+        with _hogs({client, cpu}):
+            hogs = [await _timed(QUEUE_HOGS, queue), await _timed(PIPE_HOGS, pipe)]
+            figures |= await measure(hogs, rounds=rounds, batch_us=_BATCH_US)
+    return figures | await _measure_streams(cpu, rounds)
+
+
+async def _measure_streams(cpu: int, rounds: int) -> dict[str, Figure]:
+    contenders = {
+        QUEUE_STREAM: queue_stream(cpu, 1),
+        QUEUE_BATCHES: queue_stream(cpu, BATCH),
+        PIPE_STREAM: pipe_stream(cpu),
+    }
+    async with AsyncExitStack() as stack:
+        batches = [
+            await _timed(name, await stack.enter_async_context(stream), per=MESSAGES)
+            for name, stream in contenders.items()
+        ]
+        return await measure(batches, rounds=rounds, batch_us=_BATCH_US)
+
+
+def _peers(client: int, cpu: int) -> dict[str, AbstractAsyncContextManager[Any]]:
+    return {
+        STREAMS: streams_echo(cpu, EXCHANGE),
+        UVLOOP: uvloop_echo(client, cpu, EXCHANGE),
+        ZMQ: zmq_echo(cpu, EXCHANGE),
+        GRPC: grpc_echo(cpu, EXCHANGE),
+        ICEORYX: iceoryx_echo(cpu, EXCHANGE),
+    }
+
+
+async def _timed(figure: str, call: Call, *, pause_s: float = 0, per: int = 1) -> Batch:
+    """Return the batch of a call that may have to be awaited, with 99th percentiles."""
+
+    async def batch(runs: int) -> Mapping[str, Sequence[float]]:
+        samples = []
+        for _ in range(runs):
+            if pause_s:
+                await asyncio.sleep(pause_s)
+            started = perf_counter_ns()
+            result = call()
+            if is_awaited:
+                await result
+            samples.append((perf_counter_ns() - started) / 1000 / per)
+        return _summary(figure, samples)
+
+    first: Any = call()
+    is_awaited = inspect.isawaitable(first)
+    if is_awaited:
+        await first
+    return batch
+
+
+def _remote(figure: str, calls: ManyCalls) -> Batch:
+    async def batch(runs: int) -> Mapping[str, Sequence[float]]:
+        return _summary(figure, calls.measure(runs))
+
+    return batch
+
+
+def _summary(figure: str, samples: list[float]) -> Mapping[str, Sequence[float]]:
+    samples.sort()
+    return {figure: samples, figure + _P99: [samples[len(samples) * 99 // 100]]}
+
+
+@contextlib.contextmanager
+def _hogs(cpus: set[int]) -> Iterator[None]:
+    """Have a process want each of the CPUs all the time."""
+    with ExitStack() as stack:
+        for cpu in cpus:
+            stack.enter_context(process(cpu, _spin))
+        yield
+
+
+def _spin(pipe: "Connection[Any, Any]") -> None:
+    pipe.send_bytes(b"ready")
+    while True:
+        pass

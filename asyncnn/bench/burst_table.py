@@ -1,0 +1,56 @@
+"""The report of ``asyncnn bench burst`` as a table for the terminal."""
+
+from collections.abc import Iterator
+
+from rich.markup import escape
+from rich.table import Table
+
+from asyncnn.bench.burst import BurstPlacement, BurstReport
+from asyncnn.bench.burst_goals import DESCRIPTIONS, GOALS, BurstVerdict
+
+
+def burst_table(report: BurstReport) -> Table:
+    """Return a row for each contender and each goal, a column for each placement."""
+    table = Table(title="microseconds: median over the rounds of medians, p99")
+    table.add_column("")
+    for placed in report.placements:
+        table.add_column(placed.placement, justify="right")
+    for name, description in DESCRIPTIONS.items():
+        cells = (_times(placed, name) for placed in report.placements)
+        table.add_row(escape(description), *cells)
+    table.add_section()
+    for goal in GOALS:
+        cells = (_goal(p, goal.figure, goal.peer) for p in report.placements)
+        table.add_row(f"{goal.figure} / {goal.peer}", *cells)
+    headline = report.headline
+    if headline is not None:
+        row = f"{headline.figure} / {headline.peer} of all placements"
+        table.add_row(row, _verdict(headline))
+    return table
+
+
+def burst_notes(report: BurstReport) -> Iterator[str]:
+    """Yield what the table does not say: sizes, and who could not be measured."""
+    exchange = report.exchange
+    yield f"{exchange.request} bytes to the other process and {exchange.response} back"
+    reasons = {name: why for p in report.placements for name, why in p.refusals.items()}
+    for name, why in reasons.items():
+        yield f"{name} was not measured: {why}"
+
+
+def _times(placed: BurstPlacement, name: str) -> str:
+    if name not in placed.us:
+        return "-"
+    return f"{placed.us[name]:.3g} {placed.p99_us[name]:8.4g}"
+
+
+def _goal(placed: BurstPlacement, figure: str, peer: str) -> str:
+    for verdict in placed.verdicts:
+        if (verdict.figure, verdict.peer) == (figure, peer):
+            return _verdict(verdict)
+    return "-"
+
+
+def _verdict(verdict: BurstVerdict) -> str:
+    outcome = "[green]met[/]" if verdict.met else "[bold red]MISSED[/]"
+    return f"{verdict.ratio:.3f} <= {verdict.limit:.3g} {outcome}"

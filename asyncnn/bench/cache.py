@@ -1,0 +1,246 @@
+"""``asyncnn bench cache``: loading prepared models from cache files, model by model.
+
+Beside it, preparing the same model anew. Another process then loads the model, to see
+by how much its resident memory grows; what is mapped and not touched is not resident.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeAlias
+
+import anyio
+import msgspec
+
+from asyncnn.bench.environment import (
+    ONE_CPU,
+    Environment,
+    describe_environment,
+    placement,
+)
+from asyncnn.bench.rounds import DEFAULT_ROUNDS, Figure, measure, timed_await
+from asyncnn.callbacks import PreparedModelFuture
+from asyncnn.devices import DeviceSettings, ReferenceDevice
+from asyncnn.engine.constants import CONSTANT_LIFETIMES
+from asyncnn.hal.interfaces import IDevice, IPreparedModel
+from asyncnn.hal.types import (
+    ExecutionPreference,
+    FusedActivationFunc,
+    Handle,
+    Model,
+    Operand,
+    OperandType,
+    OperationType,
+    Priority,
+)
+from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.loading import load
+
+ANEW, SAVED, LOADED = "anew", "saved", "loaded"
+
+DESCRIPTIONS = {
+    ANEW: "prepared anew",
+    SAVED: "prepared anew and saved",
+    LOADED: "loaded from the cache",
+}
+
+TIME_LIMIT = 0.25
+"""Goal of the time to load a model divided by the time to prepare it anew."""
+
+MEMORY_LIMIT = 0.2
+"""Goal of the growth of a process that loads a model divided by its weights."""
+
+MATTERS_ABOVE_US = 10_000.0
+"""Models that are prepared sooner are too small for the goal of the time."""
+
+MATTERS_ABOVE_BYTES = 1_000_000
+"""Models with smaller weights are too small for the goal of the memory."""
+
+_TOKEN = bytes(32)
+_MEASURED, _WARMING = "measured", "warming"
+_STATISTICS = "/proc/self/smaps_rollup"
+
+Caches: TypeAlias = tuple[Sequence[Handle], Sequence[Handle]]
+Progress: TypeAlias = Callable[[Sequence[Path]], Iterable[Path]]
+
+
+class CacheReport(msgspec.Struct, frozen=True):
+    """What was measured of one model; sizes are in bytes.
+
+    ``growth_bytes`` is that of the resident memory of another process.
+    """
+
+    model: str
+    figures: dict[str, Figure]
+    us: dict[str, float]
+    ratio: float
+    weights_bytes: int
+    growth_bytes: int
+
+    @property
+    def growth(self) -> float:
+        """Growth as a share of the weights."""
+        return self.growth_bytes / self.weights_bytes
+
+    @property
+    def saves_time(self) -> bool | None:
+        """Whether the goal of the time was met; None if there is little to gain."""
+        if self.us[ANEW] < MATTERS_ABOVE_US:
+            return None
+        return self.ratio <= TIME_LIMIT
+
+    @property
+    def saves_memory(self) -> bool | None:
+        """Whether the goal of the memory was met; None if weights are small."""
+        if self.weights_bytes < MATTERS_ABOVE_BYTES:
+            return None
+        return self.growth <= MEMORY_LIMIT
+
+    @property
+    def met(self) -> bool:
+        """Whether no goal was missed."""
+        return False not in (self.saves_time, self.saves_memory)
+
+
+class CachesReport(msgspec.Struct, frozen=True):
+    """The JSON document of ``asyncnn bench cache --json``."""
+
+    environment: Environment
+    placement: str
+    rounds: int
+    models: tuple[CacheReport, ...]
+
+    @property
+    def met(self) -> bool:
+        """Whether every goal was met."""
+        return all(model.met for model in self.models)
+
+
+def bench_cache(
+    paths: Sequence[Path],
+    *,
+    rounds: int = DEFAULT_ROUNDS,
+    progress: Progress = lambda paths: paths,
+) -> CachesReport:
+    """Measure every model file with one CPU."""
+    with placement(ONE_CPU) as where, TemporaryDirectory("-asyncnn-bench") as folder:
+        files = _CacheFolder(Path(folder))
+        reports = [_bench_model(path, files, rounds) for path in progress(paths)]
+    return CachesReport(describe_environment(), where, rounds, tuple(reports))
+
+
+class _CacheFolder(msgspec.Struct, frozen=True):
+    """Where the files of the model that is measured lie, and the driver's key."""
+
+    path: Path
+
+    @property
+    def settings(self) -> DeviceSettings:
+        return DeviceSettings(cache_key_file=str(self.path / "key"))
+
+    @contextmanager
+    def opened(self, name: str) -> Iterator[Caches]:
+        """Open the files of that name for as long as the block lasts."""
+        fds = [
+            os.open(self.path / f"{name}.{kind}", os.O_RDWR | os.O_CREAT, 0o600)
+            for kind in ("model", "data")
+        ]
+        try:
+            yield [Handle((fds[0],))], [Handle((fds[1],))]
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+
+def _bench_model(path: Path, folder: _CacheFolder, rounds: int) -> CacheReport:
+    model = load(path).model
+    figures = anyio.run(_measure, model, folder, rounds)
+    # A process that has prepared nothing itself, spawned so as to share nothing.
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        growth = pool.submit(_growth_bytes, folder).result()
+    return CacheReport(
+        path.stem,
+        figures,
+        {name: figure.us for name, figure in figures.items()},
+        figures[LOADED].ratio_to(figures[ANEW]),
+        _weights_bytes(model),
+        growth,
+    )
+
+
+async def _measure(
+    model: Model, folder: _CacheFolder, rounds: int
+) -> dict[str, Figure]:
+    with folder.opened(_MEASURED) as caches, folder.opened(_WARMING) as others:
+        async with ReferenceDevice(folder.settings) as device:
+            batches = (
+                timed_await(ANEW, lambda: _prepare(device, model)),
+                timed_await(SAVED, lambda: _prepare(device, model, caches)),
+                timed_await(LOADED, lambda: _load(device, caches)),
+            )
+            await _prepare(device, _tiny_model(), others)
+            await _prepare(device, model, caches)
+            return await measure(batches, rounds=rounds)
+
+
+async def _prepare(
+    device: IDevice, model: Model, caches: Caches = ((), ())
+) -> IPreparedModel:
+    callback = PreparedModelFuture()
+    preference, priority = ExecutionPreference.FAST_SINGLE_ANSWER, Priority.MEDIUM
+    device.prepare_model_1_3(
+        model, preference, priority, None, *caches, _TOKEN, callback
+    )
+    return await callback
+
+
+async def _load(device: IDevice, caches: Caches) -> IPreparedModel:
+    callback = PreparedModelFuture()
+    device.prepare_model_from_cache_1_3(None, *caches, _TOKEN, callback)
+    return await callback
+
+
+def _growth_bytes(folder: _CacheFolder) -> int:
+    """Load a model and return by how much that has made this process grow."""
+    return anyio.run(_measure_growth, folder)
+
+
+async def _measure_growth(folder: _CacheFolder) -> int:
+    with folder.opened(_MEASURED) as caches, folder.opened(_WARMING) as others:
+        async with ReferenceDevice(folder.settings) as device:
+            # What the first load of any model takes is not this one's.
+            await _load(device, others)
+            before = _resident_bytes()
+            prepared = await _load(device, caches)
+            growth = _resident_bytes() - before
+            del prepared
+            return growth
+
+
+def _tiny_model() -> Model:
+    """Return a model without weights."""
+    builder = ModelBuilder()
+    kind = Operand(OperandType.TENSOR_FLOAT32, (1,))
+    x = builder.input("x", kind.type, kind.dimensions)
+    none = builder.scalar(FusedActivationFunc.NONE)
+    builder.output(builder.operation(OperationType.ADD, [x, x, none], kind), "y")
+    return builder.build().model
+
+
+def _resident_bytes() -> int:
+    with open(_STATISTICS, encoding="ascii") as file:
+        (line,) = (line for line in file if line.startswith("Rss:"))
+    return int(line.split()[1]) * 1024
+
+
+def _weights_bytes(model: Model) -> int:
+    return sum(
+        operand.location.length
+        for graph in (model.main, *model.referenced)
+        for operand in graph.operands
+        if operand.lifetime in CONSTANT_LIFETIMES
+    )

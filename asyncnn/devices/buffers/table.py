@@ -1,0 +1,136 @@
+"""The buffers of a device, by their tokens."""
+
+import secrets
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from asyncnn.devices.buffers.buffer import ReferenceBuffer
+from asyncnn.devices.buffers.copying import Copier
+from asyncnn.devices.buffers.use import BufferUse, Known
+from asyncnn.errors import (
+    AsyncnnError,
+    GeneralFailureError,
+    InvalidArgumentError,
+)
+from asyncnn.hal.operands import dtype_of, element_size_bytes
+from asyncnn.hal.types import BufferDesc, BufferRole, BufferToken, Model, Request
+from asyncnn.hal.validate.buffers import plan_buffer
+from asyncnn.hal.validate.limits import checked_size_bytes
+from asyncnn.memory.managed import Account, ManagedBuffer
+from asyncnn.qos import Client, calling_client
+
+_HIGH = 1 << 31
+
+
+class Buffers:
+    """The buffers of one device that are alive. Belongs to the event loop.
+
+    Those of one client hold at most ``max_bytes``.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._known: WeakValueDictionary[int, Known] = WeakValueDictionary()
+        self._accounts: WeakKeyDictionary[Client, Account] = WeakKeyDictionary()
+        self._copier = Copier()
+
+    def of(self, model: Model) -> "ModelBuffers":
+        """Return what stands for a prepared model in the roles of buffers."""
+        return ModelBuffers(self, model)
+
+    def allocate(
+        self,
+        desc: BufferDesc,
+        models: Sequence["ModelBuffers | None"],
+        input_roles: Sequence[BufferRole],
+        output_roles: Sequence[BufferRole],
+    ) -> tuple[ReferenceBuffer, int]:
+        """Allocate a buffer; return it and its token. None stands for a foreign model.
+
+        :raises InvalidArgumentError: if a rule is broken.
+        :raises GeneralFailureError: if buffers of that type are not supported, or there
+            is no memory left.
+        """
+        plan = plan_buffer(
+            desc,
+            [(m, m.model) if m is not None and m.is_of(self) else None for m in models],
+            input_roles,
+            output_roles,
+        )
+        operand = plan.operand
+        if not element_size_bytes(operand.type):
+            raise GeneralFailureError(f"no buffers of type {operand.type}")
+        token = self._new_token()
+        managed = ManagedBuffer(token, dtype_of(operand.type), self._account())
+        if plan.is_fixed:
+            checked_size_bytes(operand.type, operand.dimensions, "A4")
+            try:
+                managed.reserve(operand.dimensions)
+            except AsyncnnError as error:
+                raise GeneralFailureError(str(error)) from error
+        known = self._known[token] = Known(managed, plan)
+        return ReferenceBuffer(known, self._copier), token
+
+    def find(self, pool: BufferToken) -> Known:
+        """Return the buffer of a token.
+
+        :raises InvalidArgumentError: if there is none.
+        """
+        known = self._known.get(pool.token)
+        if known is None:
+            raise InvalidArgumentError(f"there is no buffer {pool.token}")
+        return known
+
+    def rest(self) -> None:
+        """Give back what is not needed until the next copy."""
+        self._copier.rest()
+
+    def close(self) -> None:
+        """End copies; buffers go with their last user."""
+        self._copier.close()
+
+    def used_bytes(self, client: Client) -> int:
+        """Return the bytes that the buffers of ``client`` hold."""
+        account = self._accounts.get(client)
+        return 0 if account is None else account.used_bytes
+
+    def _new_token(self) -> int:
+        """Return a token that nobody can guess, and nobody takes for a small number."""
+        while True:
+            token = _HIGH | secrets.randbits(31)
+            if token not in self._known:
+                return token
+
+    def _account(self) -> Account:
+        client = calling_client.get()
+        account = self._accounts.get(client)
+        if account is None:
+            account = self._accounts[client] = Account(self._max_bytes)
+        return account
+
+
+class ModelBuffers:
+    """A prepared model's way to the buffers of its device, and its identity there."""
+
+    def __init__(self, buffers: Buffers, model: Model) -> None:
+        self._buffers = buffers
+        self.model = model
+
+    def is_of(self, buffers: Buffers) -> bool:
+        """Whether the prepared model is of the device of ``buffers``."""
+        return self._buffers is buffers
+
+    def use(self, request: Request) -> BufferUse | None:
+        """Return what a validated request does with buffers; None if it names none.
+
+        :raises InvalidArgumentError: if a buffer is unknown, has no such role, or is
+            used as an output beside something else.
+        """
+        if BufferToken not in map(type, request.pools):
+            return None
+        found = {
+            index: self._buffers.find(pool)
+            for index, pool in enumerate(request.pools)
+            if isinstance(pool, BufferToken)
+        }
+        return BufferUse(self, self.model, request, found)

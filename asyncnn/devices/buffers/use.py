@@ -1,0 +1,188 @@
+"""One execution's use of buffers: what it may do, what it claims, what it leaves."""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from asyncnn.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.hal.operands import combine_dimensions, is_scalar
+from asyncnn.hal.types import (
+    BufferToken,
+    DataLocation,
+    Dimensions,
+    ErrorStatus,
+    Memory,
+    Model,
+    Operand,
+    OutputShape,
+    Request,
+    RequestArgument,
+    Timing,
+)
+from asyncnn.hal.validate.buffers import BufferPlan, Slot
+from asyncnn.memory.managed import ManagedBuffer
+
+_ANY_LENGTH = 0xFFFF_FFFF
+"""Length of outputs in buffers: they take up what they need."""
+
+
+class Known(msgspec.Struct, frozen=True, eq=False, weakref=True):
+    """A buffer of the device, and what it is for."""
+
+    managed: ManagedBuffer
+    plan: BufferPlan
+
+
+class BufferUse:
+    """What a request does with the buffers that it names.
+
+    ``known`` are they, by the position of their pool; ``identity`` is that of the
+    prepared model in their roles. Belongs to the event loop.
+
+    :raises InvalidArgumentError: if one has no such role, or is used as an output
+        beside something else.
+    """
+
+    def __init__(
+        self,
+        identity: Hashable,
+        model: Model,
+        request: Request,
+        known: Mapping[int, Known],
+    ) -> None:
+        self._main = model.main
+        self._request = request
+        self._inputs = _uses(request.inputs, known)
+        self._outputs = _uses(request.outputs, known)
+        self._claimed: Request | None = None
+        self._is_settled = False
+        _check_roles(identity, False, self._inputs)
+        _check_roles(identity, True, self._outputs)
+        written = [used.managed for used in self._outputs.values()]
+        read = {used.managed for used in self._inputs.values()}
+        if len(set(written)) < len(written) or not read.isdisjoint(written):
+            raise InvalidArgumentError("an output shares its buffer with an argument")
+
+    def claim(self) -> Request:
+        """Claim the buffers; return the request with what is behind the tokens.
+
+        A second call returns the same.
+
+        :raises GeneralFailureError: if an input is uninitialised, or somebody else uses
+            a buffer in a way that does not go together.
+        :raises InvalidArgumentError: if dimensions of the request contradict a buffer.
+        """
+        if self._claimed is None:
+            reading: set[ManagedBuffer] = set()
+            try:
+                self._claimed = self._claim(reading)
+            except AsyncnnError:
+                for managed in reading:
+                    managed.end_reading()
+                raise
+        return self._claimed
+
+    def settle(self, status: ErrorStatus, shapes: Sequence[OutputShape]) -> None:
+        """Give up the claims: the execution has ended with ``status``.
+
+        Its outputs are uninitialised unless it went well, whether it had begun or not.
+        """
+        if self._is_settled:
+            return
+        self._is_settled = True
+        has_begun, self._claimed = self._claimed is not None, None
+        if has_begun:
+            for managed in {used.managed for used in self._inputs.values()}:
+                managed.end_reading()
+        for position, used in self._outputs.items():
+            if not has_begun:
+                used.managed.discard()
+            elif status is ErrorStatus.NONE:
+                used.managed.end_writing(shapes[position].dimensions)
+            else:
+                used.managed.end_writing(None)
+
+    def settling(
+        self,
+        notify: Callable[[ErrorStatus, tuple[OutputShape, ...], Timing], None],
+    ) -> Callable[[ErrorStatus, tuple[OutputShape, ...], Timing], None]:
+        """Return a notification that gives up the claims before it notifies."""
+
+        def settle_and_notify(
+            status: ErrorStatus, shapes: tuple[OutputShape, ...], timing: Timing
+        ) -> None:
+            self.settle(status, shapes)
+            notify(status, shapes, timing)
+
+        return settle_and_notify
+
+    def _claim(self, reading: set[ManagedBuffer]) -> Request:
+        request, main = self._request, self._main
+        inputs, outputs = list(request.inputs), list(request.outputs)
+        pools: list[Memory | BufferToken] = list(request.pools)
+        for position, used in self._inputs.items():
+            managed, argument = used.managed, inputs[position]
+            operand = main.operands[main.input_indexes[position]]
+            pools[argument.location.pool_index] = (
+                managed.claimed if managed in reading else managed.begin_reading()
+            )
+            reading.add(managed)
+            inputs[position] = _input(argument, operand, managed)
+        for position, used in self._outputs.items():
+            used.managed.check_unused()
+            outputs[position] = _output(outputs[position], used.plan)
+        for position, used in self._outputs.items():
+            index = outputs[position].location.pool_index
+            pools[index] = used.managed.begin_writing()
+        return Request(tuple(inputs), tuple(outputs), tuple(pools))
+
+
+def _uses(
+    arguments: Sequence[RequestArgument], known: Mapping[int, Known]
+) -> dict[int, Known]:
+    """Return the buffers that arguments lie in, by position of the argument."""
+    return {
+        position: known[argument.location.pool_index]
+        for position, argument in enumerate(arguments)
+        if not argument.has_no_value and argument.location.pool_index in known
+    }
+
+
+def _check_roles(
+    identity: Hashable, is_output: bool, uses: Mapping[int, Known]
+) -> None:
+    for position, used in uses.items():
+        if Slot(identity, is_output, position) not in used.plan.slots:
+            kind = "output" if is_output else "input"
+            raise InvalidArgumentError(
+                f"buffer {used.managed.token} was not allocated for {kind} {position} "
+                "of this model"
+            )
+
+
+def _input(
+    argument: RequestArgument, operand: Operand, managed: ManagedBuffer
+) -> RequestArgument:
+    current = managed.current
+    assert current is not None
+    combine_dimensions(current, argument.dimensions)
+    size = managed.size_bytes(current)
+    is_declared = is_scalar(operand.type) or operand.dimensions == current
+    return replace(
+        argument,
+        location=DataLocation(argument.location.pool_index, 0, size),
+        dimensions=() if is_declared else current,
+    )
+
+
+def _output(argument: RequestArgument, plan: BufferPlan) -> RequestArgument:
+    """Return an output that any shape suffices which the buffer was allocated for."""
+    dimensions: Dimensions = ()
+    if not is_scalar(plan.operand.type):
+        dimensions = combine_dimensions(plan.operand.dimensions, argument.dimensions)
+    return replace(
+        argument,
+        location=DataLocation(argument.location.pool_index, 0, _ANY_LENGTH),
+        dimensions=dimensions,
+    )

@@ -1,0 +1,227 @@
+"""The files of one cached model, as the handles of a call give them.
+
+A file may be mapped by others who loaded the model. Truncating it would kill them, so
+that whoever maps one holds a shared lock for as long, and writing takes an exclusive
+one. A lock belongs to an open file, which mappings therefore do not share with clients.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TypeAlias
+
+import msgspec
+
+from asyncnn.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.types import BYTE_SIZE_OF_CACHE_TOKEN, Handle
+from asyncnn.memory.copying import Descriptor
+from asyncnn.memory.sealing import access_of, keeps_its_bytes, seals_of
+
+MODEL_FILES = 1
+DATA_FILES = 1
+
+_OTHERS_WRITE = 0o022
+_READABLE = frozenset({os.O_RDONLY, os.O_RDWR})
+
+
+Chunks: TypeAlias = Sequence[tuple[int, memoryview]]
+"""Contents of a file: bytes and where they lie."""
+
+
+class CacheFiles(msgspec.Struct, frozen=True, eq=False):
+    """Duplicates of a client's descriptors, and the token that goes with them."""
+
+    model: Descriptor
+    data: Descriptor
+    token: bytes
+
+
+def opened_for_saving(
+    model_cache: Sequence[Handle], data_cache: Sequence[Handle], token: bytes
+) -> CacheFiles | None:
+    """Return the files to save a model in; None if the client wants no cache.
+
+    :raises InvalidArgumentError: if they are not what the driver needs.
+    :raises GeneralFailureError: if one cannot be read and written.
+    """
+    if not model_cache and not data_cache:
+        return None
+    return _opened(model_cache, data_cache, token, frozenset({os.O_RDWR}))
+
+
+def opened_for_loading(
+    model_cache: Sequence[Handle], data_cache: Sequence[Handle], token: bytes
+) -> CacheFiles:
+    """Return the files to load a model from.
+
+    :raises InvalidArgumentError: if they are not what the driver needs.
+    :raises GeneralFailureError: if one cannot be read.
+    """
+    return _opened(model_cache, data_cache, token, _READABLE)
+
+
+def _opened(
+    model_cache: Sequence[Handle],
+    data_cache: Sequence[Handle],
+    token: bytes,
+    accesses: frozenset[int],
+) -> CacheFiles:
+    if len(token) != BYTE_SIZE_OF_CACHE_TOKEN:
+        raise InvalidArgumentError(f"a cache token of {len(token)} bytes")
+    counts = len(model_cache), len(data_cache)
+    if counts != (MODEL_FILES, DATA_FILES):
+        raise InvalidArgumentError(
+            f"{counts[0]} model and {counts[1]} data cache files, "
+            f"but {MODEL_FILES} and {DATA_FILES} are needed"
+        )
+    model, data = (
+        _duplicate(handle, accesses) for handle in (model_cache[0], data_cache[0])
+    )
+    if os.path.sameopenfile(model.fd, data.fd):
+        raise InvalidArgumentError("model and data cache are the same file")
+    return CacheFiles(model, data, bytes(token))
+
+
+def _duplicate(handle: Handle, accesses: frozenset[int]) -> Descriptor:
+    if len(handle.fds) != 1:
+        raise InvalidArgumentError(f"a cache file with {len(handle.fds)} descriptors")
+    (fd,) = handle.fds
+    try:
+        descriptor = Descriptor(os.dup(fd))
+        access = access_of(descriptor.fd)
+        status = os.fstat(descriptor.fd)
+    except (OSError, OverflowError) as error:
+        raise GeneralFailureError(f"cache file {fd}: {error}") from error
+    if access not in accesses or not stat.S_ISREG(status.st_mode):
+        raise GeneralFailureError(
+            f"cache file {fd} is not a file that may be used as it has to be"
+        )
+    return descriptor
+
+
+@contextmanager
+def locked_for_writing(*descriptors: Descriptor) -> Iterator[None]:
+    """Keep others from writing to files and from mapping them.
+
+    :raises GeneralFailureError: if one is being written or is mapped by somebody.
+    """
+    with ExitStack() as locks:
+        for descriptor in descriptors:
+            _lock(descriptor.fd, fcntl.LOCK_EX)
+            locks.callback(fcntl.flock, descriptor.fd, fcntl.LOCK_UN)
+        yield
+
+
+def replace_together(files: Sequence[Descriptor], contents: Sequence[Chunks]) -> None:
+    """Write all files anew, the first one last, or empty them if that fails.
+
+    :raises GeneralFailureError: if it does; or if one is in use, and then all are as
+        before.
+    """
+    with locked_for_writing(*files):
+        try:
+            os.ftruncate(files[0].fd, 0)
+            for file, chunks in reversed(list(zip(files, contents, strict=True))):
+                _replace_contents(file.fd, chunks)
+        except OSError as error:
+            for file in files:
+                with suppress(OSError):
+                    os.ftruncate(file.fd, 0)
+            raise GeneralFailureError(f"not cached: {error.strerror}") from error
+
+
+def _replace_contents(fd: int, chunks: Chunks) -> None:
+    """Write a file anew: each chunk of bytes at its offset, zeros in between.
+
+    :raises OSError: if that fails; the file is damaged then.
+    """
+    os.ftruncate(fd, 0)
+    for offset, chunk in chunks:
+        done = 0
+        while done < len(chunk):
+            done += os.pwrite(fd, chunk[done:], offset + done)
+    os.fdatasync(fd)
+
+
+def read(fd: int, most: int) -> bytes:
+    """Return the contents of a file, read once.
+
+    :raises GeneralFailureError: if there are more bytes than ``most``, or none can be
+        read.
+    """
+    size = os.fstat(fd).st_size
+    if size > most:
+        raise GeneralFailureError(f"a cache file of {size} bytes")
+    try:
+        # One byte more than there is: what is appended meanwhile is not overlooked.
+        return os.pread(fd, size + 1, 0)
+    except OSError as error:
+        raise GeneralFailureError(f"a cache file: {error.strerror}") from error
+
+
+def read_or_map(fd: int, size: int, *, may_map: bool) -> memoryview:
+    """Return the bytes of a data cache: mapped if that is safe, else a copy.
+
+    Mapping is safe if the file cannot shrink, or if only this user could do that and
+    ``may_map`` says that it will not.
+
+    :raises GeneralFailureError: if there are not ``size`` bytes, or they are being
+        written.
+    """
+    try:
+        mapped = _map(fd, size) if may_map or _never_shrinks(fd) else None
+        return mapped or _copy(fd, size)
+    except (OSError, ValueError) as error:
+        raise GeneralFailureError(f"the data cache: {error}") from error
+
+
+def _map(fd: int, size: int) -> memoryview | None:
+    """Map a file that holds ``size`` bytes; None if that would not be safe."""
+    try:
+        # An open file of its own, whose lock goes with the mapping.
+        own = Descriptor(os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        return None
+    _lock(own.fd, fcntl.LOCK_SH)
+    status = os.fstat(own.fd)
+    _check_size(status, size)
+    is_ours = status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE
+    if not is_ours and not _never_shrinks(fd):
+        return None
+    return memoryview(mmap.mmap(own.fd, size, access=mmap.ACCESS_READ))
+
+
+def _copy(fd: int, size: int) -> memoryview:
+    _check_size(os.fstat(fd), size)
+    copy = bytearray(size)
+    data, done = memoryview(copy), 0
+    while done < size:
+        count = os.preadv(fd, [data[done:]], done)
+        if not count:
+            raise GeneralFailureError("the data cache has lost bytes")
+        done += count
+    return data.toreadonly()
+
+
+def _check_size(status: os.stat_result, size: int) -> None:
+    if status.st_size != size:
+        raise GeneralFailureError(
+            f"the data cache has {status.st_size} bytes instead of {size}"
+        )
+
+
+def _never_shrinks(fd: int) -> bool:
+    return keeps_its_bytes(seals_of(fd), os.fstat(fd).st_dev)
+
+
+def _lock(fd: int, kind: int) -> None:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno == errno.EWOULDBLOCK:
+            raise GeneralFailureError("a cache file is in use") from error
+        raise GeneralFailureError(f"a cache file: {error.strerror}") from error

@@ -1,0 +1,230 @@
+"""Says of each operation of a model why a device would run it, or why not."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+from msgspec.structs import replace
+
+from asyncnn.errors import InvalidArgumentError, error_for
+from asyncnn.hal.operands import is_extension_type, is_tensor
+from asyncnn.hal.operations import check_operation
+from asyncnn.hal.types import (
+    EXTENSION_TYPE_BITS,
+    ErrorStatus,
+    HalVersion,
+    Model,
+    OperandLifeTime,
+    Operation,
+    Subgraph,
+)
+from asyncnn.hal.validate import validate_model
+from asyncnn.hal.validate.wording import operand_type_name, operation_type_name
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.model import NamedModel
+
+_NEWEST = max(HalVersion)
+
+
+class Cause(StrEnum):
+    """What stands in the way of an operation."""
+
+    SIGNATURE = "signature"
+    """Number, types, ranks or other properties of its operands."""
+    VERSION = "version"
+    """The way it is used came with a newer HAL."""
+    EXTENSION = "extension"
+    """It belongs to an extension that the device does not have."""
+    KERNEL = "kernel"
+    """It is legal, but the device cannot compute it."""
+    SUBGRAPH = "subgraph"
+    """A subgraph that it runs has an operation that is not supported."""
+    MODEL = "model"
+    """A rule is broken in another place, so that the whole model is refused."""
+
+
+class OperationReport(msgspec.Struct, frozen=True):
+    """One operation: ``index`` of the main subgraph, or of a referenced one.
+
+    ``main_type`` is the type of its first tensor, ``since`` the HAL version that the
+    way it is used needs, both empty if unknown. ``reason`` explains the ``cause``.
+    """
+
+    subgraph: int | None
+    index: int
+    type: str
+    main_type: str = ""
+    since: str = ""
+    cause: Cause | None = None
+    reason: str = ""
+
+    @property
+    def is_supported(self) -> bool:
+        """Whether the device would run the operation."""
+        return self.cause is None
+
+    @property
+    def place(self) -> str:
+        """Where the operation stands, in words."""
+        if self.subgraph is None:
+            return f"operation {self.index}"
+        return f"operation {self.index} of referenced subgraph {self.subgraph}"
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """All operations of a model, those of the main subgraph first.
+
+    ``problem`` is the rule that the model breaks; empty if it is legal.
+    """
+
+    device: str
+    problem: str
+    operations: tuple[OperationReport, ...]
+
+    @property
+    def is_supported(self) -> bool:
+        """Whether the device would run all of the model."""
+        return not self.problem and all(o.is_supported for o in self.operations)
+
+
+async def explain(
+    device: Device, model: NamedModel | Model, version: HalVersion = _NEWEST
+) -> Explanation:
+    """Ask ``device`` for its support of each operation, and say what is missing.
+
+    ``version`` is that of the HAL that the model is meant for.
+
+    :raises AsyncnnError: if the device cannot be asked.
+    """
+    whole = model.model if isinstance(model, NamedModel) else model
+    context = _Context(whole, version, _broken_rule(whole, version), device)
+    reports: list[OperationReport] = []
+    # Of referenced subgraphs a device says nothing, but each can be asked for as main.
+    for number in (None, *range(len(whole.referenced))):
+        supported = await context.ask(number)
+        operations = context.subgraph(number).operations
+        answers = supported or (False,) * len(operations)
+        reports += [
+            context.report(number, index, answer)
+            for index, answer in enumerate(answers)
+        ]
+    return Explanation(device.name, context.problem, _with_culprits(whole, reports))
+
+
+class _Context(msgspec.Struct, frozen=True):
+    """The model to explain, the first rule that it breaks, and who is asked."""
+
+    model: Model
+    version: HalVersion
+    problem: str
+    device: Device
+
+    def subgraph(self, number: int | None) -> Subgraph:
+        """Return a referenced subgraph, or the main one."""
+        return self.model.main if number is None else self.model.referenced[number]
+
+    async def ask(self, number: int | None) -> tuple[bool, ...]:
+        """Return the device's answers for a subgraph, none if it refuses the model."""
+        model = replace(self.model, main=self.subgraph(number))
+        status, supported = await self.device.hal.get_supported_operations_1_3(model)
+        if status not in (ErrorStatus.NONE, ErrorStatus.INVALID_ARGUMENT):
+            raise error_for(status, f"{self.device.name} does not tell: {status.name}")
+        return supported
+
+    def report(
+        self, number: int | None, index: int, supported: bool
+    ) -> OperationReport:
+        """Return the report on one operation, of which the device has been asked."""
+        subgraph = self.subgraph(number)
+        operation = subgraph.operations[index]
+        report = OperationReport(
+            subgraph=number,
+            index=index,
+            type=operation_type_name(operation.type),
+            main_type=_main_type(operation, subgraph),
+        )
+        try:
+            since = check_operation(
+                operation, subgraph.operands, self.version, self.model.referenced
+            )
+        except InvalidArgumentError as error:
+            cause = self._cause(operation, subgraph)
+            return replace(report, cause=cause, reason=error.message)
+        report = replace(report, since=since.name)
+        if supported and not self.problem:
+            return report
+        cause, reason = self._obstacle(operation)
+        return replace(report, cause=cause, reason=reason)
+
+    def _cause(self, operation: Operation, subgraph: Subgraph) -> Cause:
+        try:
+            check_operation(
+                operation, subgraph.operands, _NEWEST, self.model.referenced
+            )
+        except InvalidArgumentError:
+            return Cause.SIGNATURE
+        return Cause.VERSION
+
+    def _obstacle(self, operation: Operation) -> tuple[Cause, str]:
+        """Say what stands in the way of an operation that is legal by itself."""
+        if is_extension_type(operation.type):
+            return Cause.EXTENSION, self._missing_extension(operation.type)
+        if self.problem:
+            return Cause.MODEL, f"the model is refused: {self.problem}"
+        name = operation_type_name(operation.type)
+        return Cause.KERNEL, f"the device cannot compute {name} as it is used here"
+
+    def _missing_extension(self, type_: int) -> str:
+        prefix = type_ >> EXTENSION_TYPE_BITS
+        names = {e.prefix: e.name for e in self.model.extension_name_to_prefix}
+        if prefix not in names:
+            return f"the model names no extension of prefix {prefix}"
+        _, offered = self.device.hal.get_supported_extensions()
+        if names[prefix] in {extension.name for extension in offered}:
+            return f"the device cannot compute this of extension {names[prefix]}"
+        return f"the device does not have the extension {names[prefix]}"
+
+
+def _broken_rule(model: Model, version: HalVersion) -> str:
+    try:
+        validate_model(model, version)
+    except InvalidArgumentError as error:
+        return error.message
+    return ""
+
+
+def _main_type(operation: Operation, subgraph: Subgraph) -> str:
+    for index in (*operation.inputs, *operation.outputs):
+        if 0 <= index < len(subgraph.operands):
+            type_ = subgraph.operands[index].type
+            if is_tensor(type_) or is_extension_type(type_):
+                return operand_type_name(type_)
+    return ""
+
+
+def _with_culprits(
+    model: Model, reports: Sequence[OperationReport]
+) -> tuple[OperationReport, ...]:
+    """Blame the subgraph that an operation runs, where that is what is missing."""
+    culprits: dict[int, OperationReport] = {}
+    for report in reports:
+        if report.subgraph is not None and not report.is_supported:
+            culprits.setdefault(report.subgraph, report)
+    return tuple(_with_culprit(model, report, culprits) for report in reports)
+
+
+def _with_culprit(
+    model: Model, report: OperationReport, culprits: dict[int, OperationReport]
+) -> OperationReport:
+    if report.cause is not Cause.KERNEL:
+        return report
+    number = report.subgraph
+    subgraph = model.main if number is None else model.referenced[number]
+    for index in subgraph.operations[report.index].inputs:
+        operand = subgraph.operands[index]
+        if operand.lifetime == OperandLifeTime.SUBGRAPH:
+            culprit = culprits.get(operand.location.offset)
+            if culprit is not None:
+                reason = f"it runs {culprit.place} ({culprit.type}), not supported"
+                return replace(report, cause=Cause.SUBGRAPH, reason=reason)
+    return report

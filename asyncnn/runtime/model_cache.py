@@ -1,0 +1,264 @@
+"""A folder of cache files, from which models are prepared again without the work.
+
+Files are written beside the folder's others under names of their own and take their
+places when they are complete: those who read them meanwhile, in any process, keep what
+they have. What cannot be read or written is prepared as if there were no cache.
+"""
+
+import asyncio
+import fcntl
+import hashlib
+import logging
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from asyncnn.callbacks import PreparedModelFuture
+from asyncnn.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.hal.interfaces import IDevice, IPreparedModel
+from asyncnn.hal.types import (
+    BYTE_SIZE_OF_CACHE_TOKEN,
+    ErrorStatus,
+    ExecutionPreference,
+    Handle,
+    Model,
+    Priority,
+)
+from asyncnn.memory.pools import view
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_MAX_BYTES = 2**30
+
+_DRAFT = ".draft"
+_ABANDONED_AFTER_S = 3600.0
+_NOT_LOADED = frozenset({ErrorStatus.GENERAL_FAILURE, ErrorStatus.INVALID_ARGUMENT})
+
+
+class Order(msgspec.Struct, frozen=True, eq=False):
+    """The arguments of `IDevice.prepare_model_1_3`, but for the caches."""
+
+    model: Model
+    preference: ExecutionPreference
+    priority: Priority
+    deadline: int | None
+
+
+class ModelCache:
+    """Keeps at most ``max_bytes`` of cache files in ``folder``.
+
+    The folder is created, for this user alone, when it is needed. The files of models
+    that have not been asked for the longest go first. Several devices and processes may
+    use one folder.
+
+    :raises InvalidArgumentError: if ``max_bytes`` is not positive.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_BYTES
+    ) -> None:
+        if max_bytes < 1:
+            raise InvalidArgumentError(f"a cache of {max_bytes} bytes")
+        self.folder = Path(folder)
+        self.max_bytes = max_bytes
+
+    async def prepare(
+        self, device: IDevice, order: Order, identity: bytes | None = None
+    ) -> IPreparedModel:
+        """Load a model from the cache, or prepare it and leave it there.
+
+        ``identity`` stands for the contents of the model, all of which have to be read
+        otherwise.
+
+        :raises AsyncnnError: if the model cannot be prepared.
+        """
+        _, *counts = device.get_number_of_cache_files_needed()
+        if not any(counts):
+            return await prepare(device, order)
+        token = await asyncio.to_thread(_token, device, order, identity)
+        names = _names(token, counts)
+        loaded = await self._load(device, order, names, token)
+        if loaded is not None:
+            return loaded
+        return await self._prepare_and_save(device, order, names, token)
+
+    async def _load(
+        self, device: IDevice, order: Order, names: "_Names", token: bytes
+    ) -> IPreparedModel | None:
+        async with self._opened(names, os.O_RDONLY) as caches:
+            if caches is None:
+                return None
+            callback = PreparedModelFuture()
+            device.prepare_model_from_cache_1_3(
+                order.deadline, *caches, token, callback
+            )
+            try:
+                prepared = await callback
+            except AsyncnnError as error:
+                if error.status not in _NOT_LOADED:
+                    raise
+                logger.info("%s is not used: %s", names[0][0], error)
+                return None
+            _touch(caches)
+            return prepared
+
+    async def _prepare_and_save(
+        self, device: IDevice, order: Order, names: "_Names", token: bytes
+    ) -> IPreparedModel:
+        suffix = f"-{secrets.token_hex(8)}{_DRAFT}"
+        drafts = tuple(tuple(name + suffix for name in kind) for kind in names)
+        async with self._opened(drafts, os.O_RDWR | os.O_CREAT | os.O_EXCL) as caches:
+            if caches is None:
+                self._remove(drafts)
+                return await prepare(device, order)
+            try:
+                prepared = await prepare(device, order, caches, token)
+            except BaseException:
+                self._remove(drafts)
+                raise
+        await asyncio.to_thread(self._adopt, drafts, names)
+        return prepared
+
+    @asynccontextmanager
+    async def _opened(
+        self, names: "_Names", flags: int
+    ) -> AsyncIterator["_Handles | None"]:
+        """Open all files, closed in the end; None if that is not possible."""
+        fds: list[int] = []
+        try:
+            try:
+                if flags & os.O_CREAT:
+                    self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                for name in (*names[0], *names[1]):
+                    path = self.folder / name
+                    fds.append(os.open(path, flags | os.O_CLOEXEC, 0o600))
+            except FileNotFoundError:
+                yield None
+            except OSError as error:
+                logger.warning("no cache in %s: %s", self.folder, error)
+                yield None
+            else:
+                handles = [Handle((fd,)) for fd in fds]
+                yield handles[: len(names[0])], handles[len(names[0]) :]
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _adopt(self, drafts: "_Names", names: "_Names") -> None:
+        """Put complete files in their places, the model's last; make room for them."""
+        try:
+            written = [
+                (self.folder / draft, self.folder / name)
+                for draft, name in zip(
+                    (*drafts[1], *drafts[0]), (*names[1], *names[0]), strict=True
+                )
+            ]
+            with self._locked():
+                if all(draft.stat().st_size for draft, _ in written):
+                    for draft, path in written:
+                        draft.replace(path)
+                self._evict()
+        except OSError as error:
+            logger.warning("a model is not kept in %s: %s", self.folder, error)
+        self._remove(drafts)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep others from changing the folder, so that files go in pairs."""
+        fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    def _remove(self, names: "_Names") -> None:
+        for name in (*names[0], *names[1]):
+            with suppress(OSError):
+                (self.folder / name).unlink(missing_ok=True)
+
+    def _evict(self) -> None:
+        """Delete models until the rest fit, and what was left behind unfinished."""
+        sizes: dict[str, int] = {}
+        used: dict[str, float] = {}
+        for entry in os.scandir(self.folder):
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:  # somebody's draft, which is gone
+                continue
+            if entry.name.endswith(_DRAFT):
+                if time.time() - status.st_mtime > _ABANDONED_AFTER_S:
+                    Path(entry).unlink(missing_ok=True)
+                continue
+            token = entry.name.partition(".")[0]
+            sizes[token] = sizes.get(token, 0) + status.st_size
+            used[token] = max(used.get(token, 0.0), status.st_mtime)
+        excess = sum(sizes.values()) - self.max_bytes
+        for token in sorted(used, key=used.__getitem__):
+            if excess <= 0:
+                break
+            excess -= sizes[token]
+            for path in self.folder.glob(f"{token}.*"):
+                path.unlink(missing_ok=True)
+
+
+_Names = Sequence[Sequence[str]]
+_Handles = tuple[Sequence[Handle], Sequence[Handle]]
+
+
+async def prepare(
+    device: IDevice,
+    order: Order,
+    caches: _Handles = ((), ()),
+    token: bytes = bytes(BYTE_SIZE_OF_CACHE_TOKEN),
+) -> IPreparedModel:
+    """Prepare a model and await it; it is saved in ``caches`` if that is possible.
+
+    :raises AsyncnnError: if it cannot be prepared.
+    """
+    callback = PreparedModelFuture()
+    device.prepare_model_1_3(
+        order.model,
+        order.preference,
+        order.priority,
+        order.deadline,
+        *caches,
+        token,
+        callback,
+    )
+    return await callback
+
+
+def _token(device: IDevice, order: Order, identity: bytes | None) -> bytes:
+    """Return what tells a prepared model from all others."""
+    version = device.get_version_string()[1]
+    settings = (version, int(order.preference), int(order.priority))
+    token = hashlib.sha256(msgspec.msgpack.encode(settings))
+    if identity is not None:
+        token.update(b"identity")
+        token.update(identity)
+        return token.digest()
+    token.update(msgspec.msgpack.encode(replace(order.model, pools=())))
+    for memory in order.model.pools:
+        token.update(memory.size.to_bytes(8, "little"))
+        token.update(view(memory))
+    return token.digest()
+
+
+def _names(token: bytes, counts: Sequence[int]) -> _Names:
+    """Return names for as many model and data files."""
+    kinds = zip(("model", "data"), counts, strict=True)
+    return [[f"{token.hex()}.{kind}{i}" for i in range(n)] for kind, n in kinds]
+
+
+def _touch(caches: _Handles) -> None:
+    """Remember that these files were used just now."""
+    for handle in (*caches[0], *caches[1]):
+        with suppress(OSError):
+            os.utime(handle.fds[0])

@@ -1,0 +1,152 @@
+"""The bursts that one client opened, on the driver's side."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+from asyncnn.callbacks import IBurstCallback
+from asyncnn.errors import (
+    AsyncnnError,
+    InvalidArgumentError,
+    ResourceExhaustedTransientError,
+)
+from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
+from asyncnn.hal.types import Handle
+from asyncnn.service import wire
+from asyncnn.service.failures import explained
+from asyncnn.service.limits import ServiceLimits
+from asyncnn.service.tasks import OwnedTasks
+
+
+class Bursts:
+    """Bursts by their numbers. Belongs to the event loop; ends with `close`.
+
+    ``models`` are the client's prepared models by number, which others keep, and
+    ``callback_of`` gives the client's callback for a burst. A burst goes on when its
+    model is released, until it is released itself.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[int, IPreparedModel],
+        callback_of: Callable[[int], IBurstCallback],
+        tasks: OwnedTasks,
+        limits: ServiceLimits,
+        send: Callable[[wire.ToClient], None],
+    ) -> None:
+        self._models = models
+        self._callback_of = callback_of
+        self._tasks = tasks
+        self._limits = limits
+        self._send = send
+        self._bursts: dict[int, IBurstContext | None] = {}
+        self._channels: dict[int, tuple[Handle, Handle]] = {}
+
+    def configure(self, message: wire.ConfigureBurst, fds: Sequence[int]) -> None:
+        """Open a burst and tell the client. The descriptors stay the caller's.
+
+        :raises InvalidArgumentError: if its number is in use, or the message does not
+            fit its descriptors.
+        """
+        number = message.burst
+        if number in self._bursts or number in self._channels:
+            raise InvalidArgumentError(f"burst {number} exists already")
+        split = message.request_fds
+        if not 0 <= split <= len(fds):
+            raise InvalidArgumentError("queues and descriptors do not match")
+        try:
+            if len(self._bursts) >= self._limits.max_bursts:
+                raise ResourceExhaustedTransientError("too many bursts are open")
+            self._tasks.check_room()
+            prepared = self._models.get(message.prepared)
+            if prepared is None:
+                raise InvalidArgumentError(f"no prepared model {message.prepared}")
+            self._channels[number] = channels = (
+                _duplicated(fds[:split], message.request_ints),
+                _duplicated(fds[split:], message.result_ints),
+            )
+        except AsyncnnError as error:
+            self._send(wire.BurstConfigured(number, error.status))
+            return
+        self._bursts[number] = None
+        self._tasks.start(self._configure(number, prepared, *channels))
+
+    def handle(
+        self, message: wire.FreeMemory | wire.CancelBurstRequest | wire.ReleaseBurst
+    ) -> None:
+        """Do what a message says of a burst, unless there is none of that number."""
+        burst = self._bursts.get(message.burst)
+        if type(message) is wire.ReleaseBurst:
+            self._bursts.pop(message.burst, None)
+            if burst is not None:
+                burst.close()
+        elif burst is None:
+            return
+        elif type(message) is wire.FreeMemory:
+            burst.free_memory(message.slot)
+        elif type(message) is wire.CancelBurstRequest:
+            burst.cancel(message.request)
+
+    def close(self) -> None:
+        """Release all bursts: the client is gone."""
+        bursts, self._bursts = self._bursts, {}
+        for burst in bursts.values():
+            if burst is not None:
+                burst.close()
+        for number in tuple(self._channels):
+            self._close_channels(number)
+
+    async def _configure(
+        self,
+        number: int,
+        prepared: IPreparedModel,
+        request_channel: Handle,
+        result_channel: Handle,
+    ) -> None:
+        burst: IBurstContext | None = None
+        try:
+            status, burst = await prepared.configure_execution_burst(
+                self._callback_of(number), request_channel, result_channel
+            )
+        except Exception as error:
+            status = explained(error).status
+        finally:
+            self._close_channels(number)
+        if burst is None:
+            self._bursts.pop(number, None)
+        elif number not in self._bursts:  # released meanwhile
+            burst.close()
+            return
+        else:
+            self._bursts[number] = burst
+        self._send(wire.BurstConfigured(number, status))
+        if burst is not None:
+            burst.link_to_death(partial(self._died, number))
+
+    def _died(self, number: int) -> None:
+        if self._bursts.pop(number, None) is not None:
+            self._send(wire.BurstEnded(number))
+
+    def _close_channels(self, number: int) -> None:
+        for channel in self._channels.pop(number, ()):
+            _close(channel.fds)
+
+
+def _duplicated(fds: Iterable[int], ints: tuple[int, ...]) -> Handle:
+    """Return a handle with descriptors of its own.
+
+    :raises ResourceExhaustedTransientError: if there are none left.
+    """
+    copies: list[int] = []
+    try:
+        for fd in fds:
+            copies.append(os.dup(fd))  # noqa: PERF401 - those made so far are closed
+    except OSError as error:
+        _close(copies)
+        raise ResourceExhaustedTransientError(str(error.strerror)) from error
+    return Handle(tuple(copies), ints)
+
+
+def _close(fds: Iterable[int]) -> None:
+    for fd in fds:
+        os.close(fd)

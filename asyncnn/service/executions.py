@@ -1,0 +1,255 @@
+"""The executions that one client asked for, on the driver's side."""
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+
+import msgspec
+from msgspec.structs import replace
+
+from asyncnn.callbacks import IExecutionCallback
+from asyncnn.errors import (
+    AsyncnnError,
+    InvalidArgumentError,
+    ResourceExhaustedTransientError,
+    error_for,
+)
+from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.hal.types import (
+    NO_TIMING,
+    BufferToken,
+    ErrorStatus,
+    Memory,
+    OutputShape,
+    Request,
+    RequestArgument,
+    Timing,
+)
+from asyncnn.service import wire
+from asyncnn.service.announced import AnnouncedPools, Refused, are_mapped
+from asyncnn.service.failures import explained, kill
+from asyncnn.service.limits import ServiceLimits
+from asyncnn.service.tasks import OwnedTasks
+
+logger = logging.getLogger(__name__)
+
+
+class Bound(msgspec.Struct, frozen=True, eq=False):
+    """A request with its pools; those that are not mapped are copied to execute it."""
+
+    prepared: IPreparedModel
+    request: Request
+    pools: tuple[Memory | BufferToken, ...]
+    is_mapped: bool
+
+
+class _Kept(msgspec.Struct, frozen=True, eq=False):
+    """What the client calls a bound request by number: it, or why there is none."""
+
+    model: int
+    pools: frozenset[int]
+    bound: Bound | Refused
+
+
+class Executions:
+    """Executions and bound requests by their numbers. Belongs to the event loop.
+
+    ``models`` are the client's prepared models by number, which others keep.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[int, IPreparedModel],
+        pools: AnnouncedPools,
+        tasks: OwnedTasks,
+        limits: ServiceLimits,
+        send: Callable[[wire.ToClient], None],
+    ) -> None:
+        self._models = models
+        self._pools = pools
+        self._tasks = tasks
+        self._limits = limits
+        self._send = send
+        self._executing: dict[int, _Executing] = {}
+        self._kept: dict[int, _Kept] = {}
+
+    def execute(self, message: wire.Execute) -> None:
+        """Launch an execution; the client is told of errors when it is told at all.
+
+        :raises InvalidArgumentError: if its number is in use.
+        """
+        callback = self._begin(message)
+        try:
+            self._launch(self.find(message), callback)
+        except Exception as error:
+            callback.fail(explained(error))
+
+    def execute_bound(self, message: wire.ExecuteBound) -> None:
+        """Launch an execution of a bound request, likewise.
+
+        :raises InvalidArgumentError: if its number is in use.
+        """
+        callback = self._begin(message)
+        try:
+            self._launch(self.find(message), callback)
+        except Exception as error:
+            callback.fail(explained(error))
+
+    def bind(self, message: wire.BindRequest) -> None:
+        """Keep a request; one that cannot be used fails its executions.
+
+        :raises InvalidArgumentError: if its number is in use, or there are too many.
+        """
+        if message.bound in self._kept:
+            raise InvalidArgumentError(f"request {message.bound} is bound already")
+        # The client forgets those of a pool that is gone a little before we do.
+        if len(self._kept) >= 2 * self._limits.max_bound_requests:
+            raise InvalidArgumentError("too many requests are bound")
+        bound: Bound | Refused
+        try:
+            bound = self._bind(message)
+        except AsyncnnError as error:
+            bound = Refused(error.status, str(error))
+        pools = frozenset(message.pools)
+        self._kept[message.bound] = _Kept(message.prepared, pools, bound)
+
+    def find(self, order: wire.Execute | wire.ExecuteBound) -> Bound:
+        """Return what an order is to execute.
+
+        :raises AsyncnnError: if it cannot be executed.
+        """
+        if isinstance(order, wire.Execute):
+            return self._bind(order)
+        kept = self._kept.get(order.bound)
+        if kept is None:
+            raise InvalidArgumentError(f"no request {order.bound} is bound")
+        if isinstance(kept.bound, Refused):
+            raise error_for(kept.bound.status, kept.bound.reason)
+        return kept.bound
+
+    def cancel(self, number: int) -> None:
+        """Stop an execution that nobody waits for; it is still answered."""
+        callback = self._executing.get(number)
+        if callback is not None:
+            kill(callback)
+
+    def forget_pools(self, numbers: Collection[int]) -> None:
+        """Let go of the bound requests that name one of these pools."""
+        if self._kept:
+            gone = frozenset(numbers)
+            self._forget(lambda kept: not gone.isdisjoint(kept.pools))
+
+    def forget_model(self, number: int) -> None:
+        """Let go of the bound requests of a prepared model."""
+        self._forget(lambda kept: kept.model == number)
+
+    def close(self) -> None:
+        """Let go of everything, and stop what is under way."""
+        executing, self._executing = self._executing, {}
+        self._kept.clear()
+        for callback in executing.values():
+            kill(callback)
+
+    def finish(
+        self,
+        callback: "_Executing",
+        status: ErrorStatus,
+        shapes: tuple[OutputShape, ...],
+        timing: Timing,
+    ) -> None:
+        """Tell the client, once outputs that were not computed in place are."""
+        number = callback.order.execution
+        if self._executing.get(number) is not callback:
+            return
+        if callback.copies and status is ErrorStatus.NONE:
+            self._tasks.start(self._write_back(callback, shapes, timing))
+            return
+        del self._executing[number]
+        self._send(wire.Executed(number, status, shapes, timing, callback.reason))
+
+    def _begin(self, order: wire.Execute | wire.ExecuteBound) -> "_Executing":
+        number = order.execution
+        if number in self._executing:
+            raise InvalidArgumentError(f"execution {number} exists already")
+        callback = self._executing[number] = _Executing(self, order)
+        return callback
+
+    def _bind(self, order: wire.Execute | wire.BindRequest) -> Bound:
+        prepared = self._models.get(order.prepared)
+        if prepared is None:
+            raise InvalidArgumentError(f"no prepared model {order.prepared}")
+        pools = self._pools.find_for_request(order.pools)
+        request = Request(order.inputs, order.outputs, pools)
+        return Bound(prepared, request, pools, are_mapped(pools))
+
+    def _forget(self, is_gone: Callable[[_Kept], bool]) -> None:
+        for number in [n for n, kept in self._kept.items() if is_gone(kept)]:
+            del self._kept[number]
+
+    def _launch(self, bound: Bound, callback: "_Executing") -> None:
+        if len(self._executing) > self._limits.max_executions:
+            raise ResourceExhaustedTransientError("too many executions are pending")
+        if bound.is_mapped:
+            callback.launch(bound.prepared, bound.request)
+        else:
+            self._tasks.check_room()
+            self._tasks.start(self._launch_with_copies(bound, callback))
+
+    async def _launch_with_copies(self, bound: Bound, callback: "_Executing") -> None:
+        try:
+            pools = await self._pools.copied(bound.pools)
+            callback.copies, callback.outputs = pools, bound.request.outputs
+            callback.launch(bound.prepared, replace(bound.request, pools=pools))
+        except Exception as error:
+            callback.fail(explained(error))
+
+    async def _write_back(
+        self, callback: "_Executing", shapes: tuple[OutputShape, ...], timing: Timing
+    ) -> None:
+        copies, callback.copies = callback.copies, ()
+        try:
+            await self._pools.write_back(copies, callback.outputs)
+        except Exception as error:
+            callback.fail(explained(error))
+            return
+        self.finish(callback, ErrorStatus.NONE, shapes, timing)
+
+
+class _Executing(IExecutionCallback):
+    """Tells the client of an execution's end."""
+
+    __slots__ = ("_executions", "copies", "order", "outputs")
+
+    takes_early_results = True
+
+    def __init__(
+        self, executions: Executions, order: wire.Execute | wire.ExecuteBound
+    ) -> None:
+        super().__init__()
+        self._executions = executions
+        self.order = order
+        self.copies: tuple[Memory | BufferToken, ...] = ()
+        self.outputs: tuple[RequestArgument, ...] = ()
+
+    def launch(self, prepared: IPreparedModel, request: Request) -> None:
+        """Execute a request whose pools have their bytes."""
+        order = self.order
+        prepared.execute_1_3(
+            request,
+            order.measure,  # type: ignore[arg-type]
+            order.deadline,
+            order.loop_timeout,
+            self,
+        )
+
+    def notify_1_3(
+        self,
+        status: ErrorStatus,
+        output_shapes: tuple[OutputShape, ...],
+        timing: Timing,
+    ) -> None:
+        self._executions.finish(self, status, output_shapes, timing)
+
+    def fail(self, error: AsyncnnError) -> None:
+        """Tell the client of a failure, unless it was told of an outcome before."""
+        self.reason = str(error)
+        self.notify_1_3(error.status, (), NO_TIMING)

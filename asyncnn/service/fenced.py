@@ -1,0 +1,264 @@
+"""The fenced executions that one client asked for, on the driver's side.
+
+A client names a fence by the number of the execution that signals it, and may do so
+until it has heard of the end. So fences are kept until a later message says that it
+has: the client counts the ends that it was told of, and tells how many there were.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import cast
+
+from asyncnn.callbacks import FencedOutcome, IFencedExecutionCallback
+from asyncnn.devices.fenced import because
+from asyncnn.errors import (
+    AsyncnnError,
+    InvalidArgumentError,
+    ResourceExhaustedTransientError,
+    error_for,
+)
+from asyncnn.fences import FenceSource, SyncFence
+from asyncnn.hal.types import NO_TIMING, ErrorStatus
+from asyncnn.service import wire
+from asyncnn.service.announced import AnnouncedPools
+from asyncnn.service.executions import Bound, Executions
+from asyncnn.service.failures import explained
+from asyncnn.service.fenced_copies import FencedOnCopies
+from asyncnn.service.limits import ServiceLimits
+from asyncnn.service.tasks import OwnedTasks
+
+logger = logging.getLogger(__name__)
+
+
+class _Fenced:
+    """An execution, its fence, and the fences of others that it waits for."""
+
+    __slots__ = ("borrowed", "exported", "fence", "outcome")
+
+    def __init__(
+        self,
+        fence: SyncFence,
+        outcome: IFencedExecutionCallback,
+        borrowed: Sequence[SyncFence] = (),
+    ) -> None:
+        self.fence = fence
+        self.outcome = outcome
+        self.borrowed = borrowed
+        self.exported: FenceSource | None = None
+
+    @property
+    def descriptors(self) -> int:
+        """How many descriptors of the client's it keeps open."""
+        return len(self.borrowed) + (self.exported is not None)
+
+    def cancel(self) -> None:
+        """End the execution soon, whatever a device makes of it."""
+        try:
+            self.outcome.cancel()
+        except Exception:
+            logger.exception("a fenced execution could not be cancelled")
+
+
+class FencedOrders:
+    """Fenced executions by number. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        executions: Executions,
+        pools: AnnouncedPools,
+        tasks: OwnedTasks,
+        limits: ServiceLimits,
+        send: Callable[[wire.ToClient], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._executions = executions
+        self._pools = pools
+        self._tasks = tasks
+        self._limits = limits
+        self._send = send
+        self._known: dict[int, _Fenced] = {}
+        self._descriptors = 0
+        self._ended: deque[int] = deque()
+        self._seen = 0
+        self._untold: list[wire.FencedEnd] = []
+
+    def execute(self, message: wire.ExecuteFenced, fds: Sequence[int]) -> None:
+        """Launch an execution; its fence tells of errors.
+
+        :raises InvalidArgumentError: if its number is in use, or the client has seen
+            more ends than there were.
+        """
+        self._forget(message.seen)
+        number = message.order.execution
+        if number in self._known:
+            raise InvalidArgumentError(f"fenced execution {number} exists already")
+        try:
+            fenced = self._launch(message, fds)
+        except Exception as error:
+            fenced = _failed(explained(error))
+        self._known[number] = fenced
+        self._descriptors += fenced.descriptors
+        if fenced.fence.status is None:
+            fenced.fence.add_done_callback(partial(self._done, number))
+        else:
+            self._end(number, fenced)
+
+    def export(self, number: int, fds: Sequence[int]) -> None:
+        """Write the end of an execution to a pipe of the client's as well.
+
+        :raises InvalidArgumentError: if there is no such execution, it was exported
+            before, or there is not one descriptor.
+        """
+        fenced = self._known.get(number)
+        if fenced is None or fenced.exported is not None or len(fds) != 1:
+            raise InvalidArgumentError(f"the fence of {number} cannot be exported")
+        try:
+            self._check_descriptors(1)
+            source = FenceSource.adopt(fds[0])
+        except AsyncnnError as error:
+            logger.info("fence %d was not exported: %s", number, error)
+            return
+        if fenced.fence.status is None:
+            fenced.exported = source
+            self._descriptors += 1
+        else:
+            _pass_on(fenced.fence, source, time.monotonic_ns())
+
+    def cancel(self, number: int) -> None:
+        """Stop an execution that nobody waits for; it is still answered."""
+        fenced = self._known.get(number)
+        if fenced is not None and fenced.fence.status is None:
+            fenced.cancel()
+
+    def close(self) -> None:
+        """Let go of everything, and stop what is under way."""
+        known, self._known = self._known, {}
+        self._untold.clear()
+        for fenced in known.values():
+            if fenced.fence.status is None:
+                fenced.cancel()
+
+    def _launch(self, message: wire.ExecuteFenced, fds: Sequence[int]) -> _Fenced:
+        if len(self._known) >= self._limits.max_fenced_executions:
+            raise ResourceExhaustedTransientError(
+                "too many fenced executions are pending"
+            )
+        borrowed: Sequence[SyncFence] = ()
+        if fds:
+            self._check_descriptors(len(fds))
+            borrowed = [SyncFence.from_fd(fd) for fd in fds]
+        fences = self._fences(message.wait_for, borrowed)
+        order = message.order
+        bound = self._executions.find(order)
+        if not bound.is_mapped:
+            return self._launch_with_copies(message, bound, fences, borrowed)
+        status, fence, outcome = bound.prepared.execute_fenced(
+            bound.request,
+            fences,
+            order.measure,  # type: ignore[arg-type]
+            order.deadline,
+            order.loop_timeout,
+            message.duration,
+        )
+        if outcome is None:
+            raise error_for(status, "the device refused the fenced execution")
+        # Whoever made it, it is of the one class that can also be exported.
+        done = cast("SyncFence", fence or SyncFence.signalled())
+        return _Fenced(done, outcome, borrowed)
+
+    def _launch_with_copies(
+        self,
+        message: wire.ExecuteFenced,
+        bound: Bound,
+        fences: Sequence[SyncFence],
+        borrowed: Sequence[SyncFence],
+    ) -> _Fenced:
+        self._tasks.check_room()
+        copying = FencedOnCopies(self._pools, bound, message, fences)
+        self._tasks.start(copying.run())
+        return _Fenced(copying.fence, copying, borrowed)
+
+    def _fences(
+        self, numbers: Sequence[int], borrowed: Sequence[SyncFence]
+    ) -> list[SyncFence]:
+        """Return the fences that are active yet, of those that a message names.
+
+        :raises GeneralFailureError: if one has failed, since the client asked.
+        :raises InvalidArgumentError: if one is unknown, or lacks its descriptor.
+        """
+        unnamed = iter(borrowed)
+        active: list[SyncFence] = []
+        for number in numbers:
+            fence = self._fence(number) if number else next(unnamed, None)
+            if fence is None:
+                raise InvalidArgumentError(f"there is no fence {number}")
+            status = fence.status
+            if status is None:
+                active.append(fence)
+            elif status is not ErrorStatus.NONE:
+                raise because(fence.reason or status.name)
+        return active
+
+    def _fence(self, number: int) -> SyncFence | None:
+        fenced = self._known.get(number)
+        return None if fenced is None else fenced.fence
+
+    def _check_descriptors(self, more: int) -> None:
+        if self._descriptors + more > self._limits.max_fence_fds:
+            raise ResourceExhaustedTransientError(
+                "too many fences of other drivers are waited for"
+            )
+
+    def _done(self, number: int, fence: SyncFence) -> None:
+        fenced = self._known.get(number)
+        if fenced is not None and fenced.fence is fence:
+            self._end(number, fenced)
+
+    def _end(self, number: int, fenced: _Fenced) -> None:
+        at_ns = time.monotonic_ns()
+        self._descriptors -= fenced.descriptors
+        fenced.borrowed = ()
+        if fenced.exported is not None:
+            _pass_on(fenced.fence, fenced.exported, at_ns)
+            fenced.exported = None
+        self._ended.append(number)
+        if not self._untold:
+            self._loop.call_soon(self._tell)
+        status = fenced.fence.status or ErrorStatus.NONE
+        _, launched, since_fences = fenced.outcome.get_execution_info()
+        self._untold.append(
+            wire.FencedEnd(
+                number, status, fenced.fence.reason, at_ns, launched, since_fences
+            )
+        )
+
+    def _tell(self) -> None:
+        """Tell of all that has ended in this turn of the loop, in one message."""
+        untold, self._untold = self._untold, []
+        if untold:
+            self._send(wire.FencedDone(tuple(untold)))
+
+    def _forget(self, seen: int) -> None:
+        if seen > self._seen + len(self._ended):
+            raise InvalidArgumentError(f"{seen} ends were seen, more than there were")
+        while self._seen < seen:
+            del self._known[self._ended.popleft()]
+            self._seen += 1
+
+
+def _failed(error: AsyncnnError) -> _Fenced:
+    outcome = FencedOutcome()
+    outcome.complete(error.status, NO_TIMING, NO_TIMING)
+    return _Fenced(SyncFence.failed(error.status, str(error)), outcome)
+
+
+def _pass_on(fence: SyncFence, source: FenceSource, at_ns: int) -> None:
+    status = fence.status or ErrorStatus.NONE
+    if status is ErrorStatus.NONE:
+        source.signal(at_ns=at_ns)
+    else:
+        source.fail(status, fence.reason, at_ns=at_ns)

@@ -1,0 +1,222 @@
+"""Fenced executions in another process, on the client's side."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from asyncnn.callbacks import FencedOutcome
+from asyncnn.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.fences import FenceSource, SyncFence, merge
+from asyncnn.hal.interfaces import ISyncFence
+from asyncnn.hal.types import NO_TIMING, ErrorStatus
+from asyncnn.memory.copying import Descriptor
+from asyncnn.service import wire
+from asyncnn.service.staging import Staged, Staging
+
+logger = logging.getLogger(__name__)
+
+_BY_DESCRIPTOR = 0
+
+_MOST_HELD = 32
+"""Executions sent together: the driver is to begin with some before it has all."""
+
+_MOST_HELD_BYTES = 4096
+
+
+class Send(Protocol):
+    """Sends a message with descriptors, which stay the caller's."""
+
+    def __call__(self, message: wire.ToDriver, fds: Sequence[int] = ()) -> None:
+        """Send, or raise an `AsyncnnError`."""
+        ...
+
+
+class RemoteFenced(FencedOutcome):
+    """One execution under way, and the fence that it will signal here.
+
+    The fence is state of this process, resolved by a message of the driver. Others wait
+    for a descriptor, which the driver itself writes to: if it dies they see the end.
+    """
+
+    __slots__ = ("_fences", "_source", "_staged", "_staging", "fence", "number")
+
+    def __init__(
+        self, fences: "RemoteFences", staging: Staging, staged: Staged | None
+    ) -> None:
+        super().__init__()
+        self.number = 0
+        self._fences = fences
+        self._staging = staging
+        self._staged = staged
+        self.fence, self._source = SyncFence.pair(self)
+
+    def is_of(self, fences: "RemoteFences") -> bool:
+        """Whether it runs in the driver of these."""
+        return self._fences is fences
+
+    def hand_over(self, write_end: int) -> None:
+        """Give the driver the descriptor to signal; see `asyncnn.fences.Producer`."""
+        self._fences.export_soon(self, write_end)
+
+    def cancel(self) -> None:
+        """Tell the driver that nobody waits for it."""
+        self._fences.cancel(self)
+
+    def pass_on(self, write_end: int) -> None:
+        """Write to the descriptor here: the driver said how it ended, and forgot it."""
+        source, fence = FenceSource.adopt(write_end), self.fence
+        if fence.status:
+            source.fail(fence.status, at_ns=fence.signalled_at_ns)
+        else:
+            source.signal(at_ns=fence.signalled_at_ns)
+
+    def ended(self, end: wire.FencedEnd, status: ErrorStatus) -> None:
+        """Take the outcome, and the outputs that are not in place yet."""
+        staged, self._staged = self._staged, None
+        if staged is not None:
+            if status is ErrorStatus.NONE:
+                staged.copy_back()
+            self._staging.give_back(staged)
+        self.complete(status, end.launched, end.fenced)
+        if status is ErrorStatus.NONE:
+            self._source.signal(at_ns=end.at_ns)
+        else:
+            self.fail(status, end.reason, at_ns=end.at_ns)
+
+    def fail(
+        self, status: ErrorStatus, reason: str, *, at_ns: int | None = None
+    ) -> None:
+        """Put the fence into the error state."""
+        logger.info("fenced execution failed: %s: %s", status.name, reason)
+        self.complete(status, NO_TIMING, NO_TIMING)
+        self._source.fail(status, reason, at_ns=at_ns)
+
+
+class RemoteFences:
+    """The fenced executions of a connection that are under way, by number.
+
+    Belongs to the event loop but for `export_soon`.
+    """
+
+    def __init__(
+        self,
+        send: Send,
+        send_if_open: Callable[[wire.ToDriver], None],
+        call_soon: Callable[[Callable[[], None]], None],
+        max_fds: int,
+    ) -> None:
+        self._send = send
+        self._send_if_open = send_if_open
+        self._call_soon = call_soon
+        self._max_fds = max_fds
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[int, RemoteFenced] = {}
+        self._seen = 0
+        self._held: dict[int, msgspec.Raw] = {}
+        self._is_holding = False
+        self._is_lost = False
+
+    def execute(
+        self,
+        order: wire.Execute | wire.ExecuteBound,
+        wait_for: Sequence[ISyncFence],
+        duration: int | None,
+        fenced: RemoteFenced,
+    ) -> None:
+        """Send an execution that begins when ``wait_for`` have signalled.
+
+        :raises InvalidArgumentError: if a fence has no descriptor to send.
+        :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
+        """
+        numbers: list[int] = []
+        foreign: list[SyncFence] = []
+        for fence in wait_for:
+            if not isinstance(fence, SyncFence):
+                raise InvalidArgumentError(f"{fence!r} cannot be sent to a driver")
+            producer = fence.producer
+            if isinstance(producer, RemoteFenced) and producer.is_of(self):
+                numbers.append(producer.number)
+            else:
+                foreign.append(fence)
+        if len(foreign) > self._max_fds:
+            foreign = [merge(*foreign)]
+        numbers += [_BY_DESCRIPTOR] * len(foreign)
+        message = wire.ExecuteFenced(order, tuple(numbers), duration, self._seen)
+        if foreign:
+            self._send(message, [fence.fileno() for fence in foreign])
+        else:
+            self._send_or_hold(message)
+        fenced.number = order.execution
+        self._waiting[order.execution] = fenced
+
+    def flush(self) -> None:
+        """Send the executions that are held; those that cannot be sent fail."""
+        held, self._held = self._held, {}
+        if held:
+            try:
+                self._send(wire.Several(tuple(held.values())))
+            except AsyncnnError as error:
+                for number in held:
+                    fenced = self._waiting.pop(number, None)
+                    if fenced is not None:
+                        fenced.fail(error.status, str(error))
+
+    def _send_or_hold(self, message: wire.ExecuteFenced) -> None:
+        """Send the first message of the loop's turn, and further ones together."""
+        if not self._is_holding:
+            self._send(message)
+            self._is_holding = True
+            self._loop.call_soon(self._end_turn)
+            return
+        data = wire.encode_given(message)
+        if len(data) > _MOST_HELD_BYTES or self._is_lost:
+            self._send(message)
+            return
+        self._held[message.order.execution] = msgspec.Raw(data)
+        if len(self._held) == _MOST_HELD:
+            self.flush()
+
+    def _end_turn(self) -> None:
+        self._is_holding = False
+        self.flush()
+
+    def done(self, message: wire.FencedDone) -> None:
+        """Take what the driver says of executions that have ended."""
+        for end in message.ends:
+            self._seen += 1
+            fenced = self._waiting.pop(end.execution, None)
+            if fenced is not None:
+                try:
+                    fenced.ended(end, wire.status_of(end.status))
+                except Exception as error:
+                    logger.exception("the outputs of an execution could not be taken")
+                    fenced.fail(ErrorStatus.GENERAL_FAILURE, str(error))
+
+    def cancel(self, fenced: RemoteFenced) -> None:
+        """Tell the driver that nobody waits for an execution."""
+        if fenced.number in self._waiting:
+            self._send_if_open(wire.CancelExecution(fenced.number))
+
+    def lose(self, reason: str) -> None:
+        """Fail everything that is under way: the driver is gone."""
+        self._is_lost = True
+        waiting, self._waiting = self._waiting, {}
+        for fenced in waiting.values():
+            fenced.fail(ErrorStatus.DEVICE_UNAVAILABLE, reason)
+
+    def export_soon(self, fenced: RemoteFenced, write_end: int) -> None:
+        """Send a descriptor to be written at the end, and close it; on any thread."""
+        self._call_soon(partial(self._export, fenced, Descriptor(write_end)))
+
+    def _export(self, fenced: RemoteFenced, write_end: Descriptor) -> None:
+        try:
+            if fenced.number in self._waiting:
+                self._send(wire.ExportFence(fenced.number), [write_end.fd])
+            else:
+                fenced.pass_on(write_end.fd)
+        except AsyncnnError as error:
+            logger.info("a fence was not exported: %s", error)

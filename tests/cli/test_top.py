@@ -1,0 +1,258 @@
+import asyncio
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from rich.console import Console
+
+from asyncnn.cli.top_changes import Changes
+from asyncnn.cli.top_view import MAX_ROWS, WIDE, picture
+from asyncnn.devices import ClientStatistics, DeviceStatistics, ModelStatistics
+from asyncnn.hal.types import ErrorStatus, Priority
+from asyncnn.qos import Tally, WorkStatistics
+from asyncnn.qos.tally import count_end
+from asyncnn.runtime.device import Device, connect
+from asyncnn.service.process import driver_process
+from tests.cli.conftest import Ran
+from tests.networks import chain
+
+Command = Callable[..., Ran]
+MISSED = ErrorStatus.MISSED_DEADLINE_TRANSIENT
+
+
+def work(count: int, latency_ns: int = 3_000_000, misses: int = 0) -> WorkStatistics:
+    tally = Tally()
+    for _ in range(count):
+        count_end((tally,), latency_ns)
+    for _ in range(misses):
+        count_end((tally,), latency_ns, MISSED)
+    return tally.statistics()
+
+
+def statistics(
+    executions: WorkStatistics, models: int = 1, clients: int = 1
+) -> DeviceStatistics:
+    return DeviceStatistics(
+        device="tested",
+        threads=2,
+        resident_bytes=70_000_000,
+        preparations=work(models),
+        executions=executions,
+        models=tuple(
+            ModelStatistics(number, 1, 3, Priority.HIGH, work(number), 640)
+            for number in range(1, models + 1)
+        ),
+        clients=tuple(
+            ClientStatistics(number, f"pid {number}", 1.0, work(number), 320)
+            for number in range(1, clients + 1)
+        ),
+    )
+
+
+class TestChanges:
+    def test_the_first_look_is_at_all_there_was(self) -> None:
+        changes = Changes()
+        changes.look(100.0)
+        recent = changes.of("x", work(3))
+        assert (recent.ended, recent.per_s) == (3, None)
+        assert recent.latency.count == 3
+
+    def test_a_later_one_is_at_what_came_since(self) -> None:
+        changes = Changes()
+        changes.look(100.0)
+        changes.of("x", work(3, 100))
+        changes.look(102.0)
+        recent = changes.of("x", work(7, 100))
+        assert (recent.ended, recent.per_s) == (4, 2.0)
+        assert recent.latency.count == 4
+
+    def test_what_is_new_began_since(self) -> None:
+        changes = Changes()
+        changes.look(100.0)
+        changes.look(104.0)
+        assert changes.of("new", work(8)).per_s == 2.0
+
+    def test_what_has_gone_is_forgotten(self) -> None:
+        changes = Changes()
+        changes.look(1.0)
+        changes.of("x", work(8))
+        changes.look(2.0)
+        changes.look(3.0)
+        assert changes.of("x", work(8)).ended == 8
+
+
+class TestPicture:
+    def drawn(self, record: DeviceStatistics, width: int = WIDE) -> list[str]:
+        changes = Changes()
+        changes.look(0.0)
+        console = Console(width=width)
+        with console.capture() as capture:
+            console.print(picture(record, changes, width))
+        return capture.get().splitlines()
+
+    def row(self, lines: list[str], name: str) -> list[str]:
+        (line,) = (line for line in lines if line.startswith(name))
+        return line.split()
+
+    def test_executions_are_told_with_latencies(self) -> None:
+        lines = self.drawn(statistics(work(10, misses=2)))
+        assert lines[0] == "tested: 2 threads, 70.0 MB resident, 320 bytes in buffers"
+        latency = ["4.2ms"] * 3
+        expected = ["executions", "0", "0", *latency, "10", "2", "2", "0"]
+        assert self.row(lines, "executions") == expected
+        assert "failed: MISSED_DEADLINE_TRANSIENT 2" in lines
+
+    def test_nothing_failed_if_nothing_is_said_of_it(self) -> None:
+        lines = self.drawn(statistics(work(10)))
+        assert not any(line.startswith("failed:") for line in lines)
+
+    def test_clients_and_models_are_told_with_their_facts(self) -> None:
+        lines = self.drawn(statistics(work(1)))
+        assert self.row(lines, "1: pid")[-3:] == ["1", "320", "bytes"]
+        assert self.row(lines, "1: 3 ops")[-4:] == ["1", "HIGH", "640", "bytes"]
+
+    def test_figures_fit_into_80_columns(self) -> None:
+        busy = work(0, 100_000_000, misses=12_345)
+        lines = self.drawn(statistics(busy), 80)
+        assert self.row(lines, "executions")[3:6] == ["134ms"] * 3
+        assert self.row(lines, "executions")[-3:] == ["12345", "12345", "0"]
+        assert "…" not in "".join(lines)
+
+    def test_only_the_busiest_are_shown(self) -> None:
+        lines = self.drawn(statistics(work(1), models=MAX_ROWS + 5))
+        shown = [line for line in lines if "3 ops" in line]
+        assert len(shown) == MAX_ROWS
+        assert shown[0].startswith(f"{MAX_ROWS + 5}: ")
+        assert "and 5 more models" in lines
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Path]:
+    """The socket of a driver that has executed something."""
+    with driver_process() as driver:
+        asyncio.run(_use(driver.path))
+        yield driver.path
+
+
+async def _use(path: Path) -> None:
+    async with connect(path) as device:
+        prepared = await device.prepare(chain(2, 8))
+        for _ in range(3):
+            await prepared.run({"x": np.zeros(8, np.float32)})
+
+
+@pytest.mark.slow
+class TestCommand:
+    @pytest.mark.parametrize("options", [(), ("--once",)], ids=["in a pipe", "once"])
+    def test_one_look_is_printed(
+        self, asyncnn_command: Command, driver: Path, options: tuple[str, ...]
+    ) -> None:
+        ran = asyncnn_command("top", "--socket", driver, *options)
+        assert ran.status == 0
+        assert ran.out.startswith("asyncnn-reference: ")
+        assert "executions" in ran.out
+
+    def test_json_has_names_and_microseconds(
+        self, asyncnn_command: Command, driver: Path
+    ) -> None:
+        ran = asyncnn_command("top", "--socket", driver, "--json")
+        report = json.loads(ran.out)
+        assert report["executions"]["done"] == {"NONE": 3}
+        assert report["executions"]["latency_us"]["p99"] >= 1
+        assert report["preparations"]["done"] == {"NONE": 1}
+        assert report["models"] == []
+        assert [client["name"] for client in report["clients"]] == ["local"]
+
+    def test_openmetrics_are_those_of_the_driver(
+        self, asyncnn_command: Command, driver: Path
+    ) -> None:
+        ran = asyncnn_command("top", "--socket", driver, "--openmetrics")
+        families = {each.name for each in text_string_to_metric_families(ran.out)}
+        assert "asyncnn_executions_latency_seconds" in families
+
+    def test_a_terminal_shows_look_after_look_until_it_is_interrupted(
+        self, driver: Path
+    ) -> None:
+        ours, theirs = pty.openpty()
+        command = [sys.executable, "-m", "asyncnn", "top", "--interval", "0.1"]
+        with subprocess.Popen(
+            [*command, "--socket", driver],
+            stdout=theirs,
+            stderr=theirs,
+            env=os.environ | {"COLUMNS": "140", "LINES": "40", "TERM": "xterm"},
+        ) as process:
+            os.close(theirs)
+            shown = b""
+            while shown.count(b"executions") < 3:  # a rate needs two looks
+                assert select.select([ours], [], [], 30)[0], shown
+                shown += os.read(ours, 1 << 16)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(10) == 0
+        os.close(ours)
+        assert b"0.0" in shown
+
+    def test_two_formats_at_once_are_refused(self, asyncnn_command: Command) -> None:
+        ran = asyncnn_command("top", "--json", "--openmetrics")
+        assert ran.status == 2
+        assert "two formats" in ran.err
+
+    def test_no_driver_is_bad_input(
+        self, asyncnn_command: Command, tmp_path: Path
+    ) -> None:
+        ran = asyncnn_command("top", "--socket", tmp_path / "nothing")
+        assert ran.status == 2
+        assert "no driver at" in ran.err
+
+    def test_a_driver_that_does_not_answer_is_an_error(
+        self,
+        asyncnn_command: Command,
+        driver: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        async def never(_: Device) -> None:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(Device, "statistics", never)
+        monkeypatch.setattr("asyncnn.cli.top._ANSWER_TIMEOUT_S", 0.05)
+        ran = asyncnn_command("top", "--socket", driver)
+        assert ran.status == 2
+        assert "does not answer" in ran.err
+
+    def test_metrics_need_their_package(
+        self,
+        asyncnn_command: Command,
+        driver: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "asyncnn.metrics", None)
+        ran = asyncnn_command("top", "--socket", driver, "--openmetrics")
+        assert ran.status == 2
+        assert "asyncnn[metrics]" in ran.err
+
+
+@pytest.mark.slow
+def test_a_driver_serves_its_metrics_on_a_port(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "asyncnn", "serve", "--metrics-port", "0"]
+    with subprocess.Popen(
+        [*command, "--socket", tmp_path / "driver.sock"],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().removeprefix("metrics at ").strip()
+        assert url.startswith("http://127.0.0.1:")
+        assert process.stdout.readline().startswith("serving reference at ")
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            assert b"asyncnn_executions_queued" in answer.read()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0

@@ -1,0 +1,93 @@
+"""Saves and loads programs without a device, and compares their plans."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from asyncnn.devices.cache import Compiled
+from asyncnn.devices.cache.files import (
+    CacheFiles,
+    opened_for_loading,
+    opened_for_saving,
+)
+from asyncnn.devices.cache.key import CacheKey
+from asyncnn.devices.cache.loading import load
+from asyncnn.devices.cache.saving import save
+from asyncnn.engine import Program
+from asyncnn.engine.plan import Plan
+from asyncnn.extensions import NO_EXTENSIONS
+from asyncnn.hal.types import ExecutionPreference, Handle, Model, Priority
+from tests.devices.cache.client import TOKEN
+
+
+class Folder:
+    """Saves and loads with descriptors of their own each time, as clients do."""
+
+    def __init__(self, path: Path) -> None:
+        self.key = CacheKey(path / "key")
+        self.model, self.data = path / "model", path / "data"
+
+    @contextmanager
+    def files(self, *, writable: bool) -> Iterator[CacheFiles]:
+        flags = os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY
+        fds = [os.open(path, flags, 0o600) for path in (self.model, self.data)]
+        handles = [(Handle((fd,)),) for fd in fds]
+        if writable:
+            files = opened_for_saving(handles[0], handles[1], TOKEN)
+        else:
+            files = opened_for_loading(handles[0], handles[1], TOKEN)
+        for fd in fds:
+            os.close(fd)
+        assert files is not None
+        yield files
+
+    def save(self, model: Model, priority: Priority = Priority.MEDIUM) -> Program:
+        program = Program(model)
+        compiled = Compiled(program, ExecutionPreference.SUSTAINED_SPEED, priority)
+        with self.files(writable=True) as files:
+            save(compiled, files, self.key)
+        return program
+
+    def load(self, *, may_map: bool = True) -> Compiled:
+        with self.files(writable=False) as files:
+            return load(files, self.key, NO_EXTENSIONS, may_map=may_map)
+
+
+def decisions(plan: Plan) -> list[object]:
+    """What makes a plan what it is, in values that compare."""
+    return [
+        plan.shapes,
+        plan.arena,
+        plan.known_outputs,
+        plan.is_straight,
+        [
+            (step.position, step.inputs, step.outputs, step.kernel is None)
+            for step in plan.steps
+        ],
+        [
+            {
+                name: [(array.dtype, array.tobytes()) for array in arrays]
+                for name, arrays in step.operation.packed.items()
+            }
+            for step in plan.steps
+        ],
+        {
+            index: (value.dtype, value.shape, value.tobytes())
+            for index, value in plan.constants.items()
+        },
+    ]
+
+
+def plans_of(program: Program) -> list[list[object]]:
+    plans = []
+    for number in program.records():
+        graph = program.subgraph(number)
+        shapes = tuple(graph.operands[i].dimensions for i in graph.input_indexes)
+        plans.append(decisions(program.plan(shapes, number)))
+    return plans
+
+
+def shape_of_plans(program: Program) -> list[list[object]]:
+    """What is left of plans without the numbers that operations compute with."""
+    return [plan[:5] for plan in plans_of(program)]

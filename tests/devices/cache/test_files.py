@@ -1,0 +1,163 @@
+"""What saving and loading do to files, whatever befalls these."""
+
+import fcntl
+import os
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asyncnn.devices.cache import Compiled
+from asyncnn.devices.cache.key import CacheKey
+from asyncnn.devices.cache.records import TAG_BYTES, unsealed
+from asyncnn.devices.cache.saving import save
+from asyncnn.engine import Program
+from asyncnn.errors import GeneralFailureError
+from asyncnn.hal.types import ExecutionPreference, Priority
+from asyncnn.runtime.loading import load as load_model
+from tests.devices.cache.client import TOKEN
+from tests.devices.cache.folder import Folder, plans_of
+from tests.devices.cache.models import INPUTS, dense, folding
+from tests.engine.test_control_flow import if_model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+MODELS = {
+    "float": lambda: dense(False).model,
+    "quantised": lambda: dense(True).model,
+    "folded": lambda: folding().model,
+    "open": lambda: dense(False, batch=0).model,
+    "control flow": lambda: if_model((3,)),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("may_map", [True, False], ids=["mapped", "copied"])
+def test_a_loaded_plan_is_the_one_that_was_saved(
+    folder: Folder, name: str, may_map: bool
+) -> None:
+    saved = folder.save(MODELS[name](), Priority.LOW)
+    loaded = folder.load(may_map=may_map)
+    assert plans_of(loaded.program) == plans_of(saved)
+    assert loaded.priority is Priority.LOW
+    assert loaded.preference is ExecutionPreference.SUSTAINED_SPEED
+
+
+def test_trained_models_have_the_plans_that_were_saved(
+    folder: Folder, shared: Path
+) -> None:
+    for path in sorted((shared / "models").glob("*.tflite")):
+        saved = folder.save(load_model(path).model)
+        assert plans_of(folder.load().program) == plans_of(saved), path.name
+
+
+def test_weights_are_mapped_and_not_copied(folder: Folder) -> None:
+    folder.save(dense(False).model)
+    (step,) = folder.load().program.plan(((1, INPUTS),)).steps
+    weights = step.operation.packed["lowered"][0]
+    before = weights[0, 0]
+    place = folder.data.read_bytes().find(weights.tobytes())
+    with folder.data.open("r+b") as file:
+        file.seek(place)
+        file.write(np.float32(before + 1).tobytes())
+    assert weights[0, 0] == before + 1
+    assert not weights.flags.writeable
+
+
+def test_what_is_not_to_be_mapped_is_copied(folder: Folder) -> None:
+    folder.save(dense(False).model)
+    program = folder.load(may_map=False).program
+    os.truncate(folder.data, 0)
+    (step,) = program.plan(((1, INPUTS),)).steps
+    assert step.operation.packed["lowered"][0].any()
+
+
+def test_files_that_others_may_write_are_copied(folder: Folder) -> None:
+    folder.save(dense(False).model)
+    folder.data.chmod(0o666)
+    program = folder.load().program
+    os.truncate(folder.data, 0)
+    (step,) = program.plan(((1, INPUTS),)).steps
+    assert step.operation.packed["lowered"][0].any()
+
+
+def test_nothing_is_written_over_a_file_that_is_mapped(folder: Folder) -> None:
+    folder.save(dense(False).model)
+    before = folder.model.read_bytes(), folder.data.read_bytes()
+    program = folder.load().program
+    with pytest.raises(GeneralFailureError, match="in use"):
+        folder.save(dense(False, seed=1).model)
+    assert (folder.model.read_bytes(), folder.data.read_bytes()) == before
+    del program
+    folder.save(dense(False, seed=1).model)
+    assert folder.data.read_bytes() != before[1]
+
+
+def test_files_hold_one_compilation_whoever_else_is_writing(folder: Folder) -> None:
+    with (
+        folder.files(writable=True) as files,
+        folder.files(writable=True) as others,
+    ):
+        compiled = Compiled(
+            Program(dense(False).model), ExecutionPreference(1), Priority(1)
+        )
+        fcntl.flock(others.data.fd, fcntl.LOCK_EX)
+        with pytest.raises(GeneralFailureError, match="in use"):
+            save(compiled, files, folder.key)
+        fcntl.flock(others.data.fd, fcntl.LOCK_UN)
+    folder.save(dense(False).model)
+    folder.load()
+
+
+@pytest.mark.parametrize("room", [0, 100, 20_000, 40_000])
+def test_what_does_not_fit_on_the_disk_is_not_left_there(
+    folder: Folder, room: int
+) -> None:
+    folder.save(dense(False, seed=1).model)
+    needed = folder.data.stat().st_size
+    assert room < needed
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    try:
+        with pytest.raises(GeneralFailureError, match="not cached"):
+            folder.save(dense(False).model)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert folder.model.stat().st_size == folder.data.stat().st_size == 0
+    with pytest.raises(GeneralFailureError):
+        folder.load()
+
+
+def test_another_version_of_the_driver_prepares_anew(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.save(dense(False).model)
+    monkeypatch.setattr("asyncnn.devices.cache.records.PACKING_VERSION", -1)
+    with pytest.raises(GeneralFailureError, match="version"):
+        folder.load()
+
+
+def test_another_key_reads_nothing(folder: Folder, tmp_path: Path) -> None:
+    folder.save(dense(False).model)
+    folder.key = CacheKey(tmp_path / "other")
+    with pytest.raises(GeneralFailureError, match="not as this driver wrote it"):
+        folder.load()
+
+
+def test_only_numbers_lie_outside_of_what_is_sealed(folder: Folder) -> None:
+    folder.save(dense(True).model)
+    record = unsealed(folder.model.read_bytes(), TOKEN, folder.key)
+    weights, bias, scalar = (
+        operand for operand in record.model.main.operands if operand.location.length
+    )
+    sealed = record.model.operand_values
+    assert weights.location.length > len(sealed)
+    for operand in (bias, scalar):
+        at = operand.location
+        assert at.offset + at.length <= len(sealed)
+    assert len(folder.model.read_bytes()) > TAG_BYTES + len(sealed)

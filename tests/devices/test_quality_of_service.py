@@ -1,0 +1,138 @@
+"""Priorities and deadlines of devices: the rows QS1 to QS12 of the VTS, and beyond."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from statistics import median
+
+import numpy as np
+import pytest
+
+from asyncnn.callbacks import ExecutionFuture, PreparedModelFuture
+from asyncnn.devices import DeviceSettings, ReferenceDevice
+from asyncnn.errors import AsyncnnError
+from asyncnn.hal.interfaces import IDevice, IPreparedModel
+from asyncnn.hal.types import (
+    NO_TIMING,
+    ErrorStatus,
+    ExecutionPreference,
+    MeasureTiming,
+    OutputShape,
+    Priority,
+)
+from asyncnn.runtime.model import NamedModel
+from tests.devices.conftest import Caller
+from tests.devices.test_execution import request_for
+from tests.networks import chain
+
+NO, YES = MeasureTiming.NO, MeasureTiming.YES
+LOW, MEDIUM, HIGH = Priority
+MS = 1_000_000
+MISSED = (
+    ErrorStatus.MISSED_DEADLINE_TRANSIENT,
+    ErrorStatus.MISSED_DEADLINE_PERSISTENT,
+)
+FAR_FUTURE_NS = 2**63 - 1
+
+DEADLINES: dict[str, Callable[[], int]] = {
+    "now": time.monotonic_ns,
+    "unlimited": lambda: FAR_FUTURE_NS,
+    "in 5 ms": lambda: time.monotonic_ns() + 5 * MS,
+}
+X = np.zeros((64, 64), np.float32)
+
+
+async def prepare(
+    device: IDevice,
+    model: NamedModel,
+    priority: Priority = MEDIUM,
+    deadline: int | None = None,
+    preference: ExecutionPreference = ExecutionPreference.FAST_SINGLE_ANSWER,
+) -> IPreparedModel:
+    callback = PreparedModelFuture()
+    launched = device.prepare_model_1_3(
+        model.model, preference, priority, deadline, (), (), bytes(32), callback
+    )
+    assert launched is ErrorStatus.NONE
+    return await callback
+
+
+@pytest.mark.parametrize("priority", [LOW, HIGH])
+async def test_models_are_prepared_with_any_priority(
+    device: IDevice, priority: Priority
+) -> None:
+    assert await prepare(device, chain(2, 4), priority) is not None
+
+
+@pytest.mark.parametrize("deadline", DEADLINES)
+async def test_preparing_succeeds_or_misses_its_deadline(
+    device: IDevice, deadline: str
+) -> None:
+    status = ErrorStatus.NONE
+    try:
+        await prepare(device, chain(100, 64, 64), deadline=DEADLINES[deadline]())
+    except AsyncnnError as error:
+        status = error.status
+    assert (
+        status
+        in {
+            "now": MISSED,
+            "unlimited": (ErrorStatus.NONE,),
+            "in 5 ms": (ErrorStatus.NONE, *MISSED),
+        }[deadline]
+    )
+
+
+@pytest.mark.parametrize("deadline", DEADLINES)
+@pytest.mark.parametrize("length", [1, 3000], ids=["short", "long"])
+async def test_executing_succeeds_or_misses_its_deadline(
+    device: IDevice, execute: Caller, deadline: str, length: int
+) -> None:
+    prepared = await prepare(device, chain(length, 64, 64))
+    z = np.empty_like(X)
+    request = request_for([X], [z])
+    result = await execute(prepared, request, NO, DEADLINES[deadline]())
+    assert result.timing == NO_TIMING
+    if result.status is ErrorStatus.NONE:
+        assert deadline != "now"
+        assert (z == length).all()
+        assert result.output_shapes == (OutputShape((64, 64), True),)
+    else:
+        assert result.status in MISSED
+        assert deadline != "unlimited"
+        assert result.output_shapes == ()
+
+
+def launch(
+    prepared: IPreparedModel, measure: MeasureTiming = NO, deadline: int | None = None
+) -> ExecutionFuture:
+    callback = ExecutionFuture()
+    request = request_for([X], [np.empty_like(X)])
+    prepared.execute_1_3(request, measure, deadline, None, callback)
+    return callback
+
+
+async def test_a_high_execution_overtakes_low_ones(device: IDevice) -> None:
+    low = await prepare(device, chain(1000, 64, 64), LOW)
+    high = await prepare(device, chain(5, 64, 64), HIGH)
+    slow = [asyncio.ensure_future(_result(launch(low))) for _ in range(5)]
+    await asyncio.sleep(0.002)
+    assert await _result(launch(high)) is ErrorStatus.NONE
+    assert not any(run.done() for run in slow[1:])
+    assert set(await asyncio.gather(*slow)) == {ErrorStatus.NONE}
+
+
+async def _result(callback: Awaitable[object]) -> ErrorStatus:
+    status = (await callback).status  # type: ignore[attr-defined]
+    assert isinstance(status, ErrorStatus)
+    return status
+
+
+async def test_what_takes_longer_than_its_deadline_is_refused_if_so_set() -> None:
+    settings = DeviceSettings(inline_below_us=0, refuses_hopeless=True)
+    async with ReferenceDevice(settings) as device:
+        prepared = await prepare(device, chain(2000, 64, 64))
+        runs = [(await launch(prepared, YES)).timing.time_on_device for _ in range(5)]
+        budget_ns = int(median(runs) * 1000 * 0.2)
+        result = await launch(prepared, NO, time.monotonic_ns() + budget_ns)
+        assert result.status is ErrorStatus.MISSED_DEADLINE_PERSISTENT

@@ -1,0 +1,121 @@
+"""What an idle device gives back, and what it keeps."""
+
+import asyncio
+import gc
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asyncnn.callbacks import ExecutionFuture
+from asyncnn.devices import DeviceSettings, ReferenceDevice
+from asyncnn.devices.resting import return_free_memory
+from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.hal.types import ErrorStatus, ExecutionPreference, MeasureTiming
+from tests.devices.test_execution import request_for
+from tests.devices.test_quality_of_service import prepare
+from tests.networks import chain
+
+IDLE_S = 0.05
+SETTINGS = DeviceSettings(inline_below_us=0, idle_after_s=IDLE_S)
+SIDE = 1024
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def lane_threads() -> list[str]:
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name.startswith("asyncnn")]
+
+
+async def execute(prepared: IPreparedModel, side: int) -> None:
+    x = np.zeros((side, side), np.float32)
+    callback = ExecutionFuture()
+    request = request_for([x], [np.empty_like(x)])
+    prepared.execute_1_3(request, MeasureTiming.NO, None, None, callback)
+    assert (await callback).status is ErrorStatus.NONE
+
+
+async def rest() -> None:
+    """Wait until the device rests, and its threads have ended."""
+    await asyncio.sleep(3 * IDLE_S)
+
+
+async def test_threads_end_and_start_again() -> None:
+    async with ReferenceDevice(SETTINGS) as device:
+        prepared = await prepare(device, chain(3, 8, 8))
+        for _ in range(2):
+            await execute(prepared, 8)
+            assert lane_threads()
+            await rest()
+            assert lane_threads() == []
+            assert device.statistics().threads == 0
+
+
+async def test_buffers_are_given_back() -> None:
+    async with ReferenceDevice(SETTINGS) as device:
+        prepared = await prepare(device, chain(3, 8, 8))
+        await execute(prepared, 8)
+        assert device.statistics().models[0].idle_bytes > 0
+        await rest()
+        assert device.statistics().models[0].idle_bytes == 0
+
+
+async def test_inline_executions_postpone_the_rest() -> None:
+    settings = DeviceSettings(inline_below_us=1e9, idle_after_s=2 * IDLE_S)
+    async with ReferenceDevice(settings) as device:
+        prepared = await prepare(device, chain(3, 8, 8))
+        for _ in range(8):
+            await execute(prepared, 8)
+            await asyncio.sleep(IDLE_S / 2)
+        assert device.statistics().models[0].idle_bytes > 0
+        await asyncio.sleep(3 * IDLE_S)
+        assert device.statistics().models[0].idle_bytes == 0
+
+
+async def test_a_model_for_sustained_speed_stays_ready() -> None:
+    async with ReferenceDevice(SETTINGS) as device:
+        preference = ExecutionPreference.SUSTAINED_SPEED
+        prepared = await prepare(device, chain(3, 8, 8), preference=preference)
+        other = await prepare(device, chain(4, 8, 8))
+        await execute(prepared, 8)
+        await execute(other, 8)
+        await rest()
+        ready, trimmed = device.statistics().models
+        assert ready.idle_bytes > 0
+        assert trimmed.idle_bytes == 0
+        assert lane_threads() == ["asyncnn-lane"]
+
+
+@pytest.mark.slow
+async def test_memory_returns_to_what_it_was_after_preparation() -> None:
+    async with ReferenceDevice(SETTINGS) as device:
+        prepared = await prepare(device, chain(40, SIDE, SIDE))
+        await rest()
+        gc.collect()
+        return_free_memory()
+        prepared_bytes = resident_bytes()
+        for _ in range(3):
+            await asyncio.gather(*(execute(prepared, SIDE) for _ in range(8)))
+        assert resident_bytes() > prepared_bytes
+        gc.collect()
+        await rest()
+        assert resident_bytes() < 1.05 * prepared_bytes
+
+
+@pytest.mark.slow
+async def test_an_idle_device_uses_no_processor_time() -> None:
+    async with ReferenceDevice(SETTINGS) as device:
+        prepared = await prepare(device, chain(3, 8, 8))
+        await execute(prepared, 8)
+        await rest()
+        before = time.process_time_ns()
+        await asyncio.sleep(0.5)
+        # Of 10 ms in 10 s, the share of half a second.
+        assert time.process_time_ns() - before < 0.5e6

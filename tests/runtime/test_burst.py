@@ -1,0 +1,154 @@
+"""Bursts as applications use them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asyncnn import Burst, Device, DeviceUnavailableError
+from asyncnn.devices import ReferenceDevice
+from asyncnn.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.types import NO_TIMING
+from asyncnn.service import RemoteDevice, Server
+from tests.networks import addition, chain
+
+
+@pytest.fixture(params=["inprocess", "remote"])
+async def device(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[Device]:
+    async with ReferenceDevice() as hal:
+        if request.param == "inprocess":
+            yield Device("reference", hal)
+            return
+        path = tmp_path / "driver.sock"
+        async with Server(hal, path), RemoteDevice(path) as remote:
+            yield Device("remote", remote)
+
+
+@pytest.fixture
+async def burst(device: Device) -> AsyncIterator[Burst]:
+    prepared = await device.prepare(addition(4))
+    async with prepared.burst() as burst:
+        yield burst
+
+
+def ramp(start: float = 0.0) -> np.ndarray:
+    return start + np.arange(4, dtype=np.float32)
+
+
+async def test_runs_follow_one_another(burst: Burst) -> None:
+    results = [await burst.run({"x": ramp(k), "y": ramp()}) for k in range(5)]
+    for k, outputs in enumerate(results):
+        assert np.array_equal(outputs["z"], ramp() + ramp(k)), "outputs are copies"
+    assert burst.statistics().sent == 5
+
+
+async def test_arrays_are_written_and_read_in_place(burst: Burst) -> None:
+    burst.input(0)[...] = ramp(1)
+    burst.input("y")[...] = 10
+    outputs = await burst.run_in_place()
+    assert outputs["z"] is burst.output(0) is burst.output("z")
+    assert np.array_equal(burst.output(), ramp(11))
+    burst.input("x")[0] = 100
+    assert await burst.run_in_place() is outputs
+    assert burst.output()[0] == 110
+
+
+async def test_inputs_stay_in_place_after_a_run(burst: Burst) -> None:
+    place = burst.input("x")
+    await burst.run([ramp(1), ramp(2)])
+    assert burst.input("x") is place
+    assert np.array_equal(place, ramp(1))
+
+
+async def test_timing_is_measured_on_request(burst: Burst) -> None:
+    outputs = await burst.run([ramp(), ramp()], measure=True)
+    assert outputs.timing.time_on_device <= outputs.timing.time_in_driver < 10**7
+    outputs = await burst.run([ramp(), ramp()])
+    assert outputs.timing == NO_TIMING
+
+
+@pytest.mark.parametrize(
+    "inputs", [{"x": ramp()}, {"x": ramp(), "y": np.zeros(5, np.float32)}, [1, 2]]
+)
+async def test_wrong_inputs_are_refused_before_anything_is_sent(
+    burst: Burst, inputs: object
+) -> None:
+    with pytest.raises(InvalidArgumentError):
+        await burst.run(inputs)
+    assert burst.statistics().sent == 0
+
+
+@pytest.mark.parametrize("which", ["w", 2, -1])
+async def test_there_are_no_arrays_but_the_models(
+    burst: Burst, which: str | int
+) -> None:
+    with pytest.raises(InvalidArgumentError, match="no input"):
+        burst.input(which)
+    with pytest.raises(InvalidArgumentError, match="no output"):
+        burst.output(which)
+
+
+async def test_a_second_run_at_a_time_is_refused_and_leaves_the_inputs_alone(
+    device: Device,
+) -> None:
+    prepared = await device.prepare(chain(2000, 64, 64))
+    async with prepared.burst() as burst:
+        first = asyncio.ensure_future(burst.run(np.zeros((64, 64), np.float32)))
+        await asyncio.sleep(0)
+        for second in (burst.run(np.ones((64, 64), np.float32)), burst.run_in_place()):
+            with pytest.raises(GeneralFailureError, match="has not returned"):
+                await second
+        assert ((await first)["z"] == 2000).all()
+
+
+async def test_cancelling_a_run_stops_it_and_the_burst_goes_on(device: Device) -> None:
+    prepared = await device.prepare(chain(3000, 64, 64))
+    async with prepared.burst() as burst:
+        for _ in range(2):
+            task = asyncio.ensure_future(burst.run_in_place())
+            await asyncio.sleep(0.002)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        outputs = await burst.run(np.ones((64, 64), np.float32))
+        assert (outputs["z"] == 3001).all()
+
+
+async def test_shapes_may_change_from_run_to_run(device: Device) -> None:
+    prepared = await device.prepare(addition(0, 3))
+    async with prepared.burst() as burst:
+        with pytest.raises(InvalidArgumentError, match="no fixed shape"):
+            burst.input("x")
+        with pytest.raises(InvalidArgumentError, match="run first"):
+            burst.output("z")
+        for rows in (2, 2, 700, 1):
+            x = np.full((rows, 3), rows, np.float32)
+            outputs = await burst.run([x, x])
+            assert np.array_equal(outputs["z"], 2 * x)
+            assert burst.output("z").shape == burst.input("x").shape == (rows, 3)
+
+
+async def test_leaving_the_block_closes_the_burst(device: Device) -> None:
+    prepared = await device.prepare(addition(4))
+    async with prepared.burst() as burst:
+        await burst.run_in_place()
+    with pytest.raises(DeviceUnavailableError, match="closed"):
+        await burst.run_in_place()
+
+
+async def test_bursts_of_one_model_run_side_by_side(device: Device) -> None:
+    prepared = await device.prepare(addition(4))
+
+    async def use(number: int) -> bool:
+        async with prepared.burst() as burst:
+            outputs = [await burst.run([ramp(number), ramp(k)]) for k in range(50)]
+        return all(
+            np.array_equal(o["z"], ramp(number) + ramp(k))
+            for k, o in enumerate(outputs)
+        )
+
+    assert all(await asyncio.gather(*(use(number) for number in range(8))))

@@ -1,0 +1,97 @@
+import re
+
+import pytest
+
+from asyncnn.conformance.mutations.editing import with_operand
+from asyncnn.hal.types import Model, OperandLifeTime, OperandType
+from asyncnn.runtime.dot import dot
+from asyncnn.runtime.explain import Cause, Explanation, OperationReport
+from asyncnn.runtime.model import NamedModel
+from tests.hal.validate.samples import (
+    extension_model,
+    float_model,
+    nested_model,
+    q8_model,
+)
+
+HIGHLIGHT = "style=filled fillcolor=black fontcolor=white"
+
+
+def named(model: Model, input_name: str = "x") -> NamedModel:
+    return NamedModel.of(model, [input_name], ["y"])
+
+
+def node(text: str, name: str) -> str:
+    """The attributes of a node."""
+    (line,) = re.findall(rf"^ *{name} \[(.*)\];$", text, re.MULTILINE)
+    return line
+
+
+def test_operands_show_lifetime_type_and_shape() -> None:
+    text = dot(named(q8_model()))
+    assert node(text, "d0") == rf'label="x\n0: TQ8A 2x3" {HIGHLIGHT}'
+    assert node(text, "d1") == 'label="1: COPY TQ8A 2x3"'
+    assert node(text, "d2") == 'label="2: COPY I32"'
+    assert node(text, "d3") == 'label="3: TQ8A 2x3"'
+    assert node(text, "d4") == 'label="4: REF TQ8A 2x3"'
+    assert node(text, "d6") == rf'label="y\n6: TQ8A 2x3" {HIGHLIGHT}'
+
+
+def test_open_shapes_and_omitted_operands_are_seen() -> None:
+    assert "0: TF32 2x?" in node(dot(named(float_model(2, 0))), "d0")
+    assert "0: TF32 any shape" in node(dot(named(float_model())), "d0")
+    omitted = with_operand(q8_model(), 1, lifetime=OperandLifeTime.NO_VALUE)
+    assert "1: NO TQ8A 2x3" in node(dot(named(omitted)), "d1")
+
+
+def test_operations_are_boxes_with_numbered_edges() -> None:
+    text = dot(named(q8_model()))
+    assert node(text, "n0") == 'shape=box label="0: ADD"'
+    edges = re.findall(r"\w+ -> \w+.*;", text)
+    assert edges[:4] == [
+        "d0 -> n0 [label=0];",
+        "d1 -> n0 [label=1];",
+        "d2 -> n0 [label=2];",
+        "n0 -> d3;",
+    ]
+    assert edges[-2:] == ["d5 -> n2;", "n2 -> d6;"]
+
+
+def test_support_is_marked() -> None:
+    reports = (
+        OperationReport(None, 0, "ADD"),
+        OperationReport(None, 1, "ADD", cause=Cause.KERNEL, reason='no "kernel"'),
+    )
+    text = dot(named(q8_model()), Explanation("reference", "a rule", reports))
+    assert node(text, "n0") == r'shape=box label="0: ADD\nreference"'
+    unsupported = node(text, "n1")
+    assert r"1: ADD\nnot supported: kernel" in unsupported
+    assert r'tooltip="no \"kernel\""' in unsupported
+    assert node(text, "n2") == 'shape=box label="2: RELU"'
+    assert '  label="a rule";' in text
+
+
+def test_referenced_subgraphs_are_clusters() -> None:
+    text = dot(named(nested_model()))
+    assert 'label="referenced subgraph 1";' in text
+    assert node(text, "s1_n0") == 'shape=box label="0: FLOOR"'
+    assert "d1 -> s0_n0 [style=dashed lhead=cluster_0];" in text
+    assert "s0_d1 -> s1_n0 [style=dashed lhead=cluster_1];" in text
+
+
+@pytest.mark.parametrize("name", ['a "b"', "back\\slash", "two\nlines"])
+def test_names_are_quoted(name: str) -> None:
+    text = dot(named(float_model(2), name))
+    assert text.count('"') - text.count('\\"') == 2 * len(re.findall(r"label=\"", text))
+    assert "\nlines" not in text
+
+
+def test_types_of_extensions_are_shown_by_number() -> None:
+    text = dot(named(extension_model()))
+    assert "0: 0x30001 2" in node(text, "d0")
+
+
+@pytest.mark.parametrize("type_", OperandType)
+def test_every_type_has_an_abbreviation(type_: OperandType) -> None:
+    model = with_operand(float_model(2), 0, type=type_)
+    assert "0x" not in node(dot(named(model)), "d0")

@@ -1,0 +1,309 @@
+"""Bursts over a socket: honest clients, and those that are not."""
+
+import asyncio
+import os
+import signal
+import tempfile
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from asyncnn.burst import BurstController
+from asyncnn.burst.controller import ENDED
+from asyncnn.burst.datums import DATUM_BYTES
+from asyncnn.burst.requests import RequestShape
+from asyncnn.burst.results import decode_result
+from asyncnn.fmq import MessageQueue
+from asyncnn.hal.types import (
+    DataLocation,
+    ErrorStatus,
+    MeasureTiming,
+    Request,
+    RequestArgument,
+)
+from asyncnn.memory.pools import from_buffer
+from asyncnn.memory.shared import allocate
+from asyncnn.runtime.device import connect
+from asyncnn.service import wire
+from asyncnn.service.process import driver_process
+from tests.networks import addition, chain
+from tests.service.conftest import LIMITS, Connect, Service
+from tests.service.raw import RawClient
+
+SUM = addition(4)
+ARGUMENTS = tuple(
+    RequestArgument(location=DataLocation(0, offset, 16)) for offset in (0, 16, 32)
+)
+SHAPE = RequestShape.of(ARGUMENTS[:2], ARGUMENTS[2:], 1)
+
+
+async def test_a_run_through_queues_is_a_run(service: Service) -> None:
+    x = np.arange(4, dtype=np.float32)
+    async with connect(service.path) as device:
+        model = await device.prepare(SUM)
+        async with model.burst() as burst:
+            for k in range(100):
+                outputs = await burst.run({"x": x, "y": x + k})
+                assert np.array_equal(outputs["z"], 2 * x + k)
+            assert burst.statistics().sent == 100
+
+
+async def test_a_cancelled_run_stops_in_the_driver(service: Service) -> None:
+    async with connect(service.path) as device:
+        model = await device.prepare(chain(3000, 64, 64))
+        quick = await device.prepare(SUM)
+        async with model.burst() as burst:
+            for _ in range(3):
+                task = asyncio.ensure_future(burst.run_in_place())
+                await asyncio.sleep(0.005)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                await quick.run([np.ones(4, np.float32)] * 2)
+            outputs = await burst.run(np.zeros((64, 64), np.float32))
+        assert (outputs["z"] == 3000).all()
+
+
+async def test_memory_of_the_client_alone_is_refused(service: Service) -> None:
+    pool = from_buffer(bytearray(64))
+    async with connect(service.path) as device:
+        model = await device.prepare(SUM)
+        with await BurstController.open(model.hal) as burst:
+            request = Request(ARGUMENTS[:2], ARGUMENTS[2:], (pool,))
+            result = await burst.execute(request)
+            assert result.status is ErrorStatus.INVALID_ARGUMENT
+            shared = Request(ARGUMENTS[:2], ARGUMENTS[2:], (allocate(64),))
+            assert (await burst.execute(shared)).status is ErrorStatus.NONE
+
+
+async def test_more_bursts_than_allowed_are_refused(service: Service) -> None:
+    async with connect(service.path) as device:
+        model = await device.prepare(SUM)
+        bursts = [
+            await BurstController.open(model.hal) for _ in range(LIMITS.max_bursts)
+        ]
+        with pytest.raises(Exception, match="takes no burst"):
+            await BurstController.open(model.hal)
+        bursts.pop().close()
+        with await BurstController.open(model.hal) as burst:
+            request = Request(ARGUMENTS[:2], ARGUMENTS[2:], (allocate(64),))
+            assert (await burst.execute(request)).status is ErrorStatus.NONE
+        for burst in bursts:
+            burst.close()
+
+
+async def test_a_burst_outlives_its_prepared_model(service: Service) -> None:
+    async with connect(service.path) as device:
+        model = await device.prepare(SUM)
+        with await BurstController.open(model.hal) as burst:
+            burst._prepared = model = None  # type: ignore[assignment]
+            await device.prepare(SUM)  # the release is on its way before this
+            request = Request(ARGUMENTS[:2], ARGUMENTS[2:], (allocate(64),))
+            assert (await burst.execute(request)).status is ErrorStatus.NONE
+    assert model is None
+
+
+async def test_cancelling_the_opening_releases_the_burst(service: Service) -> None:
+    async with connect(service.path) as device:
+        model = await device.prepare(SUM)
+        for _ in range(4 * LIMITS.max_bursts):
+            task = asyncio.ensure_future(BurstController.open(model.hal))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        with await BurstController.open(model.hal):
+            pass
+
+
+@pytest.mark.slow
+async def test_the_death_of_the_driver_ends_what_waits() -> None:
+    with driver_process() as driver:
+        async with connect(driver.path) as device:
+            model = await device.prepare(SUM)
+            controller = await BurstController.open(model.hal)
+            request = Request(ARGUMENTS[:2], ARGUMENTS[2:], (allocate(64),))
+            assert (await controller.execute(request)).status is ErrorStatus.NONE
+            os.kill(driver.pid, signal.SIGSTOP)
+            task = asyncio.ensure_future(controller.execute(request))
+            await asyncio.sleep(0.05)
+            os.kill(driver.pid, signal.SIGKILL)
+            result = await asyncio.wait_for(task, 5)
+            assert result.status is ErrorStatus.DEVICE_UNAVAILABLE
+            assert result.reason == ENDED
+            again = await controller.execute(request)
+            assert again.status is ErrorStatus.DEVICE_UNAVAILABLE
+
+
+class Queues:
+    """The queues of a raw client's burst."""
+
+    def __init__(self) -> None:
+        self.requests = MessageQueue.create(DATUM_BYTES, 1024)
+        self.results = MessageQueue.create(DATUM_BYTES, 1024)
+        ends = self.requests.descriptor, self.results.descriptor
+        self.fds = [fd for end in ends for fd in end.fds]
+
+    def configure(self, number: int, prepared: int = 1) -> wire.ConfigureBurst:
+        sizes = (DATUM_BYTES, 1024)
+        return wire.ConfigureBurst(number, prepared, sizes, sizes, 3)
+
+    def close(self) -> None:
+        self.requests.close()
+        self.results.close()
+
+
+@pytest.fixture
+def queues() -> Queues:
+    queues = Queues()
+    yield queues
+    queues.close()
+
+
+async def ready(client: RawClient) -> RawClient:
+    await client.greet()
+    await client.prepare(1, SUM.model)
+    return client
+
+
+async def configured(
+    client: RawClient, message: wire.ConfigureBurst, fds: Sequence[int]
+) -> int:
+    client.send(message, fds)
+    answer = await client.receive()
+    assert isinstance(answer, wire.BurstConfigured)
+    assert answer.burst == message.burst
+    return answer.status
+
+
+class TestAHostileClient:
+    async def test_may_hang_up_at_any_moment(
+        self, attach: Connect, queues: Queues
+    ) -> None:
+        for moment in range(3):
+            client = await ready(attach())
+            client.send(queues.configure(5), queues.fds)
+            if moment:
+                assert isinstance(await client.receive(), wire.BurstConfigured)
+            if moment == 2:
+                queues.requests.write_nowait(SHAPE.encode((0,), MeasureTiming.NO))
+                assert isinstance(await client.receive(), wire.GetMemories)
+            client.close()
+
+    async def test_gets_its_results_if_it_answers(
+        self, attach: Connect, queues: Queues
+    ) -> None:
+        client = await ready(attach())
+        client.announce(9, allocate(64))
+        assert await configured(client, queues.configure(5), queues.fds) == 0
+        queues.requests.write_nowait(SHAPE.encode((7,), MeasureTiming.NO))
+        asked = await client.receive()
+        assert isinstance(asked, wire.GetMemories)
+        assert (asked.burst, asked.slots) == (5, (7,))
+        client.send(wire.Memories(asked.call, 0, (9,)))
+        shape, _ = decode_result(await queues.results.read(timeout=5))
+        assert shape.status is ErrorStatus.NONE
+
+    async def test_cannot_have_memory_used_that_can_shrink(
+        self, attach: Connect, queues: Queues
+    ) -> None:
+        client = await ready(attach())
+        with tempfile.TemporaryFile() as file:
+            file.truncate(64)
+            client.announce_fd(9, file.fileno(), 64)
+        assert await configured(client, queues.configure(5), queues.fds) == 0
+        queues.requests.write_nowait(SHAPE.encode((7,), MeasureTiming.NO))
+        asked = await client.receive()
+        assert isinstance(asked, wire.GetMemories)
+        client.send(wire.Memories(asked.call, 0, (9,)))
+        shape, _ = decode_result(await queues.results.read(timeout=5))
+        assert shape.status is not ErrorStatus.NONE
+
+    @pytest.mark.parametrize("split", [-1, 7, 2**62])
+    async def test_must_say_whose_descriptors_are_whose(
+        self, attach: Connect, queues: Queues, split: int
+    ) -> None:
+        client = await ready(attach())
+        message = wire.ConfigureBurst(5, 1, (24, 1024), (24, 1024), split)
+        client.send(message, queues.fds)
+        assert await client.is_hung_up_on()
+
+    async def test_cannot_have_one_number_for_two_bursts(
+        self, attach: Connect, queues: Queues
+    ) -> None:
+        client = await ready(attach())
+        assert await configured(client, queues.configure(5), queues.fds) == 0
+        client.send(queues.configure(5), queues.fds)
+        assert await client.is_hung_up_on()
+
+    @pytest.mark.parametrize(
+        ("message", "status"),
+        [
+            (wire.ConfigureBurst(5, 2, (24, 1024), (24, 1024), 3), 4),
+            (wire.ConfigureBurst(5, 1, (24, 1024), (24, 1024), 2), 4),
+            (wire.ConfigureBurst(5, 1, (24, 1024), (24, 1024), 0), 4),
+            (wire.ConfigureBurst(5, 1, (24, 512), (24, 1024), 3), 4),
+            (wire.ConfigureBurst(5, 1, (24, 2**62), (24, 1024), 3), 4),
+            (wire.ConfigureBurst(5, 1, (-24, -1024), (24, 1024), 3), 4),
+            (wire.ConfigureBurst(5, 1, (), (24, 1024), 3), 4),
+            (wire.ConfigureBurst(5, 1, (12, 2048), (24, 1024), 3), 4),
+            (wire.ConfigureBurst(5, 1, (24, 1024), (12, 2048), 3), 4),
+        ],
+    )
+    async def test_is_refused_queues_that_are_none(
+        self,
+        attach: Connect,
+        queues: Queues,
+        message: wire.ConfigureBurst,
+        status: int,
+    ) -> None:
+        client = await ready(attach())
+        assert await configured(client, message, queues.fds) == status
+        assert await configured(client, queues.configure(5), queues.fds) == 0
+
+    async def test_is_refused_descriptors_of_other_things(
+        self, attach: Connect, queues: Queues
+    ) -> None:
+        client = await ready(attach())
+        pipe = os.pipe()
+        for fds in (pipe * 3, (0,) * 6, queues.fds[::-1]):
+            status = await configured(client, queues.configure(5), fds)
+            assert status in (2, 4)
+        for fd in pipe:
+            os.close(fd)
+
+    async def test_speaks_of_bursts_that_are_not_in_vain(
+        self, attach: Connect, queues: Queues
+    ) -> None:
+        client = await ready(attach())
+        client.send(wire.FreeMemory(6, 1))
+        client.send(wire.CancelBurstRequest(6, 1))
+        client.send(wire.ReleaseBurst(6))
+        assert await configured(client, queues.configure(5), queues.fds) == 0
+        client.send(wire.FreeMemory(5, -(2**60)))
+        client.send(wire.CancelBurstRequest(5, -1))
+        client.send(wire.ReleaseBurst(5))
+        assert await configured(client, queues.configure(5), queues.fds) == 0
+
+    async def test_may_release_a_burst_before_it_is_open(
+        self, attach: Connect, queues: Queues
+    ) -> None:
+        client = await ready(attach())
+        for _ in range(3):
+            client.send(queues.configure(5), queues.fds)
+            client.send(wire.ReleaseBurst(5))
+        client.send(queues.configure(6), queues.fds)
+        while not isinstance(answer := await client.receive(), wire.BurstConfigured):
+            pass
+        assert answer.burst in (5, 6)
+
+    @pytest.mark.parametrize("word", [16, 0])
+    async def test_is_told_that_its_counters_ended_the_burst(
+        self, attach: Connect, queues: Queues, word: int
+    ) -> None:
+        client = await ready(attach())
+        assert await configured(client, queues.configure(5), queues.fds) == 0
+        queues.requests.write_nowait(bytes(DATUM_BYTES))
+        (queues.requests if word else queues.results)._words[word] += 2**50
+        assert await client.receive() == wire.BurstEnded(5)
