@@ -7,11 +7,13 @@ From the outside in:
 ``runtime``    what applications use: `open_device`, `load`, models, arrays
 ``service``    a driver in a process of its own, and the way to it
 ``devices``    implementations of the HAL's `IDevice`
+``burst``      series of executions through queues
 ``engine``     a model becomes a plan, a plan is executed step by step
 ``qos``        who runs next, and where
 ``kernels``    the arithmetic of every operation, in NumPy
 ``extensions`` operations and types that the HAL does not have
-``memory``     pools
+``memory``     pools, device-managed buffers
+``fmq``        queues in memory that two processes share
 ``fences``     what executions wait for: `asyncnn.fences.SyncFence`
 ``hal``        the HAL itself: types, interfaces, operation table, validation
 =============  =====================================================================

@@ -14,7 +14,7 @@ from asyncnn.pipeline.memory import StateMemory
 from asyncnn.pipeline.result import FrameResult
 from asyncnn.pipeline.room import Room
 from asyncnn.pipeline.stage import Stage
-from asyncnn.pipeline.statistics import PipelineStatistics
+from asyncnn.pipeline.statistics import PipelineStatistics, StageStatistics
 from asyncnn.pipeline.wiring import wire
 from asyncnn.runtime.prepared import Inputs
 from asyncnn.runtime.requests import InputCheck
@@ -186,15 +186,20 @@ class Pipeline:
         return result
 
     def statistics(self) -> PipelineStatistics:
-        """Return what has been done so far."""
+        """Return what has been done so far; before the start, nothing."""
+        flow = self._flow
         return PipelineStatistics(
             put=self._put,
             dropped=self._dropped,
             failed=self._failed,
             delivered=self._delivered,
-            in_flight=len(self._open_flow) + len(self._results),
+            in_flight=len(flow or ()) + len(self._results),
             waiting=len(self._outside),
-            stages=self._open_flow.statistics,
+            stages=(
+                dict.fromkeys((s.name for s in self._stages), StageStatistics())
+                if flow is None
+                else flow.statistics
+            ),
         )
 
     def __repr__(self) -> str:

@@ -22,7 +22,13 @@ from asyncnn.hal.types import (
     Operand,
     OperationType,
 )
-from asyncnn.pipeline import FrameResult, Pipeline, Stage
+from asyncnn.pipeline import (
+    FrameResult,
+    Pipeline,
+    PipelineStatistics,
+    Stage,
+    StageStatistics,
+)
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.device import Device, connect, open_device
 from asyncnn.runtime.model import NamedModel
@@ -94,6 +100,13 @@ async def test_every_frame_runs_through_all_stages_in_order(
     assert (statistics.put, statistics.delivered) == (50, 50)
     assert {name: s.frames for name, s in statistics.stages.items()} == dict.fromkeys(
         "abcd", 50
+    )
+
+
+async def test_before_the_start_statistics_are_all_zero(device: Device) -> None:
+    pipeline = Pipeline(Stage("only", await device.prepare(chain(1, 4))))
+    assert pipeline.statistics() == PipelineStatistics(
+        0, 0, 0, 0, 0, 0, {"only": StageStatistics()}
     )
 
 
@@ -417,7 +430,7 @@ class TestClosing:
         plus_one = await device.prepare(chain(1, 4))
         pipeline = Pipeline(Stage("a", plus_one))
         with pytest.raises(RuntimeError, match="enter the context"):
-            pipeline.statistics()
+            pipeline.put_nowait(np.zeros(4, np.float32))
         async with pipeline:
             pass
         with pytest.raises(RuntimeError, match="once"):
