@@ -429,7 +429,7 @@ class TestClosing:
     async def test_it_is_used_once(self, device: Device) -> None:
         plus_one = await device.prepare(chain(1, 4))
         pipeline = Pipeline(Stage("a", plus_one))
-        with pytest.raises(RuntimeError, match="enter the context"):
+        with pytest.raises(RuntimeError, match="not open"):
             pipeline.put_nowait(np.zeros(4, np.float32))
         async with pipeline:
             pass
