@@ -4,6 +4,7 @@ From the outside in:
 
 =============  =====================================================================
 ``pipeline``   streams of frames through stages of models
+``metrics``    numbers of a driver for Prometheus
 ``runtime``    what applications use: `open_device`, `load`, models, arrays
 ``service``    a driver in a process of its own, and the way to it
 ``devices``    implementations of the HAL's `IDevice`

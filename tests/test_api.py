@@ -1,5 +1,6 @@
 """The package as its users see it."""
 
+import ast
 import re
 import shutil
 import subprocess
@@ -34,7 +35,7 @@ def test_nothing_public_is_left_out() -> None:
 @pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
 def test_the_code_of_the_readme_runs(code: str, tmp_path: Path) -> None:
     if "asyncio.run" not in code:
-        compile(code, "README.md", "eval")
+        compile(code, "README.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         return
     shutil.copy(model_path("float"), tmp_path / "model.tflite")
     ran = subprocess.run(

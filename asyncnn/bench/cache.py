@@ -1,7 +1,8 @@
 """``asyncnn bench cache``: loading prepared models from cache files, model by model.
 
-Beside it, preparing the same model anew. Another process then loads the model, to see
-by how much its resident memory grows; what is mapped and not touched is not resident.
+Beside it, preparing the same model anew. Another process, which has loaded a copy of
+the model, then loads the model, to see by how much its resident memory grows; what is
+mapped and not touched is not resident.
 """
 
 import os
@@ -29,15 +30,10 @@ from asyncnn.engine.constants import CONSTANT_LIFETIMES
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.types import (
     ExecutionPreference,
-    FusedActivationFunc,
     Handle,
     Model,
-    Operand,
-    OperandType,
-    OperationType,
     Priority,
 )
-from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.loading import load
 
 ANEW, SAVED, LOADED = "anew", "saved", "loaded"
@@ -182,7 +178,7 @@ async def _measure(
                 timed_await(SAVED, lambda: _prepare(device, model, caches)),
                 timed_await(LOADED, lambda: _load(device, caches)),
             )
-            await _prepare(device, _tiny_model(), others)
+            await _prepare(device, model, others)
             await _prepare(device, model, caches)
             return await measure(batches, rounds=rounds)
 
@@ -212,23 +208,13 @@ def _growth_bytes(folder: _CacheFolder) -> int:
 async def _measure_growth(folder: _CacheFolder) -> int:
     with folder.opened(_MEASURED) as caches, folder.opened(_WARMING) as others:
         async with ReferenceDevice(folder.settings) as device:
-            # What the first load of any model takes is not this one's.
-            await _load(device, others)
+            # What its first load takes, such as the code of libraries, others share.
+            first = await _load(device, others)
             before = _resident_bytes()
-            prepared = await _load(device, caches)
+            second = await _load(device, caches)
             growth = _resident_bytes() - before
-            del prepared
+            del first, second
             return growth
-
-
-def _tiny_model() -> Model:
-    """Return a model without weights."""
-    builder = ModelBuilder()
-    kind = Operand(OperandType.TENSOR_FLOAT32, (1,))
-    x = builder.input("x", kind.type, kind.dimensions)
-    none = builder.scalar(FusedActivationFunc.NONE)
-    builder.output(builder.operation(OperationType.ADD, [x, x, none], kind), "y")
-    return builder.build().model
 
 
 def _resident_bytes() -> int:

@@ -62,23 +62,24 @@ class FloatEpilogue(msgspec.Struct, frozen=True, eq=False):
 
 
 class QuantizedEpilogue:
-    """Adds ``fold`` [channels] to exact sums, rounds by ``rule``, clamps to ``bounds``.
+    """Adds ``fold`` [channels] to exact sums, rounds by a rule, clamps to ``bounds``.
 
     ``fold`` is what does not depend on the data: bias and zero points. ``reach``
     [channels] is the largest magnitude of a sum. Follows ``line``, which is that of
-    `fitted_line`; where there is none or its values exceed int32, the rule itself.
+    `fitted_line`; where there is none or its values exceed int32, the rule itself, made
+    by ``make_rule``.
     """
 
     def __init__(
         self,
-        rule: RoundingRule,
+        make_rule: Callable[[], RoundingRule],
         fold: Integers,
         reach: Integers,
         zero_point: int,
         bounds: tuple[int, int],
         line: Line | None,
     ) -> None:
-        self._rule = rule
+        self._make_rule = make_rule
         self._fold = fold[:, np.newaxis]
         self._zero_point = zero_point
         self._bounds = bounds
@@ -136,10 +137,11 @@ class QuantizedEpilogue:
 
     def _bind_rule(self, sums: Array) -> Finish:
         channels = len(self._fold)
+        rule = self._make_rule()
 
         def finish(out: Array) -> None:
             by_channel = sums.reshape(-1, channels).T.astype(np.int64)
-            stored = self._rule(by_channel + self._fold) + self._zero_point
+            stored = rule(by_channel + self._fold) + self._zero_point
             out[:] = stored.clip(*self._bounds).T.reshape(out.shape)
 
         return finish

@@ -92,19 +92,21 @@ def _lower_quantized(
     centered: bool,
 ) -> Lowered:
     data, output = operation.input(0), operation.outputs[0]
-    rule = rounding(_real_multipliers(operation))
     bounds = quantized_activation_range(
         activation, output.scale, output.zero_point, output.dtype
     )
 
+    def make_rule() -> RoundingRule:
+        return rounding(_real_multipliers(operation))
+
     def make() -> tuple[Array, ...]:
         packed, fold, reach = _packed_integers(operation, weights, bias, centered)
-        line = fitted_line(rule, fold, output.zero_point, bounds)
+        line = fitted_line(make_rule(), fold, output.zero_point, bounds)
         return packed, fold, reach, *(() if line is None else line.arrays())
 
     packed, fold, reach, *line = operation.pack("lowered", make)
     epilogue = QuantizedEpilogue(
-        rule,
+        make_rule,
         fold,
         reach,
         output.zero_point,

@@ -68,7 +68,7 @@ def _quantized(operation: BoundOperation) -> PreparedKernel:
     zero_point, bounds = output.zero_point, code_limits(output.dtype)
     line = fitted_line(rule, fold, zero_point, bounds)
     reaches = np.array([reach])
-    epilogue = QuantizedEpilogue(rule, fold, reaches, zero_point, bounds, line)
+    epilogue = QuantizedEpilogue(lambda: rule, fold, reaches, zero_point, bounds, line)
     load_left = _centered(left, left_adjoint, dtype)
     load_right = _centered(right, right_adjoint, dtype)
     shape = output.require_shape()

@@ -8,7 +8,7 @@ import pytest
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult
 from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
-from asyncnn.hal.types import MeasureTiming, Request
+from asyncnn.hal.types import ErrorStatus, MeasureTiming, Request
 from asyncnn.service import RemoteDevice, Server
 
 
@@ -31,10 +31,11 @@ async def device(
 
 
 class Caller:
-    """Executes by one path; launch status and result must agree."""
+    """Executes by one path; ``launched`` is what the last call returned at once."""
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.launched = ErrorStatus.NONE
 
     async def __call__(
         self,
@@ -51,7 +52,9 @@ class Caller:
                 )
             )
         callback = ExecutionFuture()
-        prepared.execute_1_3(request, measure, deadline, loop_timeout, callback)
+        self.launched = prepared.execute_1_3(
+            request, measure, deadline, loop_timeout, callback
+        )
         return await callback
 
 

@@ -7,8 +7,13 @@ from statistics import median
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
-from asyncnn.callbacks import ExecutionFuture, PreparedModelFuture
+from asyncnn.callbacks import (
+    ExecutionFuture,
+    IPreparedModelCallback,
+    PreparedModelFuture,
+)
 from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.errors import AsyncnnError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
@@ -16,7 +21,9 @@ from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
     ExecutionPreference,
+    ExtensionNameAndPrefix,
     MeasureTiming,
+    Model,
     OutputShape,
     Priority,
 )
@@ -83,6 +90,59 @@ async def test_preparing_succeeds_or_misses_its_deadline(
     )
 
 
+def with_unknown_operation() -> Model:
+    """Return a model whose first operation no device of ours knows."""
+    model = chain(2, 4).model
+    first, *others = model.main.operations
+    unknown = replace(first, type=1 << 16 | 1)
+    return replace(
+        model,
+        main=replace(model.main, operations=(unknown, *others)),
+        extension_name_to_prefix=(ExtensionNameAndPrefix("com.example.unknown", 1),),
+    )
+
+
+class Prepared(IPreparedModelCallback):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: asyncio.Future[tuple[ErrorStatus, IPreparedModel | None]]
+        self.told = asyncio.get_running_loop().create_future()
+
+    def notify_1_3(
+        self, status: ErrorStatus, prepared_model: IPreparedModel | None
+    ) -> None:
+        self.told.set_result((status, prepared_model))
+
+
+@pytest.mark.parametrize(
+    ("priority", "deadline"),
+    [(LOW, None), (HIGH, None), *((MEDIUM, deadline) for deadline in DEADLINES)],
+)
+async def test_of_a_model_that_is_not_supported_there_is_no_prepared_one(
+    device: IDevice, priority: Priority, deadline: str | None
+) -> None:
+    model = with_unknown_operation()
+    supported = await device.get_supported_operations_1_3(model)
+    assert supported == (ErrorStatus.NONE, (False, True))
+    callback = Prepared()
+    launched = device.prepare_model_1_3(
+        model,
+        ExecutionPreference.FAST_SINGLE_ANSWER,
+        priority,
+        None if deadline is None else DEADLINES[deadline](),
+        (),
+        (),
+        bytes(32),
+        callback,
+    )
+    assert launched is ErrorStatus.NONE
+    status, prepared = await callback.told
+    assert status in (ErrorStatus.GENERAL_FAILURE, *MISSED)
+    assert prepared is None
+
+
 @pytest.mark.parametrize("deadline", DEADLINES)
 @pytest.mark.parametrize("length", [1, 3000], ids=["short", "long"])
 async def test_executing_succeeds_or_misses_its_deadline(
@@ -92,6 +152,7 @@ async def test_executing_succeeds_or_misses_its_deadline(
     z = np.empty_like(X)
     request = request_for([X], [z])
     result = await execute(prepared, request, NO, DEADLINES[deadline]())
+    assert execute.launched is ErrorStatus.NONE
     assert result.timing == NO_TIMING
     if result.status is ErrorStatus.NONE:
         assert deadline != "now"

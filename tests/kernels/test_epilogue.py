@@ -55,7 +55,7 @@ def test_quantised_epilogues_follow_their_rule(
     fold = np.array([40, -9])
     line = fitted_line(rule, fold, zero_point, bounds)
     epilogue = QuantizedEpilogue(
-        rule, fold, np.array([reach, reach]), zero_point, bounds, line
+        lambda: rule, fold, np.array([reach, reach]), zero_point, bounds, line
     )
     near = np.arange(-1000, 1000)
     far = np.linspace(-reach, reach, 400).astype(int)

@@ -46,7 +46,7 @@ def resolved(axes):
 
 
 def bound_reduction(operation, type_, x, axes, keep):
-    kept = np.empty(x.shape).sum(resolved(axes), keepdims=True).shape
+    kept = np.zeros(x.shape).sum(resolved(axes), keepdims=True).shape
     dropped = tuple(n for i, n in enumerate(kept) if i not in resolved(axes))
     shape = kept if keep else dropped or (1,)
     keep_dims = int(keep) if operation is MEAN else keep

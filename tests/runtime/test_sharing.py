@@ -137,7 +137,6 @@ def read_only() -> Array:
         ({"z": np.zeros(LENGTH, np.float32), "q": None}, "unknown outputs: q"),
         ([], "0 outputs given, the model has 1: z"),
         ("z", "outputs cannot be a str"),
-        ([None], r"a float32 array of shape \[4\]"),
         (np.zeros(LENGTH), r"a float32 array of shape \[4\]"),
         (np.zeros(LENGTH + 1, np.float32), r"a float32 array of shape \[4\]"),
         (np.zeros(2 * LENGTH, np.float32)[::2], "contiguous and writable"),

@@ -56,7 +56,7 @@ async def test_a_cancelled_run_stops_in_the_driver(service: Service) -> None:
         async with model.burst() as burst:
             for _ in range(3):
                 task = asyncio.ensure_future(burst.run_in_place())
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(0.001)
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task

@@ -1,5 +1,6 @@
 # ruff: noqa: ASYNC240 - files of a test do not keep anybody waiting
 
+import asyncio
 import errno
 import logging
 import os
@@ -7,12 +8,15 @@ import socket
 import stat
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from asyncnn.devices import ReferenceDevice
+from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.errors import DeviceUnavailableError, GeneralFailureError
+from asyncnn.runtime.device import connect
 from asyncnn.service import RemoteDevice, Server, server
 from asyncnn.service.paths import Peer, can_connect
+from tests.networks import chain
 from tests.service.conftest import Connect, Service, is_served
 from tests.service.raw import RawClient, until
 
@@ -178,3 +182,22 @@ async def test_a_client_that_leaves_before_it_is_accepted_does_not_matter(
     for _ in range(50):
         attach().close()
     await service.all_have_gone()
+
+
+async def test_a_client_does_not_wait_for_all_that_another_one_has_queued(
+    path: Path,
+) -> None:
+    settings = DeviceSettings(inline_below_us=0)
+    async with (
+        ReferenceDevice(settings) as device,
+        Server(device, path),
+        connect(path) as greedy,
+        connect(path) as modest,
+    ):
+        x = np.zeros((64, 64), np.float32)
+        models = [await each.prepare(chain(1000, 64, 64)) for each in (greedy, modest)]
+        queued = [asyncio.create_task(models[0].run({"x": x})) for _ in range(100)]
+        await until(lambda: device.statistics().executions.queued > 50)
+        await models[1].run({"x": x})
+        assert sum(not run.done() for run in queued) > 50
+        await asyncio.gather(*queued)

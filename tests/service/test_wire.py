@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncnn.devices import ClientStatistics, DeviceStatistics, ModelStatistics
 from asyncnn.devices.capabilities import reference_capabilities
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.types import (
@@ -15,9 +16,11 @@ from asyncnn.hal.types import (
     Extension,
     ExtensionOperandTypeInformation,
     OutputShape,
+    Priority,
     RequestArgument,
     Timing,
 )
+from asyncnn.qos import Tally
 from asyncnn.service import wire
 from asyncnn.service.caches import CacheInfo
 from tests.networks import chain
@@ -25,12 +28,23 @@ from tests.networks import chain
 MODEL = chain(3, 2, 2).model
 INPUT = RequestArgument(False, DataLocation(1, 2, 3), (4, 5))
 OMITTED = RequestArgument(True)
+WORK = Tally().statistics(queued=1, running=2)
+STATISTICS = DeviceStatistics(
+    device="any",
+    threads=1,
+    resident_bytes=2**40,
+    preparations=WORK,
+    executions=WORK,
+    models=(ModelStatistics(1, 2, 3, Priority.HIGH, WORK, 4),),
+    clients=(ClientStatistics(2, "\N{SNOWMAN}", 0.5, WORK, 5),),
+)
 
 TO_DRIVER = [
     wire.Hello(1),
     wire.AnnouncePools((wire.PoolInfo(1, "mmap_fd", 2**40, (3, -1, 0), 1),)),
     wire.ForgetPools((1, 2**63)),
     wire.GetSupportedOperations(5, MODEL, (1, 2)),
+    wire.GetStatistics(5),
     wire.PrepareModel(6, MODEL, (), 1, 2, None),
     wire.PrepareModel(6, MODEL, (1,), 1, 2, 2**63),
     wire.PrepareModelFromCache(7, CacheInfo(1, 2, b"token"), 2**40),
@@ -70,6 +84,8 @@ TO_CLIENT = [
         max_pools=4,
     ),
     wire.SupportedOperations(2, 0, (True, False)),
+    wire.Statistics(5, 0, STATISTICS),
+    wire.Statistics(5, 2, None),
     wire.Prepared(3, 5, "ill-formed \N{SNOWMAN}"),
     wire.Prepared(3, 0, "", MODEL),
     wire.Executed(4, 0, (OutputShape((1, 2), True),), Timing(1, 2**64 - 1), ""),
