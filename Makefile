@@ -19,7 +19,10 @@ bench: $(READY)
 	$(BIN)/asyncnn bench kernels
 	$(BIN)/asyncnn bench awaiting
 	$(BIN)/asyncnn bench service
+	$(BIN)/asyncnn bench burst
+	$(BIN)/asyncnn bench fence
 	$(BIN)/asyncnn bench qos
+	$(BIN)/asyncnn bench cache
 
 # A million requests of each pattern through the scheduling policy.
 simulate: $(READY)

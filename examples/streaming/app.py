@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.live import Live
 
 import asyncnn
+from asyncnn import tracing
 from camera import FRAME_RATE, sights
 from events import Event, Score, judge, presses
 from lookout import Lookout
@@ -32,7 +33,8 @@ def main() -> None:
     options = _options()
     console = Console()
     recording = read(options.wav) if options.wav else record(options.seed)
-    report = asyncio.run(run(options, recording, console))
+    with tracing.recording(options.trace, "app") if options.trace else nullcontext():
+        report = asyncio.run(run(options, recording, console))
     if options.json:
         print(msgspec.json.encode(report).decode())
     else:
@@ -53,6 +55,7 @@ def _options() -> argparse.Namespace:
         help="run the models in another process (default: one of its own)")  # fmt: skip
     add("--headless", action="store_true", help="print events, draw nothing")
     add("--json", action="store_true", help="print the report only, as JSON")
+    add("--trace", type=Path, metavar="FILE", help="write a trace for Perfetto")
     return parser.parse_args()
 
 

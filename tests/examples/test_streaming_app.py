@@ -230,9 +230,17 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--driver",)], ids=["inprocess", "driver"])
-def test_the_command_reports_in_json(options: tuple[str, ...]) -> None:
-    done = command("--json", "--seconds", 3, "--held-out", 2, *options)
+def test_the_command_reports_in_json_and_traces_all_processes(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.json"
+    done = command(
+        "--json", "--seconds", 3, "--held-out", 2, "--trace", trace, *options
+    )
     assert done.returncode == 0, done.stderr
+    events = json.loads(trace.read_bytes())["traceEvents"]
+    traced = {event["args"]["name"] for event in events if event["ph"] == "M"}
+    assert traced == {"app", *(["asyncnn serve"] if options else [])}
     report = json.loads(done.stdout)
     assert report["line"]["timing"]["headroom"] > 1
     assert report["line"]["keys"]
