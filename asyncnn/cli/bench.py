@@ -102,11 +102,9 @@ def models(
             partial(bench_models, paths, rounds=rounds, progress=_progress)
         )
     _print_models(_wide_console(), report)
-    _write_json(json_file, report)
     if html_file is not None:
         html_file.write_text(draw_page(report), encoding="utf-8")
-    if check and not report.met:
-        raise typer.Exit(1)
+    _conclude(report, json_file, check)
 
 
 @bench_app.command()
@@ -118,9 +116,7 @@ def awaiting(
     """Measure awaiting a tiny addition beside asyncio.to_thread."""
     report = bench_awaiting(rounds=rounds)
     _print_awaiting(_wide_console(), report)
-    _write_json(json_file, report)
-    if check and not report.met:
-        raise typer.Exit(1)
+    _conclude(report, json_file, check)
 
 
 @bench_app.command()
@@ -142,9 +138,7 @@ def kernels(
     out = _wide_console()
     out.print(kernels_table(report))
     _print_circumstances(out, report, report.placement)
-    _write_json(json_file, report)
-    if check and not report.met:
-        raise typer.Exit(1)
+    _conclude(report, json_file, check)
 
 
 @bench_app.command()
@@ -163,9 +157,7 @@ def service(
     for line in service_notes(report):
         _print_line(out, line)
     _print_circumstances(out, report, "in each placement")
-    _write_json(json_file, report)
-    if check and not report.met:
-        raise typer.Exit(1)
+    _conclude(report, json_file, check)
 
 
 @bench_app.command()
@@ -184,9 +176,7 @@ def burst(
     for line in burst_notes(report):
         _print_line(out, line)
     _print_circumstances(out, report, "in each placement")
-    _write_json(json_file, report)
-    if check and not report.met:
-        raise typer.Exit(1)
+    _conclude(report, json_file, check)
 
 
 @bench_app.command()
@@ -200,9 +190,7 @@ def fence(
     out = _wide_console()
     out.print(fence_table(report))
     _print_circumstances(out, report, "in each placement")
-    _write_json(json_file, report)
-    if check and not report.met:
-        raise typer.Exit(1)
+    _conclude(report, json_file, check)
 
 
 @bench_app.command()
@@ -230,9 +218,7 @@ def cache(
     out = _wide_console()
     out.print(cache_table(report))
     _print_circumstances(out, report, report.placement)
-    _write_json(json_file, report)
-    if check and not report.met:
-        raise typer.Exit(1)
+    _conclude(report, json_file, check)
 
 
 @bench_app.command()
@@ -247,9 +233,7 @@ def qos(
     for table in qos_tables(report):
         out.print(table)
     _print_circumstances(out, report, report.placement)
-    _write_json(json_file, report)
-    if check and not report.met:
-        raise typer.Exit(1)
+    _conclude(report, json_file, check)
 
 
 def _wide_console() -> Console:
@@ -267,9 +251,15 @@ def _kernels_progress(cases: Sequence[Case]) -> Iterable[Case]:
     return progress(cases, "kernels", len(cases))
 
 
-def _write_json(path: Path | None, report: Report) -> None:
-    if path is not None:
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
+def _conclude(report: Report, json_file: Path | None, check: bool) -> None:
+    """Write the report where it is asked for; fail the command if goals have to hold.
+
+    :raises typer.Exit: if ``check`` and a goal was missed.
+    """
+    if json_file is not None:
+        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
+    if check and not report.met:
+        raise typer.Exit(1)
 
 
 def _print_models(out: Console, report: ModelsReport) -> None:
