@@ -65,7 +65,7 @@ class RequestRules:
 
         :raises InvalidArgumentError: if a rule is broken.
         """
-        if self._last_request() is request:
+        if request is not None and self._last_request() is request:
             return
         try:
             if self._last is not None and self._last.covers(request):

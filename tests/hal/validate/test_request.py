@@ -330,3 +330,12 @@ class TestRepeatedArguments:
         rules.check(self.request(*good))
         with pytest.raises(InvalidArgumentError):
             rules.check(self.request(*good[:2]))
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_nothing_at_all_is_no_request_whatever_was_checked_before(before: int) -> None:
+    rules = RequestRules(float_model(2))
+    for _ in range(before):
+        rules.check(float_request(2))
+    with pytest.raises(InvalidArgumentError, match="malformed"):
+        rules.check(None)  # type: ignore[arg-type]
