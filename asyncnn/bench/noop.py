@@ -112,7 +112,7 @@ class NoOpPreparedModel(NoFencesNorBursts):
         outcome = FencedOutcome()
         outcome.complete(ErrorStatus.NONE, NO_TIMING, NO_TIMING)
         fences = [fence for fence in active if isinstance(fence, SyncFence)]
-        return ErrorStatus.NONE, merge(*fences) if wait_for else None, outcome
+        return ErrorStatus.NONE, merge(*fences) if fences else None, outcome
 
     async def configure_execution_burst(
         self,

@@ -47,8 +47,11 @@ class Inliner:
 
     def observe(self, run_ns: int) -> None:
         """Learn from an execution that took ``run_ns`` nanoseconds."""
-        self._least_ns = min(run_ns, self._least_ns * _FORGETTING)
-        self.is_due = self._least_ns < self._below_ns
+        least_ns = self._least_ns * _FORGETTING
+        if run_ns < least_ns:
+            least_ns = run_ns
+        self._least_ns = least_ns
+        self.is_due = least_ns < self._below_ns
 
     def run(self, request: Request) -> tuple[tuple[OutputShape, ...], int]:
         """Execute a validated request; return output shapes and nanoseconds taken.

@@ -81,11 +81,11 @@ def input_arrays(plan: Plan, request: Request) -> list[Array | None]:
             arrays.append(None)
         else:
             array = _array(request, argument, port, port.shape)
-            if port.dtype == np.bool_:
+            if port.dtype.kind == "b":
                 array = _truth(array)
             elif not array.flags.aligned:
                 array = array.copy()  # BLAS takes no others
-            array.flags.writeable = False
+            array.setflags(write=False)
             arrays.append(array)
     return arrays
 
@@ -202,8 +202,7 @@ def _array(
     if isinstance(pool, BufferToken):
         return _in_buffer(pool, count * port.dtype.itemsize, port).reshape(shape)
     data = view(pool) if pool.buffer is None else pool.buffer
-    array = np.frombuffer(data, port.dtype, count, location.offset)
-    return array if len(shape) == 1 else array.reshape(shape)
+    return np.ndarray(shape, port.dtype, data, location.offset)
 
 
 def _in_buffer(pool: BufferToken, size_bytes: int, port: Port) -> Array:

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from asyncnn.engine.control_flow import ControlFlow, begin
-from asyncnn.engine.frame import Frame
+from asyncnn.engine.frame import Frame, bound_slots, computed
 from asyncnn.engine.late import run_late
 from asyncnn.engine.plan import CONTROL_FLOW, Plan, Step
 from asyncnn.engine.program import Program
@@ -225,9 +225,9 @@ def run_straight(
     workspace = program.acquire(plan)
     position = 0
     try:
-        frame = Frame(workspace, inputs, outputs)
+        slots = bound_slots(workspace, inputs, outputs)
         with np.errstate(all="ignore"):
-            for position, call in enumerate(frame.calls):  # noqa: B007
+            for position, call in enumerate(workspace.calls(slots)):  # noqa: B007
                 if call is not None:
                     run, arrays_in, arrays_out = call
                     run(arrays_in, arrays_out)
@@ -237,7 +237,7 @@ def run_straight(
         raise failure(plan.steps[position], error) from error
     finally:
         program.release(workspace)
-    return frame.outputs()
+    return computed(plan, slots)
 
 
 def failure(step: Step, error: Exception) -> GeneralFailureError:

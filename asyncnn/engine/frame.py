@@ -27,21 +27,35 @@ class Frame:
     ) -> None:
         self.workspace = workspace
         self.plan: Plan = workspace.plan
-        self.slots: Slots = workspace.slots.copy()
-        for port, array in zip(self.plan.inputs, inputs, strict=True):
-            self.slots[port.index] = array
-        for port, array in zip(self.plan.outputs, outputs, strict=True):
-            if port.shape is None or (array is not None and array.shape == port.shape):
-                self.slots[port.index] = array
-            else:
-                self.slots[port.index] = np.empty(port.shape, port.dtype)
+        self.slots: Slots = bound_slots(workspace, inputs, outputs)
         self.calls: list[Call | None] = workspace.calls(self.slots)
         self.position = 0
 
     def outputs(self) -> list[Array]:
         """Return the arrays of the subgraph's outputs, all computed."""
-        arrays = [self.slots[port.index] for port in self.plan.outputs]
-        return [array for array in arrays if array is not None]
+        return computed(self.plan, self.slots)
+
+
+def bound_slots(
+    workspace: Workspace,
+    inputs: Sequence[Array | None],
+    outputs: Sequence[Array | None],
+) -> Slots:
+    """Return the array of every operand that has one; see `Frame`."""
+    plan, slots = workspace.plan, workspace.slots.copy()
+    for port, array in zip(plan.inputs, inputs, strict=True):
+        slots[port.index] = array
+    for port, array in zip(plan.outputs, outputs, strict=True):
+        shape = port.shape
+        if shape is not None and (array is None or array.shape != shape):
+            array = np.empty(shape, port.dtype)
+        slots[port.index] = array
+    return slots
+
+
+def computed(plan: Plan, slots: Slots) -> list[Array]:
+    """Return the arrays of a plan's outputs among ``slots``, all computed."""
+    return [array for port in plan.outputs if (array := slots[port.index]) is not None]
 
 
 def shapes_of(arrays: Sequence[Array | None]) -> tuple[Shape | None, ...]:

@@ -69,7 +69,7 @@ class Core(ABC):
 
     def resolve(self, outcome: Outcome) -> bool:
         """Settle on ``outcome`` and wake everyone; False if that was done before."""
-        if not self._claim.acquire(blocking=False):
+        if not self._claim.acquire(False):
             return False
         self.outcome = outcome
         self.producer = None  # which may refer to this fence

@@ -2,7 +2,8 @@
 
 import time
 from enum import Enum
-from typing import NamedTuple
+
+import msgspec
 
 from asyncnn.errors import AsyncnnError, error_for
 from asyncnn.hal.types import ErrorStatus
@@ -17,7 +18,7 @@ class FenceState(Enum):
     UNKNOWN = "unknown"
 
 
-class Outcome(NamedTuple):
+class Outcome(msgspec.Struct, frozen=True, gc=False):
     """The end of a fence; ``at_ns`` is of the steady clock, None if nobody noted it."""
 
     status: ErrorStatus

@@ -41,7 +41,9 @@ class FenceSource:
 
         ``at_ns`` is when that happened on the steady clock, if it was not just now.
         """
-        return self._end(ErrorStatus.NONE, "", at_ns)
+        if at_ns is None:
+            at_ns = time.monotonic_ns()
+        return self._core.resolve(Outcome(ErrorStatus.NONE, "", at_ns))
 
     def fail(
         self, status: ErrorStatus, reason: str = "", *, at_ns: int | None = None
@@ -52,16 +54,13 @@ class FenceSource:
         """
         if status is ErrorStatus.NONE:
             raise ValueError("a fence does not fail with NONE; signal it")
-        return self._end(status, reason, at_ns)
-
-    def _end(self, status: ErrorStatus, reason: str, at_ns: int | None) -> bool:
         if at_ns is None:
             at_ns = time.monotonic_ns()
         return self._core.resolve(Outcome(status, reason, at_ns))
 
     def __del__(self) -> None:
         if self._core.outcome is None:
-            self._end(ErrorStatus.DEVICE_UNAVAILABLE, OWNER_IS_GONE, None)
+            self.fail(ErrorStatus.DEVICE_UNAVAILABLE, OWNER_IS_GONE)
 
     def __repr__(self) -> str:
         return f"<FenceSource {'done' if self.is_done else 'pending'}>"

@@ -52,7 +52,8 @@ class Admission:
             self._of[client] = left
         else:
             del self._of[client]
-        self.pass_on(client)
+        if self._waiters:
+            self.pass_on(client)
 
     async def room(self, client: Client) -> None:
         """Wait until `admit` accepts one more of ``client``, in order of arrival.
@@ -71,7 +72,7 @@ class Admission:
 
     def pass_on(self, first: Client) -> None:
         """Wake the next waiter that has room now, of ``first`` if it can be."""
-        for client in (first, *self._waiters) if self._waiters else ():
+        for client in (first, *self._waiters):
             waiters = self._waiters.get(client)
             if waiters is None or not self.has_room(client):
                 continue

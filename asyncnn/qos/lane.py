@@ -48,7 +48,9 @@ class Lanes:
         self._count = count
         self._completed = completed
         self._roster: Roster[Work] = Roster(policy, count)
-        self._changed = threading.Condition(threading.Lock())
+        # Taken by itself, since a condition takes it by calls of Python functions.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._lanes: list[Lane] = []
         self._threads: list[threading.Thread] = []
         self._sleeping = 0
@@ -69,7 +71,7 @@ class Lanes:
 
         :raises RuntimeError: if the lanes are closed.
         """
-        with self._changed:
+        with self._lock:
             if self._is_closing:
                 raise RuntimeError(f"lane {self._name} is closed")
             to_stop = self._roster.add(work, time.monotonic_ns())
@@ -83,13 +85,13 @@ class Lanes:
 
     def withdraw(self, work: Work) -> bool:
         """Take ``work`` back; False if it runs at the moment, then it soon ends."""
-        with self._changed:
+        with self._lock:
             work.is_withdrawn = True
             return self._roster.discard(work)
 
     def retire(self) -> None:
         """End the threads that have nothing to do; new work starts them again."""
-        with self._changed:
+        with self._lock:
             if not self._roster.waiting:
                 for lane in self._lanes:
                     lane.is_dismissed = lane.work is None
@@ -98,7 +100,7 @@ class Lanes:
 
     def pauses(self) -> list[Pause]:
         """Return the pause of each piece of work that runs: a new one per turn."""
-        with self._changed:
+        with self._lock:
             return [lane.pause for lane in self._lanes if lane.work is not None]
 
     def give_up(self, pause: Pause) -> Work | None:
@@ -106,7 +108,7 @@ class Lanes:
 
         Returns the work. The thread cannot be ended; another one takes its place.
         """
-        with self._changed:
+        with self._lock:
             for lane in self._lanes:
                 if lane.pause is pause and lane.work is not None:
                     lane.is_dismissed = True
@@ -120,7 +122,7 @@ class Lanes:
 
     def close(self, status: ErrorStatus) -> list[Work]:
         """Take no more work, abort what runs; return the work that does not run."""
-        with self._changed:
+        with self._lock:
             self._is_closing = True
             for work in self._roster.running:
                 work.abort(status)
@@ -168,7 +170,7 @@ class Lanes:
         No name refers to what has ended while the thread sleeps.
         """
         while True:
-            with self._changed:
+            with self._lock:
                 dropped = self._exchange(lane, has_ended)
                 if lane.work is None and not dropped and not lane.is_dismissed:
                     if self._is_closing:

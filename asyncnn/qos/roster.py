@@ -75,21 +75,23 @@ class Roster(Generic[JobT]):
 
         One that is returned stops at its next boundary and is given back.
         """
-        job.account = self.account(job.client)
+        job.account = account = self.account(job.client)
         job.added_ns = now_ns
         job.due_ns = now_ns + self._policy.horizon_ns
         if job.deadline_ns is not None and job.deadline_ns < job.due_ns:
             job.due_ns = job.deadline_ns
-        self._enter(job.account)
-        queue = self._queues[job.priority]
-        is_first = not self._waiting[job.priority]
+        if account.pending == 0:
+            self._enter(account)
+        account.pending += 1
+        priority = job.priority
+        is_first = not self._waiting[priority]
         if is_first:
-            self._served_ns[job.priority] = now_ns
-        queue.push(job)
-        self._waiting[job.priority] += 1
+            self._served_ns[priority] = now_ns
+        self._queues[priority].push(job)
+        self._waiting[priority] += 1
         if len(self._running) < self._lanes:
             return None
-        return self._to_stop(job.priority, is_first, now_ns)
+        return self._to_stop(priority, is_first, now_ns)
 
     def take(self, now_ns: int) -> JobT | None:
         """Give a free lane the job to run now, None if there is none.
@@ -102,7 +104,9 @@ class Roster(Generic[JobT]):
                 # Most often nothing lower waits, and no time needs to be looked at.
                 has_lower = any(self._waiting[:top])
                 starved = self._starved_below(top, now_ns) if has_lower else None
-                job = self._pop(top if starved is None else starved)
+                priority = top if starved is None else starved
+                self._waiting[priority] -= 1
+                job = self._queues[priority].pop()
                 if job.deadline_ns is not None and self._is_dropped(job, now_ns):
                     continue
                 self._start(job, starved is not None, has_lower, now_ns)
@@ -138,10 +142,6 @@ class Roster(Generic[JobT]):
             self._leave(job.account)
         self._waiting = [0 for _ in Priority]
         return jobs
-
-    def _pop(self, priority: int) -> JobT:
-        self._waiting[priority] -= 1
-        return self._queues[priority].pop()
 
     def _is_dropped(self, job: JobT, now_ns: int) -> bool:
         """Let ``job`` go as missed if it cannot end in time; what has begun may try."""
@@ -207,14 +207,12 @@ class Roster(Generic[JobT]):
         return job.has_turn and now_ns < job.resumed_ns + self._policy.turn_ns
 
     def _enter(self, account: Account) -> None:
-        """Count a job; a client that was away has no claim on what it did not use."""
-        if account.pending == 0:
-            if self._active:
-                self._advance_virtual_time()
-            if account.virtual_ns < self._virtual_ns:
-                account.virtual_ns = self._virtual_ns
-            self._active.add(account)
-        account.pending += 1
+        """Begin to share; who was away has no claim on what it did not use."""
+        if self._active:
+            self._advance_virtual_time()
+        if account.virtual_ns < self._virtual_ns:
+            account.virtual_ns = self._virtual_ns
+        self._active.add(account)
 
     def _leave(self, account: Account) -> None:
         account.pending -= 1

@@ -58,8 +58,8 @@ class Scheduler:
         self._tally = Tally()
         self._done: deque[Work] = deque()
         self._is_draining = False
-        self._open: dict[int, Work] = {}
-        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._open: set[Work] = set()
+        self._timers: dict[Work, asyncio.TimerHandle] = {}
         self._drained: asyncio.Future[None] | None = None
         self._is_closed = False
         self._inline_client = LOCAL.number
@@ -133,7 +133,7 @@ class Scheduler:
 
         Does nothing if it is finished.
         """
-        if id(work) not in self._open:
+        if work not in self._open:
             return
         work.abort(status)
         if self._lanes.withdraw(work):
@@ -163,7 +163,7 @@ class Scheduler:
 
     def survey(self) -> Survey:
         """Count the work that has not ended, for the statistics of many at once."""
-        return Survey(self._open.values(), self._tally, self._lanes.roster)
+        return Survey(self._open, self._tally, self._lanes.roster)
 
     def statistics(
         self, *, client: Client | None = None, tally: Tally | None = None
@@ -206,10 +206,10 @@ class Scheduler:
         self._admission.admit(work.client)
 
     def _register(self, work: Work) -> None:
-        self._open[id(work)] = work
+        self._open.add(work)
         if work.deadline_ns is not None:
             delay = (work.deadline_ns - time.monotonic_ns()) / 1e9
-            self._timers[id(work)] = self._loop.call_later(
+            self._timers[work] = self._loop.call_later(
                 max(delay, 0), self.cancel, work, ErrorStatus.MISSED_DEADLINE_TRANSIENT
             )
         if self._stuck is not None:
@@ -230,22 +230,19 @@ class Scheduler:
             self._finish(self._done.popleft())
 
     def _finish(self, work: Work) -> None:
-        del self._open[id(work)]
+        self._open.remove(work)
         self._admission.release(work.client)
         if work.deadline_ns is not None:
-            timer = self._timers.pop(id(work), None)
+            timer = self._timers.pop(work, None)
             if timer is not None:
                 timer.cancel()
         if self._drained is not None and not self._open:
             self._drained.set_result(None)
         status = work.finish()
-        self._count(work, status)
-        if self._idle is not None and not self._open:
-            self._idle.stir()
-
-    def _count(self, work: Work, status: ErrorStatus) -> None:
         latency_ns = time.monotonic_ns() - work.added_ns
         count_end(self._tallies(work), latency_ns, status, work.preemptions)
+        if self._idle is not None and not self._open:
+            self._idle.stir()
 
     def _tallies(self, work: Work) -> tuple[Tally, ...]:
         """Return all in which ``work`` counts."""
@@ -261,6 +258,6 @@ class Scheduler:
 
     def _give_up(self, work: Work) -> None:
         logger.error("lane %s is stuck; its work fails and it is replaced", self._name)
-        if id(work) in self._open:
+        if work in self._open:
             work.abort(ErrorStatus.GENERAL_FAILURE)
             self._finish(work)

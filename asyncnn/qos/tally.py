@@ -115,11 +115,13 @@ def count_end(
     preemptions: int = 0,
 ) -> None:
     """Count a piece of work that ended, in each of ``tallies``."""
-    exponent = (latency_ns // _FIRST_BOUND_NS).bit_length()
-    place = min(exponent, _BUCKETS - 1)
+    place = (latency_ns // _FIRST_BOUND_NS).bit_length()
+    if place >= _BUCKETS:
+        place = _BUCKETS - 1
     if status:
         place += status * _BUCKETS
     for tally in tallies:
         tally._ended[place] += 1
         tally._total_ns += latency_ns
-        tally._preemptions += preemptions
+        if preemptions:
+            tally._preemptions += preemptions

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -31,6 +31,12 @@ FIRST_GUESS_BYTES = 4096
 Tensor: TypeAlias = Array | DeviceBuffer
 """What an argument of a request lies in."""
 
+_Flag: TypeAlias = Literal["C_CONTIGUOUS", "CARRAY"]
+"""What an array to read, or one to write to, has to be."""
+
+_Usual: TypeAlias = tuple[np.dtype[Any], Dimensions, _Flag]
+"""Dtype and shape that the model declares, and the flag that an array needs."""
+
 _OMITTED = RequestArgument(has_no_value=True)
 
 
@@ -41,15 +47,21 @@ class InputCheck:
         self.infos = infos
         self._names = tuple(info.name for info in infos)
         self._known = frozenset(self._names)
-        self._dtypes = tuple(info.dtype for info in infos)
+        self._usual = _usual(infos, "C_CONTIGUOUS")
 
-    def __call__(self, inputs: Any) -> list[Array | None]:
+    def __call__(self, inputs: Any) -> Sequence[Array | None]:
         """Return one C-contiguous array for each input; None where it is omitted.
 
         :raises InvalidArgumentError: if an input is missing, unknown, or of the wrong
             dtype or shape.
         """
-        return self._checked(_in_order("input", self._names, self._known, inputs))
+        values = _in_order("input", self._names, self._known, inputs)
+        if _are_usual(values, self._usual):
+            return tuple(values)
+        return [
+            _checked(info, value)
+            for info, value in zip(self.infos, values, strict=True)
+        ]
 
     def with_buffers(self, inputs: Any) -> Sequence[Tensor | None]:
         """Let inputs be in device-managed buffers; otherwise like a call.
@@ -58,23 +70,29 @@ class InputCheck:
             dtype or shape.
         """
         values = _in_order("input", self._names, self._known, inputs)
-        if DeviceBuffer not in map(type, values):
-            return self._checked(values)
+        if _are_usual(values, self._usual):
+            return tuple(values)
         return [
             value if isinstance(value, DeviceBuffer) else _checked(info, value)
             for info, value in zip(self.infos, values, strict=True)
         ]
 
-    def _checked(self, values: Sequence[Any]) -> list[Array | None]:
-        return [
-            value
-            if type(value) is np.ndarray
-            and value.dtype == dtype
-            and value.shape == info.dimensions
-            and value.flags.c_contiguous
-            else _checked(info, value)
-            for info, dtype, value in zip(self.infos, self._dtypes, values, strict=True)
-        ]
+
+def _usual(infos: Sequence[TensorInfo], flag: _Flag) -> tuple[_Usual, ...]:
+    return tuple((info.dtype, info.dimensions, flag) for info in infos)
+
+
+def _are_usual(values: Sequence[Any], usual: tuple[_Usual, ...]) -> bool:
+    """Tell whether values are what most callers pass, and need no second look."""
+    for value, (dtype, dimensions, flag) in zip(values, usual, strict=True):
+        if (
+            type(value) is not np.ndarray
+            or value.dtype != dtype
+            or value.shape != dimensions
+            or not value.flags[flag]
+        ):
+            return False
+    return True
 
 
 def _in_order(
@@ -83,12 +101,12 @@ def _in_order(
     """Return what a caller passes by name, in order, or alone as a sequence."""
     if type(values) is list and len(values) == len(names):
         return values
+    if isinstance(values, np.ndarray) and len(names) == 1:
+        return (values,)
     if type(values) is dict or isinstance(values, Mapping):
         if values.keys() != known:
             raise InvalidArgumentError(_name_error(kind, names, known, values))
         return [values[name] for name in names]
-    if isinstance(values, np.ndarray) and len(names) == 1:
-        return (values,)
     if not isinstance(values, Sequence) or isinstance(values, str | bytes):
         raise InvalidArgumentError(
             f"{kind}s cannot be a {type(values).__name__}",
@@ -165,6 +183,8 @@ class OutputSpace:
     def __init__(self, infos: Sequence[TensorInfo]) -> None:
         self._infos = infos
         self._names = tuple(info.name for info in infos)
+        self._known = frozenset(self._names)
+        self._usual = _usual(infos, "CARRAY")
         self._is_fixed = all(has_fixed_shape(info) for info in infos)
         self._elements = [_guess(info) for info in infos]
 
@@ -197,11 +217,12 @@ class OutputSpace:
         :raises InvalidArgumentError: if one is missing or unknown, is not what the
             model computes, or cannot be written to.
         """
-        arrays = _in_order("output", self._names, frozenset(self._names), out)
-        for info, array in zip(self._infos, arrays, strict=True):
-            if array is not None and not isinstance(array, DeviceBuffer):
-                _check_space(info, array)
-        return list(arrays)
+        spaces = _in_order("output", self._names, self._known, out)
+        if not self._is_fixed or not _are_usual(spaces, self._usual):
+            for info, space in zip(self._infos, spaces, strict=True):
+                if space is not None and not isinstance(space, DeviceBuffer):
+                    _check_space(info, space)
+        return list(spaces)
 
     def completed(
         self, given: Sequence[Tensor | None], allocate: Callable[[], list[Array]]

@@ -27,9 +27,13 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.mapping import Mapper
 from asyncnn.memory.pools import own
+from asyncnn.qos.watching import IdleTimer
 from asyncnn.service.wire import PoolInfo
 
 logger = logging.getLogger(__name__)
+
+_KEEP_S = 2.0
+"""How long mappings outlast their pools, in case the client announces them anew."""
 
 T = TypeVar("T")
 P = TypeVar("P", Memory, Memory | BufferToken)
@@ -56,6 +60,7 @@ class AnnouncedPools:
         self._pools: dict[int, Memory | Refused] = {}
         self._buffers: dict[int, BufferToken] = {}
         self._copyist: ThreadPoolExecutor | None = None
+        self._forgotten = IdleTimer(_KEEP_S, mapper.trim)
 
     def announce(self, infos: Sequence[PoolInfo], fds: Sequence[int]) -> None:
         """Take in pools; one that cannot be used fails the calls that name it.
@@ -87,6 +92,7 @@ class AnnouncedPools:
         for number in numbers:
             self._pools.pop(number, None)
             self._buffers.pop(number, None)
+        self._forgotten.stir()
 
     def adopt(self, number: int, token: BufferToken) -> None:
         """Let requests name a buffer of the client's like one of its pools."""
@@ -141,6 +147,7 @@ class AnnouncedPools:
 
     def close(self) -> None:
         """Give everything back."""
+        self._forgotten.close()
         self._pools.clear()
         self._buffers.clear()
         self._mapper.close()

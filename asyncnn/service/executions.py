@@ -72,25 +72,19 @@ class Executions:
         self._executing: dict[int, _Executing] = {}
         self._kept: dict[int, _Kept] = {}
 
-    def execute(self, message: wire.Execute) -> None:
+    def execute(self, order: wire.Execute | wire.ExecuteBound) -> None:
         """Launch an execution; the client is told of errors when it is told at all.
 
         :raises InvalidArgumentError: if its number is in use.
         """
-        callback = self._begin(message)
+        number = order.execution
+        if number in self._executing:
+            raise InvalidArgumentError(f"execution {number} exists already")
+        callback = self._executing[number] = _Executing(self, order)
         try:
-            self._launch(self.find(message), callback)
-        except Exception as error:
-            callback.fail(explained(error))
-
-    def execute_bound(self, message: wire.ExecuteBound) -> None:
-        """Launch an execution of a bound request, likewise.
-
-        :raises InvalidArgumentError: if its number is in use.
-        """
-        callback = self._begin(message)
-        try:
-            self._launch(self.find(message), callback)
+            if len(self._executing) > self._limits.max_executions:
+                raise ResourceExhaustedTransientError("too many executions are pending")
+            self._launch(self.find(order), callback)
         except Exception as error:
             callback.fail(explained(error))
 
@@ -166,13 +160,6 @@ class Executions:
         del self._executing[number]
         self._send(wire.Executed(number, status, shapes, timing, callback.reason))
 
-    def _begin(self, order: wire.Execute | wire.ExecuteBound) -> "_Executing":
-        number = order.execution
-        if number in self._executing:
-            raise InvalidArgumentError(f"execution {number} exists already")
-        callback = self._executing[number] = _Executing(self, order)
-        return callback
-
     def _bind(self, order: wire.Execute | wire.BindRequest) -> Bound:
         prepared = self._models.get(order.prepared)
         if prepared is None:
@@ -186,8 +173,6 @@ class Executions:
             del self._kept[number]
 
     def _launch(self, bound: Bound, callback: "_Executing") -> None:
-        if len(self._executing) > self._limits.max_executions:
-            raise ResourceExhaustedTransientError("too many executions are pending")
         if bound.is_mapped:
             callback.launch(bound.prepared, bound.request)
         else:

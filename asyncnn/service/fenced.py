@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
 
+import msgspec
+
 from asyncnn.callbacks import FencedOutcome, IFencedExecutionCallback
 from asyncnn.devices.fenced import because
 from asyncnn.errors import (
@@ -34,21 +36,13 @@ from asyncnn.service.tasks import OwnedTasks
 logger = logging.getLogger(__name__)
 
 
-class _Fenced:
+class _Fenced(msgspec.Struct, eq=False):
     """An execution, its fence, and the fences of others that it waits for."""
 
-    __slots__ = ("borrowed", "exported", "fence", "outcome")
-
-    def __init__(
-        self,
-        fence: SyncFence,
-        outcome: IFencedExecutionCallback,
-        borrowed: Sequence[SyncFence] = (),
-    ) -> None:
-        self.fence = fence
-        self.outcome = outcome
-        self.borrowed = borrowed
-        self.exported: FenceSource | None = None
+    fence: SyncFence
+    outcome: IFencedExecutionCallback
+    borrowed: Sequence[SyncFence] = ()
+    exported: FenceSource | None = None
 
     @property
     def descriptors(self) -> int:
@@ -81,6 +75,7 @@ class FencedOrders:
         self._limits = limits
         self._send = send
         self._known: dict[int, _Fenced] = {}
+        self._signalled = SyncFence.signalled()
         self._descriptors = 0
         self._ended: deque[int] = deque()
         self._seen = 0
@@ -101,11 +96,12 @@ class FencedOrders:
         except Exception as error:
             fenced = _failed(explained(error))
         self._known[number] = fenced
-        self._descriptors += fenced.descriptors
-        if fenced.fence.status is None:
+        status = fenced.fence.status
+        if status is None:
+            self._descriptors += fenced.descriptors
             fenced.fence.add_done_callback(partial(self._done, number))
         else:
-            self._end(number, fenced)
+            self._end(number, fenced, status)
 
     def export(self, number: int, fds: Sequence[int]) -> None:
         """Write the end of an execution to a pipe of the client's as well.
@@ -167,8 +163,8 @@ class FencedOrders:
         if outcome is None:
             raise error_for(status, "the device refused the fenced execution")
         # Whoever made it, it is of the one class that can also be exported.
-        done = cast("SyncFence", fence or SyncFence.signalled())
-        return _Fenced(done, outcome, borrowed)
+        signals = cast("SyncFence", fence or self._signalled)
+        return _Fenced(signals, outcome, borrowed)
 
     def _launch_with_copies(
         self,
@@ -193,7 +189,11 @@ class FencedOrders:
         unnamed = iter(borrowed)
         active: list[SyncFence] = []
         for number in numbers:
-            fence = self._fence(number) if number else next(unnamed, None)
+            if number:
+                fenced = self._known.get(number)
+                fence = None if fenced is None else fenced.fence
+            else:
+                fence = next(unnamed, None)
             if fence is None:
                 raise InvalidArgumentError(f"there is no fence {number}")
             status = fence.status
@@ -202,10 +202,6 @@ class FencedOrders:
             elif status is not ErrorStatus.NONE:
                 raise because(fence.reason or status.name)
         return active
-
-    def _fence(self, number: int) -> SyncFence | None:
-        fenced = self._known.get(number)
-        return None if fenced is None else fenced.fence
 
     def _check_descriptors(self, more: int) -> None:
         if self._descriptors + more > self._limits.max_fence_fds:
@@ -216,11 +212,11 @@ class FencedOrders:
     def _done(self, number: int, fence: SyncFence) -> None:
         fenced = self._known.get(number)
         if fenced is not None and fenced.fence is fence:
-            self._end(number, fenced)
+            self._descriptors -= fenced.descriptors
+            self._end(number, fenced, fence.status or ErrorStatus.NONE)
 
-    def _end(self, number: int, fenced: _Fenced) -> None:
+    def _end(self, number: int, fenced: _Fenced, status: ErrorStatus) -> None:
         at_ns = time.monotonic_ns()
-        self._descriptors -= fenced.descriptors
         fenced.borrowed = ()
         if fenced.exported is not None:
             _pass_on(fenced.fence, fenced.exported, at_ns)
@@ -228,11 +224,16 @@ class FencedOrders:
         self._ended.append(number)
         if not self._untold:
             self._loop.call_soon(self._tell)
-        status = fenced.fence.status or ErrorStatus.NONE
+        reason = fenced.fence.reason if status is not ErrorStatus.NONE else ""
         _, launched, since_fences = fenced.outcome.get_execution_info()
         self._untold.append(
             wire.FencedEnd(
-                number, status, fenced.fence.reason, at_ns, launched, since_fences
+                number,
+                status,
+                reason,
+                at_ns,
+                None if launched is NO_TIMING else launched,
+                None if since_fences is NO_TIMING else since_fences,
             )
         )
 

@@ -12,7 +12,6 @@ from asyncnn.callbacks import (
     IFencedExecutionCallback,
     OneShot,
 )
-from asyncnn.devices.fenced import active_fences
 from asyncnn.errors import AsyncnnError, MissedDeadlinePersistentError
 from asyncnn.hal.interfaces import IBurstContext, ISyncFence
 from asyncnn.hal.refusals import NoFencesNorBursts
@@ -118,14 +117,14 @@ class RemotePreparedModel(NoFencesNorBursts):
         try:
             validate_measure_timing(measure)
             self._rules.check(request, allow_unspecified_output=False)
-            active = active_fences(wait_for)
+            named = connection.fences.named(wait_for)
             _check_deadline(deadline)
             bound, request, staged = self._sendable(request)
             fenced = RemoteFenced(connection.fences, self._staging, staged)
             order = connection.order(
                 number, bound, request, measure, deadline, loop_timeout_duration
             )
-            connection.fences.execute(order, active, duration, fenced)
+            connection.fences.execute(order, named, duration, fenced)
         except AsyncnnError as error:
             logger.info("fenced execution refused: %s: %s", error.status.name, error)
             return error.status, None, None

@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from asyncnn.callbacks import FencedOutcome
+from asyncnn.devices.fenced import active_fences
 from asyncnn.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.fences import FenceSource, SyncFence, merge
 from asyncnn.hal.interfaces import ISyncFence
@@ -21,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 _BY_DESCRIPTOR = 0
 
-_MOST_HELD = 32
+_MOST_HELD = 64
 """Executions sent together: the driver is to begin with some before it has all."""
 
 _MOST_HELD_BYTES = 4096
@@ -33,6 +34,13 @@ class Send(Protocol):
     def __call__(self, message: wire.ToDriver, fds: Sequence[int] = ()) -> None:
         """Send, or raise an `AsyncnnError`."""
         ...
+
+
+class Named(msgspec.Struct, frozen=True, eq=False):
+    """Fences by number, or `_BY_DESCRIPTOR` for each that is ``foreign``."""
+
+    numbers: tuple[int, ...]
+    foreign: Sequence[SyncFence] = ()
 
 
 class RemoteFenced(FencedOutcome):
@@ -81,7 +89,7 @@ class RemoteFenced(FencedOutcome):
             if status is ErrorStatus.NONE:
                 staged.copy_back()
             self._staging.give_back(staged)
-        self.complete(status, end.launched, end.fenced)
+        self.complete(status, end.launched or NO_TIMING, end.fenced or NO_TIMING)
         if status is ErrorStatus.NONE:
             self._source.signal(at_ns=end.at_ns)
         else:
@@ -116,38 +124,50 @@ class RemoteFences:
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, RemoteFenced] = {}
         self._seen = 0
-        self._held: dict[int, msgspec.Raw] = {}
+        self._held: dict[int, wire.ExecuteFenced] = {}
         self._is_holding = False
         self._is_lost = False
+
+    def named(self, fences: Sequence[ISyncFence]) -> Named:
+        """Return how to tell the driver which of ``fences`` to wait for.
+
+        :raises InvalidArgumentError: if one has failed, or has no descriptor to send.
+        """
+        numbers = tuple([self._number_of(fence) for fence in fences])
+        if _BY_DESCRIPTOR not in numbers:
+            return Named(numbers)
+        foreign: list[SyncFence] = []
+        for fence in active_fences(fences):
+            if not isinstance(fence, SyncFence):
+                raise InvalidArgumentError(f"{fence!r} cannot be sent to a driver")
+            if self._number_of(fence) == _BY_DESCRIPTOR:
+                foreign.append(fence)
+        own = tuple([number for number in numbers if number != _BY_DESCRIPTOR])
+        if len(foreign) > self._max_fds:
+            foreign = [merge(*foreign)]
+        return Named(own + (_BY_DESCRIPTOR,) * len(foreign), foreign)
+
+    def _number_of(self, fence: ISyncFence) -> int:
+        """Return the number of the execution under way that will signal ``fence``."""
+        producer = fence.producer if isinstance(fence, SyncFence) else None
+        if isinstance(producer, RemoteFenced) and producer.is_of(self):
+            return producer.number
+        return _BY_DESCRIPTOR
 
     def execute(
         self,
         order: wire.Execute | wire.ExecuteBound,
-        wait_for: Sequence[ISyncFence],
+        wait_for: Named,
         duration: int | None,
         fenced: RemoteFenced,
     ) -> None:
         """Send an execution that begins when ``wait_for`` have signalled.
 
-        :raises InvalidArgumentError: if a fence has no descriptor to send.
         :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
         """
-        numbers: list[int] = []
-        foreign: list[SyncFence] = []
-        for fence in wait_for:
-            if not isinstance(fence, SyncFence):
-                raise InvalidArgumentError(f"{fence!r} cannot be sent to a driver")
-            producer = fence.producer
-            if isinstance(producer, RemoteFenced) and producer.is_of(self):
-                numbers.append(producer.number)
-            else:
-                foreign.append(fence)
-        if len(foreign) > self._max_fds:
-            foreign = [merge(*foreign)]
-        numbers += [_BY_DESCRIPTOR] * len(foreign)
-        message = wire.ExecuteFenced(order, tuple(numbers), duration, self._seen)
-        if foreign:
-            self._send(message, [fence.fileno() for fence in foreign])
+        message = wire.ExecuteFenced(order, wait_for.numbers, duration, self._seen)
+        if wait_for.foreign:
+            self._send(message, [fence.fileno() for fence in wait_for.foreign])
         else:
             self._send_or_hold(message)
         fenced.number = order.execution
@@ -172,11 +192,11 @@ class RemoteFences:
             self._is_holding = True
             self._loop.call_soon(self._end_turn)
             return
-        data = wire.encode_given(message)
-        if len(data) > _MOST_HELD_BYTES or self._is_lost:
+        length = len(wire.encode_given(message))  # it fails alone, if it does
+        if length > _MOST_HELD_BYTES or self._is_lost:
             self._send(message)
             return
-        self._held[message.order.execution] = msgspec.Raw(data)
+        self._held[message.order.execution] = message
         if len(self._held) == _MOST_HELD:
             self.flush()
 

@@ -154,23 +154,15 @@ class Session:
         if not self._greeted and type(message) is not wire.Hello:
             raise InvalidArgumentError("a message before the greeting")
         # The ones that come most often are looked for first.
-        if type(message) is wire.ExecuteBound:
-            self._executions.execute_bound(message)
-        elif type(message) is wire.Execute:
+        if type(message) is wire.ExecuteBound or type(message) is wire.Execute:
             self._executions.execute(message)
         elif type(message) is wire.ExecuteFenced:
             self._fenced.execute(message, fds)
         elif type(message) is wire.Several:
-            self._execute_several(message)
+            for each in message.messages:
+                self._fenced.execute(each, ())
         else:
             self._handle(message, data, fds)
-
-    def _execute_several(self, several: wire.Several) -> None:
-        for data in several.messages:
-            message = wire.decode_to_driver(data)
-            if type(message) is not wire.ExecuteFenced:
-                raise InvalidArgumentError("only fenced executions are sent together")
-            self._fenced.execute(message, ())
 
     def _handle(self, message: wire.ToDriver, data: memoryview, fds: list[int]) -> None:
         """Do what a message asks for.

@@ -210,18 +210,21 @@ class ExecuteFenced(_Message, frozen=True):
 class Several(_Message, frozen=True):
     """`ExecuteFenced` messages without descriptors, sent as one."""
 
-    messages: tuple[msgspec.Raw, ...]
+    messages: tuple[ExecuteFenced, ...]
 
 
 class FencedEnd(msgspec.Struct, frozen=True, array_like=True):
-    """How a fenced execution ended, and when on the steady clock."""
+    """How a fenced execution ended, and when on the steady clock.
+
+    Timings that are not available are left out.
+    """
 
     execution: int
     status: int
     reason: str
     at_ns: int
-    launched: Timing
-    fenced: Timing
+    launched: Timing | None
+    fenced: Timing | None
 
 
 class FencedDone(_Message, frozen=True):

@@ -111,6 +111,11 @@ class TestNoOpDevice:
             source.signal()
         await fence.wait(5)
 
+    async def test_it_waits_for_nothing_that_is_over(self) -> None:
+        for wait_for in ((), (SyncFence.signalled(),)):
+            fence = await self.launch(*wait_for)
+            assert fence is None or fence.status is ErrorStatus.NONE
+
     async def test_a_request_is_validated(self) -> None:
         async with NoOpDevice() as hal:
             model = await Device("no-op", hal).prepare(addition(4))

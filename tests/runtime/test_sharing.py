@@ -124,6 +124,15 @@ async def test_out_is_given_as_inputs_are(device: Device, form: str) -> None:
     np.testing.assert_array_equal(z, 2 * x)
 
 
+async def test_results_go_to_an_array_that_is_not_aligned(device: Device) -> None:
+    prepared = await device.prepare(addition(LENGTH))
+    out = np.zeros(4 * LENGTH + 1, np.uint8)[1:].view(np.float32)
+    assert not out.flags.aligned
+    outputs = await prepared.run([read_only(), read_only() + 1], out=out)
+    assert outputs["z"] is out
+    np.testing.assert_array_equal(out, 2 * read_only() + 1)
+
+
 def read_only() -> Array:
     array = np.zeros(LENGTH, np.float32)
     array.flags.writeable = False

@@ -200,6 +200,19 @@ class TestWaiting:
 
 
 class TestFailing:
+    async def test_a_fence_that_failed_is_refused_beside_one_of_the_driver(
+        self, model: PreparedModel, gate: Gate, tmp_path: Path
+    ) -> None:
+        request, _ = on_file(tmp_path / "values")
+        run, _ = Copied(model, request)(gate.fence)
+        failed = SyncFence.failed(ErrorStatus.GENERAL_FAILURE, "no light")
+        refused = model.hal.execute_fenced(
+            request, [run, failed], MeasureTiming.NO, None, None, None
+        )
+        assert refused == (ErrorStatus.INVALID_ARGUMENT, None, None)
+        gate.open()
+        await run.wait(5)
+
     async def test_the_cause_goes_down_the_chain(
         self, model: PreparedModel, gate: Gate
     ) -> None:

@@ -2,7 +2,6 @@
 
 import os
 
-import msgspec
 import pytest
 
 from asyncnn.errors import DeviceUnavailableError
@@ -84,8 +83,8 @@ async def test_more_descriptors_than_fences(attach: Connect) -> None:
         (fenced(10, seen=1),),
         (wire.ExportFence(10),),
         (fenced(10), wire.ExportFence(10)),
-        (wire.Several((msgspec.Raw(wire.encode(wire.Hello(1))),)),),
-        (wire.Several((msgspec.Raw(b"\xc0"),)),),
+        (wire.Several((wire.Hello(1),)),),  # type: ignore[arg-type]
+        (wire.Several((None,)),),  # type: ignore[arg-type]
     ],
     ids=[
         "a number twice",

@@ -1,6 +1,5 @@
 from collections.abc import Callable
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,7 +58,9 @@ TO_DRIVER = [
         3,
     ),
     wire.ExecuteFenced(wire.ExecuteBound(8, 7, 1, None, None), (), None, 0),
-    wire.Several((msgspec.Raw(wire.encode(wire.Hello(1))),)),
+    wire.Several(
+        (wire.ExecuteFenced(wire.ExecuteBound(8, 7, 1, None, None), (5,), None, 0),)
+    ),
     wire.ExportFence(8),
     wire.CancelExecution(9),
     wire.ConfigureBurst(10, 7, (24, 1024), (24, 2**40), 3),
@@ -92,7 +93,7 @@ TO_CLIENT = [
     wire.Executed(4, 3, (), NO_TIMING, "reason"),
     wire.FencedDone(
         (
-            wire.FencedEnd(4, 5, "late", 2**62, NO_TIMING, NO_TIMING),
+            wire.FencedEnd(4, 5, "late", 2**62, None, None),
             wire.FencedEnd(5, 0, "", 1, Timing(1, 2), Timing(3, 2**64 - 1)),
         )
     ),

@@ -1,0 +1,63 @@
+"""What a driver process costs while nobody asks anything of it."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from asyncnn.memory.arrays import shared_array
+from asyncnn.runtime.device import connect
+from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.service.process import running_driver
+from tests.networks import chain
+
+SIDE = 1024
+REST_S = 3.0  # a device rests after two seconds
+IDLE_S = 10.0
+CPU_NS = 10_000_000
+
+
+def threads_of(pid: int) -> list[Path]:
+    return list(Path(f"/proc/{pid}/task").iterdir())
+
+
+def cpu_ns(pid: int) -> int:
+    """Return the processor time of all its threads."""
+    stats = [(thread / "schedstat").read_text() for thread in threads_of(pid)]
+    return sum(int(stat.split()[0]) for stat in stats)
+
+
+def resident_bytes(pid: int) -> int:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+async def work(prepared: PreparedModel) -> None:
+    """Execute by all ways; the pools go with the arrays when this returns."""
+    x, *results = (shared_array((SIDE, SIDE)) for _ in range(5))
+    for _ in range(3):
+        await asyncio.gather(*(prepared.run([x], out=[z]) for z in results))
+        await prepared.run_fenced([x], out=results[:1])
+    async with prepared.burst() as burst:
+        await burst.run([x])
+
+
+@pytest.mark.slow
+async def test_an_idle_driver_process_gives_back_all_that_work_took() -> None:
+    async with running_driver() as driver, connect(driver.path) as device:
+        threads = len(threads_of(driver.pid))
+        prepared = await device.prepare(chain(40, SIDE, SIDE))
+        await asyncio.sleep(REST_S)
+        prepared_bytes = resident_bytes(driver.pid)
+
+        await work(prepared)
+        assert len(threads_of(driver.pid)) > threads
+        assert resident_bytes(driver.pid) > prepared_bytes
+
+        await asyncio.sleep(REST_S)
+        before_ns = cpu_ns(driver.pid)
+        await asyncio.sleep(IDLE_S)
+        assert cpu_ns(driver.pid) - before_ns < CPU_NS
+        assert len(threads_of(driver.pid)) == threads
+        assert resident_bytes(driver.pid) < 1.05 * prepared_bytes
