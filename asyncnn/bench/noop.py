@@ -49,7 +49,7 @@ from asyncnn.hal.validate import (
     validate_model,
     validate_priority,
 )
-from asyncnn.service.server import Server
+from asyncnn.service.driver.server import Server
 
 MAX_BURSTS = 64
 

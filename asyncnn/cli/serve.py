@@ -20,8 +20,8 @@ from asyncnn.errors import InvalidArgumentError
 from asyncnn.extensions import load_extension
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.runtime.device import Device, open_device
+from asyncnn.service.driver.server import Server
 from asyncnn.service.paths import default_socket_path, socket_address
-from asyncnn.service.server import Server
 
 
 def serve(

@@ -36,7 +36,7 @@ from asyncnn.runtime.model_cache import ModelCache, Order, prepare
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import RemoteDevice, Supervision
 from asyncnn.service.process import running_driver
-from asyncnn.service.supervisor import supervised as supervise
+from asyncnn.service.supervised.supervisor import supervised as supervise
 from asyncnn.vlog import MANAGER
 
 DEFAULT_MAX_IN_FLIGHT = 256

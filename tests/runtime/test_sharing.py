@@ -78,7 +78,7 @@ async def test_the_driver_works_on_shared_arrays_themselves(
     path: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("asyncnn.service.staging.allocate", None)
+    monkeypatch.setattr("asyncnn.service.client.staging.allocate", None)
     arrays = x, y, z = make()
     prepared = await device.prepare(addition(LENGTH))
     for _ in range(3):

@@ -16,9 +16,9 @@ from asyncnn.memory.mapping import Mapper
 from asyncnn.memory.pools import from_buffer
 from asyncnn.memory.shared import allocate
 from asyncnn.service import ServiceLimits, wire
-from asyncnn.service.calls import CallsToClient, RemoteBurstCallback
-from asyncnn.service.connection import Connection
-from asyncnn.service.session import Session
+from asyncnn.service.client.connection import Connection
+from asyncnn.service.driver.calls import CallsToClient, RemoteBurstCallback
+from asyncnn.service.driver.session import Session
 from tests.service.raw import RawClient, ping, until
 
 Answer = tuple[ErrorStatus, tuple[Memory, ...]]

@@ -158,7 +158,9 @@ class TestConnecting:
     async def test_a_driver_of_another_user(
         self, driver: WatchedDevice, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("asyncnn.service.client.peer_of", lambda _: Peer(1, 4711))
+        monkeypatch.setattr(
+            "asyncnn.service.client.device.peer_of", lambda _: Peer(1, 4711)
+        )
         assert "user 4711" in await fails_to_connect(path)
         async with RemoteDevice(path, driver_uids=[4711]) as remote:
             assert not remote.is_lost

@@ -26,9 +26,9 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.shared import allocate
 from asyncnn.service import wire
-from asyncnn.service.client import _Preparation
-from asyncnn.service.connection import Connection
-from asyncnn.service.remote import RemotePreparedModel
+from asyncnn.service.client.connection import Connection
+from asyncnn.service.client.device import _Preparation
+from asyncnn.service.client.prepared import RemotePreparedModel
 from tests.networks import addition
 from tests.service.fake_driver import FakeDriver, executed, until, welcome
 

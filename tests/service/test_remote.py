@@ -18,8 +18,8 @@ from asyncnn.hal.types import (
 from asyncnn.memory.pools import from_buffer
 from asyncnn.memory.shared import allocate
 from asyncnn.service import wire
-from asyncnn.service.connection import Connection
-from asyncnn.service.remote import RemotePreparedModel
+from asyncnn.service.client.connection import Connection
+from asyncnn.service.client.prepared import RemotePreparedModel
 from tests.networks import addition
 from tests.service.fake_driver import FakeDriver, executed
 
@@ -85,7 +85,7 @@ async def test_outputs_are_copied_back_only_if_all_went_well(
         slabs.append(slab)
         return slab
 
-    monkeypatch.setattr("asyncnn.service.staging.allocate", written)
+    monkeypatch.setattr("asyncnn.service.client.staging.allocate", written)
     x, y, z = private()
     launched, callback = ends.launch(x, y, z)
     assert launched is ErrorStatus.NONE
@@ -104,7 +104,7 @@ async def test_a_reason_reaches_the_caller(ends: Ends) -> None:
 async def test_shared_pools_are_sent_as_they_are(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asyncnn.service.staging.allocate", None)
+    monkeypatch.setattr("asyncnn.service.client.staging.allocate", None)
     pools = tuple(allocate(BYTES) for _ in range(3))
     _, callback = ends.launch(*pools)
     announced = await ends.received(wire.AnnouncePools)

@@ -10,7 +10,8 @@ from asyncnn.devices.prepared import ReferencePreparedModel
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.memory.pools import as_array
 from asyncnn.memory.shared import allocate
-from asyncnn.service import Server, failures, wire
+from asyncnn.service import Server, wire
+from asyncnn.service.driver import failures
 from tests.memory.foreign import traces
 from tests.networks import addition, chain
 from tests.service.conftest import LIMITS, Connect, Service

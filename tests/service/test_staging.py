@@ -11,8 +11,8 @@ from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.types import DataLocation, Memory, Request, RequestArgument
 from asyncnn.memory.pools import from_buffer
 from asyncnn.memory.shared import allocate
-from asyncnn.service import staging
-from asyncnn.service.staging import (
+from asyncnn.service.client import staging
+from asyncnn.service.client.staging import (
     ALIGNMENT_BYTES,
     MAX_IDLE_SLABS,
     MAX_LAYOUTS,

@@ -30,7 +30,7 @@ from asyncnn.runtime.device import Device, connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import Server, ServiceLimits, Supervision
 from asyncnn.service.process import driver_process, running_driver
-from asyncnn.service.supervision import SETTLED_S, Backoff
+from asyncnn.service.supervised.supervision import SETTLED_S, Backoff
 from tests.networks import addition, chain
 from tests.service.fake_driver import until
 

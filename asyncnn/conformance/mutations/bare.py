@@ -23,7 +23,7 @@ from asyncnn.hal.types import (
     Request,
     Timing,
 )
-from asyncnn.service.connection import Connection
+from asyncnn.service.client.connection import Connection
 
 
 @contextlib.asynccontextmanager

@@ -26,12 +26,12 @@ from asyncnn.errors import (
 from asyncnn.fences import FenceSource, SyncFence
 from asyncnn.hal.types import NO_TIMING, ErrorStatus
 from asyncnn.service import wire
-from asyncnn.service.announced import AnnouncedPools
-from asyncnn.service.executions import Bound, Executions
-from asyncnn.service.failures import explained
-from asyncnn.service.fenced_copies import FencedOnCopies
+from asyncnn.service.driver.announced import AnnouncedPools
+from asyncnn.service.driver.executions import Bound, Executions
+from asyncnn.service.driver.failures import explained
+from asyncnn.service.driver.fenced_copies import FencedOnCopies
+from asyncnn.service.driver.tasks import OwnedTasks
 from asyncnn.service.limits import ServiceLimits
-from asyncnn.service.tasks import OwnedTasks
 
 logger = logging.getLogger(__name__)
 

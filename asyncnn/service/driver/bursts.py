@@ -13,9 +13,9 @@ from asyncnn.errors import (
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
 from asyncnn.hal.types import Handle
 from asyncnn.service import wire
-from asyncnn.service.failures import explained
+from asyncnn.service.driver.failures import explained
+from asyncnn.service.driver.tasks import OwnedTasks
 from asyncnn.service.limits import ServiceLimits
-from asyncnn.service.tasks import OwnedTasks
 
 
 class Bursts:

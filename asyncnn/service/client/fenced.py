@@ -16,7 +16,7 @@ from asyncnn.hal.interfaces import ISyncFence
 from asyncnn.hal.types import NO_TIMING, ErrorStatus
 from asyncnn.memory.copying import Descriptor
 from asyncnn.service import wire
-from asyncnn.service.staging import Staged, Staging
+from asyncnn.service.client.staging import Staged, Staging
 
 logger = logging.getLogger(__name__)
 

@@ -36,16 +36,16 @@ from asyncnn.hal.validate import (
     validate_priority,
 )
 from asyncnn.service.caches import to_send
-from asyncnn.service.client import RemoteDevice
-from asyncnn.service.revived import (
+from asyncnn.service.client.device import RemoteDevice
+from asyncnn.service.supervised.revived import (
     AnyOrder,
     CacheArguments,
     CachedOrder,
     Order,
     RevivedModel,
 )
-from asyncnn.service.supervision import Backoff, Supervision
-from asyncnn.service.waiting import Waiting
+from asyncnn.service.supervised.supervision import Backoff, Supervision
+from asyncnn.service.supervised.waiting import Waiting
 
 logger = logging.getLogger(__name__)
 

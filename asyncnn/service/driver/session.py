@@ -24,17 +24,17 @@ from asyncnn.hal.types import ErrorStatus, Memory, Model
 from asyncnn.memory.mapping import Mapper
 from asyncnn.qos import Client, acting_for
 from asyncnn.service import wire
-from asyncnn.service.announced import AnnouncedPools, are_mapped
-from asyncnn.service.buffers import Buffers
-from asyncnn.service.bursts import Bursts
 from asyncnn.service.caches import ReceivedCache
-from asyncnn.service.calls import CallsToClient, RemoteBurstCallback
 from asyncnn.service.channel import Channel
-from asyncnn.service.executions import Executions
-from asyncnn.service.failures import explained, kill
-from asyncnn.service.fenced import FencedOrders
+from asyncnn.service.driver.announced import AnnouncedPools, are_mapped
+from asyncnn.service.driver.buffers import Buffers
+from asyncnn.service.driver.bursts import Bursts
+from asyncnn.service.driver.calls import CallsToClient, RemoteBurstCallback
+from asyncnn.service.driver.executions import Executions
+from asyncnn.service.driver.failures import explained, kill
+from asyncnn.service.driver.fenced import FencedOrders
+from asyncnn.service.driver.tasks import OwnedTasks
 from asyncnn.service.limits import ServiceLimits
-from asyncnn.service.tasks import OwnedTasks
 from asyncnn.tracing import Layer, Phase, active, span
 from asyncnn.vlog import DRIVER
 

@@ -36,8 +36,8 @@ from asyncnn.hal.types import (
 )
 from asyncnn.hal.validate import RequestRules, validate_measure_timing
 from asyncnn.service.caches import KeptCache, SentCache
-from asyncnn.service.client import RemoteDevice
-from asyncnn.service.waiting import Waiting
+from asyncnn.service.client.device import RemoteDevice
+from asyncnn.service.supervised.waiting import Waiting
 
 _ATTEMPTS = 5
 _PAUSE_S = 0.05

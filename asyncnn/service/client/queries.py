@@ -11,7 +11,7 @@ from asyncnn.errors import DeviceUnavailableError, GeneralFailureError, error_fo
 from asyncnn.hal.types import ErrorStatus, Model
 from asyncnn.memory.shared import shareable
 from asyncnn.service import wire
-from asyncnn.service.offered import OfferedPools, Send
+from asyncnn.service.client.offered import OfferedPools, Send
 
 Question: TypeAlias = wire.GetSupportedOperations | wire.GetStatistics
 Answer: TypeAlias = wire.SupportedOperations | wire.Statistics

@@ -21,9 +21,9 @@ from asyncnn.errors import (
 from asyncnn.fences import SyncFence, merge
 from asyncnn.hal.types import NO_TIMING, ErrorStatus, Timing
 from asyncnn.service import wire
-from asyncnn.service.announced import AnnouncedPools
-from asyncnn.service.executions import Bound
-from asyncnn.service.failures import explained
+from asyncnn.service.driver.announced import AnnouncedPools
+from asyncnn.service.driver.executions import Bound
+from asyncnn.service.driver.failures import explained
 
 
 class FencedOnCopies(FencedOutcome):

@@ -9,7 +9,7 @@ from asyncnn.errors import AsyncnnError
 from asyncnn.hal.interfaces import IBurstContext
 from asyncnn.hal.types import ErrorStatus, Handle
 from asyncnn.service import wire
-from asyncnn.service.answers import BurstCallbacks
+from asyncnn.service.client.answers import BurstCallbacks
 
 
 class Send(Protocol):

@@ -26,9 +26,9 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.hal.validate import RequestRules, signature_of, validate_measure_timing
-from asyncnn.service.connection import Connection
-from asyncnn.service.remote_fenced import RemoteFenced
-from asyncnn.service.staging import Staged, Staging
+from asyncnn.service.client.connection import Connection
+from asyncnn.service.client.fenced import RemoteFenced
+from asyncnn.service.client.staging import Staged, Staging
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from asyncnn.callbacks import IBurstCallback
 from asyncnn.errors import AsyncnnError, DeviceUnavailableError, InvalidArgumentError
 from asyncnn.hal.types import ErrorStatus, Memory
 from asyncnn.service import wire
-from asyncnn.service.announced import AnnouncedPools, are_mapped
+from asyncnn.service.driver.announced import AnnouncedPools, are_mapped
 
 CALL_TIMEOUT_S = 5.0
 """How long a client may take to answer."""

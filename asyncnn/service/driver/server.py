@@ -16,9 +16,9 @@ from asyncnn.errors import DeviceUnavailableError, GeneralFailureError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.memory.limits import MappingPolicy
 from asyncnn.memory.mapping import Mapper
+from asyncnn.service.driver.session import Session
 from asyncnn.service.limits import ServiceLimits
 from asyncnn.service.paths import Peer, can_connect, peer_of
-from asyncnn.service.session import Session
 
 logger = logging.getLogger(__name__)
 

@@ -37,9 +37,9 @@ from asyncnn.hal.validate import (
 from asyncnn.hal.validate.buffers import plan_buffer
 from asyncnn.service import wire
 from asyncnn.service.caches import NOTHING_SENT, SentCache, to_send
-from asyncnn.service.connection import Connection
+from asyncnn.service.client.connection import Connection
+from asyncnn.service.client.prepared import RemotePreparedModel
 from asyncnn.service.paths import peer_of, socket_address
-from asyncnn.service.remote import RemotePreparedModel
 
 logger = logging.getLogger(__name__)
 

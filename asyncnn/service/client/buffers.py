@@ -21,8 +21,8 @@ from asyncnn.hal.validate.wording import malformed_as_invalid
 from asyncnn.memory.pools import view
 from asyncnn.memory.shared import allocate, shareable
 from asyncnn.service import wire
-from asyncnn.service.bindings import Bindings
-from asyncnn.service.offered import OfferedPools
+from asyncnn.service.client.bindings import Bindings
+from asyncnn.service.client.offered import OfferedPools
 
 
 class Send(Protocol):

@@ -8,8 +8,8 @@ from asyncnn.callbacks import IBurstCallback
 from asyncnn.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.service import wire
-from asyncnn.service.offered import OfferedPools
-from asyncnn.service.tasks import OwnedTasks
+from asyncnn.service.client.offered import OfferedPools
+from asyncnn.service.driver.tasks import OwnedTasks
 
 logger = logging.getLogger(__name__)
 

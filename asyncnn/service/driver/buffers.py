@@ -23,10 +23,10 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.pools import from_buffer
 from asyncnn.service import wire
-from asyncnn.service.announced import AnnouncedPools, are_mapped
-from asyncnn.service.failures import explained
+from asyncnn.service.driver.announced import AnnouncedPools, are_mapped
+from asyncnn.service.driver.failures import explained
+from asyncnn.service.driver.tasks import OwnedTasks
 from asyncnn.service.limits import ServiceLimits
-from asyncnn.service.tasks import OwnedTasks
 
 
 class Buffers:

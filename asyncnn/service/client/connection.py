@@ -35,16 +35,16 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.shared import shareable
 from asyncnn.service import wire
-from asyncnn.service.answers import BurstCallbacks
-from asyncnn.service.bindings import Bindings
 from asyncnn.service.caches import NOTHING_SENT, SentCache
 from asyncnn.service.channel import Channel
+from asyncnn.service.client.answers import BurstCallbacks
+from asyncnn.service.client.bindings import Bindings
+from asyncnn.service.client.buffers import RemoteBuffers
+from asyncnn.service.client.burst import RemoteBursts
+from asyncnn.service.client.fenced import RemoteFences
+from asyncnn.service.client.offered import OfferedPools
+from asyncnn.service.client.queries import Queries
 from asyncnn.service.limits import ServiceLimits
-from asyncnn.service.offered import OfferedPools
-from asyncnn.service.queries import Queries
-from asyncnn.service.remote_buffers import RemoteBuffers
-from asyncnn.service.remote_burst import RemoteBursts
-from asyncnn.service.remote_fenced import RemoteFences
 
 logger = logging.getLogger(__name__)
 

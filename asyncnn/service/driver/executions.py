@@ -25,10 +25,10 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.service import wire
-from asyncnn.service.announced import AnnouncedPools, Refused, are_mapped
-from asyncnn.service.failures import explained, kill
+from asyncnn.service.driver.announced import AnnouncedPools, Refused, are_mapped
+from asyncnn.service.driver.failures import explained, kill
+from asyncnn.service.driver.tasks import OwnedTasks
 from asyncnn.service.limits import ServiceLimits
-from asyncnn.service.tasks import OwnedTasks
 
 logger = logging.getLogger(__name__)
 

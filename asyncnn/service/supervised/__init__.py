@@ -1,0 +1,1 @@
+"""A device that outlives its driver: reconnects, restarts, prepares models again."""
