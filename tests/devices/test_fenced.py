@@ -72,6 +72,7 @@ async def test_an_execution_that_is_over_has_no_fence() -> None:
     async with ReferenceDevice(DeviceSettings(inline_below_us=1e9)) as device:
         prepared = await prepare(device, addition(4))
         await accustom(prepared)
+        await asyncio.sleep(0.001)  # what came before has used up its turn of the loop
         request, z = sum_request()
         run = Launched(prepared, request, measure=YES)
         assert run.fence is None
