@@ -40,7 +40,6 @@ from asyncnn.bench.burst_goals import (
     STREAMS,
     UVLOOP,
     ZMQ,
-    BurstVerdict,
     judge_burst,
     judge_headline,
 )
@@ -61,6 +60,7 @@ from asyncnn.bench.burst_transport_peers import (
 )
 from asyncnn.bench.environment import Environment, describe_environment
 from asyncnn.bench.litert import PeerMissingError
+from asyncnn.bench.ratios import RatioVerdict
 from asyncnn.bench.rounds import DEFAULT_ROUNDS, Batch, Figure, measure
 from asyncnn.bench.service import cpu_pairs, describe_pair
 from asyncnn.bench.service_peers import (
@@ -91,7 +91,7 @@ class BurstPlacement(msgspec.Struct, frozen=True):
     figures: dict[str, Figure]
     us: dict[str, float]
     p99_us: dict[str, float]
-    verdicts: tuple[BurstVerdict, ...]
+    verdicts: tuple[RatioVerdict, ...]
     refusals: dict[str, str]
 
 
@@ -105,7 +105,7 @@ class BurstReport(msgspec.Struct, frozen=True):
     rounds: int
     exchange: Exchange
     placements: tuple[BurstPlacement, ...]
-    headline: BurstVerdict | None = None
+    headline: RatioVerdict | None = None
 
     @property
     def met(self) -> bool:

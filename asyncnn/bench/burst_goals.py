@@ -6,6 +6,7 @@ import msgspec
 
 from asyncnn.bench.burst_execution import BURST, BURSTS, PARTS
 from asyncnn.bench.burst_transport import BATCH
+from asyncnn.bench.ratios import RatioGoal, RatioVerdict, judge_ratio
 from asyncnn.bench.rounds import Figure
 
 QUEUE = "queue"
@@ -57,9 +58,10 @@ class BurstGoal(msgspec.Struct, frozen=True):
     apart: float | None
     together: float | None
 
-    def limit(self, is_apart: bool) -> float | None:
+    def of(self, is_apart: bool) -> RatioGoal | None:
         """Return the goal in a placement."""
-        return self.apart if is_apart else self.together
+        limit = self.apart if is_apart else self.together
+        return None if limit is None else RatioGoal(self.figure, self.peer, limit)
 
 
 GOALS = (
@@ -77,33 +79,21 @@ HEADLINE = 0.35
 """Largest ratio of a burst across CPUs to a Pipe where that is at its best."""
 
 
-class BurstVerdict(msgspec.Struct, frozen=True):
-    """A goal and the ratio that was measured."""
-
-    figure: str
-    peer: str
-    limit: float
-    ratio: float
-    met: bool
-
-
 def judge_burst(
     figures: Mapping[str, Figure], *, is_apart: bool
-) -> tuple[BurstVerdict, ...]:
+) -> tuple[RatioVerdict, ...]:
     """Hold figures against the goals; what was not measured is left out."""
-    verdicts = []
-    for goal in GOALS:
-        limit = goal.limit(is_apart)
-        if limit is not None and {goal.figure, goal.peer} <= figures.keys():
-            ratio = figures[goal.figure].ratio_to(figures[goal.peer])
-            verdict = BurstVerdict(goal.figure, goal.peer, limit, ratio, ratio <= limit)
-            verdicts.append(verdict)
-    return tuple(verdicts)
+    goals = (goal.of(is_apart) for goal in GOALS)
+    return tuple(
+        judge_ratio(goal, figures)
+        for goal in goals
+        if goal is not None and {goal.figure, goal.peer} <= figures.keys()
+    )
 
 
 def judge_headline(
     placements: Collection[tuple[bool, Mapping[str, Figure]]],
-) -> BurstVerdict | None:
+) -> RatioVerdict | None:
     """Hold a burst across CPUs against a Pipe in whatever placement suits it best.
 
     None unless both were measured.
@@ -112,5 +102,5 @@ def judge_headline(
     pipes = [figures[PIPE].us for _, figures in placements if PIPE in figures]
     if not bursts or not pipes:
         return None
-    ratio = min(bursts) / min(pipes)
-    return BurstVerdict(BURST, "best " + PIPE, HEADLINE, ratio, ratio <= HEADLINE)
+    goal = RatioGoal(BURST, "best " + PIPE, HEADLINE)
+    return RatioVerdict.of(goal, min(bursts) / min(pipes))

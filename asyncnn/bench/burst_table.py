@@ -6,7 +6,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from asyncnn.bench.burst import BurstPlacement, BurstReport
-from asyncnn.bench.burst_goals import DESCRIPTIONS, GOALS, BurstVerdict
+from asyncnn.bench.burst_goals import DESCRIPTIONS, GOALS
+from asyncnn.bench.ratios import goal_cell, verdict_cell
 
 
 def burst_table(report: BurstReport) -> Table:
@@ -20,12 +21,14 @@ def burst_table(report: BurstReport) -> Table:
         table.add_row(escape(description), *cells)
     table.add_section()
     for goal in GOALS:
-        cells = (_goal(p, goal.figure, goal.peer) for p in report.placements)
+        cells = (
+            goal_cell(p.verdicts, goal.figure, goal.peer) for p in report.placements
+        )
         table.add_row(f"{goal.figure} / {goal.peer}", *cells)
     headline = report.headline
     if headline is not None:
         row = f"{headline.figure} / {headline.peer} of all placements"
-        table.add_row(row, _verdict(headline))
+        table.add_row(row, verdict_cell(headline))
     return table
 
 
@@ -42,15 +45,3 @@ def _times(placed: BurstPlacement, name: str) -> str:
     if name not in placed.us:
         return "-"
     return f"{placed.us[name]:.3g} {placed.p99_us[name]:8.4g}"
-
-
-def _goal(placed: BurstPlacement, figure: str, peer: str) -> str:
-    for verdict in placed.verdicts:
-        if (verdict.figure, verdict.peer) == (figure, peer):
-            return _verdict(verdict)
-    return "-"
-
-
-def _verdict(verdict: BurstVerdict) -> str:
-    outcome = "[green]met[/]" if verdict.met else "[bold red]MISSED[/]"
-    return f"{verdict.ratio:.3f} <= {verdict.limit:.3g} {outcome}"

@@ -30,6 +30,7 @@ from asyncnn.bench.fence_waits import (
     turn_of_the_loop,
 )
 from asyncnn.bench.noop import NoOpDevice
+from asyncnn.bench.ratios import RatioGoal, RatioVerdict, judge_ratio
 from asyncnn.bench.rounds import DEFAULT_ROUNDS, Figure, measure, timed_await
 from asyncnn.bench.service import cpu_pairs, describe_pair
 from asyncnn.bench.service_driver import no_op_driver_on
@@ -75,31 +76,13 @@ _WAITS: dict[str, Wait] = {
 _BATCH_US = 20_000.0
 
 
-class FenceGoal(msgspec.Struct, frozen=True):
-    """``limit`` is the largest ratio of a figure to that of ``peer``."""
-
-    figure: str
-    peer: str
-    limit: float
-
-
 GOALS = (
-    FenceGoal(SIGNALLED, SLEEP, 1.0),
-    FenceGoal(PENDING, EVENTFD, 1.5),
-    FenceGoal(CHAIN, AWAITED, 0.33),
-    FenceGoal(PIPELINE, QUEUES, 0.5),
+    RatioGoal(SIGNALLED, SLEEP, 1.0),
+    RatioGoal(PENDING, EVENTFD, 1.5),
+    RatioGoal(CHAIN, AWAITED, 0.33),
+    RatioGoal(PIPELINE, QUEUES, 0.5),
 )
 """They hold in each placement."""
-
-
-class FenceVerdict(msgspec.Struct, frozen=True):
-    """A goal and the ratio that was measured."""
-
-    figure: str
-    peer: str
-    limit: float
-    ratio: float
-    met: bool
 
 
 class FencePlacement(msgspec.Struct, frozen=True):
@@ -108,7 +91,7 @@ class FencePlacement(msgspec.Struct, frozen=True):
     placement: str
     figures: dict[str, Figure]
     us: dict[str, float]
-    verdicts: tuple[FenceVerdict, ...]
+    verdicts: tuple[RatioVerdict, ...]
 
 
 class FenceReport(msgspec.Struct, frozen=True):
@@ -146,14 +129,9 @@ def _bench(client: int, driver: int, rounds: int) -> FencePlacement:
     )
 
 
-def judge_fences(figures: Mapping[str, Figure]) -> tuple[FenceVerdict, ...]:
+def judge_fences(figures: Mapping[str, Figure]) -> tuple[RatioVerdict, ...]:
     """Hold figures against the goals."""
-    verdicts = []
-    for goal in GOALS:
-        ratio = figures[goal.figure].ratio_to(figures[goal.peer])
-        met = ratio <= goal.limit
-        verdicts.append(FenceVerdict(goal.figure, goal.peer, goal.limit, ratio, met))
-    return tuple(verdicts)
+    return tuple(judge_ratio(goal, figures) for goal in GOALS)
 
 
 async def _measure(driver: int, rounds: int) -> dict[str, Figure]:

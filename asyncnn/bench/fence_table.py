@@ -3,7 +3,8 @@
 from rich.markup import escape
 from rich.table import Table
 
-from asyncnn.bench.fence import DESCRIPTIONS, GOALS, FencePlacement, FenceReport
+from asyncnn.bench.fence import DESCRIPTIONS, GOALS, FenceReport
+from asyncnn.bench.ratios import goal_cell
 
 
 def fence_table(report: FenceReport) -> Table:
@@ -17,12 +18,8 @@ def fence_table(report: FenceReport) -> Table:
         table.add_row(escape(description), *cells)
     table.add_section()
     for goal in GOALS:
-        verdicts = (_verdict(p, goal.figure, goal.peer) for p in report.placements)
+        verdicts = (
+            goal_cell(p.verdicts, goal.figure, goal.peer) for p in report.placements
+        )
         table.add_row(f"{goal.figure} / {goal.peer}", *verdicts)
     return table
-
-
-def _verdict(placed: FencePlacement, figure: str, peer: str) -> str:
-    (verdict,) = (v for v in placed.verdicts if (v.figure, v.peer) == (figure, peer))
-    outcome = "[green]met[/]" if verdict.met else "[bold red]MISSED[/]"
-    return f"{verdict.ratio:.3f} <= {verdict.limit:g} {outcome}"

@@ -22,6 +22,7 @@ import numpy as np
 
 from asyncnn.bench.environment import Environment, describe_environment
 from asyncnn.bench.litert import PeerMissingError
+from asyncnn.bench.ratios import RatioGoal, RatioVerdict, judge_ratio
 from asyncnn.bench.rounds import (
     DEFAULT_ROUNDS,
     Batch,
@@ -80,31 +81,13 @@ DESCRIPTIONS = {
 _BATCH_US = 20_000.0
 
 
-class ServiceGoal(msgspec.Struct, frozen=True):
-    """``limit`` is the largest ratio of a figure to that of ``peer``."""
-
-    figure: str
-    peer: str
-    limit: float
-
-
 GOALS = (
-    ServiceGoal(EXECUTE, STREAMS, 1.6),
-    ServiceGoal(EXECUTE, GRPC, 0.5),
-    ServiceGoal(IMAGE, IMAGE_PIPE, 0.3),
-    ServiceGoal(IMAGE, IMAGE_EXECUTOR, 0.1),
+    RatioGoal(EXECUTE, STREAMS, 1.6),
+    RatioGoal(EXECUTE, GRPC, 0.5),
+    RatioGoal(IMAGE, IMAGE_PIPE, 0.3),
+    RatioGoal(IMAGE, IMAGE_EXECUTOR, 0.1),
 )
 """They hold in each placement."""
-
-
-class ServiceVerdict(msgspec.Struct, frozen=True):
-    """A goal and the ratio that was measured."""
-
-    figure: str
-    peer: str
-    limit: float
-    ratio: float
-    met: bool
 
 
 class ServicePlacement(msgspec.Struct, frozen=True):
@@ -113,7 +96,7 @@ class ServicePlacement(msgspec.Struct, frozen=True):
     placement: str
     figures: dict[str, Figure]
     us: dict[str, float]
-    verdicts: tuple[ServiceVerdict, ...]
+    verdicts: tuple[RatioVerdict, ...]
     refusals: dict[str, str]
 
 
@@ -177,17 +160,9 @@ def _bench(
     )
 
 
-def judge_service(figures: Mapping[str, Figure]) -> tuple[ServiceVerdict, ...]:
+def judge_service(figures: Mapping[str, Figure]) -> tuple[RatioVerdict, ...]:
     """Hold figures against the goals; peers that were not measured are left out."""
-    ratios = [
-        (goal, figures[goal.figure].ratio_to(figures[goal.peer]))
-        for goal in GOALS
-        if goal.peer in figures
-    ]
-    return tuple(
-        ServiceVerdict(goal.figure, goal.peer, goal.limit, ratio, ratio <= goal.limit)
-        for goal, ratio in ratios
-    )
+    return tuple(judge_ratio(goal, figures) for goal in GOALS if goal.peer in figures)
 
 
 async def _measure(

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from rich.markup import escape
 from rich.table import Table
 
-from asyncnn.bench.service import DESCRIPTIONS, GOALS, ServicePlacement, ServiceReport
+from asyncnn.bench.ratios import goal_cell
+from asyncnn.bench.service import DESCRIPTIONS, GOALS, ServiceReport
 
 
 def service_table(report: ServiceReport) -> Table:
@@ -19,7 +20,9 @@ def service_table(report: ServiceReport) -> Table:
         table.add_row(escape(description), *cells)
     table.add_section()
     for goal in GOALS:
-        verdicts = (_verdict(p, goal.figure, goal.peer) for p in report.placements)
+        verdicts = (
+            goal_cell(p.verdicts, goal.figure, goal.peer) for p in report.placements
+        )
         table.add_row(f"{goal.figure} / {goal.peer}", *verdicts)
     return table
 
@@ -35,11 +38,3 @@ def service_notes(report: ServiceReport) -> Iterator[str]:
 
 def _microseconds(us: float | None) -> str:
     return "-" if us is None else f"{us:.1f}"
-
-
-def _verdict(placed: ServicePlacement, figure: str, peer: str) -> str:
-    for verdict in placed.verdicts:
-        if (verdict.figure, verdict.peer) == (figure, peer):
-            outcome = "[green]met[/]" if verdict.met else "[bold red]MISSED[/]"
-            return f"{verdict.ratio:.3f} <= {verdict.limit:g} {outcome}"
-    return "-"

@@ -39,6 +39,7 @@ from asyncnn.bench.fence_waits import (
     turn_of_the_loop,
 )
 from asyncnn.bench.noop import NoOpDevice
+from asyncnn.bench.ratios import RatioGoal
 from asyncnn.bench.rounds import Figure
 from asyncnn.cli.bench import bench_app
 from asyncnn.fences import FenceSource, SyncFence
@@ -130,7 +131,7 @@ def figures(us: float = 100.0, **others: float) -> dict[str, Figure]:
 
 
 @pytest.mark.parametrize("goal", GOALS)
-def test_each_goal_has_its_limit(goal: fence.FenceGoal) -> None:
+def test_each_goal_has_its_limit(goal: RatioGoal) -> None:
     for ratio, expected in ((goal.limit, True), (goal.limit * 1.01, False)):
         verdicts = judge_fences(figures(**{goal.figure: ratio, goal.peer: 1.0}))
         (verdict,) = (
