@@ -1,11 +1,7 @@
 """What the reference device says of its performance."""
 
-from asyncnn.hal.types import (
-    Capabilities,
-    OperandPerformance,
-    OperandType,
-    PerformanceInfo,
-)
+from asyncnn.hal.performance import uniform_performance
+from asyncnn.hal.types import Capabilities, PerformanceInfo
 
 _AS_THE_CPU = PerformanceInfo(exec_time=1.0, power_usage=1.0)
 
@@ -15,11 +11,7 @@ def reference_capabilities() -> Capabilities:
     return Capabilities(
         relaxed_float32_to_float16_performance_scalar=_AS_THE_CPU,
         relaxed_float32_to_float16_performance_tensor=_AS_THE_CPU,
-        operand_performance=tuple(
-            OperandPerformance(type_, _AS_THE_CPU)
-            for type_ in sorted(OperandType)
-            if type_ is not OperandType.SUBGRAPH
-        ),
+        operand_performance=uniform_performance(_AS_THE_CPU),
         if_performance=_AS_THE_CPU,
         while_performance=_AS_THE_CPU,
     )
