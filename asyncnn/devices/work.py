@@ -243,14 +243,17 @@ class ExecuteWork(Work):
             in_driver = time.perf_counter_ns() - self._launched_ns
             on_device = self._ended_ns - self._started_ns
             timing = Timing(on_device // 1000, in_driver // 1000)
-        replied_ns = time.monotonic_ns()
+        trace = self._trace
+        replied_ns = 0 if trace is None else time.monotonic_ns()
         self._report(error, shapes or (), timing, self._computed_ns)
         status = ErrorStatus.NONE if error is None else error.status
-        EXECUTION("done", status=status.name, computed_us=self._computed_ns // 1000)
-        if self._trace is not None:
+        if EXECUTION:
+            computed_us = self._computed_ns // 1000
+            EXECUTION("done", status=status.name, computed_us=computed_us)
+        if trace is not None:
             now_ns = time.monotonic_ns()
-            self._trace.add("reply", Layer.DRIVER, Phase.RESULTS, replied_ns, now_ns)
-            _trace_end(self._trace, "execution", Phase.EXECUTION, status)
+            trace.add("reply", Layer.DRIVER, Phase.RESULTS, replied_ns, now_ns)
+            _trace_end(trace, "execution", Phase.EXECUTION, status)
         return status
 
     def _abandon(self) -> str:
