@@ -136,7 +136,7 @@ async def test_each_execution_ends_exactly_once_with_a_legal_status(
     for number in range(EXECUTIONS):
         told.append(launchers[number % CLIENTS].launch(rng))
         if rng.random() < 0.1:
-            told[rng.integers(number + 1)].die()
+            told[number - rng.integers(min(number + 1, CLIENTS))].die()  # a recent one
     in_flight = sum(not each.statuses for each in told)
     while not all(each.statuses for each in told):
         await asyncio.sleep(0.01)
