@@ -42,7 +42,7 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml asyncnn/fmq/_ring.c
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "Python 3.11 or newer is needed; set PYTHON=..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip

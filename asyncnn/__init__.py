@@ -60,6 +60,7 @@ from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.runtime.model_cache import ModelCache
 from asyncnn.runtime.outputs import Outputs
 from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.runtime.reusable import ReusableExecution
 from asyncnn.service import Supervision
 
 __all__ = (
@@ -89,6 +90,7 @@ __all__ = (
     "Priority",
     "ResourceExhaustedPersistentError",
     "ResourceExhaustedTransientError",
+    "ReusableExecution",
     "Supervision",
     "TensorInfo",
     "__version__",

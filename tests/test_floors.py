@@ -31,6 +31,7 @@ FLOORS = {
     "runtime": 6,
     "metrics": 6,
     "pipeline": 6,
+    "capabilities": 7,
     "cli": 7,
     "bench": 7,
     "conformance": 7,

@@ -12,7 +12,7 @@ from asyncnn.bench.cache import (
 
 
 def cache_table(report: CachesReport) -> Table:
-    """Return a row for each model, with goals where they matter."""
+    """Return a row for each model, with the goals that it has."""
     table = Table(title="microseconds, median over the rounds of medians")
     table.add_column("model", no_wrap=True)
     headings = (*DESCRIPTIONS.values(), "loaded / anew", "growth / weights")
@@ -26,12 +26,12 @@ def cache_table(report: CachesReport) -> Table:
 
 def _ratios(model: CacheReport) -> tuple[str, str]:
     return (
-        f"{model.ratio:.3f}" + _outcome(f"{TIME_LIMIT}", model.saves_time),
-        f"{model.growth:.1%}" + _outcome(f"{MEMORY_LIMIT:.0%}", model.saves_memory),
+        f"{model.ratio:.3f}" + _outcome(f"<= {TIME_LIMIT}", model.saves_time),
+        f"{model.growth:.1%}" + _outcome(f"< {MEMORY_LIMIT:.0%}", model.saves_memory),
     )
 
 
 def _outcome(limit: str, met: bool | None) -> str:
     if met is None:
         return ""
-    return f" <= {limit} " + ("[green]met[/]" if met else "[bold red]MISSED[/]")
+    return f" {limit} " + ("[green]met[/]" if met else "[bold red]MISSED[/]")

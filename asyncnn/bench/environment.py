@@ -4,25 +4,15 @@ import contextlib
 import os
 import platform
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import numpy as np
-from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 
 from asyncnn._version import __version__
+from asyncnn.devices.machine import Blas, blas_in_use, cpu_name
 
 ONE_CPU = "one"
 ALL_CPUS = "all"
-
-
-class Blas(msgspec.Struct, frozen=True):
-    """The BLAS that NumPy calls. ``core_type`` is OPENBLAS_CORETYPE, empty if unset."""
-
-    name: str
-    version: str
-    architecture: str
-    core_type: str
 
 
 class Environment(msgspec.Struct, frozen=True):
@@ -38,13 +28,10 @@ class Environment(msgspec.Struct, frozen=True):
     peers: dict[str, str]
 
     def __str__(self) -> str:
-        blas = f"{self.blas.name} {self.blas.version} ({self.blas.architecture}"
-        if self.blas.core_type:
-            blas += f", OPENBLAS_CORETYPE={self.blas.core_type}"
         peers = "".join(f", {name} {version}" for name, version in self.peers.items())
         return (
             f"{self.cpu}, {self.cores} cores, {self.system}; asyncnn {self.asyncnn}, "
-            f"Python {self.python}, NumPy {self.numpy}, {blas}){peers}"
+            f"Python {self.python}, NumPy {self.numpy}, {self.blas}{peers}"
         )
 
 
@@ -52,34 +39,13 @@ def describe_environment(**peers: str) -> Environment:
     """Describe this process; ``peers`` are the versions of the peers."""
     return Environment(
         asyncnn=__version__,
-        cpu=_cpu_name(),
+        cpu=cpu_name(),
         cores=os.cpu_count() or 1,
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
         numpy=np.__version__,
-        blas=_blas(),
+        blas=blas_in_use(),
         peers=peers,
-    )
-
-
-def _cpu_name() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                return value.strip()
-    return platform.processor() or platform.machine()
-
-
-def _blas() -> Blas:
-    found: dict[str, str] = next(
-        (i for i in threadpool_info() if i["user_api"] == "blas"), {}
-    )
-    return Blas(
-        name=found.get("internal_api", "unknown"),
-        version=found.get("version") or "unknown",
-        architecture=found.get("architecture", "unknown"),
-        core_type=os.environ.get("OPENBLAS_CORETYPE", ""),
     )
 
 

@@ -21,7 +21,7 @@ from asyncnn.burst.results import ResultShape, decode_result
 from asyncnn.burst.server import QUEUE_ENDED
 from asyncnn.burst.slots import PoolSlots
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult
-from asyncnn.errors import error_for
+from asyncnn.errors import AsyncnnError, error_for
 from asyncnn.fmq import MemoryOrderError, MessageQueue
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
 from asyncnn.hal.types import (
@@ -43,13 +43,15 @@ class BurstStatistics(msgspec.Struct, frozen=True):
     """What a burst has done.
 
     ``sent`` executions went through the queues, ``fallbacks`` by `execute_1_3`, the
-    last of them because of ``fallback_reason``. ``slots`` pools have a slot.
+    last of them because of ``fallback_reason``. ``slots`` pools have a slot. It was
+    ``reopened`` as many times, after its driver had ended it.
     """
 
     sent: int
     fallbacks: int
     fallback_reason: str
     slots: int
+    reopened: int = 0
 
 
 class _UnsendableError(Exception):
@@ -60,7 +62,8 @@ class BurstController:
     """A burst of one prepared model, for one execution at a time; made by `open`.
 
     A pool keeps its slot, and stays mapped in the driver, until it is freed or gone.
-    The pools of the last request are kept alive.
+    The pools of the last request are kept alive. If the driver ends the burst, what it
+    was executing fails, and the next execution opens it anew.
     """
 
     def __init__(self, prepared: IPreparedModel, link: "_Link | None") -> None:
@@ -68,6 +71,8 @@ class BurstController:
         self._link = link
         self._is_busy = False
         self._is_closed = False
+        self._sent_before = 0
+        self._reopened = 0
         self._fallbacks = 0
         self._fallback_reason = ""
 
@@ -88,12 +93,10 @@ class BurstController:
         :raises AsyncnnError: if the driver refuses, or memory or descriptors run out.
         """
         try:
-            link = await _Link.open(prepared, queue_length)
+            return cls(prepared, await _Link.open(prepared, queue_length, spins))
         except MemoryOrderError as error:
             logger.warning("a burst goes without queues: %s", error)
             return cls(prepared, None)
-        link.spins = spins
-        return cls(prepared, link)
 
     async def execute(
         self, request: Request, measure: MeasureTiming = MeasureTiming.NO
@@ -107,12 +110,18 @@ class BurstController:
             return _failure(ErrorStatus.GENERAL_FAILURE, IN_FLIGHT)
         self._is_busy = True
         try:
-            link = self._link
-            if link is not None:
-                return await link.execute(request, measure)
             if self._is_closed:
                 return _failure(ErrorStatus.DEVICE_UNAVAILABLE, CLOSED)
-            raise _UnsendableError("the platform allows no queues")
+            link = self._link
+            if link is None:
+                raise _UnsendableError("the platform allows no queues")
+            if link.ended_because:
+                try:
+                    link = await self._reopen(link)
+                except AsyncnnError as error:
+                    reason = f"{link.ended_because}; opening it anew failed: {error}"
+                    return _failure(error.status, reason)
+            return await link.execute(request, measure)
         except _UnsendableError as error:
             return await self._fall_back(request, measure, str(error))
         finally:
@@ -133,10 +142,11 @@ class BurstController:
         """Return what was done so far."""
         link = self._link
         return BurstStatistics(
-            sent=0 if link is None else link.sent,
+            sent=self._sent_before + (0 if link is None else link.sent),
             fallbacks=self._fallbacks,
             fallback_reason=self._fallback_reason,
             slots=0 if link is None else len(link.slots),
+            reopened=self._reopened,
         )
 
     def __enter__(self) -> Self:
@@ -144,6 +154,20 @@ class BurstController:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    async def _reopen(self, ended: "_Link") -> "_Link":
+        """Open the burst anew, as it was.
+
+        :raises AsyncnnError: if that fails.
+        """
+        link = await _Link.open(self._prepared, ended.queue_length, ended.spins)
+        logger.info("a burst was opened anew: %s", ended.ended_because)
+        self._sent_before += ended.sent
+        self._reopened += 1
+        self._link = link
+        if self._is_closed:
+            link.end(CLOSED)
+        return link
 
     async def _fall_back(
         self, request: Request, measure: MeasureTiming, reason: str
@@ -160,12 +184,13 @@ class BurstController:
 class _Link:
     """The queues of a burst, and what was said through them last."""
 
-    def __init__(self, requests: MessageQueue, results: MessageQueue) -> None:
+    def __init__(
+        self, requests: MessageQueue, results: MessageQueue, spins: bool
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._requests = requests
         self._results = results
         self._context: IBurstContext | None = None
-        self._reason = ""
         self._owes_result = False
         self._packet = b""
         self._request: Request | None = None
@@ -174,21 +199,25 @@ class _Link:
         self._answer = b""
         self._result = _failure(ErrorStatus.GENERAL_FAILURE, "")
         self._result_shape = ResultShape.of(ErrorStatus.NONE)
+        self.ended_because = ""
+        self.queue_length = requests.count
         self.slots = PoolSlots(self._gone)
-        self.spins = True
+        self.spins = spins
         self.sent = 0
 
     @classmethod
-    async def open(cls, prepared: IPreparedModel, queue_length: int) -> "_Link":
+    async def open(
+        cls, prepared: IPreparedModel, queue_length: int, spins: bool
+    ) -> "_Link":
         """Tie new queues to a prepared model."""
         with contextlib.ExitStack() as undoing:
-            queues = [
+            requests, results = [
                 undoing.enter_context(MessageQueue.create(DATUM_BYTES, queue_length))
                 for _ in range(2)
             ]
-            link = cls(*queues)
+            link = cls(requests, results, spins)
             status, context = await prepared.configure_execution_burst(
-                link.slots, queues[0].descriptor, queues[1].descriptor
+                link.slots, requests.descriptor, results.descriptor
             )
             if context is None:
                 raise error_for(
@@ -220,7 +249,7 @@ class _Link:
             self._owes_result = False
         except QUEUE_ENDED as error:
             self.end(str(error))
-            return _failure(ErrorStatus.DEVICE_UNAVAILABLE, self._reason)
+            return _failure(ErrorStatus.DEVICE_UNAVAILABLE, self.ended_because)
         except asyncio.CancelledError:
             if self._owes_result and self._context is not None:
                 self._context.cancel(self.sent)
@@ -235,10 +264,10 @@ class _Link:
             self._context.free_memory(slot)
 
     def end(self, reason: str) -> None:
-        """Close the queues; ``reason`` is what later executions are told."""
-        if self._reason:
+        """Close the queues; ``reason`` is what an execution under way is told."""
+        if self.ended_because:
             return
-        self._reason = reason
+        self.ended_because = reason
         self._request = None
         self._requests.close()
         self._results.close()

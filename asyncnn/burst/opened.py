@@ -1,6 +1,7 @@
 """The bursts of a device, on the driver's side."""
 
 import logging
+from collections.abc import Collection
 
 from asyncnn.burst.datums import DATUM_BYTES
 from asyncnn.burst.server import BurstServer
@@ -52,6 +53,12 @@ class OpenBursts:
             logger.info("burst refused: %s: %s", error.status.name, error)
             return error.status, None
         return ErrorStatus.NONE, server
+
+    def rest(self, models: Collection[IPreparedModel]) -> None:
+        """Let go of the memories of the bursts of ``models``, which are idle."""
+        for server in self._servers:
+            if server.prepared in models:
+                server.rest()
 
     def close(self) -> None:
         """End all bursts; no more are taken."""

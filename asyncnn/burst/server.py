@@ -38,7 +38,7 @@ _FAILED = ResultShape.of(ErrorStatus.GENERAL_FAILURE).encode()
 
 
 class BurstServer(CallbackObject):
-    """Serves one burst of a prepared model; the `IBurstContext` of its application.
+    """Serves a burst of ``prepared``; the `IBurstContext` of its application.
 
     Owns the queues. ``ended`` is called once, when it serves no more.
     """
@@ -52,7 +52,7 @@ class BurstServer(CallbackObject):
         ended: Callable[["BurstServer"], None],
     ) -> None:
         super().__init__()
-        self._prepared = prepared
+        self.prepared = prepared
         self._requests = requests
         self._results = results
         self._ended = ended
@@ -82,6 +82,11 @@ class BurstServer(CallbackObject):
             self._running.die()
         else:
             self._cancelled = request
+
+    def rest(self) -> None:
+        """Let go of memories unless a request is under way; the next asks for them."""
+        if self._running is None and self._task is None:
+            self._binder.clear()
 
     def close(self) -> None:
         """Stop what runs, without a result, and let go of queues and memories."""
@@ -145,7 +150,7 @@ class BurstServer(CallbackObject):
         self._running = execution = self._spare or _Execution(self)
         self._spare = None
         try:
-            self._prepared.execute_1_3(
+            self.prepared.execute_1_3(
                 bound.request, bound.measure, None, None, execution
             )
         except Exception:

@@ -8,6 +8,7 @@ import typer
 
 from asyncnn._version import __version__
 from asyncnn.cli.bench import bench_app
+from asyncnn.cli.capabilities import capabilities
 from asyncnn.cli.conformance import conformance
 from asyncnn.cli.demo import demo
 from asyncnn.cli.devices import devices
@@ -32,6 +33,7 @@ app.command()(run)
 app.command()(serve)
 app.command()(top)
 app.command()(devices)
+app.command()(capabilities)
 app.command()(conformance)
 app.command()(graph)
 app.add_typer(bench_app, name="bench")

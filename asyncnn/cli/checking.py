@@ -10,10 +10,11 @@ HAL_ATOL = 1e-5
 
 
 class Tolerance(msgspec.Struct, frozen=True):
-    """``lsb`` steps for integers; for floats ``atol + rtol * |expected|``.
+    """``lsb`` steps for integers; for floats ``atol + rtol * |expected|``, complex too.
 
-    With ``scales_atol``, ``atol`` is multiplied by the largest expected magnitude
-    where that exceeds 1. The defaults for floats are the HAL's criterion.
+    Elements that are no numbers have to be equal. With ``scales_atol``, ``atol`` is
+    multiplied by the largest expected magnitude where that exceeds 1. The defaults for
+    floats are the HAL's criterion.
     """
 
     lsb: int = 1
@@ -51,9 +52,15 @@ def compare(
         if got != want:
             problem = f"{what} is {got}, expected {want}"
             return Comparison(name, False, size, size, float("inf"), problem)
-    want = expected.astype(np.float64)
-    error = np.abs(actual.astype(np.float64) - want)
-    if expected.dtype.kind == "f":
+    kind = expected.dtype.kind
+    if kind == "V":
+        differing = int((actual != expected).sum())
+        worst = float("inf") if differing else 0.0
+        return Comparison(name, not differing, differing, size, worst)
+    wide = np.complex128 if kind == "c" else np.float64
+    want = expected.astype(wide)
+    error = np.abs(actual.astype(wide) - want)
+    if kind in "fc":
         unit = np.nanmax(np.abs(want), initial=1.0) if allowed.scales_atol else 1.0
         limit = allowed.atol * float(unit) + allowed.rtol * np.abs(want)
     else:

@@ -11,11 +11,13 @@ from rich.table import Table
 
 from asyncnn.cli import mutating
 from asyncnn.cli.console import console, progress
+from asyncnn.cli.extending import ExtensionOption
 from asyncnn.conformance.mutations.plan import Plan
 from asyncnn.conformance.paths import PATHS
 from asyncnn.conformance.running import IN_PROCESS, REMOTE, Verdict, run_specs
 from asyncnn.conformance.vectors import find_specs
 from asyncnn.errors import InvalidArgumentError
+from asyncnn.extensions import load_extension
 from asyncnn.service.process import driver_process
 
 _TRANSPORTS = (IN_PROCESS, REMOTE)
@@ -45,6 +47,7 @@ def conformance(
     cache: Annotated[
         bool, typer.Option("--cache", help="Save and load all models first.")
     ] = False,
+    extension: ExtensionOption = None,
     mutate: Annotated[
         bool,
         typer.Option(
@@ -60,29 +63,39 @@ def conformance(
 ) -> None:
     """Run conformance vectors and print a table by operation and type.
 
-    With --mutate, models and requests that have one thing wrong are tried instead, and
-    the table is by row of mutations.
+    With --mutate, models, requests and packets of bursts that have one thing wrong are
+    tried instead, and the table is by row of mutations.
 
     Exits with 0 only if all pass. The last line is ``N passed, N failed, N skipped``.
     """
     transports = _chosen("transport", transport, _TRANSPORTS)
     paths = _chosen("path", path, tuple(PATHS))
     (version,) = _chosen("version of the HAL", hal, _VERSIONS)
+    extensions = tuple(extension or ())
+    for place in extensions:
+        load_extension(place)
     specs = find_specs(directory)
     if not specs:
         raise InvalidArgumentError(f"there are no vector files in {directory}")
     if mutate:
-        plan = Plan(mutants or None, pattern)
+        plan = Plan(mutants or None, pattern, extensions=extensions)
         if not mutating.mutate(specs, transports, plan, json, workers):
             raise typer.Exit(1)
         return
     verdicts: list[Verdict] = []
     for way in transports:
-        with driver_process() if way == REMOTE else nullcontext() as driver:
+        remote = driver_process(extensions=extensions)
+        with remote if way == REMOTE else nullcontext() as driver:
             socket = None if driver is None else str(driver.path)
-            oldest = version == _OLDEST
             runs = run_specs(
-                specs, paths, pattern, workers, socket, oldest=oldest, cached=cache
+                specs,
+                paths,
+                pattern,
+                workers,
+                socket,
+                oldest=version == _OLDEST,
+                cached=cache,
+                extensions=extensions,
             )
             for batch in progress(runs, f"conformance, {way}", len(specs)):
                 verdicts.extend(batch)

@@ -1,7 +1,7 @@
 """Finds the first operation whose result differs from a recorded tensor.
 
 A check file may hold ``pre_softmax_K`` beside ``output_K``: what goes into the SOFTMAX
-that ends the model. Any ``pre_OPERATION_K`` is understood likewise.
+that ends the model. Any ``pre_OPERATION_K`` is understood likewise, an extension's too.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from asyncnn.cli.checking import Tolerance, compare
 from asyncnn.cli.samples import Sample
+from asyncnn.extensions import Extension
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import OperandLifeTime, Operation, OperationType
+from asyncnn.hal.types import OperandLifeTime, Operation
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
 
@@ -22,15 +23,16 @@ async def first_difference(
     inputs: Sequence[Sample],
     recorded: dict[str, Array],
     tolerance: Tolerance,
+    extensions: Sequence[Extension] = (),
 ) -> str:
     """Return a line that names where results begin to differ; empty if unknown."""
-    operations = model.model.main.operations
+    operations, words = model.model.main.operations, model.vocabulary
     for position, operation in enumerate(operations):
-        name = OperationType(operation.type).name
-        key = f"pre_{name.lower()}"
+        name = words.operation_type(operation.type)
+        key = f"pre_{name.lower().rpartition('/')[2]}"
         if f"{key}_0" not in recorded:
             continue
-        tapped = _ending_at(model, position, operation.inputs[0])
+        tapped = _ending_at(model, position, operation.inputs[0]).knowing(extensions)
         prepared = await device.prepare(tapped)
         for number, sample in enumerate(inputs):
             if f"{key}_{number}" not in recorded:

@@ -33,7 +33,8 @@ def mutate(
     """
     tallies: list[Tally] = []
     for way in transports:
-        with driver_process() if way == REMOTE else nullcontext() as driver:
+        remote = driver_process(extensions=plan.extensions)
+        with remote if way == REMOTE else nullcontext() as driver:
             here = msgspec.structs.replace(
                 plan, socket=None if driver is None else str(driver.path)
             )

@@ -1,5 +1,6 @@
 """``asyncnn run``: a model file on every sample of an input file."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, get_args
@@ -10,6 +11,7 @@ import typer
 from asyncnn.cli.checking import HAL_RTOL, Tolerance
 from asyncnn.cli.console import print_json
 from asyncnn.cli.explaining import explain_file, print_explanation
+from asyncnn.cli.extending import ExtensionOption
 from asyncnn.cli.running import PathReport, RunOptions, run_model
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.types import Priority
@@ -48,6 +50,7 @@ def run(
         Path | None,
         typer.Option(help="Run in the driver that serves this socket instead."),
     ] = None,
+    extension: ExtensionOption = None,
     path: Annotated[
         str, typer.Option(help="HAL calls to use, separated by commas.")
     ] = "async",
@@ -79,7 +82,7 @@ def run(
     State starts from zero for every sample. Without --input, one random sample is run.
     """
     if explain:
-        _explain(model, device, socket, json=json)
+        _explain(model, device, socket, extension or (), json=json)
         return
     options = RunOptions(
         model=model,
@@ -89,6 +92,7 @@ def run(
         check_key=check_key,
         device=device,
         socket=socket,
+        extensions=tuple(extension or ()),
         paths=_paths(path),
         priority=Priority[priority.name],
         timeout=None if deadline_ms is None else deadline_ms / 1000,
@@ -111,8 +115,15 @@ def run(
         raise typer.Exit(1)
 
 
-def _explain(model: Path, device: str, socket: Path | None, *, json: bool) -> None:
-    explanation = anyio.run(explain_file, model, device, socket)
+def _explain(
+    model: Path,
+    device: str,
+    socket: Path | None,
+    extensions: Sequence[str],
+    *,
+    json: bool,
+) -> None:
+    explanation = anyio.run(explain_file, model, device, socket, extensions)
     if json:
         print_json(explanation)
     else:

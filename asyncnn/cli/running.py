@@ -1,6 +1,7 @@
 """The work behind ``asyncnn run``."""
 
 import time
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 from asyncnn.cli.checking import Comparison, Tolerance, compare
 from asyncnn.cli.console import progress
 from asyncnn.cli.differing import first_difference
+from asyncnn.cli.extending import check_known, load_extended
 from asyncnn.cli.samples import (
     Sample,
     load_arrays,
@@ -18,9 +20,9 @@ from asyncnn.cli.samples import (
     save_samples,
 )
 from asyncnn.errors import InvalidArgumentError
+from asyncnn.extensions import Extension
 from asyncnn.hal.types import Priority
 from asyncnn.runtime.device import Device, connect, open_device
-from asyncnn.runtime.loading import load
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.prepared import AnyPath, PreparedModel
 
@@ -35,6 +37,7 @@ class RunOptions(msgspec.Struct, frozen=True):
     check_key: str
     device: str
     socket: Path | None
+    extensions: tuple[str, ...]
     paths: tuple[AnyPath, ...]
     priority: Priority
     timeout: float | None
@@ -65,6 +68,7 @@ class RunReport(msgspec.Struct, frozen=True):
 
 class _Job(msgspec.Struct, frozen=True):
     model: NamedModel
+    extensions: tuple[Extension, ...]
     inputs: list[Sample]
     expected: list[Sample] | None
     arrays: dict[str, np.ndarray]
@@ -78,7 +82,7 @@ async def run_model(options: RunOptions) -> RunReport:
     job = _collect(options)
     reports: list[PathReport] = []
     difference = ""
-    async with _opened(options) as device:
+    async with _opened(options, job.extensions) as device:
         prepared = await device.prepare(job.model, priority=options.priority)
         for path in options.paths:
             outputs, latencies = await _run_path(prepared, job, path, options)
@@ -87,7 +91,12 @@ async def run_model(options: RunOptions) -> RunReport:
             save_samples(options.output_file, outputs, job.model.outputs)
         if any(report.passed is False for report in reports):
             difference = await first_difference(
-                device, job.model, job.inputs, job.arrays, options.tolerance
+                device,
+                job.model,
+                job.inputs,
+                job.arrays,
+                options.tolerance,
+                job.extensions,
             )
     return RunReport(
         model=str(options.model),
@@ -98,27 +107,30 @@ async def run_model(options: RunOptions) -> RunReport:
     )
 
 
-def _opened(options: RunOptions) -> AbstractAsyncContextManager[Device]:
+def _opened(
+    options: RunOptions, extensions: Sequence[Extension]
+) -> AbstractAsyncContextManager[Device]:
     if options.socket is None:
-        return open_device(options.device)
+        return open_device(options.device, extensions=extensions)
     return connect(options.socket)
 
 
 def _collect(options: RunOptions) -> _Job:
-    model = load(options.model)
+    model, extensions = load_extended(options.model, options.extensions)
+    check_known(model)
     if options.input_file is None:
         inputs = [random_sample(model.inputs)]
     else:
         inputs = samples(load_arrays(options.input_file), "input", model.inputs)
     if options.check_file is None:
-        return _Job(model, inputs, None, {})
+        return _Job(model, extensions, inputs, None, {})
     arrays = load_arrays(options.check_file)
     expected = samples(arrays, options.check_key, model.outputs)
     if len(expected) != len(inputs):
         raise InvalidArgumentError(
             f"{len(inputs)} input samples, but {len(expected)} expected outputs"
         )
-    return _Job(model, inputs, expected, arrays)
+    return _Job(model, extensions, inputs, expected, arrays)
 
 
 async def _run_path(

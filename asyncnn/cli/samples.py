@@ -1,5 +1,6 @@
 """Samples in ``.npz`` files: ``input_K`` and ``input_K.NAME`` are sample K."""
 
+import math
 import re
 import zipfile
 from collections.abc import Sequence
@@ -85,4 +86,8 @@ def _random(info: TensorInfo, rng: np.random.Generator) -> Array:
         return rng.integers(limits.min, limits.max, shape, info.dtype, endpoint=True)
     if info.dtype.kind == "b":
         return rng.integers(0, 2, shape).astype(np.bool_)
+    if info.dtype.kind == "V":
+        count = math.prod(shape)
+        data = rng.bytes(count * info.dtype.itemsize)
+        return np.frombuffer(data, info.dtype).reshape(shape)
     return rng.uniform(0, 1, shape).astype(info.dtype)

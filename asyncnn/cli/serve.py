@@ -14,8 +14,8 @@ import anyio
 import typer
 
 from asyncnn.cli.console import console
+from asyncnn.cli.extending import ExtensionOption
 from asyncnn.cli.metrics import metrics_served
-from asyncnn.devices import DeviceSettings
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.extensions import load_extension
 from asyncnn.hal.interfaces import IDevice
@@ -41,13 +41,7 @@ def serve(
             help="Map files of this user that could be truncated instead of copying.",
         ),
     ] = False,
-    extension: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="MODULE:ATTRIBUTE",
-            help="An Extension to import and to offer; repeatable.",
-        ),
-    ] = None,
+    extension: ExtensionOption = None,
     metrics_port: Annotated[
         int | None,
         typer.Option(
@@ -69,8 +63,8 @@ def serve(
     socket_address(path)
     if until_eof and not stat.S_ISFIFO(os.fstat(sys.stdin.fileno()).st_mode):
         raise InvalidArgumentError("--until-eof needs a pipe as standard input")
-    extensions = tuple(load_extension(place) for place in extension or ())
-    opened = open_device(device, settings=DeviceSettings(extensions=extensions))
+    extensions = [load_extension(place) for place in extension or ()]
+    opened = open_device(device, extensions=extensions)
     publish = partial(
         Server,
         path=path,

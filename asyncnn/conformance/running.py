@@ -51,20 +51,28 @@ def run_specs(
     *,
     oldest: bool = False,
     cached: bool = False,
+    extensions: Sequence[str] = (),
 ) -> Iterator[list[Verdict]]:
     """Yield the verdicts of each file as it completes, in any order.
 
     ``pattern`` is a glob that case names, or the file's name, must match. With
-    ``socket``, the driver that serves it is asked, else a device in each worker. With
-    ``oldest``, each case goes through the oldest version of the HAL that can carry it;
-    with ``cached``, its models are saved and loaded first.
+    ``socket``, the driver that serves it is asked, else a device in each worker, which
+    has ``extensions``. With ``oldest``, each case goes through the oldest version of
+    the HAL that can carry it; with ``cached``, its models are saved and loaded first.
     """
     count = min(workers or os.cpu_count() or 1, len(specs)) or 1
     # Spawned workers inherit neither threads nor event loops.
     with ProcessPoolExecutor(count, get_context("spawn")) as pool:
         futures = [
             pool.submit(
-                run_spec, spec, paths, pattern, socket, oldest=oldest, cached=cached
+                run_spec,
+                spec,
+                paths,
+                pattern,
+                socket,
+                oldest=oldest,
+                cached=cached,
+                extensions=extensions,
             )
             for spec in specs
         ]
@@ -80,6 +88,7 @@ def run_spec(
     *,
     oldest: bool = False,
     cached: bool = False,
+    extensions: Sequence[str] = (),
 ) -> list[Verdict]:
     """Run the cases of one file on every path."""
     cases = [
@@ -89,7 +98,7 @@ def run_spec(
     ]
     if not cases:
         return []
-    return asyncio.run(_run_cases(cases, paths, socket, oldest, cached))
+    return asyncio.run(_run_cases(cases, paths, socket, oldest, cached, extensions))
 
 
 async def _run_cases(
@@ -98,10 +107,12 @@ async def _run_cases(
     socket: str | None,
     oldest: bool,
     cached: bool,
+    extensions: Sequence[str],
 ) -> list[Verdict]:
     verdicts: list[Verdict] = []
     transport = REMOTE if socket else IN_PROCESS
-    async with connect(socket) if socket else open_device() as device:
+    opened = connect(socket) if socket else open_device(extensions=extensions)
+    async with opened as device:
         hal = through_cache(device.hal) if cached else device.hal
         for case in cases:
             for path in paths:

@@ -32,21 +32,25 @@ class Inliner:
     ) -> None:
         self._program = program
         self._count = count
-        self._is_foreseeable = program.is_straight
-        # Without fixed shapes, or with loops, one execution tells little of the next.
-        self._below_ns = below_ns if program.is_straight else 0.0
+        self._below_ns = below_ns
+        # Known once there was an execution: a plan may be restored for the first.
+        self._is_foreseeable: bool | None = None
         self._least_ns = float("inf")
         self.is_due = False
 
     @property
     def certain_ns(self) -> int:
         """Nanoseconds that the next execution takes at least; 0 if that is open."""
-        if not self._is_foreseeable or self._least_ns == float("inf"):
+        if not self._is_foreseeable:
             return 0
         return int(self._least_ns * _CERTAIN)
 
     def observe(self, run_ns: int) -> None:
         """Learn from an execution that took ``run_ns`` nanoseconds."""
+        if self._is_foreseeable is None:
+            self._is_foreseeable = self._program.is_straight
+            # Without fixed shapes, or with loops, one tells little of the next.
+            self._below_ns *= self._is_foreseeable
         least_ns = self._least_ns * _FORGETTING
         if run_ns < least_ns:
             least_ns = run_ns

@@ -20,7 +20,7 @@ from asyncnn.devices.cache import (
     ModelCaches,
     Prepare,
 )
-from asyncnn.devices.capabilities import reference_capabilities
+from asyncnn.devices.capabilities import known_capabilities
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.prepared import ReferencePreparedModel
 from asyncnn.devices.resting import return_free_memory
@@ -76,6 +76,7 @@ class ReferenceDevice:
         self._preparations: Scheduler | None = None
         self._fenced: FencedExecutions | None = None
         self._extensions = Extensions(self._settings.extensions)
+        self._capabilities = known_capabilities(self._settings.capabilities_file)
         self._bursts = OpenBursts(self._settings.max_bursts)
         self._buffers = Buffers(self._settings.max_buffer_bytes)
         self._caches = ModelCaches(
@@ -139,8 +140,8 @@ class ReferenceDevice:
         return ErrorStatus.NONE, DeviceType.CPU
 
     def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
-        """Return the same capabilities for every operand type."""
-        return ErrorStatus.NONE, reference_capabilities()
+        """Return what was measured of this machine, or else the CPU's capabilities."""
+        return ErrorStatus.NONE, self._capabilities
 
     def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
         """Return those of its settings."""
@@ -295,11 +296,12 @@ class ReferenceDevice:
         assert self._preparations is not None
         self._preparations.retire()
         models = tuple(self._models.values())
-        if not any(model.stays_ready for model in models):
+        resting = [model for model in models if not model.stays_ready]
+        if len(resting) == len(models):
             self._executions.retire()
-        for model in models:
-            if not model.stays_ready:
-                model.trim()
+        for model in resting:
+            model.trim()
+        self._bursts.rest(resting)
         self._buffers.rest()
         return_free_memory()
 

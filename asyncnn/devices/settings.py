@@ -27,6 +27,9 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     Cache files of this user are mapped, and must not be truncated meanwhile, unless
     ``maps_cache_files`` is False. A driver maps copies of what its clients send.
 
+    ``capabilities_file`` holds what `asyncnn.capabilities` measured of this machine;
+    by default it lies where the user's programs keep their state.
+
     ``policy`` orders what competes. With ``refuses_hopeless`` an execution whose
     deadline is sooner than its model has ever lately been is not begun. After
     ``idle_after_s`` without work, buffers and threads are given back, but for those of
@@ -48,6 +51,7 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     switch_interval_s: float = 0.001
     cache_key_file: str = ""
     maps_cache_files: bool = True
+    capabilities_file: str = ""
     policy: Policy = Policy()
     refuses_hopeless: bool = False
     idle_after_s: float = 2.0

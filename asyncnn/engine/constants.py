@@ -1,7 +1,5 @@
 """Constants of a model as read-only arrays over the memory that they lie in."""
 
-import math
-
 import numpy as np
 
 from asyncnn.hal.operands import dtype_of, is_scalar
@@ -14,22 +12,21 @@ CONSTANT_LIFETIMES = frozenset(
 )
 
 
+_COPY = int(OperandLifeTime.CONSTANT_COPY)
+
+
 def constant_array(model: Model, operand: Operand) -> Array:
     """Return the value of a constant operand of a validated model, without a copy.
 
     :raises GeneralFailureError: if its pool cannot be mapped.
     """
-    dtype = dtype_of(operand.type)
-    shape: Shape = () if is_scalar(operand.type) else operand.dimensions
-    count = math.prod(shape)
-    if operand.lifetime == OperandLifeTime.CONSTANT_COPY:
-        data = memoryview(model.operand_values)
-    else:
-        data = view(model.pools[operand.location.pool_index])
-    offset = operand.location.offset
-    span = data[offset : offset + count * dtype.itemsize]
-    array = np.frombuffer(span, dtype, count).reshape(shape)
-    if dtype == np.bool_:
+    type_, location = operand.type, operand.location
+    source: bytes | memoryview = model.operand_values
+    if operand.lifetime != _COPY:
+        source = view(model.pools[location.pool_index])
+    shape: Shape = () if is_scalar(type_) else operand.dimensions
+    array: Array = np.ndarray(shape, dtype_of(type_), source, location.offset)
+    if array.dtype.kind == "b":
         array = np.asarray(array.view(np.uint8) != 0)  # any byte but 0 is true
     array.flags.writeable = False
     return array

@@ -7,8 +7,7 @@ computed here and disappear, as do operations whose results nobody uses.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -49,6 +48,9 @@ from asyncnn.kernels.kernel import HeapScratch, PreparedKernel
 CONTROL_FLOW = frozenset({OperationType.IF, OperationType.WHILE})
 _RANDOM = frozenset({OperationType.RANDOM_MULTINOMIAL})
 
+_OPERATION_TYPES = {int(type_): type_ for type_ in OperationType}
+_OPERAND_TYPES = {int(type_): type_ for type_ in OperandType}
+
 
 class Step(msgspec.Struct, frozen=True, eq=False):
     """One operation of a plan. ``kernel`` is None if it is prepared when executed.
@@ -86,26 +88,6 @@ class Port(msgspec.Struct, frozen=True, eq=False):
         return cls(index, operand, dtype, shape, count, count * dtype.itemsize)
 
 
-class StepRecord(msgspec.Struct, frozen=True, eq=False):
-    """What preparing one step has decided and made; see `BoundOperation.pack`."""
-
-    position: int
-    is_prepared: bool
-    packed: dict[str, tuple[Array, ...]]
-
-
-class PlanRecord(msgspec.Struct, frozen=True, eq=False):
-    """What building a plan has decided: enough to have it again without the work.
-
-    ``folded`` are the values, by operand index, that were computed from constants.
-    """
-
-    shapes: tuple[Shape | None, ...]
-    folded: dict[int, Array]
-    steps: tuple[StepRecord, ...]
-    arena: ArenaLayout
-
-
 class Plan(msgspec.Struct, frozen=True, eq=False):
     """A subgraph prepared for inputs of given shapes. ``shapes`` is by operand index,
     None where only execution tells; ``constants`` likewise.
@@ -124,25 +106,6 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     known_outputs: tuple[OutputShape, ...] | None
     is_straight: bool
 
-    def record(self) -> PlanRecord:
-        """Return what `restore_plan` needs to make this plan again."""
-        operands = self.subgraph.operands
-        return PlanRecord(
-            self.shapes,
-            {
-                index: value
-                for index, value in self.constants.items()
-                if operands[index].lifetime not in CONSTANT_LIFETIMES
-            },
-            tuple(
-                StepRecord(
-                    step.position, step.kernel is not None, step.operation.packed
-                )
-                for step in self.steps
-            ),
-            self.arena,
-        )
-
 
 def build_plan(
     model: Model, subgraph: Subgraph, input_shapes: Sequence[Shape | None]
@@ -157,17 +120,37 @@ def build_plan(
     return _PlanBuilder(model, subgraph, input_shapes).build()
 
 
-def restore_plan(
-    model: Model,
+def assembled(
     subgraph: Subgraph,
-    input_shapes: Sequence[Shape | None],
-    record: PlanRecord,
+    shapes: Sequence[Shape | None],
+    constants: dict[int, Array],
+    steps: Sequence[Step],
+    arena: ArenaLayout,
 ) -> Plan:
-    """Make a plan again for the model and input shapes of which it was recorded.
+    """Return the plan of these parts."""
 
-    :raises GeneralFailureError: if an operand has an illegal value.
-    """
-    return _PlanBuilder(model, subgraph, input_shapes).restore(record)
+    def ports(indexes: Iterable[int]) -> tuple[Port, ...]:
+        return tuple(
+            Port.of(index, subgraph.operands[index], shapes[index]) for index in indexes
+        )
+
+    outputs = ports(subgraph.output_indexes)
+    known = [port.shape for port in outputs if port.shape is not None]
+    return Plan(
+        subgraph=subgraph,
+        shapes=tuple(shapes),
+        constants=constants,
+        steps=tuple(steps),
+        arena=arena,
+        inputs=ports(subgraph.input_indexes),
+        outputs=outputs,
+        known_outputs=(
+            tuple(OutputShape(shape, True) for shape in known)
+            if len(known) == len(outputs)
+            else None
+        ),
+        is_straight=all(step.kernel is not None for step in steps),
+    )
 
 
 class _PlanBuilder:
@@ -203,20 +186,14 @@ class _PlanBuilder:
 
     def build(self) -> Plan:
         for position, operation in self._live_operations():
-            with _failures_of(operation):
+            try:
                 self._add(position, operation)
-        return self._plan(lay_out(list(self._lifespans())))
-
-    def restore(self, record: PlanRecord) -> Plan:
-        self._shapes = list(record.shapes)
-        self._values.update(record.folded)
-        for step in record.steps:
-            operation = self._subgraph.operations[step.position]
-            bound = self._bind(operation, step.packed)
-            with _failures_of(operation):
-                kernel = kernels.prepare(bound) if step.is_prepared else None
-            self._append(step.position, operation, bound, kernel)
-        return self._plan(record.arena)
+            except AsyncnnError:
+                raise
+            except Exception as error:
+                raise failure_of(operation, error) from error
+        arena = lay_out(list(self._lifespans()))
+        return assembled(self._subgraph, self._shapes, self._values, self._steps, arena)
 
     def _append(
         self,
@@ -227,32 +204,6 @@ class _PlanBuilder:
     ) -> None:
         step = Step(position, bound, operation.inputs, operation.outputs, kernel)
         self._steps.append(step)
-
-    def _plan(self, arena: ArenaLayout) -> Plan:
-        outputs = self._ports(self._subgraph.output_indexes)
-        shapes = [port.shape for port in outputs if port.shape is not None]
-        is_known = len(shapes) == len(outputs)
-        return Plan(
-            subgraph=self._subgraph,
-            shapes=tuple(self._shapes),
-            constants=self._values,
-            steps=tuple(self._steps),
-            arena=arena,
-            inputs=self._ports(self._subgraph.input_indexes),
-            outputs=outputs,
-            known_outputs=(
-                tuple(OutputShape(shape, True) for shape in shapes)
-                if is_known
-                else None
-            ),
-            is_straight=all(step.kernel is not None for step in self._steps),
-        )
-
-    def _ports(self, indexes: Iterable[int]) -> tuple[Port, ...]:
-        return tuple(
-            Port.of(index, self._operands[index], self._shapes[index])
-            for index in indexes
-        )
 
     def _live_operations(self) -> list[tuple[int, Operation]]:
         """Drop operations whose results reach no output of the subgraph."""
@@ -267,34 +218,21 @@ class _PlanBuilder:
         live.reverse()
         return live
 
-    def _bind(
-        self, operation: Operation, packed: dict[str, tuple[Array, ...]] | None = None
-    ) -> BoundOperation:
+    def _bind(self, operation: Operation) -> BoundOperation:
         return BoundOperation(
-            type=_operation_type(operation.type),
+            type=operation_type(operation.type),
             inputs=tuple(
                 None if index in self._omitted else self._bind_operand(index)
                 for index in operation.inputs
             ),
             outputs=tuple(self._bind_operand(index) for index in operation.outputs),
             relaxed=self._model.relax_computation_float32_to_float16,
-            packed={} if packed is None else packed,
+            packed={},
         )
 
     def _bind_operand(self, index: int) -> BoundOperand:
         operand = self._operands[index]
-        extra = operand.extra_params
-        return BoundOperand(
-            type=_operand_type(operand.type),
-            shape=self._shapes[index],
-            scale=operand.scale,
-            zero_point=operand.zero_point,
-            channel_quant=(
-                extra if isinstance(extra, SymmPerChannelQuantParams) else None
-            ),
-            value=self._values.get(index),
-            opaque_params=extra if isinstance(extra, bytes) else b"",
-        )
+        return bound_operand(operand, self._shapes[index], self._values.get(index))
 
     def _add(self, position: int, operation: Operation) -> None:
         bound = self._bind(operation)
@@ -400,27 +338,38 @@ def array_bytes(operand: Operand, shape: Shape) -> int:
     return math.prod(shape) * dtype_of(operand.type).itemsize
 
 
-@contextmanager
-def _failures_of(operation: Operation) -> Iterator[None]:
+def bound_operand(
+    operand: Operand, shape: Shape | None, value: Array | None
+) -> BoundOperand:
+    """Return an operand with what is known of it."""
+    extra = operand.extra_params
+    return BoundOperand(
+        _operand_type(operand.type),
+        shape,
+        operand.scale,
+        operand.zero_point,
+        extra if isinstance(extra, SymmPerChannelQuantParams) else None,
+        value,
+        extra if isinstance(extra, bytes) else b"",
+    )
+
+
+def failure_of(operation: Operation, error: Exception) -> GeneralFailureError:
     """Tell which operation's rules or kernel, maybe an extension's, have failed."""
-    try:
-        yield
-    except AsyncnnError:
-        raise
-    except Exception as error:
-        name = _operation_type(operation.type).name
-        raise GeneralFailureError(
-            f"{name} cannot be prepared: {type(error).__name__}: {error}"
-        ) from error
+    name = operation_type(operation.type).name
+    return GeneralFailureError(
+        f"{name} cannot be prepared: {type(error).__name__}: {error}"
+    )
 
 
-def _operation_type(type_: int) -> AnyOperationType:
+def operation_type(type_: int) -> AnyOperationType:
+    """Return the type that a resolved model means by a number."""
     if isinstance(type_, ExtensionOperationType):
         return type_
-    return OperationType(type_)
+    return _OPERATION_TYPES[type_]
 
 
 def _operand_type(type_: int) -> AnyOperandType:
     if isinstance(type_, ExtensionOperandType):
         return type_
-    return OperandType(type_)
+    return _OPERAND_TYPES[type_]

@@ -2,10 +2,11 @@
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from asyncnn.engine.plan import Plan, PlanRecord, build_plan, restore_plan
+from asyncnn.engine.plan import Plan, build_plan
+from asyncnn.engine.records import PlanRecord, record_of, restore_plan
 from asyncnn.engine.workspace import Workspace
 from asyncnn.extensions import NO_EXTENSIONS, Extensions, check_extended
 from asyncnn.hal.operands import has_unknown_dimensions, is_scalar
@@ -15,6 +16,9 @@ from asyncnn.vlog import COMPILATION
 
 InputShapes: TypeAlias = tuple[Shape | None, ...]
 """Shape of each input of a subgraph; None is an omitted input."""
+
+Records: TypeAlias = Mapping[int, Callable[[], PlanRecord]]
+"""Ways to the plans for declared shapes, by the number of their subgraph."""
 
 MAIN = -1
 """Stands for the main subgraph where referenced ones are counted from 0."""
@@ -26,10 +30,11 @@ MAX_PLANS = 16
 class Program:
     """A validated model with everything that is prepared once. Thread-safe.
 
-    Plans for the declared input shapes are built at construction, or restored from the
-    ``records`` of an equal program; those for other shapes are built when a request
-    brings them. ``source`` is the model as it was given; `model` is the same with
-    types of ``extensions`` where the source has but numbers.
+    Plans for the declared input shapes are built at construction. Where ``records`` has
+    a way to those of an equal program, they are restored when they are needed first.
+    Plans for other shapes are built when a request brings them. ``source`` is the model
+    as it was given; `model` is the same with types of ``extensions`` where the source
+    has but numbers.
 
     :raises InvalidArgumentError: if it does not use an extension as that demands.
     :raises GeneralFailureError: if the model cannot be prepared.
@@ -38,7 +43,7 @@ class Program:
     def __init__(
         self,
         model: Model,
-        records: Mapping[int, PlanRecord] | None = None,
+        records: Records | None = None,
         extensions: Extensions = NO_EXTENSIONS,
     ) -> None:
         self.source = model
@@ -51,21 +56,21 @@ class Program:
         self._idle: dict[int, deque[Workspace]] = {}
         self.declared_shapes = _declared_shapes(model.main)
         self._main: Plan | None = None
+        self._records = dict(records or {})
         for number in range(MAIN, len(model.referenced)):
             shapes = _declared_shapes(self.subgraph(number))
-            if shapes is not None:
-                record = records[number] if records else None
-                plan = self._add_plan(shapes, number, record)
-                self._main = plan if number == MAIN else self._main
+            if shapes is not None and number not in self._records:
+                self._build(shapes, number)
 
     @property
     def is_straight(self) -> bool:
         """Whether the declared shapes have a plan that runs without stopping."""
-        return self._main is not None and self._main.is_straight
+        shapes = self.declared_shapes
+        return shapes is not None and self.plan(shapes).is_straight
 
     def subgraph(self, number: int) -> Subgraph:
         """Return referenced subgraph ``number``, or the main one for `MAIN`."""
-        return self.model.main if number == MAIN else self.model.referenced[number]
+        return subgraph_of(self.model, number)
 
     def plan(self, shapes: InputShapes, number: int = MAIN) -> Plan:
         """Return the plan of a subgraph for these input shapes, building it if new.
@@ -74,32 +79,40 @@ class Program:
         """
         if shapes is self.declared_shapes and self._main is not None:
             return self._main
-        key = (number, shapes)
         with self._lock:
-            plan = self._plans.get(key)
+            plan = self._plans.get((number, shapes))
+            if plan is None and number in self._records:
+                plan = self._restore(shapes, number)
             if plan is not None:
-                self._plans.move_to_end(key)
+                self._plans.move_to_end((number, shapes))
                 return plan
-        return self._add_plan(shapes, number)
+        return self._build(shapes, number)
 
     def records(self) -> dict[int, PlanRecord]:
         """Return the plans for declared shapes, by the number of their subgraph."""
-        with self._lock:
-            plans = tuple(self._plans.items())
-        return {
-            number: plan.record()
-            for (number, shapes), plan in plans
-            if shapes == _declared_shapes(self.subgraph(number))
-        }
+        records = {}
+        for number in range(MAIN, len(self.model.referenced)):
+            shapes = _declared_shapes(self.subgraph(number))
+            if shapes is not None:
+                records[number] = record_of(self.plan(shapes, number))
+        return records
 
-    def _add_plan(
-        self, shapes: InputShapes, number: int, record: PlanRecord | None = None
-    ) -> Plan:
+    def _build(self, shapes: InputShapes, number: int) -> Plan:
+        plan = build_plan(self.model, self.subgraph(number), shapes)
+        with self._lock:
+            return self._add(plan, shapes, number)
+
+    def _restore(self, shapes: InputShapes, number: int) -> Plan | None:
+        """Restore a plan if it is recorded for these shapes. The lock is held."""
         subgraph = self.subgraph(number)
-        if record is None:
-            plan = build_plan(self.model, subgraph, shapes)
-        else:
-            plan = restore_plan(self.model, subgraph, shapes, record)
+        if shapes != _declared_shapes(subgraph):
+            return None
+        plan = restore_plan(self.model, subgraph, self._records[number]())
+        del self._records[number]
+        return self._add(plan, shapes, number)
+
+    def _add(self, plan: Plan, shapes: InputShapes, number: int) -> Plan:
+        """Keep a plan, or return the one that is there already. The lock is held."""
         if COMPILATION:
             COMPILATION(
                 "planned",
@@ -109,12 +122,13 @@ class Program:
                 arena_bytes=plan.arena.size_bytes,
                 is_straight=plan.is_straight,
             )
-        with self._lock:
-            plan = self._plans.setdefault((number, shapes), plan)
-            self._idle.setdefault(id(plan), deque())
-            while len(self._plans) > MAX_PLANS:
-                _, dropped = self._plans.popitem(last=False)
-                self._idle.pop(id(dropped), None)
+        plan = self._plans.setdefault((number, shapes), plan)
+        self._idle.setdefault(id(plan), deque())
+        if number == MAIN and shapes == self.declared_shapes:
+            self._main = plan
+        while len(self._plans) > MAX_PLANS:
+            _, dropped = self._plans.popitem(last=False)
+            self._idle.pop(id(dropped), None)
         return plan
 
     def acquire(self, plan: Plan) -> Workspace:
@@ -148,6 +162,11 @@ class Program:
                 while idle:
                     freed += idle.pop().size_bytes
         return freed
+
+
+def subgraph_of(model: Model, number: int) -> Subgraph:
+    """Return referenced subgraph ``number``, or the main one for `MAIN`."""
+    return model.main if number == MAIN else model.referenced[number]
 
 
 def _declared_shapes(subgraph: Subgraph) -> InputShapes | None:

@@ -4,7 +4,8 @@ An `Extension` is declared once, by vendor and application alike, as a module-le
 object: its types stand for themselves wherever the HAL's own do. A device has the
 extensions that it is opened with, and computes with those kernels. In models they are
 numbers, to which each model gives its own meaning: `numbered` writes them so,
-`Extensions.resolved` reads them, `check_extended` checks what only the extension knows.
+`Extensions.resolved` reads them, `check_extended` checks what only the extension knows,
+and `Vocabulary` has words for them. `load_extension` finds what was named in a command.
 
 The words that operations are declared in are those of `asyncnn.hal.operations` and
 `asyncnn.kernels`, gathered here: arguments, bound operations, kernels.
@@ -14,7 +15,8 @@ Imports only `asyncnn.hal`, `asyncnn.kernels` and `asyncnn.errors`.
 
 from asyncnn.extensions.checking import check_extended, check_extended_operation
 from asyncnn.extensions.extension import Extension
-from asyncnn.extensions.loading import load_extension
+from asyncnn.extensions.loading import installed_extensions, load_extension
+from asyncnn.extensions.naming import ExtensionNames, Vocabulary, joined, names_in
 from asyncnn.extensions.numbering import numbered
 from asyncnn.extensions.registry import NO_EXTENSIONS, Extensions
 from asyncnn.hal.operations.bound import (
@@ -31,6 +33,7 @@ __all__ = (
     "Argument",
     "BoundOperation",
     "Extension",
+    "ExtensionNames",
     "Extensions",
     "OperationFailedError",
     "Scratch",
@@ -38,9 +41,13 @@ __all__ = (
     "TypeRow",
     "Usage",
     "ValueNeededError",
+    "Vocabulary",
     "check_extended",
     "check_extended_operation",
+    "installed_extensions",
+    "joined",
     "load_extension",
+    "names_in",
     "numbered",
     "row",
     "stateless",

@@ -86,7 +86,8 @@ def _check_known(model: Model, type_: int, kind: str) -> None:
         return
     prefix = type_ >> EXTENSION_TYPE_BITS
     names = {entry.prefix: entry.name for entry in model.extension_name_to_prefix}
-    number = type_ - (prefix << EXTENSION_TYPE_BITS)
+    name, number = names[prefix], type_ - (prefix << EXTENSION_TYPE_BITS)
     raise GeneralFailureError(
-        f"{kind} type {number} of extension {names[prefix]} is not known to this device"
+        f"{kind} type {number} of extension {name} is not known to this device",
+        hint="open the device with the extension, or a newer version of it",
     )

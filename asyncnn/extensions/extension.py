@@ -12,14 +12,16 @@
 ... )
 """
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from asyncnn.errors import InvalidArgumentError
+from asyncnn.extensions.naming import TYPE_NAME
 from asyncnn.hal import types as hal
-from asyncnn.hal.extensions import ExtensionOperandType, ExtensionOperationType
+from asyncnn.hal.extensions import AnyExtensionType, ExtensionOperandType
 from asyncnn.hal.operations.bound import ShapeRule
 from asyncnn.hal.operations.signature import (
     V1_2,
@@ -62,8 +64,8 @@ class Extension:
     ) -> ExtensionOperandType:
         """Declare a type of tensors with elements of ``dtype``.
 
-        :raises InvalidArgumentError: if name or number are taken, the number is longer
-            than 16 bits, or elements of the dtype are not plain bytes.
+        :raises InvalidArgumentError: if name or number are taken or malformed, or
+            elements of the dtype are not plain bytes.
         """
         return self._operand_type(name, number, dtype, is_tensor=True)
 
@@ -114,8 +116,8 @@ class Extension:
         ``compute`` instead of ``prepare`` if output shapes depend on the data, and
         neither where the operation is used but not computed.
 
-        :raises InvalidArgumentError: if name or number are taken, the number is longer
-            than 16 bits, or there are type variables but no rows.
+        :raises InvalidArgumentError: if name or number are taken or malformed, or there
+            are type variables but no rows.
         """
         _check_free(self.operation_types, name, number)
         operation = ExtensionOperation(self.name, name, number)
@@ -154,8 +156,9 @@ def _check_free(
 ) -> None:
     if not 0 <= number <= _NUMBER_MAX:
         raise InvalidArgumentError(f"{name}: number {number} does not fit in 16 bits")
-    types: Sequence[ExtensionOperandType | ExtensionOperationType]
-    types = tuple(taken.values())
+    if not re.match(TYPE_NAME, name):
+        raise InvalidArgumentError(f"{name!r} is not a name of a type")
+    types: Sequence[AnyExtensionType] = tuple(taken.values())
     if number in taken or name in {type_.name for type_ in types}:
         raise InvalidArgumentError(f"{name} or its number {number} is declared twice")
 

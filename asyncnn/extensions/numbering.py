@@ -1,11 +1,10 @@
 """Writes models with types of extensions as the HAL has them: with numbers."""
 
-from collections.abc import Iterable
 from itertools import count
 
 from msgspec.structs import replace
 
-from asyncnn.hal.extensions import ExtensionOperandType, ExtensionOperationType
+from asyncnn.hal.extensions import AnyExtensionType, extension_types_of
 from asyncnn.hal.types import (
     EXTENSION_TYPE_BITS,
     ExtensionNameAndPrefix,
@@ -19,8 +18,7 @@ def numbered(model: Model) -> Model:
 
     Extensions that have a prefix already keep it.
     """
-    subgraphs = (model.main, *model.referenced)
-    used = dict.fromkeys(name for graph in subgraphs for name in _names(graph))
+    used = dict.fromkeys(type_.extension for type_ in extension_types_of(model))
     if not used:
         return model
     prefixes = {entry.name: entry.prefix for entry in model.extension_name_to_prefix}
@@ -41,14 +39,6 @@ def numbered(model: Model) -> Model:
     )
 
 
-def _names(subgraph: Subgraph) -> Iterable[str]:
-    types = [operand.type for operand in subgraph.operands]
-    types += [operation.type for operation in subgraph.operations]
-    for type_ in types:
-        if isinstance(type_, ExtensionOperandType | ExtensionOperationType):
-            yield type_.extension
-
-
 def _numbered_subgraph(subgraph: Subgraph, prefixes: dict[str, int]) -> Subgraph:
     return replace(
         subgraph,
@@ -64,6 +54,6 @@ def _numbered_subgraph(subgraph: Subgraph, prefixes: dict[str, int]) -> Subgraph
 
 
 def _number(type_: int, prefixes: dict[str, int]) -> int:
-    if isinstance(type_, ExtensionOperandType | ExtensionOperationType):
+    if isinstance(type_, AnyExtensionType):
         return prefixes[type_.extension] << EXTENSION_TYPE_BITS | type_.number
     return type_

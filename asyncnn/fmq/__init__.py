@@ -6,6 +6,7 @@ callbacks on one event loop. ``ordering`` argues why no locks are needed, ``layo
 says what lies where, ``bells`` who wakes whom, ``spin`` how long not to sleep.
 """
 
+from asyncnn.fmq.built import IS_COMPILED
 from asyncnn.fmq.errors import (
     MemoryOrderError,
     QueueBrokenError,
@@ -14,10 +15,11 @@ from asyncnn.fmq.errors import (
 )
 from asyncnn.fmq.poller import LoopPoller
 from asyncnn.fmq.queue import MessageQueue
-from asyncnn.fmq.ring import Spans
 from asyncnn.fmq.served import Served
+from asyncnn.fmq.spans import Spans
 
 __all__ = (
+    "IS_COMPILED",
     "LoopPoller",
     "MemoryOrderError",
     "MessageQueue",

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from asyncnn.fmq.errors import QueueBusyError
 from asyncnn.fmq.served import Readable, Served
-from asyncnn.fmq.spin import Patience, clock, give_way
+from asyncnn.fmq.spin import MANY_LOOKS, Patience, clock, give_way
 
 SLICE_NS = 50_000
 """Nanoseconds for which the loop is kept from its other work while a queue is hot."""
@@ -127,10 +127,9 @@ class LoopPoller:
         self.served.remove(served)
 
     def _take_turn(self) -> None:
-        self._has_turn = False
         end = clock() + SLICE_NS
         while self._hot:
-            came = self._look()
+            came = self._look(self._patience.looks)
             now = clock()
             if came:
                 self._gives_way = False
@@ -140,14 +139,14 @@ class LoopPoller:
                 break
             if self._hot and not came:
                 self._give_way(now)
-        if self._hot and not self._has_turn:
-            self._has_turn = True
+        self._has_turn = bool(self._hot)
+        if self._has_turn:
             asyncio.get_running_loop().call_soon(self._take_turn)
 
-    def _look(self) -> bool:
+    def _look(self, most: int = MANY_LOOKS) -> bool:
         """Look at the hot queues a few times; tell whether one was served."""
         hot = self._hot
-        looks = self._patience.looks // len(hot) or 1
+        looks = most // len(hot) or 1
         came = False
         for served in hot:
             if served.queue.is_readable(looks):
@@ -160,14 +159,15 @@ class LoopPoller:
     def _give_way(self, now: int) -> None:
         """Let others use this core; sleep if they take their time, or did so lately."""
         if not (self._gives_way or self._patience.may_give_way()):
-            self._cool(list(self._hot))
+            if not self._patience.stare(self._look):
+                self._cool(list(self._hot))
             return
         give_way()
         took_ns = clock() - now
         self._gives_way = self._patience.gave_way(took_ns)
         if self._gives_way:
             return
-        if self._look():
+        if self._look(1):
             self._patience.cost(took_ns)
         else:
             self._cool(list(self._hot))
@@ -192,6 +192,7 @@ class LoopPoller:
             if served.window_ns:
                 self._hot.append(served)
                 if not self._has_turn:
+                    self._has_turn = True
                     self._take_turn()
                 return
         self._sleep(served)

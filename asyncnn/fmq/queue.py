@@ -38,14 +38,15 @@ from asyncnn.fmq.layout import (
 )
 from asyncnn.fmq.ordering import check_platform
 from asyncnn.fmq.poller import RECHECK_S, LoopPoller
-from asyncnn.fmq.ring import Bytes, Ring
+from asyncnn.fmq.ring import Bytes
 from asyncnn.fmq.served import Served
+from asyncnn.fmq.spans import OpenRing
 from asyncnn.fmq.spin import Patience, clock, spin
 from asyncnn.hal.types import Handle
 from asyncnn.memory.pages import os_errors
 
 
-class MessageQueue(Ring):
+class MessageQueue(OpenRing):
     """The writing or the reading end of a queue, for one task or thread at a time.
 
     ``quantum`` is the bytes of an element, ``count`` the elements that fit in. The
@@ -150,7 +151,7 @@ class MessageQueue(Ring):
         if self._poller.owes_turn():
             await self._let_others_run()
         while True:
-            seen = self._words[READ]
+            seen = self._word(READ)
             if self.write_nowait(data):
                 return None
             if not self._spin(READ, seen, spins):
@@ -179,13 +180,13 @@ class MessageQueue(Ring):
                 return await self.read(count, spins=spins)
         if self._poller.owes_turn():
             await self._let_others_run()
-        while True:
-            seen = self._words[WRITTEN]
+        data = self.read_nowait(count, self._patience.looks if spins else 1)
+        while data is None:
+            seen = self._word(WRITTEN)
             data = self.read_nowait(count)
-            if data is not None:
-                return data
-            if not self._spin(WRITTEN, seen, spins):
+            if data is None and not self._spin(WRITTEN, seen, spins):
                 await self._sleep(WRITTEN, READER_SLEEPS, seen)
+        return data
 
     def write_blocking(
         self, data: Bytes, timeout: float | None = None, *, spins: bool = False
@@ -197,7 +198,7 @@ class MessageQueue(Ring):
         """
         deadline = _deadline_ns(timeout)
         while True:
-            seen = self._words[READ]
+            seen = self._word(READ)
             if self.write_nowait(data):
                 return
             self._block(READ, WRITER_SLEEPS, seen, deadline, spins)
@@ -212,7 +213,7 @@ class MessageQueue(Ring):
         """Like `read`, blocking this thread; see `write_blocking`."""
         deadline = _deadline_ns(timeout)
         while True:
-            seen = self._words[WRITTEN]
+            seen = self._word(WRITTEN)
             data = self.read_nowait(count)
             if data is not None:
                 return data
@@ -251,14 +252,13 @@ class MessageQueue(Ring):
         poller = self._poller
         serve = poller.serve_ready if poller.served else None
         if spins and not self.is_local:
-            return spin(self._words, counter, seen, self._patience, serve)
+            return spin(self._has_moved, counter, seen, self._patience, serve)
         if serve is not None:
             serve()  # the other end may well be here
         return False
 
     async def _sleep(self, counter: int, flag: int, seen: int) -> None:
         """Wait for the bell, unless the counter is not ``seen``."""
-        words = self._words
         future = asyncio.get_running_loop().create_future()
 
         def wake() -> None:
@@ -270,7 +270,7 @@ class MessageQueue(Ring):
                 await future
             finally:
                 self._wake = None
-                words[flag] = 0
+                self._withdraw(flag)
 
     def _lie_down(
         self, counter: int, flag: int, seen: int, wake: Callable[[], None]
@@ -290,29 +290,28 @@ class MessageQueue(Ring):
 
     def _look_again(self) -> None:
         counter, seen = self._awaited
-        if self._wake is not None and self._words[counter] != seen:
+        if self._wake is not None and self._has_moved(counter, seen):
             self._wake()
 
     def _block(
         self, counter: int, flag: int, seen: int, deadline: int | None, spins: bool
     ) -> None:
         """Sleep until rung, or for the few milliseconds of a first look."""
-        words = self._words
-        if spins and spin(words, counter, seen, self._patience):
+        if spins and spin(self._has_moved, counter, seen, self._patience):
             return
         for limit_ms in (RECHECK_S * 1000, None):
             left_ms = _left_ms(deadline, limit_ms)
             if not self._announce(flag, counter, seen):
                 return
             wait_for(self._bell, left_ms)
-            words[flag] = 0
-            if words[counter] != seen:
+            self._withdraw(flag)
+            if self._has_moved(counter, seen):
                 return
 
-    def _end(self, error: AsyncnnError) -> None:
+    def _give_up(self, error: AsyncnnError) -> None:
         if self.is_closed:
             return
-        super()._end(error)
+        super()._give_up(error)
         self._leave_loop()
         self._owned.close()
         self.descriptor = Handle()
@@ -336,13 +335,16 @@ class MessageQueue(Ring):
         return f"<MessageQueue of {self.count} x {self.quantum} bytes, {state}>"
 
 
-_CREATED: WeakValueDictionary[tuple[int, int], MessageQueue] = WeakValueDictionary()
+_CREATED: WeakValueDictionary[tuple[int, int, int], MessageQueue] = (
+    WeakValueDictionary()
+)
 """Ends created in this process, by the identity of the file."""
 
 
-def _identity(fd: int) -> tuple[int, int]:
+def _identity(fd: int) -> tuple[int, int, int]:
+    """Return what no other file has; in a forked process all have another one."""
     status = os.fstat(fd)
-    return status.st_dev, status.st_ino
+    return os.getpid(), status.st_dev, status.st_ino
 
 
 def _check_descriptor(fd: int) -> None:

@@ -6,16 +6,16 @@ checked before use. ``ordering`` says why nothing more is needed.
 
 Stores and loads that belong together carry the same mark: [packet] bytes are there,
 [space] bytes are free again, [sleep] somebody is about to sleep.
+
+``_ring.c`` is this file in C; ``built`` says which of the two is taken.
 """
 
 import threading
 from collections.abc import Callable
-from functools import partial
 from itertools import repeat
-from typing import NoReturn, Protocol, Self, TypeAlias
+from typing import NoReturn, Protocol, TypeAlias
 
 from asyncnn.errors import AsyncnnError, InvalidArgumentError
-from asyncnn.fmq.errors import QueueBrokenError, QueueClosedError
 from asyncnn.fmq.layout import (
     READ,
     READER_SLEEPS,
@@ -29,7 +29,7 @@ Bytes: TypeAlias = bytes | bytearray | memoryview
 """Whatever is written; a ``memoryview`` has to be one of bytes."""
 
 
-class Words(Protocol):
+class _Words(Protocol):
     """The counters and announcements of a queue."""
 
     def __getitem__(self, index: int, /) -> int: ...
@@ -39,42 +39,14 @@ class Words(Protocol):
 class _Gone:
     """Stands for the memory of a queue that is closed."""
 
-    def __init__(self, error: AsyncnnError) -> None:
-        # Not the error itself, whose traceback would keep the memory alive.
-        self._error = partial(type(error), error.message)
+    def __init__(self, error: Callable[[], AsyncnnError]) -> None:
+        self._error = error
 
     def __getitem__(self, index: object) -> NoReturn:
         raise self._error()
 
     def __setitem__(self, index: object, value: object) -> NoReturn:
         raise self._error()
-
-
-class Spans:
-    """Bytes within a ring, in place: ``second`` goes on where ``first`` ends.
-
-    Nothing is read or written before `commit`. Without it the bytes stay as they were.
-    The peer shares this memory: what is read here may change while one looks at it.
-    """
-
-    __slots__ = ("_commit", "first", "second")
-
-    def __init__(
-        self, first: memoryview, second: memoryview, commit: Callable[[], None]
-    ) -> None:
-        self.first = first
-        self.second = second
-        self._commit = commit
-
-    def commit(self) -> None:
-        """Hand the bytes to the peer all at once. The views end.
-
-        :raises QueueClosedError: if the queue was closed meanwhile.
-        :raises InvalidArgumentError: if this end has moved on meanwhile.
-        """
-        self.first.release()
-        self.second.release()
-        self._commit()
 
 
 class Ring:
@@ -88,13 +60,13 @@ class Ring:
     ) -> None:
         self.quantum = geometry.quantum
         self.count = geometry.count
+        self.is_closed = False
         self._capacity = geometry.capacity
-        self._words: Words = pages.words
+        self._words: _Words = pages.words
         self._data = pages.ring
         self._read = pages.read
         self._written = pages.written
         self._limit = pages.written  # what `_written` may grow to, as far as is known
-        self.is_closed = False
         self._wake_peer = wake_peer
         # A lock for its locked instruction; see ordering.
         self._fence = threading.Lock()
@@ -105,7 +77,9 @@ class Ring:
         :raises QueueBrokenError: if the writer's counter is impossible.
         :raises QueueClosedError: if this end is closed.
         """
-        return self._unread() // self.quantum
+        unread = self._words[WRITTEN] - self._read  # [packet]
+        self._check_unread(unread)
+        return unread // self.quantum
 
     def available_to_write(self) -> int:
         """Return how many elements there is room for.
@@ -120,13 +94,9 @@ class Ring:
 
         :raises QueueClosedError: if this end is closed.
         """
-        words, read = self._words, self._read
-        for _ in repeat(None, looks):  # noqa: SIM110 - a generator takes longer
-            if words[WRITTEN] != read:
-                return True
-        return False
+        return self._has_moved(WRITTEN, self._read, looks)
 
-    def write_nowait(self, data: Bytes) -> bool:
+    def write_nowait(self, data: Bytes, /) -> bool:
         """Write whole elements as one packet; return False if there is no room now.
 
         The reader sees all of them or none.
@@ -157,14 +127,18 @@ class Ring:
             self._wake_up(READER_SLEEPS)
         return True
 
-    def read_nowait(self, count: int | None = None) -> bytes | None:
+    def read_nowait(self, count: int | None = None, looks: int = 1, /) -> bytes | None:
         """Read ``count`` elements or all there are; return None if there are fewer.
+
+        Looks so many times at most whether anything comes.
 
         :raises InvalidArgumentError: if as many never fit.
         :raises QueueBrokenError: if the writer's counter is impossible.
         :raises QueueClosedError: if this end is closed.
         """
         words, read, capacity = self._words, self._read, self._capacity
+        if looks > 1:
+            self._has_moved(WRITTEN, read, looks)
         size = words[WRITTEN] - read  # [packet]
         if not 0 <= size <= capacity or size % self.quantum:
             self._break(size)
@@ -188,36 +162,30 @@ class Ring:
             self._wake_up(WRITER_SLEEPS)
         return data
 
-    def writing(self, count: int) -> Spans | None:
-        """Return room for ``count`` elements in place; None if there is none now.
+    def _break(self, unread: int, /) -> NoReturn:
+        """Close this end and raise: the other one counts what cannot be."""
+        raise NotImplementedError
 
-        :raises InvalidArgumentError: if as many never fit.
-        :raises QueueBrokenError: if the reader's counter is impossible.
-        :raises QueueClosedError: if this end is closed.
-        """
-        size = self._bytes_of(count)
-        if size > self._room():
-            return None
-        return self._spans(self._written, size, self._publish)
+    def _end(self, error: Callable[[], AsyncnnError], /) -> None:
+        """Let go of the memory; whatever is done afterwards raises ``error()``."""
+        self.is_closed = True
+        self._limit = self._written
+        self._words = _Gone(error)
+        self._data = memoryview(b"")
 
-    def reading(self, count: int | None = None) -> Spans | None:
-        """Return ``count`` elements or all there are in place; None if there are fewer.
+    def _word(self, number: int, /) -> int:
+        """Return a word of the shared memory."""
+        return self._words[number]
 
-        :raises InvalidArgumentError: if as many never fit.
-        :raises QueueBrokenError: if the writer's counter is impossible.
-        :raises QueueClosedError: if this end is closed.
-        """
-        unread = self._unread()
-        size = unread if count is None else self._bytes_of(count)
-        if not 0 < size <= unread:
-            return None
-        return self._spans(self._read, size, self._consume)
+    def _has_moved(self, counter: int, seen: int, looks: int = 1, /) -> bool:
+        """Tell whether a counter is not ``seen``, after so many looks at most."""
+        words = self._words
+        for _ in repeat(None, looks):  # noqa: SIM110 - a generator takes longer
+            if words[counter] != seen:
+                return True
+        return False
 
-    def _wake_up(self, flag: int) -> None:
-        self._words[flag] = 0
-        self._wake_peer()
-
-    def _announce(self, flag: int, counter: int, seen: int) -> bool:
+    def _announce(self, flag: int, counter: int, seen: int, /) -> bool:
         """Say that this end is about to sleep; return False if it must not."""
         words = self._words
         words[flag] = 1  # [sleep]
@@ -228,28 +196,43 @@ class Ring:
         words[flag] = 0
         return False
 
-    def _unread(self) -> int:
-        """Return how many bytes wait, as the reader sees it."""
-        unread = self._words[WRITTEN] - self._read
-        if not 0 <= unread <= self._capacity or unread % self.quantum:
-            self._break(unread)
-        return unread
+    def _withdraw(self, flag: int, /) -> None:
+        """Take back an announcement."""
+        self._words[flag] = 0
+
+    def _publish(self, position: int, size: int, /) -> None:
+        """Hand over what was written in place from ``position`` on."""
+        _check_position(self._written, position)
+        self._words[WRITTEN] = self._written = position + size  # [packet]
+        with self._fence:
+            pass
+        if self._words[READER_SLEEPS]:  # [sleep]
+            self._wake_up(READER_SLEEPS)
+
+    def _consume(self, position: int, size: int, /) -> None:
+        """Give back what was read in place from ``position`` on."""
+        _check_position(self._read, position)
+        self._words[READ] = self._read = position + size  # [space]
+        with self._fence:
+            pass
+        if self._words[WRITER_SLEEPS]:  # [sleep]
+            self._wake_up(WRITER_SLEEPS)
+
+    def _wake_up(self, flag: int) -> None:
+        self._words[flag] = 0
+        self._wake_peer()
 
     def _room(self) -> int:
         """Return how many bytes are free, as the writer sees it, and remember it."""
         unread = self._written - self._words[READ]  # [space]
-        if not 0 <= unread <= self._capacity or unread % self.quantum:
-            self._break(unread)
+        self._check_unread(unread)
         room = self._capacity - unread
         self._limit = self._written + room
         return room
 
-    def _break(self, unread: int) -> NoReturn:
-        error = QueueBrokenError(
-            f"{unread} bytes are unread in a queue of {self._capacity}"
-        )
-        self._end(error)
-        raise error
+    def _check_unread(self, unread: int) -> None:
+        if not 0 <= unread <= self._capacity or unread % self.quantum:
+            self._break(unread)
 
     def _bytes_of(self, count: int) -> int:
         if not 0 < count <= self.count:
@@ -263,49 +246,6 @@ class Ring:
             raise InvalidArgumentError(
                 f"{size} bytes are not 0 to {self.count} elements of {self.quantum}"
             )
-
-    def _spans(
-        self, position: int, size: int, commit: Callable[[int, int], None]
-    ) -> Spans:
-        start = position % self._capacity
-        wrapped = max(0, start + size - self._capacity)
-        ring = self._data
-        return Spans(
-            ring[start : start + size], ring[:wrapped], partial(commit, position, size)
-        )
-
-    def _publish(self, position: int, size: int) -> None:
-        _check_position(self._written, position)
-        self._words[WRITTEN] = self._written = position + size  # [packet]
-        with self._fence:
-            pass
-        if self._words[READER_SLEEPS]:  # [sleep]
-            self._wake_up(READER_SLEEPS)
-
-    def _consume(self, position: int, size: int) -> None:
-        _check_position(self._read, position)
-        self._words[READ] = self._read = position + size  # [space]
-        with self._fence:
-            pass
-        if self._words[WRITER_SLEEPS]:  # [sleep]
-            self._wake_up(WRITER_SLEEPS)
-
-    def _end(self, error: AsyncnnError) -> None:
-        """Let go of the memory; ``error`` is raised by whatever is done afterwards."""
-        self.is_closed = True
-        self._limit = self._written
-        self._words = _Gone(error)
-        self._data = memoryview(b"")
-
-    def close(self) -> None:
-        """Give everything back. The memory goes with the last `Spans` in it."""
-        self._end(QueueClosedError("the queue is closed"))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _check_position(reached: int, begun: int) -> None:

@@ -4,19 +4,20 @@ A wake-up by the system takes tens of microseconds, many times what a peer on an
 core needs to answer. So a waiter first looks at the counter again and again and gives
 its core away in between: on a core of its own that costs little, on a shared one the
 peer gets to run. How long that takes tells the two apart. A core that does not come
-back for long is busy with something else; there sleeping is better, as the system
-prefers whoever has slept.
+back for long is busy with something else. There giving it away is wrong: the system
+prefers whoever has slept. So one looks on for a moment without, in case the peer has
+another core and runs just now, and sleeps if nothing comes of it.
 """
 
 import os
 import time
 from collections.abc import Callable
-from itertools import repeat
-
-from asyncnn.fmq.ring import Words
 
 BUDGET_NS = 50_000
 """Nanoseconds of spinning at most; longer waits are better slept through."""
+
+STARE_NS = 25_000
+"""Nanoseconds of looking on without giving the core away."""
 
 SLOW_YIELD_NS = 100_000
 """A yield that takes longer tells that others want this core."""
@@ -30,7 +31,8 @@ SHARED_YIELD_NS = 1_500
 FEW_LOOKS, MANY_LOOKS = 1, 64
 """Looks between two yields, where the core is shared and where it is not."""
 
-_MAX_SKIPS = 1024
+_MAX_SKIPS = 8192
+_MAX_VAIN = 1024
 _ENOUGH_HITS = 64
 _SKIPS_AFTER_NOTHING = 2
 
@@ -44,13 +46,15 @@ class Patience:
     ``looks`` is how often to look at a counter between two yields.
     """
 
-    __slots__ = ("_growth", "_hits", "_skips", "looks")
+    __slots__ = ("_growth", "_hits", "_is_crowded", "_skips", "_stares", "looks")
 
     def __init__(self) -> None:
         self.looks = MANY_LOOKS
         self._growth = 1
         self._hits = 0
         self._skips = 0
+        self._is_crowded = False
+        self._stares = _Habit()
 
     def may_give_way(self) -> bool:
         """Tell whether to spin on after a first look; a no is one wait skipped."""
@@ -80,43 +84,88 @@ class Patience:
             self._growth = 1 if rare else min(4 * self._growth, _MAX_SKIPS)
             self._skips = self._growth
             self._hits = 0
+            self._is_crowded = True
 
     def came_to_nothing(self) -> None:
         """Note that the budget was spent in vain: skip the next two waits."""
         self._skips = _SKIPS_AFTER_NOTHING
+        self._is_crowded = False
+
+    def stare(self, came: Callable[[], bool]) -> bool:
+        """Look on without giving way, where the core is busy and while it is of use.
+
+        Returns whether anything came.
+        """
+        if not (self._is_crowded and self._stares.is_due()):
+            return False
+        end = clock() + STARE_NS
+        while not came():
+            if clock() > end:
+                return self._stares.note(of_use=False)
+        return self._stares.note(of_use=True)
+
+
+class _Habit:
+    """What is done less and less often while it is of no use."""
+
+    __slots__ = ("_growth", "_skips")
+
+    def __init__(self) -> None:
+        self._growth = 1
+        self._skips = 0
+
+    def is_due(self) -> bool:
+        """Tell whether to do it this time; a no is one time skipped."""
+        if self._skips:
+            self._skips -= 1
+            return False
+        return True
+
+    def note(self, *, of_use: bool) -> bool:
+        """Note whether it was of use, and return that."""
+        if of_use:
+            self._growth = 1
+        else:
+            self._skips = self._growth
+            self._growth = min(4 * self._growth, _MAX_VAIN)
+        return of_use
 
 
 def spin(
-    words: Words,
-    index: int,
+    has_moved: Callable[[int, int, int], bool],
+    counter: int,
     seen: int,
     patience: Patience,
     between: Callable[[], object] | None = None,
 ) -> bool:
-    """Wait until ``words[index]`` is not ``seen`` or the budget is spent.
+    """Wait until a counter is not ``seen`` or the budget is spent.
 
-    Returns whether it is not. ``between`` is called between looks: what this thread
-    owes to others, lest it wait for itself.
+    Returns whether it is not. ``has_moved`` tells that of a counter after so many looks
+    at most. ``between`` is called between looks: what this thread owes to others, lest
+    it wait for itself.
     """
     end = 0
-    while True:
+
+    def look(looks: int = MANY_LOOKS) -> bool:
         if between is not None:
             between()
-        for _ in repeat(None, patience.looks):
-            if words[index] != seen:
-                if end:
-                    patience.paid()
-                return True
+        return has_moved(counter, seen, looks)
+
+    while True:
+        if look(patience.looks):
+            if end:
+                patience.paid()
+            return True
         if not end:
             if not patience.may_give_way():
-                return False
+                return patience.stare(look)
             end = clock() + BUDGET_NS
         before = clock()
         give_way()
         now = clock()
         if not patience.gave_way(now - before):
             patience.cost(now - before)
-            return words[index] != seen
+            return has_moved(counter, seen, 1)
         if now > end:
             patience.came_to_nothing()
-            return words[index] != seen
+            return has_moved(counter, seen, 1)

@@ -8,12 +8,13 @@ wherever the HAL has a type, but greater than any number that a model can hold.
 Source: HAL 1.2/types.hal (OperandType, OperationType, Extension).
 """
 
+from collections.abc import Iterator
 from itertools import count
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 
-from asyncnn.hal.types import OperandType, OperationType
+from asyncnn.hal.types import Model, OperandType, OperationType
 
 if TYPE_CHECKING:
     from asyncnn.hal.operations.signature import OperationSignature
@@ -56,3 +57,15 @@ class ExtensionOperationType(_ExtensionType):
 
 AnyOperandType: TypeAlias = OperandType | ExtensionOperandType
 AnyOperationType: TypeAlias = OperationType | ExtensionOperationType
+AnyExtensionType: TypeAlias = ExtensionOperandType | ExtensionOperationType
+
+
+def extension_types_of(model: Model) -> Iterator[AnyExtensionType]:
+    """Yield what is known of extensions in a resolved model, as often as it is used."""
+    for subgraph in (model.main, *model.referenced):
+        for type_ in (
+            *(operand.type for operand in subgraph.operands),
+            *(operation.type for operation in subgraph.operations),
+        ):
+            if isinstance(type_, AnyExtensionType):
+                yield type_

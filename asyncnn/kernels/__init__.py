@@ -1,7 +1,8 @@
-"""Floor 2: NumPy reference kernels, one file per family of operations.
+"""Floor 2: NumPy reference kernels, one folder per family of operations.
 
 Pure NumPy: no asyncio, no files, no global state. `prepare` finds the kernel of an
-operation; `asyncnn.kernels.kernel` says what a kernel is. Imports only `asyncnn.hal`.
+operation; `asyncnn.kernels.kernel` says what a kernel is. A family knows no other: what
+they share is in `asyncnn.kernels.numerics`. Imports only `asyncnn.hal`.
 """
 
 from asyncnn.kernels.registry import (

@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 
 from asyncnn.hal.operations.bound import Array, BoundOperation, Shape
 
-PACKING_VERSION = 1
+PACKING_VERSION = 2
 """Counts the changes to what any kernel packs; see `BoundOperation.pack`.
 
 Caches of other versions are not used: raise it whenever a kernel packs other arrays.

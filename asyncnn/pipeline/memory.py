@@ -11,9 +11,10 @@ from asyncnn.memory.arrays import shared_array
 from asyncnn.pipeline.stage import Stage
 from asyncnn.pipeline.wiring import FromPut, FromStage, FromState, Wiring
 from asyncnn.runtime.buffers import DeviceBuffer
-from asyncnn.runtime.fenced import FencedCall, FencedRun
+from asyncnn.runtime.fenced import FencedRun
 from asyncnn.runtime.model import TensorInfo
 from asyncnn.runtime.requests import Tensor
+from asyncnn.runtime.reusable import ReusableExecution
 
 State: TypeAlias = dict[str, Tensor]
 """One frame's state by name of the output: in shared memory, or in the driver."""
@@ -121,9 +122,9 @@ class Slot:
             [s for s in (*feeds, index) if memories[s] is not None]
             for index, feeds in enumerate(wiring.feeds)
         ]
-        self._calls: dict[tuple[int, ...], FencedCall] = {}
+        self._calls: dict[tuple[int, ...], ReusableExecution] = {}
 
-    def call(self, index: int, read: int, written: Sequence[int]) -> FencedCall:
+    def call(self, index: int, read: int, written: Sequence[int]) -> ReusableExecution:
         """Return the call of stage ``index``.
 
         It reads buffer ``read`` of its state; ``written`` has the buffer that each
@@ -135,7 +136,9 @@ class Slot:
             call = self._calls[key] = self._make_call(index, read, written)
         return call
 
-    def _make_call(self, index: int, read: int, written: Sequence[int]) -> FencedCall:
+    def _make_call(
+        self, index: int, read: int, written: Sequence[int]
+    ) -> ReusableExecution:
         inputs: list[Tensor] = []
         for source in self._wiring.sources[index]:
             match source:
@@ -151,7 +154,7 @@ class Slot:
             self._output(index, position, written[index])
             for position in range(len(model.outputs))
         ]
-        return model.fenced_call(inputs, out=out)
+        return model.reusable(inputs, out=out)
 
     def _output(self, stage: int, position: int, buffer: int) -> Tensor:
         name = self._stages[stage].model.outputs[position].name

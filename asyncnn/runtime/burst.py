@@ -1,6 +1,6 @@
 """The awaitable face of bursts: arrays in shared memory, run again and again."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -8,23 +8,17 @@ import numpy as np
 
 from asyncnn.burst import BurstController, BurstStatistics
 from asyncnn.callbacks import ExecutionResult
-from asyncnn.errors import GeneralFailureError, InvalidArgumentError
-from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import ErrorStatus, MeasureTiming, Request
-from asyncnn.memory.arrays import shared_array
-from asyncnn.runtime.model import TensorInfo, position_of
+from asyncnn.hal.types import MeasureTiming, Request
+from asyncnn.memory.arrays import place_of, shared_array
+from asyncnn.runtime.model import position_of
 from asyncnn.runtime.outputs import Outputs
-from asyncnn.runtime.requests import (
-    MAX_SPACE_ATTEMPTS,
-    InputCheck,
-    OutputSpace,
-    RequestBuilder,
-    has_fixed_shape,
-)
+from asyncnn.runtime.requests import Tensor, has_fixed_shape
+from asyncnn.runtime.reusable import ReusableExecution, Target
 
 if TYPE_CHECKING:
-    from asyncnn.runtime.prepared import Inputs
+    from asyncnn.runtime.prepared import Inputs, Results
 
 
 class Burst:
@@ -32,32 +26,20 @@ class Burst:
 
     Inputs and outputs lie in memory that is shared with the driver. `run` copies arrays
     in and out. Without copies: write to the arrays of `input`, await `run_in_place`,
-    read those of `output`.
+    read those of `output`; `reusable` makes further sets of arrays.
+
+    A driver that dies fails the run under way. The next one opens the burst anew, if
+    the connection is supervised.
     """
 
-    def __init__(
-        self,
-        check: InputCheck,
-        build_request: RequestBuilder,
-        outputs: Sequence[TensorInfo],
-        controller: BurstController,
-    ) -> None:
+    def __init__(self, target: Target, controller: BurstController) -> None:
+        self._target = target
         self._controller = controller
-        self._check = check
-        self._build_request = build_request
-        self._space = OutputSpace(outputs)
         self._inputs = [
             shared_array(info.dimensions, info.dtype) if has_fixed_shape(info) else None
-            for info in check.infos
+            for info in target.check.infos
         ]
-        self._outputs: Sequence[Array] = self._space.allocate(shared_array)
-        self._infos = (check.infos, outputs)
-        self._request: Request | None = None
-        self._result: ExecutionResult | None = None
-        self._views = Outputs()
-        if all(map(has_fixed_shape, outputs)):
-            self._views.update(self._space.named(self._outputs))
-        self._is_running = False
+        self._own = ReusableExecution(target, tuple(self._inputs), None, self._carry)
 
     def input(self, which: str | int = 0) -> Array:
         """Return the array that an input is read from, by name or position.
@@ -67,11 +49,12 @@ class Burst:
         :raises InvalidArgumentError: if there is no such input, or its shape is open
             and none was given yet.
         """
-        position = position_of("input", self._infos[0], which)
+        infos = self._target.check.infos
+        position = position_of("input", infos, which)
         array = self._inputs[position]
         if array is None:
             raise InvalidArgumentError(
-                f"input {self._infos[0][position].name} has no fixed shape",
+                f"input {infos[position].name} has no fixed shape",
                 hint="give it to run first",
             )
         return array
@@ -84,13 +67,7 @@ class Burst:
         :raises InvalidArgumentError: if there is no such output, or the model leaves
             shapes open and nothing was run yet.
         """
-        name = self._infos[1][position_of("output", self._infos[1], which)].name
-        try:
-            return self._views[name]
-        except KeyError:
-            raise InvalidArgumentError(
-                "the model leaves shapes of outputs open", hint="run first"
-            ) from None
+        return self._own.output(which)
 
     async def run(self, inputs: "Inputs", *, measure: bool = False) -> Outputs:
         """Copy inputs in, execute, and return copies of the outputs.
@@ -104,94 +81,102 @@ class Burst:
             fails or has missed a limit.
         :raises AsyncnnError: for any other status of the driver.
         """
-        arrays = self._check(inputs)
-        self._check_free()
+        arrays = self._target.check(inputs)
+        self._own.check_free()
         self._place(arrays)
-        views = await self.run_in_place(measure=measure)
+        views = await self._own.run(measure=measure)
         outputs = Outputs((name, array.copy()) for name, array in views.items())
         outputs.timing = views.timing
         return outputs
 
     async def run_in_place(self, *, measure: bool = False) -> Outputs:
-        """Execute on what the inputs hold, and return the outputs as they lie there.
-
-        The next run writes to the same arrays.
+        """Execute on what lies in the inputs; the outputs lie in the same arrays.
 
         :raises AsyncnnError: as `run`.
         """
-        self._check_free()
-        self._is_running = True
-        try:
-            result = await self._execute(
-                MeasureTiming.YES if measure else MeasureTiming.NO
-            )
-        finally:
-            self._is_running = False
-        if result is not self._result:
-            result.raise_for_status()
-            shaped = self._space.shaped(self._outputs, result.output_shapes)
-            self._views = Outputs(shaped)
-            self._views.timing = result.timing
-            self._result = result
-        return self._views
+        return await self._own.run(measure=measure)
+
+    def reusable(
+        self, inputs: "Inputs | None" = None, *, out: "Results | None" = None
+    ) -> ReusableExecution:
+        """Build a request on other arrays, to be executed by this burst.
+
+        One set of arrays can be filled while the driver works on another. Runs of one
+        burst still follow one another.
+
+        :param inputs: arrays of `shared_array`; new ones are made by default.
+        :param out: likewise.
+        :raises InvalidArgumentError: if an array is missing, unknown, of the wrong
+            dtype or shape, or not shared, or a shape is open and none is given.
+        """
+        settled = self._target.settled_inputs(inputs)
+        given = self._target.settled_outputs(out)
+        for tensor in (*settled, *(given or ())):
+            _check_shared(tensor)
+        return ReusableExecution(self._target, settled, given, self._carry)
 
     def statistics(self) -> BurstStatistics:
         """Return how many runs went through the queues, and how many did not."""
         return self._controller.statistics()
 
-    async def _execute(self, measure: MeasureTiming) -> ExecutionResult:
-        for _ in range(MAX_SPACE_ATTEMPTS):
-            request = self._request
-            if request is None:
-                request = self._build_request(self._inputs, self._outputs)
-                self._request = request
-            result = await self._controller.execute(request, measure)
-            if result.status is not ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
-                break
-            self._space.learn(result.output_shapes)
-            self._outputs = self._space.allocate(shared_array)
-            self._request = None
-        return result
+    def _carry(
+        self, request: Request, measure: MeasureTiming, deadline: int | None
+    ) -> Awaitable[ExecutionResult]:
+        if deadline is not None:
+            raise InvalidArgumentError("bursts have no deadlines")
+        return self._controller.execute(request, measure)
 
     def _place(self, arrays: Sequence[Array | None]) -> None:
         """Copy inputs to where they are read from, making room where it is missing."""
+        is_changed = False
         for position, array in enumerate(arrays):
             place = self._inputs[position]
             if array is None:
                 if place is not None:
-                    self._inputs[position] = self._request = None
+                    self._replace(position, None)
+                    is_changed = True
                 continue
             if place is None or place.shape != array.shape:
                 place = shared_array(array.shape, array.dtype)
-                self._inputs[position] = place
-                self._request = None
+                self._replace(position, place)
+                is_changed = True
             np.copyto(place, array)
+        if is_changed:
+            self._own.rebind(tuple(self._inputs))
 
-    def _check_free(self) -> None:
-        if self._is_running:
-            raise GeneralFailureError(
-                "another run of this burst has not returned",
-                hint="await it first, or open another burst",
-            )
+    def _replace(self, position: int, array: Array | None) -> None:
+        """Use another array from now on; the driver need not remember the last one."""
+        last, self._inputs[position] = self._inputs[position], array
+        found = None if last is None else place_of(last)
+        if found is not None:
+            self._controller.free_memory(found[0])
 
     def __repr__(self) -> str:
-        inputs, outputs = self._infos
-        names = [info.name for info in outputs]
-        return f"<Burst {', '.join(info.name for info in inputs)} -> {names}>"
+        inputs = ", ".join(info.name for info in self._target.check.infos)
+        return f"<Burst {inputs} -> {[i.name for i in self._target.space.infos]}>"
 
 
 @asynccontextmanager
-async def open_burst(
-    hal: IPreparedModel,
-    check: InputCheck,
-    build_request: RequestBuilder,
-    outputs: Sequence[TensorInfo],
-    *,
-    spins: bool,
-) -> AsyncIterator[Burst]:
+async def open_burst(target: Target, *, spins: bool) -> AsyncIterator[Burst]:
     """Open a burst for the length of an ``async with`` block.
 
     :raises AsyncnnError: if the driver refuses it.
     """
-    with await BurstController.open(hal, spins=spins) as controller:
-        yield Burst(check, build_request, outputs, controller)
+    with await BurstController.open(target.hal, spins=spins) as controller:
+        yield Burst(target, controller)
+
+
+def _check_shared(tensor: Tensor | None) -> None:
+    """Check that a burst can name an argument.
+
+    :raises InvalidArgumentError: if it is not an array in shared memory.
+    """
+    if tensor is None:
+        return
+    if not isinstance(tensor, np.ndarray):
+        raise InvalidArgumentError("bursts do not know device-managed buffers")
+    if place_of(tensor) is None:
+        raise InvalidArgumentError(
+            "an array of a burst is memory of this process alone",
+            hint="asyncnn.shared_array makes memory that the driver shares",
+        )

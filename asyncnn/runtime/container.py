@@ -15,6 +15,7 @@ from typing import BinaryIO
 import msgspec
 
 from asyncnn.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.extensions import ExtensionNames
 from asyncnn.hal.types import ExtensionNameAndPrefix, Memory, Model, Subgraph
 from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import part_of, view
@@ -44,7 +45,9 @@ class _Pool(msgspec.Struct, frozen=True, array_like=True):
     crc32: int
 
 
-class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Header(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """Everything of a named model but the contents of its pools."""
 
     main: Subgraph
@@ -55,6 +58,7 @@ class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
     pools: tuple[_Pool, ...]
+    extension_names: tuple[ExtensionNames, ...] = ()
 
 
 def save(named: NamedModel, path: str | os.PathLike[str]) -> None:
@@ -97,7 +101,8 @@ def read_container(memory: Memory) -> NamedModel:
         header.extension_name_to_prefix,
     )
     validate_model(model)
-    return NamedModel.of(model, header.input_names, header.output_names)
+    named = NamedModel.of(model, header.input_names, header.output_names)
+    return msgspec.structs.replace(named, extension_names=header.extension_names)
 
 
 def _encode(
@@ -131,6 +136,7 @@ def _header_of(named: NamedModel, pools: tuple[_Pool, ...]) -> _Header:
         tuple(tensor.name for tensor in named.inputs),
         tuple(tensor.name for tensor in named.outputs),
         pools,
+        named.extension_names,
     )
 
 

@@ -16,3 +16,8 @@ def deadline_after(timeout: float | None) -> int | None:
         return time.monotonic_ns() + round(timeout * 1e9)
     except (ValueError, OverflowError):
         raise InvalidArgumentError(f"{timeout} is no number of seconds") from None
+
+
+def nanoseconds(seconds: float | None) -> int | None:
+    """Return a duration of the awaitable face as one of the HAL."""
+    return None if seconds is None else round(seconds * 1e9)

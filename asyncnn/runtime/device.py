@@ -1,12 +1,13 @@
 """The awaitable face of a device."""
 
 import os
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 
 from asyncnn.devices import (
     DeviceSettings,
@@ -15,6 +16,7 @@ from asyncnn.devices import (
     ReferenceDevice,
 )
 from asyncnn.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.extensions import Extension, load_extension
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.types import (
     Capabilities,
@@ -60,6 +62,7 @@ async def open_device(
     name: str = "reference",
     *,
     settings: DeviceSettings | None = None,
+    extensions: Iterable[Extension | str] = (),
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
     cache_dir: CacheDir | None = None,
 ) -> AsyncIterator["Device"]:
@@ -68,10 +71,13 @@ async def open_device(
     Nothing is started but worker threads; no socket, no file. Leaving the block ends
     what is still pending with `DeviceUnavailableError`.
 
+    :param extensions: what the device has besides those of its settings: an
+        `Extension`, or its name like ``package.module:attribute`` or, if a package has
+        installed it, ``com.example.spectral``.
     :param max_in_flight: runs of one prepared model that hold memory at a time; more
         wait their turn.
     :param cache_dir: folder in which prepared models are kept for the next time.
-    :raises InvalidArgumentError: if there is no device of that name.
+    :raises InvalidArgumentError: if there is no device or extension of that name.
     """
     try:
         opener = _OPENERS[name]
@@ -79,7 +85,9 @@ async def open_device(
         raise InvalidArgumentError(
             f"there is no device {name!r}", hint=f"known: {', '.join(_OPENERS)}"
         ) from None
-    async with opener(settings or DeviceSettings()) as hal_device:
+    async with opener(
+        _extended(settings or DeviceSettings(), extensions)
+    ) as hal_device:
         cache = _cache_in(cache_dir)
         MANAGER("opened", device=name)
         yield Device(name, hal_device, max_in_flight=max_in_flight, cache=cache)
@@ -105,8 +113,8 @@ async def connect(
 
     :param supervised: settings of the supervision, or True for the usual ones.
     :param driver_uids: users besides this one and root whose drivers are trusted.
-    :param extensions: what a driver of one's own imports and offers, each an
-        `Extension` named like ``package.module:attribute``.
+    :param extensions: what a driver of one's own imports and offers, by their names
+        as `open_device` takes them.
     :param cache_dir: folder in which prepared models are kept for the next time.
     :raises InvalidArgumentError: if ``path`` cannot be that of a socket, or extensions
         are named for a driver that is running.
@@ -252,6 +260,15 @@ class Device:
 
     def __repr__(self) -> str:
         return f"<Device {self.name} {self.hal.get_status().name}>"
+
+
+def _extended(
+    settings: DeviceSettings, extensions: Iterable[Extension | str]
+) -> DeviceSettings:
+    more = [
+        load_extension(each) if isinstance(each, str) else each for each in extensions
+    ]
+    return replace(settings, extensions=(*settings.extensions, *more))
 
 
 def _cache_in(cache_dir: CacheDir | None) -> ModelCache | None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from asyncnn.extensions import Vocabulary
 from asyncnn.hal.operands import SCALAR_TYPES
 from asyncnn.hal.types import (
     Model,
@@ -18,7 +19,6 @@ from asyncnn.hal.types import (
     Operation,
     Subgraph,
 )
-from asyncnn.hal.validate.wording import operation_type_name
 from asyncnn.runtime.explain import Explanation, OperationReport
 from asyncnn.runtime.model import NamedModel, TensorInfo
 
@@ -59,14 +59,14 @@ def dot(model: NamedModel, explanation: Explanation | None = None) -> str:
     if explanation is not None:
         device = explanation.device
         reports = {(r.subgraph, r.index): r for r in explanation.operations}
-    names = _border_names(model)
+    names, words = _border_names(model), model.vocabulary
     lines = ["digraph model {", "  compound=true;", "  node [fontname=monospace];"]
     if explanation is not None and explanation.problem:
         lines.append(f"  label={_quoted(explanation.problem)};")
-    drawing = _Drawing(None, model.model.main, names, reports, device)
+    drawing = _Drawing(None, model.model.main, names, words, reports, device)
     lines += [f"  {line}" for line in drawing.lines()]
     for number, subgraph in enumerate(model.model.referenced):
-        drawing = _Drawing(number, subgraph, {}, reports, device)
+        drawing = _Drawing(number, subgraph, {}, words, reports, device)
         lines.append(f"  subgraph cluster_{number} {{")
         lines.append(f"    label={_quoted(f'referenced subgraph {number}')};")
         lines += [f"    {line}" for line in drawing.lines()]
@@ -81,6 +81,7 @@ class _Drawing(msgspec.Struct, frozen=True):
     number: int | None
     subgraph: Subgraph
     names: Mapping[int, str]
+    words: Vocabulary
     reports: _Reports
     device: str
 
@@ -93,7 +94,7 @@ class _Drawing(msgspec.Struct, frozen=True):
             yield from self._edges(index, operation)
 
     def _operand(self, index: int, operand: Operand) -> str:
-        label = f"{index}: {_described(operand)}"
+        label = f"{index}: {self._described(operand)}"
         if index in self.names:
             label = f"{self.names[index]}\n{label}"
         style = ""
@@ -101,8 +102,19 @@ class _Drawing(msgspec.Struct, frozen=True):
             style = " style=filled fillcolor=black fontcolor=white"
         return f"{_operand_node(self.number, index)} [label={_quoted(label)}{style}];"
 
+    def _described(self, operand: Operand) -> str:
+        """Return lifetime, type, and dimensions, with ? for those that are open."""
+        words = [_LIFETIMES[operand.lifetime]] if operand.lifetime in _LIFETIMES else []
+        type_ = operand.type
+        words.append(_TYPES.get(type_) or self.words.operand_type(type_))
+        if operand.dimensions:
+            words.append("x".join(str(length or "?") for length in operand.dimensions))
+        elif type_ not in SCALAR_TYPES and type_ != OperandType.SUBGRAPH:
+            words.append("any shape")
+        return " ".join(words)
+
     def _operation(self, index: int, operation: Operation) -> str:
-        label = f"{index}: {operation_type_name(operation.type)}"
+        label = f"{index}: {self.words.operation_type(operation.type)}"
         report = self.reports.get((self.number, index))
         style = ""
         if report is not None and report.is_supported:
@@ -144,17 +156,6 @@ def _border_names(model: NamedModel) -> dict[int, str]:
         *zip(main.output_indexes, model.outputs, strict=True),
     ]
     return {index: info.name for index, info in ends}
-
-
-def _described(operand: Operand) -> str:
-    """Return lifetime, type, and dimensions, with ? for those that are open."""
-    words = [_LIFETIMES[operand.lifetime]] if operand.lifetime in _LIFETIMES else []
-    words.append(_TYPES.get(operand.type, f"{operand.type:#x}"))
-    if operand.dimensions:
-        words.append("x".join(str(length or "?") for length in operand.dimensions))
-    elif operand.type not in SCALAR_TYPES and operand.type != OperandType.SUBGRAPH:
-        words.append("any shape")
-    return " ".join(words)
 
 
 def _operand_node(subgraph: int | None, index: int) -> str:

@@ -1,12 +1,20 @@
 """Says of each operation of a model why a device would run it, or why not."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 import msgspec
 from msgspec.structs import replace
 
-from asyncnn.errors import InvalidArgumentError, error_for
+from asyncnn.errors import GeneralFailureError, InvalidArgumentError, error_for
+from asyncnn.extensions import (
+    Extension,
+    Extensions,
+    Vocabulary,
+    check_extended_operation,
+    joined,
+    names_in,
+)
 from asyncnn.hal.operands import is_extension_type, is_tensor
 from asyncnn.hal.operations import check_operation
 from asyncnn.hal.types import (
@@ -19,7 +27,6 @@ from asyncnn.hal.types import (
     Subgraph,
 )
 from asyncnn.hal.validate import validate_model
-from asyncnn.hal.validate.wording import operand_type_name, operation_type_name
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
 
@@ -88,16 +95,32 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 async def explain(
-    device: Device, model: NamedModel | Model, version: HalVersion = _NEWEST
+    device: Device,
+    model: NamedModel | Model,
+    version: HalVersion = _NEWEST,
+    *,
+    extensions: Iterable[Extension] = (),
 ) -> Explanation:
     """Ask ``device`` for its support of each operation, and say what is missing.
 
-    ``version`` is that of the HAL that the model is meant for.
+    ``version`` is that of the HAL that the model is meant for. Of ``extensions`` it is
+    also told which of their rules an operation breaks, and what their types are called
+    if the model itself does not know.
 
+    :raises InvalidArgumentError: as `NamedModel.knowing` does.
     :raises AsyncnnError: if the device cannot be asked.
     """
     whole = model.model if isinstance(model, NamedModel) else model
-    context = _Context(whole, version, _broken_rule(whole, version), device)
+    names = model.extension_names if isinstance(model, NamedModel) else ()
+    known = Extensions(extensions).resolved(whole)
+    context = _Context(
+        model=whole,
+        known=known,
+        version=version,
+        problem=_broken_rule(whole, version),
+        device=device,
+        words=Vocabulary(whole, joined(names, names_in(known))),
+    )
     reports: list[OperationReport] = []
     # Of referenced subgraphs a device says nothing, but each can be asked for as main.
     for number in (None, *range(len(whole.referenced))):
@@ -112,16 +135,21 @@ async def explain(
 
 
 class _Context(msgspec.Struct, frozen=True):
-    """The model to explain, the first rule that it breaks, and who is asked."""
+    """The model to explain, the first rule that it breaks, and who is asked.
+
+    ``known`` is the same model with what is known here of extensions.
+    """
 
     model: Model
+    known: Model
     version: HalVersion
     problem: str
     device: Device
+    words: Vocabulary
 
     def subgraph(self, number: int | None) -> Subgraph:
         """Return a referenced subgraph, or the main one."""
-        return self.model.main if number is None else self.model.referenced[number]
+        return _subgraph(self.model, number)
 
     async def ask(self, number: int | None) -> tuple[bool, ...]:
         """Return the device's answers for a subgraph, none if it refuses the model."""
@@ -140,8 +168,8 @@ class _Context(msgspec.Struct, frozen=True):
         report = OperationReport(
             subgraph=number,
             index=index,
-            type=operation_type_name(operation.type),
-            main_type=_main_type(operation, subgraph),
+            type=self.words.operation_type(operation.type),
+            main_type=self._main_type(operation, subgraph),
         )
         try:
             since = check_operation(
@@ -153,6 +181,9 @@ class _Context(msgspec.Struct, frozen=True):
         report = replace(report, since=since.name)
         if supported and not self.problem:
             return report
+        broken = self._broken_rule_of_extension(number, index)
+        if broken:
+            return replace(report, cause=Cause.SIGNATURE, reason=broken)
         cause, reason = self._obstacle(operation)
         return replace(report, cause=cause, reason=reason)
 
@@ -165,24 +196,50 @@ class _Context(msgspec.Struct, frozen=True):
             return Cause.SIGNATURE
         return Cause.VERSION
 
+    def _broken_rule_of_extension(self, number: int | None, index: int) -> str:
+        if self.problem:
+            return ""
+        subgraph = _subgraph(self.known, number)
+        try:
+            check_extended_operation(self.known, subgraph, subgraph.operations[index])
+        except InvalidArgumentError as error:
+            return error.message
+        except GeneralFailureError:
+            pass  # of an extension that is not known here
+        return ""
+
     def _obstacle(self, operation: Operation) -> tuple[Cause, str]:
         """Say what stands in the way of an operation that is legal by itself."""
         if is_extension_type(operation.type):
-            return Cause.EXTENSION, self._missing_extension(operation.type)
+            missing = self._missing_extension(operation.type)
+            if missing:
+                return Cause.EXTENSION, missing
         if self.problem:
             return Cause.MODEL, f"the model is refused: {self.problem}"
-        name = operation_type_name(operation.type)
+        name = self.words.operation_type(operation.type)
         return Cause.KERNEL, f"the device cannot compute {name} as it is used here"
 
     def _missing_extension(self, type_: int) -> str:
-        prefix = type_ >> EXTENSION_TYPE_BITS
-        names = {e.prefix: e.name for e in self.model.extension_name_to_prefix}
-        if prefix not in names:
+        name = self.words.extension_of(type_)
+        if name is None:
+            prefix = type_ >> EXTENSION_TYPE_BITS
             return f"the model names no extension of prefix {prefix}"
         _, offered = self.device.hal.get_supported_extensions()
-        if names[prefix] in {extension.name for extension in offered}:
-            return f"the device cannot compute this of extension {names[prefix]}"
-        return f"the device does not have the extension {names[prefix]}"
+        if name in {extension.name for extension in offered}:
+            return ""
+        return f"the device does not have the extension {name}"
+
+    def _main_type(self, operation: Operation, subgraph: Subgraph) -> str:
+        for index in (*operation.inputs, *operation.outputs):
+            if 0 <= index < len(subgraph.operands):
+                type_ = subgraph.operands[index].type
+                if is_tensor(type_) or is_extension_type(type_):
+                    return self.words.operand_type(type_)
+        return ""
+
+
+def _subgraph(model: Model, number: int | None) -> Subgraph:
+    return model.main if number is None else model.referenced[number]
 
 
 def _broken_rule(model: Model, version: HalVersion) -> str:
@@ -190,15 +247,6 @@ def _broken_rule(model: Model, version: HalVersion) -> str:
         validate_model(model, version)
     except InvalidArgumentError as error:
         return error.message
-    return ""
-
-
-def _main_type(operation: Operation, subgraph: Subgraph) -> str:
-    for index in (*operation.inputs, *operation.outputs):
-        if 0 <= index < len(subgraph.operands):
-            type_ = subgraph.operands[index].type
-            if is_tensor(type_) or is_extension_type(type_):
-                return operand_type_name(type_)
     return ""
 
 
@@ -218,8 +266,7 @@ def _with_culprit(
 ) -> OperationReport:
     if report.cause is not Cause.KERNEL:
         return report
-    number = report.subgraph
-    subgraph = model.main if number is None else model.referenced[number]
+    subgraph = _subgraph(model, report.subgraph)
     for index in subgraph.operations[report.index].inputs:
         operand = subgraph.operands[index]
         if operand.lifetime == OperandLifeTime.SUBGRAPH:

@@ -1,7 +1,7 @@
 """The awaitable face of fenced executions."""
 
 import asyncio
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable
 from typing import Any, cast
 
 import msgspec
@@ -15,7 +15,7 @@ from asyncnn.callbacks import (
 from asyncnn.devices.fenced import because
 from asyncnn.errors import AsyncnnError, InvalidArgumentError, error_for
 from asyncnn.fences import SyncFence
-from asyncnn.hal.interfaces import IPreparedModel, ISyncFence
+from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -84,6 +84,19 @@ class FencedRun:
         """
         self._callback.cancel()
 
+    def check_not_written(self, array: Array) -> None:
+        """Check that ``array``, which is about to be copied, is not one of the outputs.
+
+        :raises InvalidArgumentError: if it is.
+        """
+        for name, output in self.outputs.items():
+            if np.may_share_memory(output, array):
+                raise InvalidArgumentError(
+                    f"output {name} of a run that has not ended cannot be sent to "
+                    f"another process yet",
+                    hint="give that run out=shared_array(...)",
+                )
+
     def __await__(self) -> Generator[Any, None, Outputs]:
         yield from self.fence.__await__()
         self.outputs.timing = self.timing.launched
@@ -94,85 +107,40 @@ class FencedRun:
         return f"<FencedRun {status} -> {list(self.outputs)}>"
 
 
-class FencedCall:
-    """A run whose arrays are settled, to be launched as often as wanted.
+def launch_fenced(
+    hal: IPreparedModel,
+    request: Request,
+    wait_for: Iterable[SyncFence | FencedRun],
+    measure: MeasureTiming,
+    deadline: int | None,
+    loop_timeout: int | None,
+    duration: int | None,
+    outputs: Outputs,
+) -> FencedRun:
+    """Launch an execution whose results go to ``outputs``; times are in nanoseconds.
 
-    Made by `PreparedModel.fenced_call`. One launch is to have ended before the next
-    begins, as they use the same arrays: the next may wait for it. The driver reads
-    inputs when the run begins; those in ``copied`` it gets as they are at the launch.
+    If something that it waits for has failed meanwhile, the run has.
+
+    :raises AsyncnnError: if the driver does not take it.
     """
-
-    __slots__ = ("_copied", "_hal", "_outputs", "_request")
-
-    def __init__(
-        self,
-        hal: IPreparedModel,
-        request: Request,
-        outputs: Outputs,
-        copied: Sequence[Array] = (),
-    ) -> None:
-        self._hal = hal
-        self._request = request
-        self._outputs = outputs
-        self._copied = copied
-
-    def launch(
-        self,
-        wait_for: Iterable[SyncFence | FencedRun] = (),
-        *,
-        measure: bool = False,
-        deadline_ns: int | None = None,
-        loop_timeout_ns: int | None = None,
-        duration_ns: int | None = None,
-    ) -> FencedRun:
-        """Launch a run that begins once ``wait_for`` have signalled, and return it.
-
-        If one of them has failed already, the run does.
-
-        :param deadline_ns: on the steady clock; waiting counts.
-        :param duration_ns: what it may take once all fences have signalled.
-        :raises InvalidArgumentError: if it takes an output of a run that has not ended
-            in an array that would be copied now.
-        :raises AsyncnnError: if the driver does not take it.
-        """
-        fences: list[ISyncFence] = []
-        for one in wait_for:
-            status = one.status
-            if status is ErrorStatus.NONE:
-                continue
-            fence = one.fence if isinstance(one, FencedRun) else one
-            if status is not None:
-                return _failed(because(fence.reason or status.name), self._outputs)
-            if self._copied and isinstance(one, FencedRun):
-                self._check_settled(one)
-            fences.append(fence)
-        launched, done, callback = self._hal.execute_fenced(
-            self._request,
-            fences,
-            MeasureTiming.YES if measure else MeasureTiming.NO,
-            deadline_ns,
-            loop_timeout_ns,
-            duration_ns,
-        )
-        if callback is None:
-            for sent in fences:
-                if sent.status:  # it has failed meanwhile
-                    return _failed(because(sent.reason), self._outputs)
-            raise error_for(launched, _REFUSED)
-        # Whoever made it, it is of the one class that can also be merged and exported.
-        return FencedRun(cast("SyncFence | None", done), callback, self._outputs)
-
-    def _check_settled(self, run: FencedRun) -> None:
-        for name, output in run.outputs.items():
-            if any(np.may_share_memory(output, array) for array in self._copied):
-                raise InvalidArgumentError(
-                    f"output {name} of a run that has not ended cannot be sent to "
-                    f"another process yet",
-                    hint="give that run out=shared_array(...)",
-                )
+    fences = [one.fence if isinstance(one, FencedRun) else one for one in wait_for]
+    launched, done, callback = hal.execute_fenced(
+        request, fences, measure, deadline, loop_timeout, duration
+    )
+    if callback is None:
+        for fence in fences:
+            if fence.status:
+                return failed_run(fence, outputs)
+        raise error_for(launched, _REFUSED)
+    # Whoever made it, it is of the one class that can also be merged and exported.
+    return FencedRun(cast("SyncFence | None", done), callback, outputs)
 
 
-def _failed(error: AsyncnnError, outputs: Outputs) -> FencedRun:
+def failed_run(cause: SyncFence | FencedRun, outputs: Outputs) -> FencedRun:
+    """Return a run that failed because ``cause``, which it waited for, did."""
+    fence = cause.fence if isinstance(cause, FencedRun) else cause
+    assert fence.status is not None
+    error = because(fence.reason or fence.status.name)
     outcome = FencedOutcome()
     outcome.complete(error.status, NO_TIMING, NO_TIMING)
     return FencedRun(SyncFence.failed(error.status, str(error)), outcome, outputs)

@@ -5,9 +5,18 @@ from typing import Any, Self
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from asyncnn.errors import InvalidArgumentError
-from asyncnn.extensions import Extension, Extensions, numbered
+from asyncnn.extensions import (
+    Extension,
+    ExtensionNames,
+    Extensions,
+    Vocabulary,
+    joined,
+    names_in,
+    numbered,
+)
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.types import Dimensions, Model, Operand
 
@@ -47,11 +56,15 @@ class TensorInfo(msgspec.Struct, frozen=True):
 
 
 class NamedModel(msgspec.Struct, frozen=True):
-    """A HAL model whose inputs and outputs have names, in the model's order."""
+    """A HAL model whose inputs and outputs have names, in the model's order.
+
+    ``extension_names`` are what the extensions that it uses call their types.
+    """
 
     model: Model
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
+    extension_names: tuple[ExtensionNames, ...] = ()
 
     @classmethod
     def of(
@@ -69,18 +82,29 @@ class NamedModel(msgspec.Struct, frozen=True):
             numbered(model),
             _describe("input", main.operands, main.input_indexes, input_names),
             _describe("output", main.operands, main.output_indexes, output_names),
+            names_in(model),
         )
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Words for the types of the model."""
+        return Vocabulary(self.model, self.extension_names)
 
     def knowing(self, extensions: Iterable[Extension]) -> Self:
         """Return the same model with inputs and outputs of known dtypes.
 
         Models that were loaded have but numbers for the types of extensions.
+
+        :raises InvalidArgumentError: if these call a type otherwise than those that the
+            model was made with.
         """
-        return self.of(
+        known = self.of(
             Extensions(extensions).resolved(self.model),
             [info.name for info in self.inputs],
             [info.name for info in self.outputs],
         )
+        names = joined(self.extension_names, known.extension_names)
+        return replace(known, extension_names=names)
 
 
 def _describe(

@@ -26,11 +26,11 @@ from asyncnn.hal.types import (
     MeasureTiming,
     Request,
 )
-from asyncnn.memory.arrays import place_of
+from asyncnn.memory.arrays import shared_array
 from asyncnn.runtime.buffers import DeviceBuffer, MakeArray, Slot
 from asyncnn.runtime.burst import Burst, open_burst
-from asyncnn.runtime.deadlines import deadline_after
-from asyncnn.runtime.fenced import FencedCall, FencedRun, execute_fenced
+from asyncnn.runtime.deadlines import deadline_after, nanoseconds
+from asyncnn.runtime.fenced import FencedRun, execute_fenced
 from asyncnn.runtime.model import NamedModel, TensorInfo, position_of
 from asyncnn.runtime.outputs import Outputs
 from asyncnn.runtime.requests import (
@@ -40,6 +40,7 @@ from asyncnn.runtime.requests import (
     RequestBuilder,
     Tensor,
 )
+from asyncnn.runtime.reusable import ReusableExecution, Target
 from asyncnn.tracing import Layer, Phase, begin
 
 Path: TypeAlias = Literal["async", "sync", "fenced"]
@@ -76,10 +77,14 @@ class PreparedModel:
         self.hal = hal
         self.inputs: tuple[TensorInfo, ...] = model.inputs
         self.outputs: tuple[TensorInfo, ...] = model.outputs
-        self._input_check = InputCheck(model.inputs)
-        self._space = OutputSpace(model.outputs)
-        self._build_request = RequestBuilder(model.inputs, model.outputs)
         self._make_array = make_array
+        self._target = Target(
+            hal,
+            InputCheck(model.inputs),
+            OutputSpace(model.outputs),
+            RequestBuilder(model.inputs, model.outputs),
+            elsewhere=make_array is not np.empty,
+        )
         self._slots = asyncio.Semaphore(max_in_flight)
 
     async def run(
@@ -118,10 +123,11 @@ class PreparedModel:
             unknown, or of the wrong dtype or shape.
         :raises AsyncnnError: for any other status of the driver.
         """
-        arrays = self._input_check.with_buffers(inputs)
-        given = None if out is None else self._space.given(out)
+        space = self._target.space
+        arrays = self._target.check.with_buffers(inputs)
+        given = self._target.settled_outputs(out)
         deadline = deadline_after(timeout)
-        loop_ns = _nanoseconds(loop_timeout)
+        loop_ns = nanoseconds(loop_timeout)
         timing = MeasureTiming.YES if measure else MeasureTiming.NO
         trace = begin()
         await self._slots.acquire()
@@ -129,20 +135,20 @@ class PreparedModel:
             for _ in range(MAX_SPACE_ATTEMPTS):
                 spaces: Sequence[Tensor]
                 if given is None:
-                    spaces = self._space.allocate()
+                    spaces = space.allocate()
                 else:
-                    spaces = self._space.completed(given, self._space.allocate)
-                request = self._build_request(arrays, spaces)
-                result = await self._launch(path, request, timing, deadline, loop_ns)
+                    spaces = space.completed(given, space.allocate)
+                request = self._target.build_request(arrays, spaces)
+                result = await self._launch(path, loop_ns, request, timing, deadline)
                 if result.status is not ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
                     break
-                self._space.learn(result.output_shapes)
+                space.learn(result.output_shapes)
         finally:
             self._slots.release()
             if trace is not None:
                 trace.end("run", Layer.RUNTIME, Phase.EXECUTION)
         result.raise_for_status()
-        outputs = Outputs(self._space.shaped(spaces, result.output_shapes))
+        outputs = Outputs(space.shaped(spaces, result.output_shapes))
         outputs.timing = result.timing
         return outputs
 
@@ -177,33 +183,37 @@ class PreparedModel:
             unknown, or of the wrong dtype or shape, or the model leaves a shape open.
         :raises AsyncnnError: if the driver does not take it, for any other reason.
         """
-        return self.fenced_call(inputs, out=out).launch(
-            wait_for,
-            measure=measure,
-            deadline_ns=deadline_after(timeout),
-            loop_timeout_ns=_nanoseconds(loop_timeout),
-            duration_ns=_nanoseconds(duration),
+        execution = self._reusable(
+            inputs, out, "fenced", loop_timeout, self._make_array
+        )
+        return execution.run_fenced(
+            wait_for, timeout=timeout, duration=duration, measure=measure
         )
 
-    def fenced_call(self, inputs: Inputs, *, out: Results | None = None) -> FencedCall:
-        """Settle the arrays of a fenced run that is to be launched again and again.
+    def reusable(
+        self,
+        inputs: Inputs | None = None,
+        *,
+        out: Results | None = None,
+        path: Path = "async",
+        loop_timeout: float | None = None,
+    ) -> ReusableExecution:
+        """Build a request once, to be executed on the same arrays again and again.
 
-        :raises InvalidArgumentError: as `run_fenced`.
+        Inputs that are given are read in place, so write to what `input` of the result
+        returns. All that is not given is made, in memory that drivers share.
+
+        `Burst.reusable` makes one that goes by burst.
+
+        :param out: as of `run`.
+        :param path: which HAL call carries its runs; any of its runs may be fenced.
+        :param loop_timeout: seconds that each WHILE operation may take.
+        :raises InvalidArgumentError: if an input or an array of ``out`` is missing,
+            unknown, or of the wrong dtype or shape, no inputs are given and the model
+            leaves the shape of one open, or there is no such path.
         """
-        arrays = self._input_check.with_buffers(inputs)
-        allocate = partial(self._space.fixed, self._make_array)
-        spaces: Sequence[Tensor]
-        if out is None:
-            spaces = allocate()
-        else:
-            spaces = self._space.completed(self._space.given(out), allocate)
-        request = self._build_request(arrays, spaces)
-        copied: list[Array] = []
-        if self._make_array is not np.empty:
-            plain = [a for a in arrays if isinstance(a, np.ndarray)]
-            copied = [a for a in plain if place_of(a) is None]
-        outputs = Outputs(self._space.named(spaces))
-        return FencedCall(self.hal, request, outputs, copied)
+        _check_path(path)
+        return self._reusable(inputs, out, path, loop_timeout, shared_array)
 
     def input(self, which: str | int = 0) -> Slot:
         """Return what stands for an input in `Device.buffer_for`.
@@ -231,12 +241,24 @@ class PreparedModel:
             leave it out for models known to take longer.
         :raises AsyncnnError: if the driver refuses it.
         """
-        return open_burst(
-            self.hal,
-            self._input_check,
-            self._build_request,
-            self.outputs,
-            spins=spins,
+        return open_burst(self._target, spins=spins)
+
+    def _reusable(
+        self,
+        inputs: Inputs | None,
+        out: Results | None,
+        path: Path,
+        loop_timeout: float | None,
+        make: MakeArray,
+    ) -> ReusableExecution:
+        loop_ns = nanoseconds(loop_timeout)
+        return ReusableExecution(
+            self._target,
+            self._target.settled_inputs(inputs),
+            self._target.settled_outputs(out),
+            partial(self._launch, path, loop_ns),
+            make=make,
+            loop_timeout_ns=loop_ns,
         )
 
     @asynccontextmanager
@@ -263,10 +285,10 @@ class PreparedModel:
     def _launch(
         self,
         path: Path,
+        loop_timeout: int | None,
         request: Request,
         measure: MeasureTiming,
         deadline: int | None,
-        loop_timeout: int | None,
     ) -> Awaitable[ExecutionResult]:
         if path == "async":
             callback = ExecutionFuture()
@@ -274,11 +296,8 @@ class PreparedModel:
             return callback
         if path == "sync":
             return self._synchronously(request, measure, deadline, loop_timeout)
-        if path == "fenced":
-            return execute_fenced(self.hal, request, measure, deadline, loop_timeout)
-        raise InvalidArgumentError(
-            f"there is no path {path!r}", hint=f"known: {', '.join(get_args(Path))}"
-        )
+        _check_path(path)
+        return execute_fenced(self.hal, request, measure, deadline, loop_timeout)
 
     async def _synchronously(
         self,
@@ -298,5 +317,12 @@ class PreparedModel:
         return f"<PreparedModel {', '.join(names)} -> {[i.name for i in self.outputs]}>"
 
 
-def _nanoseconds(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1e9)
+def _check_path(path: str) -> None:
+    """Check that an execution can go that way.
+
+    :raises InvalidArgumentError: if there is no such path.
+    """
+    if path not in get_args(Path):
+        raise InvalidArgumentError(
+            f"there is no path {path!r}", hint=f"known: {', '.join(get_args(Path))}"
+        )

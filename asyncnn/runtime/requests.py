@@ -178,38 +178,42 @@ def _readable(dimensions: Dimensions) -> str:
 
 
 class OutputSpace:
-    """Allocates output arrays; learns the size of those that the model leaves open."""
+    """Allocates output arrays; learns the size of those that the model leaves open.
+
+    ``is_fixed`` tells that there are none of those.
+    """
 
     def __init__(self, infos: Sequence[TensorInfo]) -> None:
-        self._infos = infos
+        self.infos = infos
         self._names = tuple(info.name for info in infos)
         self._known = frozenset(self._names)
         self._usual = _usual(infos, "CARRAY")
-        self._is_fixed = all(has_fixed_shape(info) for info in infos)
+        self.is_fixed = all(has_fixed_shape(info) for info in infos)
         self._elements = [_guess(info) for info in infos]
 
     def allocate(self, make: MakeArray = np.empty) -> list[Array]:
         """Return one array for each output: of its shape, or flat if that is open."""
-        if self._is_fixed:
-            return [make(info.dimensions, info.dtype) for info in self._infos]
+        if self.is_fixed:
+            return [make(info.dimensions, info.dtype) for info in self.infos]
         return [
             make((elements,), info.dtype)
-            for info, elements in zip(self._infos, self._elements, strict=True)
+            for info, elements in zip(self.infos, self._elements, strict=True)
         ]
 
-    def fixed(self, make: MakeArray) -> list[Array]:
-        """Return one array that ``make`` made for each output, all of fixed shapes.
+    def check_fixed(self) -> None:
+        """Check that a fenced execution can have the outputs.
 
         :raises InvalidArgumentError: if the model leaves a shape open.
         """
-        for info in self._infos:
+        if self.is_fixed:
+            return
+        for info in self.infos:
             if not has_fixed_shape(info):
                 raise InvalidArgumentError(
                     f"output {info.name} has no fixed shape, or is empty, which a "
                     f"fenced execution cannot have",
                     hint="await prepared.run instead",
                 )
-        return self.allocate(make)
 
     def given(self, out: Any) -> list[Tensor | None]:
         """Return the caller's arrays and buffers; None for outputs left to us.
@@ -218,8 +222,8 @@ class OutputSpace:
             model computes, or cannot be written to.
         """
         spaces = _in_order("output", self._names, self._known, out)
-        if not self._is_fixed or not _are_usual(spaces, self._usual):
-            for info, space in zip(self._infos, spaces, strict=True):
+        if not self.is_fixed or not _are_usual(spaces, self._usual):
+            for info, space in zip(self.infos, spaces, strict=True):
                 if space is not None and not isinstance(space, DeviceBuffer):
                     _check_space(info, space)
         return list(spaces)
@@ -256,7 +260,7 @@ class OutputSpace:
         self, spaces: Sequence[Tensor], shapes: Sequence[OutputShape]
     ) -> Iterable[tuple[str, Array]]:
         """Pair names with outputs, cut to the shapes that the driver reported."""
-        if self._is_fixed:
+        if self.is_fixed:
             return self.named(spaces)
         return [
             (name, _cut(space, shape.dimensions))

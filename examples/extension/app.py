@@ -1,11 +1,13 @@
 """Follows the pitch of a sound with a model that an extension's operations are part of.
 
 The model runs on a device in this process and in a driver of its own, which both have
-the extension; a device without it says what it lacks.
+the extension; a device without it says what it lacks. With the name of a file, the
+model is saved there for the command line.
 """
 
 import asyncio
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -59,8 +61,7 @@ async def pitch(device: asyncnn.Device) -> list[int]:
 
 async def main() -> None:
     """Run the model on three devices and print what they say."""
-    settings = asyncnn.DeviceSettings(extensions=(spectral,))
-    async with asyncnn.open_device(settings=settings) as device:
+    async with asyncnn.open_device(extensions=[spectral]) as device:
         print("in this process: ", *await pitch(device))
     # The driver has to find the module, too.
     os.environ["PYTHONPATH"] = str(Path(__file__).parent)
@@ -74,3 +75,5 @@ async def main() -> None:
 
 if __name__ == "__main__":
     asyncio.run(main())
+    for path in sys.argv[1:]:
+        asyncnn.save(pitch_model(), path)

@@ -36,6 +36,7 @@ class ScriptedModel(NoFencesNorBursts):
         self.outcome = (ErrorStatus.NONE, (), NO_TIMING)
         self.callback: IExecutionCallback | None = None
         self.killed = 0
+        self.bursts = OpenBursts(1)
         self._launched = asyncio.Event()
 
     async def launched(self) -> None:
@@ -66,8 +67,8 @@ class ScriptedModel(NoFencesNorBursts):
         request_channel: Handle,
         result_channel: Handle,
     ) -> tuple[ErrorStatus, IBurstContext | None]:
-        bursts = OpenBursts(1)
-        return bursts.configure(self, callback, request_channel, result_channel)
+        self.bursts = OpenBursts(1)
+        return self.bursts.configure(self, callback, request_channel, result_channel)
 
     def _kill(self) -> None:
         self.killed += 1

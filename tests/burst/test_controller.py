@@ -13,6 +13,7 @@ from asyncnn.callbacks import ExecutionResult, IBurstCallback
 from asyncnn.devices import ReferenceDevice
 from asyncnn.errors import AsyncnnError, GeneralFailureError
 from asyncnn.fmq import MemoryOrderError, MessageQueue
+from asyncnn.fmq.layout import READ
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -28,6 +29,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.runtime.device import Device
 from tests.burst.ends import ADDITION, ScriptedModel, addition_pools, result_of
+from tests.fmq.words import add_to_word
 from tests.networks import addition
 
 
@@ -264,7 +266,7 @@ class TestEnding:
             await burst.execute(a_request())
         result = await burst.execute(a_request())
         assert result.status is ErrorStatus.DEVICE_UNAVAILABLE
-        assert result.reason == ENDED
+        assert result.reason.startswith(ENDED)
 
     async def test_a_malformed_result_is_a_general_failure(
         self, scripted: ScriptedModel, scripted_burst: BurstController
@@ -278,10 +280,97 @@ class TestEnding:
     async def test_an_impossible_counter_ends_the_burst(
         self, scripted: ScriptedModel, scripted_burst: BurstController
     ) -> None:
-        scripted_burst._link._requests._words[0] += 2**50
+        add_to_word(scripted_burst._link._requests, READ, 2**50)
         result = await scripted_burst.execute(a_request())
         assert result.status is ErrorStatus.DEVICE_UNAVAILABLE
         assert "unread" in result.reason
+
+
+class Mortal(ScriptedModel):
+    """A model whose bursts can be ended; opening one waits until it ``may_open``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.served: list[IBurstContext] = []
+        self.may_open = asyncio.Event()
+        self.may_open.set()
+
+    async def configure_execution_burst(
+        self,
+        callback: IBurstCallback | None,
+        request_channel: Handle,
+        result_channel: Handle,
+    ) -> tuple[ErrorStatus, IBurstContext | None]:
+        await self.may_open.wait()
+        status, context = await super().configure_execution_burst(
+            callback, request_channel, result_channel
+        )
+        assert context is not None
+        self.served.append(context)
+        return status, context
+
+    def end_burst(self) -> None:
+        self.served[-1].die()
+
+
+class TestReopening:
+    async def test_what_was_under_way_fails_and_the_next_succeeds(self) -> None:
+        mortal = Mortal()
+        with await BurstController.open(mortal, queue_length=64) as burst:
+            mortal.outcome = None
+            task = asyncio.ensure_future(burst.execute(a_request()))
+            await mortal.launched()
+            mortal.end_burst()
+            result = await task
+            assert result.status is ErrorStatus.DEVICE_UNAVAILABLE
+            assert result.reason == ENDED
+            mortal.outcome = (ErrorStatus.NONE, (), NO_TIMING)
+            for sent in (2, 3):
+                result = await burst.execute(a_request())
+                assert result.status is ErrorStatus.NONE
+                assert burst.statistics().sent == sent
+            assert burst.statistics().reopened == 1
+            assert len(mortal.served) == 2
+
+    async def test_the_same_request_is_sent_with_slots_of_the_new_burst(self) -> None:
+        mortal = Mortal()
+        request = a_request()
+        with await BurstController.open(mortal) as burst:
+            for _ in range(3):
+                await burst.execute(request)
+                assert burst.statistics().slots == 2
+                mortal.end_burst()
+        pools = [each.pools for each in mortal.requests]
+        assert pools == [request.pools] * 3
+
+    async def test_closing_meanwhile_closes_the_new_burst(self) -> None:
+        mortal = Mortal()
+        burst = await BurstController.open(mortal)
+        mortal.end_burst()
+        mortal.may_open.clear()
+        task = asyncio.ensure_future(burst.execute(a_request()))
+        await asyncio.sleep(0)
+        burst.close()
+        mortal.may_open.set()
+        result = await task
+        assert result.status is ErrorStatus.DEVICE_UNAVAILABLE
+        assert result.reason == CLOSED
+        assert mortal.served[-1].is_dead
+        assert mortal.requests == []
+
+    async def test_cancelling_meanwhile_leaves_it_to_the_next(self) -> None:
+        mortal = Mortal()
+        with await BurstController.open(mortal) as burst:
+            mortal.end_burst()
+            mortal.may_open.clear()
+            task = asyncio.ensure_future(burst.execute(a_request()))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            mortal.may_open.set()
+            assert (await burst.execute(a_request())).status is ErrorStatus.NONE
+            assert burst.statistics().reopened == 1
 
 
 class Refusing(ScriptedModel):

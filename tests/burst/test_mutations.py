@@ -3,26 +3,23 @@
 import os
 import random
 from collections.abc import AsyncIterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from asyncnn.burst.datums import DATUM_BYTES, DEFAULT_QUEUE_LENGTH
 from asyncnn.burst.requests import RequestShape
-from asyncnn.conformance.requests import build_request
-from asyncnn.conformance.running import CTS_ONLY
-from asyncnn.conformance.vectors import find_specs, load_cases
+from asyncnn.conformance.mutations.packets import BAD_DATUMS, ROWS, split
 from asyncnn.devices import ReferenceDevice
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
     MeasureTiming,
-    Memory,
     OutputShape,
     RequestArgument,
 )
-from asyncnn.memory.shared import shareable
 from asyncnn.runtime.device import Device
 from asyncnn.service import RemoteDevice, Server
 from tests.burst.ends import (
@@ -34,7 +31,6 @@ from tests.burst.ends import (
     result_of,
     served,
 )
-from tests.burst.mutations import BAD_DATUMS, mutations, split
 from tests.networks import addition
 
 REJECTED = {ErrorStatus.GENERAL_FAILURE, ErrorStatus.INVALID_ARGUMENT}
@@ -56,13 +52,11 @@ async def device(
 async def check_all_refused(ends: Ends, packet: bytes) -> int:
     """Send every mutation, then the packet itself; return how many were sent."""
     count = 0
-    for what, altered in mutations(packet):
-        if not altered:
-            continue
-        result = await ends(altered)
-        assert result.status in REJECTED, what
-        assert result.output_shapes == (), what
-        assert result.timing == NO_TIMING, what
+    for mutant in chain.from_iterable(row.mutate(packet) for row in ROWS):
+        result = await ends(mutant.packet)
+        assert result.status in REJECTED, mutant.label
+        assert result.output_shapes == (), mutant.label
+        assert result.timing == NO_TIMING, mutant.label
         count += 1
     assert (await ends(packet)).status is ErrorStatus.NONE
     return count
@@ -89,26 +83,6 @@ async def test_every_mutation_of_a_request_is_refused_and_the_burst_goes_on(
         packet = shape.encode((0, 1), MeasureTiming.YES)
         assert await check_all_refused(ends, packet) > 100
     assert result_of(pools.pools[1]) == [11, 22, 33, 44]
-
-
-@pytest.mark.slow
-async def test_every_mutation_of_the_suites_requests_is_refused(shared: Path) -> None:
-    specs = find_specs(shared / "vts")
-    count = 0
-    async with ReferenceDevice() as hal:
-        device = Device("reference", hal)
-        for spec in specs[:: len(specs) // 12]:
-            case = load_cases(spec)[0]
-            if case.expect_failure or case.folder.endswith(CTS_ONLY):
-                continue
-            prepared = (await device.prepare(case.model)).hal
-            request = build_request(case).request
-            pools = [shareable(p) for p in request.pools if isinstance(p, Memory)]
-            shape = RequestShape.of(request.inputs, request.outputs, len(pools))
-            async with served(prepared, KnownPools(dict(enumerate(pools)))) as ends:
-                packet = shape.encode(range(len(pools)), MeasureTiming.YES)
-                count += await check_all_refused(ends, packet)
-    assert count > 1000
 
 
 async def test_padding_of_results_is_zero(

@@ -34,6 +34,7 @@ from tests.burst.ends import (
     result_of,
     served,
 )
+from tests.fmq.words import add_to_word
 
 PACKET = ADDITION.encode((4, 9), MeasureTiming.NO)
 TIMED = ADDITION.encode((4, 9), MeasureTiming.YES)
@@ -388,9 +389,9 @@ class TestEnding:
             await ends(PACKET)
             ends.requests.write_nowait(PACKET)
             if queue == "requests":
-                ends.requests._words[WRITTEN] += 2**50
+                add_to_word(ends.requests, WRITTEN, 2**50)
             else:
-                ends.results._words[READ] += 2**50
+                add_to_word(ends.results, READ, 2**50)
             await asyncio.wait_for(died.wait(), 5)
 
 

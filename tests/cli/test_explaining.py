@@ -4,7 +4,7 @@ from asyncnn.cli.explaining import print_explanation
 from asyncnn.runtime.explain import Cause, Explanation, OperationReport
 
 
-def test_each_operation_has_a_line_with_its_reason(
+def test_each_operation_has_a_line_and_what_is_not_supported_a_reason(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
@@ -17,9 +17,33 @@ def test_each_operation_has_a_line_with_its_reason(
     out = capsys.readouterr().out
     lines = [[cell.strip() for cell in x.split("│")[1:-1]] for x in out.splitlines()]
     assert ["0", "ADD", "TENSOR_FLOAT32", "V1_0", "yes"] in lines
-    assert ["1", "IF", "", "", "no, subgraph: it runs 2"] in lines
-    assert ["0 of 1", "FLOOR", "", "", "no, kernel: none"] in lines
-    assert out.splitlines()[-1] == "reference supports 1 of 3 operations"
+    assert ["1", "IF", "", "", "no, subgraph"] in lines
+    assert ["0 of 1", "FLOOR", "", "", "no, kernel"] in lines
+    assert out.splitlines()[-3:] == [
+        "operation 1: it runs 2",
+        "operation 0 of referenced subgraph 1: none",
+        "reference supports 1 of 3 operations",
+    ]
+
+
+def test_names_of_extensions_are_whole_on_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    name, tensor = "com.example.spectral/MAGNITUDE", "com.example.spectral/COMPLEX64"
+    report = OperationReport(
+        None, 0, name, tensor, "V1_2", cause=Cause.EXTENSION, reason="it is missing"
+    )
+    print_explanation(Explanation("reference", "", (report,)))
+    out = capsys.readouterr().out
+    assert out.count("com.example.spectral/ ") == 2
+    for word in (
+        "MAGNITUDE",
+        "COMPLEX64",
+        "no, extension",
+        "operation 0: it is missing",
+    ):
+        assert word in out
 
 
 def test_a_rule_that_the_model_breaks_comes_first(

@@ -10,10 +10,15 @@ import pytest
 from msgspec.structs import replace
 
 from asyncnn.callbacks import IExecutionCallback, IPreparedModelCallback
-from asyncnn.conformance.mutations import judging
+from asyncnn.conformance.mutations import judging, trying_bursts
 from asyncnn.conformance.mutations.bare import bare_client
 from asyncnn.conformance.mutations.cyclic import cyclic_mutant
-from asyncnn.conformance.mutations.judging import Way, judge_model, judge_request
+from asyncnn.conformance.mutations.judging import (
+    Target,
+    Way,
+    judge_model,
+    judge_request,
+)
 from asyncnn.conformance.mutations.mutant import (
     Mutant,
     RequestMutant,
@@ -85,7 +90,7 @@ async def way(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[W
                     yield Way("client", remote)
             else:
                 async with bare_client(path) as bare:
-                    yield Way("driver", bare, refuses_at_launch=False)
+                    yield Way("driver", bare, is_bare=True)
 
 
 async def test_nothing_is_started_for_any_mutant(
@@ -99,6 +104,7 @@ async def test_nothing_is_started_for_any_mutant(
         submit(self, work, *rest)
 
     monkeypatch.setattr(Scheduler, "submit", submit_seen)
+    monkeypatch.setattr(trying_bursts, "BURST_ROWS", ())  # valid packets
     tallies = await Trial(case, [way], Plan(limit=2)).run()
     assert [problem for tally in tallies for problem in tally.problems] == []
     assert sum(tally.passed for tally in tallies) > 2 * len(MODEL_ROWS)
@@ -262,8 +268,16 @@ async def test_wrong_answers_to_a_request_are_found(
     prepared: FaultyPrepared, problem: str
 ) -> None:
     mutant = RequestMutant("wrong", float_request(2))
-    found = await judge_request(mutant, prepared, Way("device", Faulty()))
+    target = Target(Way("device", Faulty()), prepared)
+    found = await judge_request(mutant, target, by_burst=True)
     assert any(problem in each for each in found), found
+
+
+async def test_wrong_fences_are_of_fenced_executions_alone() -> None:
+    mutant = RequestMutant("no fence", float_request(2), wait_for=(None,))
+    accepting = FaultyPrepared(NONE, (NONE, SHAPES, NO_TIMING), (NONE, (), NO_TIMING))
+    target = Target(Way("device", Faulty()), accepting)
+    assert await judge_request(mutant, target, by_burst=False) == []
 
 
 @pytest.mark.parametrize("row", REQUEST_ROWS, ids=lambda row: row.number)
@@ -271,4 +285,5 @@ def test_every_kind_of_mutant_of_a_request_differs_from_it(row: RequestRow) -> N
     request = float_request(2)
     mutants = list(row.mutate(request, float_model(2)))
     assert mutants
-    assert request not in [mutant.request for mutant in mutants]
+    changed = [(mutant.request, mutant.wait_for) for mutant in mutants]
+    assert (request, ()) not in changed

@@ -63,8 +63,8 @@ def test_each_operation_has_a_section_and_a_link_to_it(signature, page: str) -> 
         ),
         (
             "ADD",
-            "Code 0, since 1.0. Computed by `asyncnn.kernels.arithmetic`, tested in "
-            "`tests/kernels/test_arithmetic.py`.",
+            "Code 0, since 1.0. Computed by `asyncnn.kernels.elementwise.arithmetic`, "
+            "tested in `tests/kernels/elementwise/test_arithmetic.py`.",
         ),
     ],
 )

@@ -1,5 +1,6 @@
 """The extension of examples/extension, and the program that uses it."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,9 +65,9 @@ async def test_windows_that_do_not_fit_are_refused(
 
 
 @pytest.mark.slow
-def test_the_pitch_is_the_same_in_this_process_and_in_a_driver() -> None:
+def test_the_pitch_is_the_same_in_this_process_and_in_a_driver(tmp_path: Path) -> None:
     ran = subprocess.run(
-        [sys.executable, str(FOLDER / "app.py")],
+        [sys.executable, str(FOLDER / "app.py"), str(tmp_path / "pitch.asyncnn")],
         capture_output=True,
         text=True,
         timeout=60,
@@ -81,3 +82,21 @@ def test_the_pitch_is_the_same_in_this_process_and_in_a_driver() -> None:
         "elsewhere operation 0",
         "elsewhere operation 1",
     ]
+    check_the_command_line(tmp_path / "pitch.asyncnn")
+
+
+def check_the_command_line(model: Path) -> None:
+    command = [sys.executable, "-m", "asyncnn", "run", str(model), "--explain"]
+    path = os.pathsep.join([str(FOLDER), str(FOLDER.parents[1])])
+    ran = subprocess.run(
+        [*command, "--extension", "spectral:spectral"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "supports 3 of 3 operations" in ran.stdout
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert "com.example.spectral" in ran.stdout

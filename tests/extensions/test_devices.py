@@ -7,22 +7,19 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from asyncnn.callbacks import ExecutionFuture, PreparedModelFuture
+from asyncnn.callbacks import ExecutionFuture
 from asyncnn.devices import DeviceSettings
-from asyncnn.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
+from asyncnn.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.extensions import Argument, BoundOperation, Extension, stateless
 from asyncnn.hal.types import (
-    BYTE_SIZE_OF_CACHE_TOKEN,
     DataLocation,
     ErrorStatus,
-    ExecutionPreference,
     ExtensionNameAndPrefix,
     MeasureTiming,
     Model,
     Operand,
     OperandType,
     OperationType,
-    Priority,
     Request,
     RequestArgument,
 )
@@ -30,54 +27,21 @@ from asyncnn.kernels.kernel import Inputs, Outputs, PreparedKernel
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.device import Device, connect, open_device
-from asyncnn.runtime.explain import Cause, explain
 from asyncnn.runtime.model import NamedModel
-from asyncnn.service import Server
+from tests.extensions.models import magnitude
 from tests.extensions.vendor import (
     COMPLEX,
     COMPLEX_SCALAR,
-    DECLARED_ONLY,
     F32,
     I32,
     MAGNITUDE,
     NONZERO,
-    RGB,
     SCALE,
     vendor,
 )
 from tests.networks import chain
 
 X = np.array([3 + 4j, 0, -1j], np.complex64)
-SETTINGS = DeviceSettings(extensions=(vendor,))
-
-
-@pytest.fixture(params=["lane", "inline", "remote"])
-async def device(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncIterator[Device]:
-    limit = {"lane": 0.0, "inline": 1e9, "remote": 50.0}[request.param]
-    settings = replace(SETTINGS, inline_below_us=limit)
-    async with open_device(settings=settings) as device:
-        if request.param != "remote":
-            yield device
-            return
-        path = tmp_path / "driver.sock"
-        async with Server(device.hal, path), connect(path) as remote:
-            yield remote
-
-
-def magnitude(x: Operand | None = None, type_: int = MAGNITUDE) -> NamedModel:
-    """``y = |x|``."""
-    builder = ModelBuilder()
-    source = builder.input("x", COMPLEX, (3,))
-    builder.output(builder.operation(type_, [source], Operand(F32, (3,))), "y")
-    named = builder.build()
-    if x is None:
-        return named
-    main = named.model.main
-    prefixed = replace(x, type=main.operands[0].type, lifetime=1, number_of_consumers=1)
-    main = replace(main, operands=(prefixed, *main.operands[1:]))
-    return NamedModel.of(replace(named.model, main=main), ["x"], ["y"])
 
 
 def scaled_twice() -> NamedModel:
@@ -193,147 +157,6 @@ async def test_values_of_an_extension_stay_on_the_device(device: Device) -> None
     state = await device.buffer_for(doubling.output("twice"), absolute.input("x"))
     await doubling.run({"x": X}, out={"twice": state})
     assert (await absolute.run({"x": state}))["y"].tolist() == [10, 0, 2]
-
-
-class TestNotSupported:
-    """Models whose extension the device lacks, or that it cannot compute."""
-
-    @pytest.mark.parametrize(
-        "model",
-        [
-            NamedModel.of(
-                replace(
-                    magnitude().model,
-                    extension_name_to_prefix=(
-                        ExtensionNameAndPrefix("com.example.elsewhere", 1),
-                    ),
-                ),
-                ["x"],
-                ["y"],
-            ),
-            magnitude(type_=DECLARED_ONLY),
-            magnitude(type_=0x1_00FF),
-        ],
-        ids=["extension", "kernel", "number"],
-    )
-    async def test_it_is_told_and_preparing_fails(
-        self, device: Device, model: NamedModel
-    ) -> None:
-        status, supported = await device.hal.get_supported_operations_1_3(model.model)
-        assert (status, supported) == (ErrorStatus.NONE, (False,))
-        assert await _prepared(device, model.model) == (
-            ErrorStatus.NONE,
-            ErrorStatus.GENERAL_FAILURE,
-        )
-
-    async def test_the_reason_names_what_is_missing(self, tmp_path: Path) -> None:
-        async with open_device() as device:
-            (report,) = (await explain(device, magnitude())).operations
-            assert report.cause is Cause.EXTENSION
-            assert "com.example.vendor" in report.reason
-            with pytest.raises(GeneralFailureError, match=r"com\.example\.vendor"):
-                await device.prepare(magnitude())
-
-    async def test_other_operations_of_the_model_are_supported(
-        self, device: Device
-    ) -> None:
-        builder = ModelBuilder()
-        x = builder.input("x", COMPLEX, (3,))
-        y = builder.operation(DECLARED_ONLY, [x], Operand(F32, (3,)))
-        builder.output(
-            builder.operation(OperationType.RELU, [y], Operand(F32, (3,))), "y"
-        )
-        builder.output(
-            builder.operation(MAGNITUDE, [x], Operand(F32, (3,))), "magnitude"
-        )
-        _, supported = await device.hal.get_supported_operations_1_3(
-            builder.build().model
-        )
-        assert supported == (False, True, True)
-
-
-def _broken_models() -> dict[str, NamedModel]:
-    """Return models that break what only the extension demands."""
-
-    def scaling(*inputs: int | None, builder: ModelBuilder) -> NamedModel:
-        reads = [index for index in inputs if index is not None]
-        builder.output(builder.operation(SCALE, reads, Operand(COMPLEX, (3,))), "y")
-        return builder.build()
-
-    models = {}
-    b = ModelBuilder()
-    models["count"] = scaling(b.input("x", COMPLEX, (3,)), builder=b)
-    b = ModelBuilder()
-    real = b.scalar(2.0)
-    models["type"] = scaling(b.input("x", COMPLEX, (3,)), real, builder=b)
-    b = ModelBuilder()
-    two = b.scalar(2, COMPLEX_SCALAR)
-    models["rank"] = scaling(b.input("x", COMPLEX, (1, 1, 3)), two, builder=b)
-    b = ModelBuilder()
-    x, two = b.input("x", COMPLEX, (3,)), b.input("two", COMPLEX_SCALAR, (1,))
-    models["scalar with dimensions"] = scaling(x, two, builder=b)
-    b = ModelBuilder()
-    omitted = b.omitted(COMPLEX_SCALAR)
-    models["omitted"] = scaling(b.input("x", COMPLEX, (3,)), omitted, builder=b)
-    b = ModelBuilder()
-    models["other type of the extension"] = scaling(
-        b.input("x", RGB, (3,)), b.scalar(2, COMPLEX_SCALAR), builder=b
-    )
-    b = ModelBuilder()
-    two = b.scalar(2, COMPLEX_SCALAR)
-    model = scaling(b.constant(X, COMPLEX), two, builder=b).model
-    constant = model.main.operands[1]
-    for name, changed in {
-        "short constant": replace(constant, location=DataLocation(0, 8, 16)),
-        "open constant": replace(constant, dimensions=(0,)),
-    }.items():
-        operands = list(model.main.operands)
-        operands[1] = changed
-        main = replace(model.main, operands=tuple(operands))
-        models[name] = NamedModel.of(replace(model, main=main), [], ["y"])
-    b = ModelBuilder()
-    x = b.operation(
-        SCALE,
-        [b.input("x", COMPLEX, (3,)), b.scalar(1, COMPLEX_SCALAR)],
-        Operand(COMPLEX, (3,), extra_params=b"broadcast"),
-    )
-    models["check"] = scaling(x, b.scalar(2, COMPLEX_SCALAR), builder=b)
-    return models
-
-
-BROKEN = _broken_models()
-
-
-@pytest.mark.parametrize("name", BROKEN)
-async def test_rules_of_an_extension_are_enforced(device: Device, name: str) -> None:
-    model = BROKEN[name].model
-    status, supported = await device.hal.get_supported_operations_1_3(model)
-    assert status is ErrorStatus.NONE
-    assert supported[-1] is False
-    assert await _prepared(device, model) == (
-        ErrorStatus.NONE,
-        ErrorStatus.INVALID_ARGUMENT,
-    )
-
-
-async def _prepared(device: Device, model: Model) -> tuple[ErrorStatus, ErrorStatus]:
-    """Return the status of the launch and that of the preparation."""
-    callback = PreparedModelFuture()
-    launch = device.hal.prepare_model_1_3(
-        model,
-        ExecutionPreference.FAST_SINGLE_ANSWER,
-        Priority.MEDIUM,
-        None,
-        (),
-        (),
-        bytes(BYTE_SIZE_OF_CACHE_TOKEN),
-        callback,
-    )
-    try:
-        await callback
-    except AsyncnnError as error:
-        return launch, error.status
-    return launch, ErrorStatus.NONE
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from asyncnn.errors import InvalidArgumentError
-from asyncnn.extensions import Argument, Extension, Extensions, load_extension
+from asyncnn.extensions import Argument, Extension, Extensions
 from asyncnn.hal.types import ExtensionOperandTypeInformation, OperandType
-from tests.extensions import vendor as declared
 from tests.extensions.vendor import COMPLEX, F32, MAGNITUDE, vendor
 
 
@@ -34,6 +33,12 @@ def test_names_and_numbers_are_unique_and_of_16_bits(name: str, number: int) -> 
     extension.tensor_type("A", 1, np.float64)
     with pytest.raises(InvalidArgumentError, match=name):
         extension.scalar_type(name, number, np.float64)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "line\n", "x" * 101])
+def test_types_have_names_of_letters_and_digits(name: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="not a name of a type"):
+        Extension("com.example.words").tensor_type(name, 0, np.float64)
 
 
 def test_operations_and_operand_types_are_numbered_apart() -> None:
@@ -70,15 +75,3 @@ def test_a_type_is_equal_to_nothing_but_itself() -> None:
 def test_a_device_cannot_have_an_extension_twice() -> None:
     with pytest.raises(InvalidArgumentError, match="twice"):
         Extensions([vendor, Extension(vendor.name)])
-
-
-def test_an_extension_is_found_by_its_place() -> None:
-    assert load_extension(f"{declared.__name__}:vendor") is vendor
-
-
-@pytest.mark.parametrize(
-    "place", ["", "vendor", "no.such.module:vendor", "{}:nothing", "{}:COMPLEX"]
-)
-def test_what_is_no_extension_is_refused(place: str) -> None:
-    with pytest.raises(InvalidArgumentError):
-        load_extension(place.format(declared.__name__))

@@ -62,10 +62,10 @@ def count_lost(parks: int) -> Outcome:
 def _read(queue: MessageQueue, parks: int) -> Outcome:
     poll = select.poll()
     poll.register(queue._bell.fileno(), select.POLLIN)
-    words, delays = queue._words, _delays(1)
+    delays = _delays(1)
     announced = sleeps = lost = 0
     while announced < parks:
-        seen = words[WRITTEN]
+        seen = queue._word(WRITTEN)
         if queue.read_nowait() is not None:
             for _ in range(next(delays)):
                 pass
@@ -77,7 +77,7 @@ def _read(queue: MessageQueue, parks: int) -> Outcome:
                 queue._bell.silence()
             else:
                 lost += queue.is_readable()
-            words[READER_SLEEPS] = 0
+            queue._withdraw(READER_SLEEPS)
     return Outcome(announced, sleeps, lost)
 
 

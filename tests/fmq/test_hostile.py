@@ -2,7 +2,6 @@
 
 import asyncio
 import fcntl
-import mmap
 import os
 from collections.abc import Callable, Iterator
 
@@ -12,6 +11,7 @@ from asyncnn.errors import InvalidArgumentError
 from asyncnn.fmq import LoopPoller, MessageQueue, QueueBrokenError
 from asyncnn.fmq.layout import READ, READER_SLEEPS, WRITTEN
 from tests.fmq.conftest import CAPACITY, COUNT, QUANTUM, Ends, elements
+from tests.fmq.words import words_of
 
 IMPOSSIBLE = [
     CAPACITY + QUANTUM,
@@ -29,11 +29,7 @@ IMPOSSIBLE = [
 def words(ends: Ends) -> Iterator[memoryview]:
     """The words of the queue, as the other process could write them."""
     created = ends.writer if ends.writer.descriptor.fds else ends.reader
-    with (
-        mmap.mmap(created.descriptor.fds[0], 4096) as pages,
-        memoryview(pages) as data,
-        data.cast("Q") as words,
-    ):
+    with words_of(created) as words:
         yield words
 
 

@@ -17,7 +17,7 @@ from tests.fmq.conftest import COUNT, QUANTUM, Ends, elements
 
 
 def is_cold(queue: MessageQueue) -> bool:
-    return bool(queue._words[READER_SLEEPS])
+    return bool(queue._word(READER_SLEEPS))
 
 
 async def until(condition: Callable[[], bool]) -> None:

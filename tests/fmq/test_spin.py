@@ -12,6 +12,7 @@ from asyncnn.fmq.spin import (
     MANY_LOOKS,
     SHARED_YIELD_NS,
     SLOW_YIELD_NS,
+    STARE_NS,
     Patience,
     spin,
 )
@@ -28,6 +29,12 @@ class Core:
         self.yield_ns = 1000
         self.words = [SEEN]
         self.after_yield: Callable[[], None] = lambda: None
+        self.after_look: Callable[[], None] = lambda: None
+
+    def has_moved(self, counter: int, seen: int, looks: int) -> bool:
+        self.now += looks
+        self.after_look()
+        return self.words[counter] != seen
 
     def clock(self) -> int:
         return self.now
@@ -45,7 +52,7 @@ class Core:
         self.yields, self.words[0], self.after_yield = 0, SEEN, change
 
     def spin(self, patience: Patience) -> bool:
-        return spin(self.words, 0, SEEN, patience)  # type: ignore[arg-type]
+        return spin(self.has_moved, 0, SEEN, patience)
 
 
 @pytest.fixture
@@ -127,7 +134,45 @@ def slow_yields(core: Core, patience: Patience, waits: int) -> int:
 def test_a_busy_core_is_tried_ever_less_often(core: Core, patience: Patience) -> None:
     assert slow_yields(core, patience, 100) >= 3
     assert slow_yields(core, patience, 1000) <= 3
-    assert slow_yields(core, patience, 10_000) >= 8
+    assert slow_yields(core, patience, 50_000) >= 6
+
+
+def test_on_a_busy_core_one_looks_on_without_giving_it_away(
+    core: Core, patience: Patience
+) -> None:
+    slow_yields(core, patience, 100)
+    core.yields = 0
+
+    def come() -> None:
+        if core.now > begun + STARE_NS // 2:
+            core.words[0] = OTHER
+
+    core.after_look = come
+    hits = []
+    for _ in range(2000):
+        core.words[0], begun = SEEN, core.now
+        hits.append(core.spin(patience))
+    assert sum(hits[1000:]) > 990
+    assert core.yields <= 3
+
+
+def test_looking_on_in_vain_becomes_rare(core: Core, patience: Patience) -> None:
+    slow_yields(core, patience, 100)
+    core.yields = 0
+    core.yield_ns, begun = LOST_YIELD_NS + 1, core.now
+    for _ in range(2000):
+        core.spin(patience)
+    looked_ns = core.now - begun - core.yields * core.yield_ns
+    assert looked_ns < 10 * STARE_NS + 2000 * 2 * MANY_LOOKS
+
+
+def test_nobody_looks_on_for_a_peer_that_takes_its_time(
+    core: Core, patience: Patience
+) -> None:
+    assert not core.spin(patience)
+    begun = core.now
+    assert not core.spin(patience)
+    assert core.now - begun <= MANY_LOOKS
 
 
 def test_a_core_that_is_free_again_is_soon_used(core: Core, patience: Patience) -> None:
@@ -151,5 +196,5 @@ def test_others_are_served_between_looks(core: Core, patience: Patience) -> None
     def serve() -> None:
         core.words[0] = OTHER
 
-    assert spin(core.words, 0, SEEN, patience, serve)  # type: ignore[arg-type]
+    assert spin(core.has_moved, 0, SEEN, patience, serve)
     assert core.yields == 0

@@ -16,8 +16,7 @@ FULL = elements(COUNT)
 
 
 def is_announced(ends: Ends) -> bool:
-    words = ends.writer._words
-    return bool(words[READER_SLEEPS] or words[WRITER_SLEEPS])
+    return any(ends.writer._word(flag) for flag in (READER_SLEEPS, WRITER_SLEEPS))
 
 
 async def until_asleep(ends: Ends) -> None:

@@ -80,12 +80,12 @@ async def test_fenced_runs_hand_state_on(device: Device) -> None:
     prepared = await device.prepare(accumulating())
     now, following = await two_states(device, prepared)
     calls = [
-        prepared.fenced_call([X, a], out={"y": None, "total": b})
+        prepared.reusable([X, a], out={"y": None, "total": b})
         for a, b in ((now, following), (following, now))
     ]
-    run = calls[0].launch()
+    run = calls[0].run_fenced()
     for step in range(1, 20):
-        run = calls[step % 2].launch([run])
+        run = calls[step % 2].run_fenced([run])
     outputs = await run
     assert list(outputs) == ["y"]
     np.testing.assert_array_equal(outputs["y"], 2 * 20 * X)

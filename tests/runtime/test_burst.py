@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncnn import Burst, Device, DeviceUnavailableError
+from asyncnn import Burst, Device, DeviceUnavailableError, Priority
 from asyncnn.devices import ReferenceDevice
 from asyncnn.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.types import NO_TIMING
@@ -152,3 +152,64 @@ async def test_bursts_of_one_model_run_side_by_side(device: Device) -> None:
         )
 
     assert all(await asyncio.gather(*(use(number) for number in range(8))))
+
+
+async def test_arrays_are_filled_while_the_driver_works_on_others(
+    device: Device,
+) -> None:
+    prepared = await device.prepare(addition(4))
+    async with prepared.burst() as burst:
+        sets = [burst.reusable() for _ in range(2)]
+        for k in range(20):
+            now, following = sets[k % 2], sets[1 - k % 2]
+            running = asyncio.ensure_future(now.run())
+            following.input("x")[...] = k + 1
+            outputs = await running
+            assert (outputs["z"] == k).all()
+        assert burst.statistics().sent == 20
+        assert burst.statistics().slots == 6
+
+
+async def test_pools_of_shapes_that_have_changed_lose_their_slots(
+    device: Device,
+) -> None:
+    prepared = await device.prepare(addition(0, 3))
+    async with prepared.burst() as burst:
+        for rows in range(1, 20):
+            x = np.ones((rows, 3), np.float32)
+            await burst.run([x, x])
+        assert burst.statistics().slots == 3
+
+
+async def test_a_run_of_higher_priority_overtakes_one_of_a_burst(
+    device: Device,
+) -> None:
+    x = np.zeros((64, 64), np.float32)
+    patient = await device.prepare(chain(8000, 64, 64), priority=Priority.LOW)
+    urgent = await device.prepare(chain(100, 64, 64), priority=Priority.HIGH)
+    async with patient.burst() as burst:
+        overtaken = asyncio.ensure_future(burst.run(x))
+        await asyncio.sleep(0.005)
+        assert ((await urgent.run(x))["z"] == 100).all()
+        assert not overtaken.done()
+        assert ((await overtaken)["z"] == 8000).all()
+
+
+async def test_bursts_that_never_pause_let_others_run(device: Device) -> None:
+    tiny = await device.prepare(addition(4), priority=Priority.LOW)
+    urgent = await device.prepare(chain(100, 64, 64), priority=Priority.HIGH)
+    x = np.zeros((64, 64), np.float32)
+    is_over = False
+
+    async def never_pause() -> int:
+        async with tiny.burst() as burst:
+            while not is_over:
+                await burst.run_in_place()
+            return burst.statistics().sent
+
+    async with asyncio.timeout(10):
+        bursts = [asyncio.ensure_future(never_pause()) for _ in range(4)]
+        for _ in range(20):
+            await urgent.run(x)
+        is_over = True
+        assert all(await asyncio.gather(*bursts))

@@ -3,10 +3,12 @@ import re
 import pytest
 
 from asyncnn.conformance.mutations.editing import with_operand
-from asyncnn.hal.types import Model, OperandLifeTime, OperandType
+from asyncnn.hal.types import Model, Operand, OperandLifeTime, OperandType
+from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.dot import dot
 from asyncnn.runtime.explain import Cause, Explanation, OperationReport
 from asyncnn.runtime.model import NamedModel
+from tests.extensions.vendor import COMPLEX, F32, MAGNITUDE
 from tests.hal.validate.samples import (
     extension_model,
     float_model,
@@ -86,12 +88,23 @@ def test_names_are_quoted(name: str) -> None:
     assert "\nlines" not in text
 
 
-def test_types_of_extensions_are_shown_by_number() -> None:
+def test_types_of_extensions_are_shown_by_number_if_they_have_no_name() -> None:
     text = dot(named(extension_model()))
-    assert "0: 0x30001 2" in node(text, "d0")
+    assert "0: com.example.vision/1 2" in node(text, "d0")
+    assert "0: com.example.vision/1" in node(text, "n0")
+
+
+def test_types_of_extensions_are_shown_by_name() -> None:
+    builder = ModelBuilder()
+    x = builder.input("x", COMPLEX, (2,))
+    builder.output(builder.operation(MAGNITUDE, [x], Operand(F32, (2,))), "y")
+    text = dot(builder.build())
+    assert "0: com.example.vendor/TENSOR_COMPLEX64 2" in node(text, "d0")
+    assert "0: com.example.vendor/MAGNITUDE" in node(text, "n0")
 
 
 @pytest.mark.parametrize("type_", OperandType)
 def test_every_type_has_an_abbreviation(type_: OperandType) -> None:
     model = with_operand(float_model(2), 0, type=type_)
-    assert "0x" not in node(dot(named(model)), "d0")
+    is_short = type_ in (OperandType.OEM, OperandType.SUBGRAPH)
+    assert (type_.name in node(dot(named(model)), "d0")) == is_short

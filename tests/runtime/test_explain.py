@@ -97,6 +97,7 @@ async def test_a_missing_extension_is_told(device: Device, named: bool) -> None:
     assert report.cause is Cause.EXTENSION
     expected = "extension com.example.vision" if named else "no extension of prefix 3"
     assert expected in report.reason
+    assert report.type == ("com.example.vision/1" if named else "extension type 196609")
 
 
 async def test_a_rule_that_is_broken_elsewhere_refuses_every_operation(

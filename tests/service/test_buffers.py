@@ -133,9 +133,9 @@ async def test_requests_that_come_again_are_bound_and_go_with_their_buffer(
     for _ in range(3):
         buffer = await device.buffer_for(prepared.input())
         await buffer.write(X)
-        call = prepared.fenced_call([buffer])
+        call = prepared.reusable([buffer])
         for _ in range(4):
-            outputs = await call.launch()
+            outputs = await call.run_fenced()
         np.testing.assert_array_equal(outputs["z"], X + 1)
         assert len(connection.bindings) == 1
         del call, buffer

@@ -27,6 +27,7 @@ from asyncnn.memory.shared import allocate
 from asyncnn.runtime.device import connect
 from asyncnn.service import wire
 from asyncnn.service.process import driver_process
+from tests.fmq.words import add_to_word
 from tests.networks import addition, chain
 from tests.service.conftest import LIMITS, Connect, Service
 from tests.service.raw import RawClient
@@ -305,5 +306,5 @@ class TestAHostileClient:
         client = await ready(attach())
         assert await configured(client, queues.configure(5), queues.fds) == 0
         queues.requests.write_nowait(bytes(DATUM_BYTES))
-        (queues.requests if word else queues.results)._words[word] += 2**50
+        add_to_word(queues.requests if word else queues.results, word, 2**50)
         assert await client.receive() == wire.BurstEnded(5)

@@ -5,14 +5,12 @@ import signal
 import threading
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import asyncnn
-from asyncnn.devices import ReferenceDevice
 from asyncnn.errors import (
     AsyncnnError,
     DeviceUnavailableError,
@@ -20,68 +18,33 @@ from asyncnn.errors import (
     MissedDeadlineTransientError,
 )
 from asyncnn.hal.types import (
-    DeviceStatus,
     ErrorStatus,
     ExecutionPreference,
     MeasureTiming,
     Request,
 )
-from asyncnn.runtime.device import Device, connect
+from asyncnn.runtime.device import connect
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.service import Server, ServiceLimits, Supervision
+from asyncnn.service import ServiceLimits, Supervision
 from asyncnn.service.process import driver_process, running_driver
 from asyncnn.service.supervised.supervision import SETTLED_S, Backoff
 from tests.networks import addition, chain
 from tests.service.fake_driver import until
+from tests.service.restarting import BRIEFLY, Driver, back, lost, running
 
 X = np.array([1, 2], np.float32)
-BRIEFLY = Supervision(first_delay=0.005, max_delay=0.02, wait=5.0, give_up_after=5.0)
 NO_DRIVER = pytest.raises(DeviceUnavailableError)
-
-
-class Driver:
-    """A driver in this process that comes and goes."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.limits = ServiceLimits()
-        self._open = AsyncExitStack()
-
-    async def start(self) -> None:
-        device = await self._open.enter_async_context(ReferenceDevice())
-        server = Server(device, self.path, limits=self.limits)
-        await self._open.enter_async_context(server)
-
-    async def stop(self) -> None:
-        await self._open.aclose()
-
-    async def restart(self, *devices: Device) -> None:
-        """Come back as soon as ``devices`` have noticed."""
-        await self.stop()
-        for device in devices:
-            await lost(device)
-        await self.start()
 
 
 @pytest.fixture
 async def driver(tmp_path: Path) -> AsyncIterator[Driver]:
-    driver = Driver(tmp_path / "driver.sock")
-    await driver.start()
-    yield driver
-    await driver.stop()
+    async with running(tmp_path / "driver.sock") as driver:
+        yield driver
 
 
 async def add(model: PreparedModel, **options: float) -> None:
     outputs = await model.run({"x": X, "y": X}, **options)
     assert np.array_equal(outputs["z"], 2 * X)
-
-
-async def lost(device: Device) -> None:
-    await until(lambda: device.hal.get_status() is DeviceStatus.OFFLINE)
-
-
-async def back(device: Device) -> None:
-    await until(lambda: device.hal.get_status() is DeviceStatus.AVAILABLE)
 
 
 class TestReconnecting:

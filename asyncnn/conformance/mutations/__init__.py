@@ -1,8 +1,8 @@
-"""Mutants: valid models and requests with one thing changed that makes them illegal.
+"""Mutants: models, requests and packets with one thing changed that makes them illegal.
 
 Each row of the public suite's list is a small function that yields mutants of any
 model; what may be legal all the same is told from what must be refused. Every
 conformance vector is mutated, and a device must answer each mutant with
-INVALID_ARGUMENT, tell the callback once, and start nothing. Mutations of the packets
-of bursts are to come beside `requests`.
+INVALID_ARGUMENT, tell the callback once, and start nothing. A burst answers each
+altered packet with a failure, and goes on.
 """

@@ -1,7 +1,7 @@
 """Asks a device for a mutant and says what is wrong with its answers, if anything.
 
 INVALID_ARGUMENT is demanded of every call, and of one notification, no result beside
-it, and that nothing was started.
+it, and that nothing was started. A packet that is malformed may be a GENERAL_FAILURE.
 """
 
 import asyncio
@@ -10,8 +10,14 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from asyncnn.callbacks import IPreparedModelCallback, PreparedModelFuture
-from asyncnn.conformance.mutations.mutant import Mutant, RequestMutant
+from asyncnn.burst import BurstController
+from asyncnn.callbacks import (
+    ExecutionResult,
+    IPreparedModelCallback,
+    PreparedModelFuture,
+)
+from asyncnn.conformance.mutations.bare_burst import BareBurst
+from asyncnn.conformance.mutations.mutant import Mutant, PacketMutant, RequestMutant
 from asyncnn.conformance.mutations.witnesses import (
     ExecutionWitness,
     PreparationWitness,
@@ -33,6 +39,7 @@ T = TypeVar("T")
 
 _INVALID = ErrorStatus.INVALID_ARGUMENT
 _NO_RESULT = (_INVALID, (), NO_TIMING)
+_REFUSALS = frozenset({_INVALID, ErrorStatus.GENERAL_FAILURE})
 _TOKEN = bytes(BYTE_SIZE_OF_CACHE_TOKEN)
 TIMEOUT_S = 30.0
 """How long an answer may take."""
@@ -65,13 +72,21 @@ class Asked(Protocol):
 class Way(msgspec.Struct, frozen=True):
     """A way to a driver.
 
-    ``refuses_at_launch`` tells whether calls that launch something return the status
-    themselves. A client that checks nothing learns of it by the notification alone.
+    The bare one is a client that checks nothing: calls that launch something cannot
+    return the status, which only the notification tells. It has no fences nor bursts.
     """
 
     name: str
     device: Asked
-    refuses_at_launch: bool = True
+    is_bare: bool = False
+
+
+class Target(msgspec.Struct, frozen=True, eq=False):
+    """A model prepared by a way, and a burst of it unless its packets are too long."""
+
+    way: Way
+    prepared: IPreparedModel
+    burst: BurstController | None = None
 
 
 async def prepare(model: Model, device: Asked) -> IPreparedModel:
@@ -113,23 +128,48 @@ async def judge_model(mutant: Mutant, original: Model | None, way: Way) -> list[
     """
     problems: list[str] = []
     if mutant.model is not original:
-        problems += await _in_time(_judge_supported(mutant, way))
-    problems += await _in_time(_judge_preparation(mutant, way))
+        problems += await in_time(_judge_supported(mutant, way))
+    problems += await in_time(_judge_preparation(mutant, way))
     return [f"{way.name}: {mutant.label}: {problem}" for problem in problems]
 
 
 async def judge_request(
-    mutant: RequestMutant, prepared: IPreparedModel, way: Way
+    mutant: RequestMutant, target: Target, *, by_burst: bool
 ) -> list[str]:
     """Return what is wrong with the answers to a mutated request; empty if nothing."""
-    problems = await _in_time(_judge_execution(mutant, prepared, way))
-    problems += await _in_time(_judge_synchronous(mutant, prepared))
-    if way.refuses_at_launch:
+    way, prepared = target.way, target.prepared
+    problems: list[str] = []
+    if not mutant.wait_for:
+        problems += await in_time(_judge_execution(mutant, prepared, way))
+        problems += await in_time(_judge_synchronous(mutant, prepared))
+    if not way.is_bare:
         problems += _judge_fenced(mutant, prepared)
+    if target.burst is not None and by_burst:
+        problems += await in_time(_judge_burst(mutant, target.burst))
     return [f"{way.name}: {mutant.label}: {problem}" for problem in problems]
 
 
-async def _in_time(judging: Awaitable[list[str]]) -> list[str]:
+async def judge_packet(mutant: PacketMutant, burst: BareBurst) -> list[str]:
+    """Return what is wrong with the answer to a mutated packet; empty if nothing."""
+    problems = await in_time(_judge_answer(mutant.packet, burst))
+    return [f"{mutant.label}: {problem}" for problem in problems]
+
+
+async def _judge_answer(packet: bytes, burst: BareBurst) -> list[str]:
+    return refusal_problems(await burst.execute(packet))
+
+
+def refusal_problems(result: ExecutionResult) -> list[str]:
+    """Return what is wrong with the result of an altered packet; empty if nothing."""
+    problems: list[str] = []
+    if result.status not in _REFUSALS:
+        problems = [f"burst: {result.status!r}, expected a refusal"]
+    told = (result.output_shapes, result.timing)
+    return problems + _unless(told, ((), NO_TIMING), "burst")
+
+
+async def in_time(judging: Awaitable[list[str]]) -> list[str]:
+    """Return what ``judging`` does; that there is no answer is a problem as well."""
     try:
         return await answer_of(judging)
     except AsyncnnError as error:
@@ -175,16 +215,28 @@ async def _judge_synchronous(
 
 def _judge_fenced(mutant: RequestMutant, prepared: IPreparedModel) -> list[str]:
     answer = prepared.execute_fenced(
-        mutant.request, (), mutant.measure, None, None, None
+        mutant.request,
+        mutant.wait_for,  # type: ignore[arg-type]
+        mutant.measure,
+        None,
+        None,
+        None,
     )
     return _unless(answer, (_INVALID, None, None), "fenced")
+
+
+async def _judge_burst(mutant: RequestMutant, burst: BurstController) -> list[str]:
+    result = await burst.execute(mutant.request, mutant.measure)
+    answer = (result.status, result.output_shapes, result.timing)
+    problems = _unless(answer, _NO_RESULT, "burst")
+    return problems + _unless(burst.statistics().fallbacks, 0, "sent by other means")
 
 
 async def _judge_launch(
     status: ErrorStatus, told: Testimony, expected: tuple[object, ...], way: Way
 ) -> list[str]:
     problems: list[str] = []
-    if way.refuses_at_launch:
+    if not way.is_bare:
         problems += _unless(status, _INVALID, "launch")
         problems += _unless(len(told.outcomes), 1, "notifications within the launch")
     await told.complete()

@@ -7,6 +7,7 @@ from typing import Generic, TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from asyncnn.hal.interfaces import ISyncFence
 from asyncnn.hal.types import (
     ExecutionPreference,
     HalVersion,
@@ -32,28 +33,44 @@ class Mutant(msgspec.Struct, frozen=True, eq=False):
 
 
 class RequestMutant(msgspec.Struct, frozen=True, eq=False):
-    """A request with one thing changed, which must be refused; see `Mutant`."""
+    """A request with one thing changed, which must be refused; see `Mutant`.
+
+    One that is wrong in the fences that it waits for is so in fenced executions alone.
+    """
 
     label: str
     request: Request
     measure: MeasureTiming = MeasureTiming.NO
+    wait_for: tuple[ISyncFence | None, ...] = ()
+    may_pass: str = ""
+
+
+class PacketMutant(msgspec.Struct, frozen=True, eq=False):
+    """A packet of a burst with one datum changed, which must be refused."""
+
+    label: str
+    packet: bytes
     may_pass: str = ""
 
 
 Mutants: TypeAlias = Iterator[Mutant]
-AnyMutant = TypeVar("AnyMutant", Mutant, RequestMutant)
+AnyMutant = TypeVar("AnyMutant", Mutant, RequestMutant, PacketMutant)
 
 
-class Row(msgspec.Struct, frozen=True):
-    """One kind of mutation of models.
-
-    ``number`` is its number in the list of the public suite. ``mutate`` takes a valid
-    model and the version of its structure, and changes the main subgraph, or only what
-    is said beside the model.
-    """
+class Listed(msgspec.Struct, frozen=True):
+    """A row of the public suite's list, by its number there and what it is."""
 
     number: str
     words: str
+
+
+class Row(Listed, frozen=True):
+    """One kind of mutation of models.
+
+    ``mutate`` takes a valid model and the version of its structure, and changes the
+    main subgraph, or only what is said beside the model.
+    """
+
     mutate: Callable[[Model, HalVersion], Mutants]
     changes_subgraph: bool = True
 
@@ -77,12 +94,20 @@ def _put_back(mutant: Mutant, model: Model, number: int) -> Mutant:
     return replace(mutant, label=label, model=changed)
 
 
-class RequestRow(msgspec.Struct, frozen=True):
-    """One kind of mutation of requests; see `Row`."""
+class RequestRow(Listed, frozen=True):
+    """One kind of mutation of requests; see `Row`.
 
-    number: str
-    words: str
+    ``by_burst`` tells whether a controller of bursts would send it as it is.
+    """
+
     mutate: Callable[[Request, Model], Iterator[RequestMutant]]
+    by_burst: bool = True
+
+
+class PacketRow(Listed, frozen=True):
+    """One kind of mutation of packets; see `Row`."""
+
+    mutate: Callable[[bytes], Iterator[PacketMutant]]
 
 
 class Sample(msgspec.Struct, Generic[AnyMutant], frozen=True):

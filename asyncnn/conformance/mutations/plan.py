@@ -14,12 +14,14 @@ class Plan(msgspec.Struct, frozen=True):
     ``limit`` is how many of each row and case, None for all; the choice is the same
     every time. ``pattern`` is a glob that the name of a case or of its file matches.
     With ``socket``, the driver that serves it is asked: once by a client that checks
-    like any other, once by one that does not. Else it is a device in this process.
+    like any other, once by one that does not. Else it is a device in this process,
+    which has ``extensions``.
     """
 
     limit: int | None = 1
     pattern: str = "*"
     socket: str | None = None
+    extensions: tuple[str, ...] = ()
 
     @property
     def transport(self) -> str:

@@ -1,7 +1,7 @@
 """Mutations of requests.
 
-VR1 and VR2 are those of the public suite; R2 to R7 break the validation rules of these
-numbers. Every other mutant asks for timing, of which none may be reported.
+VR1, VR2 and VR5 are those of the public suite; R2 to R7 break the validation rules of
+these numbers. Every other mutant asks for timing, of which none may be reported.
 """
 
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from asyncnn.conformance.mutations.editing import removed, replaced
 from asyncnn.conformance.mutations.mutant import RequestMutant, RequestRow
+from asyncnn.fences import SyncFence
 from asyncnn.hal.operands import SCALAR_TYPES
 from asyncnn.hal.types import (
     DataLocation,
@@ -80,10 +81,23 @@ def _short_inputs(request: Request, model: Model) -> _Mutants:
             yield place.with_argument("is one byte short", changed)
 
 
+def _empty_fences(request: Request, model: Model) -> _Mutants:
+    yield RequestMutant("waits for an empty fence", request, wait_for=(None,))
+    both = (SyncFence.signalled(), None)
+    yield RequestMutant("waits for an empty fence, too", request, wait_for=both)
+
+
 ROWS = (
     RequestRow("VR1", "an input is missing", _missing_inputs),
     RequestRow("VR2", "an output is missing", _missing_outputs),
-    RequestRow("R2", "an omitted argument has a location", _omitted_with_location),
+    RequestRow("VR5", "a fence to wait for is empty", _empty_fences, by_burst=False),
+    # Packets are written without the location of what is omitted.
+    RequestRow(
+        "R2",
+        "an omitted argument has a location",
+        _omitted_with_location,
+        by_burst=False,
+    ),
     RequestRow("R3", "an argument lies outside of its pool", _outside_of_pools),
     RequestRow("R4", "an argument has other dimensions", _other_dimensions),
     RequestRow("R7", "an input is too short", _short_inputs),

@@ -40,7 +40,7 @@ def mutate_spec(spec: Path, plan: Plan) -> list[Tally]:
 
 async def _mutate_cases(cases: Sequence[Case], plan: Plan) -> list[Tally]:
     tallies: list[Tally] = []
-    async with _ways(plan.socket) as ways:
+    async with _ways(plan) as ways:
         for case in cases:
             tallies += await Trial(case, ways, plan).run()
     return tallies
@@ -52,18 +52,18 @@ def mutate_nothing(plan: Plan) -> Tally:
 
 
 async def _mutate_nothing(plan: Plan) -> Tally:
-    async with _ways(plan.socket) as ways:
+    async with _ways(plan) as ways:
         return await try_cycle(ways, plan)
 
 
 @contextlib.asynccontextmanager
-async def _ways(socket: str | None) -> AsyncIterator[list[Way]]:
-    if socket is None:
-        async with open_device() as device:
+async def _ways(plan: Plan) -> AsyncIterator[list[Way]]:
+    if plan.socket is None:
+        async with open_device(extensions=plan.extensions) as device:
             yield [Way("device", device.hal)]
         return
-    async with connect(socket) as device, bare_client(socket) as bare:
+    async with connect(plan.socket) as device, bare_client(plan.socket) as bare:
         yield [
             Way("client", device.hal),
-            Way("driver", bare, refuses_at_launch=False),
+            Way("driver", bare, is_bare=True),
         ]

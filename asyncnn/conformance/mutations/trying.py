@@ -1,43 +1,33 @@
 """Tries the mutants of one case on every way to a driver, and tallies the answers."""
 
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Sequence
+from contextlib import ExitStack
 
 from msgspec.structs import replace
 
+from asyncnn.burst import BurstController
 from asyncnn.conformance.mutations.cyclic import cyclic_mutant
 from asyncnn.conformance.mutations.judging import (
+    Target,
     Way,
     answer_of,
     judge_model,
     judge_request,
     prepare,
 )
-from asyncnn.conformance.mutations.mutant import (
-    AnyMutant,
-    Mutant,
-    RequestMutant,
-    RequestRow,
-    Row,
-    sample,
-)
+from asyncnn.conformance.mutations.mutant import Mutant, RequestMutant, RequestRow, Row
 from asyncnn.conformance.mutations.plan import Plan, Tally
 from asyncnn.conformance.mutations.requests import with_timing
-from asyncnn.conformance.mutations.table import CYCLE, ITSELF, MODEL_ROWS, REQUEST_ROWS
-from asyncnn.conformance.requests import build_request
-from asyncnn.conformance.running import CTS_ONLY
+from asyncnn.conformance.mutations.table import CYCLE, MODEL_ROWS, REQUEST_ROWS
+from asyncnn.conformance.mutations.tallying import Tallies
+from asyncnn.conformance.mutations.travelling import TravellingRequest, travelling
+from asyncnn.conformance.mutations.trying_bursts import try_bursts
 from asyncnn.conformance.vectors import Case
 from asyncnn.errors import AsyncnnError, error_for
-from asyncnn.hal.interfaces import IPreparedModel
-from asyncnn.hal.types import ErrorStatus, HalVersion, Memory, Model, Request
-from asyncnn.memory.pools import view
-from asyncnn.memory.shared import shareable
+from asyncnn.hal.types import ErrorStatus, HalVersion, Model
 
 VERSION = HalVersion.V1_3
 """The version of the calls that devices offer, and so of the mutants."""
-
-_UNTOUCHED = 0xA5
 
 
 class Trial:
@@ -46,26 +36,28 @@ class Trial:
     def __init__(self, case: Case, ways: Sequence[Way], plan: Plan) -> None:
         self._case = case
         self._ways = ways
-        self._plan = plan
-        self._model = _travelling(case.model)
+        self._tallies = Tallies(case, plan)
+        self._model = travelling(case.model)
 
     async def run(self) -> list[Tally]:
         """Return a tally for each row.
 
         There are none of models if the case is refused itself, as nothing would be
-        learnt, and none of requests if it cannot be prepared.
+        learnt, and none of requests and bursts if it cannot be prepared.
         """
         tallies: list[Tally] = []
         try:
             for way in self._ways:
                 await self._ask(way)
             tallies = [await self._try_models(row) for row in MODEL_ROWS]
-            prepared = [await prepare(self._model, way.device) for way in self._ways]
+            targets = [
+                Target(way, await prepare(self._model, way.device))
+                for way in self._ways
+            ]
         except AsyncnnError as error:
-            return [*tallies, self._unusable(error)]
-        return tallies + [
-            await self._try_requests(row, prepared) for row in REQUEST_ROWS
-        ]
+            return [*tallies, self._tallies.unusable(error)]
+        tallies += await self._try_all_requests(targets)
+        return tallies + await try_bursts(self._case, targets, self._tallies)
 
     async def _ask(self, way: Way) -> None:
         """Make sure that a device finds no fault with the case itself.
@@ -81,52 +73,36 @@ class Trial:
         async def judge(mutant: Mutant) -> list[str]:
             return await _judge(mutant, self._model, self._ways)
 
-        return await self._try(row.number, row.mutants(self._model, VERSION), judge)
+        mutants = row.mutants(self._model, VERSION)
+        return await self._tallies.of_each(row.number, mutants, judge)
+
+    async def _try_all_requests(self, targets: Sequence[Target]) -> list[Tally]:
+        sent = TravellingRequest.of(self._case)
+        with ExitStack() as stack:
+            if sent.fits_in_a_packet:
+                targets = [await _with_burst(target, stack) for target in targets]
+            return [
+                await self._try_requests(row, sent, targets) for row in REQUEST_ROWS
+            ]
 
     async def _try_requests(
-        self, row: RequestRow, prepared: Sequence[IPreparedModel]
+        self, row: RequestRow, sent: TravellingRequest, targets: Sequence[Target]
     ) -> Tally:
-        request = _travelling_request(self._case)
-        targets = list(zip(prepared, self._ways, strict=True))
-
         async def judge(mutant: RequestMutant) -> list[str]:
-            problems = [
-                p for target in targets for p in await judge_request(mutant, *target)
-            ]
-            if not _is_untouched(request):
-                problems.append(f"{mutant.label}: outputs were written")
-            return problems
+            problems: list[str] = []
+            for target in targets:
+                problems += await judge_request(mutant, target, by_burst=row.by_burst)
+            return problems + sent.traces_of(mutant.label)
 
-        mutants = with_timing(row.mutate(request, self._model))
-        return await self._try(row.number, mutants, judge)
+        mutants = with_timing(row.mutate(sent.request, self._model))
+        return await self._tallies.of_each(row.number, mutants, judge)
 
-    async def _try(
-        self,
-        row: str,
-        mutants: Iterator[AnyMutant],
-        judge: Callable[[AnyMutant], Awaitable[list[str]]],
-    ) -> Tally:
-        chosen = sample(mutants, self._plan.limit, f"{self._case.name} {row}")
-        answers = [await judge(mutant) for mutant in chosen.tried]
-        wrong = [problems for problems in answers if problems]
-        return replace(
-            self._tally(row),
-            passed=len(answers) - len(wrong),
-            failed=len(wrong),
-            skipped=dict(Counter(chosen.exempt)),
-            problems=tuple(chain.from_iterable(wrong)),
-        )
 
-    def _unusable(self, error: AsyncnnError) -> Tally:
-        tally = self._tally(ITSELF)
-        if self._case.expect_failure or self._case.folder.endswith(CTS_ONLY):
-            return replace(tally, skipped={"a driver may refuse the case itself": 1})
-        return replace(tally, failed=1, problems=(str(error),))
-
-    def _tally(self, row: str) -> Tally:
-        case = self._case
-        spec = f"{case.folder}/{case.spec}"
-        return Tally(spec, case.name, row, self._plan.transport)
+async def _with_burst(target: Target, stack: ExitStack) -> Target:
+    if target.way.is_bare:
+        return target
+    burst = stack.enter_context(await BurstController.open(target.prepared))
+    return replace(target, burst=burst)
 
 
 async def try_cycle(ways: Sequence[Way], plan: Plan) -> Tally:
@@ -140,26 +116,3 @@ async def _judge(
     mutant: Mutant, original: Model | None, ways: Sequence[Way]
 ) -> list[str]:
     return [p for way in ways for p in await judge_model(mutant, original, way)]
-
-
-def _travelling(model: Model) -> Model:
-    """Return the model with pools that need no copy on the way to a driver."""
-    return replace(model, pools=tuple(map(shareable, model.pools)))
-
-
-def _travelling_request(case: Case) -> Request:
-    """Return a request of two pools, the second of which, the outputs', is marked."""
-    request = build_request(case).request
-    pools: list[Memory] = []
-    for pool in request.pools:
-        assert isinstance(pool, Memory)
-        pools.append(shareable(pool))
-    _, outputs = pools
-    view(outputs)[:] = bytes([_UNTOUCHED]) * outputs.size
-    return replace(request, pools=tuple(pools))
-
-
-def _is_untouched(request: Request) -> bool:
-    outputs = request.pools[1]
-    assert isinstance(outputs, Memory)
-    return view(outputs).tobytes().count(_UNTOUCHED) == outputs.size

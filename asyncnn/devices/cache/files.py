@@ -24,6 +24,7 @@ from asyncnn.memory.sealing import access_of, keeps_its_bytes, seals_of
 MODEL_FILES = 1
 DATA_FILES = 1
 
+_WORTH_PAGES_BYTES = 2**16
 _OTHERS_WRITE = 0o022
 _READABLE = frozenset({os.O_RDONLY, os.O_RDWR})
 
@@ -147,7 +148,7 @@ def _replace_contents(fd: int, chunks: Chunks) -> None:
     os.fdatasync(fd)
 
 
-def read(fd: int, most: int) -> bytes:
+def read(fd: int, most: int) -> memoryview:
     """Return the contents of a file, read once.
 
     :raises GeneralFailureError: if there are more bytes than ``most``, or none can be
@@ -158,28 +159,35 @@ def read(fd: int, most: int) -> bytes:
         raise GeneralFailureError(f"a cache file of {size} bytes")
     try:
         # One byte more than there is: what is appended meanwhile is not overlooked.
-        return os.pread(fd, size + 1, 0)
+        buffer = _short_lived(size + 1)
+        return buffer[: os.preadv(fd, [buffer], 0)].toreadonly()
     except OSError as error:
         raise GeneralFailureError(f"a cache file: {error.strerror}") from error
 
 
-def read_or_map(fd: int, size: int, *, may_map: bool) -> memoryview:
+def _short_lived(size: int) -> memoryview:
+    """Return memory that goes back to the system at once if it is much."""
+    is_much = size >= _WORTH_PAGES_BYTES
+    return memoryview(mmap.mmap(-1, size) if is_much else bytearray(size))
+
+
+def read_or_map(fd: int, size: int, header: bytes, *, may_map: bool) -> memoryview:
     """Return the bytes of a data cache: mapped if that is safe, else a copy.
 
     Mapping is safe if the file cannot shrink, or if only this user could do that and
     ``may_map`` says that it will not.
 
-    :raises GeneralFailureError: if there are not ``size`` bytes, or they are being
-        written.
+    :raises GeneralFailureError: if there are not ``size`` bytes, they do not begin with
+        ``header``, or they are being written.
     """
     try:
-        mapped = _map(fd, size) if may_map or _never_shrinks(fd) else None
-        return mapped or _copy(fd, size)
+        mapped = _map(fd, size, header) if may_map or _never_shrinks(fd) else None
+        return mapped or _copy(fd, size, header)
     except (OSError, ValueError) as error:
         raise GeneralFailureError(f"the data cache: {error}") from error
 
 
-def _map(fd: int, size: int) -> memoryview | None:
+def _map(fd: int, size: int, header: bytes) -> memoryview | None:
     """Map a file that holds ``size`` bytes; None if that would not be safe."""
     try:
         # An open file of its own, whose lock goes with the mapping.
@@ -192,10 +200,12 @@ def _map(fd: int, size: int) -> memoryview | None:
     is_ours = status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE
     if not is_ours and not _never_shrinks(fd):
         return None
+    # Not by way of the mapping: the system would also map what lies around the header.
+    _check_header(os.pread(own.fd, len(header), 0), header)
     return memoryview(mmap.mmap(own.fd, size, access=mmap.ACCESS_READ))
 
 
-def _copy(fd: int, size: int) -> memoryview:
+def _copy(fd: int, size: int, header: bytes) -> memoryview:
     _check_size(os.fstat(fd), size)
     copy = bytearray(size)
     data, done = memoryview(copy), 0
@@ -204,7 +214,13 @@ def _copy(fd: int, size: int) -> memoryview:
         if not count:
             raise GeneralFailureError("the data cache has lost bytes")
         done += count
+    _check_header(data[: len(header)], header)
     return data.toreadonly()
+
+
+def _check_header(found: bytes | memoryview, header: bytes) -> None:
+    if found != header:
+        raise GeneralFailureError("the data cache is that of another compilation")
 
 
 def _check_size(status: os.stat_result, size: int) -> None:

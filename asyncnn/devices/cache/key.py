@@ -4,10 +4,10 @@ import hmac
 import logging
 import os
 import secrets
-import stat
 from contextlib import suppress
 from pathlib import Path
 
+from asyncnn.devices.state import private_draft, read_private, state_folder
 from asyncnn.errors import GeneralFailureError
 
 logger = logging.getLogger(__name__)
@@ -60,15 +60,7 @@ class CacheKey:
 
 
 def _read(path: Path) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    with open(fd, "rb") as file:
-        status = os.fstat(fd)
-        others = status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            raise OSError(f"{path} is not a file of this user")
-        if others:
-            raise OSError(f"others than its owner may use {path}")
-        secret = file.read(_KEY_BYTES + 1)
+    secret = read_private(path, _KEY_BYTES + 1)
     if len(secret) != _KEY_BYTES:
         raise OSError(f"{path} is not a key of {_KEY_BYTES} bytes")
     return secret
@@ -76,21 +68,12 @@ def _read(path: Path) -> bytes:
 
 def _create(path: Path) -> None:
     """Create the file with all its bytes, unless somebody else does first."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with open(fd, "wb") as file:
-            file.write(secrets.token_bytes(_KEY_BYTES))
-        with suppress(FileExistsError):
-            os.link(draft, path)
-    finally:
-        draft.unlink()
+    secret = secrets.token_bytes(_KEY_BYTES)
+    with private_draft(path, secret) as draft, suppress(FileExistsError):
+        os.link(draft, path)
     logger.info("created the key of caches at %s", path)
 
 
 def default_path() -> Path:
     """Return where the key lies unless it is configured."""
-    state = os.environ.get("XDG_STATE_HOME", "")
-    folder = Path(state) if Path(state).is_absolute() else Path.home() / ".local/state"
-    return folder / "asyncnn" / "cache-key"
+    return state_folder() / "cache-key"

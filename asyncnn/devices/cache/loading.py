@@ -1,6 +1,10 @@
 """Makes a prepared model of its cache files."""
 
+from functools import cache, partial
+from typing import Any
+
 import numpy as np
+from msgspec import Raw
 from msgspec.structs import replace
 
 from asyncnn.devices.cache.compiled import Compiled
@@ -9,13 +13,12 @@ from asyncnn.devices.cache.key import CacheKey
 from asyncnn.devices.cache.records import (
     DATA_MAGIC,
     MOST_BYTES,
-    CacheRecord,
-    PlanEntry,
     StoredArray,
+    decode_plan,
     unsealed,
 )
 from asyncnn.engine import PlanRecord, Program
-from asyncnn.engine.plan import StepRecord
+from asyncnn.engine.records import StepRecord
 from asyncnn.errors import GeneralFailureError
 from asyncnn.extensions import Extensions
 from asyncnn.hal.operations.bound import Array
@@ -32,51 +35,43 @@ def load(
     :raises GeneralFailureError: if the files are not as this driver wrote them.
     """
     record = unsealed(read(files.model.fd, MOST_BYTES), files.token, key)
-    data = read_or_map(files.data.fd, record.data_bytes, may_map=may_map)
     header = DATA_MAGIC + record.compilation
-    if data[: len(header)] != header:
-        raise GeneralFailureError("the data cache is that of another compilation")
+    data = read_or_map(files.data.fd, record.data_bytes, header, may_map=may_map)
     pool = Memory("ashmem", len(data), buffer=data)
     model = replace(record.model, pools=(pool,))
     if extensions.versions(model) != record.extensions:
         raise GeneralFailureError("the model cache is for other extensions")
-    with np.errstate(all="ignore"):  # nobody has checked the numbers
-        program = Program(model, _records(record, data), extensions)
+    plans = {
+        number: partial(_restored, plan.copy(), data, memoryview(model.operand_values))
+        for number, plan in record.plans.items()
+    }
+    program = Program(model, plans, extensions)
     return Compiled(program, record.preference, record.priority)
 
 
-def _records(record: CacheRecord, data: memoryview) -> dict[int, PlanRecord]:
-    arrays = _Arrays(data)
-    return {entry.number: arrays.restored(entry) for entry in record.plans}
+def _restored(plan: Raw, data: memoryview, values: memoryview) -> PlanRecord:
+    """Decode a plan; make arrays over the bytes, which they keep alive."""
 
+    def array(stored: StoredArray) -> Array:
+        source = data if stored.is_data else values
+        return np.ndarray(stored.shape, _dtype(stored.dtype), source, stored.offset)
 
-class _Arrays:
-    """Turns what is stored into arrays over the data, which they keep alive."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
-
-    def restored(self, entry: PlanEntry) -> PlanRecord:
-        array = self._array
-        return PlanRecord(
-            entry.shapes,
-            {index: array(stored) for index, stored in entry.folded.items()},
-            tuple(
-                StepRecord(
-                    step.position,
-                    step.is_prepared,
-                    {
-                        name: tuple(map(array, arrays))
-                        for name, arrays in step.packed.items()
-                    },
-                )
-                for step in entry.steps
-            ),
-            entry.arena,
+    entry = decode_plan(plan)
+    folded = {index: array(each) for index, each in entry.folded.items()}
+    steps = tuple(
+        StepRecord(
+            step.position,
+            step.is_prepared,
+            {
+                name: tuple([array(each) for each in arrays])
+                for name, arrays in step.packed.items()
+            },
         )
+        for step in entry.steps
+    )
+    return PlanRecord(entry.shapes, folded, steps, entry.arena)
 
-    def _array(self, stored: StoredArray) -> Array:
-        place = stored.place
-        if isinstance(place, bytes):
-            return np.ndarray(stored.shape, stored.dtype, place)
-        return np.ndarray(stored.shape, stored.dtype, self._data, place)
+
+@cache
+def _dtype(name: str) -> np.dtype[Any]:
+    return np.dtype(name)

@@ -25,7 +25,7 @@ COMPILATION_BYTES = 16
 MOST_BYTES = 2**28
 """A model cache that is longer is not read."""
 
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2
 
 
 def versions() -> tuple[str, ...]:
@@ -40,15 +40,16 @@ def versions() -> tuple[str, ...]:
 
 
 class StoredArray(msgspec.Struct, frozen=True, array_like=True):
-    """An array: its bytes, or where they lie in the data cache."""
+    """An array at ``offset`` of the data cache or of the model's operand values."""
 
     dtype: str
     shape: Shape
-    place: bytes | int
+    is_data: bool
+    offset: int
 
 
 class StepEntry(msgspec.Struct, frozen=True, array_like=True):
-    """An `asyncnn.engine.plan.StepRecord`."""
+    """An `asyncnn.engine.records.StepRecord`."""
 
     position: int
     is_prepared: bool
@@ -56,9 +57,8 @@ class StepEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PlanEntry(msgspec.Struct, frozen=True, array_like=True):
-    """An `asyncnn.engine.PlanRecord` and the number of its subgraph."""
+    """An `asyncnn.engine.PlanRecord`."""
 
-    number: int
     shapes: tuple[Shape | None, ...]
     folded: dict[int, StoredArray]
     steps: tuple[StepEntry, ...]
@@ -68,6 +68,8 @@ class PlanEntry(msgspec.Struct, frozen=True, array_like=True):
 class CacheRecord(msgspec.Struct, frozen=True, array_like=True):
     """A prepared model. The constants' pool of ``model`` is the data cache.
 
+    ``plans`` are `PlanEntry` structures, encoded, by the number of their subgraph. What
+    lies among operand values is in ``operand_values`` of the model, behind its own.
     ``extensions`` are the versions of those that it uses.
     """
 
@@ -76,7 +78,7 @@ class CacheRecord(msgspec.Struct, frozen=True, array_like=True):
     preference: ExecutionPreference
     priority: Priority
     model: Model
-    plans: tuple[PlanEntry, ...]
+    plans: dict[int, msgspec.Raw]
     extensions: tuple[str, ...]
 
 
@@ -88,7 +90,12 @@ class _Envelope(msgspec.Struct, frozen=True, array_like=True):
     record: msgspec.Raw
 
 
-_encode = msgspec.msgpack.Encoder().encode
+encode = msgspec.msgpack.Encoder().encode
+"""Turns what is defined here into bytes."""
+
+decode_plan = msgspec.msgpack.Decoder(PlanEntry).decode
+"""Turns the bytes of a plan into a `PlanEntry`."""
+
 _envelopes: msgspec.msgpack.Decoder[_Envelope] = msgspec.msgpack.Decoder(_Envelope)
 _records: msgspec.msgpack.Decoder[CacheRecord] = msgspec.msgpack.Decoder(CacheRecord)
 
@@ -98,20 +105,19 @@ def sealed(record: CacheRecord, token: bytes, key: CacheKey) -> bytes:
 
     :raises GeneralFailureError: if the driver has no key, or they would be too many.
     """
-    envelope = _Envelope(versions(), token, msgspec.Raw(_encode(record)))
-    content = MAGIC + _encode(envelope)
+    envelope = _Envelope(versions(), token, msgspec.Raw(encode(record)))
+    content = MAGIC + encode(envelope)
     if len(content) > MOST_BYTES - TAG_BYTES:
         raise GeneralFailureError("the model is too large to be cached")
     return key.tag(content) + content
 
 
-def unsealed(data: bytes, token: bytes, key: CacheKey) -> CacheRecord:
+def unsealed(data: memoryview, token: bytes, key: CacheKey) -> CacheRecord:
     """Return the record in a model cache that this very driver wrote for ``token``.
 
     :raises GeneralFailureError: if it did not.
     """
-    view = memoryview(data)
-    tag, content = view[:TAG_BYTES], view[TAG_BYTES:]
+    tag, content = data[:TAG_BYTES], data[TAG_BYTES:]
     if not key.verifies(tag, content):
         raise GeneralFailureError("the model cache is not as this driver wrote it")
     if content[: len(MAGIC)] != MAGIC:

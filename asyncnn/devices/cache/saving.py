@@ -2,18 +2,23 @@
 
 import secrets
 
+from msgspec import Raw
+from msgspec.structs import replace
+
 from asyncnn.devices.cache.compiled import Compiled
 from asyncnn.devices.cache.files import CacheFiles, replace_together
 from asyncnn.devices.cache.key import CacheKey
-from asyncnn.devices.cache.placing import DataLayout, with_placed_constants
+from asyncnn.devices.cache.placing import Layout, with_placed_constants
 from asyncnn.devices.cache.records import (
     COMPILATION_BYTES,
     CacheRecord,
     PlanEntry,
     StepEntry,
+    encode,
     sealed,
 )
 from asyncnn.engine import PlanRecord
+from asyncnn.engine.program import subgraph_of
 from asyncnn.hal.types import Subgraph
 
 
@@ -24,37 +29,34 @@ def save(compiled: Compiled, files: CacheFiles, key: CacheKey) -> None:
 
     :raises AsyncnnError: if the model is not saved.
     """
-    layout = DataLayout(secrets.token_bytes(COMPILATION_BYTES))
+    layout = Layout(secrets.token_bytes(COMPILATION_BYTES))
     content = sealed(_record(compiled, layout), files.token, key)
     replace_together(
         (files.model, files.data), ([(0, memoryview(content))], layout.chunks)
     )
 
 
-def _record(compiled: Compiled, layout: DataLayout) -> CacheRecord:
+def _record(compiled: Compiled, layout: Layout) -> CacheRecord:
     program = compiled.program
     model = with_placed_constants(program.source, layout)
-    plans = tuple(
-        _entry(number, program.subgraph(number), plan, layout)
+    plans = {
+        number: Raw(encode(_entry(subgraph_of(model, number), plan, layout)))
         for number, plan in program.records().items()
-    )
+    }
     compilation = bytes(layout.chunks[0][1])[-COMPILATION_BYTES:]
     return CacheRecord(
         compilation,
-        layout.size_bytes,
+        layout.data_bytes,
         compiled.preference,
         compiled.priority,
-        model,
+        replace(model, operand_values=bytes(layout.values)),
         plans,
         program.extensions.versions(model),
     )
 
 
-def _entry(
-    number: int, subgraph: Subgraph, plan: PlanRecord, layout: DataLayout
-) -> PlanEntry:
+def _entry(subgraph: Subgraph, plan: PlanRecord, layout: Layout) -> PlanEntry:
     return PlanEntry(
-        number,
         plan.shapes,
         {
             index: layout.store_value(subgraph.operands[index], value)
@@ -65,7 +67,7 @@ def _entry(
                 step.position,
                 step.is_prepared,
                 {
-                    name: tuple(map(layout.store, arrays))
+                    name: tuple(layout.store(each, is_numbers=True) for each in arrays)
                     for name, arrays in step.packed.items()
                 },
             )

@@ -92,7 +92,8 @@ class BoundOperation(msgspec.Struct, frozen=True, eq=False):
     ) -> tuple[Array, ...]:
         """Return the arrays of ``name``, made once; they may come from a cache.
 
-        They must follow from the operation alone. A cache can hold wrong numbers.
+        They must follow from the operation alone. A cache can hold wrong numbers, but
+        their dtypes and shapes are right.
         """
         arrays = self.packed.get(name)
         if arrays is None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncnn.hal.operations.bound import Array, BoundOperand
-from asyncnn.kernels.quantized import to_codes
+from asyncnn.kernels.numerics.quantized import to_codes
 
 Reals: TypeAlias = NDArray[np.float32]
 Integers: TypeAlias = NDArray[np.intp]

@@ -17,8 +17,8 @@ from asyncnn.kernels.detection.suppression import (
     pick_boxes,
     pick_by_class,
 )
-from asyncnn.kernels.float16 import widen_float16
 from asyncnn.kernels.kernel import Inputs, Outputs, Prepare, PreparedKernel, stateless
+from asyncnn.kernels.numerics.float16 import widen_float16
 
 Detect: TypeAlias = Callable[[Reals, Reals], tuple[Integers, Integers]]
 """Finds box and class indices, given one image's scores and boxes."""

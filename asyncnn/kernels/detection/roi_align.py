@@ -16,8 +16,8 @@ from asyncnn.hal.types import OperationType
 from asyncnn.kernels.detection.numbers import Integers, Reals
 from asyncnn.kernels.detection.regions import Extent, Regions
 from asyncnn.kernels.kernel import Inputs, Outputs, Prepare, PreparedKernel, stateless
-from asyncnn.kernels.quantized import round_half_away
-from asyncnn.kernels.requantize import (
+from asyncnn.kernels.numerics.quantized import code_limits, round_half_away
+from asyncnn.kernels.numerics.requantize import (
     multiply_by_quantized_multiplier,
     quantize_multiplier,
 )
@@ -137,7 +137,6 @@ def _arithmetic(operation: BoundOperation) -> tuple[_Weigh, _Average]:
     operand, output = operation.input(0), operation.outputs[0]
     if operand.type not in QUANT8_TYPES:
         return lambda weights: weights, lambda sums, count: sums / np.float32(count)
-    limits = np.iinfo(output.dtype)
 
     def weigh(weights: Reals) -> Array:
         return round_half_away(weights / _WEIGHT_STEP).astype(np.int32)
@@ -145,7 +144,7 @@ def _arithmetic(operation: BoundOperation) -> tuple[_Weigh, _Average]:
     def average(sums: Array, count: int) -> Array:
         real = operand.scale * float(_WEIGHT_STEP) / output.scale / count
         steps = multiply_by_quantized_multiplier(sums, *quantize_multiplier(real))
-        return np.clip(steps + output.zero_point, limits.min, limits.max)
+        return np.clip(steps + output.zero_point, *code_limits(output.dtype))
 
     return weigh, average
 

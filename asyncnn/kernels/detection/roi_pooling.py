@@ -13,7 +13,7 @@ from asyncnn.hal.types import OperationType
 from asyncnn.kernels.detection.numbers import Integers
 from asyncnn.kernels.detection.regions import Extent, Regions
 from asyncnn.kernels.kernel import Inputs, Outputs, Prepare, PreparedKernel, stateless
-from asyncnn.kernels.quantized import round_half_away
+from asyncnn.kernels.numerics.quantized import round_half_away
 
 
 class _Bins(NamedTuple):

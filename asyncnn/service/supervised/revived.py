@@ -236,13 +236,20 @@ class RevivedModel(SynchronousByCallback):
 
         :raises AsyncnnError: if there is one.
         """
+        self._check_hope()
+        self._rules.check(request, allow_unspecified_output=True)
+        validate_measure_timing(measure)
+
+    def _check_hope(self) -> None:
+        """Check that the model may become usable.
+
+        :raises AsyncnnError: if it will not.
+        """
         if self._end is not None:
             raise self._end
         # What one driver refused, the next one may take.
         if self._refusal is not None and not self._remote.is_lost:
             raise self._refusal
-        self._rules.check(request, allow_unspecified_output=True)
-        validate_measure_timing(measure)
 
     def execute_fenced(
         self,
@@ -267,10 +274,28 @@ class RevivedModel(SynchronousByCallback):
         request_channel: Handle,
         result_channel: Handle,
     ) -> tuple[ErrorStatus, IBurstContext | None]:
-        """Ask the driver; fail while there is none. A burst dies with its driver."""
+        """Ask the driver, once there is one. A burst dies with its driver."""
         prepared = self.usable
-        if prepared is None:
-            return ErrorStatus.DEVICE_UNAVAILABLE, None
+        try:
+            if prepared is None:
+                prepared = await self._next()
+        except AsyncnnError as error:
+            return error.status, None
         return await prepared.configure_execution_burst(
             callback, request_channel, result_channel
         )
+
+    def _next(self) -> PreparedModelFuture:
+        """Return what waits until the model is prepared again.
+
+        :raises AsyncnnError: if it will not be.
+        """
+        self._check_hope()
+        callback = PreparedModelFuture()
+        self._waiting.hold(
+            callback,
+            None,
+            lambda: callback.notify_1_3(ErrorStatus.NONE, self._prepared),
+            lambda status: callback.notify_1_3(status, None),
+        )
+        return callback

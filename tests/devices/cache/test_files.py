@@ -69,6 +69,29 @@ def test_weights_are_mapped_and_not_copied(folder: Folder) -> None:
     assert not weights.flags.writeable
 
 
+def resident_kib(path: Path) -> list[int]:
+    """KiB that this process has in memory of each of its mappings of a file."""
+    sizes = []
+    is_wanted = False
+    for line in Path("/proc/self/smaps").read_text("ascii").splitlines():
+        first, *rest = line.split()
+        if not first.endswith(":"):
+            is_wanted = rest[-1] == str(path)
+        elif is_wanted and first == "Rss:":
+            sizes.append(int(rest[0]))
+    return sizes
+
+
+def test_loading_touches_no_weights(folder: Folder) -> None:
+    folder.save(dense(False).model)
+    program = folder.load().program
+    assert resident_kib(folder.data) == [0]
+    (step,) = program.plan(((1, INPUTS),)).steps
+    assert resident_kib(folder.data) == [0]
+    step.operation.packed["lowered"][0].sum()
+    assert resident_kib(folder.data) > [0]
+
+
 def test_what_is_not_to_be_mapped_is_copied(folder: Folder) -> None:
     folder.save(dense(False).model)
     program = folder.load(may_map=False).program
@@ -151,7 +174,7 @@ def test_another_key_reads_nothing(folder: Folder, tmp_path: Path) -> None:
 
 def test_only_numbers_lie_outside_of_what_is_sealed(folder: Folder) -> None:
     folder.save(dense(True).model)
-    record = unsealed(folder.model.read_bytes(), TOKEN, folder.key)
+    record = unsealed(memoryview(folder.model.read_bytes()), TOKEN, folder.key)
     weights, bias, scalar = (
         operand for operand in record.model.main.operands if operand.location.length
     )

@@ -1,0 +1,600 @@
+/* The ring of ring.py, compiled: the same class for the same callers.
+ *
+ * What ring.py has to borrow from the strong order of x86-64 is asked for by name here:
+ * a counter is stored with release and loaded with acquire semantics, and what wakes a
+ * sleeper is kept apart from the counter by a sequentially consistent fence. So it is
+ * right on every processor; ordering.py has the argument. It also looks at a counter
+ * with the instruction that leaves the core to its other hardware thread meanwhile.
+ *
+ * Nothing in here waits or gives up the interpreter lock: waiting is left to queue.py.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#if !__GCC_ATOMIC_LLONG_LOCK_FREE
+#error "words of 64 bits are not atomic here"
+#endif
+
+/* Numbers of the words; see layout.py. */
+enum { READ = 0, WRITTEN = 16, READER_SLEEPS = 32, WRITER_SLEEPS = 48, WORDS = 64 };
+
+typedef struct {
+    PyObject_HEAD
+    Py_buffer words; /* owns the mapping; .obj is NULL once the ring is closed */
+    Py_buffer data;
+    uint64_t capacity;
+    uint64_t quantum;
+    uint64_t count;
+    uint64_t read;
+    uint64_t written;
+    uint64_t limit; /* what `written` may grow to, as far as is known */
+    PyObject *wake_peer;
+    PyObject *error; /* returns what is raised once the ring is closed */
+} Ring;
+
+static PyObject *invalid_argument; /* asyncnn.errors.InvalidArgumentError */
+
+/* ---- words ---------------------------------------------------------------------- */
+
+static inline uint64_t
+load(const Ring *self, int word)
+{
+    return __atomic_load_n((uint64_t *)self->words.buf + word, __ATOMIC_ACQUIRE);
+}
+
+static inline void
+store(const Ring *self, int word, uint64_t value)
+{
+    __atomic_store_n((uint64_t *)self->words.buf + word, value, __ATOMIC_RELEASE);
+}
+
+static inline void
+relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("isb" ::: "memory");
+#endif
+}
+
+/* Tell whether a word is not `seen`, after so many looks at most. */
+static inline bool
+has_moved(const Ring *self, int word, uint64_t seen, unsigned long long looks)
+{
+    while (load(self, word) == seen) {
+        if (looks <= 1)
+            return false;
+        looks--;
+        relax();
+    }
+    return true;
+}
+
+/* ---- errors --------------------------------------------------------------------- */
+
+static bool
+is_open(Ring *self)
+{
+    if (self->words.obj)
+        return true;
+    if (!self->error) {
+        PyErr_SetString(PyExc_ValueError, "the ring was not initialised");
+        return false;
+    }
+    PyObject *error = PyObject_CallNoArgs(self->error);
+    if (error) {
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+        Py_DECREF(error);
+    }
+    return false;
+}
+
+/* Have `_break` close the ring and raise. */
+static void
+break_ring(Ring *self, uint64_t unread)
+{
+    PyObject *result = PyObject_CallMethod(
+        (PyObject *)self, "_break", "L", (long long)unread);
+    if (result) {
+        Py_DECREF(result);
+        PyErr_SetString(PyExc_SystemError, "_break returned");
+    }
+}
+
+static inline bool
+is_possible(const Ring *self, uint64_t unread)
+{
+    return unread <= self->capacity && unread % self->quantum == 0;
+}
+
+static bool
+unread_bytes(Ring *self, uint64_t *unread)
+{
+    *unread = load(self, WRITTEN) - self->read; /* [packet] */
+    if (is_possible(self, *unread))
+        return true;
+    break_ring(self, *unread);
+    return false;
+}
+
+static bool
+room_bytes(Ring *self, uint64_t *room)
+{
+    uint64_t unread = self->written - load(self, READ); /* [space] */
+    if (!is_possible(self, unread)) {
+        break_ring(self, unread);
+        return false;
+    }
+    *room = self->capacity - unread;
+    self->limit = self->written + *room;
+    return true;
+}
+
+/* Turn a number of elements into bytes. */
+static bool
+bytes_of(Ring *self, PyObject *count, uint64_t *size)
+{
+    int overflow = 0;
+    long long elements = PyLong_AsLongLongAndOverflow(count, &overflow);
+    if (elements == -1 && PyErr_Occurred())
+        return false;
+    if (overflow || elements <= 0 || (uint64_t)elements > self->count) {
+        PyErr_Format(invalid_argument,
+                     "%S elements of a queue that has room for 1 to %llu", count,
+                     (unsigned long long)self->count);
+        return false;
+    }
+    *size = (uint64_t)elements * self->quantum;
+    return true;
+}
+
+/* ---- packets -------------------------------------------------------------------- */
+
+/* Ring if the peer has announced its sleep. */
+static bool
+wake_if_asleep(Ring *self, int flag)
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    if (!load(self, flag)) /* [sleep] */
+        return true;
+    store(self, flag, 0);
+    PyObject *result = PyObject_CallNoArgs(self->wake_peer);
+    Py_XDECREF(result);
+    return result != NULL;
+}
+
+static bool
+publish(Ring *self, uint64_t size)
+{
+    self->written += size;
+    store(self, WRITTEN, self->written); /* [packet] */
+    return wake_if_asleep(self, READER_SLEEPS);
+}
+
+static bool
+consume(Ring *self, uint64_t size)
+{
+    self->read += size;
+    store(self, READ, self->read); /* [space] */
+    return wake_if_asleep(self, WRITER_SLEEPS);
+}
+
+static bool
+is_positioned(uint64_t reached, uint64_t begun)
+{
+    if (reached == begun)
+        return true;
+    PyErr_SetString(
+        invalid_argument,
+        "other elements were read or written since these spans were taken");
+    return false;
+}
+
+static PyObject *
+write_bytes(Ring *self, const char *bytes, uint64_t size)
+{
+    if (!is_open(self))
+        return NULL;
+    if (size > self->capacity || size % self->quantum) {
+        return PyErr_Format(invalid_argument,
+                            "%llu bytes are not 0 to %llu elements of %llu",
+                            (unsigned long long)size,
+                            (unsigned long long)self->count,
+                            (unsigned long long)self->quantum);
+    }
+    if (size > self->limit - self->written) {
+        uint64_t room;
+        if (!room_bytes(self, &room))
+            return NULL;
+        if (size > room)
+            Py_RETURN_FALSE;
+    }
+    char *ring = self->data.buf;
+    uint64_t start = self->written % self->capacity;
+    uint64_t first = self->capacity - start;
+    if (first > size)
+        first = size;
+    memcpy(ring + start, bytes, first);
+    memcpy(ring, bytes + first, size - first);
+    if (!publish(self, size))
+        return NULL;
+    Py_RETURN_TRUE;
+}
+
+static PyObject *
+Ring_write_nowait(Ring *self, PyObject *data)
+{
+    if (PyBytes_CheckExact(data))
+        return write_bytes(self, PyBytes_AsString(data), (uint64_t)PyBytes_Size(data));
+    Py_buffer view;
+    if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) < 0)
+        return NULL;
+    PyObject *result = write_bytes(self, view.buf, (uint64_t)view.len);
+    PyBuffer_Release(&view);
+    return result;
+}
+
+static PyObject *
+Ring_read_nowait(Ring *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    PyObject *count = nargs > 0 ? args[0] : Py_None;
+    unsigned long long looks = 1;
+    if (nargs > 2)
+        return PyErr_Format(PyExc_TypeError, "read_nowait(count=None, looks=1)");
+    if (nargs == 2) {
+        looks = PyLong_AsUnsignedLongLong(args[1]);
+        if (looks == ULLONG_MAX && PyErr_Occurred())
+            return NULL;
+    }
+    if (!is_open(self))
+        return NULL;
+    uint64_t size, unread;
+    has_moved(self, WRITTEN, self->read, looks);
+    if (!unread_bytes(self, &unread))
+        return NULL;
+    if (count == Py_None)
+        size = unread;
+    else if (!bytes_of(self, count, &size))
+        return NULL;
+    if (!unread || size > unread)
+        Py_RETURN_NONE;
+    PyObject *packet = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    if (!packet)
+        return NULL;
+    const char *ring = self->data.buf;
+    char *bytes = PyBytes_AsString(packet);
+    uint64_t start = self->read % self->capacity;
+    uint64_t first = self->capacity - start;
+    if (first > size)
+        first = size;
+    memcpy(bytes, ring + start, first);
+    memcpy(bytes + first, ring, size - first);
+    if (!consume(self, size))
+        Py_CLEAR(packet);
+    return packet;
+}
+
+static PyObject *
+Ring_is_readable(Ring *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    unsigned long long looks = 1;
+    if (nargs > 1)
+        return PyErr_Format(PyExc_TypeError, "is_readable(looks=1)");
+    if (nargs == 1) {
+        looks = PyLong_AsUnsignedLongLong(args[0]);
+        if (looks == ULLONG_MAX && PyErr_Occurred())
+            return NULL;
+    }
+    if (!is_open(self))
+        return NULL;
+    return PyBool_FromLong(has_moved(self, WRITTEN, self->read, looks));
+}
+
+static PyObject *
+Ring_available_to_read(Ring *self, PyObject *Py_UNUSED(ignored))
+{
+    uint64_t unread;
+    if (!is_open(self) || !unread_bytes(self, &unread))
+        return NULL;
+    return PyLong_FromUnsignedLongLong(unread / self->quantum);
+}
+
+static PyObject *
+Ring_available_to_write(Ring *self, PyObject *Py_UNUSED(ignored))
+{
+    uint64_t room;
+    if (!is_open(self) || !room_bytes(self, &room))
+        return NULL;
+    return PyLong_FromUnsignedLongLong(room / self->quantum);
+}
+
+/* ---- for whoever waits or works in place ---------------------------------------- */
+
+static bool
+is_word(unsigned int word)
+{
+    if (word < WORDS)
+        return true;
+    PyErr_Format(PyExc_IndexError, "there is no word %u", word);
+    return false;
+}
+
+static PyObject *
+Ring_word(Ring *self, PyObject *number)
+{
+    unsigned long word = PyLong_AsUnsignedLong(number);
+    if ((word == ULONG_MAX && PyErr_Occurred()) || !is_word((unsigned int)word))
+        return NULL;
+    if (!is_open(self))
+        return NULL;
+    return PyLong_FromUnsignedLongLong(load(self, (int)word));
+}
+
+static PyObject *
+Ring_has_moved(Ring *self, PyObject *args)
+{
+    unsigned int word;
+    unsigned long long seen, looks = 1;
+    if (!PyArg_ParseTuple(args, "IK|K", &word, &seen, &looks) || !is_word(word))
+        return NULL;
+    if (!is_open(self))
+        return NULL;
+    return PyBool_FromLong(has_moved(self, (int)word, seen, looks));
+}
+
+static PyObject *
+Ring_announce(Ring *self, PyObject *args)
+{
+    unsigned int flag, counter;
+    unsigned long long seen;
+    if (!PyArg_ParseTuple(args, "IIK", &flag, &counter, &seen) || !is_word(flag)
+        || !is_word(counter))
+        return NULL;
+    if (!is_open(self))
+        return NULL;
+    store(self, (int)flag, 1); /* [sleep] */
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    if (load(self, (int)counter) == seen) /* [packet] or [space] */
+        Py_RETURN_TRUE;
+    store(self, (int)flag, 0);
+    Py_RETURN_FALSE;
+}
+
+static PyObject *
+Ring_withdraw(Ring *self, PyObject *number)
+{
+    unsigned long flag = PyLong_AsUnsignedLong(number);
+    if ((flag == ULONG_MAX && PyErr_Occurred()) || !is_word((unsigned int)flag))
+        return NULL;
+    if (!is_open(self))
+        return NULL;
+    store(self, (int)flag, 0);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+Ring_publish(Ring *self, PyObject *args)
+{
+    unsigned long long position, size;
+    if (!PyArg_ParseTuple(args, "KK", &position, &size))
+        return NULL;
+    if (!is_open(self) || !is_positioned(self->written, position)
+        || !publish(self, size))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+Ring_consume(Ring *self, PyObject *args)
+{
+    unsigned long long position, size;
+    if (!PyArg_ParseTuple(args, "KK", &position, &size))
+        return NULL;
+    if (!is_open(self) || !is_positioned(self->read, position) || !consume(self, size))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* ---- life ----------------------------------------------------------------------- */
+
+static bool
+number_of(PyObject *owner, const char *name, uint64_t *number)
+{
+    PyObject *value = PyObject_GetAttrString(owner, name);
+    if (!value)
+        return false;
+    *number = PyLong_AsUnsignedLongLong(value);
+    Py_DECREF(value);
+    return !PyErr_Occurred();
+}
+
+static bool
+buffer_of(PyObject *owner, const char *name, Py_buffer *buffer)
+{
+    PyObject *value = PyObject_GetAttrString(owner, name);
+    if (!value)
+        return false;
+    int failed = PyObject_GetBuffer(value, buffer, PyBUF_WRITABLE);
+    Py_DECREF(value);
+    return !failed;
+}
+
+static void
+replace(PyObject **place, PyObject *object)
+{
+    PyObject *old = *place;
+    *place = Py_NewRef(object);
+    Py_XDECREF(old);
+}
+
+static void
+let_go(Ring *self)
+{
+    PyBuffer_Release(&self->words);
+    PyBuffer_Release(&self->data);
+}
+
+static int
+Ring_init(Ring *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"geometry", "pages", "wake_peer", NULL};
+    PyObject *geometry, *pages, *wake_peer;
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "OOO", names, &geometry, &pages, &wake_peer))
+        return -1;
+    let_go(self);
+    if (!number_of(geometry, "quantum", &self->quantum)
+        || !number_of(geometry, "count", &self->count)
+        || !number_of(pages, "read", &self->read)
+        || !number_of(pages, "written", &self->written)
+        || !buffer_of(pages, "ring", &self->data)
+        || !buffer_of(pages, "words", &self->words))
+        return -1;
+    self->capacity = (uint64_t)self->data.len;
+    self->limit = self->written;
+    if (!self->quantum || !self->capacity
+        || self->capacity != self->quantum * self->count
+        || self->words.len < (Py_ssize_t)(WORDS * sizeof(uint64_t))) {
+        let_go(self);
+        PyErr_SetString(PyExc_ValueError, "these pages have another geometry");
+        return -1;
+    }
+    replace(&self->wake_peer, wake_peer);
+    Py_CLEAR(self->error);
+    return 0;
+}
+
+static PyObject *
+Ring_end(Ring *self, PyObject *error)
+{
+    replace(&self->error, error);
+    let_go(self);
+    Py_RETURN_NONE;
+}
+
+static int
+Ring_traverse(Ring *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT(self->words.obj);
+    Py_VISIT(self->data.obj);
+    Py_VISIT(self->wake_peer);
+    Py_VISIT(self->error);
+    return 0;
+}
+
+static int
+Ring_clear(Ring *self)
+{
+    let_go(self);
+    Py_CLEAR(self->wake_peer);
+    Py_CLEAR(self->error);
+    return 0;
+}
+
+static void
+Ring_dealloc(Ring *self)
+{
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    PyObject_GC_UnTrack(self);
+    Ring_clear(self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+static PyObject *
+get_is_closed(Ring *self, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(!self->words.obj);
+}
+
+static PyMethodDef methods[] = {
+    {"write_nowait", (PyCFunction)Ring_write_nowait, METH_O, NULL},
+    {"read_nowait", (PyCFunction)(void (*)(void))Ring_read_nowait, METH_FASTCALL, NULL},
+    {"is_readable", (PyCFunction)(void (*)(void))Ring_is_readable, METH_FASTCALL, NULL},
+    {"available_to_read", (PyCFunction)Ring_available_to_read, METH_NOARGS, NULL},
+    {"available_to_write", (PyCFunction)Ring_available_to_write, METH_NOARGS, NULL},
+    {"_word", (PyCFunction)Ring_word, METH_O, NULL},
+    {"_has_moved", (PyCFunction)Ring_has_moved, METH_VARARGS, NULL},
+    {"_announce", (PyCFunction)Ring_announce, METH_VARARGS, NULL},
+    {"_withdraw", (PyCFunction)Ring_withdraw, METH_O, NULL},
+    {"_publish", (PyCFunction)Ring_publish, METH_VARARGS, NULL},
+    {"_consume", (PyCFunction)Ring_consume, METH_VARARGS, NULL},
+    {"_end", (PyCFunction)Ring_end, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"quantum", T_ULONGLONG, offsetof(Ring, quantum), READONLY, NULL},
+    {"count", T_ULONGLONG, offsetof(Ring, count), READONLY, NULL},
+    {"_read", T_ULONGLONG, offsetof(Ring, read), READONLY, NULL},
+    {"_written", T_ULONGLONG, offsetof(Ring, written), READONLY, NULL},
+    {"_wake_peer", T_OBJECT_EX, offsetof(Ring, wake_peer), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef getters[] = {
+    {"is_closed", (getter)get_is_closed, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "One end of a queue; see asyncnn.fmq.ring.Ring."},
+    {Py_tp_init, Ring_init},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_dealloc, Ring_dealloc},
+    {Py_tp_traverse, Ring_traverse},
+    {Py_tp_clear, Ring_clear},
+    {Py_tp_methods, methods},
+    {Py_tp_members, members},
+    {Py_tp_getset, getters},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "asyncnn.fmq._ring.Ring",
+    .basicsize = sizeof(Ring),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = slots,
+};
+
+static int
+execute(PyObject *module)
+{
+    PyObject *errors = PyImport_ImportModule("asyncnn.errors");
+    if (!errors)
+        return -1;
+    invalid_argument = PyObject_GetAttrString(errors, "InvalidArgumentError");
+    Py_DECREF(errors);
+    if (!invalid_argument)
+        return -1;
+    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
+    if (!type)
+        return -1;
+    int failed = PyModule_AddType(module, (PyTypeObject *)type);
+    Py_DECREF(type);
+    return failed;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_ring",
+    .m_doc = "The ring of a queue, compiled.",
+    .m_slots = module_slots,
+};
+
+PyMODINIT_FUNC
+PyInit__ring(void)
+{
+    return PyModuleDef_Init(&module);
+}

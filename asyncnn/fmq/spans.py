@@ -1,0 +1,113 @@
+"""Packets written and read in place, without a copy."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NoReturn, Self
+
+from asyncnn.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.fmq.built import Ring
+from asyncnn.fmq.errors import QueueBrokenError, QueueClosedError
+from asyncnn.fmq.layout import Geometry, Pages
+
+
+class Spans:
+    """Bytes within a ring, in place: ``second`` goes on where ``first`` ends.
+
+    Nothing is read or written before `commit`. Without it the bytes stay as they were.
+    The peer shares this memory: what is read here may change while one looks at it.
+    """
+
+    __slots__ = ("_commit", "first", "second")
+
+    def __init__(
+        self, first: memoryview, second: memoryview, commit: Callable[[], None]
+    ) -> None:
+        self.first = first
+        self.second = second
+        self._commit = commit
+
+    def commit(self) -> None:
+        """Hand the bytes to the peer all at once. The views end.
+
+        :raises QueueClosedError: if the queue was closed meanwhile.
+        :raises InvalidArgumentError: if this end has moved on meanwhile.
+        """
+        self.first.release()
+        self.second.release()
+        self._commit()
+
+
+class OpenRing(Ring):
+    """A ring whose bytes may be used in place, and which can be closed."""
+
+    def __init__(
+        self, geometry: Geometry, pages: Pages, wake_peer: Callable[[], None]
+    ) -> None:
+        super().__init__(geometry, pages, wake_peer)
+        self._bytes = pages.ring
+
+    def writing(self, count: int) -> Spans | None:
+        """Return room for ``count`` elements in place; None if there is none now.
+
+        :raises InvalidArgumentError: if as many never fit.
+        :raises QueueBrokenError: if the reader's counter is impossible.
+        :raises QueueClosedError: if this end is closed.
+        """
+        self._check_count(count)
+        if count > self.available_to_write():
+            return None
+        return self._spans(self._written, count * self.quantum, self._publish)
+
+    def reading(self, count: int | None = None) -> Spans | None:
+        """Return ``count`` elements or all there are in place; None if there are fewer.
+
+        :raises InvalidArgumentError: if as many never fit.
+        :raises QueueBrokenError: if the writer's counter is impossible.
+        :raises QueueClosedError: if this end is closed.
+        """
+        unread = self.available_to_read()
+        if count is None:
+            count = unread
+        else:
+            self._check_count(count)
+        if not 0 < count <= unread:
+            return None
+        return self._spans(self._read, count * self.quantum, self._consume)
+
+    def close(self) -> None:
+        """Give everything back. The memory goes with the last `Spans` in it."""
+        self._give_up(QueueClosedError("the queue is closed"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _give_up(self, error: AsyncnnError) -> None:
+        self._bytes = memoryview(b"")
+        # Not the error itself, whose traceback would keep the memory alive.
+        self._end(partial(type(error), error.message))
+
+    def _break(self, unread: int, /) -> NoReturn:
+        error = QueueBrokenError(
+            f"{unread} bytes are unread in a queue of {self.count * self.quantum}"
+        )
+        self._give_up(error)
+        raise error
+
+    def _check_count(self, count: int) -> None:
+        if not 0 < count <= self.count:
+            raise InvalidArgumentError(
+                f"{count} elements of a queue that has room for 1 to {self.count}"
+            )
+
+    def _spans(
+        self, position: int, size: int, commit: Callable[[int, int], None]
+    ) -> Spans:
+        ring = self._bytes
+        start = position % len(ring)
+        wrapped = max(0, start + size - len(ring))
+        return Spans(
+            ring[start : start + size], ring[:wrapped], partial(commit, position, size)
+        )

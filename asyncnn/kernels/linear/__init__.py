@@ -1,0 +1,26 @@
+"""Kernels that sum products with weights: convolutions, fully connected, matrices.
+
+One operation per module. `lowering` turns stored values into floats that multiply
+exactly, `patches` lays images out, `matrix` multiplies, `blocks` keeps each step in the
+cache, and `epilogue` turns sums into stored values.
+"""
+
+from asyncnn.hal.types import OperationType
+from asyncnn.kernels.kernel import Prepare
+from asyncnn.kernels.linear import (
+    convolution,
+    depthwise,
+    fully_connected,
+    grouped_convolution,
+    matmul,
+    transpose_convolution,
+)
+
+KERNELS: dict[OperationType, Prepare] = {
+    **convolution.KERNELS,
+    **depthwise.KERNELS,
+    **fully_connected.KERNELS,
+    **grouped_convolution.KERNELS,
+    **matmul.KERNELS,
+    **transpose_convolution.KERNELS,
+}

@@ -1,0 +1,112 @@
+"""Quantised values: what 8-bit codes mean, and how real values become codes again.
+
+A real value is stored as ``round(real / scale) + zero_point``, rounded half away from
+zero *before* the zero point is added, then clamped to the type. So a signed tensor
+gives the same result as the unsigned one whose zero point is 128 higher.
+
+Source: 1.3/types.hal (QUANTIZE, DEQUANTIZE).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncnn.hal.operations.bound import Array, BoundOperand, Shape
+from asyncnn.kernels.kernel import Scratch
+
+
+def code_steps(operand: BoundOperand) -> NDArray[np.int64]:
+    """Return ``code - zero_point`` of all codes of an 8-bit operand, by raw byte."""
+    codes = np.arange(256, dtype=np.uint8).view(operand.dtype)
+    return codes.astype(np.int64) - operand.zero_point
+
+
+def code_limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Return the smallest and the largest code of a dtype."""
+    limits = np.iinfo(dtype)
+    return int(limits.min), int(limits.max)
+
+
+def real_values(operand: BoundOperand) -> NDArray[np.float64]:
+    """Return what the 256 codes of an 8-bit operand stand for, by raw byte."""
+    return code_steps(operand).astype(np.float64) * operand.scale
+
+
+def round_half_away(values: Array) -> NDArray[np.float64]:
+    """Return the nearest integers as float64; halves go away from zero."""
+    half = np.nextafter(0.5, 0.0)
+    rounded: NDArray[np.float64] = np.trunc(values + np.copysign(half, values))
+    return rounded
+
+
+def to_codes(real: Array, operand: BoundOperand) -> Array:
+    """Return float64 real values as the operand stores them; NaN becomes zero."""
+    steps = round_half_away(np.nan_to_num(real / operand.scale, nan=0.0))
+    codes = np.clip(steps + operand.zero_point, *code_limits(operand.dtype))
+    return codes.astype(operand.dtype)
+
+
+def same_quantization(first: BoundOperand, second: BoundOperand) -> bool:
+    """Tell whether equal codes of the two operands mean equal real values."""
+    return (first.scale, first.zero_point) == (second.scale, second.zero_point)
+
+
+Store = Callable[[Array, Array], None]
+"""Rounds numbers into an array of codes; overwrites the numbers."""
+
+
+def code_store(
+    scratch: Scratch,
+    shape: Shape,
+    dtype: type[np.floating[Any]],
+    zero_point: int,
+    bounds: tuple[int, int],
+) -> Store:
+    """Return ``store(steps, codes)`` for float ``steps`` of this shape and dtype.
+
+    ``steps`` are real values divided by the scale; ``bounds`` clamp the codes.
+    """
+    # The largest float below 1/2: adding 1/2 itself would round 0.49999997 up.
+    half = np.array(np.nextafter(dtype(0.5), dtype(0)))
+    offset = np.array(zero_point, dtype)
+    low, high = (np.array(bound, dtype) for bound in bounds)
+    signed_half = scratch.transient(shape, dtype)
+
+    def store(steps: Array, codes: Array) -> None:
+        np.copysign(half, steps, out=signed_half)
+        np.add(steps, signed_half, out=steps)
+        np.trunc(steps, out=steps)
+        np.add(steps, offset, out=steps)
+        steps.clip(low, high, steps)
+        np.copyto(codes, steps, casting="unsafe")
+
+    return store
+
+
+def mean_store(
+    scratch: Scratch,
+    shape: Shape,
+    code_dtype: np.dtype[Any],
+    counts: Array,
+    bounds: tuple[int, int],
+) -> Store:
+    """Return ``store(sums, codes)`` for int64 sums of stored values of this shape.
+
+    ``counts`` tells how many values each sum has, and broadcasts to ``shape``. Means
+    are rounded half away from the middle of the type's range (0 for signed, 128 for
+    unsigned codes) and clamped to ``bounds``.
+    """
+    middle = 128 if code_dtype == np.uint8 else 0
+    offsets = np.asarray(counts * middle, np.int64)
+    means = scratch.transient(shape, np.float64)
+    store_means = code_store(scratch, shape, np.float64, middle, bounds)
+
+    def store(sums: Array, codes: Array) -> None:
+        if middle:
+            np.subtract(sums, offsets, out=sums)
+        np.divide(sums, counts, out=means)
+        store_means(means, codes)
+
+    return store

@@ -1,0 +1,92 @@
+"""``asyncnn capabilities`` shows, measures once, and measures again when told to."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from asyncnn.capabilities import Measurement, ReferenceWorkload, load_measurement
+from asyncnn.cli import capabilities as command
+from asyncnn.devices.capabilities import default_path
+from tests.cli.conftest import Ran
+
+Command = Callable[..., Ran]
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that each measurement found, instead of measuring."""
+    found: list[float] = []
+
+    async def measure(**_: object) -> Measurement:
+        found.append(0.5 * (len(found) + 1))
+        return Measurement.now(dict.fromkeys(ReferenceWorkload, found[-1]))
+
+    monkeypatch.setattr(command, "measure_capabilities", measure)
+    return found
+
+
+def test_nothing_is_measured_unasked(
+    asyncnn_command: Command, calls: list[float], state: Path
+) -> None:
+    ran = asyncnn_command("capabilities")
+    assert ran.status == 0
+    assert "not measured: asyncnn capabilities --measure" in ran.out
+    assert not calls
+    assert not list(state.iterdir())
+
+
+def test_measuring_is_done_once_unless_told_otherwise(
+    asyncnn_command: Command, calls: list[float]
+) -> None:
+    for option, expected in (("--measure", 0.5), ("--measure", 0.5), ("--again", 1.0)):
+        report = json.loads(asyncnn_command("capabilities", option, "--json").out)
+        assert set(report["exec_times"].values()) == {expected}
+        shown = json.loads(asyncnn_command("capabilities", "--json").out)
+        assert shown == report
+    assert calls == [0.5, 1.0]
+
+
+def test_devices_show_what_was_measured(asyncnn_command: Command) -> None:
+    asyncnn_command("capabilities", "--measure")
+    (device,) = json.loads(asyncnn_command("devices", "--json").out)
+    assert set(device["performance"].values()) == {0.5}
+
+
+def test_the_document_says_where_figures_come_from(asyncnn_command: Command) -> None:
+    before = json.loads(asyncnn_command("capabilities", "--json").out)
+    assert before["measured_at"] is before["surroundings"] is None
+    assert list(before["exec_times"]) == list(ReferenceWorkload)
+    after = json.loads(asyncnn_command("capabilities", "--measure", "--json").out)
+    measurement = load_measurement()
+    assert measurement is not None
+    assert after["surroundings"]["cpu"] == measurement.surroundings.cpu
+    assert not after["ignored"]
+
+
+def test_a_file_that_is_not_used_is_told_and_replaced(
+    asyncnn_command: Command,
+) -> None:
+    asyncnn_command("capabilities", "--measure")
+    default_path().write_text("{}")
+    assert "not used" in asyncnn_command("capabilities").out
+    ran = asyncnn_command("capabilities", "--measure")
+    assert "measured on" in ran.out
+    assert load_measurement() is not None
+
+
+def test_figures_that_cannot_be_kept_are_shown_all_the_same(
+    asyncnn_command: Command, state: Path
+) -> None:
+    (state / "asyncnn").touch()
+    ran = asyncnn_command("capabilities", "--again", "--json")
+    assert ran.status == 2
+    assert json.loads(ran.out)["exec_times"]["IF"] == 0.5
+    assert ran.err.startswith("asyncnn: measured capabilities are not kept")

@@ -1,0 +1,226 @@
+"""What was measured is kept whole, and nothing else is believed."""
+
+import errno
+import logging
+import os
+import stat
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from asyncnn.devices.capabilities import (
+    Measurement,
+    ReferenceWorkload,
+    capabilities_of,
+    default_path,
+    known_capabilities,
+    load_measurement,
+    reference_capabilities,
+    store_measurement,
+)
+from asyncnn.errors import GeneralFailureError
+
+Edit = Callable[[dict[str, Any]], object]
+
+
+def write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    path.chmod(0o600)
+
+
+class TestKeeping:
+    def test_what_was_stored_is_what_devices_know(
+        self, state: Path, measurement: Measurement
+    ) -> None:
+        assert known_capabilities() == reference_capabilities()
+        assert store_measurement(measurement) == default_path()
+        assert load_measurement() == measurement
+        assert known_capabilities() == capabilities_of(measurement.exec_times)
+
+    def test_the_file_is_its_owners_alone_and_the_only_one(
+        self, state: Path, measurement: Measurement
+    ) -> None:
+        path = store_measurement(measurement)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert [file.name for file in state.iterdir()] == ["capabilities.json"]
+
+    def test_looking_for_it_creates_nothing(self, state: Path) -> None:
+        assert load_measurement() is None
+        assert not state.exists()
+
+    def test_another_path_may_be_given(
+        self, state: Path, tmp_path: Path, measurement: Measurement
+    ) -> None:
+        path = tmp_path / "elsewhere" / "figures.json"
+        assert store_measurement(measurement, str(path)) == path
+        assert load_measurement(str(path)) == measurement
+        assert load_measurement() is None
+
+    def test_the_newest_measurement_takes_the_place_of_the_last(
+        self, state: Path, measurement: Measurement
+    ) -> None:
+        store_measurement(measurement)
+        times = dict.fromkeys(ReferenceWorkload, 2.0)
+        store_measurement(replace(measurement, exec_times=times))
+        assert known_capabilities() == capabilities_of(times)
+
+    def test_readers_see_a_whole_measurement_whoever_writes(
+        self, state: Path, measurement: Measurement
+    ) -> None:
+        written = [
+            replace(measurement, exec_times=dict.fromkeys(ReferenceWorkload, number))
+            for number in (0.5, 1.5, 2.5, 3.5)
+        ]
+        store_measurement(measurement)
+
+        def use(number: int) -> Measurement | None:
+            store_measurement(written[number % 4])
+            return load_measurement()
+
+        with ThreadPoolExecutor(8) as pool:
+            seen = list(pool.map(use, range(64)))
+        assert all(found in written for found in seen)
+        assert [file.name for file in state.iterdir()] == ["capabilities.json"]
+
+    def test_what_could_not_be_used_is_not_stored(
+        self, state: Path, measurement: Measurement
+    ) -> None:
+        times = measurement.exec_times | {ReferenceWorkload.IF: float("inf")}
+        with pytest.raises(GeneralFailureError, match="not kept"):
+            store_measurement(replace(measurement, exec_times=times))
+        assert load_measurement() is None
+
+    def test_a_folder_that_cannot_be_made_is_an_error(
+        self, tmp_path: Path, measurement: Measurement
+    ) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(GeneralFailureError, match="not kept"):
+            store_measurement(measurement, str(tmp_path / "file" / "figures"))
+
+    def test_a_read_only_folder_is_an_error_and_stays_readable(
+        self, state: Path, measurement: Measurement, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store_measurement(measurement)
+        open_file = os.open
+
+        def read_only(path: Path, flags: int, mode: int = 0o777) -> int:
+            if flags & os.O_CREAT:
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+            return open_file(path, flags, mode)
+
+        monkeypatch.setattr(os, "open", read_only)
+        with pytest.raises(GeneralFailureError, match="Read-only"):
+            store_measurement(measurement)
+        assert load_measurement() == measurement
+
+
+def without_one(record: dict[str, Any]) -> object:
+    return record["exec_times"].pop("WHILE")
+
+
+def with_another(record: dict[str, Any]) -> object:
+    return record["exec_times"].update(TENSOR_FLOAT64=1.0)
+
+
+def with_time(time: object) -> Edit:
+    return lambda record: record["exec_times"].update(IF=time)
+
+
+def with_surroundings(**fields: str) -> Edit:
+    return lambda record: record["surroundings"].update(fields)
+
+
+class TestDoubting:
+    @pytest.fixture
+    def path(self, state: Path, measurement: Measurement) -> Path:
+        return store_measurement(measurement)
+
+    def assert_ignored(self, caplog: pytest.LogCaptureFixture) -> None:
+        with pytest.raises(GeneralFailureError, match="not used") as caught:
+            load_measurement()
+        with caplog.at_level(logging.WARNING):
+            assert known_capabilities() == reference_capabilities()
+        assert [record.message for record in caplog.records] == [str(caught.value)]
+
+    @pytest.mark.parametrize(
+        "edit",
+        [
+            pytest.param(without_one, id="a workload is missing"),
+            pytest.param(with_another, id="an unknown workload"),
+            *(
+                pytest.param(with_time(time), id=f"a time of {time}")
+                for time in (0, -1, 1e-9, 1e9, None, "fast")
+            ),
+            pytest.param(lambda record: record.pop("measured_at"), id="no moment"),
+            pytest.param(
+                lambda record: record.update(measured_at="2025-01-01T00:00:00"),
+                id="no time zone",
+            ),
+            pytest.param(lambda record: record.update(more=1), id="a field too many"),
+            pytest.param(with_surroundings(asyncnn="0.0.0"), id="another asyncnn"),
+            pytest.param(with_surroundings(numpy="1.0"), id="another numpy"),
+            pytest.param(with_surroundings(blas="none"), id="another blas"),
+            pytest.param(with_surroundings(cpu="6502"), id="another cpu"),
+        ],
+    )
+    def test_what_does_not_fit_is_ignored_with_the_reason(
+        self, path: Path, edit: Edit, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        record = msgspec.json.decode(path.read_bytes())
+        edit(record)
+        write(path, msgspec.json.encode(record))
+        self.assert_ignored(caplog)
+
+    @pytest.mark.parametrize("content", [b"", b"{}", b"[" * 20_000, b"\xff\x00", b"1"])
+    def test_what_is_no_record_is_ignored(
+        self, path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        write(path, content)
+        self.assert_ignored(caplog)
+
+    def test_a_damaged_file_is_either_whole_or_ignored(
+        self, path: Path, measurement: Measurement
+    ) -> None:
+        whole = path.read_bytes().rstrip()
+        for length in range(0, len(whole), 7):
+            write(path, whole[:length])
+            with pytest.raises(GeneralFailureError):
+                load_measurement()
+        write(path, whole)
+        assert load_measurement() == measurement
+
+    @pytest.mark.parametrize("mode", [0o640, 0o604, 0o602])
+    def test_a_file_that_others_may_use_is_ignored(
+        self, path: Path, mode: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        path.chmod(mode)
+        self.assert_ignored(caplog)
+
+    def test_a_link_is_ignored(
+        self, path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        path.rename(tmp_path / "target")
+        path.symlink_to(tmp_path / "target")
+        self.assert_ignored(caplog)
+
+    def test_a_pipe_is_ignored_and_not_waited_for(
+        self, path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        path.unlink()
+        os.mkfifo(path, 0o600)
+        self.assert_ignored(caplog)
+
+    def test_a_user_without_a_home_gets_the_cpus(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def no_home() -> Path:
+            raise RuntimeError("Could not determine home directory.")
+
+        monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+        monkeypatch.setattr(Path, "home", no_home)
+        self.assert_ignored(caplog)

@@ -1,0 +1,95 @@
+"""Programs restore the plans of equal programs from records of them."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+import pytest
+
+from asyncnn.engine import Execution, PlanRecord, Program
+from asyncnn.engine.program import MAIN, Records
+from asyncnn.errors import GeneralFailureError
+from asyncnn.hal.types import Model
+from tests.devices.cache.models import INPUTS, dense, image
+from tests.engine.test_control_flow import if_model
+
+
+class Recorded:
+    """The records of a model, and how often each was asked for."""
+
+    def __init__(self, model: Model) -> None:
+        self.records = Program(model).records()
+        self.asked: list[int] = []
+
+    def ways(self) -> Records:
+        return {number: partial(self._record, number) for number in self.records}
+
+    def _record(self, number: int) -> PlanRecord:
+        self.asked.append(number)
+        return self.records[number]
+
+
+def outputs(program: Program, batch: int = 1) -> np.ndarray:
+    x = image(False, batch)
+    plan = program.plan((x.shape,))
+    out = np.empty(plan.outputs[0].shape, np.float32)
+    Execution(program, plan, [x], [out]).advance()
+    return out
+
+
+def test_plans_are_restored_once_and_when_they_are_needed_first() -> None:
+    model = dense(False).model
+    recorded = Recorded(model)
+    program = Program(model, recorded.ways())
+    assert recorded.asked == []
+    assert program.is_straight
+    np.testing.assert_array_equal(outputs(program), outputs(Program(model)))
+    assert recorded.asked == [MAIN]
+
+
+def test_subgraphs_are_restored_each_for_itself() -> None:
+    model = if_model((3,))
+    recorded = Recorded(model)
+    program = Program(model, recorded.ways())
+    program.plan(((3,),), 1)
+    assert recorded.asked == [1]
+    assert program.records().keys() == recorded.records.keys()
+    assert sorted(recorded.asked) == sorted(recorded.records)
+
+
+def test_threads_that_need_a_plan_at_once_share_one() -> None:
+    model = dense(False).model
+    recorded = Recorded(model)
+    program = Program(model, recorded.ways())
+    barrier = threading.Barrier(4)
+
+    def plan() -> object:
+        barrier.wait()
+        return program.plan(((1, INPUTS),))
+
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(plan) for _ in range(4)]
+    assert len({id(future.result()) for future in futures}) == 1
+    assert recorded.asked == [MAIN]
+
+
+def test_a_plan_that_cannot_be_restored_fails_each_time() -> None:
+    model = dense(False).model
+
+    def fail() -> PlanRecord:
+        raise GeneralFailureError("not today")
+
+    program = Program(model, {MAIN: fail})
+    for _ in range(2):
+        with pytest.raises(GeneralFailureError, match="not today"):
+            program.plan(((1, INPUTS),))
+
+
+def test_shapes_of_no_record_are_planned_for() -> None:
+    model = dense(False, batch=0).model
+    recorded = Recorded(model)
+    assert recorded.records == {}
+    program = Program(model, recorded.ways())
+    assert not program.is_straight
+    np.testing.assert_array_equal(outputs(program, 2), outputs(Program(model), 2))

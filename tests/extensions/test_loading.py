@@ -1,0 +1,106 @@
+"""Extensions by their names: places in modules, and what is installed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asyncnn.errors import InvalidArgumentError
+from asyncnn.extensions import installed_extensions, load_extension
+from asyncnn.runtime.device import connect, open_device
+from tests.extensions import vendor as declared
+from tests.extensions.installing import install
+from tests.extensions.models import magnitude
+from tests.extensions.vendor import vendor
+
+PLACE = f"{declared.__name__}:vendor"
+X = np.array([3 + 4j, 0, -1j], np.complex64)
+
+
+def test_an_extension_is_found_by_its_place() -> None:
+    assert load_extension(PLACE) is vendor
+
+
+@pytest.mark.parametrize(
+    "place", ["", "vendor", "no.such.module:vendor", "{}:nothing", "{}:COMPLEX"]
+)
+def test_what_is_no_extension_is_refused(place: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        load_extension(place.format(declared.__name__))
+
+
+def test_an_installed_extension_is_found_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert vendor.name not in installed_extensions()
+    install(monkeypatch, tmp_path / "one")
+    assert vendor.name in installed_extensions()
+    assert load_extension(vendor.name) is vendor
+
+
+def test_what_is_installed_is_told_if_a_name_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install(monkeypatch, tmp_path / "one")
+    with pytest.raises(InvalidArgumentError, match=rf"installed: {vendor.name}"):
+        load_extension("com.example.other")
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "problem"),
+    [
+        ("no.such.module:vendor", vendor.name, "no.such.module"),
+        (f"{declared.__name__}:COMPLEX", vendor.name, "ExtensionOperandType"),
+        (PLACE, "com.example.other", "installed as com.example.other"),
+    ],
+)
+def test_what_is_installed_wrongly_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    place: str,
+    name: str,
+    problem: str,
+) -> None:
+    install(monkeypatch, tmp_path / "one", place, name)
+    with pytest.raises(InvalidArgumentError, match=problem):
+        load_extension(name)
+
+
+def test_a_name_that_is_installed_for_two_extensions_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install(monkeypatch, tmp_path / "one")
+    install(monkeypatch, tmp_path / "two", f"{declared.__name__}:other")
+    with pytest.raises(InvalidArgumentError, match="more than once"):
+        load_extension(vendor.name)
+
+
+@pytest.mark.parametrize("place", [PLACE, vendor.name])
+@pytest.mark.parametrize("transport", ["inprocess", "remote"])
+async def test_a_device_is_opened_with_extensions_by_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, transport: str, place: str
+) -> None:
+    install(monkeypatch, tmp_path / "one")
+    open_ = open_device if transport == "inprocess" else connect
+    async with open_(extensions=[place]) as device:
+        prepared = await device.prepare(magnitude())
+        assert (await prepared.run([X]))["y"].tolist() == [5, 0, 1]
+
+
+async def test_a_device_is_opened_with_extensions_themselves() -> None:
+    async with open_device(extensions=[vendor]) as device:
+        _, extensions = device.hal.get_supported_extensions()
+    assert extensions == (vendor.described(),)
+
+
+async def test_an_extension_that_is_not_installed_opens_no_device() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"com\.example\.nowhere"):
+        async with open_device(extensions=["com.example.nowhere"]):
+            pass
+
+
+def test_what_is_installed_costs_nothing_until_it_is_asked_for() -> None:
+    code = "import asyncnn, sys; assert 'importlib.metadata' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

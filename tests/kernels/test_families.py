@@ -1,0 +1,46 @@
+"""Families of kernels stand side by side, on what is common to all of them."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from asyncnn import kernels
+
+ROOT = Path(kernels.__file__).parent
+COMMON = {"kernel", "numerics"}
+FAMILIES = {path.parent.name for path in ROOT.glob("*/__init__.py")} - COMMON
+PREFIX = f"{kernels.__name__}."
+
+
+def imported(part: str) -> set[str]:
+    """Return what the modules of ``part`` import of `asyncnn.kernels`."""
+    names = [
+        f"{node.module}.{alias.name}"
+        for path in (ROOT / part).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    ]
+    return {
+        name.removeprefix(PREFIX).split(".")[0]
+        for name in names
+        if name.startswith(PREFIX)
+    }
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_a_family_knows_no_other(family: str) -> None:
+    assert imported(family) <= {family} | COMMON
+
+
+def test_what_families_share_knows_none_of_them() -> None:
+    assert imported("numerics") <= COMMON
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_the_registry_knows_every_family(family: str) -> None:
+    tables = vars(getattr(kernels, family))
+    operations = {*tables.get("KERNELS", ()), *tables.get("DATA_DEPENDENT", ())}
+    assert operations
+    assert operations <= kernels.supported_operations()
