@@ -148,6 +148,15 @@ def _bench(client: int, other: int, rounds: int) -> BurstPlacement:
 async def _measure(
     client: int, cpu: int, rounds: int, refusals: dict[str, str]
 ) -> dict[str, Figure]:
+    figures = await _measure_busy(client, cpu, rounds, refusals)
+    figures |= await _measure_disturbed(client, cpu, rounds)
+    return figures | await _measure_streams(cpu, rounds)
+
+
+async def _measure_busy(
+    client: int, cpu: int, rounds: int, refusals: dict[str, str]
+) -> dict[str, Figure]:
+    """Measure exchanges that follow one another at once."""
     async with AsyncExitStack() as stack:
         queue = await stack.enter_async_context(queue_echo(cpu, EXCHANGE))
         pipe = await stack.enter_async_context(pipe_echo(cpu, EXCHANGE))
@@ -164,16 +173,22 @@ async def _measure(
             else:
                 remote = isinstance(call, ManyCalls)
                 busy.append(_remote(name, call) if remote else await _timed(name, call))
-        figures = await measure(busy, rounds=rounds, batch_us=_BATCH_US)
+        return await measure(busy, rounds=rounds, batch_us=_BATCH_US)
+
+
+async def _measure_disturbed(client: int, cpu: int, rounds: int) -> dict[str, Figure]:
+    """Measure exchanges after idleness and beside others, with no peers around."""
+    async with AsyncExitStack() as stack:
+        queue = await stack.enter_async_context(queue_echo(cpu, EXCHANGE))
+        pipe = await stack.enter_async_context(pipe_echo(cpu, EXCHANGE))
         idle = [
             await _timed(QUEUE_IDLE, queue, pause_s=IDLE_S),
             await _timed(PIPE_IDLE, pipe, pause_s=IDLE_S),
         ]
-        figures |= await measure(idle, rounds=rounds, batch_us=_IDLE_BATCH_US)
+        figures = await measure(idle, rounds=rounds, batch_us=_IDLE_BATCH_US)
         with _hogs({client, cpu}):
             hogs = [await _timed(QUEUE_HOGS, queue), await _timed(PIPE_HOGS, pipe)]
-            figures |= await measure(hogs, rounds=rounds, batch_us=_BATCH_US)
-    return figures | await _measure_streams(cpu, rounds)
+            return figures | await measure(hogs, rounds=rounds, batch_us=_BATCH_US)
 
 
 async def _measure_streams(cpu: int, rounds: int) -> dict[str, Figure]:

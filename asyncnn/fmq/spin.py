@@ -28,7 +28,7 @@ LOST_YIELD_NS = 1_000_000
 SHARED_YIELD_NS = 1_500
 """A yield that takes longer tells that somebody else ran, perhaps the peer."""
 
-FEW_LOOKS, MANY_LOOKS = 1, 64
+FEW_LOOKS, MANY_LOOKS = 1, 256
 """Looks between two yields, where the core is shared and where it is not."""
 
 _MAX_SKIPS = 8192

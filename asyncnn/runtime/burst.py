@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,6 +40,8 @@ class Burst:
             shared_array(info.dimensions, info.dtype) if has_fixed_shape(info) else None
             for info in target.check.infos
         ]
+        # Not a method: the arrays should go as soon as nobody has the burst any more.
+        self._carry = partial(_carry, controller)
         self._own = ReusableExecution(target, tuple(self._inputs), None, self._carry)
 
     def input(self, which: str | int = 0) -> Array:
@@ -119,13 +122,6 @@ class Burst:
         """Return how many runs went through the queues, and how many did not."""
         return self._controller.statistics()
 
-    def _carry(
-        self, request: Request, measure: MeasureTiming, deadline: int | None
-    ) -> Awaitable[ExecutionResult]:
-        if deadline is not None:
-            raise InvalidArgumentError("bursts have no deadlines")
-        return self._controller.execute(request, measure)
-
     def _place(self, arrays: Sequence[Array | None]) -> None:
         """Copy inputs to where they are read from, making room where it is missing."""
         is_changed = False
@@ -164,6 +160,17 @@ async def open_burst(target: Target, *, spins: bool) -> AsyncIterator[Burst]:
     """
     with await BurstController.open(target.hal, spins=spins) as controller:
         yield Burst(target, controller)
+
+
+def _carry(
+    controller: BurstController,
+    request: Request,
+    measure: MeasureTiming,
+    deadline: int | None,
+) -> Awaitable[ExecutionResult]:
+    if deadline is not None:
+        raise InvalidArgumentError("bursts have no deadlines")
+    return controller.execute(request, measure)
 
 
 def _check_shared(tensor: Tensor | None) -> None:

@@ -1,6 +1,8 @@
 """Bursts as applications use them."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -62,6 +64,19 @@ async def test_inputs_stay_in_place_after_a_run(burst: Burst) -> None:
     await burst.run([ramp(1), ramp(2)])
     assert burst.input("x") is place
     assert np.array_equal(place, ramp(1))
+
+
+async def test_its_arrays_go_with_the_last_reference(device: Device) -> None:
+    prepared = await device.prepare(addition(4))
+    gc.disable()
+    try:
+        async with prepared.burst() as burst:
+            await burst.run([ramp(), ramp()])
+            array = weakref.ref(burst.input(0))
+        del burst
+        assert array() is None
+    finally:
+        gc.enable()
 
 
 async def test_timing_is_measured_on_request(burst: Burst) -> None:
