@@ -165,12 +165,15 @@ def burst(
     json_file: JsonOption = None,
     rounds: RoundsOption = DEFAULT_ROUNDS,
     check: CheckOption = False,
+    gates: Annotated[
+        bool, typer.Option("--gates", help="Judge by what any machine has to reach.")
+    ] = False,
 ) -> None:
     """Measure bursts and their queues beside other ways to call another process.
 
     Peers that are not installed are left out: grpcio, iceoryx2, pyzmq, uvloop.
     """
-    report = bench_burst(rounds=rounds)
+    report = bench_burst(rounds=rounds, gates=gates)
     out = _wide_console()
     out.print(burst_table(report))
     for line in burst_notes(report):

@@ -12,10 +12,12 @@ import pytest
 
 from asyncnn.bench.burst_goals import (
     GOALS,
+    MILLISECOND,
     PIPE,
     PIPE_STREAM,
     QUEUE,
     QUEUE_BATCHES,
+    QUEUE_HOGS,
     judge_burst,
 )
 from asyncnn.bench.burst_transport import BATCH, queue_echo, queue_stream
@@ -116,6 +118,24 @@ class TestGoals:
         measured |= figures(**{PIPE_STREAM: 100.0})
         (verdict,) = judge_burst(measured, is_apart=True)
         assert verdict.met
+
+    @pytest.mark.parametrize(("us", "met"), [(1000.0, True), (1001.0, False)])
+    @pytest.mark.parametrize("is_apart", [True, False])
+    def test_nothing_takes_a_millisecond(
+        self, us: float, met: bool, is_apart: bool
+    ) -> None:
+        measured = figures(**{QUEUE_HOGS: us})
+        (verdict,) = judge_burst(measured, is_apart=is_apart)
+        assert (verdict.peer, verdict.met) == (MILLISECOND, met)
+
+    def test_gates_are_wider_than_goals(self) -> None:
+        for goal in GOALS:
+            for limits in filter(None, (goal.apart, goal.together)):
+                assert limits.of(gates=False) <= limits.of(gates=True)
+        measured = figures(**{QUEUE: 0.07, PIPE: 1.0})
+        (goal_verdict,) = judge_burst(measured, is_apart=True)
+        (gate_verdict,) = judge_burst(measured, is_apart=True, gates=True)
+        assert (goal_verdict.met, gate_verdict.met) == (False, True)
 
     def test_no_figure_is_held_against_a_peer_twice(self) -> None:
         pairs = [(goal.figure, goal.peer) for goal in GOALS]
