@@ -2,7 +2,8 @@
 
 Knows bytes and descriptors, nothing of what a burst is. `MessageQueue` is one end of a
 queue for exactly one writer and one reader; `LoopPoller` serves many queues by
-callbacks on one event loop. ``ordering`` argues why no locks are needed, ``layout``
+callbacks on one event loop. ``ring`` is what moves the bytes, in Python and, where that
+was built, in C. ``ordering`` argues why no locks are needed, ``layout``
 says what lies where, ``bells`` who wakes whom, ``spin`` how long not to sleep.
 """
 

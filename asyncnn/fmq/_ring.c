@@ -156,6 +156,24 @@ bytes_of(Ring *self, PyObject *count, uint64_t *size)
     return true;
 }
 
+/* ---- arguments ----------------------------------------------------------------- */
+
+static bool
+count_of(PyObject *number, unsigned long long *count)
+{
+    *count = PyLong_AsUnsignedLongLong(number);
+    return *count != ULLONG_MAX || !PyErr_Occurred();
+}
+
+static bool
+takes(const char *name, Py_ssize_t given, Py_ssize_t least, Py_ssize_t most)
+{
+    if (least <= given && given <= most)
+        return true;
+    PyErr_Format(PyExc_TypeError, "%s does not take %zd arguments", name, given);
+    return false;
+}
+
 /* ---- packets -------------------------------------------------------------------- */
 
 /* Ring if the peer has announced its sleep. */
@@ -247,14 +265,8 @@ Ring_read_nowait(Ring *self, PyObject *const *args, Py_ssize_t nargs)
 {
     PyObject *count = nargs > 0 ? args[0] : Py_None;
     unsigned long long looks = 1;
-    if (nargs > 2)
-        return PyErr_Format(PyExc_TypeError, "read_nowait(count=None, looks=1)");
-    if (nargs == 2) {
-        looks = PyLong_AsUnsignedLongLong(args[1]);
-        if (looks == ULLONG_MAX && PyErr_Occurred())
-            return NULL;
-    }
-    if (!is_open(self))
+    if (!takes("read_nowait", nargs, 0, 2) || (nargs == 2 && !count_of(args[1], &looks))
+        || !is_open(self))
         return NULL;
     uint64_t size, unread;
     has_moved(self, WRITTEN, self->read, looks);
@@ -286,14 +298,8 @@ static PyObject *
 Ring_is_readable(Ring *self, PyObject *const *args, Py_ssize_t nargs)
 {
     unsigned long long looks = 1;
-    if (nargs > 1)
-        return PyErr_Format(PyExc_TypeError, "is_readable(looks=1)");
-    if (nargs == 1) {
-        looks = PyLong_AsUnsignedLongLong(args[0]);
-        if (looks == ULLONG_MAX && PyErr_Occurred())
-            return NULL;
-    }
-    if (!is_open(self))
+    if (!takes("is_readable", nargs, 0, 1) || (nargs == 1 && !count_of(args[0], &looks))
+        || !is_open(self))
         return NULL;
     return PyBool_FromLong(has_moved(self, WRITTEN, self->read, looks));
 }
@@ -319,86 +325,84 @@ Ring_available_to_write(Ring *self, PyObject *Py_UNUSED(ignored))
 /* ---- for whoever waits or works in place ---------------------------------------- */
 
 static bool
-is_word(unsigned int word)
+word_of(PyObject *number, int *word)
 {
-    if (word < WORDS)
-        return true;
-    PyErr_Format(PyExc_IndexError, "there is no word %u", word);
-    return false;
+    long value = PyLong_AsLong(number);
+    if (value == -1 && PyErr_Occurred())
+        return false;
+    if (value < 0 || value >= WORDS) {
+        PyErr_Format(PyExc_IndexError, "there is no word %ld", value);
+        return false;
+    }
+    *word = (int)value;
+    return true;
 }
 
 static PyObject *
 Ring_word(Ring *self, PyObject *number)
 {
-    unsigned long word = PyLong_AsUnsignedLong(number);
-    if ((word == ULONG_MAX && PyErr_Occurred()) || !is_word((unsigned int)word))
+    int word;
+    if (!word_of(number, &word) || !is_open(self))
         return NULL;
-    if (!is_open(self))
-        return NULL;
-    return PyLong_FromUnsignedLongLong(load(self, (int)word));
+    return PyLong_FromUnsignedLongLong(load(self, word));
 }
 
 static PyObject *
-Ring_has_moved(Ring *self, PyObject *args)
+Ring_has_moved(Ring *self, PyObject *const *args, Py_ssize_t nargs)
 {
-    unsigned int word;
+    int word;
     unsigned long long seen, looks = 1;
-    if (!PyArg_ParseTuple(args, "IK|K", &word, &seen, &looks) || !is_word(word))
+    if (!takes("_has_moved", nargs, 2, 3) || !word_of(args[0], &word)
+        || !count_of(args[1], &seen) || (nargs == 3 && !count_of(args[2], &looks))
+        || !is_open(self))
         return NULL;
-    if (!is_open(self))
-        return NULL;
-    return PyBool_FromLong(has_moved(self, (int)word, seen, looks));
+    return PyBool_FromLong(has_moved(self, word, seen, looks));
 }
 
 static PyObject *
-Ring_announce(Ring *self, PyObject *args)
+Ring_announce(Ring *self, PyObject *const *args, Py_ssize_t nargs)
 {
-    unsigned int flag, counter;
+    int flag, counter;
     unsigned long long seen;
-    if (!PyArg_ParseTuple(args, "IIK", &flag, &counter, &seen) || !is_word(flag)
-        || !is_word(counter))
+    if (!takes("_announce", nargs, 3, 3) || !word_of(args[0], &flag)
+        || !word_of(args[1], &counter) || !count_of(args[2], &seen) || !is_open(self))
         return NULL;
-    if (!is_open(self))
-        return NULL;
-    store(self, (int)flag, 1); /* [sleep] */
+    store(self, flag, 1); /* [sleep] */
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    if (load(self, (int)counter) == seen) /* [packet] or [space] */
+    if (load(self, counter) == seen) /* [packet] or [space] */
         Py_RETURN_TRUE;
-    store(self, (int)flag, 0);
+    store(self, flag, 0);
     Py_RETURN_FALSE;
 }
 
 static PyObject *
 Ring_withdraw(Ring *self, PyObject *number)
 {
-    unsigned long flag = PyLong_AsUnsignedLong(number);
-    if ((flag == ULONG_MAX && PyErr_Occurred()) || !is_word((unsigned int)flag))
+    int flag;
+    if (!word_of(number, &flag) || !is_open(self))
         return NULL;
-    if (!is_open(self))
-        return NULL;
-    store(self, (int)flag, 0);
+    store(self, flag, 0);
     Py_RETURN_NONE;
 }
 
 static PyObject *
-Ring_publish(Ring *self, PyObject *args)
+Ring_publish(Ring *self, PyObject *const *args, Py_ssize_t nargs)
 {
     unsigned long long position, size;
-    if (!PyArg_ParseTuple(args, "KK", &position, &size))
-        return NULL;
-    if (!is_open(self) || !is_positioned(self->written, position)
-        || !publish(self, size))
+    if (!takes("_publish", nargs, 2, 2) || !count_of(args[0], &position)
+        || !count_of(args[1], &size) || !is_open(self)
+        || !is_positioned(self->written, position) || !publish(self, size))
         return NULL;
     Py_RETURN_NONE;
 }
 
 static PyObject *
-Ring_consume(Ring *self, PyObject *args)
+Ring_consume(Ring *self, PyObject *const *args, Py_ssize_t nargs)
 {
     unsigned long long position, size;
-    if (!PyArg_ParseTuple(args, "KK", &position, &size))
-        return NULL;
-    if (!is_open(self) || !is_positioned(self->read, position) || !consume(self, size))
+    if (!takes("_consume", nargs, 2, 2) || !count_of(args[0], &position)
+        || !count_of(args[1], &size) || !is_open(self)
+        || !is_positioned(self->read, position) || !consume(self, size))
         return NULL;
     Py_RETURN_NONE;
 }
@@ -516,19 +520,21 @@ get_is_closed(Ring *self, void *Py_UNUSED(closure))
     return PyBool_FromLong(!self->words.obj);
 }
 
+#define PLAIN(function) (PyCFunction)(void (*)(void))function
+
 static PyMethodDef methods[] = {
-    {"write_nowait", (PyCFunction)Ring_write_nowait, METH_O, NULL},
-    {"read_nowait", (PyCFunction)(void (*)(void))Ring_read_nowait, METH_FASTCALL, NULL},
-    {"is_readable", (PyCFunction)(void (*)(void))Ring_is_readable, METH_FASTCALL, NULL},
-    {"available_to_read", (PyCFunction)Ring_available_to_read, METH_NOARGS, NULL},
-    {"available_to_write", (PyCFunction)Ring_available_to_write, METH_NOARGS, NULL},
-    {"_word", (PyCFunction)Ring_word, METH_O, NULL},
-    {"_has_moved", (PyCFunction)Ring_has_moved, METH_VARARGS, NULL},
-    {"_announce", (PyCFunction)Ring_announce, METH_VARARGS, NULL},
-    {"_withdraw", (PyCFunction)Ring_withdraw, METH_O, NULL},
-    {"_publish", (PyCFunction)Ring_publish, METH_VARARGS, NULL},
-    {"_consume", (PyCFunction)Ring_consume, METH_VARARGS, NULL},
-    {"_end", (PyCFunction)Ring_end, METH_O, NULL},
+    {"write_nowait", PLAIN(Ring_write_nowait), METH_O, NULL},
+    {"read_nowait", PLAIN(Ring_read_nowait), METH_FASTCALL, NULL},
+    {"is_readable", PLAIN(Ring_is_readable), METH_FASTCALL, NULL},
+    {"available_to_read", PLAIN(Ring_available_to_read), METH_NOARGS, NULL},
+    {"available_to_write", PLAIN(Ring_available_to_write), METH_NOARGS, NULL},
+    {"_word", PLAIN(Ring_word), METH_O, NULL},
+    {"_has_moved", PLAIN(Ring_has_moved), METH_FASTCALL, NULL},
+    {"_announce", PLAIN(Ring_announce), METH_FASTCALL, NULL},
+    {"_withdraw", PLAIN(Ring_withdraw), METH_O, NULL},
+    {"_publish", PLAIN(Ring_publish), METH_FASTCALL, NULL},
+    {"_consume", PLAIN(Ring_consume), METH_FASTCALL, NULL},
+    {"_end", PLAIN(Ring_end), METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

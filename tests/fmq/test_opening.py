@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 
 from asyncnn.errors import InvalidArgumentError, ResourceExhaustedTransientError
-from asyncnn.fmq import MemoryOrderError, MessageQueue
+from asyncnn.fmq import MemoryOrderError, MessageQueue, built
 from asyncnn.fmq.layout import FIXED_SIZE, MAX_RING_BYTES, Geometry
 from asyncnn.hal.types import Handle
 from asyncnn.memory.sealing import create_file, seal
@@ -221,7 +221,6 @@ class TestPlatforms:
             (platform, "machine", lambda: "aarch64", "aarch64 are not ordered"),
             (platform, "machine", lambda: "riscv64", "riscv64 are not ordered"),
             (platform, "python_implementation", lambda: "PyPy", "PyPy"),
-            (sys, "platform", "darwin", "darwin"),
         ],
     )
     def test_one_without_ordered_memory_has_no_queues(
@@ -233,11 +232,28 @@ class TestPlatforms:
         value: object,
         complaint: str,
     ) -> None:
+        monkeypatch.setattr(built, "IS_COMPILED", False)
         monkeypatch.setattr(module, name, value)
         with pytest.raises(MemoryOrderError, match=complaint):
             MessageQueue.create(QUANTUM, COUNT)
         with pytest.raises(MemoryOrderError, match=complaint):
             MessageQueue.open(created.descriptor)
+
+    @pytest.mark.parametrize("is_compiled", [False, True])
+    def test_one_that_is_no_linux_has_none(
+        self, monkeypatch: pytest.MonkeyPatch, is_compiled: bool
+    ) -> None:
+        monkeypatch.setattr(built, "IS_COMPILED", is_compiled)
+        monkeypatch.setattr(sys, "platform", "darwin")
+        with pytest.raises(MemoryOrderError, match="darwin"):
+            MessageQueue.create(QUANTUM, COUNT)
+
+    def test_any_order_will_do_for_the_compiled_ring(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(built, "IS_COMPILED", True)
+        monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+        MessageQueue.create(QUANTUM, COUNT).close()
 
     def test_one_that_cannot_read_without_waiting_has_no_queues(
         self, created: MessageQueue, monkeypatch: pytest.MonkeyPatch

@@ -112,14 +112,20 @@ def test_any_streams_both_ways_arrive_as_they_were_sent() -> None:
         )
 
 
-@pytest.fixture(scope="module")
-def ends() -> Iterator[tuple[MessageQueue, MessageQueue, Peer]]:
+@pytest.fixture(scope="module", params=["ring as here", "ring in Python"])
+def ends(
+    request: pytest.FixtureRequest,
+) -> Iterator[tuple[MessageQueue, MessageQueue, Peer]]:
+    """Queues to a process and back, whose ends may have another ring there."""
     with (
+        pytest.MonkeyPatch.context() as environment,
         MessageQueue.create(QUANTUM, 10) as to,
         MessageQueue.create(QUANTUM, 10) as fro,
-        Peer(to, fro) as peer,
     ):
-        yield to, fro, peer
+        if request.param == "ring in Python":
+            environment.setenv("ASYNCNN_PURE_RING", "1")
+        with Peer(to, fro) as peer:
+            yield to, fro, peer
 
 
 class TestPairs:

@@ -1,0 +1,139 @@
+"""The ring in C was built, and the one in Python does the same."""
+
+import gc
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncnn.fmq import IS_COMPILED
+from asyncnn.fmq.layout import (
+    READER_SLEEPS,
+    WRITTEN,
+    Geometry,
+    Pages,
+    create_pages,
+    map_pages,
+)
+from tests.fmq.conftest import COUNT, QUANTUM, elements
+
+GEOMETRY = Geometry(QUANTUM, COUNT)
+BUILT = importlib.util.find_spec("asyncnn.fmq._ring") is not None
+needs_compiled = pytest.mark.skipif(not IS_COMPILED, reason="there is no compiled ring")
+
+
+def python(*arguments: str, pure: bool) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"ASYNCNN_PURE_RING": "1" if pure else ""}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no compiler")
+def test_it_was_built_where_that_can_be() -> None:
+    shown = python("-c", "import asyncnn.fmq as q; print(q.IS_COMPILED)", pure=False)
+    assert shown.stdout == "True\n"
+
+
+@pytest.mark.parametrize("pure", [True, False])
+def test_one_may_ask_for_the_one_in_python(pure: bool) -> None:
+    show = "from asyncnn.fmq import MessageQueue as q; print(q.__mro__)"
+    shown = python("-c", show, pure=pure)
+    assert ("asyncnn.fmq.ring.Ring" in shown.stdout) == (pure or not BUILT)
+
+
+@needs_compiled
+@pytest.mark.slow
+def test_the_one_in_python_does_the_same() -> None:
+    options = ["-q", "-m", "not slow", "-p", "no:cacheprovider"]
+    run = python("-m", "pytest", *options, str(Path(__file__).parent), pure=True)
+    assert run.returncode == 0, run.stdout
+
+
+def fresh_pages() -> Pages:
+    fd = create_pages(GEOMETRY)
+    try:
+        return map_pages(fd, GEOMETRY)
+    finally:
+        os.close(fd)
+
+
+def compiled(
+    *, geometry: Geometry = GEOMETRY, wake_peer: Callable[[], None] = lambda: None
+) -> Any:
+    return importlib.import_module("asyncnn.fmq._ring").Ring(
+        geometry, fresh_pages(), wake_peer
+    )
+
+
+@needs_compiled
+class TestCompiled:
+    """What only a mistake of ours could do to it, and the other cannot suffer."""
+
+    def test_one_that_was_not_initialised_is_closed(self) -> None:
+        kind = importlib.import_module("asyncnn.fmq._ring").Ring
+        ring = kind.__new__(kind)
+        assert ring.is_closed
+        for use in (ring.read_nowait, ring.available_to_write):
+            with pytest.raises(ValueError, match="initialised"):
+                use()
+
+    @pytest.mark.parametrize("geometry", [Geometry(QUANTUM, 1), Geometry(0, 0)])
+    def test_pages_of_another_size_are_refused(self, geometry: Geometry) -> None:
+        with pytest.raises(ValueError, match="geometry"):
+            compiled(geometry=geometry)
+
+    @pytest.mark.parametrize("word", [64, 1 << 40, 1 << 80, -1])
+    def test_no_word_lies_elsewhere(self, word: int) -> None:
+        ring = compiled()
+        for use in (
+            lambda: ring._word(word),
+            lambda: ring._withdraw(word),
+            lambda: ring._has_moved(word, 0, 1),
+            lambda: ring._announce(word, WRITTEN, 0),
+            lambda: ring._announce(READER_SLEEPS, word, 0),
+        ):
+            with pytest.raises((IndexError, OverflowError)):
+                use()
+
+    def test_an_error_of_the_bell_arrives(self) -> None:
+        def break_bell() -> None:
+            raise ZeroDivisionError
+
+        ring = compiled(wake_peer=break_bell)
+        assert ring._announce(READER_SLEEPS, WRITTEN, 0)
+        with pytest.raises(ZeroDivisionError):
+            ring.write_nowait(elements(1))
+
+    @pytest.mark.parametrize("arguments", [(1, 2, 3), ("1",), (None, "2")])
+    def test_wrong_arguments_are_type_errors(
+        self, arguments: tuple[object, ...]
+    ) -> None:
+        ring = compiled()
+        with pytest.raises(TypeError):
+            ring.read_nowait(*arguments)
+        with pytest.raises(TypeError):
+            ring.write_nowait("text")
+
+    def test_it_can_be_initialised_again(self) -> None:
+        ring = compiled()
+        assert ring.write_nowait(elements(3))
+        ring.__init__(GEOMETRY, fresh_pages(), lambda: None)
+        assert ring.available_to_write() == COUNT
+
+    def test_a_cycle_through_its_bell_is_collected(self) -> None:
+        class Bell:
+            def __call__(self) -> None: ...
+
+        bell = Bell()
+        bell.ring = compiled(wake_peer=bell)
+        gone = weakref.ref(bell)
+        del bell
+        gc.collect()
+        assert gone() is None
