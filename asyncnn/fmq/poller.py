@@ -149,7 +149,8 @@ class LoopPoller:
         looks = most // len(hot) or 1
         came = False
         for served in hot:
-            if served.queue.is_readable(looks):
+            queue = served.queue
+            if queue.is_readable(1 if queue.is_local else looks):
                 self._handle(served)
                 came = True
         if came and self._gives_way:

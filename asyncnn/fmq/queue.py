@@ -11,10 +11,11 @@ import asyncio
 import fcntl
 import os
 import warnings
+import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Self
-from weakref import WeakValueDictionary
 
 from asyncnn.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.fmq.bells import (
@@ -124,7 +125,8 @@ class MessageQueue(OpenRing):
             queue = cls(geometry, pages, ours, theirs, owned.pop_all())
         creator = _CREATED.get(_identity(file))
         if creator is not None:
-            creator.is_local = queue.is_local = True
+            _introduce(creator, queue)
+            _introduce(queue, creator)
         return queue
 
     async def write(
@@ -180,7 +182,8 @@ class MessageQueue(OpenRing):
                 return await self.read(count, spins=spins)
         if self._poller.owes_turn():
             await self._let_others_run()
-        data = self.read_nowait(count, self._patience.looks if spins else 1)
+        looks = self._patience.looks if spins and not self.is_local else 1
+        data = self.read_nowait(count, looks)
         while data is None:
             seen = self._word(WRITTEN)
             data = self.read_nowait(count)
@@ -285,6 +288,9 @@ class MessageQueue(OpenRing):
 
     def _rung(self) -> None:
         self._bell.silence()
+        self._rouse()
+
+    def _rouse(self) -> None:
         if self._wake is not None:
             self._wake()
 
@@ -335,10 +341,31 @@ class MessageQueue(OpenRing):
         return f"<MessageQueue of {self.count} x {self.quantum} bytes, {state}>"
 
 
-_CREATED: WeakValueDictionary[tuple[int, int, int], MessageQueue] = (
-    WeakValueDictionary()
+_CREATED: weakref.WeakValueDictionary[tuple[int, int, int], MessageQueue] = (
+    weakref.WeakValueDictionary()
 )
 """Ends created in this process, by the identity of the file."""
+
+
+def _introduce(end: MessageQueue, peer: MessageQueue) -> None:
+    """Tell an end that its peer is in this process, where it needs no bell."""
+    end.is_local = True
+    end._wake_peer = partial(_wake_local, weakref.ref(peer), end._wake_peer)
+
+
+def _wake_local(
+    peer: "weakref.ref[MessageQueue]", ring_bell: Callable[[], None]
+) -> None:
+    """Wake an end that sleeps on this very loop on its next turn; else ring."""
+    sleeper = peer()
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        loop = None
+    if loop is None or sleeper is None or sleeper._loop is not loop:
+        ring_bell()
+    else:
+        loop.call_soon(sleeper._rouse)
 
 
 def _identity(fd: int) -> tuple[int, int, int]:

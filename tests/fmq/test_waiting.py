@@ -9,6 +9,7 @@ import pytest
 
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.fmq import MessageQueue, QueueBusyError, QueueClosedError
+from asyncnn.fmq.bells import EventBell, SocketBell
 from asyncnn.fmq.layout import READER_SLEEPS, WRITER_SLEEPS
 from tests.fmq.conftest import COUNT, Ends, elements
 
@@ -262,3 +263,26 @@ def test_no_loop_no_waiting(ends: Ends) -> None:
     reading = MessageQueue.read(ends.reader)
     with pytest.raises(RuntimeError):
         reading.send(None)
+
+
+async def test_ends_on_one_loop_need_no_bell(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for bell in (EventBell, SocketBell):
+        monkeypatch.setattr(bell, "silence", lambda _: pytest.fail("it has rung"))
+    reading = asyncio.create_task(ends.reader.read())
+    await until_asleep(ends)
+    ends.writer.write_nowait(FULL)
+    assert await reading == FULL
+    ends.writer.write_nowait(FULL)
+    writing = asyncio.create_task(ends.writer.write(FULL))
+    await until_asleep(ends)
+    assert ends.reader.read_nowait() == FULL
+    await writing
+
+
+async def test_an_end_on_another_loop_hears_its_bell(ends: Ends) -> None:
+    reading = asyncio.create_task(ends.reader.read())
+    await until_asleep(ends)
+    await asyncio.to_thread(ends.writer.write_nowait, FULL)
+    assert await reading == FULL
