@@ -1,18 +1,13 @@
-"""What figures depend on beside the code: the machine, the libraries, the placement."""
+"""What figures depend on beside the code: the machine and the libraries."""
 
-import contextlib
 import os
 import platform
-from collections.abc import Iterator
 
 import msgspec
 import numpy as np
 
 from asyncnn._version import __version__
 from asyncnn.devices.machine import Blas, blas_in_use, cpu_name
-
-ONE_CPU = "one"
-ALL_CPUS = "all"
 
 
 class Environment(msgspec.Struct, frozen=True):
@@ -47,25 +42,3 @@ def describe_environment(**peers: str) -> Environment:
         blas=blas_in_use(),
         peers=peers,
     )
-
-
-@contextlib.contextmanager
-def placement(cpus: str) -> Iterator[str]:
-    """Keep this thread, and threads it starts, on the ``one`` or on ``all`` CPUs.
-
-    Yields a sentence that says where they run. Where the system cannot pin threads
-    nothing is done, and the sentence says so.
-    """
-    if not hasattr(os, "sched_setaffinity"):
-        yield "not pinned: this system cannot"
-        return
-    before = os.sched_getaffinity(0)
-    if cpus == ALL_CPUS:
-        yield f"not pinned: any of {len(before)} CPUs"
-        return
-    cpu = max(before)  # the first ones serve most interrupts
-    os.sched_setaffinity(0, {cpu})
-    try:
-        yield f"all threads pinned to CPU {cpu}"
-    finally:
-        os.sched_setaffinity(0, before)

@@ -10,19 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from asyncnn.errors import AsyncnnError
+from asyncnn.bench.errors import PeerMissingError, PeerRefusedError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Dimensions
 
 _MAX_REASON = 160
-
-
-class PeerMissingError(AsyncnnError):
-    """A library that a benchmark compares with is not installed."""
-
-
-class PeerRefusedError(AsyncnnError):
-    """A peer cannot load or run a model."""
 
 
 def litert_module(name: str) -> ModuleType:

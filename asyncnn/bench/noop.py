@@ -7,11 +7,11 @@ outputs keep the bytes that they have.
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
+from asyncnn.bench.processes import READY, Pipe
 from asyncnn.burst import OpenBursts
 from asyncnn.callbacks import (
     FencedOutcome,
@@ -205,14 +205,14 @@ class NoOpDevice(NoCachesNorDomains):
         return ErrorStatus.NONE
 
 
-def serve_no_op(pipe: "Connection[Any, Any]", path: Path) -> None:
+def serve_no_op(pipe: Pipe, path: Path) -> None:
     """Be the driver process of such a device until the other end of ``pipe`` goes."""
     asyncio.run(_serve(pipe, path))
 
 
-async def _serve(pipe: "Connection[Any, Any]", path: Path) -> None:
+async def _serve(pipe: Pipe, path: Path) -> None:
     ended = asyncio.Event()
     async with NoOpDevice() as device, Server(device, path):
         asyncio.get_running_loop().add_reader(pipe.fileno(), ended.set)
-        pipe.send_bytes(b"ready")
+        pipe.send_bytes(READY)
         await ended.wait()

@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from statistics import median
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -22,6 +22,9 @@ DEFAULT_BATCH_US = 60_000.0
 _MIN_RUNS = 3
 _MAX_RUNS = 2000
 _WARM_UP_RUNS = 3
+
+Call: TypeAlias = Callable[[], Any]
+"""Runs a contender once; what it returns may have to be awaited."""
 
 Batch: TypeAlias = Callable[[int], Awaitable[Mapping[str, Sequence[float]]]]
 """Runs a contender so many times; returns microseconds of each run, by figure."""

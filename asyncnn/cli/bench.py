@@ -1,6 +1,6 @@
 """``asyncnn bench``: benchmarks beside their peers, with goals that can be checked."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -9,47 +9,40 @@ import anyio
 import msgspec
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from asyncnn.bench.awaiting import (
-    DESCRIPTIONS,
-    RUN,
-    TO_THREAD,
-    AwaitingReport,
-    PlacementReport,
-    bench_awaiting,
-)
-from asyncnn.bench.burst import BurstReport, bench_burst
-from asyncnn.bench.burst_table import burst_notes, burst_table
-from asyncnn.bench.cache import CachesReport, bench_cache
-from asyncnn.bench.cache_table import cache_table
-from asyncnn.bench.collection import model_files
-from asyncnn.bench.fence import FenceReport, bench_fence
-from asyncnn.bench.fence_table import fence_table
-from asyncnn.bench.goals import LITERT, LITERT_REF, Verdict
-from asyncnn.bench.kernel_cases import Case
-from asyncnn.bench.kernels import KernelsReport, bench_kernels
-from asyncnn.bench.kernels_table import kernels_table
-from asyncnn.bench.models import (
-    AWAITED,
-    DEVICE,
-    ModelReport,
-    ModelsReport,
-    bench_models,
-)
-from asyncnn.bench.page import draw_page
-from asyncnn.bench.qos import QosReport, bench_qos
-from asyncnn.bench.qos_table import qos_tables
+from asyncnn.bench.awaiting.measuring import bench_awaiting
+from asyncnn.bench.awaiting.report import AwaitingReport
+from asyncnn.bench.awaiting.table import awaiting_table
+from asyncnn.bench.burst.measuring import bench_burst
+from asyncnn.bench.burst.report import BurstReport
+from asyncnn.bench.burst.table import burst_notes, burst_table
+from asyncnn.bench.cache.measuring import bench_cache
+from asyncnn.bench.cache.report import CachesReport
+from asyncnn.bench.cache.table import cache_table
+from asyncnn.bench.fence.measuring import bench_fence
+from asyncnn.bench.fence.report import FenceReport
+from asyncnn.bench.fence.table import fence_table
+from asyncnn.bench.kernels.cases import Case
+from asyncnn.bench.kernels.measuring import bench_kernels
+from asyncnn.bench.kernels.report import KernelsReport
+from asyncnn.bench.kernels.table import kernels_table
+from asyncnn.bench.models.measuring import bench_models
+from asyncnn.bench.models.page import draw_page
+from asyncnn.bench.models.report import ModelsReport
+from asyncnn.bench.models.table import models_notes, models_table
+from asyncnn.bench.qos.measuring import bench_qos
+from asyncnn.bench.qos.report import QosReport
+from asyncnn.bench.qos.table import qos_tables
 from asyncnn.bench.rounds import DEFAULT_ROUNDS, MIN_ROUNDS
-from asyncnn.bench.service import ServiceReport, bench_service
-from asyncnn.bench.service_table import service_notes, service_table
+from asyncnn.bench.service.measuring import bench_service
+from asyncnn.bench.service.report import ServiceReport
+from asyncnn.bench.service.table import service_notes, service_table
+from asyncnn.bench.tflite.collection import model_files
 from asyncnn.cli.console import console, progress
 
 bench_app = typer.Typer(help="Measure beside peers, in one run.", no_args_is_help=True)
 
 _PIPE_WIDTH = 130
-_PEER_NAMES = {LITERT: "LiteRT", LITERT_REF: "REF"}
 
 Report = (
     ModelsReport
@@ -101,7 +94,11 @@ def models(
         report = anyio.run(
             partial(bench_models, paths, rounds=rounds, progress=_progress)
         )
-    _print_models(_wide_console(), report)
+    out = _wide_console()
+    out.print(models_table(report))
+    for line in models_notes(report):
+        _print_line(out, line)
+    _print_circumstances(out, report, report.placement)
     if html_file is not None:
         html_file.write_text(draw_page(report), encoding="utf-8")
     _conclude(report, json_file, check)
@@ -115,7 +112,9 @@ def awaiting(
 ) -> None:
     """Measure awaiting a tiny addition beside asyncio.to_thread."""
     report = bench_awaiting(rounds=rounds)
-    _print_awaiting(_wide_console(), report)
+    out = _wide_console()
+    out.print(awaiting_table(report))
+    _print_circumstances(out, report, "in each placement")
     _conclude(report, json_file, check)
 
 
@@ -265,58 +264,6 @@ def _conclude(report: Report, json_file: Path | None, check: bool) -> None:
         raise typer.Exit(1)
 
 
-def _print_models(out: Console, report: ModelsReport) -> None:
-    table = Table(title="microseconds, median over the rounds of medians")
-    table.add_column("model", no_wrap=True)
-    for heading in ("device", "awaited", "LiteRT", "REF", "/ LiteRT", "/ REF"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("differs", justify="right", no_wrap=True)
-    table.add_column("goals")
-    for model in report.models:
-        table.add_row(*_model_cells(model))
-    out.print(table)
-    for model in report.models:
-        for line in _refusals(model):
-            _print_line(out, line)
-    _print_circumstances(out, report, report.placement)
-
-
-def _refusals(model: ModelReport) -> Iterator[str]:
-    by_reason: dict[str, list[str]] = {}
-    for contender, reason in model.refusals.items():
-        name = _PEER_NAMES.get(contender, "the device")
-        by_reason.setdefault(reason, []).append(name)
-    for reason, names in by_reason.items():
-        yield f"{model.model}: {' and '.join(names)} cannot run it: {reason}"
-
-
-def _model_cells(model: ModelReport) -> list[str]:
-    times = (DEVICE, AWAITED, LITERT, LITERT_REF)
-    difference = model.difference_to_ref
-    return [
-        model.model,
-        *(_microseconds(model.us.get(name)) for name in times),
-        *(_ratio(model.ratios.get(peer)) for peer in _PEER_NAMES),
-        "-" if difference is None else str(difference),
-        ", ".join(_verdict(verdict) for verdict in model.verdicts) or "-",
-    ]
-
-
-def _microseconds(us: float | None) -> str:
-    if us is None:
-        return "-"
-    return f"{us:.0f}" if us >= 100 else f"{us:.1f}"
-
-
-def _ratio(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.3g}"
-
-
-def _verdict(verdict: Verdict) -> str:
-    outcome = "[green]met[/]" if verdict.met else "[bold red]MISSED[/]"
-    return f"{_PEER_NAMES[verdict.peer]} <= {verdict.limit:g} {outcome}"
-
-
 def _print_circumstances(out: Console, report: Report, where: str) -> None:
     _print_line(out, f"{report.rounds} rounds, {where}")
     _print_line(out, str(report.environment))
@@ -324,24 +271,3 @@ def _print_circumstances(out: Console, report: Report, where: str) -> None:
 
 def _print_line(out: Console, text: str) -> None:
     out.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _print_awaiting(out: Console, report: AwaitingReport) -> None:
-    table = Table(title="microseconds, median over the rounds of medians")
-    table.add_column("", no_wrap=True)
-    for placed in report.placements:
-        table.add_column(placed.placement, justify="right")
-    for name, description in DESCRIPTIONS.items():
-        cells = (f"{placed.us[name]:.1f}" for placed in report.placements)
-        table.add_row(escape(description), *cells)
-    table.add_section()
-    table.add_row(
-        f"{RUN} / {TO_THREAD}", *(_awaiting_verdict(p) for p in report.placements)
-    )
-    out.print(table)
-    _print_circumstances(out, report, "in each placement")
-
-
-def _awaiting_verdict(placed: PlacementReport) -> str:
-    outcome = "[green]met[/]" if placed.met else "[bold red]MISSED[/]"
-    return f"{placed.ratio:.3f} <= {placed.limit:g} {outcome}"

@@ -40,8 +40,8 @@ enough: a store leaves the buffer within microseconds, so whatever is written la
 meets the announcement.
 
 On aarch64 plain stores may become visible in any order: a reader could see the counter
-before the bytes. There, and wherever nothing is known, a queue without the compiled ring
-refuses to open rather than be right most of the time.
+before the bytes. There, and wherever nothing is known, a queue without the compiled
+ring refuses to open rather than be right most of the time.
 """
 
 import platform

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from asyncnn.bench.awaiting import DESCRIPTIONS, AwaitingReport, PlacementReport
+from asyncnn.bench.awaiting.report import DESCRIPTIONS, AwaitingReport, PlacementReport
 from asyncnn.bench.environment import describe_environment
 from asyncnn.bench.goals import LITERT, LITERT_REF
-from asyncnn.bench.models import AWAITED, DEVICE, ModelsReport, summarize
+from asyncnn.bench.models.report import AWAITED, DEVICE, ModelsReport, summarize
 from asyncnn.bench.rounds import Figure
 from asyncnn.cli import main
 from asyncnn.cli.bench import bench_app

@@ -1,22 +1,10 @@
-"""What is recorded beside the figures, and where threads run."""
-
-import os
+"""What is recorded beside the figures."""
 
 import msgspec
 import numpy as np
 import pytest
 
-from asyncnn.bench.environment import (
-    ALL_CPUS,
-    ONE_CPU,
-    Environment,
-    describe_environment,
-    placement,
-)
-
-can_pin = pytest.mark.skipif(
-    not hasattr(os, "sched_setaffinity"), reason="the system cannot pin threads"
-)
+from asyncnn.bench.environment import Environment, describe_environment
 
 
 def test_the_description_names_libraries_and_peers() -> None:
@@ -40,26 +28,3 @@ def test_the_description_survives_json() -> None:
 def test_a_core_type_forced_upon_blas_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
     assert "OPENBLAS_CORETYPE=Haswell" in str(describe_environment())
-
-
-@can_pin
-def test_one_cpu_means_one_and_all_are_given_back() -> None:
-    before = os.sched_getaffinity(0)
-    with placement(ONE_CPU) as where:
-        (cpu,) = os.sched_getaffinity(0)
-    assert where == f"all threads pinned to CPU {cpu}"
-    assert os.sched_getaffinity(0) == before
-
-
-@can_pin
-def test_all_cpus_means_no_pinning() -> None:
-    before = os.sched_getaffinity(0)
-    with placement(ALL_CPUS) as where:
-        assert os.sched_getaffinity(0) == before
-    assert "not pinned" in where
-
-
-def test_a_system_that_cannot_pin_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
-    with placement(ONE_CPU) as where:
-        assert where == "not pinned: this system cannot"

@@ -5,14 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncnn.bench.litert import (
-    LiteRt,
-    PeerMissingError,
-    PeerRefusedError,
-    litert_module,
-    litert_version,
-)
-from asyncnn.bench.mobilenet import mobilenet_v1
+from asyncnn.bench.errors import PeerMissingError, PeerRefusedError
+from asyncnn.bench.litert import LiteRt, litert_module, litert_version
+from asyncnn.bench.tflite.mobilenet import mobilenet_v1
 from asyncnn.errors import AsyncnnError
 
 

@@ -1,3 +1,5 @@
+"""The device that computes nothing keeps the rules, or figures would say nothing."""
+
 import asyncio
 
 import numpy as np
@@ -6,6 +8,7 @@ import pytest
 from asyncnn.bench.noop import NoOpDevice
 from asyncnn.callbacks import ExecutionFuture, IExecutionCallback, PreparedModelFuture
 from asyncnn.errors import InvalidArgumentError
+from asyncnn.fences import FenceSource, SyncFence
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,
@@ -17,6 +20,7 @@ from asyncnn.hal.types import (
     Priority,
     Request,
 )
+from asyncnn.runtime.device import Device
 from asyncnn.runtime.requests import RequestBuilder
 from tests.networks import addition
 
@@ -108,3 +112,34 @@ async def test_models_are_validated() -> None:
     assert supported == (NONE, (True,))
     supported = await device.get_supported_operations_1_3(broken)
     assert supported == (ErrorStatus.INVALID_ARGUMENT, ())
+
+
+class TestFencedExecution:
+    async def launch(self, *wait_for: SyncFence) -> SyncFence | None:
+        async with NoOpDevice() as hal:
+            model = await Device("no-op", hal).prepare(addition(4))
+            run = model.run_fenced([np.ones(4, np.float32)] * 2, wait_for=wait_for)
+            return run.fence
+
+    async def test_it_waits_for_its_fences(self) -> None:
+        gates: list[tuple[SyncFence, FenceSource]]
+        gates = [SyncFence.pair() for _ in range(2)]
+        fence = await self.launch(*[fence for fence, _ in gates])
+        assert fence is not None
+        assert fence.status is None
+        for _, source in gates:
+            source.signal()
+        await fence.wait(5)
+
+    async def test_it_waits_for_nothing_that_is_over(self) -> None:
+        for wait_for in ((), (SyncFence.signalled(),)):
+            fence = await self.launch(*wait_for)
+            assert fence is None or fence.status is ErrorStatus.NONE
+
+    async def test_a_request_is_validated(self) -> None:
+        async with NoOpDevice() as hal:
+            model = await Device("no-op", hal).prepare(addition(4))
+            refused = model.hal.execute_fenced(
+                Request((), (), ()), (), MeasureTiming.NO, None, None, None
+            )
+        assert refused == (ErrorStatus.INVALID_ARGUMENT, None, None)

@@ -1,0 +1,1 @@
+"""``asyncnn bench models``: the reference device beside LiteRT, model by model."""

@@ -1,0 +1,164 @@
+"""The models and the load that ``asyncnn bench qos`` runs."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+
+from asyncnn.engine import Execution, Program
+from asyncnn.errors import MissedDeadlinePersistentError, MissedDeadlineTransientError
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import FusedActivationFunc, Operand, OperandType, OperationType
+from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.model import NamedModel
+
+Run: TypeAlias = Callable[[], Awaitable[object]]
+"""Executes a model once."""
+
+RunUntil: TypeAlias = Callable[[float], Awaitable[bool]]
+"""Executes a model within so many seconds; tells whether it ended in time."""
+
+_SEED = 1
+_FLOAT = OperandType.TENSOR_FLOAT32
+
+
+class Stack(msgspec.Struct, frozen=True):
+    """A model of ``layers`` dense layers of ``width``, for ``rows`` vectors at once."""
+
+    layers: int
+    width: int
+    rows: int
+
+    def build(self) -> NamedModel:
+        """Return the model, with random weights."""
+        builder = ModelBuilder()
+        rng = np.random.default_rng(_SEED)
+        shape = (self.rows, self.width)
+        value = builder.input("x", _FLOAT, shape)
+        bias = builder.constant(np.zeros(self.width, np.float32))
+        relu = builder.scalar(FusedActivationFunc.RELU)
+        for _ in range(self.layers):
+            spread = self.width**-0.5
+            weights = rng.normal(0, spread, (self.width, self.width))
+            value = builder.operation(
+                OperationType.FULLY_CONNECTED,
+                [value, builder.constant(weights.astype(np.float32)), bias, relu],
+                Operand(_FLOAT, shape),
+            )
+        builder.output(value, "y")
+        return builder.build()
+
+    def input(self) -> Array:
+        """Return a value for the input."""
+        rng = np.random.default_rng(_SEED)
+        return rng.normal(size=(self.rows, self.width)).astype(np.float32)
+
+
+BACKGROUND = Stack(layers=24, width=512, rows=128)
+URGENT = Stack(layers=6, width=512, rows=32)
+
+
+def direct(program: Program, x: Array) -> Callable[[], bool]:
+    """Return a function that executes ``program`` in the calling thread."""
+    plan = program.plan((x.shape,))
+    return lambda: Execution(program, plan, [x], [None]).advance()
+
+
+class FifoPool:
+    """What one would write without a driver: one thread, first come, first served."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1)
+
+    def run(self, model: Stack) -> Run:
+        """Return what executes ``model`` on the thread."""
+        call = direct(Program(model.build().model), model.input())
+        loop = asyncio.get_running_loop()
+        return lambda: loop.run_in_executor(self._pool, call)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._pool.shutdown()
+
+
+@asynccontextmanager
+async def saturated(run: Run, depth: int) -> AsyncIterator[None]:
+    """Keep ``depth`` executions pending inside the block."""
+
+    async def repeat() -> None:
+        while not is_over:
+            await run()
+
+    is_over = False
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(depth):
+            tasks.create_task(repeat())
+        await run()
+        try:
+            yield
+        finally:
+            is_over = True
+
+
+async def latencies_us(run: Run, count: int, pause_s: float) -> list[float]:
+    """Time single executions, with pauses of random lengths about ``pause_s``."""
+    rng = random.Random(_SEED)
+    samples = []
+    for _ in range(count):
+        await asyncio.sleep(rng.uniform(0.5, 1.5) * pause_s)
+        started = time.perf_counter_ns()
+        await run()
+        samples.append((time.perf_counter_ns() - started) / 1000)
+    return samples
+
+
+def within(run: Callable[[float], Awaitable[object]]) -> RunUntil:
+    """Return the `RunUntil` of a run that takes a timeout and raises what is missed."""
+
+    async def call(budget_s: float) -> bool:
+        started = time.perf_counter()
+        try:
+            await run(budget_s)
+        except (MissedDeadlineTransientError, MissedDeadlinePersistentError):
+            return False
+        return time.perf_counter() - started <= budget_s
+
+    return call
+
+
+async def share_missed(
+    run: RunUntil, service_s: float, load: float, count: int, seed: int
+) -> float:
+    """Return the share of deadlines that are missed under an offered load.
+
+    Requests arrive independently of each other and of their ends; a request's
+    deadline is 2 to 30 times the service time away.
+    """
+    rng = random.Random(seed)
+    due = time.perf_counter()
+    async with asyncio.TaskGroup() as tasks:
+        running = []
+        for _ in range(count):
+            due += rng.expovariate(load / service_s)
+            delay = due - time.perf_counter()
+            if delay > 0:
+                await asyncio.sleep(delay)
+            budget_s = rng.uniform(2, 30) * service_s
+            running.append(tasks.create_task(_call(run, budget_s)))
+    return 1 - sum(task.result() for task in running) / count
+
+
+async def _call(run: RunUntil, budget_s: float) -> bool:
+    return await run(budget_s)
+
+
+def percentile(samples: Sequence[float], share: float) -> float:
+    """Return the value that ``share`` of the samples do not exceed."""
+    ordered = sorted(samples)
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]

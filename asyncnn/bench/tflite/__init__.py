@@ -1,0 +1,1 @@
+"""Model files that are measured: found in a folder, or made."""

@@ -1,0 +1,59 @@
+"""Goals of ``asyncnn bench cache``."""
+
+import pytest
+
+from asyncnn.bench.cache.report import (
+    ANEW,
+    LOADED,
+    MATTERS_ABOVE_BYTES,
+    MATTERS_ABOVE_US,
+    CacheReport,
+)
+from asyncnn.bench.rounds import Figure
+
+
+def report(
+    anew_us: float,
+    loaded_us: float,
+    growth_bytes: int = 0,
+    weights_bytes: int = 1000,
+    is_largest: bool = False,
+) -> CacheReport:
+    us = {ANEW: anew_us, LOADED: loaded_us}
+    figures = {name: Figure((time,)) for name, time in us.items()}
+    ratio = loaded_us / anew_us
+    return CacheReport(
+        "model", figures, us, ratio, weights_bytes, growth_bytes, is_largest
+    )
+
+
+LARGE = MATTERS_ABOVE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("measured", "met"),
+    [
+        (report(20_000, 4_000, 199_000, LARGE), True),
+        (report(20_000, 6_000), False),
+        (report(1_000, 400, weights_bytes=LARGE), False),
+        (report(20_000, 4_000, 200_000, LARGE), False),
+        (report(MATTERS_ABOVE_US - 1, 9_000, 900), True),
+        (report(1_000, 400, is_largest=True), False),
+        (report(1_000, 100, 200, is_largest=True), False),
+        (report(1_000, 100, 199, is_largest=True), True),
+    ],
+    ids=[
+        "both met",
+        "slow",
+        "slow though quickly prepared",
+        "copied",
+        "too small to matter",
+        "the largest is slow",
+        "the largest is copied",
+        "the largest meets both",
+    ],
+)
+def test_goals_hold_where_there_is_something_to_gain(
+    measured: CacheReport, met: bool
+) -> None:
+    assert measured.met is met
