@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +36,11 @@ def python(*arguments: str, pure: bool) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no compiler")
+@pytest.mark.skipif(
+    shutil.which("cc") is None
+    or not Path(sysconfig.get_path("include"), "Python.h").exists(),
+    reason="there is no compiler, or there are no headers of Python",
+)
 def test_it_was_built_where_that_can_be() -> None:
     shown = python("-c", "import asyncnn.fmq as q; print(q.IS_COMPILED)", pure=False)
     assert shown.stdout == "True\n"
