@@ -101,9 +101,13 @@ class BurstServer(CallbackObject):
         running, self._running = self._running, None
         if running is not None:
             running.die()
-        if self._task is not None:
-            self._task.cancel()
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
         self._binder.clear()
+        self._spare = (
+            None  # it refers to the server, which should go with its last user
+        )
         self._requests.close()
         self._results.close()
         super().die()

@@ -76,11 +76,11 @@ def input_arrays(plan: Plan, request: Request) -> list[Array | None]:
     :raises GeneralFailureError: if a pool cannot be mapped.
     """
     arrays: list[Array | None] = []
-    for port, argument in zip(plan.inputs, request.inputs, strict=True):
+    for index, port in enumerate(plan.inputs):
         if port.shape is None:
             arrays.append(None)
         else:
-            array = _array(request, argument, port, port.shape)
+            array = _array(request, request.inputs[index], port, port.shape)
             if port.dtype.kind == "b":
                 array = _truth(array)
             elif not array.flags.aligned:
@@ -103,7 +103,8 @@ def output_arrays(plan: Plan, request: Request) -> list[Array | None]:
     """
     arrays: list[Array | None] = []
     is_short = False
-    for port, argument in zip(plan.outputs, request.outputs, strict=True):
+    for index, port in enumerate(plan.outputs):
+        argument = request.outputs[index]
         if port.shape is None or argument.has_no_value:
             arrays.append(None)
         elif _suffices(argument, port.shape, port.size_bytes):

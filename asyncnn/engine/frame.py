@@ -43,10 +43,10 @@ def bound_slots(
 ) -> Slots:
     """Return the array of every operand that has one; see `Frame`."""
     plan, slots = workspace.plan, workspace.slots.copy()
-    for port, array in zip(plan.inputs, inputs, strict=True):
-        slots[port.index] = array
-    for port, array in zip(plan.outputs, outputs, strict=True):
-        shape = port.shape
+    for position, port in enumerate(plan.inputs):
+        slots[port.index] = inputs[position]
+    for position, port in enumerate(plan.outputs):
+        array, shape = outputs[position], port.shape
         if shape is not None and (array is None or array.shape != shape):
             array = np.empty(shape, port.dtype)
         slots[port.index] = array

@@ -24,7 +24,10 @@ MAIN = -1
 """Stands for the main subgraph where referenced ones are counted from 0."""
 
 MAX_PLANS = 16
-"""Plans kept of one model; the least recently used is dropped beyond."""
+"""Plans kept of one model; the least recently used is dropped beyond.
+
+Never that of the main subgraph for declared shapes, which every execution begins with.
+"""
 
 
 class Program:
@@ -64,9 +67,11 @@ class Program:
 
     @property
     def is_straight(self) -> bool:
-        """Whether the declared shapes have a plan that runs without stopping."""
-        shapes = self.declared_shapes
-        return shapes is not None and self.plan(shapes).is_straight
+        """Whether the declared shapes have a plan by now, which runs without stopping.
+
+        To ask restores none: that takes a while, and may fail.
+        """
+        return self._main is not None and self._main.is_straight
 
     def subgraph(self, number: int) -> Subgraph:
         """Return referenced subgraph ``number``, or the main one for `MAIN`."""
@@ -127,8 +132,8 @@ class Program:
         if number == MAIN and shapes == self.declared_shapes:
             self._main = plan
         while len(self._plans) > MAX_PLANS:
-            _, dropped = self._plans.popitem(last=False)
-            self._idle.pop(id(dropped), None)
+            oldest = next(k for k, p in self._plans.items() if p is not self._main)
+            self._idle.pop(id(self._plans.pop(oldest)), None)
         return plan
 
     def acquire(self, plan: Plan) -> Workspace:

@@ -6,7 +6,6 @@ less often than every 5 ms is not waited for: a camera costs a wake-up a frame.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from asyncnn.fmq.spin import clock
@@ -64,7 +63,6 @@ class Served:
         self.is_stopped = False
         self.window_ns = 0
         self.idle_since_ns = _NEVER
-        self.woken = partial(poller.woken, self)
 
     def pause(self) -> None:
         """Call back no more for now; costs nothing while it lasts."""
@@ -84,7 +82,12 @@ class Served:
         if not self.is_stopped:
             self.pause()
             self.is_stopped = True
+            self.on_ready = _nobody  # whoever is called back may hold this
             self._poller.remove(self)
+
+    def woken(self) -> None:
+        """Note that the bell has rung, perhaps for nothing."""
+        self._poller.woken(self)
 
     def learn(self) -> None:
         """Widen the window if that would have bridged the gap before this packet."""
@@ -101,3 +104,7 @@ class Served:
         if self.window_ns < _MIN_WINDOW_NS:
             self.window_ns = 0
         return True
+
+
+def _nobody() -> None:
+    """Stand in for who is called back no more."""

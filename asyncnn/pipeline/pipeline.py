@@ -75,6 +75,7 @@ class Pipeline:
         self._takes_more = False
         self._is_stopped = False
         self._error: Exception | None = None
+        self._traceback: TracebackType | None = None
         self._put = self._dropped = self._failed = self._delivered = 0
 
     async def __aenter__(self) -> Self:
@@ -175,8 +176,7 @@ class Pipeline:
     async def __anext__(self) -> FrameResult:
         while not self._results:
             if self._is_at_end:
-                if self._error is not None:
-                    raise self._error
+                self._raise_error()
                 raise StopAsyncIteration
             self._news.clear()
             await self._news.wait()
@@ -222,8 +222,7 @@ class Pipeline:
 
         :raises Exception: what ended the pipeline, if it is at its end.
         """
-        if self._error is not None:
-            raise self._error
+        self._raise_error()
         if not self._takes_more:
             raise RuntimeError("the pipeline takes no more frames, or is not open")
 
@@ -278,12 +277,22 @@ class Pipeline:
     def _stop(self, error: Exception | None) -> None:
         """Take no more frames, and end those on their way."""
         self._is_stopped = True
-        self._error = self._error or error
+        self._fail(error)
         self.finish()
         while self._outside:
             self._open_flow.drop(self._outside.popleft())
         self._open_flow.cancel()
         self._room.open()
+
+    def _fail(self, error: Exception | None) -> None:
+        if self._error is None and error is not None:
+            self._error, self._traceback = error, error.__traceback__
+
+    def _raise_error(self) -> None:
+        """Raise what ended the pipeline, if it was an error."""
+        if self._error is not None:
+            # With where it began; otherwise it would keep the frames of every raise.
+            raise self._error.with_traceback(self._traceback)
 
     async def _feed(self, frames: Iterable[Inputs] | AsyncIterable[Inputs]) -> None:
         try:
@@ -297,7 +306,7 @@ class Pipeline:
                         await asyncio.sleep(0)
         except Exception as error:
             if self._takes_more:
-                self._error = error
+                self._fail(error)
         self.finish()
 
 

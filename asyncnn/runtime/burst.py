@@ -1,6 +1,6 @@
 """The awaitable face of bursts: arrays in shared memory, run again and again."""
 
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -124,28 +124,27 @@ class Burst:
 
     def _place(self, arrays: Sequence[Array | None]) -> None:
         """Copy inputs to where they are read from, making room where it is missing."""
-        is_changed = False
+        moved: dict[int, Array | None] = {}
         for position, array in enumerate(arrays):
             place = self._inputs[position]
             if array is None:
                 if place is not None:
-                    self._replace(position, None)
-                    is_changed = True
+                    moved[position] = None
                 continue
             if place is None or place.shape != array.shape:
-                place = shared_array(array.shape, array.dtype)
-                self._replace(position, place)
-                is_changed = True
+                place = moved[position] = shared_array(array.shape, array.dtype)
             np.copyto(place, array)
-        if is_changed:
-            self._own.rebind(tuple(self._inputs))
+        if moved:
+            self._move(moved)
 
-    def _replace(self, position: int, array: Array | None) -> None:
-        """Use another array from now on; the driver need not remember the last one."""
-        last, self._inputs[position] = self._inputs[position], array
-        found = None if last is None else place_of(last)
-        if found is not None:
-            self._controller.free_memory(found[0])
+    def _move(self, moved: Mapping[int, Array | None]) -> None:
+        """Use other arrays from now on; the driver need not remember the last ones."""
+        for position, array in moved.items():
+            last, self._inputs[position] = self._inputs[position], array
+            found = None if last is None else place_of(last)
+            if found is not None:
+                self._controller.free_memory(found[0])
+        self._own.rebind(tuple(self._inputs))
 
     def __repr__(self) -> str:
         inputs = ", ".join(info.name for info in self._target.check.infos)

@@ -10,14 +10,18 @@ def deadline_after(timeout: float | None) -> int | None:
 
     :raises InvalidArgumentError: if ``timeout`` is not a number or infinite.
     """
-    if timeout is None:
-        return None
-    try:
-        return time.monotonic_ns() + round(timeout * 1e9)
-    except (ValueError, OverflowError):
-        raise InvalidArgumentError(f"{timeout} is no number of seconds") from None
+    duration = nanoseconds(timeout)
+    return None if duration is None else time.monotonic_ns() + duration
 
 
 def nanoseconds(seconds: float | None) -> int | None:
-    """Return a duration of the awaitable face as one of the HAL."""
-    return None if seconds is None else round(seconds * 1e9)
+    """Return a duration of the awaitable face as one of the HAL.
+
+    :raises InvalidArgumentError: if ``seconds`` is not a number or infinite.
+    """
+    if seconds is None:
+        return None
+    try:
+        return round(seconds * 1e9)
+    except (ValueError, OverflowError):
+        raise InvalidArgumentError(f"{seconds} is no number of seconds") from None

@@ -148,7 +148,7 @@ class PreparedModel:
             if trace is not None:
                 trace.end("run", Layer.RUNTIME, Phase.EXECUTION)
         result.raise_for_status()
-        outputs = Outputs(space.shaped(spaces, result.output_shapes))
+        outputs = space.shaped(spaces, result.output_shapes)
         outputs.timing = result.timing
         return outputs
 

@@ -1,7 +1,7 @@
 """Arrays of the awaitable face as HAL requests over in-process pools."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -21,6 +21,7 @@ from asyncnn.hal.types import (
 from asyncnn.memory.arrays import place_of
 from asyncnn.runtime.buffers import DeviceBuffer, MakeArray
 from asyncnn.runtime.model import TensorInfo
+from asyncnn.runtime.outputs import Outputs
 
 MAX_SPACE_ATTEMPTS = 4
 """Executions tried until outputs of unknown size have found enough space."""
@@ -84,7 +85,8 @@ def _usual(infos: Sequence[TensorInfo], flag: _Flag) -> tuple[_Usual, ...]:
 
 def _are_usual(values: Sequence[Any], usual: tuple[_Usual, ...]) -> bool:
     """Tell whether values are what most callers pass, and need no second look."""
-    for value, (dtype, dimensions, flag) in zip(values, usual, strict=True):
+    for index, (dtype, dimensions, flag) in enumerate(usual):
+        value = values[index]
         if (
             type(value) is not np.ndarray
             or value.dtype != dtype
@@ -189,15 +191,16 @@ class OutputSpace:
         self._known = frozenset(self._names)
         self._usual = _usual(infos, "CARRAY")
         self.is_fixed = all(has_fixed_shape(info) for info in infos)
+        self._declared = [(info.dimensions, info.dtype) for info in infos]
         self._elements = [_guess(info) for info in infos]
 
     def allocate(self, make: MakeArray = np.empty) -> list[Array]:
         """Return one array for each output: of its shape, or flat if that is open."""
         if self.is_fixed:
-            return [make(info.dimensions, info.dtype) for info in self.infos]
+            return [make(dimensions, dtype) for dimensions, dtype in self._declared]
         return [
-            make((elements,), info.dtype)
-            for info, elements in zip(self.infos, self._elements, strict=True)
+            make((elements,), dtype)
+            for (_, dtype), elements in zip(self._declared, self._elements, strict=True)
         ]
 
     def check_fixed(self) -> None:
@@ -248,25 +251,25 @@ class OutputSpace:
                 needed = math.prod(shape.dimensions)
                 self._elements[index] = max(2 * self._elements[index], needed)
 
-    def named(self, spaces: Sequence[Tensor]) -> Iterable[tuple[str, Array]]:
-        """Pair names with outputs of fixed shapes, but for those in buffers."""
-        return [
-            (name, space)
-            for name, space in zip(self._names, spaces, strict=True)
-            if not isinstance(space, DeviceBuffer)
-        ]
+    def named(self, spaces: Sequence[Tensor]) -> Outputs:
+        """Return outputs of fixed shapes, but for those in buffers."""
+        outputs = Outputs()
+        for index, name in enumerate(self._names):
+            space = spaces[index]
+            if not isinstance(space, DeviceBuffer):
+                outputs[name] = space
+        return outputs
 
     def shaped(
         self, spaces: Sequence[Tensor], shapes: Sequence[OutputShape]
-    ) -> Iterable[tuple[str, Array]]:
-        """Pair names with outputs, cut to the shapes that the driver reported."""
-        if self.is_fixed:
-            return self.named(spaces)
-        return [
-            (name, _cut(space, shape.dimensions))
-            for name, space, shape in zip(self._names, spaces, shapes, strict=True)
-            if not isinstance(space, DeviceBuffer)
-        ]
+    ) -> Outputs:
+        """Return outputs, cut to the shapes that the driver reported."""
+        outputs = self.named(spaces)
+        if not self.is_fixed:
+            for name, shape in zip(self._names, shapes, strict=True):
+                if name in outputs:
+                    outputs[name] = _cut(outputs[name], shape.dimensions)
+        return outputs
 
 
 def _cut(space: Array, shape: Dimensions) -> Array:

@@ -111,7 +111,7 @@ class ReusableExecution:
         self._make = make
         self._loop_timeout_ns = loop_timeout_ns
         self._is_running = False
-        self._launched: FencedRun | None = None
+        self._launched: list[FencedRun] = []
         self._result: ExecutionResult | None = None
         self._make_space()
 
@@ -176,7 +176,7 @@ class ReusableExecution:
         :raises GeneralFailureError: if another run has not ended, or the driver fails.
         :raises AsyncnnError: for any other status of the driver.
         """
-        if self._is_running or self._launched is not None:
+        if self._is_running or self._launched:
             self.check_free()
         timing = MeasureTiming.YES if measure else MeasureTiming.NO
         deadline = None if timeout is None else deadline_after(timeout)
@@ -224,12 +224,14 @@ class ReusableExecution:
                 awaited.append(one)
             elif status is not ErrorStatus.NONE:
                 return failed_run(one, self._outputs)
-        if not awaited:
+        if awaited:
+            self._forget_ended()
+            if target.elsewhere:
+                self._check_settled(awaited)
+        else:
             self.check_free()
-        elif target.elsewhere:
-            self._check_settled(awaited)
         self._result = None
-        self._launched = launch_fenced(
+        run = launch_fenced(
             target.hal,
             self._request,
             awaited,
@@ -239,19 +241,24 @@ class ReusableExecution:
             nanoseconds(duration),
             self._outputs,
         )
-        return self._launched
+        self._launched.append(run)
+        return run
 
     def check_free(self) -> None:
         """Check that nothing uses the arrays.
 
         :raises GeneralFailureError: if a run has not ended.
         """
-        launched = self._launched
-        if self._is_running or (launched is not None and launched.status is None):
+        self._forget_ended()
+        if self._is_running or self._launched:
             raise GeneralFailureError(
                 "another run on the same arrays has not returned",
                 hint="await it first, or make another burst or reusable execution",
             )
+
+    def _forget_ended(self) -> None:
+        # One that was launched later may have ended first.
+        self._launched = [run for run in self._launched if run.status is None]
 
     def _make_space(self) -> None:
         """Make the outputs that are not given, and the request."""
@@ -263,7 +270,7 @@ class ReusableExecution:
             allocate = partial(space.allocate, self._make)
             self._spaces = space.completed(self._out, allocate)
         self._request = self._target.build_request(self._inputs, self._spaces)
-        self._outputs = Outputs(space.named(self._spaces) if space.is_fixed else ())
+        self._outputs = space.named(self._spaces) if space.is_fixed else Outputs()
 
     async def _with_more_space(
         self, result: ExecutionResult, timing: MeasureTiming, deadline: int | None
@@ -285,7 +292,7 @@ class ReusableExecution:
         result.raise_for_status()
         space = self._target.space
         if not space.is_fixed:
-            self._outputs = Outputs(space.shaped(self._spaces, result.output_shapes))
+            self._outputs = space.shaped(self._spaces, result.output_shapes)
         self._outputs.timing = result.timing
         self._result = result
 

@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 
 from asyncnn.engine import Execution, Program
-from asyncnn.engine.execution import Pause
+from asyncnn.engine.execution import Pause, run_straight
 from asyncnn.errors import (
     GeneralFailureError,
     MissedDeadlineTransientError,
     ResourceExhaustedTransientError,
 )
+from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ErrorStatus
-from tests.networks import chain
+from tests.networks import addition, chain
 
 X = np.arange(16, dtype=np.float32)
 
@@ -83,3 +84,22 @@ def test_a_kernel_that_breaks_is_a_failure_that_names_the_operation() -> None:
     execution = Execution(program, plan, [wrong], [None])
     with pytest.raises(GeneralFailureError, match="ADD failed: ValueError"):
         execution.advance()
+
+
+@pytest.mark.parametrize("is_straight", [False, True])
+def test_overflow_is_a_result_whatever_the_caller_wants_numpy_to_do_about_it(
+    is_straight: bool,
+) -> None:
+    program = Program(addition(2).model)
+    plan = program.plan(((2,), (2,)))
+    x = np.array([3e38, np.inf], np.float32)
+    inputs: list[Array | None] = [x, np.array([3e38, -np.inf], np.float32)]
+    with np.errstate(all="raise"):
+        if is_straight:
+            outputs = run_straight(program, plan, inputs, [None])
+        else:
+            execution = Execution(program, plan, inputs, [None])
+            assert execution.advance()
+            outputs = execution.outputs
+        assert set(np.geterr().values()) == {"raise"}
+    np.testing.assert_array_equal(outputs[0], [np.inf, np.nan])

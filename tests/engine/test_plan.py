@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from asyncnn.engine import Execution, Program
 from asyncnn.engine.plan import Plan
@@ -119,6 +120,17 @@ class TestShapes:
         for length in range(2, 40):
             program.plan(((length,), (length,)))
         assert program.plan(((1,), (1,))) is not first
+
+    def test_plans_of_other_subgraphs_do_not_displace_that_of_the_main_one(
+        self,
+    ) -> None:
+        referenced = (addition(0).model.main,)
+        program = Program(replace(addition(4).model, referenced=referenced))
+        workspace = program.acquire(main_plan(program))
+        program.release(workspace)
+        for length in range(1, 40):
+            program.plan(((length,), (length,)), 0)
+        assert program.acquire(main_plan(program)) is workspace
 
     def test_shapes_that_do_not_fit_the_operation_are_a_failure(self) -> None:
         program = Program(addition(0, 0).model)

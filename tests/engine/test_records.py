@@ -43,9 +43,18 @@ def test_plans_are_restored_once_and_when_they_are_needed_first() -> None:
     recorded = Recorded(model)
     program = Program(model, recorded.ways())
     assert recorded.asked == []
-    assert program.is_straight
     np.testing.assert_array_equal(outputs(program), outputs(Program(model)))
     assert recorded.asked == [MAIN]
+
+
+def test_whether_a_plan_is_straight_is_known_once_it_is_needed() -> None:
+    model = dense(False).model
+    recorded = Recorded(model)
+    program = Program(model, recorded.ways())
+    assert not program.is_straight
+    assert recorded.asked == []
+    program.plan(((1, INPUTS),))
+    assert program.is_straight
 
 
 def test_subgraphs_are_restored_each_for_itself() -> None:

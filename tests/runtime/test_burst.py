@@ -11,10 +11,17 @@ import pytest
 
 from asyncnn import Burst, Device, DeviceUnavailableError, Priority
 from asyncnn.devices import ReferenceDevice
-from asyncnn.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.errors import (
+    GeneralFailureError,
+    InvalidArgumentError,
+    ResourceExhaustedTransientError,
+)
 from asyncnn.hal.types import NO_TIMING
+from asyncnn.memory.arrays import shared_array
+from asyncnn.runtime.device import open_device
 from asyncnn.service import RemoteDevice, Server
 from tests.networks import addition, chain
+from tests.service.fake_driver import until
 
 
 @pytest.fixture(params=["inprocess", "remote"])
@@ -64,6 +71,20 @@ async def test_inputs_stay_in_place_after_a_run(burst: Burst) -> None:
     await burst.run([ramp(1), ramp(2)])
     assert burst.input("x") is place
     assert np.array_equal(place, ramp(1))
+
+
+async def test_its_model_goes_with_the_last_reference() -> None:
+    async with open_device() as device:
+        prepared = await device.prepare(addition(4))
+        hal = weakref.ref(prepared.hal)
+        gc.disable()
+        try:
+            async with prepared.burst() as burst:
+                await burst.run([ramp(), ramp()])
+            del burst, prepared
+            await until(lambda: hal() is None)
+        finally:
+            gc.enable()
 
 
 async def test_its_arrays_go_with_the_last_reference(device: Device) -> None:
@@ -183,6 +204,30 @@ async def test_arrays_are_filled_while_the_driver_works_on_others(
             assert (outputs["z"] == k).all()
         assert burst.statistics().sent == 20
         assert burst.statistics().slots == 6
+
+
+async def test_a_run_that_finds_no_memory_changes_nothing(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rows(count: int) -> np.ndarray:
+        return np.full((count, 3), count, np.float32)
+
+    def make_one(*arguments: object) -> np.ndarray:
+        monkeypatch.setattr("asyncnn.runtime.burst.shared_array", fail)
+        return shared_array(*arguments)
+
+    def fail(*_: object) -> np.ndarray:
+        raise ResourceExhaustedTransientError("no memory")
+
+    prepared = await device.prepare(addition(0, 3))
+    async with prepared.burst() as burst:
+        await burst.run([rows(2), rows(1)])
+        monkeypatch.setattr("asyncnn.runtime.burst.shared_array", make_one)
+        with pytest.raises(ResourceExhaustedTransientError):
+            await burst.run([rows(4), rows(2)])
+        monkeypatch.undo()
+        outputs = await burst.run([rows(4), rows(1)])
+        assert np.array_equal(outputs["z"], rows(4) + 1)
 
 
 async def test_pools_of_shapes_that_have_changed_lose_their_slots(

@@ -200,6 +200,10 @@ class TestDeadline:
         prepared = await device.prepare(addition(4))
         with pytest.raises(asyncnn.InvalidArgumentError, match="seconds"):
             await prepared.run([X, X], timeout=seconds)
+        with pytest.raises(asyncnn.InvalidArgumentError, match="seconds"):
+            await prepared.run([X, X], loop_timeout=seconds)
+        with pytest.raises(asyncnn.InvalidArgumentError, match="seconds"):
+            prepared.run_fenced([X, X], duration=seconds)
 
 
 class TestCancellation:

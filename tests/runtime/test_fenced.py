@@ -4,6 +4,7 @@ import asyncio
 import gc
 import random
 import tracemalloc
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -29,11 +30,13 @@ from asyncnn.hal.types import (
     Operand,
     OperationType,
 )
+from asyncnn.memory.arrays import place_of
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.device import Device, connect, open_device
 from asyncnn.runtime.model import NamedModel
 from asyncnn.service import Server
 from tests.networks import F32, addition, chain
+from tests.service.fake_driver import until
 
 ONE = np.ones(4, np.float32)
 
@@ -189,6 +192,26 @@ class TestFailure:
         for one in (run, follower):
             with pytest.raises(GeneralFailureError, match=r"failed: unplugged$"):
                 await one
+
+    async def test_arrays_go_with_the_last_reference_to_them(
+        self, device: Device
+    ) -> None:
+        prepared = await device.prepare(addition(4))
+        x = asyncnn.shared_array(4)
+        place = place_of(x)
+        assert place is not None
+        memory = weakref.ref(place[0])
+        gate, source = SyncFence.pair()
+        gc.disable()
+        try:
+            run = prepared.run_fenced([x, x], wait_for=[gate])
+            source.fail(ErrorStatus.GENERAL_FAILURE, "the camera is gone")
+            with pytest.raises(GeneralFailureError):
+                await run
+            del x, place, run
+            await until(lambda: memory() is None)
+        finally:
+            gc.enable()
 
     async def test_cancel_ends_it_and_what_follows(self, device: Device) -> None:
         prepared = await device.prepare(addition(4))

@@ -245,6 +245,22 @@ class TestOneAtATime:
         await launched
         await execution.run()
 
+    async def test_a_run_is_refused_until_all_fenced_ones_have_ended(
+        self, device: Device
+    ) -> None:
+        execution = (await device.prepare(addition(4))).reusable()
+        gate, source = SyncFence.pair()
+        first = execution.run_fenced([gate])
+        second = execution.run_fenced([first])
+        second.cancel()
+        with pytest.raises(ResourceExhaustedTransientError):
+            await second
+        with pytest.raises(GeneralFailureError, match="has not returned"):
+            await execution.run()
+        source.signal()
+        await first
+        await execution.run()
+
     async def test_fences_keep_launches_apart(self, device: Device) -> None:
         prepared = await device.prepare(chain(1, 4))
         there, back = shared_array(4), shared_array(4)

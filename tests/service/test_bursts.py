@@ -1,10 +1,11 @@
 """Bursts over a socket: honest clients, and those that are not."""
 
 import asyncio
+import itertools
 import os
 import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -14,10 +15,12 @@ from asyncnn.burst.controller import ENDED
 from asyncnn.burst.datums import DATUM_BYTES
 from asyncnn.burst.requests import RequestShape
 from asyncnn.burst.results import decode_result
+from asyncnn.burst.slots import PoolSlots
 from asyncnn.fmq import MessageQueue
 from asyncnn.hal.types import (
     DataLocation,
     ErrorStatus,
+    Handle,
     MeasureTiming,
     Request,
     RequestArgument,
@@ -26,6 +29,9 @@ from asyncnn.memory.pools import from_buffer
 from asyncnn.memory.shared import allocate
 from asyncnn.runtime.device import connect
 from asyncnn.service import wire
+from asyncnn.service.client.answers import BurstCallbacks
+from asyncnn.service.client.burst import RemoteBursts
+from asyncnn.service.client.offered import OfferedPools
 from asyncnn.service.process import driver_process
 from tests.fmq.words import add_to_word
 from tests.networks import addition, chain
@@ -116,6 +122,55 @@ async def test_cancelling_the_opening_releases_the_burst(service: Service) -> No
                 await task
         with await BurstController.open(model.hal):
             pass
+
+
+class TestOpening:
+    """What happens between the driver's answer and the caller's next turn."""
+
+    @pytest.fixture
+    def sent(self) -> list[wire.ToDriver]:
+        return []
+
+    @pytest.fixture
+    def bursts(self, sent: list[wire.ToDriver]) -> RemoteBursts:
+        pools = OfferedPools(print, print, print, itertools.count(), 0, 0)
+        callbacks = BurstCallbacks(sent.append, pools)
+        return RemoteBursts(
+            lambda message, _: sent.append(message), sent.append, callbacks
+        )
+
+    async def answered(self, bursts: RemoteBursts) -> "asyncio.Task[tuple]":
+        slots, channel = PoolSlots(print), Handle()
+        opening = asyncio.create_task(bursts.configure(1, slots, channel, channel))
+        await asyncio.sleep(0)
+        bursts.configured(1, ErrorStatus.NONE)
+        return opening
+
+    @pytest.mark.parametrize(
+        "end",
+        [
+            pytest.param(lambda bursts: bursts.ended(1), id="by the driver"),
+            pytest.param(RemoteBursts.close, id="with the driver"),
+        ],
+    )
+    async def test_a_burst_that_has_ended_at_once_is_known_to_be_dead(
+        self, bursts: RemoteBursts, end: Callable[[RemoteBursts], None]
+    ) -> None:
+        opening = await self.answered(bursts)
+        end(bursts)
+        status, context = await opening
+        assert status is ErrorStatus.NONE
+        assert context.is_dead
+
+    async def test_a_burst_that_nobody_waits_for_is_released(
+        self, bursts: RemoteBursts, sent: list[wire.ToDriver]
+    ) -> None:
+        opening = await self.answered(bursts)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        bursts.release(1)
+        assert sent[1:] == [wire.ReleaseBurst(1)]
 
 
 @pytest.mark.slow

@@ -1,9 +1,11 @@
 import asyncio
+import contextlib
 import gc
 import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from asyncnn.hal.types import (
     MeasureTiming,
     Request,
 )
+from asyncnn.memory.arrays import place_of
 from asyncnn.runtime.device import connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import ServiceLimits, Supervision
@@ -241,6 +244,20 @@ class TestEnding:
             async with connect(driver.path, supervised=BRIEFLY):
                 raise error
         assert raised.value is error
+
+    async def test_calls_that_fail_leave_nothing_behind(self, driver: Driver) -> None:
+        async with connect(driver.path, supervised=BRIEFLY) as device:
+            model = await device.prepare(addition(2))
+        x = asyncnn.shared_array(2)
+        place = place_of(x)
+        assert place is not None
+        memory = weakref.ref(place[0])
+        for _ in range(2):
+            with contextlib.suppress(DeviceUnavailableError):
+                await model.run([x, x])
+        del x, place
+        gc.collect()
+        assert memory() is None
 
     async def test_nothing_is_left(self, driver: Driver) -> None:
         def held() -> tuple[int, int, int]:

@@ -19,8 +19,10 @@ from asyncnn import (
     connect,
 )
 from asyncnn.service import ServiceLimits
+from asyncnn.service.paths import can_connect
 from asyncnn.service.process import DriverProcess, driver_process, running_driver
 from tests.networks import addition, chain
+from tests.service.fake_driver import until
 from tests.service.restarting import BRIEFLY, Driver, lost, running
 
 X = np.arange(4, dtype=np.float32)
@@ -187,6 +189,8 @@ async def test_a_killed_driver_fails_the_run_under_way_and_no_other(
                 with pytest.raises(DeviceUnavailableError, match="ended the burst"):
                     await task
                 later = asyncio.create_task(burst.run(X))
+                # A process that dies may close its listener after its connections.
+                await until(lambda: not can_connect(path))
                 async with running_driver(path):
                     outputs = await later
                     assert np.array_equal(outputs["z"], X + 3)

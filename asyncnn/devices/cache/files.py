@@ -214,11 +214,12 @@ def _copy(fd: int, size: int, header: bytes) -> memoryview:
         if not count:
             raise GeneralFailureError("the data cache has lost bytes")
         done += count
-    _check_header(data[: len(header)], header)
+    # Read last: writers write it first, so none began before the copy was complete.
+    _check_header(os.pread(fd, len(header), 0), header)
     return data.toreadonly()
 
 
-def _check_header(found: bytes | memoryview, header: bytes) -> None:
+def _check_header(found: bytes, header: bytes) -> None:
     if found != header:
         raise GeneralFailureError("the data cache is that of another compilation")
 

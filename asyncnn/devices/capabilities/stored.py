@@ -14,6 +14,7 @@ from asyncnn.hal.types import Capabilities
 logger = logging.getLogger(__name__)
 
 _MOST_BYTES = 2**14
+_UNUSABLE = (OSError, RuntimeError, msgspec.DecodeError, UnicodeDecodeError)
 
 
 def default_path() -> Path:
@@ -47,7 +48,7 @@ def load_measurement(path: str = "") -> Measurement | None:
         measurement = msgspec.json.decode(content, type=Measurement)
     except FileNotFoundError:
         return None
-    except (OSError, RuntimeError, msgspec.DecodeError) as error:
+    except _UNUSABLE as error:
         raise GeneralFailureError(
             f"measured capabilities are not used: {error}"
         ) from error

@@ -174,6 +174,8 @@ class FencedExecution(FencedOutcome):
         """Let go of everything that was needed until now."""
         job.settle(status, shapes)
         self._job = None
+        # It was raised: its traceback refers to this execution, and to the job.
+        self._failure = None
         self._stop_timer()
         self._unwatch()
         self._owner.forget(self)

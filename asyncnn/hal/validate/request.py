@@ -142,7 +142,8 @@ class _Checked(msgspec.Struct, frozen=True):
             or len(request.pools) != len(self.pool_sizes)
         ):
             return False
-        for pool, size in zip(request.pools, self.pool_sizes, strict=True):
+        for index, size in enumerate(self.pool_sizes):
+            pool = request.pools[index]
             if (
                 type(pool) is not Memory
                 or pool.name != "ashmem"

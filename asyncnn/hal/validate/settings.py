@@ -6,6 +6,8 @@ from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.types import ExecutionPreference, MeasureTiming, Priority
 from asyncnn.hal.validate.wording import brief, broken
 
+_TIMINGS = tuple(MeasureTiming)
+
 
 def validate_execution_preference(preference: int) -> None:
     """Check that ``preference`` is an `ExecutionPreference`.
@@ -28,7 +30,7 @@ def validate_measure_timing(measure: int) -> None:
 
     :raises InvalidArgumentError: if it is not.
     """
-    if measure not in (MeasureTiming.NO, MeasureTiming.YES):
+    if measure not in _TIMINGS:
         raise InvalidArgumentError(f"{measure} is not a MeasureTiming")
 
 

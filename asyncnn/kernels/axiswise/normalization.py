@@ -20,8 +20,7 @@ from asyncnn.kernels.kernel import (
     Scratch,
 )
 from asyncnn.kernels.numerics.float16 import widen_float16
-from asyncnn.kernels.numerics.quantized import code_limits, code_steps, code_store
-from asyncnn.kernels.numerics.tables import look_up
+from asyncnn.kernels.numerics.quantized import code_limits, code_store
 
 _SMALLEST_NORM = 1e-6
 """A slice of zeros is divided by this, and stays zero."""
@@ -56,7 +55,7 @@ def _prepare_l2(operation: BoundOperation) -> PreparedKernel:
 def _quantized_l2(operation: BoundOperation, axis: int) -> PreparedKernel:
     operand, output = operation.input(0), operation.outputs[0]
     shape = operand.require_shape()
-    steps = code_steps(operand).astype(np.float64)
+    zero_point = np.array(operand.zero_point, np.int16)
     bounds = code_limits(output.dtype)
     one, codes_per_unit = np.array(1.0), np.array(128.0)
 
@@ -67,7 +66,7 @@ def _quantized_l2(operation: BoundOperation, axis: int) -> PreparedKernel:
         store = code_store(scratch, shape, np.float64, output.zero_point, bounds)
 
         def run(inputs: Inputs, outputs: Outputs) -> None:
-            look_up(steps, inputs[0], values)
+            np.subtract(inputs[0], zero_point, out=values)
             np.multiply(values, values, out=squares)
             np.add.reduce(squares, axis, out=factors, keepdims=True)
             np.sqrt(factors, out=factors)

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from asyncnn.hal.operations.bound import BoundOperation
+from asyncnn.hal.operations.bound import BoundOperand, BoundOperation
 from asyncnn.hal.types import OperationType, SymmPerChannelQuantParams
 from asyncnn.kernels.kernel import (
     Inputs,
@@ -21,16 +21,33 @@ from asyncnn.kernels.kernel import (
 from asyncnn.kernels.numerics.quantized import code_limits, code_steps, code_store
 from asyncnn.kernels.numerics.tables import unary_lookup
 
+_WORTH_ARITHMETIC = 1024
+"""With so many elements, computing float32 values takes less than looking them up."""
+
 
 def _prepare_dequantize(operation: BoundOperation) -> PreparedKernel:
     """Compute ``(stored - zero_point) * scale`` in float32, rounded to the output."""
     operand = operation.input(0)
     if operand.channel_quant is not None:
         return _dequantize_channels(operation, operand.channel_quant)
+    output, size = operation.outputs[0], math.prod(operation.shape(0))
+    if output.dtype == np.float32 and size >= _WORTH_ARITHMETIC:
+        return _dequantize_many(operand)
     real = code_steps(operand).astype(np.float32) * np.float32(operand.scale)
     with np.errstate(over="ignore"):
-        table = real.astype(operation.outputs[0].dtype)
-    return unary_lookup(table, math.prod(operation.shape(0)))
+        table = real.astype(output.dtype)
+    return unary_lookup(table, size)
+
+
+def _dequantize_many(operand: BoundOperand) -> PreparedKernel:
+    zero_point = np.array(operand.zero_point, np.float32)
+    scale = np.array(operand.scale, np.float32)
+
+    def run(inputs: Inputs, outputs: Outputs) -> None:
+        np.subtract(inputs[0], zero_point, out=outputs[0])
+        np.multiply(outputs[0], scale, out=outputs[0])
+
+    return stateless(run)
 
 
 def _dequantize_channels(

@@ -55,7 +55,7 @@ def _data_matrix(weights: Array) -> Source:
         rows = slice(block.start, block.stop)
 
         def accumulate(data: Array) -> None:
-            np.matmul(data[rows], weights, out=sums)
+            data[rows].dot(weights, sums)
 
         return accumulate
 
@@ -85,7 +85,7 @@ def sampled_matrix(
 
             def accumulate(image: Array) -> None:
                 np.copyto(pixels, image[block.images, block.rows])
-                np.matmul(matrix, weights, out=sums)
+                matrix.dot(weights, sums)
 
             return accumulate
 
@@ -113,7 +113,7 @@ def patch_matrix(weights: Array, shape: Shape, windows: Window2D, zero: int) -> 
 
             def accumulate(_: Array) -> None:
                 np.copyto(target, gathered)
-                np.matmul(matrix, weights, out=sums)
+                matrix.dot(weights, sums)
 
             return accumulate
 

@@ -7,6 +7,7 @@ many entries, whose index is built in 16 bits.
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,9 @@ from asyncnn.kernels.numerics.quantized import real_values, to_codes
 
 _BYTE = np.dtype(np.uint8)
 
+_PAIRS: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint16), 2: np.dtype(np.uint32)}
+"""What holds two entries, by the size of one."""
+
 _WORTH_PAIRS = 2**15
 """With so many elements the larger table of pairs pays off."""
 
@@ -33,7 +37,7 @@ def unary_lookup(table: Array, size: int) -> PreparedKernel:
 
     The table has 256 entries of the output's dtype.
     """
-    if table.itemsize == 1 and size >= _WORTH_PAIRS and size % 2 == 0:
+    if table.itemsize in _PAIRS and size >= _WORTH_PAIRS and size % 2 == 0:
         return _lookup_of_pairs(table)
 
     def run(inputs: Inputs, outputs: Outputs) -> None:
@@ -57,11 +61,12 @@ def formula_lookup(
 def _lookup_of_pairs(table: Array) -> PreparedKernel:
     """Return the kernel that looks up two neighbours at a time."""
     indexes = np.arange(2**16, dtype=np.uint16)
-    pairs = table[indexes.view(_BYTE)].view(np.uint16)
+    pair = _PAIRS[table.itemsize]
+    pairs = table[indexes.view(_BYTE)].view(pair)
 
     def run(inputs: Inputs, outputs: Outputs) -> None:
         codes, out = (array.reshape(-1) for array in (inputs[0], outputs[0]))
-        pairs.take(codes.view(np.uint16), None, out.view(np.uint16), "clip")
+        pairs.take(codes.view(np.uint16), None, out.view(pair), "clip")
 
     return stateless(run)
 

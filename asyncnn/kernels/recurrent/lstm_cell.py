@@ -123,7 +123,7 @@ class LstmCell:
 
     def step(self, inputs: Array) -> None:
         """Advance by one step; ``inputs`` [batches, gates * units] are products."""
-        np.matmul(self._output, self._weights.recurrent_weights, out=self._sums)
+        self._output.dot(self._weights.recurrent_weights, self._sums)
         np.add(self._sums, inputs, out=self._sums)
         self._early.finish(self._seen_memory)
         self._update_memory()
@@ -152,7 +152,7 @@ class LstmCell:
         np.multiply(self._term, self._output_gate, out=hidden)
         if projection is None:
             return
-        np.matmul(hidden, projection.weights, out=self._output)
+        hidden.dot(projection.weights, self._output)
         if projection.bias is not None:
             np.add(self._output, projection.bias, out=self._output)
         if projection.clip > 0:

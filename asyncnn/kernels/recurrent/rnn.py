@@ -42,7 +42,7 @@ class _RnnCell:
 
     def step(self, inputs: Array) -> None:
         """Advance by one step; ``inputs`` [batches, units] are products."""
-        np.matmul(self._output, self._weights.recurrent_weights, out=self._sums)
+        self._output.dot(self._weights.recurrent_weights, self._sums)
         np.add(self._sums, inputs, out=self._sums)
         self._weights.activation(self._sums, self._output)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from asyncnn.callbacks import CallbackObject, IBurstCallback
 from asyncnn.errors import AsyncnnError
@@ -18,6 +18,9 @@ class Send(Protocol):
     def __call__(self, message: wire.ToDriver, fds: Sequence[int] = ()) -> None:
         """Send ``message`` with descriptors beside it."""
         ...
+
+
+_Answer: TypeAlias = "tuple[ErrorStatus, RemoteBurst | None]"
 
 
 class RemoteBurst(CallbackObject):
@@ -57,7 +60,7 @@ class RemoteBursts:
         self._send = send
         self.tell = send_if_open
         self._callbacks = callbacks
-        self._opening: dict[int, asyncio.Future[ErrorStatus]] = {}
+        self._opening: dict[int, asyncio.Future[_Answer]] = {}
         self._open: dict[int, RemoteBurst] = {}
 
     async def configure(
@@ -69,9 +72,9 @@ class RemoteBursts:
     ) -> tuple[ErrorStatus, IBurstContext | None]:
         """Open a burst of a prepared model; cancelling the call releases it."""
         number = self._callbacks.serve(callback)
-        answer: asyncio.Future[ErrorStatus]
-        answer = self._opening[number] = asyncio.get_running_loop().create_future()
-        status = ErrorStatus.GENERAL_FAILURE
+        answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
+        self._opening[number] = answer
+        burst: IBurstContext | None = None
         try:
             self._send(
                 wire.ConfigureBurst(
@@ -83,26 +86,29 @@ class RemoteBursts:
                 ),
                 (*request_channel.fds, *result_channel.fds),
             )
-            status = await answer
+            status, burst = await answer
         except AsyncnnError as error:
             status = error.status
         except asyncio.CancelledError:
+            self._open.pop(number, None)
             self.tell(wire.ReleaseBurst(number))
             raise
         finally:
             self._opening.pop(number, None)
-            if status is not ErrorStatus.NONE:
+            if burst is None:
                 self._callbacks.forget(number)
-        if status is not ErrorStatus.NONE:
-            return status, None
-        burst = self._open[number] = RemoteBurst(self, number)
         return status, burst
 
     def configured(self, number: int, status: ErrorStatus) -> None:
         """Take the driver's answer to `configure`."""
         answer = self._opening.get(number)
-        if answer is not None and not answer.done():
-            answer.set_result(status)
+        if answer is None or answer.done():
+            return
+        burst = None
+        if status is ErrorStatus.NONE:
+            # Not later, by who waits: the next message may tell that it has ended.
+            burst = self._open[number] = RemoteBurst(self, number)
+        answer.set_result((status, burst))
 
     def ended(self, number: int) -> None:
         """Learn that the driver has ended a burst."""
@@ -121,6 +127,6 @@ class RemoteBursts:
         """Let all bursts end: the driver is gone."""
         for answer in self._opening.values():
             if not answer.done():
-                answer.set_result(ErrorStatus.DEVICE_UNAVAILABLE)
+                answer.set_result((ErrorStatus.DEVICE_UNAVAILABLE, None))
         for number in tuple(self._open):
             self.ended(number)

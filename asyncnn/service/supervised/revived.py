@@ -15,7 +15,7 @@ from asyncnn.callbacks import (
     OneShot,
     PreparedModelFuture,
 )
-from asyncnn.errors import AsyncnnError
+from asyncnn.errors import AsyncnnError, error_for
 from asyncnn.hal.interfaces import (
     IBurstContext,
     IDescribed,
@@ -245,11 +245,12 @@ class RevivedModel(SynchronousByCallback):
 
         :raises AsyncnnError: if it will not.
         """
+        # A new one each time: one raised again keeps the frames of all calls.
         if self._end is not None:
-            raise self._end
+            raise error_for(self._end.status, str(self._end))
         # What one driver refused, the next one may take.
         if self._refusal is not None and not self._remote.is_lost:
-            raise self._refusal
+            raise error_for(self._refusal.status, str(self._refusal))
 
     def execute_fenced(
         self,

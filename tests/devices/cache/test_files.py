@@ -3,6 +3,7 @@
 import fcntl
 import os
 import resource
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +108,27 @@ def test_files_that_others_may_write_are_copied(folder: Folder) -> None:
     os.truncate(folder.data, 0)
     (step,) = program.plan(((1, INPUTS),)).steps
     assert step.operation.packed["lowered"][0].any()
+
+
+def test_a_copy_is_of_one_compilation_whoever_writes_meanwhile(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.save(dense(False).model)
+    preadv = os.preadv
+
+    def read_some_and_be_overtaken(
+        fd: int, buffers: Sequence[memoryview], offset: int
+    ) -> int:
+        if not os.path.samestat(os.fstat(fd), folder.data.stat()):
+            return preadv(fd, buffers, offset)
+        count = preadv(fd, [buffers[0][:64]], offset)
+        if not offset:
+            folder.save(dense(False).model)
+        return count
+
+    monkeypatch.setattr(os, "preadv", read_some_and_be_overtaken)
+    with pytest.raises(GeneralFailureError, match="another compilation"):
+        folder.load(may_map=False)
 
 
 def test_nothing_is_written_over_a_file_that_is_mapped(folder: Folder) -> None:

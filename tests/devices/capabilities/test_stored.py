@@ -176,7 +176,9 @@ class TestDoubting:
         write(path, msgspec.json.encode(record))
         self.assert_ignored(caplog)
 
-    @pytest.mark.parametrize("content", [b"", b"{}", b"[" * 20_000, b"\xff\x00", b"1"])
+    @pytest.mark.parametrize(
+        "content", [b"", b"{}", b"[" * 20_000, b"\xff\x00", b"1", b'{"\xff": 1}']
+    )
     def test_what_is_no_record_is_ignored(
         self, path: Path, content: bytes, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -23,17 +23,20 @@ from tests.kernels.operations import (
 QUANTIZE, DEQUANTIZE = OperationType.QUANTIZE, OperationType.DEQUANTIZE
 
 
+@pytest.mark.parametrize("rows", [1, 4, 5, 128], ids="{} x 256".format)
 @pytest.mark.parametrize("output", [F32, F16])
 @pytest.mark.parametrize(
     ("type_", "zero_point"), [(Q8, 0), (Q8, 200), (Q8S, -128), (Q8S, 5), (Q8SYM, 0)]
 )
-def test_codes_dequantise_to_their_real_values(type_, zero_point, output) -> None:
-    codes = np.arange(256, dtype=np.uint8).view(type_dtype(type_)).reshape(2, 2, 8, 8)
+def test_codes_dequantise_to_their_real_values(type_, zero_point, output, rows) -> None:
+    shape = (rows, 2, 128)
+    codes = np.arange(rows * 256).astype(np.uint8).view(type_dtype(type_))
     computed = compute(
         DEQUANTIZE,
-        [tensor(type_, codes, 0.37, zero_point)],
-        result(output, (2, 2, 8, 8)),
+        [tensor(type_, codes.reshape(shape), 0.37, zero_point)],
+        result(output, shape),
     )
+    codes = codes.reshape(shape)
     exact = np.float32(0.37) * (codes.astype(np.float32) - zero_point)
     np.testing.assert_array_equal(computed, exact.astype(computed.dtype))
 

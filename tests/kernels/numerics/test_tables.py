@@ -25,13 +25,14 @@ def test_a_code_is_looked_up_by_its_byte(dtype) -> None:
     np.testing.assert_array_equal(output, table[::-1])
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.float16, np.float32])
 @pytest.mark.parametrize("offset", [0, 1])
 @pytest.mark.parametrize("size", [2**15, 2**15 + 1])
-def test_many_codes_are_looked_up_wherever_they_lie(size, offset) -> None:
+def test_many_codes_are_looked_up_wherever_they_lie(size, offset, dtype) -> None:
     rng = np.random.default_rng(0)
-    table = rng.integers(-128, 128, 256, np.int8)
+    table = rng.integers(-128, 128, 256).astype(dtype)
     codes = rng.integers(0, 256, (1, size + offset), np.uint8)[:, offset:]
-    output = np.zeros((1, size + offset), np.int8)
+    output = np.zeros((1, size + offset), dtype)
     unary_lookup(table, size)(HeapScratch())([codes], [output[:, offset:]])
     np.testing.assert_array_equal(output[:, offset:], table[codes])
     assert not output[:, :offset].any()

@@ -14,7 +14,7 @@ _LARGEST_CODE = 255
 class Product(msgspec.Struct, frozen=True, eq=False):
     """Integer ``weights`` [inputs, columns] as floats in which all sums are exact.
 
-    ``fold`` [columns] is added to the sums: the bias and the zero point of the data.
+    ``fold`` [columns] is what the sums lack: the bias and the zero point of the data.
     """
 
     weights: Array
@@ -39,12 +39,11 @@ class ExactSums:
     def __init__(self, product: Product, scratch: Scratch, batches: int) -> None:
         dtype = product.weights.dtype
         size, columns = product.weights.shape
-        self._weights, self._fold = product.weights, product.fold
+        self._weights = product.weights
         self.data = scratch.transient((batches, size), dtype)
         self._sums = scratch.transient((batches, columns), dtype)
 
     def compute(self, out: Array) -> None:
-        """Write the folded sums of what ``data`` holds to int64 [batches, columns]."""
-        np.matmul(self.data, self._weights, out=self._sums)
+        """Write the sums of what ``data`` holds to int64 [batches, columns]."""
+        self.data.dot(self._weights, self._sums)
         np.copyto(out, self._sums, casting="unsafe")
-        np.add(out, self._fold, out=out)

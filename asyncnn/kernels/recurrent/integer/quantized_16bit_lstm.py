@@ -41,8 +41,8 @@ from asyncnn.kernels.recurrent.integer.fixed_point import (
 from asyncnn.kernels.recurrent.integer.in_place import (
     Rescaling,
     RoundedShift,
+    clamping,
     look_up,
-    saturate,
 )
 from asyncnn.kernels.recurrent.lstm_packing import CELL, FORGET, INPUT, OUTPUT
 
@@ -93,36 +93,41 @@ class _Cell:
         shape = batches, units
         self.sums = ExactSums(product, scratch, batches)
         self._raw = scratch.transient((batches, columns), np.int64)
-        self._rescale = rescaling.bind(scratch, self._raw)
+        self._rescale = rescaling.bind(scratch, self._raw, product.fold)
+        self._saturate_gates = clamping(self._raw)
         self._gate_places = gate_places(len(_GATES), units)
         self._values = scratch.transient((batches, columns), np.int32)
         gates = self._values.reshape(batches, len(_GATES), units)
         self._output, self._input, self._forget, self._candidate = gates.swapaxes(0, 1)
         self.state = scratch.transient(shape, np.int32)
         self._state_places = scratch.transient(shape, np.int64)
+        self._saturate_state = clamping(self.state)
         self._terms = scratch.transient((2, *shape), np.int32)
-        self._to_state = RoundedShift(scratch, self._terms[1], _STATE_INTEGER_BITS)
+        self._kept, self._added = self._terms
+        self._to_state = RoundedShift(scratch, self._added, _STATE_INTEGER_BITS)
         self.codes = scratch.transient(shape, np.int32)
-        self._to_codes = RoundedShift(scratch, self.codes, _EXTRA_CODE_BITS)
+        self._to_codes = RoundedShift(
+            scratch, self.codes, _EXTRA_CODE_BITS, _ZERO_POINT
+        )
+        self._clamp = clamping(self.codes, 0, 255)
 
     def step(self) -> None:
         """Advance by one step, when ``state`` and the data of ``sums`` are filled."""
         self.sums.compute(self._raw)
         self._rescale()
-        saturate(self._raw)
+        self._saturate_gates()
         np.add(self._raw, self._gate_places, out=self._raw)
         look_up(gate_table(), self._raw, self._values)
         self._update_state()
         self._update_codes()
 
     def _update_state(self) -> None:
-        kept, added = self._terms
-        np.multiply(self.state, self._forget, out=kept)
-        np.multiply(self._candidate, self._input, out=added)
+        np.multiply(self.state, self._forget, out=self._kept)
+        np.multiply(self._candidate, self._input, out=self._added)
         _divide_by_unit(self._terms)
         self._to_state()
-        np.add(kept, added, out=self.state)
-        saturate(self.state)
+        np.add(self._kept, self._added, out=self.state)
+        self._saturate_state()
 
     def _update_codes(self) -> None:
         np.add(self.state, _OFFSET, out=self._state_places)
@@ -130,8 +135,7 @@ class _Cell:
         np.multiply(self.codes, self._output, out=self.codes)
         _divide_by_unit(self.codes)
         self._to_codes()
-        np.add(self.codes, np.int32(_ZERO_POINT), out=self.codes)
-        self.codes.clip(0, 255, self.codes)
+        self._clamp()
 
 
 def _prepare(operation: BoundOperation) -> PreparedKernel:

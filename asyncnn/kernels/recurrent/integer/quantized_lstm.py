@@ -38,8 +38,8 @@ from asyncnn.kernels.recurrent.integer.fixed_point import (
 )
 from asyncnn.kernels.recurrent.integer.in_place import (
     RoundedShift,
+    clamping,
     look_up,
-    saturate,
 )
 from asyncnn.kernels.recurrent.integer.packing import (
     GateBlock,
@@ -60,23 +60,26 @@ class _RawGates:
     ) -> None:
         products = weights.sums.data, weights.sums.recurrent
         shape = 2, batches, weights.gates * weights.units
+        terms = scratch.transient(shape, np.int64)
         self._exact = [ExactSums(product, scratch, batches) for product in products]
-        self._terms = scratch.transient(shape, np.int64)
-        self._rescale = weights.sums.rescaling.bind(scratch, self._terms)
+        self._sums = list(terms)
+        fold = np.stack([product.fold for product in products])[:, np.newaxis]
+        self._rescale = weights.sums.rescaling.bind(scratch, terms, fold)
         gates = batches, weights.gates, weights.units
-        self.gates, self._recurrent = self._terms.reshape(2, *gates)
+        self.gates, self._recurrent = terms.reshape(2, *gates)
+        self._saturate = clamping(self.gates)
 
     def compute(self, data: Array, output: Array) -> None:
         """Fill the gates; each term saturates to 16 bits as it is added."""
-        for exact, source, term in zip(
-            self._exact, (data, output), self._terms, strict=True
+        for exact, source, sums in zip(
+            self._exact, (data, output), self._sums, strict=True
         ):
             np.copyto(exact.data, source)
-            exact.compute(term)
+            exact.compute(sums)
         self._rescale()
-        saturate(self.gates)
+        self._saturate()
         np.add(self.gates, self._recurrent, out=self.gates)
-        saturate(self.gates)
+        self._saturate()
 
 
 class _Gates:
@@ -95,6 +98,7 @@ class _Gates:
             self._seeing = raw[:, block.start : block.start + len(block.peepholes)]
             self._seen = scratch.transient(self._seeing.shape, np.int64)
             self._rescale = block.rescaling.bind(scratch, self._seen)
+            self._saturate = clamping(self._seeing)
 
     def finish(self, memory: Array) -> None:
         """Apply what follows the sums; peepholes see ``memory`` [batches, 1, units]."""
@@ -103,7 +107,7 @@ class _Gates:
             np.multiply(memory, block.peepholes, out=self._seen)
             self._rescale()
             np.add(self._seeing, self._seen, out=self._seeing)
-            saturate(self._seeing)
+            self._saturate()
         if block.norm is not None:
             block.norm.apply(raw)
         np.add(raw, self._places, out=raw)
@@ -121,23 +125,23 @@ class _Memory:
         self.values = scratch.transient(shape, np.int32)
         self._input_gate = gates[:, 1] if weights.gates == 4 else None
         self._forget_gate, self._candidate = gates[:, -2], gates[:, -1]
-        self._low, self._high = weights.state_bounds
-        self._terms = scratch.transient((2, *shape), np.int32)
+        self._clip = clamping(self.values, *weights.state_bounds)
+        terms = scratch.transient((2, *shape), np.int32)
         shifts = np.array([15, 30 + weights.state_shift]).reshape(2, 1, 1)
-        self._shift = RoundedShift(scratch, self._terms, shifts)
+        self._shift = RoundedShift(scratch, terms, shifts)
+        self._kept, self._added = terms
         self._coupled = scratch.transient(shape, np.int32)
 
     def update(self) -> None:
         """Advance by one step; products are rounded, halves away from zero."""
-        kept, added = self._terms
-        np.multiply(self.values, self._forget_gate, out=kept)
+        np.multiply(self.values, self._forget_gate, out=self._kept)
         input_gate = self._input_gate
         if input_gate is None:
             input_gate = np.subtract(_ONE, self._forget_gate, out=self._coupled)
-        np.multiply(self._candidate, input_gate, out=added)
+        np.multiply(self._candidate, input_gate, out=self._added)
         self._shift()
-        np.add(kept, added, out=self.values)
-        self.values.clip(self._low, self._high, self.values)
+        np.add(self._kept, self._added, out=self.values)
+        self._clip()
 
 
 class _Hidden:
@@ -152,8 +156,10 @@ class _Hidden:
         self._places = scratch.transient(memory.shape, np.int64)
         self._activated = scratch.transient(memory.shape, np.int32)
         self.codes = scratch.transient(memory.shape, np.int64)
-        self._rescale = weights.hidden_rescaling.bind(scratch, self.codes)
-        self._zero_point = np.array(weights.hidden_zero_point)
+        self._rescale = weights.hidden_rescaling.bind(
+            scratch, self.codes, offset=weights.hidden_zero_point
+        )
+        self._clamp = clamping(self.codes, -128, 127)
 
     def update(self) -> None:
         """Compute the codes of the present cell state."""
@@ -161,8 +167,7 @@ class _Hidden:
         look_up(self._tanh, self._places, self._activated)
         np.multiply(self._activated, self._gate, out=self.codes)
         self._rescale()
-        np.add(self.codes, self._zero_point, out=self.codes)
-        self.codes.clip(-128, 127, self.codes)
+        self._clamp()
 
 
 class _Projected:
@@ -176,17 +181,17 @@ class _Projected:
         self._hidden = hidden
         self._sums = ExactSums(projection.product, scratch, len(hidden))
         self.codes = scratch.transient(shape, np.int64)
-        self._rescale = projection.rescaling.bind(scratch, self.codes)
-        self._zero_point = np.array(projection.zero_point)
-        self._low, self._high = projection.bounds
+        self._rescale = projection.rescaling.bind(
+            scratch, self.codes, projection.product.fold, projection.zero_point
+        )
+        self._clip = clamping(self.codes, *projection.bounds)
 
     def update(self) -> None:
         """Compute the codes of the present hidden state."""
         np.copyto(self._sums.data, self._hidden)
         self._sums.compute(self.codes)
         self._rescale()
-        np.add(self.codes, self._zero_point, out=self.codes)
-        self.codes.clip(self._low, self._high, self.codes)
+        self._clip()
 
 
 def _prepare(operation: BoundOperation) -> PreparedKernel:

@@ -24,8 +24,8 @@ from asyncnn.kernels.recurrent.integer.fixed_point import (
 from asyncnn.kernels.recurrent.integer.in_place import (
     Rescaling,
     RoundedShift,
+    clamping,
     look_up,
-    saturate,
 )
 
 RAW = np.arange(-(2**15), 2**15)
@@ -45,10 +45,9 @@ def test_a_rounded_shift_goes_to_the_nearest_and_halves_away_from_zero(
 ) -> None:
     expected = nearest(Fraction(value, 2**shift))
     assert rounded_shift(np.array([value]), shift) == expected
-    if shift:
-        values = np.array([value, -value])
-        RoundedShift(HeapScratch(), values, shift)()
-        assert values.tolist() == [expected, -expected]
+    values = np.array([value, -value])
+    RoundedShift(HeapScratch(), values, shift, offset=7)()
+    assert values.tolist() == [expected + 7, -expected + 7]
 
 
 @given(first=INT16, second=INT16)
@@ -96,7 +95,7 @@ def test_tables_cannot_be_overwritten() -> None:
 
 def test_saturation_is_to_16_bits() -> None:
     values = np.array([-40000, -32768, 5, 32767, 99999])
-    saturate(values)
+    clamping(values)()
     assert values.tolist() == [-32768, -32768, 5, 32767, 32767]
 
 
@@ -112,3 +111,16 @@ def test_rescaling_in_place_rounds_like_quantized_multipliers(values, reals) -> 
     expected = multiply_by_quantized_multiplier(buffer, factor, shift)
     Rescaling(reals).bind(HeapScratch(), buffer)()
     np.testing.assert_array_equal(buffer, expected)
+
+
+@given(
+    fold=st.lists(INT16, min_size=2, max_size=2),
+    reals=st.lists(st.floats(0, 300, width=32), min_size=1, max_size=4),
+)
+def test_rescaling_takes_what_the_sums_lack_and_a_zero_point(fold, reals) -> None:
+    reals = np.array(reals)[:, np.newaxis]
+    sums = np.tile(np.array([-(2**20), 12345]), (len(reals), 1))
+    expected = sums + fold
+    Rescaling(reals).bind(HeapScratch(), expected)()
+    Rescaling(reals).bind(HeapScratch(), sums, np.array(fold), offset=-28)()
+    np.testing.assert_array_equal(sums, expected - 28)
