@@ -183,13 +183,13 @@ class MessageQueue(OpenRing):
         if self._poller.owes_turn():
             await self._let_others_run()
         looks = self._patience.looks if spins and not self.is_local else 1
-        data = self.read_nowait(count, looks)
-        while data is None:
-            seen = self._word(WRITTEN)
-            data = self.read_nowait(count)
-            if data is None and not self._spin(WRITTEN, seen, spins):
+        while True:
+            seen = self._read if count is None else self._word(WRITTEN)
+            data = self.read_nowait(count, looks)
+            if data is not None:
+                return data
+            if not self._spin(WRITTEN, seen, spins):
                 await self._sleep(WRITTEN, READER_SLEEPS, seen)
-        return data
 
     def write_blocking(
         self, data: Bytes, timeout: float | None = None, *, spins: bool = False

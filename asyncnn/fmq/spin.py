@@ -144,28 +144,26 @@ def spin(
     at most. ``between`` is called between looks: what this thread owes to others, lest
     it wait for itself.
     """
-    end = 0
-
     def look(looks: int = MANY_LOOKS) -> bool:
         if between is not None:
             between()
         return has_moved(counter, seen, looks)
 
-    while True:
-        if look(patience.looks):
-            if end:
-                patience.paid()
-            return True
-        if not end:
-            if not patience.may_give_way():
-                return patience.stare(look)
-            end = clock() + BUDGET_NS
+    if look(1):
+        return True
+    if not patience.may_give_way():
+        return patience.stare(look)
+    now = clock()
+    end = now + BUDGET_NS
+    while now < end:
         before = clock()
         give_way()
         now = clock()
         if not patience.gave_way(now - before):
             patience.cost(now - before)
             return has_moved(counter, seen, 1)
-        if now > end:
-            patience.came_to_nothing()
-            return has_moved(counter, seen, 1)
+        if look(patience.looks):
+            patience.paid()
+            return True
+    patience.came_to_nothing()
+    return False
