@@ -127,15 +127,19 @@ class LoopPoller:
         self.served.remove(served)
 
     def _take_turn(self) -> None:
+        patience = self._patience
         end = clock() + SLICE_NS
+        cools = True  # early and late: windows are longer than a turn
         while self._hot:
-            came = self._look(self._patience.looks)
+            came = self._look(patience.looks)
             now = clock()
+            is_over = now > end
             if came:
                 self._gives_way = False
-            else:
+            elif cools or is_over:
+                cools = False
                 self._cool([served for served in self._hot if served.has_cooled(now)])
-            if now > end:
+            if is_over:
                 break
             if self._hot and not came:
                 self._give_way(now)

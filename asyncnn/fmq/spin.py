@@ -12,6 +12,7 @@ another core and runs just now, and sleeps if nothing comes of it.
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 
 BUDGET_NS = 50_000
 """Nanoseconds of spinning at most; longer waits are better slept through."""
@@ -144,15 +145,12 @@ def spin(
     at most. ``between`` is called between looks: what this thread owes to others, lest
     it wait for itself.
     """
-    def look(looks: int = MANY_LOOKS) -> bool:
-        if between is not None:
-            between()
-        return has_moved(counter, seen, looks)
-
-    if look(1):
+    if between is not None:
+        between()
+    if has_moved(counter, seen, 1):
         return True
     if not patience.may_give_way():
-        return patience.stare(look)
+        return patience.stare(partial(_look, has_moved, counter, seen, between))
     now = clock()
     end = now + BUDGET_NS
     while now < end:
@@ -162,8 +160,21 @@ def spin(
         if not patience.gave_way(now - before):
             patience.cost(now - before)
             return has_moved(counter, seen, 1)
-        if look(patience.looks):
+        if between is not None:
+            between()
+        if has_moved(counter, seen, patience.looks):
             patience.paid()
             return True
     patience.came_to_nothing()
     return False
+
+
+def _look(
+    has_moved: Callable[[int, int, int], bool],
+    counter: int,
+    seen: int,
+    between: Callable[[], object] | None,
+) -> bool:
+    if between is not None:
+        between()
+    return has_moved(counter, seen, MANY_LOOKS)
