@@ -74,5 +74,8 @@ def main() -> None:
         sys.exit(EXIT_BAD_INPUT)
 
 
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+def _one_line(error: AsyncnnError | OSError) -> str:
+    text = str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        text = f"{error.filename}: {error.strerror}"
+    return " ".join(text.split())

@@ -5,6 +5,7 @@ JSON file for each; the folder that a file lies in names the HAL it was written 
 """
 
 import gzip
+import zlib
 from collections import Counter
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -12,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 import numpy as np
 
+from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.operands import DTYPES, SCALAR_TYPES
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import (
@@ -142,10 +144,15 @@ def load_cases(path: Path) -> list[Case]:
     """Read every case of one vector file, in order.
 
     :raises OSError: if the file cannot be read.
-    :raises msgspec.ValidationError: if it does not hold a specification.
+    :raises InvalidArgumentError: if it does not hold a specification.
     """
-    with gzip.open(path) as file:
-        spec = msgspec.json.decode(file.read(), type=_RawSpec)
+    try:
+        with gzip.open(path) as file:
+            spec = msgspec.json.decode(file.read(), type=_RawSpec)
+    except (gzip.BadGzipFile, EOFError, zlib.error, msgspec.DecodeError) as error:
+        raise InvalidArgumentError(
+            f"{path}: not a file of vectors ({error})"
+        ) from error
     return [_case(spec, raw) for raw in spec.cases]
 
 

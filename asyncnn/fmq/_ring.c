@@ -14,6 +14,7 @@
 #include <structmember.h>
 
 #include <limits.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -38,8 +39,6 @@ typedef struct {
     PyObject *wake_peer;
     PyObject *error; /* returns what is raised once the ring is closed */
 } Ring;
-
-static PyObject *invalid_argument; /* asyncnn.errors.InvalidArgumentError */
 
 /* ---- words ---------------------------------------------------------------------- */
 
@@ -69,16 +68,47 @@ relax(void)
 static inline bool
 has_moved(const Ring *self, int word, uint64_t seen, unsigned long long looks)
 {
-    while (load(self, word) == seen) {
-        if (looks <= 1)
-            return false;
-        looks--;
-        relax();
+    while (looks--) {
+        if (load(self, word) != seen)
+            return true;
+        if (looks)
+            relax();
     }
-    return true;
+    return false;
 }
 
 /* ---- errors --------------------------------------------------------------------- */
+
+/* Raise InvalidArgumentError, that of the interpreter which runs. */
+static void
+refuse(const char *format, ...)
+{
+    PyObject *errors = PyImport_ImportModule("asyncnn.errors"), *kind = NULL;
+    if (errors)
+        kind = PyObject_GetAttrString(errors, "InvalidArgumentError");
+    if (kind) {
+        va_list values;
+        va_start(values, format);
+        PyErr_FormatV(kind, format, values);
+        va_end(values);
+    }
+    Py_XDECREF(kind);
+    Py_XDECREF(errors);
+}
+
+/* Call what may be replaced meanwhile. */
+static PyObject *
+call(PyObject *callable)
+{
+    if (!callable) {
+        PyErr_SetString(PyExc_AttributeError, "there is nobody to call");
+        return NULL;
+    }
+    Py_INCREF(callable);
+    PyObject *result = PyObject_CallNoArgs(callable);
+    Py_DECREF(callable);
+    return result;
+}
 
 static bool
 is_open(Ring *self)
@@ -89,7 +119,7 @@ is_open(Ring *self)
         PyErr_SetString(PyExc_ValueError, "the ring was not initialised");
         return false;
     }
-    PyObject *error = PyObject_CallNoArgs(self->error);
+    PyObject *error = call(self->error);
     if (error) {
         PyErr_SetObject((PyObject *)Py_TYPE(error), error);
         Py_DECREF(error);
@@ -138,24 +168,6 @@ room_bytes(Ring *self, uint64_t *room)
     return true;
 }
 
-/* Turn a number of elements into bytes. */
-static bool
-bytes_of(Ring *self, PyObject *count, uint64_t *size)
-{
-    int overflow = 0;
-    long long elements = PyLong_AsLongLongAndOverflow(count, &overflow);
-    if (elements == -1 && PyErr_Occurred())
-        return false;
-    if (overflow || elements <= 0 || (uint64_t)elements > self->count) {
-        PyErr_Format(invalid_argument,
-                     "%S elements of a queue that has room for 1 to %llu", count,
-                     (unsigned long long)self->count);
-        return false;
-    }
-    *size = (uint64_t)elements * self->quantum;
-    return true;
-}
-
 /* ---- arguments ----------------------------------------------------------------- */
 
 static bool
@@ -163,6 +175,16 @@ count_of(PyObject *number, unsigned long long *count)
 {
     *count = PyLong_AsUnsignedLongLong(number);
     return *count != ULLONG_MAX || !PyErr_Occurred();
+}
+
+/* Turn what Python counts in into a number, or into 0 if that is out of range. */
+static bool
+elements_of(PyObject *count, uint64_t *elements)
+{
+    int overflow;
+    long long number = PyLong_AsLongLongAndOverflow(count, &overflow);
+    *elements = number > 0 && !overflow ? (uint64_t)number : 0;
+    return number != -1 || !PyErr_Occurred();
 }
 
 static bool
@@ -184,7 +206,7 @@ wake_if_asleep(Ring *self, int flag)
     if (!load(self, flag)) /* [sleep] */
         return true;
     store(self, flag, 0);
-    PyObject *result = PyObject_CallNoArgs(self->wake_peer);
+    PyObject *result = call(self->wake_peer);
     Py_XDECREF(result);
     return result != NULL;
 }
@@ -210,9 +232,7 @@ is_positioned(uint64_t reached, uint64_t begun)
 {
     if (reached == begun)
         return true;
-    PyErr_SetString(
-        invalid_argument,
-        "other elements were read or written since these spans were taken");
+    refuse("other elements were read or written since these spans were taken");
     return false;
 }
 
@@ -221,17 +241,16 @@ write_bytes(Ring *self, const char *bytes, uint64_t size)
 {
     if (!is_open(self))
         return NULL;
-    if (size > self->capacity || size % self->quantum) {
-        return PyErr_Format(invalid_argument,
-                            "%llu bytes are not 0 to %llu elements of %llu",
-                            (unsigned long long)size,
-                            (unsigned long long)self->count,
-                            (unsigned long long)self->quantum);
-    }
-    if (size > self->limit - self->written) {
+    if (self->written + size > self->limit || size % self->quantum) {
         uint64_t room;
         if (!room_bytes(self, &room))
             return NULL;
+        if (size > self->capacity || size % self->quantum) {
+            refuse("%llu bytes are not 0 to %llu elements of %llu",
+                   (unsigned long long)size, (unsigned long long)self->count,
+                   (unsigned long long)self->quantum);
+            return NULL;
+        }
         if (size > room)
             Py_RETURN_FALSE;
     }
@@ -240,8 +259,8 @@ write_bytes(Ring *self, const char *bytes, uint64_t size)
     uint64_t first = self->capacity - start;
     if (first > size)
         first = size;
-    memcpy(ring + start, bytes, first);
-    memcpy(ring, bytes + first, size - first);
+    memmove(ring + start, bytes, first); /* it may be the ring that is written */
+    memmove(ring, bytes + first, size - first);
     if (!publish(self, size))
         return NULL;
     Py_RETURN_TRUE;
@@ -265,17 +284,23 @@ Ring_read_nowait(Ring *self, PyObject *const *args, Py_ssize_t nargs)
 {
     PyObject *count = nargs > 0 ? args[0] : Py_None;
     unsigned long long looks = 1;
+    uint64_t elements = 0, unread;
+    /* A count of another type may do anything when asked: ask before all checks. */
     if (!takes("read_nowait", nargs, 0, 2) || (nargs == 2 && !count_of(args[1], &looks))
-        || !is_open(self))
+        || (count != Py_None && !elements_of(count, &elements)) || !is_open(self))
         return NULL;
-    uint64_t size, unread;
     has_moved(self, WRITTEN, self->read, looks);
     if (!unread_bytes(self, &unread))
         return NULL;
-    if (count == Py_None)
-        size = unread;
-    else if (!bytes_of(self, count, &size))
-        return NULL;
+    uint64_t size = unread;
+    if (count != Py_None) {
+        if (!elements || elements > self->count) {
+            refuse("%S elements of a queue that has room for 1 to %llu", count,
+                   (unsigned long long)self->count);
+            return NULL;
+        }
+        size = elements * self->quantum;
+    }
     if (!unread || size > unread)
         Py_RETURN_NONE;
     PyObject *packet = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
@@ -390,8 +415,8 @@ Ring_publish(Ring *self, PyObject *const *args, Py_ssize_t nargs)
 {
     unsigned long long position, size;
     if (!takes("_publish", nargs, 2, 2) || !count_of(args[0], &position)
-        || !count_of(args[1], &size) || !is_open(self)
-        || !is_positioned(self->written, position) || !publish(self, size))
+        || !count_of(args[1], &size) || !is_positioned(self->written, position)
+        || !is_open(self) || !publish(self, size))
         return NULL;
     Py_RETURN_NONE;
 }
@@ -401,8 +426,8 @@ Ring_consume(Ring *self, PyObject *const *args, Py_ssize_t nargs)
 {
     unsigned long long position, size;
     if (!takes("_consume", nargs, 2, 2) || !count_of(args[0], &position)
-        || !count_of(args[1], &size) || !is_open(self)
-        || !is_positioned(self->read, position) || !consume(self, size))
+        || !count_of(args[1], &size) || !is_positioned(self->read, position)
+        || !is_open(self) || !consume(self, size))
         return NULL;
     Py_RETURN_NONE;
 }
@@ -575,13 +600,6 @@ static PyType_Spec spec = {
 static int
 execute(PyObject *module)
 {
-    PyObject *errors = PyImport_ImportModule("asyncnn.errors");
-    if (!errors)
-        return -1;
-    invalid_argument = PyObject_GetAttrString(errors, "InvalidArgumentError");
-    Py_DECREF(errors);
-    if (!invalid_argument)
-        return -1;
     PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
     if (!type)
         return -1;

@@ -127,6 +127,14 @@ class LoopPoller:
         self.served.remove(served)
 
     def _take_turn(self) -> None:
+        try:
+            self._spend_slice()
+        finally:  # whatever a callback has raised, the others are served on
+            self._has_turn = bool(self._hot)
+            if self._has_turn:
+                asyncio.get_running_loop().call_soon(self._take_turn)
+
+    def _spend_slice(self) -> None:
         patience = self._patience
         end = clock() + SLICE_NS
         cools = True  # early and late: windows are longer than a turn
@@ -143,9 +151,6 @@ class LoopPoller:
                 break
             if self._hot and not came:
                 self._give_way(now)
-        self._has_turn = bool(self._hot)
-        if self._has_turn:
-            asyncio.get_running_loop().call_soon(self._take_turn)
 
     def _look(self, most: int = MANY_LOOKS) -> bool:
         """Look at the hot queues a few times; tell whether one was served."""
@@ -195,7 +200,8 @@ class LoopPoller:
             if served.is_paused:
                 return
             if served.window_ns:
-                self._hot.append(served)
+                if served not in self._hot:  # its callback may have resumed it
+                    self._hot.append(served)
                 if not self._has_turn:
                     self._has_turn = True
                     self._take_turn()

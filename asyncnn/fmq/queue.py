@@ -64,11 +64,13 @@ class MessageQueue(OpenRing):
         self.is_local = False
         self.served: Served | None = None
         self._bell = own
+        self._peer_bell = peer
         self._owned = owned
         self._patience = Patience()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._poller = LoopPoller()
         self._wake: Callable[[], None] | None = None
+        self._blocks = False
         self._awaited = (WRITTEN, 0)
 
     @classmethod
@@ -241,9 +243,9 @@ class MessageQueue(OpenRing):
         self._poller.turned()
 
     def _attend(self) -> None:
-        """Listen on the loop that runs now."""
+        """Listen on the loop that runs now, unless this end is closed."""
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:
+        if loop is not self._loop and not self.is_closed:
             self._leave_loop()
             loop.add_reader(self._bell.fileno(), self._rung)
             self._loop, self._poller = loop, LoopPoller.running()
@@ -273,7 +275,8 @@ class MessageQueue(OpenRing):
                 await future
             finally:
                 self._wake = None
-                self._withdraw(flag)
+                if not self.is_closed:  # or cancelling would end as an error
+                    self._withdraw(flag)
 
     def _lie_down(
         self, counter: int, flag: int, seen: int, wake: Callable[[], None]
@@ -287,8 +290,9 @@ class MessageQueue(OpenRing):
         return True
 
     def _rung(self) -> None:
-        self._bell.silence()
-        self._rouse()
+        if not self._blocks:  # or the thread that it rang for would sleep on
+            self._bell.silence()
+            self._rouse()
 
     def _rouse(self) -> None:
         if self._wake is not None:
@@ -309,8 +313,12 @@ class MessageQueue(OpenRing):
             left_ms = _left_ms(deadline, limit_ms)
             if not self._announce(flag, counter, seen):
                 return
-            wait_for(self._bell, left_ms)
-            self._withdraw(flag)
+            self._blocks = True
+            try:
+                wait_for(self._bell, left_ms)
+            finally:
+                self._blocks = False
+                self._withdraw(flag)
             if self._has_moved(counter, seen):
                 return
 
@@ -323,8 +331,9 @@ class MessageQueue(OpenRing):
         self.descriptor = Handle()
         if self.served is not None:
             self.served.stop()
-        if self._wake is not None:
-            self._wake()
+        wake, self._wake = self._wake, None
+        if wake is not None:
+            wake()
 
     def _leave_loop(self) -> None:
         loop, self._loop = self._loop, None
@@ -350,7 +359,7 @@ _CREATED: weakref.WeakValueDictionary[tuple[int, int, int], MessageQueue] = (
 def _introduce(end: MessageQueue, peer: MessageQueue) -> None:
     """Tell an end that its peer is in this process, where it needs no bell."""
     end.is_local = True
-    end._wake_peer = partial(_wake_local, weakref.ref(peer), end._wake_peer)
+    end._wake_peer = partial(_wake_local, weakref.ref(peer), end._peer_bell.ring)
 
 
 def _wake_local(
@@ -362,7 +371,7 @@ def _wake_local(
         loop = asyncio.get_running_loop()
     except RuntimeError:
         loop = None
-    if loop is None or sleeper is None or sleeper._loop is not loop:
+    if loop is None or sleeper is None or sleeper._loop is not loop or sleeper._blocks:
         ring_bell()
     else:
         loop.call_soon(sleeper._rouse)

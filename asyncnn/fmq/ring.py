@@ -26,7 +26,7 @@ from asyncnn.fmq.layout import (
 )
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
-"""Whatever is written; a ``memoryview`` has to be one of bytes."""
+"""Whatever is written; a ``memoryview`` has to be one of contiguous bytes."""
 
 
 class _Words(Protocol):
@@ -108,8 +108,9 @@ class Ring:
         size = len(data)
         written, capacity = self._written, self._capacity
         if size > self._limit - written or size % self.quantum:
+            room = self._room()
             self._check_size(size)
-            if size > self._room():
+            if size > room:
                 return False
         words = self._words
         start = written % capacity
@@ -169,7 +170,7 @@ class Ring:
     def _end(self, error: Callable[[], AsyncnnError], /) -> None:
         """Let go of the memory; whatever is done afterwards raises ``error()``."""
         self.is_closed = True
-        self._limit = self._written
+        self._limit = -1  # not even nothing may be written
         self._words = _Gone(error)
         self._data = memoryview(b"")
 

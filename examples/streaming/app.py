@@ -6,6 +6,7 @@ Run ``python examples/streaming/app.py``; see the README beside this file.
 import argparse
 import asyncio
 import time
+import wave
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from itertools import islice
@@ -32,7 +33,7 @@ def main() -> None:
     """Run it; exit with 1 if it was too slow or too often wrong."""
     options = _options()
     console = Console()
-    recording = read(options.wav) if options.wav else record(options.seed)
+    recording = options.wav or record(options.seed)
     with tracing.recording(options.trace, "app") if options.trace else nullcontext():
         report = asyncio.run(run(options, recording, console))
     if options.json:
@@ -45,7 +46,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
-    add("--wav", type=Path, metavar="FILE", help="recording to play, 8 kHz mono")
+    add("--wav", type=_wav, metavar="FILE", help="recording to play, 8 kHz mono")
     add("--seed", type=int, default=0, help="else: the one to make (default: 0)")
     add("--seconds", type=float, help="play only so much of it")
     add("--held-out", type=int, default=len(HELD_OUT_SEEDS), metavar="N",
@@ -57,6 +58,13 @@ def _options() -> argparse.Namespace:
     add("--json", action="store_true", help="print the report only, as JSON")
     add("--trace", type=Path, metavar="FILE", help="write a trace for Perfetto")
     return parser.parse_args()
+
+
+def _wav(path: str) -> Recording:
+    try:
+        return read(Path(path))
+    except (OSError, EOFError, ValueError, wave.Error) as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 async def run(

@@ -1,3 +1,4 @@
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -51,3 +52,16 @@ def test_a_folder_without_vectors_is_refused(
     ran = asyncnn_command("conformance", tmp_path)
     assert ran.status == 2
     assert "no vector files" in ran.err
+
+
+@pytest.mark.parametrize(
+    "content", [b"not compressed", gzip.compress(b"{"), gzip.compress(b"{}")[:-9]]
+)
+def test_a_damaged_file_of_vectors_is_named_in_one_line(
+    asyncnn_command: Command, tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "broken.json.gz").write_bytes(content)
+    ran = asyncnn_command("conformance", tmp_path, "--workers", 1)
+    assert ran.status == 2
+    assert ran.err.count("\n") == 1
+    assert "broken.json.gz: not a file of vectors" in ran.err

@@ -10,10 +10,12 @@ import sysconfig
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from asyncnn.errors import InvalidArgumentError
 from asyncnn.fmq import IS_COMPILED
 from asyncnn.fmq.layout import (
     READER_SLEEPS,
@@ -23,7 +25,7 @@ from asyncnn.fmq.layout import (
     create_pages,
     map_pages,
 )
-from tests.fmq.conftest import COUNT, QUANTUM, elements
+from tests.fmq.conftest import COUNT, QUANTUM, Ends, elements
 
 GEOMETRY = Geometry(QUANTUM, COUNT)
 BUILT = importlib.util.find_spec("asyncnn.fmq._ring") is not None
@@ -116,6 +118,13 @@ class TestCompiled:
         with pytest.raises(ZeroDivisionError):
             ring.write_nowait(elements(1))
 
+    def test_one_without_a_bell_says_so(self) -> None:
+        ring = compiled()
+        del ring._wake_peer
+        assert ring._announce(READER_SLEEPS, WRITTEN, 0)
+        with pytest.raises(AttributeError):
+            ring.write_nowait(elements(1))
+
     @pytest.mark.parametrize("arguments", [(1, 2, 3), ("1",), (None, "2")])
     def test_wrong_arguments_are_type_errors(
         self, arguments: tuple[object, ...]
@@ -142,3 +151,17 @@ class TestCompiled:
         del bell
         gc.collect()
         assert gone() is None
+
+
+@needs_compiled
+def test_each_interpreter_has_errors_of_its_own(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = importlib.import_module("asyncnn.fmq._ring").__spec__
+    foreign: Any = ModuleType("asyncnn.errors")
+    foreign.InvalidArgumentError = type("InvalidArgumentError", (Exception,), {})
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "asyncnn.errors", foreign)
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    with pytest.raises(InvalidArgumentError):
+        ends.writer.write_nowait(b"1")

@@ -158,3 +158,17 @@ class TestBells:
         created._bell.close()
         assert opened.write_nowait(elements(1))
         opened.close()
+
+
+def test_room_that_the_reader_takes_back_is_not_written_to(ends: Ends) -> None:
+    created = ends.writer if ends.writer.descriptor.fds else ends.reader
+    ends.writer.write_nowait(elements(COUNT))
+    ends.reader.read_nowait()
+    spans = ends.writer.writing(COUNT)
+    assert spans is not None
+    with words_of(created) as words:
+        words[READ] = 0
+        assert ends.writer.available_to_write() == 0
+        spans.commit()
+        words[READ] = COUNT * QUANTUM
+    assert not ends.writer.write_nowait(elements(1))

@@ -12,10 +12,16 @@ import pytest
 
 from asyncnn.errors import InvalidArgumentError, ResourceExhaustedTransientError
 from asyncnn.fmq import MemoryOrderError, MessageQueue, built
-from asyncnn.fmq.layout import FIXED_SIZE, MAX_RING_BYTES, Geometry
+from asyncnn.fmq.layout import (
+    FIXED_SIZE,
+    MAX_RING_BYTES,
+    READER_SLEEPS,
+    WRITTEN,
+    Geometry,
+)
 from asyncnn.hal.types import Handle
 from asyncnn.memory.sealing import create_file, seal
-from tests.fmq.conftest import COUNT, QUANTUM
+from tests.fmq.conftest import COUNT, QUANTUM, elements
 from tests.memory.foreign import leaks, traces
 
 SIZE = Geometry(QUANTUM, COUNT).file_bytes
@@ -266,3 +272,13 @@ class TestPlatforms:
         with pytest.raises(MemoryOrderError, match=r"Linux 5\.8"):
             MessageQueue.open(created.descriptor)
         assert not leaks(before)
+
+
+def test_an_end_may_be_opened_again_and_again() -> None:
+    with MessageQueue.create(QUANTUM, COUNT) as queue:
+        for _ in range(1000):
+            MessageQueue.open(queue.descriptor).close()
+        with MessageQueue.open(queue.descriptor) as opened:
+            assert opened._announce(READER_SLEEPS, WRITTEN, 0)
+            assert queue.write_nowait(elements(1))
+            assert opened.read_blocking() == elements(1)

@@ -208,3 +208,43 @@ class TestClosing:
     def test_one_that_is_forgotten_is_warned_about_and_leaves_nothing(self) -> None:
         with pytest.warns(ResourceWarning, match="was not closed"):
             MessageQueue.create(QUANTUM, COUNT)
+
+
+def test_the_ring_itself_can_be_written(ends: Ends) -> None:
+    spans = ends.writer.writing(2)
+    assert spans is not None
+    spans.first[:] = elements(2)
+    assert ends.writer.write_nowait(spans.first)
+    assert ends.reader.read_nowait() == elements(2)
+
+
+class TestRefusals:
+    """Which of two errors one gets is the same for both rings."""
+
+    @pytest.mark.parametrize("data", [b"", b"1", elements(1), elements(COUNT + 1)])
+    def test_a_closed_end_writes_nothing_of_any_size(
+        self, ends: Ends, data: bytes
+    ) -> None:
+        ends.writer.close()
+        with pytest.raises(QueueClosedError):
+            ends.writer.write_nowait(data)
+
+    @pytest.mark.parametrize("way", ["writing", "reading"])
+    def test_spans_that_were_overtaken_are_refused_as_such(
+        self, ends: Ends, way: str
+    ) -> None:
+        ends.writer.write_nowait(elements(1))
+        end = ends.writer if way == "writing" else ends.reader
+        spans = getattr(end, way)(1)
+        ends.writer.write_nowait(elements(1))
+        ends.reader.read_nowait()
+        end.close()
+        with pytest.raises(InvalidArgumentError, match="since"):
+            spans.commit()
+
+
+def test_no_looks_see_nothing(ends: Ends) -> None:
+    ends.writer.write_nowait(elements(1))
+    assert not ends.reader.is_readable(0)
+    assert ends.reader.is_readable(1)
+    assert ends.reader.read_nowait(None, 0) == elements(1)

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from asyncnn.errors import InvalidArgumentError
-from asyncnn.fmq import MessageQueue, QueueBusyError, QueueClosedError
+from asyncnn.fmq import LoopPoller, MessageQueue, QueueBusyError, QueueClosedError
 from asyncnn.fmq.bells import EventBell, SocketBell
 from asyncnn.fmq.layout import READER_SLEEPS, WRITER_SLEEPS
-from tests.fmq.conftest import COUNT, Ends, elements
+from tests.fmq.conftest import COUNT, QUANTUM, Ends, elements
 
 FULL = elements(COUNT)
 
@@ -286,3 +286,49 @@ async def test_an_end_on_another_loop_hears_its_bell(ends: Ends) -> None:
     await until_asleep(ends)
     await asyncio.to_thread(ends.writer.write_nowait, FULL)
     assert await reading == FULL
+
+
+async def test_closing_does_not_swallow_cancelling() -> None:
+    for order in ("close, cancel", "cancel, close"):
+        with (
+            MessageQueue.create(QUANTUM, COUNT) as queue,
+            MessageQueue.open(queue.descriptor) as other,
+        ):
+            reading = asyncio.create_task(queue.read())
+            await until_asleep(Ends(other, queue))
+            for act in order.split(", "):
+                queue.close() if act == "close" else reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+async def test_a_thread_may_block_at_an_end_that_was_awaited(
+    ends: Ends, is_local: bool
+) -> None:
+    if not is_local:  # as if they were in two processes
+        ends.writer._wake_peer = ends.writer._peer_bell.ring
+    reading = asyncio.create_task(ends.reader.read())
+    await until_asleep(ends)
+    ends.writer.write_nowait(elements(1))
+    await reading
+    blocking = asyncio.create_task(
+        asyncio.to_thread(ends.reader.read_blocking, None, 3)
+    )
+    await asyncio.sleep(0.02)  # longer than until it looks again
+    written = time.monotonic()
+    ends.writer.write_nowait(elements(1))
+    assert await blocking == elements(1)
+    assert time.monotonic() - written < 1
+
+
+@pytest.mark.parametrize("use", ["read", "write"])
+async def test_waiting_at_a_closed_end_fails_as_such_however_long_others_wait(
+    ends: Ends, use: str
+) -> None:
+    LoopPoller.running().owes_turn = lambda: True  # type: ignore[method-assign]
+    end = ends.reader if use == "read" else ends.writer
+    end._poller = LoopPoller.running()
+    end.close()
+    with pytest.raises(QueueClosedError):
+        await (end.read() if use == "read" else end.write(elements(1)))

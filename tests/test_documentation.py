@@ -1,0 +1,77 @@
+"""What the pages say can be followed: code, links, commands."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from asyncnn.cli.app import app
+
+ROOT = Path(__file__).parents[1]
+PAGES = {
+    str(page.relative_to(ROOT)): page.read_text()
+    for folder in (ROOT, ROOT / "docs", *sorted((ROOT / "examples").iterdir()))
+    for page in sorted(folder.glob("*.md"))
+}
+
+
+def anchors(page: str) -> set[str]:
+    """Return what headings are called in links."""
+    headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in plain}
+
+
+def links() -> Iterator[tuple[str, str, str]]:
+    for name, page in PAGES.items():
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^):]*))?\)", page):
+            yield name, target, anchor
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Yield each command with its options, of blocks of code and of the text."""
+    for name, page in PAGES.items():
+        parts = page.split("```")
+        for block in parts[1::2]:
+            for line in re.findall(
+                r"^(?:\$ )?(asyncnn \w[^#|\n]*)", block, re.MULTILINE
+            ):
+                yield name, line
+        for text in parts[::2]:
+            for line in re.findall(r"`(asyncnn \w[^`]*)`", text):
+                yield name, line
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_code_compiles(name: str) -> None:
+    for code in re.findall(r"```python\n(.*?)```", PAGES[name], re.DOTALL):
+        compile(code, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+@pytest.mark.parametrize(("name", "target", "anchor"), sorted(set(links())))
+def test_links_lead_somewhere(name: str, target: str, anchor: str) -> None:
+    path = (ROOT / name).parent / target if target else ROOT / name
+    assert path.exists()
+    assert not anchor or anchor in anchors(path.read_text())
+
+
+@pytest.mark.parametrize(("name", "line"), sorted(set(commands())))
+def test_commands_and_their_options_exist(name: str, line: str) -> None:
+    command = typer.main.get_command(app)
+    for word in line.split()[1:]:
+        if word.startswith("-"):
+            continue
+        subcommands = getattr(command, "commands", {})
+        if not subcommands:
+            break
+        assert word in subcommands
+        command = subcommands[word]
+    known = {
+        option
+        for each in command.params
+        for option in (*each.opts, *each.secondary_opts)
+    }
+    assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", line)) <= known | {"--help"}
