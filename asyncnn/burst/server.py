@@ -105,9 +105,8 @@ class BurstServer(CallbackObject):
         if task is not None:
             task.cancel()
         self._binder.clear()
-        self._spare = (
-            None  # it refers to the server, which should go with its last user
-        )
+        # It refers to the server, which should go with its last user.
+        self._spare = None
         self._requests.close()
         self._results.close()
         super().die()

@@ -144,7 +144,8 @@ class Ring:
         if not 0 <= size <= capacity or size % self.quantum:
             self._break(size)
         if count is not None:
-            wanted = self._bytes_of(count)
+            check_count(count, self.count)
+            wanted = count * self.quantum
             if size < wanted:
                 return None
             size = wanted
@@ -235,18 +236,22 @@ class Ring:
         if not 0 <= unread <= self._capacity or unread % self.quantum:
             self._break(unread)
 
-    def _bytes_of(self, count: int) -> int:
-        if not 0 < count <= self.count:
-            raise InvalidArgumentError(
-                f"{count} elements of a queue that has room for 1 to {self.count}"
-            )
-        return count * self.quantum
-
     def _check_size(self, size: int) -> None:
         if size % self.quantum or size > self._capacity:
             raise InvalidArgumentError(
                 f"{size} bytes are not 0 to {self.count} elements of {self.quantum}"
             )
+
+
+def check_count(count: int, most: int) -> None:
+    """Check that so many elements can be read or written at once.
+
+    :raises InvalidArgumentError: if as many never fit.
+    """
+    if not 0 < count <= most:
+        raise InvalidArgumentError(
+            f"{count} elements of a queue that has room for 1 to {most}"
+        )
 
 
 def _check_position(reached: int, begun: int) -> None:

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import NoReturn, Self
 
-from asyncnn.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.errors import AsyncnnError
 from asyncnn.fmq.built import Ring
 from asyncnn.fmq.errors import QueueBrokenError, QueueClosedError
 from asyncnn.fmq.layout import Geometry, Pages
+from asyncnn.fmq.ring import check_count
 
 
 class Spans:
@@ -53,7 +54,7 @@ class OpenRing(Ring):
         :raises QueueBrokenError: if the reader's counter is impossible.
         :raises QueueClosedError: if this end is closed.
         """
-        self._check_count(count)
+        check_count(count, self.count)
         if count > self.available_to_write():
             return None
         return self._spans(self._written, count * self.quantum, self._publish)
@@ -69,7 +70,7 @@ class OpenRing(Ring):
         if count is None:
             count = unread
         else:
-            self._check_count(count)
+            check_count(count, self.count)
         if not 0 < count <= unread:
             return None
         return self._spans(self._read, count * self.quantum, self._consume)
@@ -95,12 +96,6 @@ class OpenRing(Ring):
         )
         self._give_up(error)
         raise error
-
-    def _check_count(self, count: int) -> None:
-        if not 0 < count <= self.count:
-            raise InvalidArgumentError(
-                f"{count} elements of a queue that has room for 1 to {self.count}"
-            )
 
     def _spans(
         self, position: int, size: int, commit: Callable[[int, int], None]

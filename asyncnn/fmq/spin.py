@@ -47,22 +47,18 @@ class Patience:
     ``looks`` is how often to look at a counter between two yields.
     """
 
-    __slots__ = ("_growth", "_hits", "_is_crowded", "_skips", "_stares", "looks")
+    __slots__ = ("_hits", "_is_crowded", "_stares", "_yields", "looks")
 
     def __init__(self) -> None:
         self.looks = MANY_LOOKS
-        self._growth = 1
         self._hits = 0
-        self._skips = 0
         self._is_crowded = False
-        self._stares = _Habit()
+        self._yields = _Habit(_MAX_SKIPS, growth=1)
+        self._stares = _Habit(_MAX_VAIN)
 
     def may_give_way(self) -> bool:
         """Tell whether to spin on after a first look; a no is one wait skipped."""
-        if self._skips:
-            self._skips -= 1
-            return False
-        return True
+        return self._yields.is_due()
 
     def gave_way(self, took_ns: int) -> bool:
         """Note a yield; return whether it was fast enough to spin on."""
@@ -81,15 +77,15 @@ class Patience:
         Skip four times as many as the last time if spinning hardly paid since then.
         """
         if took_ns > LOST_YIELD_NS:
-            rare = self._hits >= _ENOUGH_HITS
-            self._growth = 1 if rare else min(4 * self._growth, _MAX_SKIPS)
-            self._skips = self._growth
+            if self._hits >= _ENOUGH_HITS:
+                self._yields.was_of_use()
+            self._yields.was_in_vain()
             self._hits = 0
             self._is_crowded = True
 
     def came_to_nothing(self) -> None:
         """Note that the budget was spent in vain: skip the next two waits."""
-        self._skips = _SKIPS_AFTER_NOTHING
+        self._yields.skip(_SKIPS_AFTER_NOTHING)
         self._is_crowded = False
 
     def stare(self, came: Callable[[], bool]) -> bool:
@@ -102,17 +98,24 @@ class Patience:
         end = clock() + STARE_NS
         while not came():
             if clock() > end:
-                return self._stares.note(of_use=False)
-        return self._stares.note(of_use=True)
+                self._stares.was_in_vain()
+                return False
+        self._stares.was_of_use()
+        return True
 
 
 class _Habit:
-    """What is done less and less often while it is of no use."""
+    """What is done less and less often while it is of no use.
 
-    __slots__ = ("_growth", "_skips")
+    Each time in vain skips four times as many as the one before, ``most`` at most.
+    ``growth`` stands for what the time before the first one skipped.
+    """
 
-    def __init__(self) -> None:
-        self._growth = 1
+    __slots__ = ("_growth", "_most", "_skips")
+
+    def __init__(self, most: int, growth: int = 0) -> None:
+        self._most = most
+        self._growth = growth
         self._skips = 0
 
     def is_due(self) -> bool:
@@ -122,14 +125,18 @@ class _Habit:
             return False
         return True
 
-    def note(self, *, of_use: bool) -> bool:
-        """Note whether it was of use, and return that."""
-        if of_use:
-            self._growth = 1
-        else:
-            self._skips = self._growth
-            self._growth = min(4 * self._growth, _MAX_VAIN)
-        return of_use
+    def skip(self, times: int) -> None:
+        """Skip it so many times, whatever was to be skipped."""
+        self._skips = times
+
+    def was_of_use(self) -> None:
+        """Note that it was worth while: the next time in vain skips one."""
+        self._growth = 0
+
+    def was_in_vain(self) -> None:
+        """Note that it was not: skip ever more of the next times."""
+        self._growth = min(4 * self._growth or 1, self._most)
+        self._skips = self._growth
 
 
 def spin(
