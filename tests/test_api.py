@@ -2,7 +2,6 @@
 
 import ast
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import asyncnn
-from asyncnn.demo.digits import model_path
+from tests.pages import code_blocks, output_of
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -32,22 +31,12 @@ def test_nothing_public_is_left_out() -> None:
     assert public <= set(asyncnn.__all__)
 
 
-@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+@pytest.mark.parametrize("code", code_blocks(README))
 def test_the_code_of_the_readme_runs(code: str, tmp_path: Path) -> None:
     if "asyncio.run" not in code:
         compile(code, "README.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         return
-    shutil.copy(model_path("float"), tmp_path / "model.tflite")
-    ran = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert "array" in ran.stdout
+    assert "array" in output_of(code, tmp_path)
 
 
 def test_targets_of_make_in_the_readme_exist() -> None:

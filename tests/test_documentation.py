@@ -9,6 +9,7 @@ import pytest
 import typer.main
 
 from asyncnn.cli.app import app
+from tests.pages import code_blocks
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -47,7 +48,7 @@ def commands() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_code_compiles(name: str) -> None:
-    for code in re.findall(r"```python\n(.*?)```", PAGES[name], re.DOTALL):
+    for code in code_blocks(PAGES[name]):
         compile(code, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 

@@ -5,24 +5,8 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from asyncnn.bench.cache.measuring import bench_cache
-from asyncnn.bench.cache.report import ANEW, DESCRIPTIONS, LOADED, CacheReport
-from asyncnn.bench.rounds import Figure
+from asyncnn.bench.cache.report import ANEW, DESCRIPTIONS, LOADED
 from asyncnn.cli.bench import bench_app
-
-
-def report(
-    anew_us: float,
-    loaded_us: float,
-    growth_bytes: int = 0,
-    weights_bytes: int = 1000,
-    is_largest: bool = False,
-) -> CacheReport:
-    us = {ANEW: anew_us, LOADED: loaded_us}
-    figures = {name: Figure((time,)) for name, time in us.items()}
-    ratio = loaded_us / anew_us
-    return CacheReport(
-        "model", figures, us, ratio, weights_bytes, growth_bytes, is_largest
-    )
 
 
 def test_all_figures_are_measured(shared: Path) -> None:
