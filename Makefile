@@ -4,13 +4,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test coverage check lint types bench simulate docs clean
+ON_UVLOOP := $(addprefix tests/,fmq fences burst service runtime pipeline)
+
+.PHONY: demo test test-uvloop coverage check lint types bench simulate docs clean
 
 demo: $(READY)
 	$(BIN)/asyncnn demo
 
 test: check
 	$(BIN)/pytest -q
+	$(MAKE) test-uvloop
+
+# What waits on the loop, on another one. Processes that tests start stay on asyncio.
+test-uvloop: $(READY)
+	$(BIN)/pytest -q --loop uvloop $(ON_UVLOOP)
 
 # Twice as long; fails below the floor in pyproject.toml.
 coverage: $(READY)
@@ -27,10 +34,12 @@ bench: $(READY)
 	$(BIN)/asyncnn bench fence
 	$(BIN)/asyncnn bench qos
 	$(BIN)/asyncnn bench cache
+	$(BIN)/asyncnn bench responsiveness
 
-# A million requests of each pattern through the scheduling policy.
+# A million requests of each pattern through the scheduling policy, and the least share
+# of lane time that a client gets in any 200 ms.
 simulate: $(READY)
-	ASYNCNN_SIMULATED_REQUESTS=1000000 $(BIN)/pytest -q tests/qos/test_simulation.py
+	ASYNCNN_SIMULATED_REQUESTS=1000000 $(BIN)/pytest -q tests/qos/test_simulation.py tests/qos/test_fairness.py
 
 docs: $(READY)
 	$(BIN)/python -m asyncnn.conformance.operations_page

@@ -30,11 +30,16 @@ from asyncnn._version import __version__
 from asyncnn.devices import DeviceSettings
 from asyncnn.errors import (
     AsyncnnError,
+    BusyError,
+    DeviceClosedError,
     DeviceUnavailableError,
+    DriverDiedError,
+    ForkedError,
     GeneralFailureError,
     InvalidArgumentError,
     MissedDeadlinePersistentError,
     MissedDeadlineTransientError,
+    NoDriverError,
     OutputInsufficientSizeError,
     ResourceExhaustedPersistentError,
     ResourceExhaustedTransientError,
@@ -58,6 +63,7 @@ from asyncnn.runtime.fenced import FencedRun
 from asyncnn.runtime.loading import load
 from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.runtime.model_cache import ModelCache
+from asyncnn.runtime.named_arrays import named_array, open_named_array
 from asyncnn.runtime.outputs import Outputs
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.reusable import ReusableExecution
@@ -66,15 +72,19 @@ from asyncnn.service import Supervision
 __all__ = (
     "AsyncnnError",
     "Burst",
+    "BusyError",
     "Device",
     "DeviceBuffer",
+    "DeviceClosedError",
     "DeviceSettings",
     "DeviceUnavailableError",
+    "DriverDiedError",
     "ErrorStatus",
     "ExecutionPreference",
     "Explanation",
     "Extension",
     "FencedRun",
+    "ForkedError",
     "GeneralFailureError",
     "InvalidArgumentError",
     "MissedDeadlinePersistentError",
@@ -82,6 +92,7 @@ __all__ = (
     "ModelBuilder",
     "ModelCache",
     "NamedModel",
+    "NoDriverError",
     "OperandType",
     "OperationType",
     "OutputInsufficientSizeError",
@@ -98,7 +109,9 @@ __all__ = (
     "device_names",
     "explain",
     "load",
+    "named_array",
     "open_device",
+    "open_named_array",
     "save",
     "shared_array",
 )

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 
-TURN_NS = 100_000
+TURN_NS = 200_000
 """How long a task may go on with results that are there at once, without waiting."""
 
 
@@ -48,7 +48,7 @@ class CallbackObject:
 
     ``reason`` explains a failure in words, where the driver can say more than the
     status; it is set before the notification. An object with ``takes_early_results``
-    may be told of success before the call that it was passed to has returned.
+    may be told of the outcome before the call that it was passed to has returned.
     """
 
     __slots__ = ("_is_dead", "_recipients", "reason")
@@ -189,22 +189,27 @@ class OneShot(Generic[P]):
             raise AlreadyNotifiedError("the callback was notified before")
         try:
             notify(*args, **kwargs)
-        except Exception:
+        except (Exception, asyncio.CancelledError):
             logger.exception("callback failed while it was notified")
 
 
 class ExecutionResult(msgspec.Struct, frozen=True):
-    """What `IExecutionCallback.notify_1_3` was given."""
+    """What `IExecutionCallback.notify_1_3` was given.
+
+    ``kind`` is the error that it stands for, where more is known than its status.
+    """
 
     status: ErrorStatus
     output_shapes: tuple[OutputShape, ...]
     timing: Timing
     reason: str = ""
+    kind: type[AsyncnnError] | None = None
 
     def raise_for_status(self) -> None:
         """Do nothing if the execution succeeded.
 
-        :raises AsyncnnError: the member of the family that stands for ``status``.
+        :raises AsyncnnError: the member of the family that ``kind`` is, or that stands
+            for ``status``.
         """
         if self.status is ErrorStatus.NONE:
             return
@@ -213,7 +218,9 @@ class ExecutionResult(msgspec.Struct, frozen=True):
                 self.reason or "an output buffer is too small", self.output_shapes
             )
         message = self.reason or f"execution failed: {self.status.name}"
-        raise error_for(self.status, message)
+        raise (
+            error_for(self.status, message) if self.kind is None else self.kind(message)
+        )
 
 
 class PreparedModelFuture(IPreparedModelCallback):
@@ -270,7 +277,10 @@ class ExecutionFuture(IExecutionCallback):
     _last_turn_ns: ClassVar[int] = 0
 
     def __init__(self) -> None:
-        super().__init__()
+        # All here, as a call of the base would be felt with tiny models.
+        self.reason = ""
+        self._is_dead = False
+        self._recipients = []
         self._result: ExecutionResult | None = None
         self._waiting: asyncio.Future[ExecutionResult] | None = None
 

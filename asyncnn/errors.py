@@ -4,6 +4,7 @@ Errors cross the HAL as `ErrorStatus`. Inside Python they are raised, and mapped
 status at the HAL boundary; the awaitable face maps a status back with `error_for`.
 """
 
+import errno
 from typing import ClassVar
 
 from asyncnn.hal.types import ErrorStatus, OutputShape
@@ -24,15 +25,35 @@ class AsyncnnError(Exception):
 
 
 class DeviceUnavailableError(AsyncnnError):
-    """The device is offline, busy or closed."""
+    """The device takes no work; its subclasses say why."""
 
     status = ErrorStatus.DEVICE_UNAVAILABLE
+
+
+class DeviceClosedError(DeviceUnavailableError):
+    """This application has closed the device, or what belongs to it."""
+
+
+class DriverDiedError(DeviceUnavailableError):
+    """The driver process has gone (DEAD_OBJECT); pending work may have been done."""
+
+
+class NoDriverError(DeviceUnavailableError):
+    """No driver serves there, or none could be started."""
+
+
+class ForkedError(DeviceUnavailableError):
+    """A parent process has opened it, which a forked child cannot share."""
 
 
 class GeneralFailureError(AsyncnnError):
     """Computing failed, or the request is valid but not supported."""
 
     status = ErrorStatus.GENERAL_FAILURE
+
+
+class BusyError(GeneralFailureError):
+    """Another call uses what only one can use at a time, such as a burst's arrays."""
 
 
 class OutputInsufficientSizeError(AsyncnnError):
@@ -66,7 +87,7 @@ class MissedDeadlinePersistentError(AsyncnnError):
 
 
 class ResourceExhaustedTransientError(AsyncnnError):
-    """A queue or quota is full for now, or the work was cancelled."""
+    """A quota is full for now, no thread can be started, or work was cancelled."""
 
     status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
 
@@ -100,3 +121,35 @@ def error_for(status: ErrorStatus, message: str = "") -> AsyncnnError:
     if status is ErrorStatus.NONE:
         raise ValueError("ErrorStatus.NONE is not an error")
     return _BY_STATUS[status](message)
+
+
+def too_many(
+    what: str, limit: str, most: int, *, hint: str = ""
+) -> ResourceExhaustedTransientError:
+    """Return the error for more of ``what`` than the setting ``limit`` allows."""
+    return ResourceExhaustedTransientError(
+        f"too many {what}: {limit} is {most}", hint=hint
+    )
+
+
+EXHAUSTED = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT}
+)
+"""What the system reports when something has run out that may be there again."""
+
+
+def failure_of(error: BaseException) -> AsyncnnError:
+    """Return the member of the family that any exception amounts to.
+
+    What nobody expected, from a kernel or for want of memory, is GENERAL_FAILURE. If
+    the system has run out of something, it is RESOURCE_EXHAUSTED_TRANSIENT.
+    """
+    if isinstance(error, AsyncnnError):
+        return error
+    if isinstance(error, OSError) and error.errno in EXHAUSTED:
+        return ResourceExhaustedTransientError(str(error.strerror))
+    try:
+        reason = str(error)
+    except Exception:  # it is a stranger's
+        reason = "it cannot be described"
+    return GeneralFailureError(f"{type(error).__name__}: {reason}")

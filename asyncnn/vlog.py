@@ -1,5 +1,17 @@
 """Verbose logging by tag, as the HAL has it: free while off.
 
+===============  =================================================================
+tag              says
+===============  =================================================================
+``model``        what models come to be prepared
+``compilation``  what became of a preparation; plans that were built
+``execution``    each execution as it is launched, by whichever call, and as it ends
+``cpuexe``       the operations that an execution computes
+``manager``      devices that were opened, drivers that were connected to
+``driver``       calls that reach a device; clients of a driver process
+``memory``       pools that were mapped or copied, buffers that were allocated
+===============  =================================================================
+
 The environment variable ``ASYNCNN_VLOG`` names tags, separated by spaces, commas or
 colons; ``all`` or ``1`` stands for every one. What they say then goes to standard
 error. Expensive messages are guarded by the tag itself::

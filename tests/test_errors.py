@@ -1,6 +1,6 @@
 import pytest
 
-from asyncnn.errors import AsyncnnError, error_for
+from asyncnn.errors import AsyncnnError, error_for, failure_of
 from asyncnn.hal.types import ErrorStatus
 
 
@@ -21,3 +21,13 @@ def test_success_is_no_error() -> None:
 
 def test_the_hint_follows_the_message() -> None:
     assert str(AsyncnnError("too big", hint="split it")) == "too big (split it)"
+
+
+def test_a_failure_that_cannot_be_described_is_one_nevertheless() -> None:
+    class UndescribedError(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    error = failure_of(UndescribedError())
+    assert error.status is ErrorStatus.GENERAL_FAILURE
+    assert "Undescribed" in str(error)

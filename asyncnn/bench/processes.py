@@ -20,14 +20,16 @@ Pipe: TypeAlias = "Connection[Any, Any]"
 
 
 @contextlib.contextmanager
-def process(cpu: int, serve: Callable[..., None], *args: object) -> Iterator[Pipe]:
+def process(
+    cpu: int | None, serve: Callable[..., None], *args: object
+) -> Iterator[Pipe]:
     """Run ``serve`` with one end of a pipe in a process on a CPU; yield the other end.
 
-    ``serve`` sends `READY` once it is ready.
+    Without a CPU it runs on any. ``serve`` sends `READY` once it is ready.
     """
     ours, theirs = SPAWN.Pipe()
     process = SPAWN.Process(target=serve, args=(theirs, *args), daemon=True)
-    with pinned(cpu):
+    with contextlib.nullcontext() if cpu is None else pinned(cpu):
         process.start()
     theirs.close()
     try:

@@ -6,6 +6,10 @@ from asyncnn.burst.memories import SlotCache
 from asyncnn.burst.requests import RequestShape, decode_request
 from asyncnn.callbacks import IBurstCallback
 from asyncnn.hal.types import MeasureTiming, Memory, Request
+from asyncnn.sparse_log import SparseLogger
+
+MAX_SHAPES = 8
+"""Shapes of packets that are known again; all are forgotten at once."""
 
 
 class BoundRequest(NamedTuple):
@@ -23,9 +27,10 @@ class Binder:
     differs in slots alone has the same arguments, so that validation has seen them.
     """
 
-    def __init__(self, callback: IBurstCallback) -> None:
-        self._memories = SlotCache(callback)
+    def __init__(self, callback: IBurstCallback, log: SparseLogger) -> None:
+        self._memories = SlotCache(callback, log)
         self._shape = RequestShape.of((), (), 0)
+        self._shapes: list[RequestShape] = []
         self._last: BoundRequest | None = None
         self._was_freed = False
 
@@ -70,7 +75,15 @@ class Binder:
         known = self._shape.decode(packet)
         if known is not None:
             return known
+        for shape in self._shapes:
+            known = shape.decode(packet)
+            if known is not None:
+                self._shape = shape
+                return known
         self._shape, slots, measure = decode_request(packet)
+        if len(self._shapes) == MAX_SHAPES:
+            self._shapes.clear()
+        self._shapes.append(self._shape)
         return slots, measure
 
     def _keep(

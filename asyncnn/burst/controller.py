@@ -10,8 +10,11 @@ Source: HAL 1.2/IPreparedModel.hal (configureExecutionBurst).
 import asyncio
 import contextlib
 import logging
+import math
 import struct
-from typing import Self
+import time
+import weakref
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -21,9 +24,25 @@ from asyncnn.burst.results import ResultShape, decode_result
 from asyncnn.burst.server import QUEUE_ENDED
 from asyncnn.burst.slots import PoolSlots
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult
-from asyncnn.errors import AsyncnnError, error_for
+from asyncnn.errors import (
+    AsyncnnError,
+    BusyError,
+    DeviceClosedError,
+    DeviceUnavailableError,
+    DriverDiedError,
+    GeneralFailureError,
+    MissedDeadlinePersistentError,
+    MissedDeadlineTransientError,
+)
 from asyncnn.fmq import MemoryOrderError, MessageQueue
-from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
+from asyncnn.forking import inherited, own
+from asyncnn.grace import DEADLINE_GRACE_S, check_deadline, check_grace, unanswered
+from asyncnn.hal.interfaces import (
+    IBurstContext,
+    IPreparedModel,
+    cause_of_death,
+    error_of,
+)
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
@@ -31,12 +50,19 @@ from asyncnn.hal.types import (
     Memory,
     Request,
 )
+from asyncnn.memory.slabs import in_slabs, retire
 
 logger = logging.getLogger(__name__)
 
 CLOSED = "the burst is closed"
 ENDED = "the driver has ended the burst"
+MAX_PACKETS = 16
+"""Packets that are kept for requests to come again; all are forgotten at once."""
+
 IN_FLIGHT = "an execution of this burst is in flight already"
+
+_CANCELLED = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT, ErrorStatus.GENERAL_FAILURE
+"""What a cancelled execution ends with, as HAL 1.3 and as HAL 1.2 have it."""
 
 
 class BurstStatistics(msgspec.Struct, frozen=True):
@@ -54,8 +80,23 @@ class BurstStatistics(msgspec.Struct, frozen=True):
     reopened: int = 0
 
 
+class _Packet(NamedTuple):
+    """The packet of a request, while there is that."""
+
+    request: weakref.ref[Request]
+    data: bytes
+
+
 class _UnsendableError(Exception):
     """A request cannot go through the queues."""
+
+
+class _EndedError(Exception):
+    """The burst has ended, and its device may know better why."""
+
+    def __init__(self, cause: AsyncnnError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
 
 
 class BurstController:
@@ -63,18 +104,28 @@ class BurstController:
 
     A pool keeps its slot, and stays mapped in the driver, until it is freed or gone.
     The pools of the last request are kept alive. If the driver ends the burst, what it
-    was executing fails, and the next execution opens it anew.
+    was executing fails, and the next execution opens it anew. In a forked child every
+    execution fails with `ForkedError`.
+
+    Packets have no room for a deadline: this end keeps it, by cancelling.
     """
 
-    def __init__(self, prepared: IPreparedModel, link: "_Link | None") -> None:
+    def __init__(
+        self,
+        prepared: IPreparedModel,
+        link: "_Link | None",
+        deadline_grace: float = DEADLINE_GRACE_S,
+    ) -> None:
         self._prepared = prepared
         self._link = link
+        self._deadline_grace = check_grace(deadline_grace)
         self._is_busy = False
-        self._is_closed = False
+        self._closed_by: AsyncnnError | None = None
         self._sent_before = 0
-        self._reopened = 0
+        self._reopened_times = 0
         self._fallbacks = 0
         self._fallback_reason = ""
+        own(self)
 
     @classmethod
     async def open(
@@ -83,47 +134,61 @@ class BurstController:
         *,
         queue_length: int = DEFAULT_QUEUE_LENGTH,
         spins: bool = True,
+        deadline_grace: float = DEADLINE_GRACE_S,
     ) -> Self:
         """Tie two new queues to ``prepared``; they hold ``queue_length`` datums.
 
         Without ``spins``, a wait for a result sleeps at once: that is best for a model
         known to take longer than some tens of microseconds. Where the platform allows
-        no queues, the burst works without them.
+        no queues, the burst works without them. An execution that is cancelled at its
+        deadline is waited for ``deadline_grace`` seconds.
 
         :raises AsyncnnError: if the driver refuses, or memory or descriptors run out.
         """
         try:
-            return cls(prepared, await _Link.open(prepared, queue_length, spins))
+            link = await _Link.open(prepared, queue_length, spins)
+            return cls(prepared, link, deadline_grace)
         except MemoryOrderError as error:
             logger.warning("a burst goes without queues: %s", error)
-            return cls(prepared, None)
+            return cls(prepared, None, deadline_grace)
 
     async def execute(
-        self, request: Request, measure: MeasureTiming = MeasureTiming.NO
+        self,
+        request: Request,
+        measure: MeasureTiming = MeasureTiming.NO,
+        deadline: int | None = None,
     ) -> ExecutionResult:
         """Execute and return the result, whatever its status.
 
         Cancelling the call stops the execution at its next boundary; the next call
-        waits for that. GENERAL_FAILURE while another call has not returned.
+        waits for that. At its ``deadline``, a time of the steady clock, an execution is
+        stopped likewise. GENERAL_FAILURE while another call has not returned.
         """
         if self._is_busy:
-            return _failure(ErrorStatus.GENERAL_FAILURE, IN_FLIGHT)
+            return _failed(BusyError(IN_FLIGHT))
         self._is_busy = True
         try:
-            if self._is_closed:
-                return _failure(ErrorStatus.DEVICE_UNAVAILABLE, CLOSED)
+            if self._closed_by is not None:
+                return _failed(self._closed_by)
             link = self._link
             if link is None:
                 raise _UnsendableError("the platform allows no queues")
-            if link.ended_because:
-                try:
-                    link = await self._reopen(link)
-                except AsyncnnError as error:
-                    reason = f"{link.ended_because}; opening it anew failed: {error}"
-                    return _failure(error.status, reason)
-            return await link.execute(request, measure)
+            if link.ended_by is not None:
+                link = await self._reopened_until(deadline, link)
+            if deadline is None:
+                return await link.execute(request, measure)
+            grace_s = self._deadline_grace
+            return await link.execute_until(deadline, grace_s, request, measure)
+        except (MissedDeadlinePersistentError, MissedDeadlineTransientError) as error:
+            return _failed(error)
+        except _EndedError as error:
+            if self._closed_by is not None:
+                return _failed(self._closed_by)
+            if isinstance(error.cause, DeviceUnavailableError):
+                return _failed(cause_of_death(self._prepared) or error.cause)
+            return _failed(error.cause)
         except _UnsendableError as error:
-            return await self._fall_back(request, measure, str(error))
+            return await self._fall_back(request, measure, deadline, str(error))
         finally:
             self._is_busy = False
 
@@ -134,9 +199,18 @@ class BurstController:
 
     def close(self) -> None:
         """Release the burst; what runs is stopped, what waits for it is told."""
-        self._is_closed = True
-        if self._link is not None:
-            self._link.end(CLOSED)
+        if self._closed_by is None:
+            self._closed_by = DeviceClosedError(CLOSED)
+            if self._link is not None:
+                self._link.end(self._closed_by)
+
+    def disown(self) -> None:
+        """Refuse all use in a forked child, and leave the driver alone."""
+        self._closed_by = inherited("a burst")
+        self._is_busy = False
+        link, self._link = self._link, None
+        if link is not None:
+            link.disown()
 
     def statistics(self) -> BurstStatistics:
         """Return what was done so far."""
@@ -146,7 +220,7 @@ class BurstController:
             fallbacks=self._fallbacks,
             fallback_reason=self._fallback_reason,
             slots=0 if link is None else len(link.slots),
-            reopened=self._reopened,
+            reopened=self._reopened_times,
         )
 
     def __enter__(self) -> Self:
@@ -155,29 +229,57 @@ class BurstController:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    async def _reopen(self, ended: "_Link") -> "_Link":
+    async def _reopened_until(self, deadline: int | None, ended: "_Link") -> "_Link":
+        """Open the burst anew; a driver that is stopped does not answer that either.
+
+        :raises MissedDeadlinePersistentError: if the deadline had passed before.
+        :raises MissedDeadlineTransientError: if it is not open when the grace ends.
+        :raises _EndedError: as `_reopened`.
+        """
+        grace_s = self._deadline_grace
+        if deadline is None or math.isinf(grace_s):
+            return await self._reopened(ended)
+        check_deadline(deadline)
+        try:
+            left_s = (deadline - time.monotonic_ns()) / 1e9
+            async with asyncio.timeout(left_s + grace_s):
+                return await self._reopened(ended)
+        except TimeoutError:
+            raise unanswered(grace_s) from None
+
+    async def _reopened(self, ended: "_Link") -> "_Link":
         """Open the burst anew, as it was.
 
-        :raises AsyncnnError: if that fails.
+        :raises _EndedError: if that fails.
         """
-        link = await _Link.open(self._prepared, ended.queue_length, ended.spins)
-        logger.info("a burst was opened anew: %s", ended.ended_because)
+        cause = ended.ended_by
+        assert cause is not None
+        try:
+            link = await _Link.open(self._prepared, ended.queue_length, ended.spins)
+        except AsyncnnError as error:
+            reason = f"{cause.message}; opening it anew failed: {error}"
+            raise _EndedError(type(error)(reason)) from error
+        logger.info("a burst was opened anew: %s", cause)
         self._sent_before += ended.sent
-        self._reopened += 1
+        self._reopened_times += 1
         self._link = link
-        if self._is_closed:
-            link.end(CLOSED)
+        if self._closed_by is not None:
+            link.end(self._closed_by)
         return link
 
     async def _fall_back(
-        self, request: Request, measure: MeasureTiming, reason: str
+        self,
+        request: Request,
+        measure: MeasureTiming,
+        deadline: int | None,
+        reason: str,
     ) -> ExecutionResult:
         log = logger.debug if reason == self._fallback_reason else logger.warning
         log("an execution does not go by burst: %s", reason)
         self._fallbacks += 1
         self._fallback_reason = reason
         callback = ExecutionFuture()
-        self._prepared.execute_1_3(request, measure, None, None, callback)
+        self._prepared.execute_1_3(request, measure, deadline, None, callback)
         return await callback
 
 
@@ -193,13 +295,14 @@ class _Link:
         self._context: IBurstContext | None = None
         self._owes_result = False
         self._packet = b""
+        self._packets: dict[tuple[int, MeasureTiming], _Packet] = {}
         self._request: Request | None = None
         self._measure = MeasureTiming.NO
         self._shape = RequestShape.of((), (), 0)
         self._answer = b""
-        self._result = _failure(ErrorStatus.GENERAL_FAILURE, "")
+        self._result = _failed(GeneralFailureError())
         self._result_shape = ResultShape.of(ErrorStatus.NONE)
-        self.ended_because = ""
+        self.ended_by: AsyncnnError | None = None
         self.queue_length = requests.count
         self.slots = PoolSlots(self._gone)
         self.spins = spins
@@ -220,11 +323,10 @@ class _Link:
                 link.slots, requests.descriptor, results.descriptor
             )
             if context is None:
-                raise error_for(
-                    status or ErrorStatus.GENERAL_FAILURE, "the driver takes no burst"
-                )
+                refusal = status or ErrorStatus.GENERAL_FAILURE
+                raise error_of(prepared, refusal, "the driver takes no burst")
             link._context = context
-            context.link_to_death(lambda: link.end(ENDED))
+            context.link_to_death(link._die)
             undoing.pop_all()
         return link
 
@@ -234,6 +336,7 @@ class _Link:
         """Execute; see `BurstController.execute`.
 
         :raises _UnsendableError: if the request cannot be sent.
+        :raises _EndedError: if the driver ends the burst.
         """
         try:
             if self._owes_result:
@@ -248,35 +351,85 @@ class _Link:
             answer = await self._results.read(spins=self.spins)
             self._owes_result = False
         except QUEUE_ENDED as error:
-            self.end(str(error))
-            return _failure(ErrorStatus.DEVICE_UNAVAILABLE, self.ended_because)
+            raise _EndedError(self.end(DeviceUnavailableError(str(error)))) from error
         except asyncio.CancelledError:
             if self._owes_result and self._context is not None:
                 self._context.cancel(self.sent)
             raise
         return self._result if answer == self._answer else self._decode(answer)
 
+    async def execute_until(
+        self, deadline: int, grace_s: float, request: Request, measure: MeasureTiming
+    ) -> ExecutionResult:
+        """Execute, and cancel that at a deadline; see `BurstController.execute`.
+
+        :raises MissedDeadlinePersistentError: if it had passed before.
+        :raises MissedDeadlineTransientError: if the driver has not even begun by then,
+            or has not answered ``grace_s`` later.
+        :raises _UnsendableError: as `execute`.
+        :raises _EndedError: as `execute`.
+        """
+        check_deadline(deadline)
+        sent = self.sent
+        try:
+            async with asyncio.timeout((deadline - time.monotonic_ns()) / 1e9):
+                return await self.execute(request, measure)
+        except TimeoutError:
+            if sent == self.sent:
+                raise MissedDeadlineTransientError(
+                    "the driver has not answered the execution before it"
+                ) from None
+        try:
+            async with asyncio.timeout(None if math.isinf(grace_s) else grace_s):
+                answer = await self._results.read()
+            self._owes_result = False
+        except TimeoutError:
+            raise unanswered(grace_s) from None
+        except QUEUE_ENDED as error:
+            raise _EndedError(self.end(DeviceUnavailableError(str(error)))) from error
+        result = self._decode(answer)
+        if result.status in _CANCELLED:
+            raise MissedDeadlineTransientError("the deadline has passed")
+        return result
+
     def free_memory(self, memory: Memory) -> None:
         """Take the slot of a pool back."""
         slot = self.slots.free(memory)
+        self._packets.clear()
         self._request = None
         if slot is not None and self._context is not None:
             self._context.free_memory(slot)
 
-    def end(self, reason: str) -> None:
-        """Close the queues; ``reason`` is what an execution under way is told."""
-        if self.ended_because:
-            return
-        self.ended_because = reason
+    def end(self, cause: AsyncnnError) -> AsyncnnError:
+        """Close the queues; return why they were closed first.
+
+        That is what an execution under way fails with.
+        """
+        if self.ended_by is not None:
+            return self.ended_by
+        self.ended_by = cause
+        if self._owes_result and self._request is not None:
+            retire(self._request.pools)  # the driver may be writing there
+        self._packets.clear()
         self._request = None
         self._requests.close()
         self._results.close()
         context, self._context = self._context, None
         if context is not None:
             context.close()
+        return cause
+
+    def _die(self) -> None:
+        self.end(DriverDiedError(ENDED))
+
+    def disown(self) -> None:
+        """Tell the driver nothing from now on, in a forked child."""
+        self._context = None
 
     def _gone(self, slot: int) -> None:
         """Have the driver forget the slot of a pool that went, on any thread."""
+        if self._context is None:
+            return
         with contextlib.suppress(RuntimeError):  # the loop is closed: so are we
             self._loop.call_soon_threadsafe(self._free, slot)
 
@@ -285,7 +438,18 @@ class _Link:
             self._context.free_memory(slot)
 
     def _encode(self, request: Request, measure: MeasureTiming) -> None:
-        """Make the packet of a request other than the last one."""
+        """Find the packet of a request other than the last one, or make it."""
+        key = (id(request), measure)
+        known = self._packets.get(key)
+        if known is None or known.request() is not request:
+            if len(self._packets) == MAX_PACKETS:
+                self._packets.clear()
+            packet = self._packet_of(in_slabs(request), measure)
+            known = self._packets[key] = _Packet(weakref.ref(request), packet)
+        self._packet = known.data
+        self._request, self._measure = request, measure
+
+    def _packet_of(self, request: Request, measure: MeasureTiming) -> bytes:
         shape = self._shape
         if (
             request.inputs is not shape.inputs
@@ -296,8 +460,7 @@ class _Link:
         pools = [pool for pool in request.pools if isinstance(pool, Memory)]
         if len(pools) != len(request.pools):
             raise _UnsendableError("bursts do not know tokens of buffers")
-        self._packet = shape.encode(self.slots.of(pools), measure)
-        self._request, self._measure = request, measure
+        return shape.encode(self.slots.of(pools), measure)
 
     def _shape_of(self, request: Request) -> RequestShape:
         try:
@@ -319,12 +482,12 @@ class _Link:
             try:
                 shape, timing = decode_result(answer)
             except PacketError as error:
-                return _failure(error.status, f"a result is malformed: {error}")
+                return _failed(GeneralFailureError(f"a result is malformed: {error}"))
             self._result_shape = shape
         self._answer = answer
         self._result = ExecutionResult(shape.status, shape.output_shapes, timing)
         return self._result
 
 
-def _failure(status: ErrorStatus, reason: str) -> ExecutionResult:
-    return ExecutionResult(status, (), NO_TIMING, reason)
+def _failed(error: AsyncnnError) -> ExecutionResult:
+    return ExecutionResult(error.status, (), NO_TIMING, str(error), type(error))

@@ -5,11 +5,12 @@ import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from asyncnn.callbacks import IBurstCallback
 from asyncnn.errors import AsyncnnError, GeneralFailureError, error_for
 from asyncnn.hal.types import ErrorStatus, Memory
-
-logger = logging.getLogger(__name__)
+from asyncnn.sparse_log import SparseLogger
 
 MAX_CACHED_SLOTS = 1024
 """Slots remembered besides those of the last request; others are asked for again."""
@@ -21,8 +22,9 @@ GET_MEMORIES_TIMEOUT_S = 5.0
 class SlotCache:
     """Remembers the memories of slots, and asks the application for others."""
 
-    def __init__(self, callback: IBurstCallback) -> None:
+    def __init__(self, callback: IBurstCallback, log: SparseLogger) -> None:
         self._callback = callback
+        self._log = log
         self._memories: OrderedDict[int, Memory] = OrderedDict()
         self._awaited: set[int] = set()
 
@@ -73,7 +75,7 @@ class SlotCache:
         except AsyncnnError:
             raise
         except Exception as error:
-            logger.exception("the callback of a burst failed")
+            self._log.log(logging.ERROR, "the callback of a burst failed", error=error)
             raise GeneralFailureError(
                 f"asking for slots failed: {type(error).__name__}: {error}"
             ) from error
@@ -83,4 +85,13 @@ class SlotCache:
             raise GeneralFailureError(
                 f"{len(memories)} memories for {len(slots)} slots"
             )
-        return memories
+        return tuple(map(_apart, memories))
+
+
+def _apart(memory: Memory) -> Memory:
+    """Return another pool over the same bytes, if they are mapped.
+
+    In one process it is the application's own object that a slot stands for, and its
+    end frees the slot.
+    """
+    return memory if memory.buffer is None else replace(memory)

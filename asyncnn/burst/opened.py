@@ -8,13 +8,14 @@ from asyncnn.burst.server import BurstServer
 from asyncnn.callbacks import IBurstCallback
 from asyncnn.errors import (
     AsyncnnError,
-    DeviceUnavailableError,
+    DeviceClosedError,
     InvalidArgumentError,
-    ResourceExhaustedTransientError,
+    too_many,
 )
 from asyncnn.fmq import MessageQueue
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
 from asyncnn.hal.types import ErrorStatus, Handle
+from asyncnn.sparse_log import SparseLogger
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,8 @@ class OpenBursts:
         self._max_bursts = max_bursts
         self._servers: set[BurstServer] = set()
         self._is_closed = False
+        # One for all bursts: clients may open as many as they like, one by one.
+        self._log = SparseLogger(logger)
 
     def __len__(self) -> int:
         return len(self._servers)
@@ -50,7 +53,9 @@ class OpenBursts:
         try:
             server = self._open(prepared, callback, request_channel, result_channel)
         except AsyncnnError as error:
-            logger.info("burst refused: %s: %s", error.status.name, error)
+            self._log.log(
+                logging.INFO, "burst refused: %s: %s", error.status.name, error
+            )
             return error.status, None
         return ErrorStatus.NONE, server
 
@@ -76,11 +81,13 @@ class OpenBursts:
         if callback is None:
             raise InvalidArgumentError("a burst without a callback")
         if self._is_closed:
-            raise DeviceUnavailableError("the device is closed")
+            raise DeviceClosedError("the device is closed")
         if len(self._servers) >= self._max_bursts:
-            raise ResourceExhaustedTransientError(
-                f"{len(self._servers)} bursts are open, the limit",
-                hint="close some of them first, or raise max_bursts",
+            raise too_many(
+                "open bursts",
+                "DeviceSettings.max_bursts",
+                self._max_bursts,
+                hint="close some of them first",
             )
         requests = _opened(request_channel)
         try:
@@ -89,7 +96,7 @@ class OpenBursts:
             requests.close()
             raise
         server = BurstServer(
-            prepared, callback, requests, results, self._servers.discard
+            prepared, callback, requests, results, self._servers.discard, self._log
         )
         self._servers.add(server)
         return server

@@ -9,6 +9,7 @@ Source: HAL 1.2/IPreparedModel.hal (configureExecutionBurst), 1.2/IBurstContext.
 """
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import time
@@ -26,10 +27,11 @@ from asyncnn.fmq import (
     QueueBrokenError,
     QueueClosedError,
 )
+from asyncnn.forking import own
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.types import NO_TIMING, ErrorStatus, OutputShape, Timing
-
-logger = logging.getLogger(__name__)
+from asyncnn.sparse_log import SparseLogger
+from asyncnn.vlog import EXECUTION
 
 QUEUE_ENDED = (QueueBrokenError, QueueClosedError)
 """What a queue raises that will never work again."""
@@ -40,7 +42,8 @@ _FAILED = ResultShape.of(ErrorStatus.GENERAL_FAILURE).encode()
 class BurstServer(CallbackObject):
     """Serves a burst of ``prepared``; the `IBurstContext` of its application.
 
-    Owns the queues. ``ended`` is called once, when it serves no more.
+    Owns the queues. ``ended`` is called once, when it serves no more. A forked child
+    that inherits it has nothing to serve.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class BurstServer(CallbackObject):
         requests: MessageQueue,
         results: MessageQueue,
         ended: Callable[["BurstServer"], None],
+        log: SparseLogger,
     ) -> None:
         super().__init__()
         self.prepared = prepared
@@ -57,7 +61,8 @@ class BurstServer(CallbackObject):
         self._results = results
         self._ended = ended
         self._max_result_bytes = results.quantum * results.count
-        self._binder = Binder(callback)
+        self._log = log
+        self._binder = Binder(callback, log)
         self._result = ResultShape.of(ErrorStatus.NONE)
         self._number = 0
         self._cancelled = 0
@@ -68,7 +73,8 @@ class BurstServer(CallbackObject):
         self._is_paused = False
         # Executions belong to the client that is calling now, whoever runs the loop.
         serve = partial(contextvars.copy_context().run, self._serve)
-        self._served = LoopPoller.running().serve(requests, serve)
+        self._served = LoopPoller.running().serve(requests, serve, self._give_up)
+        own(self)
 
     def free_memory(self, slot: int) -> None:
         """Forget the memory of a slot; a request under way keeps it to its end."""
@@ -99,18 +105,24 @@ class BurstServer(CallbackObject):
             return
         self._served.stop()
         running, self._running = self._running, None
-        if running is not None:
-            running.die()
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-        self._binder.clear()
         # It refers to the server, which should go with its last user.
         self._spare = None
-        self._requests.close()
-        self._results.close()
-        super().die()
-        self._ended(self)
+        with contextlib.ExitStack() as parts:  # all of them, whatever one may raise
+            parts.callback(self._ended, self)
+            parts.callback(super().die)
+            parts.callback(self._results.close)
+            parts.callback(self._requests.close)
+            parts.callback(self._binder.clear)
+            if task is not None:
+                parts.callback(task.cancel)
+            if running is not None:
+                parts.callback(running.die)
+
+    def disown(self) -> None:
+        """Be dead in a forked child, and tell nobody: all else is the parent's."""
+        self._is_dead = True
+        self._running = None
 
     @property
     def _is_executing(self) -> bool:
@@ -118,11 +130,7 @@ class BurstServer(CallbackObject):
 
     def _serve(self) -> None:
         """Take a packet and begin with what it asks for."""
-        try:
-            packet = self._requests.read_nowait()
-        except QUEUE_ENDED as error:
-            self._give_up(error)
-            return
+        packet = self._requests.read_nowait()
         if packet is None:
             return
         self._dequeued_ns = time.perf_counter_ns()
@@ -133,7 +141,7 @@ class BurstServer(CallbackObject):
             self._refuse(error)
             return
         if bound is None:
-            self._spawn(self._bind(packet))
+            self._spawn(partial(self._bind, packet))
         else:
             self._execute(bound)
 
@@ -152,12 +160,16 @@ class BurstServer(CallbackObject):
     def _execute(self, bound: BoundRequest) -> None:
         self._running = execution = self._spare or _Execution(self)
         self._spare = None
+        if EXECUTION:
+            EXECUTION("burst", request=self._number, pools=len(bound.request.pools))
         try:
             self.prepared.execute_1_3(
                 bound.request, bound.measure, None, None, execution
             )
-        except Exception:
-            logger.exception("an execution could not be launched")
+        except Exception as error:
+            self._log.log(
+                logging.ERROR, "an execution could not be launched", error=error
+            )
             self.finish(execution, ErrorStatus.GENERAL_FAILURE, (), NO_TIMING)
             return
         if self._is_executing:
@@ -187,7 +199,9 @@ class BurstServer(CallbackObject):
         self._answer(result.encode(timing))
 
     def _refuse(self, error: AsyncnnError) -> None:
-        logger.info("a packet is refused: %s: %s", error.status.name, error)
+        self._log.log(
+            logging.INFO, "a packet is refused: %s: %s", error.status.name, error
+        )
         self._answer(ResultShape.of(error.status).encode())
 
     def _answer(self, packet: bytes) -> None:
@@ -197,7 +211,7 @@ class BurstServer(CallbackObject):
         try:
             is_sent = self._results.write_nowait(packet)
             if not is_sent and not self._results.write_nowait(_FAILED):
-                self._spawn(self._answer_later())
+                self._spawn(self._answer_later)
                 return
         except QUEUE_ENDED as error:
             self._give_up(error)
@@ -206,14 +220,9 @@ class BurstServer(CallbackObject):
 
     async def _answer_later(self) -> None:
         """Wait until the application has read an earlier result."""
-        try:
-            await self._results.write(_FAILED)
-        except QUEUE_ENDED as error:
-            self._task = None
-            self._give_up(error)
-        else:
-            self._task = None
-            self._proceed()
+        await self._results.write(_FAILED)
+        self._task = None
+        self._proceed()
 
     def _proceed(self) -> None:
         """Go on with the next packet."""
@@ -227,12 +236,20 @@ class BurstServer(CallbackObject):
             self._is_paused = True
             self._served.pause()
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         self._pause()
-        self._task = asyncio.get_running_loop().create_task(work)
+        self._task = asyncio.get_running_loop().create_task(self._guard(work))
 
-    def _give_up(self, error: AsyncnnError) -> None:
-        logger.warning("a burst ends: %s", str(error))
+    async def _guard(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Do work that nobody awaits; a burst that cannot go on has to end."""
+        try:
+            await work()
+        except Exception as error:
+            self._task = None
+            self._give_up(error)
+
+    def _give_up(self, error: BaseException) -> None:
+        self._log.log(logging.WARNING, "a burst ends: %s", str(error))
         self.die()
 
 

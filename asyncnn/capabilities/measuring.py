@@ -16,6 +16,7 @@ from asyncnn.capabilities.elementwise import (
 )
 from asyncnn.capabilities.network import network
 from asyncnn.capabilities.workload import Workload
+from asyncnn.devices import OWN_PROCESS
 from asyncnn.devices.capabilities import Measurement, ReferenceWorkload
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.types import OperandType
@@ -62,7 +63,7 @@ async def measure_capabilities(
     :param progress: iterates over the workloads.
     :raises AsyncnnError: if the device cannot run one.
     """
-    async with open_device() as device:
+    async with open_device(settings=OWN_PROCESS) as device:
         exec_times = {
             workload.name: await _exec_time(device, workload, rounds)
             for workload in progress(workloads())

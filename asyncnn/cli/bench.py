@@ -33,12 +33,24 @@ from asyncnn.bench.models.table import models_notes, models_table
 from asyncnn.bench.qos.measuring import bench_qos
 from asyncnn.bench.qos.report import QosReport
 from asyncnn.bench.qos.table import qos_tables
+from asyncnn.bench.responsiveness.measuring import (
+    DEFAULT_ROUNDS as RESPONSIVENESS_ROUNDS,
+)
+from asyncnn.bench.responsiveness.measuring import bench_responsiveness
+from asyncnn.bench.responsiveness.report import ResponsivenessReport
+from asyncnn.bench.responsiveness.table import (
+    responsiveness_notes,
+    responsiveness_table,
+)
 from asyncnn.bench.rounds import DEFAULT_ROUNDS, MIN_ROUNDS
 from asyncnn.bench.service.measuring import bench_service
 from asyncnn.bench.service.report import ServiceReport
 from asyncnn.bench.service.table import service_notes, service_table
 from asyncnn.bench.tflite.collection import model_files
-from asyncnn.cli.console import console, progress
+from asyncnn.cli.console import announced, console, progress
+from asyncnn.cli.setting import SettingOption
+from asyncnn.devices import OWN_PROCESS
+from asyncnn.devices.configuration import with_options
 
 bench_app = typer.Typer(help="Measure beside peers, in one run.", no_args_is_help=True)
 
@@ -53,6 +65,7 @@ Report = (
     | QosReport
     | BurstReport
     | CachesReport
+    | ResponsivenessReport
 )
 
 JsonOption = Annotated[
@@ -234,6 +247,33 @@ def qos(
     out = _wide_console()
     for table in qos_tables(report):
         out.print(table)
+    _print_circumstances(out, report, report.placement)
+    _conclude(report, json_file, check)
+
+
+@bench_app.command()
+def responsiveness(
+    json_file: JsonOption = None,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="How often each activity is watched.")
+    ] = RESPONSIVENESS_ROUNDS,
+    pattern: Annotated[
+        str, typer.Option("--filter", help="Glob of names of activities to watch.")
+    ] = "*",
+    setting: SettingOption = None,
+    check: CheckOption = False,
+) -> None:
+    """Measure the lag of event loops beside long models and large inputs."""
+    report = bench_responsiveness(
+        rounds=rounds,
+        pattern=pattern,
+        settings=with_options(OWN_PROCESS, setting or ()),
+        progress=announced,
+    )
+    out = _wide_console()
+    out.print(responsiveness_table(report))
+    for line in responsiveness_notes(report):
+        _print_line(out, line)
     _print_circumstances(out, report, report.placement)
     _conclude(report, json_file, check)
 

@@ -1,6 +1,6 @@
 """How commands print: progress and pictures on a terminal, plain lines in a pipe."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,6 +27,18 @@ def progress(items: Iterable[T], description: str, total: int) -> Iterable[T]:
         transient=True,
         disable=not stderr.is_terminal,
     )
+
+
+def announced(items: Sequence[str]) -> Iterator[str]:
+    """Iterate and name each item on standard error, if that is a terminal.
+
+    No thread draws meanwhile, as one does for `progress`.
+    """
+    stderr = Console(stderr=True)
+    for number, item in enumerate(items, 1):
+        if stderr.is_terminal:
+            stderr.print(f"{number} of {len(items)}: {item}")
+        yield item
 
 
 def print_json(record: Any) -> None:

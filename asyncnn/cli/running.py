@@ -19,6 +19,7 @@ from asyncnn.cli.samples import (
     samples,
     save_samples,
 )
+from asyncnn.devices import OWN_PROCESS
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.extensions import Extension
 from asyncnn.hal.types import Priority
@@ -111,7 +112,7 @@ def _opened(
     options: RunOptions, extensions: Sequence[Extension]
 ) -> AbstractAsyncContextManager[Device]:
     if options.socket is None:
-        return open_device(options.device, extensions=extensions)
+        return open_device(options.device, settings=OWN_PROCESS, extensions=extensions)
     return connect(options.socket)
 
 

@@ -1,5 +1,6 @@
 """``asyncnn serve``: the driver as a process of its own."""
 
+import gc
 import os
 import signal
 import stat
@@ -15,12 +16,17 @@ import typer
 
 from asyncnn.cli.console import console
 from asyncnn.cli.extending import ExtensionOption
+from asyncnn.cli.limiting import LimitOption, limits_of
 from asyncnn.cli.metrics import metrics_served
+from asyncnn.cli.setting import SettingOption
+from asyncnn.cli.stderr_log import Level, logging_to_stderr
+from asyncnn.devices import DeviceSettings
+from asyncnn.devices.configuration import read_settings, with_options
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.extensions import load_extension
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.runtime.device import Device, open_device
-from asyncnn.service.driver.server import Server
+from asyncnn.service.driver.server import MAX_CONNECTIONS, Server
 from asyncnn.service.paths import default_socket_path, socket_address
 
 
@@ -34,6 +40,13 @@ def serve(
         list[int] | None,
         typer.Option(help="Another user whose processes may connect; repeatable."),
     ] = None,
+    user_weight: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="UID=WEIGHT",
+            help="Share of lane time of a user, 1 unless given; repeatable.",
+        ),
+    ] = None,
     trust_same_uid: Annotated[
         bool,
         typer.Option(
@@ -41,7 +54,16 @@ def serve(
             help="Map files of this user that could be truncated instead of copying.",
         ),
     ] = False,
+    max_connections: Annotated[
+        int, typer.Option(min=0, help="Connections at a time.")
+    ] = MAX_CONNECTIONS,
+    limit: LimitOption = None,
     extension: ExtensionOption = None,
+    settings: Annotated[
+        Path | None,
+        typer.Option(help="TOML file with settings of the device."),
+    ] = None,
+    setting: SettingOption = None,
     metrics_port: Annotated[
         int | None,
         typer.Option(
@@ -50,6 +72,21 @@ def serve(
             help="Serve metrics for Prometheus on this port of 127.0.0.1; 0 is any.",
         ),
     ] = None,
+    log_level: Annotated[
+        Level,
+        typer.Option(
+            envvar="ASYNCNN_LOG_LEVEL",
+            help="Least level of what is told on standard error.",
+        ),
+    ] = "warning",
+    log_json: Annotated[
+        bool,
+        typer.Option(
+            "--log-json",
+            envvar="ASYNCNN_LOG_JSON",
+            help="Tell it as one JSON object a line.",
+        ),
+    ] = False,
     until_eof: Annotated[
         bool,
         typer.Option(
@@ -64,14 +101,37 @@ def serve(
     if until_eof and not stat.S_ISFIFO(os.fstat(sys.stdin.fileno()).st_mode):
         raise InvalidArgumentError("--until-eof needs a pipe as standard input")
     extensions = [load_extension(place) for place in extension or ()]
-    opened = open_device(device, extensions=extensions)
+    given = DeviceSettings() if settings is None else read_settings(settings)
+    given = with_options(given, setting or ()).for_own_process()
+    opened = open_device(device, settings=given, extensions=extensions)
+    limits, user_limits = limits_of(limit or ())
     publish = partial(
         Server,
         path=path,
         allowed_uids=tuple(allow_uid or ()),
+        user_weights=dict(map(_user_weight, user_weight or ())),
         trust_same_uid=trust_same_uid,
+        max_connections=max_connections,
+        limits=limits,
+        user_limits=user_limits,
     )
-    anyio.run(_serve, path, opened, publish, metrics_port, until_eof)
+    with logging_to_stderr(log_level, as_json=log_json):
+        anyio.run(_serve, path, opened, publish, metrics_port, until_eof)
+
+
+def _user_weight(text: str) -> tuple[int, float]:
+    """Return the uid and the weight of an option.
+
+    :raises InvalidArgumentError: if it has none.
+    """
+    uid, _, weight = text.partition("=")
+    try:
+        return int(uid), float(weight)
+    except ValueError:
+        raise InvalidArgumentError(
+            f"--user-weight {text} is not a uid and a weight",
+            hint="write it like 1000=2.5",
+        ) from None
 
 
 async def _serve(
@@ -88,6 +148,8 @@ async def _serve(
             metrics_served(device, metrics_port),
             anyio.create_task_group() as group,
         ):
+            # A client that has many objects made is not to have all these looked at.
+            gc.freeze()
             console().print(f"serving {device.name} at {path}", soft_wrap=True)
             if until_eof:
                 group.start_soon(_standard_input_ended, group.cancel_scope)

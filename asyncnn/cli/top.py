@@ -1,7 +1,13 @@
 """``asyncnn top``: what a running driver does."""
 
+import asyncio
+import errno
+import os
 import signal
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +27,8 @@ from asyncnn.runtime.device import Device, connect
 from asyncnn.service.paths import default_socket_path
 
 _ANSWER_TIMEOUT_S = 5.0
+_ENDS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+_TERMINAL_IS_GONE = {errno.EIO, errno.EPIPE, errno.ENXIO}
 
 
 def top(
@@ -66,19 +74,44 @@ async def _statistics(path: Path) -> DeviceStatistics:
 
 
 async def _watch(path: Path, interval: float) -> None:
-    """Show one picture after the other until interrupted."""
+    """Show one picture after the other until interrupted, or the terminal is gone."""
     changes = Changes()
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with _ended_by_signals(), _ended_with_terminal():
         async with connect(path) as device:
             with Live(console=console(), screen=True, auto_refresh=False) as live:
-                while True:
+                while sys.stdout.isatty():  # nothing is written to one that is gone
                     statistics = await _look(device)
                     changes.look(time.monotonic())
                     shown = picture(statistics, changes, live.console.width)
                     live.update(shown, refresh=True)
-                    with anyio.move_on_after(interval):
-                        await anext(signals)
-                        return
+                    await anyio.sleep(interval)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Leave the block at a signal, whatever it waits for."""
+    loop = asyncio.get_running_loop()
+    with anyio.CancelScope() as scope:
+        for number in _ENDS:
+            loop.add_signal_handler(number, scope.cancel)
+        try:
+            yield
+        finally:
+            for number in _ENDS:
+                loop.remove_signal_handler(number)
+
+
+@contextmanager
+def _ended_with_terminal() -> Iterator[None]:
+    """Leave the block when standard output cannot be written any more."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _TERMINAL_IS_GONE:
+            raise
+        # What is still buffered is going to be written when the process ends.
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 async def _look(device: Device) -> DeviceStatistics:

@@ -15,6 +15,7 @@ from asyncnn.conformance.callers import oldest_version, preparing
 from asyncnn.conformance.judging import RefusedError, judge
 from asyncnn.conformance.paths import NotCarriedError
 from asyncnn.conformance.vectors import Case, load_cases
+from asyncnn.devices import OWN_PROCESS
 from asyncnn.hal.operands import is_tensor
 from asyncnn.hal.types import HalVersion, OperandType, OperationType
 from asyncnn.runtime.device import connect, open_device
@@ -111,7 +112,11 @@ async def _run_cases(
 ) -> list[Verdict]:
     verdicts: list[Verdict] = []
     transport = REMOTE if socket else IN_PROCESS
-    opened = connect(socket) if socket else open_device(extensions=extensions)
+    opened = (
+        connect(socket)
+        if socket
+        else open_device(settings=OWN_PROCESS, extensions=extensions)
+    )
     async with opened as device:
         hal = through_cache(device.hal) if cached else device.hal
         for case in cases:

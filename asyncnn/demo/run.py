@@ -29,6 +29,7 @@ from asyncnn.demo.report import (
     confusion_picture,
     latency,
 )
+from asyncnn.devices import OWN_PROCESS
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.device import Device, open_device
 from asyncnn.runtime.loading import load
@@ -80,7 +81,7 @@ async def run_demo(
     images, labels = load_digits_test()
     total = len(MODEL_KINDS) * len(paths) * len(images)
     is_drawn = console.is_terminal and not json
-    async with open_device() as device:
+    async with open_device(settings=OWN_PROCESS) as device:
         with _progress_bar(console, total, is_drawn=is_drawn) as after_run:
             models = [
                 await _try_model(device, kind, paths, images, labels, after_run)

@@ -4,7 +4,7 @@
 """
 
 from asyncnn.devices.reference import ReferenceDevice
-from asyncnn.devices.settings import DeviceSettings
+from asyncnn.devices.settings import OWN_PROCESS, DeviceSettings
 from asyncnn.devices.statistics import (
     ClientStatistics,
     DeviceStatistics,
@@ -13,6 +13,7 @@ from asyncnn.devices.statistics import (
 )
 
 __all__ = (
+    "OWN_PROCESS",
     "ClientStatistics",
     "DeviceSettings",
     "DeviceStatistics",

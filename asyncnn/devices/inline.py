@@ -1,15 +1,6 @@
-"""Executions that are shorter than handing them to a lane would be."""
-
-import time
-from collections.abc import Callable
+"""Whether executions are shorter than handing them to a lane would be."""
 
 from asyncnn.engine import Program
-from asyncnn.engine.arguments import execute_request
-from asyncnn.engine.execution import Execution, run_straight
-from asyncnn.engine.plan import Plan
-from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import OutputShape, Request
-from asyncnn.tracing import Layer, Phase, active
 
 _FORGETTING = 1.02
 """Growth per execution of the least duration seen, which decides on inlining. One run
@@ -21,17 +12,13 @@ _CERTAIN = 0.75
 
 
 class Inliner:
-    """Learns how long executions of a program take, and runs short ones at once.
+    """Learns how long executions of a program take.
 
     ``is_due`` tells whether they have lately taken less than ``below_ns`` nanoseconds.
-    ``count`` is told the nanoseconds of each success.
     """
 
-    def __init__(
-        self, program: Program, below_ns: float, count: Callable[[int], None]
-    ) -> None:
+    def __init__(self, program: Program, below_ns: float) -> None:
         self._program = program
-        self._count = count
         self._below_ns = below_ns
         # Known once there was an execution: a plan may be restored for the first.
         self._is_foreseeable: bool | None = None
@@ -56,28 +43,3 @@ class Inliner:
             least_ns = run_ns
         self._least_ns = least_ns
         self.is_due = least_ns < self._below_ns
-
-    def run(self, request: Request) -> tuple[tuple[OutputShape, ...], int]:
-        """Execute a validated request; return output shapes and nanoseconds taken.
-
-        :raises AsyncnnError: if the execution fails.
-        """
-        started = time.perf_counter_ns()
-        shapes = execute_request(self._program, request, self._compute)
-        run_ns = time.perf_counter_ns() - started
-        self.observe(run_ns)
-        self._count(run_ns)
-        if active.recorder is not None:
-            ended = started + run_ns
-            active.recorder.add("execute", Layer.CPU, Phase.COMPUTATION, started, ended)
-        return shapes, run_ns
-
-    def _compute(
-        self, plan: Plan, inputs: list[Array | None], outputs: list[Array | None]
-    ) -> list[Array]:
-        if plan.is_straight:
-            return run_straight(self._program, plan, inputs, outputs)
-        # An omitted input may have led to a plan that is not.
-        execution = Execution(self._program, plan, inputs, outputs)
-        execution.advance()
-        return execution.outputs

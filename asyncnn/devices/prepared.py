@@ -1,26 +1,27 @@
 """The reference device's prepared model."""
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import TypeAlias
 
 from asyncnn.burst import OpenBursts
 from asyncnn.callbacks import (
+    AlreadyNotifiedError,
     IBurstCallback,
     IExecutionCallback,
     IFencedExecutionCallback,
-    OneShot,
 )
 from asyncnn.devices.buffers import Buffers
+from asyncnn.devices.cache import Compiled, ModelCaches
 from asyncnn.devices.fenced import FencedExecutions, FencedJob
 from asyncnn.devices.inline import Inliner
 from asyncnn.devices.settings import DeviceSettings
 from asyncnn.devices.statistics import ModelStatistics
-from asyncnn.devices.work import ExecuteWork, ReportExecuted
-from asyncnn.engine import Program
+from asyncnn.devices.work import Executable, ExecuteWork
 from asyncnn.errors import (
     AsyncnnError,
+    DeviceUnavailableError,
     MissedDeadlinePersistentError,
     OutputInsufficientSizeError,
 )
@@ -29,21 +30,23 @@ from asyncnn.hal.refusals import NoFencesNorBursts
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
+    ExecutionPreference,
     Handle,
     MeasureTiming,
     Model,
     OutputShape,
-    Priority,
     Request,
     Timing,
 )
 from asyncnn.hal.validate import RequestRules, signature_of, validate_measure_timing
-from asyncnn.qos import Client, Scheduler, Survey, Tally, calling_client
+from asyncnn.offload import offload_steps
+from asyncnn.qos import Scheduler, Survey, Tally, calling_client
+from asyncnn.vlog import DRIVER, EXECUTION
 
 logger = logging.getLogger(__name__)
 
-NotifyExecuted: TypeAlias = OneShot[[ErrorStatus, tuple[OutputShape, ...], Timing]]
-"""The notification of an `IExecutionCallback`, given once."""
+# Kept by name, since looking up a member of an enum takes as long as a call.
+_NONE = ErrorStatus.NONE
 
 
 class ReferencePreparedModel(NoFencesNorBursts):
@@ -56,33 +59,37 @@ class ReferencePreparedModel(NoFencesNorBursts):
 
     def __init__(
         self,
-        program: Program,
+        compiled: Compiled,
+        caches: ModelCaches,
         scheduler: Scheduler,
         fenced: FencedExecutions,
         bursts: OpenBursts,
         buffers: Buffers,
-        priority: Priority,
         settings: DeviceSettings,
         *,
         client: int,
-        stays_ready: bool = False,
     ) -> None:
+        program, priority = compiled.program, compiled.priority
+        self._compiled = compiled
+        self._caches = caches
         self._program = program
         self._scheduler = scheduler
         self._fenced = fenced
         self._bursts = bursts
-        self._priority = priority
         self._client = client
         self._rules = RequestRules(program.model)
-        self._refuses_hopeless = settings.refuses_hopeless
         self.buffers = buffers.of(signature_of(program.model))
         self._tally = Tally()
-        self._inliner = Inliner(
+        self.refusal = ""
+        self._executable = Executable(
             program,
-            settings.inline_below_us * 1000,
-            partial(scheduler.count_inline, self._tally),
+            Inliner(program, settings.inline_below_us * 1000),
+            priority,
+            self._tally,
+            settings.refuses_hopeless,
         )
-        self.stays_ready = stays_ready
+        sustained = ExecutionPreference.SUSTAINED_SPEED
+        self.stays_ready = compiled.preference is sustained
 
     @property
     def signature(self) -> Model:
@@ -100,25 +107,43 @@ class ReferencePreparedModel(NoFencesNorBursts):
         """Launch an execution; see `IPreparedModel.execute_1_3`."""
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
-        notify: NotifyExecuted = OneShot(callback.notify_1_3)
+        if EXECUTION:
+            _tell_launch("execute", request, deadline)
+        report = _Report(callback)
         try:
             self._rules.check(request, allow_unspecified_output=True)
             validate_measure_timing(measure)
             use = self.buffers.use(request)
-            if use is not None:
-                request = use.claim()
-                notify = OneShot(use.settling(notify))
-            if self._inliner.is_due and deadline is None and self._scheduler.is_idle:
-                self._execute_inline(request, measure, callback, notify)
-            else:
-                self._schedule(
-                    request, measure, deadline, loop_timeout_duration, callback, notify
-                )
         except AsyncnnError as error:
-            _fail(callback, notify, error)
+            report(error, (), NO_TIMING)
+            return error.status
+        work = ExecuteWork(
+            self._executable,
+            request,
+            measure,
+            deadline,
+            loop_timeout_duration,
+            report,
+            calling_client.get(),
+            callback.takes_early_results,
+        )
+        try:
+            if use is not None:
+                work.claim(use)
+            if self._scheduler.run_or_submit(work):
+                return _NONE
+        except AsyncnnError as error:
+            work.fail(error)
+            work.finish()
             # A deadline that has passed is an outcome, not an error of the call.
             missed = isinstance(error, MissedDeadlinePersistentError)
             return ErrorStatus.NONE if missed else error.status
+        report.is_linked = True
+        callback.link_to_death(
+            partial(
+                self._scheduler.cancel, work, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+            )
+        )
         return ErrorStatus.NONE
 
     def execute_fenced(
@@ -131,17 +156,14 @@ class ReferencePreparedModel(NoFencesNorBursts):
         duration: int | None,
     ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
         """Launch a fenced execution; see `IPreparedModel.execute_fenced`."""
+        if EXECUTION:
+            _tell_launch("execute_fenced", request, deadline, fences=len(wait_for))
         try:
             self._rules.check(request, allow_unspecified_output=False)
             validate_measure_timing(measure)
             use = self.buffers.use(request)
-            is_bound = wait_for or deadline is not None or duration is not None
-            if not is_bound and self._inliner.is_due and self._fenced.has_turn:
-                done = self._fenced.run_at_once(self._inliner, request, measure, use)
-                return ErrorStatus.NONE, *done
             job = FencedJob(
-                self._work,
-                self._inliner,
+                self._executable,
                 calling_client.get(),
                 request,
                 measure,
@@ -153,8 +175,32 @@ class ReferencePreparedModel(NoFencesNorBursts):
             fence, outcome = self._fenced.launch(job, wait_for)
         except AsyncnnError as error:
             logger.info("fenced execution refused: %s: %s", error.status.name, error)
+            self.refusal = str(error)
             return error.status, None, None
         return ErrorStatus.NONE, fence, outcome
+
+    async def save_to_cache(
+        self, model_cache: Handle, data_cache: Handle, token: bytes
+    ) -> ErrorStatus:
+        """Save the model, on a thread; see `ISavable.save_to_cache`."""
+        DRIVER("save_to_cache")
+        cause = self.cause_of_death()
+        if cause is not None:
+            return cause.status
+        try:
+            await offload_steps(
+                self._caches.saving(
+                    self._compiled, (model_cache,), (data_cache,), token
+                )
+            )
+        except AsyncnnError as error:
+            logger.info("a model is not cached: %s: %s", error.status.name, error)
+            return error.status
+        return ErrorStatus.NONE
+
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        """Return why its device executes nothing any more; see `IMortal`."""
+        return self._scheduler.cause_of_death()
 
     def statistics(self, number: int, survey: Survey) -> ModelStatistics:
         """Return what became of this model's executions; ``number`` names it."""
@@ -162,7 +208,7 @@ class ReferencePreparedModel(NoFencesNorBursts):
             number=number,
             client=self._client,
             operations=len(self._program.model.main.operations),
-            priority=self._priority,
+            priority=self._compiled.priority,
             executions=survey.of(self._tally),
             idle_bytes=self._program.idle_bytes,
         )
@@ -178,99 +224,48 @@ class ReferencePreparedModel(NoFencesNorBursts):
         result_channel: Handle,
     ) -> tuple[ErrorStatus, IBurstContext | None]:
         """Serve a burst; see `IPreparedModel.configure_execution_burst`."""
+        DRIVER("configure_execution_burst")
         return self._bursts.configure(self, callback, request_channel, result_channel)
 
-    def _execute_inline(
-        self,
-        request: Request,
-        measure: MeasureTiming,
-        callback: IExecutionCallback,
-        notify: NotifyExecuted,
-    ) -> None:
-        """Execute now and notify: at once where that is allowed, else soon."""
-        try:
-            shapes, run_ns = self._inliner.run(request)
-        except AsyncnnError as error:
-            self._scheduler.call_soon(_fail, callback, notify, error)
-            return
-        timing = NO_TIMING
-        if measure == MeasureTiming.YES:
-            timing = Timing(run_ns // 1000, run_ns // 1000)
-        if callback.takes_early_results:
-            notify(ErrorStatus.NONE, shapes, timing)
-        else:
-            self._scheduler.call_soon(notify, ErrorStatus.NONE, shapes, timing)
 
-    def _schedule(
-        self,
-        request: Request,
-        measure: MeasureTiming,
-        deadline: int | None,
-        loop_timeout_duration: int | None,
-        callback: IExecutionCallback,
-        notify: NotifyExecuted,
-    ) -> None:
-        report = partial(self._executed, callback, notify)
-        work = self._work(
-            calling_client.get(),
-            request,
-            measure,
-            deadline,
-            loop_timeout_duration,
-            report,
-        )
-        self._scheduler.submit(work)
-        callback.link_to_death(
-            partial(
-                self._scheduler.cancel, work, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
-            )
-        )
+def _tell_launch(
+    call: str, request: Request, deadline: int | None, **more: object
+) -> None:
+    inputs, outputs = len(request.inputs), len(request.outputs)
+    EXECUTION(call, inputs=inputs, outputs=outputs, deadline_ns=deadline, **more)
 
-    def _work(
-        self,
-        client: Client,
-        request: Request,
-        measure: MeasureTiming,
-        deadline: int | None,
-        loop_timeout_duration: int | None,
-        report: ReportExecuted,
-    ) -> ExecuteWork:
-        return ExecuteWork(
-            self._program,
-            request,
-            measure,
-            self._priority,
-            deadline,
-            loop_timeout_duration,
-            report,
-            client=client,
-            least_ns=self._inliner.certain_ns if self._refuses_hopeless else 0,
-            tally=self._tally,
-        )
 
-    def _executed(
+class _Report:
+    """Tells a callback how its execution ended, exactly once.
+
+    One object and one call, on the way of executions that take microseconds.
+    """
+
+    __slots__ = ("_callback", "is_linked")
+
+    def __init__(self, callback: IExecutionCallback) -> None:
+        self._callback: IExecutionCallback | None = callback
+        self.is_linked = False
+
+    def __call__(
         self,
-        callback: IExecutionCallback,
-        notify: NotifyExecuted,
         error: AsyncnnError | None,
         shapes: tuple[OutputShape, ...],
         timing: Timing,
-        run_ns: int,
     ) -> None:
-        callback.unlink_to_death()
+        callback, self._callback = self._callback, None
+        if callback is None:
+            raise AlreadyNotifiedError("the callback was notified before")
+        if self.is_linked:
+            callback.unlink_to_death()
+        status = _NONE
         if error is not None:
-            _fail(callback, notify, error)
-            return
-        self._inliner.observe(run_ns)
-        notify(ErrorStatus.NONE, shapes, timing)
-
-
-def _fail(
-    callback: IExecutionCallback, notify: NotifyExecuted, error: AsyncnnError
-) -> None:
-    logger.info("execution failed: %s: %s", error.status.name, error)
-    callback.reason = str(error)
-    shapes: tuple[OutputShape, ...] = ()
-    if isinstance(error, OutputInsufficientSizeError):
-        shapes = error.output_shapes
-    notify(error.status, shapes, NO_TIMING)
+            logger.info("execution failed: %s: %s", error.status.name, error)
+            callback.reason = str(error)
+            status, timing = error.status, NO_TIMING
+            if isinstance(error, OutputInsufficientSizeError):
+                shapes = error.output_shapes
+        try:
+            callback.notify_1_3(status, shapes, timing)
+        except (Exception, asyncio.CancelledError):
+            logger.exception("callback failed while it was notified")

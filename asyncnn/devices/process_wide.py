@@ -1,42 +1,75 @@
-"""Settings of the whole process that hold while any device is open."""
+"""Settings of the whole process that hold while devices are open that ask for them."""
 
-import sys
+import os
 import threading
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+from asyncnn.collector import freezing_allowed
 from asyncnn.devices.settings import DeviceSettings
-
-_lock = threading.Lock()
-_holders = 0
-_undo = ExitStack()
+from asyncnn.offload import switching_at_least_every
 
 
-def hold(settings: DeviceSettings) -> None:
-    """Apply the process-wide settings; those of the first holder stay in force."""
-    global _holders
-    with _lock:
-        if _holders == 0:
-            _apply(settings)
-        _holders += 1
+def hold(settings: DeviceSettings) -> Callable[[], None]:
+    """Apply what ``settings`` ask for; return what undoes it.
+
+    Of several devices, the least number of threads and the least interval count.
+    """
+    with ExitStack() as held:
+        if settings.blas_threads:
+            held.enter_context(_blas_threads(settings.blas_threads))
+        if settings.freezes_large_models:
+            held.enter_context(freezing_allowed())
+        if settings.switch_interval_s:
+            held.enter_context(switching_at_least_every(settings.switch_interval_s))
+        return held.pop_all().close
 
 
-def release() -> None:
-    """Undo what `hold` did when its last holder releases."""
-    global _holders
-    with _lock:
-        _holders -= 1
-        if _holders == 0:
-            _undo.close()
+class _BlasThreads:
+    """The number of BLAS's threads: the least that anybody holds."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: list[int] = []
+        self._limits: threadpool_limits | None = None
+
+    def hold(self, threads: int) -> None:
+        with self._lock:
+            self._held.append(threads)
+            self._apply()
+
+    def release(self, threads: int) -> None:
+        with self._lock:
+            if threads in self._held:  # not what a forked child has inherited
+                self._held.remove(threads)
+                self._apply()
+
+    def renew(self) -> None:
+        """Begin anew in a forked child, whose parent's threads may hold the lock."""
+        self._lock = threading.Lock()
+        self._held.clear()
+        self._limits = None
+
+    def _apply(self) -> None:
+        # Undone first, so that what comes back in the end is what there was before.
+        if self._limits is not None:
+            self._limits.restore_original_limits()
+            self._limits = None
+        if self._held:
+            least = min(self._held)
+            self._limits = threadpool_limits(limits=least, user_api="blas")
 
 
-def _apply(settings: DeviceSettings) -> None:
-    if settings.blas_threads:
-        _undo.enter_context(
-            threadpool_limits(limits=settings.blas_threads, user_api="blas")
-        )
-    before = sys.getswitchinterval()
-    if settings.switch_interval_s < before:
-        sys.setswitchinterval(settings.switch_interval_s)
-        _undo.callback(sys.setswitchinterval, before)
+_threads = _BlasThreads()
+os.register_at_fork(after_in_child=_threads.renew)
+
+
+@contextmanager
+def _blas_threads(threads: int) -> Iterator[None]:
+    _threads.hold(threads)
+    try:
+        yield
+    finally:
+        _threads.release(threads)

@@ -1,7 +1,9 @@
 """The device that runs every operation with the NumPy kernels, in this process."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from itertools import count
 from types import TracebackType
@@ -11,6 +13,7 @@ from weakref import WeakValueDictionary
 from asyncnn._version import __version__
 from asyncnn.burst import OpenBursts
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
+from asyncnn.cooperative import Steps
 from asyncnn.devices import process_wide
 from asyncnn.devices.buffers import Buffers
 from asyncnn.devices.cache import (
@@ -23,6 +26,7 @@ from asyncnn.devices.cache import (
 from asyncnn.devices.capabilities import known_capabilities
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.prepared import ReferencePreparedModel
+from asyncnn.devices.releasing import Releases
 from asyncnn.devices.resting import return_free_memory
 from asyncnn.devices.settings import DeviceSettings
 from asyncnn.devices.statistics import (
@@ -30,9 +34,15 @@ from asyncnn.devices.statistics import (
     DeviceStatistics,
     resident_bytes,
 )
-from asyncnn.devices.support import supported_by_kernels
+from asyncnn.devices.status import StatusListeners
+from asyncnn.devices.support import supporting
 from asyncnn.devices.work import PrepareWork
-from asyncnn.errors import AsyncnnError, MissedDeadlinePersistentError
+from asyncnn.errors import (
+    AsyncnnError,
+    DeviceUnavailableError,
+    ForkedError,
+    MissedDeadlinePersistentError,
+)
 from asyncnn.extensions import Extensions
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
 from asyncnn.hal.types import (
@@ -52,10 +62,12 @@ from asyncnn.hal.validate import (
     validate_execution_preference,
     validate_model,
     validate_priority,
+    validating,
 )
+from asyncnn.offload import offload_steps
 from asyncnn.qos import Scheduler, calling_client
 from asyncnn.tracing import Layer, Phase, span
-from asyncnn.vlog import MODEL
+from asyncnn.vlog import COMPILATION, DRIVER, MEMORY, MODEL
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +77,8 @@ class ReferenceDevice:
 
     Plans run on one worker thread, preparations on another; callbacks fire on the
     event loop in which the context was entered. Leaving the context ends whatever is
-    pending with DEVICE_UNAVAILABLE.
+    pending with DEVICE_UNAVAILABLE, and waits for what runs to come to a boundary, for
+    ``stuck_after_s`` at most. Cancelling that leaves it to go on by itself.
     """
 
     name = "asyncnn-reference"
@@ -78,7 +91,7 @@ class ReferenceDevice:
         self._extensions = Extensions(self._settings.extensions)
         self._capabilities = known_capabilities(self._settings.capabilities_file)
         self._bursts = OpenBursts(self._settings.max_bursts)
-        self._buffers = Buffers(self._settings.max_buffer_bytes)
+        self._buffers = Buffers(self._settings.max_buffer_bytes, self.cause_of_death)
         self._caches = ModelCaches(
             self._settings.cache_key_file,
             may_map=self._settings.maps_cache_files,
@@ -88,24 +101,35 @@ class ReferenceDevice:
             WeakValueDictionary()
         )
         self._numbers = count(1)
+        self._releases: Releases | None = None
+        self._status_listeners = StatusListeners(self.get_status)
+        self._closing: asyncio.Task[None] | None = None
+        self._undo_process_wide: Callable[[], None] = lambda: None
 
     async def __aenter__(self) -> Self:
         settings = self._settings
+        self._closing = None
         self._executions = Scheduler(
             "asyncnn-lane",
             max_pending=settings.max_pending,
             policy=settings.policy,
             stuck_after_s=settings.stuck_after_s,
+            filled_or_freed=self._status_listeners.stir,
         )
         self._preparations = Scheduler(
-            "asyncnn-prepare", max_pending=settings.max_pending, policy=settings.policy
+            "asyncnn-prepare",
+            max_pending=settings.max_pending,
+            policy=settings.policy,
+            stuck_after_s=settings.stuck_after_s,
+            filled_or_freed=self._status_listeners.stir,
         )
         self._executions.rest_after(settings.idle_after_s, self._rest)
         self._preparations.rest_after(settings.idle_after_s, self._rest)
         self._fenced = FencedExecutions(
             self._executions, max_waiting=settings.max_waiting
         )
-        process_wide.hold(self._settings)
+        self._releases = Releases()
+        self._undo_process_wide = process_wide.hold(self._settings)
         return self
 
     async def __aexit__(
@@ -114,22 +138,57 @@ class ReferenceDevice:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        assert self._executions is not None
-        assert self._preparations is not None
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the device, or wait until it is, as leaving the context does.
+
+        Any number of tasks may.
+        """
+        executions = self._scheduler(self._executions)
+        if isinstance(executions.cause_of_death(), ForkedError):
+            return  # it is the parent's to close
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        """Close each part, whatever happens to the others."""
+        executions = self._scheduler(self._executions)
+        preparations = self._scheduler(self._preparations)
         assert self._fenced is not None
-        try:
-            await self._preparations.aclose()
-            self._fenced.close()
-            await self._executions.aclose()
-            self._bursts.close()
-            self._buffers.close()
-        finally:
-            process_wide.release()
+        assert self._releases is not None
+        async with AsyncExitStack() as parts:
+            parts.callback(self._undo_process_wide)
+            parts.push_async_callback(self._releases.wait_ended)
+            parts.push_async_callback(self._buffers.wait_ended)
+            parts.push_async_callback(executions.aclose)
+            parts.push_async_callback(preparations.aclose)
+            parts.callback(self._buffers.close)
+            parts.callback(self._bursts.close)
+            parts.callback(self._status_listeners.close)
+            parts.callback(executions.begin_closing)
+            parts.callback(self._fenced.close)
+            parts.callback(preparations.begin_closing)
 
     def get_status(self) -> DeviceStatus:
-        """Return AVAILABLE while the device is open."""
-        is_open = self._executions is not None and not self._executions.is_closed
-        return DeviceStatus.AVAILABLE if is_open else DeviceStatus.OFFLINE
+        """Return AVAILABLE, BUSY while a queue is full, or OFFLINE if it is closed."""
+        executions, preparations = self._executions, self._preparations
+        if executions is None or preparations is None or executions.is_closed:
+            return DeviceStatus.OFFLINE
+        is_busy = executions.is_full or preparations.is_full
+        return DeviceStatus.BUSY if is_busy else DeviceStatus.AVAILABLE
+
+    def watch_status(
+        self, listener: Callable[[DeviceStatus], None]
+    ) -> Callable[[], None]:
+        """Have ``listener`` told when the device is busy or not; see `IWatched`."""
+        return self._status_listeners.add(listener)
+
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        """Return why the device takes no work any more; see `IMortal`."""
+        executions = self._executions
+        return None if executions is None else executions.cause_of_death()
 
     def get_version_string(self) -> tuple[ErrorStatus, str]:
         """Return the version of asyncnn."""
@@ -150,13 +209,23 @@ class ReferenceDevice:
     async def get_supported_operations_1_3(
         self, model: Model
     ) -> tuple[ErrorStatus, tuple[bool, ...]]:
-        """Return, for each operation of the main subgraph, whether it has a kernel."""
+        """Return, for each operation of the main subgraph, whether it has a kernel.
+
+        Found out on a thread, since models may be large.
+        """
+        cause = self.cause_of_death()
+        if cause is not None:
+            return cause.status, ()
+        DRIVER("get_supported_operations")
         try:
-            validate_model(model)
+            return ErrorStatus.NONE, await offload_steps(self._supporting(model))
         except AsyncnnError as error:
             logger.info("model refused: %s", error)
             return error.status, ()
-        return ErrorStatus.NONE, supported_by_kernels(self._extensions.resolved(model))
+
+    def _supporting(self, model: Model) -> Steps[tuple[bool, ...]]:
+        yield from validating(model)
+        return (yield from supporting(self._extensions.resolved(model)))
 
     def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
         """Return 1 and 1."""
@@ -173,16 +242,21 @@ class ReferenceDevice:
         token: bytes,
         callback: IPreparedModelCallback | None,
     ) -> ErrorStatus:
-        """Launch the preparation of ``model``; see `IDevice.prepare_model_1_3`."""
+        """Launch the preparation of ``model``; see `IDevice.prepare_model_1_3`.
+
+        What was validated before is known again: validate large models on a thread.
+        """
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
+        DRIVER("prepare_model", preference=preference, priority=priority)
 
         def order() -> Prepare:
             validate_execution_preference(preference)
             validate_priority(priority)
             with span("validate", Layer.DRIVER, Phase.PREPARATION):
                 validate_model(model)
-            MODEL("prepare", operations=len(model.main.operations), priority=priority)
+            if MODEL:
+                MODEL("prepare", **_described(model))
             settings = ExecutionPreference(preference), Priority(priority)
             return self._caches.preparation(
                 model, *settings, model_cache, data_cache, token
@@ -204,6 +278,7 @@ class ReferenceDevice:
         """
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
+        DRIVER("prepare_model_from_cache")
         order = partial(self._caches.loading, model_cache, data_cache, token)
         return self._launch_preparation(order, Priority.MEDIUM, deadline, callback)
 
@@ -242,6 +317,7 @@ class ReferenceDevice:
         output_roles: Sequence[BufferRole],
     ) -> tuple[ErrorStatus, IBuffer | None, int]:
         """Allocate a buffer; see `IDevice.allocate`."""
+        DRIVER("allocate", models=len(prepared_models))
         models = [
             model.buffers if type(model) is ReferencePreparedModel else None
             for model in prepared_models
@@ -253,6 +329,7 @@ class ReferenceDevice:
         except AsyncnnError as error:
             logger.info("no buffer allocated: %s", error)
             return error.status, None, 0
+        MEMORY("allocated", token=token, dimensions=desc.dimensions)
         return ErrorStatus.NONE, buffer, token
 
     def statistics(self) -> DeviceStatistics:
@@ -299,11 +376,10 @@ class ReferenceDevice:
         resting = [model for model in models if not model.stays_ready]
         if len(resting) == len(models):
             self._executions.retire()
-        for model in resting:
-            model.trim()
         self._bursts.rest(resting)
         self._buffers.rest()
-        return_free_memory()
+        assert self._releases is not None
+        self._releases.give_back(partial(_trim, resting))
 
     def _scheduler(self, scheduler: Scheduler | None) -> Scheduler:
         if scheduler is None:
@@ -319,21 +395,41 @@ class ReferenceDevice:
     ) -> None:
         callback.unlink_to_death()
         if isinstance(outcome, AsyncnnError):
+            COMPILATION("failed", status=outcome.status.name, reason=outcome)
             logger.info("preparation failed: %s: %s", outcome.status.name, outcome)
             callback.reason = str(outcome)
             notify(outcome.status, None)
             return
         assert self._fenced is not None
         prepared = ReferencePreparedModel(
-            outcome.program,
+            outcome,
+            self._caches,
             self._scheduler(self._executions),
             self._fenced,
             self._bursts,
             self._buffers,
-            outcome.priority,
             self._settings,
             client=client,
-            stays_ready=outcome.preference is ExecutionPreference.SUSTAINED_SPEED,
         )
         self._models[next(self._numbers)] = prepared
+        assert self._releases is not None
+        self._releases.watch(prepared, outcome.program)
+        COMPILATION("prepared", priority=outcome.priority.name)
         notify(ErrorStatus.NONE, prepared)
+
+
+def _described(model: Model) -> dict[str, int]:
+    main = model.main
+    return {
+        "operations": len(main.operations),
+        "operands": len(main.operands),
+        "subgraphs": len(model.referenced),
+        "pools": len(model.pools),
+    }
+
+
+def _trim(models: list[ReferencePreparedModel]) -> None:
+    """Free what executions of ``models`` would use again, and return it."""
+    while models:
+        models.pop().trim()
+    return_free_memory()

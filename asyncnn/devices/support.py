@@ -5,34 +5,54 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from asyncnn import kernels
+from asyncnn.cooperative import Steps
 from asyncnn.engine.plan import CONTROL_FLOW
 from asyncnn.errors import AsyncnnError
 from asyncnn.extensions import check_extended_operation
 from asyncnn.hal.types import Model, OperandLifeTime, Operation, Subgraph
+from asyncnn.memory.pages import check_mappable
 
 logger = logging.getLogger(__name__)
 
+_BODY = OperandLifeTime.SUBGRAPH
+_SLICE = 100
+"""Operations that are looked at in one go."""
 
-def supported_by_kernels(model: Model) -> tuple[bool, ...]:
+
+def supporting(model: Model) -> Steps[tuple[bool, ...]]:
     """Tell for each operation of a resolved model's main subgraph if it would run.
 
     IF and WHILE run if every operation of the subgraphs that they refer to does, and
-    of those that these refer to, however deep they are nested.
+    of those that these refer to, however deep they are nested. A caller can stop
+    between two steps, which are short.
+
+    :raises GeneralFailureError: if a pool for constants cannot be mapped, and hence no
+        such model be prepared.
     """
-    unsupported = _unsupported_subgraphs(model)
-    return tuple(
-        _is_supported(model, model.main, operation)
-        and unsupported.isdisjoint(_references(model.main, operation))
-        for operation in model.main.operations
-    )
+    for pool in model.pools:
+        check_mappable(pool)
+    unsupported = yield from _unsupported_subgraphs(model)
+    supported: list[bool] = []
+    for position, operation in enumerate(model.main.operations):
+        supported.append(
+            _is_supported(model, model.main, operation)
+            and (
+                not unsupported
+                or unsupported.isdisjoint(_references(model.main, operation))
+            )
+        )
+        if not position % _SLICE:
+            yield
+    return tuple(supported)
 
 
 def _is_supported(model: Model, subgraph: Subgraph, operation: Operation) -> bool:
-    try:
-        check_extended_operation(model, subgraph, operation)
-    except AsyncnnError as error:
-        logger.info("%s", error)
-        return False
+    if model.extension_name_to_prefix:
+        try:
+            check_extended_operation(model, subgraph, operation)
+        except AsyncnnError as error:
+            logger.info("%s", error)
+            return False
     return operation.type in CONTROL_FLOW or kernels.is_supported(operation.type)
 
 
@@ -40,22 +60,23 @@ def _references(subgraph: Subgraph, operation: Operation) -> Iterator[int]:
     """Yield the numbers of the subgraphs that ``operation`` refers to."""
     for index in operation.inputs:
         operand = subgraph.operands[index]
-        if operand.lifetime == OperandLifeTime.SUBGRAPH:
+        if operand.lifetime == _BODY:
             yield operand.location.offset
 
 
-def _unsupported_subgraphs(model: Model) -> set[int]:
+def _unsupported_subgraphs(model: Model) -> Steps[set[int]]:
     """Return the numbers of the referenced subgraphs that would not run."""
     referrers: defaultdict[int, set[int]] = defaultdict(set)
     waiting: list[int] = []
     for number, subgraph in enumerate(model.referenced):
-        for operation in subgraph.operations:
+        runs = True
+        for position, operation in enumerate(subgraph.operations):
             for referenced in _references(subgraph, operation):
                 referrers[referenced].add(number)
-        if not all(
-            _is_supported(model, subgraph, operation)
-            for operation in subgraph.operations
-        ):
+            runs = runs and _is_supported(model, subgraph, operation)
+            if not position % _SLICE:
+                yield
+        if not runs:
             waiting.append(number)
     unsupported: set[int] = set()
     while waiting:

@@ -1,20 +1,29 @@
 """The two kinds of work a device schedules: preparing and executing."""
 
-import logging
 import time
 from collections.abc import Callable
+from time import perf_counter_ns
+from typing import ClassVar
 
+import msgspec
+
+from asyncnn.cooperative import Stepwise
+from asyncnn.devices.buffers import BufferUse
 from asyncnn.devices.cache import Compiled, Prepare
+from asyncnn.devices.inline import Inliner
 from asyncnn.engine import Execution, Program
 from asyncnn.engine.arguments import (
+    execute_request,
     input_arrays,
     input_shapes,
     output_arrays,
     store_outputs,
 )
+from asyncnn.engine.execution import run_straight
 from asyncnn.engine.plan import Plan
 from asyncnn.errors import (
     AsyncnnError,
+    MissedDeadlineTransientError,
     error_for,
 )
 from asyncnn.hal.operations.bound import Array
@@ -28,21 +37,25 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.qos import Client, Pause, Tally, Work
-from asyncnn.tracing import Layer, Phase, Trace, begin
+from asyncnn.qos.job import JobState
+from asyncnn.tracing import Layer, Phase, Trace, active, begin
 from asyncnn.vlog import CPUEXE, EXECUTION
 
-logger = logging.getLogger(__name__)
-
 ReportPrepared = Callable[[Compiled | AsyncnnError], None]
-ReportExecuted = Callable[
-    [AsyncnnError | None, tuple[OutputShape, ...], Timing, int], None
-]
+ReportExecuted = Callable[[AsyncnnError | None, tuple[OutputShape, ...], Timing], None]
+
+# Kept by name, since looking up a member of an enum takes as long as a call.
+_NONE = ErrorStatus.NONE
+_MEASURED, _NOT_MEASURED = MeasureTiming.YES, MeasureTiming.NO
+_OUTSIDE = JobState.OUTSIDE
 
 
 class PrepareWork(Work):
     """Prepares a model and reports the result, or why there is none."""
 
-    __slots__ = ("_outcome", "_prepare", "_report", "_trace")
+    __slots__ = ("_error", "_prepare", "_report", "_steps", "_trace")
+
+    is_separable: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -54,36 +67,49 @@ class PrepareWork(Work):
         super().__init__(priority, deadline_ns)
         self._prepare = prepare
         self._report = report
-        self._outcome: Compiled | AsyncnnError | None = None
+        self._steps: Stepwise[Compiled] | None = None
+        self._error: AsyncnnError | None = None
         self._trace = begin()
 
     def advance(self, pause: Pause) -> bool:
-        """Prepare the model, in one go."""
-        started_ns = time.monotonic_ns()
-        if self._outcome is None:
-            outcome = _outcome_of(self._prepare)
-            self._outcome = self._outcome or outcome
+        """Prepare until the end, until `abort`, or until it is to pause."""
+        resumed_ns = time.monotonic_ns()
+        if self._steps is None:
+            self._steps = Stepwise(self._prepare())
+            if self._trace is not None:
+                _trace_queue(self._trace, Phase.PREPARATION, resumed_ns)
+        has_ended = self._steps.advance(
+            lambda: pause.requested or self._error is not None
+        )
+        if self._error is not None:
+            self._steps.close()
+            has_ended = True
         if self._trace is not None:
-            _trace_queue(self._trace, Phase.PREPARATION, started_ns)
             ended_ns = time.monotonic_ns()
             self._trace.add(
-                "prepare", Layer.CPU, Phase.COMPILATION, started_ns, ended_ns
+                "prepare", Layer.CPU, Phase.COMPILATION, resumed_ns, ended_ns
             )
-        return True
+        return has_ended
 
     def abort(self, status: ErrorStatus) -> None:
         """Report ``status`` instead of a model that is not ready yet."""
-        if self._outcome is None:
-            self._outcome = error_for(status, "the preparation was aborted")
+        if self._error is None:
+            self._error = error_for(status, "the preparation was aborted")
+
+    def fail(self, error: AsyncnnError) -> None:
+        """Report why there is no model, unless it was aborted."""
+        if self._error is None:
+            self._error = error
 
     def finish(self) -> ErrorStatus:
         """Report the outcome."""
-        outcome = self._outcome
-        assert outcome is not None
-        self._report(outcome)
         status = ErrorStatus.NONE
-        if isinstance(outcome, AsyncnnError):
-            status = outcome.status
+        if self._error is not None:
+            status = self._error.status
+            self._report(self._error)
+        else:
+            assert self._steps is not None
+            self._report(self._steps.result)
         if self._trace is not None:
             _trace_end(self._trace, "preparation", Phase.PREPARATION, status)
         return status
@@ -98,23 +124,25 @@ def _trace_end(trace: Trace, name: str, phase: Phase, status: ErrorStatus) -> No
     trace.end(name, Layer.DRIVER, phase, failure)
 
 
-def _outcome_of(prepare: Prepare) -> Compiled | AsyncnnError:
-    try:
-        return prepare()
-    except AsyncnnError as error:
-        return error
-    except Exception as error:
-        logger.exception("preparing a model failed")
-        return error_for(
-            ErrorStatus.GENERAL_FAILURE, f"{type(error).__name__}: {error}"
-        )
+def _tell_operations(plan: Plan) -> None:
+    CPUEXE("run", operations=[step.operation.type.name for step in plan.steps])
+
+
+class Executable(msgspec.Struct, frozen=True, eq=False):
+    """What all executions of one prepared model have in common."""
+
+    program: Program
+    inliner: Inliner
+    priority: Priority
+    tally: Tally
+    refuses_hopeless: bool = False
 
 
 class ExecuteWork(Work):
     """Runs a program on a validated request and reports how it ended.
 
-    The report gets the error or None, the output shapes, the timing, and the
-    nanoseconds of computing. The timing includes those in which it was suspended.
+    The report gets the error or None, the output shapes, and the timing, which includes
+    the time in which it was suspended.
     """
 
     __slots__ = (
@@ -122,6 +150,7 @@ class ExecuteWork(Work):
         "_computed_ns",
         "_ended_ns",
         "_error",
+        "_executable",
         "_execution",
         "_is_advancing",
         "_launched_ns",
@@ -129,12 +158,13 @@ class ExecuteWork(Work):
         "_measure",
         "_outputs",
         "_plan",
-        "_program",
+        "_planning",
         "_report",
         "_request",
         "_shapes",
         "_started_ns",
         "_trace",
+        "_use",
     )
 
     _plan: Plan
@@ -142,65 +172,115 @@ class ExecuteWork(Work):
 
     def __init__(
         self,
-        program: Program,
+        executable: Executable,
         request: Request,
         measure: MeasureTiming,
-        priority: Priority,
         deadline_ns: int | None,
         loop_timeout_ns: int | None,
         report: ReportExecuted,
-        *,
-        client: Client | None = None,
-        least_ns: int = 0,
-        tally: Tally | None = None,
+        client: Client,
+        reports_early: bool = False,
     ) -> None:
-        super().__init__(
-            priority, deadline_ns, client=client, least_ns=least_ns, tally=tally
-        )
-        self._loop_timeout_ns = loop_timeout_ns
-        self._launched_ns = time.perf_counter_ns()
-        self._program = program
+        inliner = executable.inliner
+        # All here, as the calls of the bases would be a tenth of a tiny model.
+        self.priority = executable.priority
+        self.deadline_ns = deadline_ns
+        self.client = client
+        self.least_ns = inliner.certain_ns if executable.refuses_hopeless else 0
+        self.preemptions = 0
+        self.state = _OUTSIDE
+        self.is_stopping = False
+        self.tally = executable.tally
+        self.is_withdrawn = False
+        self.is_short = inliner.is_due and deadline_ns is None
+        self.reports_early = reports_early
+        self._executable = executable
         self._request = request
         self._measure = measure
+        self._loop_timeout_ns = loop_timeout_ns
         self._report = report
+        self._use: BufferUse | None = None
         self._execution: Execution | None = None
+        self._planning: Stepwise[Plan] | None = None
         self._abort_status: ErrorStatus | None = None
         self._error: AsyncnnError | None = None
         self._shapes: tuple[OutputShape, ...] | None = None
         self._is_advancing = False
         self._started_ns = self._ended_ns = self._computed_ns = 0
-        self._trace = begin()
+        self._launched_ns = 0 if measure is _NOT_MEASURED else perf_counter_ns()
+        self._trace = None if active.recorder is None else begin()
 
-    def advance(self, pause: Pause) -> bool:
-        """Execute until the end, until `abort`, or until it is to pause."""
-        resumed_ns = time.perf_counter_ns()
-        has_ended = self._is_advancing = True
-        try:
-            has_ended = self._advance(pause, resumed_ns)
-        except AsyncnnError as error:
-            # Its traceback refers to this frame: a cycle that would keep the pools.
-            self._error = error.with_traceback(None)
-        except Exception as error:
-            logger.exception("an execution failed")
-            self._error = error_for(
-                ErrorStatus.GENERAL_FAILURE, f"{type(error).__name__}: {error}"
-            )
-        self._ended_ns = time.perf_counter_ns()
-        self._computed_ns += self._ended_ns - resumed_ns
-        self._is_advancing = False
+    def claim(self, use: BufferUse) -> None:
+        """Claim the device-managed buffers of the request; `finish` gives them up.
+
+        :raises AsyncnnError: if they cannot be claimed.
+        """
+        self._request = use.claim()
+        self._use = use
+
+    @property
+    def computed_ns(self) -> int:
+        """Nanoseconds of computing so far, without those of its suspensions."""
+        return self._computed_ns
+
+    def run(self) -> int:
+        """Execute in one go; return the nanoseconds it took.
+
+        :raises AsyncnnError: if the execution fails.
+        """
+        self._started_ns = started_ns = perf_counter_ns()
+        program = self._executable.program
+        self._shapes = execute_request(program, self._request, self._compute)
+        self._ended_ns = ended_ns = perf_counter_ns()
+        self._computed_ns = computed_ns = ended_ns - started_ns
         if self._trace is not None:
             self._trace.add(
-                "execute", Layer.CPU, Phase.COMPUTATION, resumed_ns, self._ended_ns
+                "execute", Layer.CPU, Phase.COMPUTATION, started_ns, ended_ns
             )
-        return has_ended
+        return computed_ns
 
-    def _advance(self, pause: Pause, now_ns: int) -> bool:
+    def _compute(
+        self, plan: Plan, inputs: list[Array | None], outputs: list[Array | None]
+    ) -> list[Array]:
+        program = self._executable.program
+        if CPUEXE:
+            _tell_operations(plan)
+        if plan.is_straight:
+            return run_straight(program, plan, inputs, outputs)
+        # An omitted input may have led to a plan that is not.
+        execution = Execution(program, plan, inputs, outputs)
+        execution.advance()
+        return execution.outputs
+
+    def advance(self, pause: Pause) -> bool:
+        """Execute until the end, until `abort`, or until it is to pause.
+
+        :raises AsyncnnError: if the execution fails.
+        """
+        resumed_ns = perf_counter_ns()
+        if not self._started_ns:
+            self._started_ns = resumed_ns
+            if self._trace is not None:
+                _trace_queue(self._trace, Phase.EXECUTION, resumed_ns)
+        self._is_advancing = True
+        try:
+            return self._advance(pause)
+        finally:
+            self._ended_ns = perf_counter_ns()
+            self._computed_ns += self._ended_ns - resumed_ns
+            self._is_advancing = False
+            if self._trace is not None:
+                self._trace.add(
+                    "execute", Layer.CPU, Phase.COMPUTATION, resumed_ns, self._ended_ns
+                )
+
+    def _advance(self, pause: Pause) -> bool:
         execution = self._execution
         if execution is None:
-            self._started_ns = now_ns
-            if self._trace is not None:
-                _trace_queue(self._trace, Phase.EXECUTION, now_ns)
-            execution = self._begin()
+            plan = self._plan_by(pause)
+            if plan is None:
+                return False
+            execution = self._begin(plan)
         if not execution.advance(pause):
             return False
         self._shapes = store_outputs(
@@ -208,11 +288,38 @@ class ExecuteWork(Work):
         )
         return True
 
-    def _begin(self) -> Execution:
-        program, request = self._program, self._request
-        self._plan = plan = program.plan(input_shapes(program, request))
+    def _plan_by(self, pause: Pause) -> Plan | None:
+        """Return the plan for the shapes of the request; None if paused meanwhile.
+
+        :raises AsyncnnError: if it is aborted or its deadline passes meanwhile.
+        """
+        program = self._executable.program
+        if self._planning is None:
+            shapes = input_shapes(program, self._request)
+            plan = program.known_plan(shapes)
+            if plan is not None:
+                return plan
+            self._planning = Stepwise(program.planning(shapes))
+        is_planned = self._planning.advance(lambda: pause.requested or self._must_end)
+        if self._abort_status is not None:
+            raise error_for(self._abort_status, "the execution was aborted")
+        if self._must_end:
+            raise MissedDeadlineTransientError("the deadline passed")
+        return self._planning.result if is_planned else None
+
+    @property
+    def _must_end(self) -> bool:
+        if self._abort_status is not None:
+            return True
+        deadline_ns = self.deadline_ns
+        return deadline_ns is not None and time.monotonic_ns() >= deadline_ns
+
+    def _begin(self, plan: Plan) -> Execution:
+        program, request = self._executable.program, self._request
+        self._planning = None
+        self._plan = plan
         if CPUEXE:
-            CPUEXE("run", operations=[s.operation.type.name for s in plan.steps])
+            _tell_operations(plan)
         self._outputs = outputs = output_arrays(plan, request)
         self._execution = execution = Execution(
             program,
@@ -232,21 +339,29 @@ class ExecuteWork(Work):
         if self._execution is not None:
             self._execution.abort(status)
 
+    def fail(self, error: AsyncnnError) -> None:
+        """Report ``error``: it has ended with that, or was never begun."""
+        self._error = error
+
     def finish(self) -> ErrorStatus:
         """Report the outcome; shapes and timing as the HAL wants them for it."""
         error, shapes = self._error, self._shapes
         if error is None and shapes is None:
             status = self._abort_status or ErrorStatus.GENERAL_FAILURE
             error = error_for(status, self._abandon())
+        status = _NONE if error is None else error.status
         timing = NO_TIMING
-        if self._measure == MeasureTiming.YES and error is None:
-            in_driver = time.perf_counter_ns() - self._launched_ns
-            on_device = self._ended_ns - self._started_ns
-            timing = Timing(on_device // 1000, in_driver // 1000)
+        if error is None:
+            self._executable.inliner.observe(self._computed_ns)
+            if self._measure == _MEASURED:
+                in_driver = perf_counter_ns() - self._launched_ns
+                on_device = self._ended_ns - self._started_ns
+                timing = Timing(on_device // 1000, in_driver // 1000)
+        if self._use is not None:
+            self._use.settle(status, shapes or ())
         trace = self._trace
         replied_ns = 0 if trace is None else time.monotonic_ns()
-        self._report(error, shapes or (), timing, self._computed_ns)
-        status = ErrorStatus.NONE if error is None else error.status
+        self._report(error, shapes or (), timing)
         if EXECUTION:
             computed_us = self._computed_ns // 1000
             EXECUTION("done", status=status.name, computed_us=computed_us)
@@ -258,9 +373,9 @@ class ExecuteWork(Work):
 
     def _abandon(self) -> str:
         """Free what an execution holds that will not go on; say where it stopped."""
-        if self._execution is None:
-            return "the execution was aborted before it began"
         if self._is_advancing:  # its buffers are still being written to
             return "an operation took too long"
+        if self._execution is None:
+            return "the execution was aborted before it began"
         self._execution.close()
         return "the execution was aborted"

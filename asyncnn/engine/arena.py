@@ -4,8 +4,13 @@ from collections import defaultdict
 
 import msgspec
 
+from asyncnn.cooperative import Steps
+
 ALIGNMENT_BYTES = 64
 """A cache line, and the widest vector load."""
+
+_SPANS_PER_STEP = 1000
+"""Spans that are looked at between two steps."""
 
 
 class Lifespan(msgspec.Struct, frozen=True):
@@ -33,7 +38,7 @@ def align(size: int) -> int:
     return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
-def lay_out(lifespans: list[Lifespan]) -> ArenaLayout:
+def laying_out(lifespans: list[Lifespan]) -> Steps[ArenaLayout]:
     """Place blocks, largest first, each at the lowest offset that is free in its life.
 
     The greedy order is within a few per cent of the best for the chains that networks
@@ -41,11 +46,18 @@ def lay_out(lifespans: list[Lifespan]) -> ArenaLayout:
     """
     spans_at: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     offsets: dict[int, int] = {}
-    total = 0
+    total = seen = 0
     for block in sorted(lifespans, key=lambda b: (-b.size_bytes, b.first, b.key)):
         size = align(block.size_bytes)
         steps = range(block.first, block.last + 1)
-        taken = {span for step in steps for span in spans_at[step]}
+        taken: set[tuple[int, int]] = set()
+        for step in steps:
+            spans = spans_at[step]
+            taken.update(spans)
+            seen += 1 + len(spans)
+            if seen > _SPANS_PER_STEP:
+                seen = 0
+                yield
         offset = _lowest_gap(sorted(taken), size)
         for step in steps:
             spans_at[step].append((offset, offset + size))

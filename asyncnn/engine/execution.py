@@ -7,12 +7,14 @@ from typing import Protocol
 
 import numpy as np
 
+from asyncnn.cooperative import Stepwise
 from asyncnn.engine.control_flow import ControlFlow, begin
 from asyncnn.engine.frame import Frame, bound_slots, computed
 from asyncnn.engine.late import run_late
 from asyncnn.engine.plan import CONTROL_FLOW, Plan, Step
 from asyncnn.engine.program import Program
-from asyncnn.engine.workspace import Call
+from asyncnn.engine.turns import MANY_CALLS, Turns
+from asyncnn.engine.workspace import Call, Workspace
 from asyncnn.errors import (
     AsyncnnError,
     GeneralFailureError,
@@ -84,6 +86,8 @@ class Execution:
         self._frames: list[Frame] = []
         self._waiting: list[ControlFlow] = []
         self._tiles: Iterator[None] | None = None
+        self._making: Stepwise[Workspace] | None = None
+        self._turns = Turns()
         self.outputs: list[Array] = []
 
     def abort(self, status: ErrorStatus) -> None:
@@ -99,10 +103,8 @@ class Execution:
             execution is aborted. It cannot be advanced again then.
         """
         try:
-            if not self._frames:
-                self._check()
-                workspace = self._program.acquire(self._plan)
-                self._frames.append(Frame(workspace, self._inputs, self._given_outputs))
+            if not self._frames and not self._begin(pause):
+                return False
             return _QUIET.copy().run(self._run, pause)
         except BaseException:
             self.close()
@@ -110,15 +112,38 @@ class Execution:
 
     def close(self) -> None:
         """Give the workspaces back; the execution has ended."""
-        self._tiles = None
+        self._tiles = self._making = None
         self._waiting.clear()
         while self._frames:
             self._program.release(self._frames.pop().workspace)
 
+    def _begin(self, pause: Pause) -> bool:
+        """Take a workspace, or go on making one; False if paused meanwhile."""
+        self._check()
+        workspace = self._program.idle_workspace(self._plan)
+        if workspace is None:
+            if self._making is None:
+                self._making = Stepwise(self._program.equipping(self._plan))
+            if not self._making.advance(lambda: self._must_stop(pause)):
+                self._check()
+                return False
+            workspace = self._making.result
+        self._making = None
+        self._frames.append(Frame(workspace, self._inputs, self._given_outputs))
+        return True
+
+    def _must_stop(self, pause: Pause) -> bool:
+        return pause.requested or self._abort_status is not None or self._is_late
+
+    @property
+    def _is_late(self) -> bool:
+        deadline_ns = self._deadline_ns
+        return deadline_ns is not None and time.monotonic_ns() >= deadline_ns
+
     def _check(self) -> None:
         if self._abort_status is not None:
             raise error_for(self._abort_status, "the execution was aborted")
-        if self._deadline_ns is not None and time.monotonic_ns() >= self._deadline_ns:
+        if self._is_late:
             raise MissedDeadlineTransientError("the deadline passed")
 
     def _run(self, pause: Pause) -> bool:
@@ -141,8 +166,11 @@ class Execution:
         Without ``may_pause`` the first step is not left for later.
         """
         calls, steps = frame.calls, frame.plan.steps
-        for position in range(frame.position, len(calls)):
+        first = frame.position
+        for position in range(first, len(calls)):
             frame.position = position
+            if not (position + 1) % MANY_CALLS:
+                self._turns.count(MANY_CALLS)
             if pause.requested and may_pause:
                 return False
             may_pause = True
@@ -166,6 +194,7 @@ class Execution:
             except Exception as error:
                 raise failure(step, error) from error
         frame.position = len(calls)
+        self._turns.count((len(calls) - first) % MANY_CALLS)
         return True
 
     def _run_tiles(
@@ -229,7 +258,7 @@ def run_straight(
 
     :raises AsyncnnError: if an operation fails.
     """
-    workspace = program.acquire(plan)
+    workspace = program.idle_workspace(plan) or program.acquire(plan)
     try:
         slots = bound_slots(workspace, inputs, outputs)
         _QUIET.copy().run(_run_calls, plan, workspace.calls(slots))

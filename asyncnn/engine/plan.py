@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 
 from asyncnn import kernels
-from asyncnn.engine.arena import ArenaLayout, Lifespan, lay_out
+from asyncnn.cooperative import Steps
+from asyncnn.engine.arena import ArenaLayout, Lifespan, laying_out
 from asyncnn.engine.constants import CONSTANT_LIFETIMES, constant_array
 from asyncnn.errors import AsyncnnError, GeneralFailureError
 from asyncnn.hal.extensions import (
@@ -47,6 +48,9 @@ from asyncnn.kernels.kernel import HeapScratch, PreparedKernel
 
 CONTROL_FLOW = frozenset({OperationType.IF, OperationType.WHILE})
 _RANDOM = frozenset({OperationType.RANDOM_MULTINOMIAL})
+
+OPERANDS_PER_STEP = 64
+"""Operands that are looked at between two steps of cooperative work."""
 
 _OPERATION_TYPES = {int(type_): type_ for type_ in OperationType}
 _OPERAND_TYPES = {int(type_): type_ for type_ in OperandType}
@@ -107,17 +111,17 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     is_straight: bool
 
 
-def build_plan(
+def building_plan(
     model: Model, subgraph: Subgraph, input_shapes: Sequence[Shape | None]
-) -> Plan:
-    """Prepare ``subgraph`` of a validated model for inputs of these shapes.
+) -> Steps[Plan]:
+    """Prepare ``subgraph`` of a validated model for inputs of these shapes, in steps.
 
     An input shape of None is an input that the request omits.
 
     :raises GeneralFailureError: if an operation has no kernel, or its operands have
         illegal values or shapes.
     """
-    return _PlanBuilder(model, subgraph, input_shapes).build()
+    return _PlanBuilder(model, subgraph).building(input_shapes)
 
 
 def assembled(
@@ -154,9 +158,7 @@ def assembled(
 
 
 class _PlanBuilder:
-    def __init__(
-        self, model: Model, subgraph: Subgraph, input_shapes: Sequence[Shape | None]
-    ) -> None:
+    def __init__(self, model: Model, subgraph: Subgraph) -> None:
         self._model = model
         self._subgraph = subgraph
         self._operands = subgraph.operands
@@ -165,9 +167,6 @@ class _PlanBuilder:
         self._values: dict[int, Array] = {}
         self._omitted: set[int] = set()
         self._steps: list[Step] = []
-        inputs = dict(zip(subgraph.input_indexes, input_shapes, strict=True))
-        for index, operand in enumerate(self._operands):
-            self._place(index, operand, inputs)
 
     def _place(
         self, index: int, operand: Operand, inputs: dict[int, Shape | None]
@@ -184,7 +183,13 @@ class _PlanBuilder:
         elif is_scalar(operand.type):
             self._shapes[index] = ()
 
-    def build(self) -> Plan:
+    def building(self, input_shapes: Sequence[Shape | None]) -> Steps[Plan]:
+        """Build the plan; most steps are one operation each."""
+        inputs = dict(zip(self._subgraph.input_indexes, input_shapes, strict=True))
+        for index, operand in enumerate(self._operands):
+            self._place(index, operand, inputs)
+            if not (index + 1) % OPERANDS_PER_STEP:
+                yield
         for position, operation in self._live_operations():
             try:
                 self._add(position, operation)
@@ -192,7 +197,8 @@ class _PlanBuilder:
                 raise
             except Exception as error:
                 raise failure_of(operation, error) from error
-        arena = lay_out(list(self._lifespans()))
+            yield
+        arena = yield from laying_out(list(self._lifespans()))
         return assembled(self._subgraph, self._shapes, self._values, self._steps, arena)
 
     def _append(
@@ -284,8 +290,10 @@ class _PlanBuilder:
             return False
         if not self._output_indexes.isdisjoint(operation.outputs):
             return False
-        known = self._values.keys() | self._omitted
-        return known.issuperset(operation.inputs)
+        return all(
+            index in self._values or index in self._omitted
+            for index in operation.inputs
+        )
 
     def _fold(self, operation: Operation, kernel: PreparedKernel) -> None:
         outputs = [self._new_array(index) for index in operation.outputs]

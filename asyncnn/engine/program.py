@@ -3,15 +3,24 @@
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from typing import TypeAlias
 
-from asyncnn.engine.plan import Plan, build_plan
-from asyncnn.engine.records import PlanRecord, record_of, restore_plan
+from msgspec.structs import replace
+
+from asyncnn.collector import building_large
+from asyncnn.cooperative import Steps, completed
+from asyncnn.engine.plan import Plan, building_plan
+from asyncnn.engine.records import PlanRecord, record_of, restoring_plan
 from asyncnn.engine.workspace import Workspace
 from asyncnn.extensions import NO_EXTENSIONS, Extensions, check_extended
-from asyncnn.hal.operands import has_unknown_dimensions, is_scalar
+from asyncnn.hal.operands import (
+    has_unknown_dimensions,
+    is_scalar,
+)
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import Model, Subgraph
+from asyncnn.memory.pools import mapped
 from asyncnn.vlog import COMPILATION
 
 InputShapes: TypeAlias = tuple[Shape | None, ...]
@@ -22,6 +31,9 @@ Records: TypeAlias = Mapping[int, Callable[[], PlanRecord]]
 
 MAIN = -1
 """Stands for the main subgraph where referenced ones are counted from 0."""
+
+LARGE_OPERATIONS = 500
+"""Operations of a large model; smaller ones are made and freed within milliseconds."""
 
 MAX_PLANS = 16
 """Plans kept of one model; the least recently used is dropped beyond.
@@ -37,10 +49,11 @@ class Program:
     a way to those of an equal program, they are restored when they are needed first.
     Plans for other shapes are built when a request brings them. ``source`` is the model
     as it was given; `model` is the same with types of ``extensions`` where the source
-    has but numbers.
+    has but numbers. Both keep their pools, which the client may let go of, mapped.
 
     :raises InvalidArgumentError: if it does not use an extension as that demands.
-    :raises GeneralFailureError: if the model cannot be prepared.
+    :raises GeneralFailureError: if the model cannot be prepared, or one of its pools
+        not be mapped.
     """
 
     def __init__(
@@ -48,8 +61,10 @@ class Program:
         model: Model,
         records: Records | None = None,
         extensions: Extensions = NO_EXTENSIONS,
+        *,
+        is_built: bool = True,
     ) -> None:
-        self.source = model
+        self.source = model = _mapped(model)
         self.extensions = extensions
         self.model = extensions.resolved(model)
         check_extended(self.model)
@@ -60,10 +75,30 @@ class Program:
         self.declared_shapes = _declared_shapes(model.main)
         self._main: Plan | None = None
         self._records = dict(records or {})
-        for number in range(MAIN, len(model.referenced)):
+        if is_built:
+            completed(self._building())
+
+    @classmethod
+    def compiling(
+        cls,
+        model: Model,
+        records: Records | None = None,
+        extensions: Extensions = NO_EXTENSIONS,
+    ) -> Steps["Program"]:
+        """Make a program in steps; otherwise like the constructor.
+
+        :raises AsyncnnError: as the constructor.
+        """
+        program = cls(model, records, extensions, is_built=False)
+        yield from program._building()
+        return program
+
+    def _building(self) -> Steps[None]:
+        """Build the plans for declared shapes of which there are no records."""
+        for number in range(MAIN, len(self.model.referenced)):
             shapes = _declared_shapes(self.subgraph(number))
             if shapes is not None and number not in self._records:
-                self._build(shapes, number)
+                yield from self.planning(shapes, number)
 
     @property
     def is_straight(self) -> bool:
@@ -84,14 +119,34 @@ class Program:
         """
         if shapes is self.declared_shapes and self._main is not None:
             return self._main
+        plan = self.known_plan(shapes, number)
+        return completed(self.planning(shapes, number)) if plan is None else plan
+
+    def known_plan(self, shapes: InputShapes, number: int = MAIN) -> Plan | None:
+        """Return the plan of a subgraph if there is one by now."""
+        if shapes is self.declared_shapes and self._main is not None:
+            return self._main
         with self._lock:
             plan = self._plans.get((number, shapes))
-            if plan is None and number in self._records:
-                plan = self._restore(shapes, number)
             if plan is not None:
                 self._plans.move_to_end((number, shapes))
-                return plan
-        return self._build(shapes, number)
+            return plan
+
+    def planning(self, shapes: InputShapes, number: int = MAIN) -> Steps[Plan]:
+        """Restore or build a plan in steps; several that do so get the same one.
+
+        :raises GeneralFailureError: if it cannot be prepared for these shapes.
+        """
+        subgraph = self.subgraph(number)
+        record = self._records.get(number)
+        with building_large() if self.is_large else nullcontext():
+            if record is not None and shapes == _declared_shapes(subgraph):
+                plan = yield from restoring_plan(self.model, subgraph, record())
+                self._records.pop(number, None)
+            else:
+                plan = yield from building_plan(self.model, subgraph, shapes)
+        with self._lock:
+            return self._add(plan, shapes, number)
 
     def records(self) -> dict[int, PlanRecord]:
         """Return the plans for declared shapes, by the number of their subgraph."""
@@ -101,20 +156,6 @@ class Program:
             if shapes is not None:
                 records[number] = record_of(self.plan(shapes, number))
         return records
-
-    def _build(self, shapes: InputShapes, number: int) -> Plan:
-        plan = build_plan(self.model, self.subgraph(number), shapes)
-        with self._lock:
-            return self._add(plan, shapes, number)
-
-    def _restore(self, shapes: InputShapes, number: int) -> Plan | None:
-        """Restore a plan if it is recorded for these shapes. The lock is held."""
-        subgraph = self.subgraph(number)
-        if shapes != _declared_shapes(subgraph):
-            return None
-        plan = restore_plan(self.model, subgraph, self._records[number]())
-        del self._records[number]
-        return self._add(plan, shapes, number)
 
     def _add(self, plan: Plan, shapes: InputShapes, number: int) -> Plan:
         """Keep a plan, or return the one that is there already. The lock is held."""
@@ -138,19 +179,51 @@ class Program:
 
     def acquire(self, plan: Plan) -> Workspace:
         """Take an idle workspace of ``plan``, or allocate one."""
+        workspace = self.idle_workspace(plan)
+        return completed(self.equipping(plan)) if workspace is None else workspace
+
+    def equipping(self, plan: Plan) -> Steps[Workspace]:
+        """Allocate a workspace of ``plan``, in steps."""
+        with building_large() if self.is_large else nullcontext():
+            return (yield from Workspace.making(plan))
+
+    def idle_workspace(self, plan: Plan) -> Workspace | None:
+        """Take an idle workspace of ``plan``, if there is one."""
         idle = self._idle.get(id(plan))
-        if idle:
-            try:
-                return idle.pop()
-            except IndexError:  # another thread took the last one meanwhile
-                pass
-        return Workspace(plan)
+        try:
+            return idle.pop() if idle else None
+        except IndexError:  # another thread took the last one meanwhile
+            return None
 
     def release(self, workspace: Workspace) -> None:
         """Keep ``workspace`` for the next execution, if its plan is still kept."""
         idle = self._idle.get(id(workspace.plan))
         if idle is not None:
             idle.append(workspace)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it has so many operations that it is built, and freed, with care."""
+        return is_large(self.source)
+
+    def pieces(self) -> list[list[object]]:
+        """Return lists that hold all of its small parts, for whoever drops them.
+
+        Once the program itself is gone, they go one by one as the lists are emptied,
+        unless somebody else has them.
+        """
+        with self._lock:
+            pieces: list[list[object]] = []
+            for idle in self._idle.values():
+                for workspace in tuple(idle):  # executions may still give some back
+                    pieces.extend(workspace.pieces())
+            for plan in self._plans.values():
+                parts = (plan.steps, plan.shapes, plan.constants.values())
+                pieces.extend(list(part) for part in parts)
+            for model in (self.model, self.source):
+                for subgraph in (model.main, *model.referenced):
+                    pieces += [list(subgraph.operands), list(subgraph.operations)]
+            return pieces
 
     @property
     def idle_bytes(self) -> int:
@@ -161,12 +234,46 @@ class Program:
 
     def trim(self) -> int:
         """Free the workspaces that nobody uses; return their bytes."""
-        freed = 0
         with self._lock:
-            for idle in self._idle.values():
-                while idle:
-                    freed += idle.pop().size_bytes
+            kept = list(self._idle.values())
+        trimmed: list[Workspace] = []
+        for idle in kept:
+            with suppress(IndexError):  # that was all, whoever else has taken some
+                while True:
+                    trimmed.append(idle.pop())
+        freed = sum(workspace.size_bytes for workspace in trimmed)
+        while trimmed:
+            pieces = trimmed[-1].pieces() if self.is_large else []
+            trimmed.pop()
+            take_apart(pieces)
         return freed
+
+
+def _mapped(model: Model) -> Model:
+    """Return ``model`` with all of its pools mapped.
+
+    :raises GeneralFailureError: if one cannot be.
+    """
+    if all(pool.buffer is not None for pool in model.pools):
+        return model
+    return replace(model, pools=tuple(map(mapped, model.pools)))
+
+
+def take_apart(pieces: list[list[object]]) -> None:
+    """Empty the lists, one object after the other.
+
+    Other threads may get the interpreter between any two, so that freeing a million
+    objects stops nobody; dropping all of them at once would.
+    """
+    while pieces:
+        items = pieces.pop()
+        while items:
+            items.pop()
+
+
+def is_large(model: Model) -> bool:
+    """Tell whether a model has many operations, those of all subgraphs together."""
+    return model.operation_count > LARGE_OPERATIONS
 
 
 def subgraph_of(model: Model, number: int) -> Subgraph:

@@ -4,9 +4,11 @@ import msgspec
 import numpy as np
 
 from asyncnn import kernels
+from asyncnn.cooperative import Steps
 from asyncnn.engine.arena import ArenaLayout
 from asyncnn.engine.constants import CONSTANT_LIFETIMES, constant_array
 from asyncnn.engine.plan import (
+    OPERANDS_PER_STEP,
     Plan,
     Step,
     assembled,
@@ -43,7 +45,7 @@ class PlanRecord(msgspec.Struct, frozen=True, eq=False):
 
 
 def record_of(plan: Plan) -> PlanRecord:
-    """Return what `restore_plan` needs to make a plan again."""
+    """Return what `restoring_plan` needs to make a plan again."""
     steps = tuple(
         StepRecord(step.position, step.kernel is not None, step.operation.packed)
         for step in plan.steps
@@ -57,24 +59,22 @@ def record_of(plan: Plan) -> PlanRecord:
     return PlanRecord(plan.shapes, folded, steps, plan.arena)
 
 
-def restore_plan(model: Model, subgraph: Subgraph, record: PlanRecord) -> Plan:
-    """Make a plan again for the model of which it was recorded.
+def restoring_plan(model: Model, subgraph: Subgraph, record: PlanRecord) -> Steps[Plan]:
+    """Make a plan again for the model of which it was recorded, in steps.
 
     Its numbers may be wrong, as nobody has checked them.
 
     :raises GeneralFailureError: if an operand has an illegal value.
     """
-    constants = record.folded | {
-        index: constant_array(model, operand)
-        for index, operand in enumerate(subgraph.operands)
-        if operand.lifetime in CONSTANT_LIFETIMES
-    }
-    outputs = [
-        bound_operand(operand, shape, constants.get(index))
-        for index, (operand, shape) in enumerate(
-            zip(subgraph.operands, record.shapes, strict=True)
-        )
-    ]
+    constants = dict(record.folded)
+    outputs: list[BoundOperand] = []
+    for index, operand in enumerate(subgraph.operands):
+        if operand.lifetime in CONSTANT_LIFETIMES:
+            constants[index] = constant_array(model, operand)
+        shape = record.shapes[index]
+        outputs.append(bound_operand(operand, shape, constants.get(index)))
+        if not (index + 1) % OPERANDS_PER_STEP:
+            yield
     inputs = _without_omitted(subgraph, outputs)
     relaxed = model.relax_computation_float32_to_float16
     steps = []
@@ -91,6 +91,7 @@ def restore_plan(model: Model, subgraph: Subgraph, record: PlanRecord) -> Plan:
         steps.append(
             Step(step.position, bound, operation.inputs, operation.outputs, kernel)
         )
+        yield
     return assembled(subgraph, record.shapes, constants, steps, record.arena)
 
 

@@ -10,8 +10,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
+from asyncnn.cooperative import Steps
 from asyncnn.engine.arena import ALIGNMENT_BYTES, align
-from asyncnn.engine.plan import Plan, Step
+from asyncnn.engine.plan import OPERANDS_PER_STEP, Plan, Step
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.kernels.kernel import Run
@@ -79,18 +80,31 @@ class Workspace:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        arena = aligned_bytes(plan.arena.size_bytes)
         self.slots: list[Array | None] = [None] * len(plan.shapes)
-        for index, value in plan.constants.items():
-            self.slots[index] = value
-        for index, offset in plan.arena.offsets.items():
-            dtype = dtype_of(plan.subgraph.operands[index].type)
-            self.slots[index] = carve(arena, offset, plan.shapes[index] or (), dtype)
-        runs, scratch_bytes = self._instantiate()
-        self.size_bytes = arena.nbytes + scratch_bytes
-        ports = {port.index for port in plan.inputs + plan.outputs}
+        self.size_bytes = 0
         self._fixed_calls: list[Call | None] = []
         self._moving_calls: list[tuple[int, Run, Step]] = []
+
+    @classmethod
+    def making(cls, plan: Plan) -> Steps["Workspace"]:
+        """Allocate a workspace of ``plan``, in steps."""
+        made = cls(plan)
+        yield from made._allocating()
+        return made
+
+    def _allocating(self) -> Steps[None]:
+        plan = self.plan
+        arena = aligned_bytes(plan.arena.size_bytes)
+        for index, value in plan.constants.items():
+            self.slots[index] = value
+        for count, (index, offset) in enumerate(plan.arena.offsets.items(), 1):
+            dtype = dtype_of(plan.subgraph.operands[index].type)
+            self.slots[index] = carve(arena, offset, plan.shapes[index] or (), dtype)
+            if not count % OPERANDS_PER_STEP:
+                yield
+        runs, scratch_bytes = yield from self._instantiating()
+        self.size_bytes = arena.nbytes + scratch_bytes
+        ports = {port.index for port in plan.inputs + plan.outputs}
         for position, (step, run) in enumerate(zip(plan.steps, runs, strict=True)):
             self._fixed_calls.append(None)
             if run is None:
@@ -99,22 +113,32 @@ class Workspace:
                 self._fixed_calls[position] = _call(run, step, self.slots)
             else:
                 self._moving_calls.append((position, run, step))
+            if not (position + 1) % OPERANDS_PER_STEP:
+                yield
 
-    def _instantiate(self) -> tuple[list[Run | None], int]:
+    def _instantiating(self) -> Steps[tuple[list[Run | None], int]]:
         """Make every prepared kernel's run, all sharing one transient block."""
         largest = 0
         prepared = [step.kernel for step in self.plan.steps]
-        for kernel in prepared:
+        for count, kernel in enumerate(prepared, 1):
             if kernel is not None:
                 measuring = _MeasuringScratch()
                 kernel(measuring)
                 largest = max(largest, measuring.transient_bytes)
+            if not count % OPERANDS_PER_STEP:
+                yield
         scratch = _SharedScratch(aligned_bytes(largest))
         runs: list[Run | None] = []
-        for kernel in prepared:
+        for count, kernel in enumerate(prepared, 1):
             scratch.begin_kernel()
             runs.append(None if kernel is None else kernel(scratch))
+            if not count % OPERANDS_PER_STEP:
+                yield
         return runs, largest + scratch.persistent_bytes
+
+    def pieces(self) -> list[list[object]]:
+        """Return lists of all of its small parts; see `Program.pieces`."""
+        return [list(self.slots), list(self._fixed_calls), list(self._moving_calls)]
 
     def calls(self, slots: list[Array | None]) -> list[Call | None]:
         """Bind the steps to ``slots``, a copy of `slots` with inputs and outputs set.

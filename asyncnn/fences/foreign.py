@@ -12,6 +12,7 @@ from asyncnn.fences.core import Callback, Core
 from asyncnn.fences.outcome import Outcome
 from asyncnn.fences.pipe import OWNER_IS_GONE, bytes_waiting, outcome_in_pipe
 from asyncnn.fences.sync_file import is_sync_file, outcome_of_sync_file
+from asyncnn.forking import own
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.memory.copying import Descriptor
 from asyncnn.memory.pages import failure
@@ -65,10 +66,15 @@ class ForeignCore(Core):
         """Forget a future; the last one of its loop ends the watch."""
         super().leave(future)
         loop = future.get_loop()
-        self._watchers[loop] -= 1
-        if not self._watchers[loop]:
-            del self._watchers[loop]
+        watchers = self._watchers.pop(loop, 0)
+        if watchers > 1:
+            self._watchers[loop] = watchers - 1
+        elif watchers:
             loop.remove_reader(self.fileno())
+
+    def disown(self) -> None:
+        """Leave the loops that watch to the parent, whose selectors a child shares."""
+        self._watchers.clear()
 
     def block(self, timeout: float | None) -> None:
         """Block this thread in a poll of the descriptor, or for 24 days."""
@@ -78,6 +84,7 @@ class ForeignCore(Core):
             self.resolve(outcome)
 
     def _watch(self, loop: AbstractEventLoop) -> None:
+        own(self)
         try:
             loop.add_reader(self.fileno(), self.look)
         except OSError as error:

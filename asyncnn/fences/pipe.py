@@ -59,17 +59,21 @@ class WriteEnd:
             ) from error
 
     def write(self, outcome: Outcome) -> None:
-        """Write how the fence ended and close; does nothing the second time."""
+        """Write how the fence ended and close; does nothing the second time.
+
+        What a peer with another write end has said before stays the outcome.
+        """
         detached = self._close.detach()
         if detached is None:
             return
         _, close, (fd,), _ = detached
         # A reader may be gone, and a peer may have filled or locked his own pipe.
         with suppress(OSError):
-            if outcome.at_ns is not None:
-                with suppress(OSError):
-                    os.utime(fd, ns=(outcome.at_ns, outcome.at_ns))
-            os.write(fd, bytes(1 + outcome.status))
+            if not bytes_waiting(fd):
+                if outcome.at_ns is not None:
+                    with suppress(OSError):
+                        os.utime(fd, ns=(outcome.at_ns, outcome.at_ns))
+                os.write(fd, bytes(1 + outcome.status))
         close(fd)
 
     def close(self) -> None:

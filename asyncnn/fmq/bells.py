@@ -31,7 +31,7 @@ class Bell(Protocol):
         ...
 
     def ring(self) -> None:
-        """Wake whoever listens; never waits."""
+        """Wake whoever listens; never waits, and never fails."""
         ...
 
     def silence(self) -> None:
@@ -64,7 +64,7 @@ class EventBell:
 
     def ring(self) -> None:
         """Wake the end that opened the queue, if it plays fair."""
-        with contextlib.suppress(BlockingIOError):  # full: it has been rung
+        with contextlib.suppress(OSError):  # full: it has been rung
             os.eventfd_write(self._fd, 1)
 
     def silence(self) -> None:
@@ -99,13 +99,15 @@ class SocketBell:
         return self._side.fileno()
 
     def ring(self) -> None:
-        """Wake the end that created the queue, if it is still there."""
-        with contextlib.suppress(BlockingIOError, ConnectionError):
+        """Wake the end that created the queue, if it is there and listens."""
+        # A stranger chose the socket and may do with it as he likes: what was written
+        # stays written whether or not he can be told.
+        with contextlib.suppress(OSError):
             self._side.send(_RING, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def silence(self) -> None:
         """Take back one ring; a sleeper is rung once, more are spurious."""
-        with contextlib.suppress(BlockingIOError, ConnectionError):
+        with contextlib.suppress(OSError):
             self._side.recv(1, socket.MSG_DONTWAIT)
 
     def close(self) -> None:

@@ -1,13 +1,13 @@
 """What can go wrong with a queue, one class for each cause."""
 
-from asyncnn.errors import DeviceUnavailableError, GeneralFailureError
+from asyncnn.errors import BusyError, DeviceClosedError, GeneralFailureError
 
 
 class MemoryOrderError(GeneralFailureError):
     """This platform does not order memory the way a queue needs."""
 
 
-class QueueClosedError(DeviceUnavailableError):
+class QueueClosedError(DeviceClosedError):
     """This end of the queue was closed here."""
 
 
@@ -15,5 +15,5 @@ class QueueBrokenError(GeneralFailureError):
     """The peer put something impossible into the queue, which is closed now."""
 
 
-class QueueBusyError(GeneralFailureError):
+class QueueBusyError(BusyError):
     """Another task or callback waits at this end of the queue already."""

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 from asyncnn.fmq.errors import QueueBusyError
 from asyncnn.fmq.served import Readable, Served
 from asyncnn.fmq.spin import MANY_LOOKS, Patience, clock, give_way
+from asyncnn.forking import own
 
 SLICE_NS = 50_000
 """Nanoseconds for which the loop is kept from its other work while a queue is hot."""
@@ -44,6 +45,15 @@ class LoopPoller:
         self._asleep: set[Callable[[], None]] = set()
         self._looks_again = False
 
+    def disown(self) -> None:
+        """Forget all queues: in a forked child they are the parent's to serve."""
+        for served in self.served:
+            served.disown()
+        self.served.clear()
+        self._hot.clear()
+        self._asleep.clear()
+        self._lain_down.clear()
+
     @staticmethod
     def running() -> "LoopPoller":
         """Return the poller of the running loop.
@@ -54,18 +64,26 @@ class LoopPoller:
         try:
             return _POLLERS[loop]
         except KeyError:
-            return _POLLERS.setdefault(loop, LoopPoller())
+            poller = _POLLERS[loop] = LoopPoller()
+            own(poller)
+            return poller
 
-    def serve(self, queue: Readable, on_ready: Callable[[], object]) -> Served:
+    def serve(
+        self,
+        queue: Readable,
+        on_ready: Callable[[], object],
+        on_failed: Callable[[BaseException], object] | None = None,
+    ) -> Served:
         """Have ``on_ready`` called whenever there is something to read.
 
-        Nobody else may wait at this end then.
+        Nobody else may wait at this end then. ``on_failed`` learns if that ends for a
+        reason other than `Served.stop`.
 
         :raises QueueBusyError: if it is served already.
         """
         if queue.served is not None:
             raise QueueBusyError("this end of the queue is served already")
-        served = queue.served = Served(self, queue, on_ready)
+        served = queue.served = Served(self, queue, on_ready, on_failed)
         self.served.append(served)
         self.heat(served)
         return served
@@ -184,11 +202,18 @@ class LoopPoller:
 
     def _cool(self, hot: list[Served]) -> None:
         for served in hot:
-            self._hot.remove(served)
-            self._sleep(served)
+            if served in self._hot:  # one that fails may have had it stopped
+                self._hot.remove(served)
+                self._sleep(served)
 
     def _sleep(self, served: Served) -> None:
-        if not served.queue.sleep_until_readable(served.woken):
+        on_failed = served.on_failed
+        try:
+            is_asleep = served.queue.sleep_until_readable(served.woken)
+        except Exception as error:  # neither hot nor asleep it would be forgotten
+            served.fail(error, on_failed)
+            return
+        if not is_asleep:
             self.heat(served)
 
     def woken(self, served: Served) -> None:
@@ -210,14 +235,12 @@ class LoopPoller:
 
     def _handle(self, served: Served) -> None:
         self._is_serving = True
+        on_failed = served.on_failed
         try:
             served.on_ready()
             served.idle_since_ns = clock()
-        except Exception as error:
-            served.stop()
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": "serving a queue failed", "exception": error}
-            )
+        except (Exception, asyncio.CancelledError) as error:
+            served.fail(error, on_failed)
         finally:
             self._is_serving = False
 

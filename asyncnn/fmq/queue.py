@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Self
 
+from asyncnn import forking
 from asyncnn.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.fmq.bells import (
     Bell,
@@ -72,6 +73,7 @@ class MessageQueue(OpenRing):
         self._wake: Callable[[], None] | None = None
         self._blocks = False
         self._awaited = (WRITTEN, 0)
+        forking.own(self)
 
     @classmethod
     def create(cls, quantum: int, count: int) -> Self:
@@ -247,7 +249,8 @@ class MessageQueue(OpenRing):
         loop = asyncio.get_running_loop()
         if loop is not self._loop and not self.is_closed:
             self._leave_loop()
-            loop.add_reader(self._bell.fileno(), self._rung)
+            with os_errors("listening for the bell of a queue"):
+                loop.add_reader(self._bell.fileno(), self._rung)
             self._loop, self._poller = loop, LoopPoller.running()
 
     def _spin(self, counter: int, seen: int, spins: bool) -> bool:
@@ -326,14 +329,30 @@ class MessageQueue(OpenRing):
         if self.is_closed:
             return
         super()._give_up(error)
+        if self.served is not None:  # first, as it must not look any more
+            self.served.stop()
         self._leave_loop()
         self._owned.close()
         self.descriptor = Handle()
-        if self.served is not None:
-            self.served.stop()
         wake, self._wake = self._wake, None
         if wake is not None:
             wake()
+
+    def close(self) -> None:
+        """Give everything back. The memory goes with the last `Spans` in it.
+
+        In a forked child, those are its own copies of what its parent still uses.
+        """
+        super().close()
+        self._owned.close()
+
+    def disown(self) -> None:
+        """Refuse all use from now on, in a forked child, which shares ring and loop."""
+        if not self.is_closed:
+            self._bytes = memoryview(b"")
+            self._end(partial(forking.inherited, "a queue"))
+        self.descriptor = Handle()
+        self._loop = self._wake = self.served = None
 
     def _leave_loop(self) -> None:
         loop, self._loop = self._loop, None
@@ -344,6 +363,8 @@ class MessageQueue(OpenRing):
         if not getattr(self, "is_closed", True):
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2)
             self.close()
+        elif hasattr(self, "_owned"):
+            self._owned.close()  # what a forked child has never closed
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "open"

@@ -5,6 +5,7 @@ bridged widens it, up to 5 ms, and each window that passes in vain is halved. Wh
 less often than every 5 ms is not waited for: a camera costs a wake-up a frame.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -50,15 +51,21 @@ class Served:
     """A queue that is served by a callback, until `stop`.
 
     ``on_ready`` is called by the loop soon after a packet has come, and again while one
-    is there. An exception in it goes to the loop's handler and ends the serving.
+    is there. An exception in it, or that the queue cannot be listened to, ends the
+    serving; ``on_failed`` is called with it, or by default the loop's handler.
     """
 
     def __init__(
-        self, poller: "LoopPoller", queue: Readable, on_ready: Callable[[], object]
+        self,
+        poller: "LoopPoller",
+        queue: Readable,
+        on_ready: Callable[[], object],
+        on_failed: Callable[[BaseException], object] | None = None,
     ) -> None:
         self._poller = poller
         self.queue = queue
         self.on_ready = on_ready
+        self.on_failed = on_failed or _report
         self.is_paused = False
         self.is_stopped = False
         self.window_ns = 0
@@ -82,8 +89,27 @@ class Served:
         if not self.is_stopped:
             self.pause()
             self.is_stopped = True
-            self.on_ready = _nobody  # whoever is called back may hold this
+            # Whoever is called back may hold this.
+            self.on_ready, self.on_failed = _nobody, _report
             self._poller.remove(self)
+
+    def fail(
+        self, error: BaseException, on_failed: Callable[[BaseException], object]
+    ) -> None:
+        """Call back no more, and tell whoever wanted the queue served.
+
+        That is ``on_failed`` as it was before: a queue that breaks stops by itself.
+        """
+        self.stop()
+        try:
+            on_failed(error)
+        except Exception as another:  # the other queues are served on
+            _report(another)
+
+    def disown(self) -> None:
+        """Call back no more, in a forked child."""
+        self.is_paused = self.is_stopped = True
+        self.on_ready, self.on_failed = _nobody, _report
 
     def woken(self) -> None:
         """Note that the bell has rung, perhaps for nothing."""
@@ -104,6 +130,12 @@ class Served:
         if self.window_ns < _MIN_WINDOW_NS:
             self.window_ns = 0
         return True
+
+
+def _report(error: BaseException) -> None:
+    asyncio.get_running_loop().call_exception_handler(
+        {"message": "serving a queue failed", "exception": error}
+    )
 
 
 def _nobody() -> None:

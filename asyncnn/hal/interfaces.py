@@ -18,6 +18,7 @@ from asyncnn.callbacks import (
     IFencedExecutionCallback,
     IPreparedModelCallback,
 )
+from asyncnn.errors import AsyncnnError, DeviceUnavailableError, error_for
 from asyncnn.hal.types import (
     BufferDesc,
     BufferRole,
@@ -135,6 +136,62 @@ class IDescribed(Protocol):
         ...
 
 
+@runtime_checkable
+class IMortal(Protocol):
+    """A device or prepared model that may end before its users do. Not in the HAL."""
+
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        """Return a new error that says why it takes no work for good.
+
+        None while it may take some, and if it is not known.
+        """
+        ...
+
+
+@runtime_checkable
+class IWatched(Protocol):
+    """A device that tells when its status changes. Not in the HAL."""
+
+    def watch_status(
+        self, listener: Callable[[DeviceStatus], None]
+    ) -> Callable[[], None]:
+        """Have ``listener`` called soon after each change, with the status.
+
+        It may be called without a change. Calling the result ends all that.
+        """
+        ...
+
+
+@runtime_checkable
+class ISavable(Protocol):
+    """A prepared model that can be saved at any time.
+
+    Source: the first draft of HAL 1.2 (IPreparedModel.saveToCache). What was released
+    saves a model while it is prepared.
+    """
+
+    async def save_to_cache(
+        self, model_cache: Handle, data_cache: Handle, token: bytes
+    ) -> ErrorStatus:
+        """Write the model to one cache file of each kind; NONE once it can be loaded.
+
+        INVALID_ARGUMENT if there is not one descriptor in each handle, both are of the
+        same file, or the token has not its 32 bytes; GENERAL_FAILURE if a file cannot
+        be read and written, or the device does not cache models.
+        """
+        ...
+
+
+@runtime_checkable
+class IExplaining(Protocol):
+    """A prepared model that explains what it returns as a status. Not in the HAL."""
+
+    @property
+    def refusal(self) -> str:
+        """Why the last fenced execution that it refused was; empty if none was."""
+        ...
+
+
 class IPreparedModel(Protocol):
     """A model ready for execution (1.3/IPreparedModel.hal)."""
 
@@ -199,7 +256,7 @@ class IDevice(Protocol):
     """A driver (1.3/IDevice.hal). Queries answer the same until it is closed."""
 
     def get_status(self) -> DeviceStatus:
-        """Return whether the device can take work."""
+        """Return whether the device can take work; BUSY while a queue of it is full."""
         ...
 
     def get_version_string(self) -> tuple[ErrorStatus, str]:
@@ -223,8 +280,9 @@ class IDevice(Protocol):
     ) -> tuple[ErrorStatus, tuple[bool, ...]]:
         """Return, for each operation of the main subgraph, whether it would run.
 
-        INVALID_ARGUMENT and nothing if the model is malformed. Awaited, because the
-        driver may have to be asked.
+        INVALID_ARGUMENT and nothing if the model is malformed, GENERAL_FAILURE and
+        nothing if the handle of one of its pools cannot be decoded or mapped. Awaited,
+        because the driver may have to be asked.
         """
         ...
 
@@ -270,3 +328,24 @@ class IDevice(Protocol):
         the status, None and 0. Awaited, because the driver may have to be asked.
         """
         ...
+
+
+def cause_of_death(mortal: object) -> DeviceUnavailableError | None:
+    """Return what an `IMortal` says of its death; None if it is alive, or is none."""
+    return mortal.cause_of_death() if isinstance(mortal, IMortal) else None
+
+
+def refusal_of(prepared: object, what: str) -> str:
+    """Return ``what``, with the reason for it if an `IExplaining` knows that."""
+    reason = prepared.refusal if isinstance(prepared, IExplaining) else ""
+    return f"{what}: {reason}" if reason else what
+
+
+def error_of(mortal: object, status: ErrorStatus, message: str) -> AsyncnnError:
+    """Return the error for a ``status`` other than NONE that ``mortal`` has given.
+
+    If it is DEVICE_UNAVAILABLE and an `IMortal` knows why, that is the error.
+    """
+    is_unavailable = status is ErrorStatus.DEVICE_UNAVAILABLE
+    cause = cause_of_death(mortal) if is_unavailable else None
+    return cause or error_for(status, message)

@@ -33,6 +33,11 @@ DTYPES: dict[int, np.dtype[Any]] = {
 }
 """NumPy dtype of one stored element, by the HAL's own types; SUBGRAPH has none."""
 
+_ELEMENT_SIZES = {
+    type_: 0 if type_ == OperandType.OEM else dtype.itemsize
+    for type_, dtype in DTYPES.items()
+}
+
 SCALAR_TYPES = frozenset(
     {
         OperandType.FLOAT32,
@@ -89,9 +94,7 @@ def element_size_bytes(type_: int) -> int:
     """Return the bytes of one element; 0 for SUBGRAPH, OEM and opaque types."""
     if isinstance(type_, ExtensionOperandType):
         return type_.dtype.itemsize
-    if type_ == OperandType.OEM or type_ not in DTYPES:
-        return 0
-    return DTYPES[type_].itemsize
+    return _ELEMENT_SIZES.get(type_, 0)
 
 
 def has_unknown_dimensions(operand: Operand) -> bool:

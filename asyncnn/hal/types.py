@@ -249,7 +249,7 @@ class OperationType(IntEnum):
     OEM_OPERATION = 10000
 
 
-class DataLocation(msgspec.Struct, frozen=True):
+class DataLocation(msgspec.Struct, frozen=True, gc=False):
     """A span of bytes: ``[offset, offset + length)`` of pool ``pool_index``."""
 
     pool_index: int = 0
@@ -257,7 +257,7 @@ class DataLocation(msgspec.Struct, frozen=True):
     length: int = 0
 
 
-class SymmPerChannelQuantParams(msgspec.Struct, frozen=True):
+class SymmPerChannelQuantParams(msgspec.Struct, frozen=True, gc=False):
     """One scale for each index of axis ``channel_dim`` (1.2/types.hal)."""
 
     scales: tuple[float, ...]
@@ -268,7 +268,7 @@ ExtraParams: TypeAlias = SymmPerChannelQuantParams | bytes | None
 """Per-channel scales, the opaque bytes of an extension operand, or nothing."""
 
 
-class Operand(msgspec.Struct, frozen=True):
+class Operand(msgspec.Struct, frozen=True, gc=False):
     """One value of a graph. Real value = ``scale * (stored - zero_point)``.
 
     ``type`` is an `OperandType`, or a plain integer above `BASE_MAX` for an
@@ -285,7 +285,7 @@ class Operand(msgspec.Struct, frozen=True):
     extra_params: ExtraParams = None
 
 
-class Operation(msgspec.Struct, frozen=True):
+class Operation(msgspec.Struct, frozen=True, gc=False):
     """One node of a graph: operand indices that it reads and writes."""
 
     type: int
@@ -330,7 +330,7 @@ class ExtensionNameAndPrefix(msgspec.Struct, frozen=True):
     prefix: int
 
 
-class Model(msgspec.Struct, frozen=True):
+class Model(msgspec.Struct, frozen=True, weakref=True):
     """A graph with its constants (1.3/types.hal).
 
     Constants lie in ``operand_values`` (CONSTANT_COPY) or ``pools``
@@ -343,6 +343,12 @@ class Model(msgspec.Struct, frozen=True):
     pools: tuple[Memory, ...] = ()
     relax_computation_float32_to_float16: bool = False
     extension_name_to_prefix: tuple[ExtensionNameAndPrefix, ...] = ()
+
+    @property
+    def operation_count(self) -> int:
+        """Number of operations, those of referenced subgraphs included."""
+        subgraphs = (self.main, *self.referenced)
+        return sum([len(subgraph.operations) for subgraph in subgraphs])
 
 
 class RequestArgument(msgspec.Struct, frozen=True):

@@ -10,12 +10,6 @@ keeps for its clients instead, `asyncnn.memory.managed` holds the state.
 from asyncnn.memory.arrays import shared_array
 from asyncnn.memory.limits import MapperStatistics, MappingPolicy
 from asyncnn.memory.mapping import Mapper
-from asyncnn.memory.named import (
-    NamedPool,
-    allocate_named,
-    open_named,
-    publish_named,
-)
 from asyncnn.memory.pools import as_array, from_buffer, map_file, part_of, view
 from asyncnn.memory.shared import allocate, allocate_blob, shareable
 
@@ -23,16 +17,12 @@ __all__ = (
     "Mapper",
     "MapperStatistics",
     "MappingPolicy",
-    "NamedPool",
     "allocate",
     "allocate_blob",
-    "allocate_named",
     "as_array",
     "from_buffer",
     "map_file",
-    "open_named",
     "part_of",
-    "publish_named",
     "shareable",
     "shared_array",
     "view",

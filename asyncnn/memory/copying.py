@@ -45,9 +45,9 @@ class CopiedSpan:
     def open(cls, memory: Memory) -> Self:
         """Return the span that a pool's handle stands for; duplicate its descriptor.
 
-        :raises InvalidArgumentError: if the kind is unknown, the handle malformed or
-            the pool not within a regular file.
-        :raises GeneralFailureError: if it cannot be used as its handle demands.
+        :raises InvalidArgumentError: if the kind is unknown.
+        :raises GeneralFailureError: if the handle is malformed, the pool not within a
+            regular file, or it cannot be used as its handle demands.
         """
         fd = span_of(memory).fd
         with os_errors(label(memory)):

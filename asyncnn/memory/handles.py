@@ -13,7 +13,11 @@ kind                      fds  integers
 The handle of a real hardware buffer is its allocator's secret. Here a blob is a memory
 file, described by the fields of ``AHardwareBuffer_Desc`` in their order.
 
-Source: HAL 1.0/types.hal (hidl_memory), graphics/common/1.0/types.hal (usage, format).
+A handle that cannot be decoded is GENERAL_FAILURE: the pool may be one that another
+driver understands. A kind that the HAL does not have is INVALID_ARGUMENT.
+
+Source: HAL 1.0/types.hal (hidl_memory), graphics/common/1.0/types.hal (usage, format);
+the memory pool page of the HAL's documentation for drivers (statuses).
 """
 
 import mmap
@@ -33,6 +37,9 @@ CPU_READ_OFTEN = 0x3
 CPU_WRITE_OFTEN = 0x30
 
 _WORD = 0xFFFF_FFFF
+_INT32 = range(-(2**31), _WORD + 1)
+"""Integers of a handle: 32 bits, with a sign or without."""
+
 _INTS = {"ashmem": 0, "mmap_fd": 3, "hardware_buffer_blob": 6}
 
 
@@ -64,20 +71,22 @@ def span_of(memory: Memory) -> Span:
 
     Memory that may be written may be read as well: few processors tell them apart.
 
-    :raises InvalidArgumentError: if the kind is unknown or the handle malformed.
-    :raises GeneralFailureError: if the pool can be neither read nor written, as those
-        of kind ``hardware_buffer``.
+    :raises InvalidArgumentError: if the kind is unknown.
+    :raises GeneralFailureError: if the handle is malformed, or the pool can be neither
+        read nor written, as those of kind ``hardware_buffer``.
     """
     name, size = memory.name, memory.size
     fds, ints = memory.handle.fds, memory.handle.ints
     if len(fds) != 1 or len(ints) != _INTS.get(name):
         raise malformed(memory)
+    if not all(each in _INT32 for each in ints):
+        raise GeneralFailureError("a handle has an integer of more than 32 bits")
     if not ints:
         return Span(fds[0], 0, 0, size)
     if name == "mmap_fd":
         protection, low, high = ints
         if protection & ~READ_WRITE:
-            raise InvalidArgumentError(f"{protection:#x} is not a protection of memory")
+            raise GeneralFailureError(f"{protection:#x} is not a protection of memory")
         if not protection:
             raise GeneralFailureError("the pool may be neither read nor written")
         return Span(fds[0], protection | READ, _joined(low, high), size)
@@ -98,7 +107,7 @@ def malformed(memory: Memory) -> AsyncnnError:
         )
     if name not in _INTS:
         return InvalidArgumentError(f"{name[:40]!r} is not a kind of pool")
-    return InvalidArgumentError(
+    return GeneralFailureError(
         f"the handle of a {name} pool has {len(memory.handle.fds)} descriptors and "
         f"{len(memory.handle.ints)} integers"
     )
@@ -107,7 +116,7 @@ def malformed(memory: Memory) -> AsyncnnError:
 def _blob_protection(ints: tuple[int, ...], size: int) -> int:
     width, height, layers, format_, low, high = ints
     if (width & _WORD, height, layers, format_) != (size, 1, 1, BLOB_FORMAT):
-        raise InvalidArgumentError(
+        raise GeneralFailureError(
             f"a blob of {size} bytes is described as {width} x {height} x {layers} "
             f"of format {format_:#x}"
         )

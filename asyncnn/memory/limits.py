@@ -1,6 +1,7 @@
 """What a client may have mapped, and the count of what it has."""
 
 import mmap
+import threading
 import weakref
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from asyncnn.errors import (
     InvalidArgumentError,
     ResourceExhaustedPersistentError,
     ResourceExhaustedTransientError,
+    too_many,
 )
 
 _MIB = 1 << 20
@@ -20,27 +22,28 @@ _MIB = 1 << 20
 class MappingPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What one client may have mapped, and how far it is trusted.
 
-    ``max_pools`` and ``max_bytes`` bound all mappings and copies that are alive, cached
-    or in use; each costs a file descriptor. Unused mappings are kept up to
-    ``max_cached_bytes``, and the latest in any case. ``max_copied_bytes`` bounds the
-    copies; 0 refuses pools that cannot be mapped.
+    ``max_pools`` and ``max_pool_bytes`` bound all mappings and copies that are alive,
+    cached or in use. Unused mappings are kept up to ``max_cached_bytes``, and the
+    latest in any case. ``max_copied_bytes`` bounds the copies; 0 refuses what cannot be
+    mapped.
 
     ``trust_same_uid`` maps files of this process's user even if they are not sealed.
     Set it only for a peer that runs as that user, which could as well send it a signal.
+    Errors name a limit with ``name`` before it.
 
-    :raises InvalidArgumentError: if a limit is out of range.
+    :raises InvalidArgumentError: if a limit is negative.
     """
 
+    name: str = "MappingPolicy"
     max_pools: int = 256
-    max_bytes: int = 4096 * _MIB
+    max_pool_bytes: int = 4096 * _MIB
     max_cached_bytes: int = 512 * _MIB
     max_copied_bytes: int = 256 * _MIB
     trust_same_uid: bool = False
 
     def __post_init__(self) -> None:
-        if self.max_pools < 1:
-            raise InvalidArgumentError("max_pools must be at least 1")
-        if min(self.max_bytes, self.max_cached_bytes, self.max_copied_bytes) < 0:
+        bounds = self.max_pool_bytes, self.max_cached_bytes, self.max_copied_bytes
+        if min(self.max_pools, *bounds) < 0:
             raise InvalidArgumentError("a limit of MappingPolicy is negative")
 
 
@@ -59,16 +62,54 @@ class MapperStatistics(msgspec.Struct, frozen=True):
     copied_bytes: int
 
 
+class CommonBytes:
+    """Bounds the bytes of ``what`` that several holdings have together. Thread-safe.
+
+    ``limit`` names the setting.
+    """
+
+    def __init__(self, most: int, what: str, limit: str) -> None:
+        self.most = most
+        self._what = what
+        self._limit = limit
+        self._parts: weakref.WeakSet[Holdings] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def __str__(self) -> str:
+        return f"{self._what}: {self._limit} is {self.most}"
+
+    def join(self, part: "Holdings") -> None:
+        """Count the bytes of ``part``, as long as it exists."""
+        with self._lock:
+            self._parts.add(part)
+
+    def has_room(self, length: int) -> bool:
+        """Tell whether so many more bytes fit in."""
+        with self._lock:
+            return sum(part.bytes for part in self._parts) + length <= self.most
+
+
 class Holdings:
     """Counts mapped and copied memory for as long as anything views it.
 
-    Views may end in any thread; all else is done by one at a time.
+    Views may end in any thread; all else is done by one at a time. The bytes are part
+    of what is in ``common``, if that is given.
     """
 
-    def __init__(self, policy: MappingPolicy) -> None:
+    def __init__(
+        self, policy: MappingPolicy, common: CommonBytes | None = None
+    ) -> None:
         self._policy = policy
+        self._common = common
         self._mapped: dict[int, int] = {}
         self._copied: dict[int, int] = {}
+        if common is not None:
+            common.join(self)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all mappings and copies."""
+        return _total(self._mapped) + _total(self._copied)
 
     def add_mapping(self, pages: mmap.mmap) -> None:
         """Count a mapped file."""
@@ -84,26 +125,46 @@ class Holdings:
         :raises ResourceExhaustedPersistentError: if they exceed it by themselves.
         :raises ResourceExhaustedTransientError: if they do along with what is in use.
         """
-        limit = self._policy.max_bytes
+        limit, name = self._policy.max_pool_bytes, self._policy.name
         if length > limit:
             raise ResourceExhaustedPersistentError(
-                f"a pool of {length} bytes; the limit is {limit}"
+                f"a pool of {length} bytes: {name}.max_pool_bytes is {limit}"
+            )
+        common = self._common
+        if common is not None and length > common.most:
+            raise ResourceExhaustedPersistentError(
+                f"a pool of {length} bytes exceeds the {common}"
             )
         while self._exceeds(length):
             if not evict():
-                raise ResourceExhaustedTransientError("too many pools are in use")
+                raise ResourceExhaustedTransientError(
+                    f"the pools in use and {length} bytes more are too many: "
+                    f"{name}.max_pool_bytes is {limit}, {name}.max_pools "
+                    f"{self._policy.max_pools}"
+                )
+        while common is not None and not common.has_room(length):
+            if not evict():
+                raise ResourceExhaustedTransientError(f"too many {common}")
 
     def make_room_for_copy(self, length: int, evict: Callable[[], bool]) -> None:
         """Like `make_room`, within the limit of copies as well."""
-        limit = self._policy.max_copied_bytes
+        limit, name = self._policy.max_copied_bytes, self._policy.name
         if length > limit:
             raise ResourceExhaustedPersistentError(
-                f"a pool of {length} bytes has to be copied; the limit is {limit}",
+                f"a pool of {length} bytes has to be copied: "
+                f"{name}.max_copied_bytes is {limit}",
                 hint="seal its file against shrinking",
             )
         if _total(self._copied) + length > limit:
-            raise ResourceExhaustedTransientError("too many copies of pools are in use")
+            raise too_many(
+                "bytes in copies of pools", f"{name}.max_copied_bytes", limit
+            )
         self.make_room(length, evict)
+
+    @property
+    def mappings(self) -> int:
+        """How many mapped files there are."""
+        return len(self._mapped)
 
     def statistics(self, cached: int) -> MapperStatistics:
         """Return the counts, and that of cached mappings."""
@@ -121,10 +182,9 @@ class Holdings:
         weakref.finalize(owner, sizes.pop, key, None)
 
     def _exceeds(self, length: int) -> bool:
-        total = _total(self._mapped) + _total(self._copied)
         count = len(self._mapped) + len(self._copied)
         policy = self._policy
-        return count >= policy.max_pools or total + length > policy.max_bytes
+        return count >= policy.max_pools or self.bytes + length > policy.max_pool_bytes
 
 
 def _total(sizes: dict[int, int]) -> int:

@@ -48,8 +48,8 @@ class Account:
         with self._lock:
             if self._used_bytes + size > self._limit_bytes:
                 raise ResourceExhaustedTransientError(
-                    f"{size} bytes more than {self._used_bytes} for buffers; the limit "
-                    f"is {self._limit_bytes}"
+                    f"{size} bytes more than {self._used_bytes} in buffers: "
+                    f"DeviceSettings.max_buffer_bytes is {self._limit_bytes}"
                 )
             self._used_bytes += size
         try:

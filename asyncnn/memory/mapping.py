@@ -24,7 +24,12 @@ from asyncnn.errors import DeviceUnavailableError, InvalidArgumentError
 from asyncnn.hal.types import Handle, Memory
 from asyncnn.memory.copying import CopiedSpan
 from asyncnn.memory.handles import label, malformed
-from asyncnn.memory.limits import Holdings, MapperStatistics, MappingPolicy
+from asyncnn.memory.limits import (
+    CommonBytes,
+    Holdings,
+    MapperStatistics,
+    MappingPolicy,
+)
 from asyncnn.memory.pages import (
     checked_span,
     failure,
@@ -32,6 +37,7 @@ from asyncnn.memory.pages import (
     os_errors,
 )
 from asyncnn.memory.sealing import SHRINK, access_of, keeps_its_bytes, seals_of
+from asyncnn.offload import call_on_thread
 from asyncnn.vlog import MEMORY
 
 _OTHERS_WRITE = 0o022
@@ -39,21 +45,28 @@ _OTHERS_WRITE = 0o022
 _Key: TypeAlias = tuple[str, int, tuple[int, ...], int, int, int, int]
 """Kind, size, integers of the handle, device, inode, access and seals of the file."""
 
+LARGE_BYTES = 2**24
+"""Mappings whose pages the system takes milliseconds to give back."""
+
 
 class Mapper:
     """Maps the pools of one connection, each of them once.
+
+    Several may have bytes in ``common``.
 
     Any thread may call any method. Closing it is final; memory still in use, by a
     request or an array, goes with its last user.
     """
 
-    def __init__(self, policy: MappingPolicy | None = None) -> None:
+    def __init__(
+        self, policy: MappingPolicy | None = None, common: CommonBytes | None = None
+    ) -> None:
         self._policy = policy or MappingPolicy()
         self._lock = threading.Lock()
         self._cached: OrderedDict[_Key, Memory] = OrderedDict()
         self._alive: WeakValueDictionary[_Key, Memory] = WeakValueDictionary()
         self._copies: WeakKeyDictionary[Memory, CopiedSpan] = WeakKeyDictionary()
-        self._holdings = Holdings(self._policy)
+        self._holdings = Holdings(self._policy, common)
         self._is_closed = False
 
     def __enter__(self) -> Self:
@@ -75,9 +88,9 @@ class Mapper:
         this again for each execution, with the copy if the descriptors are gone.
         Memory that has a buffer of its own is returned as it is.
 
-        :raises InvalidArgumentError: if the kind is unknown, the handle malformed or
-            the pool not within a regular file.
-        :raises GeneralFailureError: if it cannot be mapped as its handle demands.
+        :raises InvalidArgumentError: if the kind is unknown.
+        :raises GeneralFailureError: if the handle is malformed, the pool not within a
+            regular file, or it cannot be mapped as its handle demands.
         :raises ResourceExhaustedPersistentError: if it exceeds a limit by itself.
         :raises ResourceExhaustedTransientError: if it does along with those in use.
         :raises DeviceUnavailableError: if the mapper is closed.
@@ -142,21 +155,30 @@ class Mapper:
         copied.write(memory.buffer[offset:end], offset)
 
     def trim(self) -> None:
-        """Give back the mappings that nothing uses."""
+        """Give back the mappings that nothing uses, much of them on a thread."""
         with self._lock:
+            cached = list(self._cached.values())
             self._cached.clear()
+        _give_back(cached)
 
     def close(self) -> None:
         """Give back every mapping, copy and descriptor, but those in use by others."""
         with self._lock:
             self._is_closed = True
+            cached = list(self._cached.values())
             self._cached.clear()
             self._copies.clear()
+        _give_back(cached)
 
     def statistics(self) -> MapperStatistics:
         """Return what is held at the moment."""
         with self._lock:
             return self._holdings.statistics(len(self._cached))
+
+    @property
+    def mappings(self) -> int:
+        """How many mappings there are."""
+        return self._holdings.mappings
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -202,6 +224,7 @@ class Mapper:
                 owned = np.empty(copied.size, np.uint8)
             self._holdings.add_copy(owned)
         copy = Memory(copied.kind, copied.size, Handle(), copied.read(owned))
+        MEMORY("copied", pool=memory.name, size=copied.size)
         with self._lock:
             self._check_open()
             self._copies[copy] = copied
@@ -217,6 +240,16 @@ class Mapper:
     def _shrink_cache(self) -> None:
         excess = sum(memory.size for memory in self._cached.values())
         excess -= self._policy.max_cached_bytes
+        dropped: list[Memory] = []
         while excess > 0 and len(self._cached) > 1:
-            _, memory = self._cached.popitem(last=False)
-            excess -= memory.size
+            dropped.append(self._cached.popitem(last=False)[1])
+            excess -= dropped[-1].size
+        _give_back(dropped)
+
+
+def _give_back(mapped: list[Memory]) -> None:
+    """Empty a list of mappings; large ones are unmapped on a thread."""
+    if sum(memory.size for memory in mapped) >= LARGE_BYTES:
+        call_on_thread(mapped.clear)
+    else:
+        mapped.clear()

@@ -1,37 +1,66 @@
-"""The system calls that map files, checked before and translated after."""
+"""The system calls that map files, checked before and translated after.
 
-import errno
+A mapping keeps no descriptor: what has been mapped can be closed.
+"""
+
+import ctypes
 import mmap
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
+
 from asyncnn.errors import (
+    EXHAUSTED,
     AsyncnnError,
     GeneralFailureError,
-    InvalidArgumentError,
     ResourceExhaustedTransientError,
 )
 from asyncnn.hal.types import Memory
 from asyncnn.memory.handles import Span, label, span_of
-from asyncnn.memory.sealing import access_of, is_immutable, rights_of
+from asyncnn.memory.sealing import access_of, is_immutable, rights_of, seals_of
 
-_EXHAUSTED = frozenset(
-    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT}
+_MAP_FIXED = 0x10
+_MAP_NORESERVE = 0x4000
+
+_mmap = ctypes.CDLL(None, use_errno=True).mmap
+_mmap.restype = ctypes.c_void_p
+_mmap.argtypes = (
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
 )
 
 
 def checked_span(memory: Memory, seals: int, status: os.stat_result) -> Span:
     """Return the span of a regular file that a pool's handle stands for.
 
-    :raises InvalidArgumentError: if the kind is unknown, the handle malformed or the
-        pool not within a regular file.
-    :raises GeneralFailureError: if the descriptor does not grant the protection.
+    :raises InvalidArgumentError: if the kind is unknown.
+    :raises GeneralFailureError: if the handle is malformed, the pool is not within a
+        regular file, or the descriptor does not grant the protection.
     """
-    span = span_of(memory)
-    check_within(span, status, label(memory))
-    return granted(span, seals, label(memory))
+    span, where = span_of(memory), label(memory)
+    misfit = misfit_of(span, status)
+    if misfit:
+        raise GeneralFailureError(f"{where}: {misfit}")
+    return granted(span, seals, where)
+
+
+def check_mappable(memory: Memory) -> None:
+    """Check that the handle of a pool can be decoded and its bytes accessed.
+
+    :raises InvalidArgumentError: if the kind is unknown.
+    :raises GeneralFailureError: as `checked_span`, or if its descriptor is not open.
+    """
+    if memory.buffer is None:
+        fd = span_of(memory).fd
+        with os_errors(label(memory)):
+            checked_span(memory, seals_of(fd), os.fstat(fd))
 
 
 def map_pages(span: Span, seals: int) -> memoryview:
@@ -42,14 +71,35 @@ def map_pages(span: Span, seals: int) -> memoryview:
     # Linux before 6.7 shares a file sealed against writing with no one who could have
     # written it; nobody can tell a private mapping of it from a shared one.
     flags = mmap.MAP_PRIVATE if is_immutable(seals) else mmap.MAP_SHARED
+    # Python's own mapping of a file would keep a duplicate of the descriptor open. So
+    # it maps none, and owns the addresses that the file is mapped to afterwards.
     pages = mmap.mmap(
-        span.fd,
+        -1,
         span.length + skipped,
-        flags=flags,
+        flags=mmap.MAP_PRIVATE | _MAP_NORESERVE,
         prot=span.protection,
-        offset=span.offset - skipped,
     )
+    _map_over(pages, span._replace(offset=span.offset - skipped), flags)
     return memoryview(pages)[skipped:]
+
+
+def _map_over(pages: mmap.mmap, span: Span, flags: int) -> None:
+    """Map a file to where ``pages`` are, as far as they go.
+
+    :raises OSError: if the system does not.
+    """
+    address = np.frombuffer(pages, np.uint8).ctypes.data
+    found = _mmap(
+        address,
+        len(pages),
+        span.protection,
+        flags | _MAP_FIXED,
+        span.fd,
+        span.offset,
+    )
+    if found != address:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
 
 
 def granted(span: Span, seals: int, where: str) -> Span:
@@ -67,21 +117,19 @@ def granted(span: Span, seals: int, where: str) -> Span:
     return span._replace(protection=protection)
 
 
-def check_within(span: Span, status: os.stat_result, where: str) -> None:
-    """Check that ``span`` lies within the regular file that ``status`` describes.
-
-    :raises InvalidArgumentError: if it does not.
-    """
+def misfit_of(span: Span, status: os.stat_result) -> str:
+    """Return why ``span`` is not within the regular file of ``status``; empty if so."""
     if stat.S_ISDIR(status.st_mode):
-        raise InvalidArgumentError(f"{where}: a directory, not a file")
+        return "a directory, not a file"
     if not stat.S_ISREG(status.st_mode):
-        raise InvalidArgumentError(f"{where}: not a regular file")
+        return "not a regular file"
     _, _, offset, length = span
     if offset < 0 or length < 0 or offset + length > status.st_size:
-        raise InvalidArgumentError(
-            f"{where}: {length} bytes at offset {offset} are not within "
+        return (
+            f"{length} bytes at offset {offset} are not within "
             f"a file of {status.st_size} bytes"
         )
+    return ""
 
 
 @contextmanager
@@ -101,6 +149,6 @@ def failure(error: Exception, where: str) -> AsyncnnError:
     """Return the error of the HAL for one of the system's."""
     reason = getattr(error, "strerror", None) or error
     code = getattr(error, "errno", None)
-    if code in _EXHAUSTED or isinstance(error, MemoryError):
+    if code in EXHAUSTED or isinstance(error, MemoryError):
         return ResourceExhaustedTransientError(f"{where}: {reason}")
     return GeneralFailureError(f"{where}: {reason}")

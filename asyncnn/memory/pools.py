@@ -17,8 +17,15 @@ from numpy.typing import DTypeLike, NDArray
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.types import Memory
 from asyncnn.memory.handles import READ, READ_WRITE, Span, file_handle, label, span_of
-from asyncnn.memory.pages import check_within, granted, map_pages, os_errors
+from asyncnn.memory.pages import (
+    checked_span,
+    granted,
+    map_pages,
+    misfit_of,
+    os_errors,
+)
 from asyncnn.memory.sealing import seals_of
+from asyncnn.vlog import MEMORY
 
 
 def from_buffer(
@@ -60,7 +67,12 @@ def map_file(
             if length is None:
                 length = os.fstat(fd).st_size - offset
             span = Span(fd, READ_WRITE if writable else READ, offset, length)
-            return own(Memory("mmap_fd", length, file_handle(span), _map(span, where)))
+            misfit = misfit_of(span, os.fstat(fd))
+            if misfit:
+                raise InvalidArgumentError(f"{where}: {misfit}")
+            seals = seals_of(fd)
+            data = map_pages(granted(span, seals, where), seals)
+            return own(Memory("mmap_fd", length, file_handle(span), data))
         except BaseException:
             os.close(fd)
             raise
@@ -100,15 +112,30 @@ def part_of(memory: Memory, offset: int, length: int) -> Memory:
 def view(memory: Memory) -> memoryview:
     """Return the bytes of a pool; one without a buffer is mapped anew by each call.
 
-    :raises InvalidArgumentError: if the handle is malformed or its file shorter than
-        the pool.
-    :raises GeneralFailureError: if the pool cannot be mapped.
+    :raises InvalidArgumentError: if the kind is unknown.
+    :raises GeneralFailureError: if the handle is malformed, its file shorter than the
+        pool, or it cannot be mapped.
     """
     if memory.buffer is not None:
         return memory.buffer
-    span = span_of(memory)
+    fd = span_of(memory).fd
     with os_errors(label(memory)):
-        return _map(span, label(memory))
+        seals = seals_of(fd)
+        return map_pages(checked_span(memory, seals, os.fstat(fd)), seals)
+
+
+def mapped(memory: Memory) -> Memory:
+    """Return ``memory`` if it has a buffer, else a pool over its bytes without handle.
+
+    The descriptor may be closed afterwards.
+
+    :raises AsyncnnError: as `view`.
+    """
+    if memory.buffer is not None:
+        return memory
+    data = view(memory)
+    MEMORY("mapped", pool=memory.name, size=memory.size)
+    return Memory(memory.name, memory.size, buffer=data)
 
 
 def as_array(
@@ -136,12 +163,6 @@ def as_array(
         return np.ndarray(shape, element, view(memory), offset)
     except ValueError as error:
         raise InvalidArgumentError(f"{element} {list(shape)}: {error}") from error
-
-
-def _map(span: Span, where: str) -> memoryview:
-    check_within(span, os.fstat(span.fd), where)
-    seals = seals_of(span.fd)
-    return map_pages(granted(span, seals, where), seals)
 
 
 def _open(source: str | os.PathLike[str] | int, *, writable: bool) -> int:

@@ -28,7 +28,7 @@ def allocate(size: int) -> Memory:
     :raises InvalidArgumentError: if ``size`` is negative.
     :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
     """
-    fd, data = _create(size)
+    fd, data = create_sealed(size)
     return own(Memory("ashmem", size, Handle((fd,)), data))
 
 
@@ -42,7 +42,7 @@ def allocate_blob(size: int) -> Memory:
     """
     if size >= 1 << 32:
         raise InvalidArgumentError(f"a blob of {size} bytes is too wide")
-    fd, data = _create(size)
+    fd, data = create_sealed(size)
     return own(Memory("hardware_buffer_blob", size, blob_handle(fd, size), data))
 
 
@@ -66,12 +66,16 @@ def shareable(memory: Memory) -> Memory:
     return copy
 
 
-def _create(size: int) -> tuple[int, memoryview]:
-    """Return a new memory file of fixed size and its bytes."""
+def create_sealed(size: int, name: str = "asyncnn-pool") -> tuple[int, memoryview]:
+    """Return the descriptor of a new memory file of fixed size, and its bytes.
+
+    :raises InvalidArgumentError: if ``size`` is negative.
+    :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
+    """
     if size < 0:
         raise InvalidArgumentError(f"a pool of {size} bytes")
     with os_errors(f"pool of {size} bytes"):
-        fd = create_file("asyncnn-pool")
+        fd = create_file(name)
         try:
             os.ftruncate(fd, size)
             seal(fd, FIXED_SIZE)

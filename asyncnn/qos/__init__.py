@@ -3,10 +3,18 @@
 `Roster` decides and does nothing else: a state machine without clock or thread, with
 the constants of `Policy`. `Lanes` are the worker threads that do as it says;
 `Scheduler` ties them to an event loop, with deadlines, bounds, statistics and
-watching. Work is done for a `Client`. Knows nothing of models or transports.
+watching. Work is done for a `Client` of a `User`. Knows nothing of models or
+transports.
 """
 
-from asyncnn.qos.client import LOCAL, Client, acting_for, calling_client
+from asyncnn.qos.client import (
+    LOCAL,
+    OWN_USER,
+    Client,
+    User,
+    acting_for,
+    calling_client,
+)
 from asyncnn.qos.policy import Policy
 from asyncnn.qos.scheduler import Scheduler
 from asyncnn.qos.survey import Survey
@@ -16,6 +24,7 @@ from asyncnn.qos.work import Pause, Work
 __all__ = (
     "BOUNDS_NS",
     "LOCAL",
+    "OWN_USER",
     "Client",
     "LatencyHistogram",
     "Pause",
@@ -23,6 +32,7 @@ __all__ = (
     "Scheduler",
     "Survey",
     "Tally",
+    "User",
     "Work",
     "WorkStatistics",
     "acting_for",

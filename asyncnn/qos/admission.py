@@ -1,34 +1,39 @@
-"""How much may be pending, of each client and in all; waiting for room."""
+"""How much may be pending, of each client and user and in all; waiting for room."""
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
-from asyncnn.errors import ResourceExhaustedTransientError
-from asyncnn.qos.client import Client
+from asyncnn.errors import ResourceExhaustedTransientError, too_many
+from asyncnn.qos.client import Client, User
 
 
 class Admission:
     """Counts what is pending and refuses, or lets wait, what exceeds the bounds.
 
-    Belongs to one event loop.
+    ``filled_or_freed`` is called when the last place is taken and when it is free
+    again. Belongs to one event loop.
     """
 
-    def __init__(self, max_pending: int) -> None:
+    def __init__(
+        self, max_pending: int, filled_or_freed: Callable[[], None] = lambda: None
+    ) -> None:
         self._max_pending = max_pending
+        self._filled_or_freed = filled_or_freed
         self._pending = 0
-        self._of: dict[Client, int] = {}
+        self._of: dict[Client | User, int] = {}
         self._waiters: dict[Client, deque[asyncio.Future[None]]] = {}
 
-    def pending(self, client: Client) -> int:
-        """Return the number of admissions of ``client`` that were not released."""
-        return self._of.get(client, 0)
+    @property
+    def is_full(self) -> bool:
+        """Whether nobody is admitted."""
+        return self._pending >= self._max_pending
 
     def has_room(self, client: Client) -> bool:
-        """Tell whether one more of ``client`` is within both bounds."""
+        """Tell whether one more of ``client`` is within all bounds."""
         if self._pending >= self._max_pending:
             return False
-        limit = client.max_pending
-        return limit is None or self.pending(client) < limit
+        return not (self._is_full(client) or self._is_full(client.user))
 
     def admit(self, client: Client) -> None:
         """Count one more.
@@ -38,20 +43,27 @@ class Admission:
         count = self._of.get(client, 0)
         limit = client.max_pending
         if self._pending >= self._max_pending:
-            raise _exhausted(self._pending, "")
+            raise _exhausted("", "DeviceSettings.max_pending", self._pending)
         if limit is not None and count >= limit:
-            raise _exhausted(count, f" of {client.name}")
+            raise _exhausted(f" of {client.name}", client.limit, limit)
+        user = client.user
+        if user.max_pending is not None:
+            if self._is_full(user):
+                raise _exhausted(f" of {user.name}", user.limit, user.max_pending)
+            self._of[user] = self._of.get(user, 0) + 1
         self._pending += 1
         self._of[client] = count + 1
+        if self._pending == self._max_pending:
+            self._filled_or_freed()
 
     def release(self, client: Client) -> None:
         """Count one less, and wake one that waits for room."""
+        if self._pending == self._max_pending:
+            self._filled_or_freed()
         self._pending -= 1
-        left = self._of[client] - 1
-        if left:
-            self._of[client] = left
-        else:
-            del self._of[client]
+        self._count_out(client)
+        if client.user.max_pending is not None:
+            self._count_out(client.user)
         if self._waiters:
             self.pass_on(client)
 
@@ -83,11 +95,21 @@ class Admission:
                 waiter.set_result(None)
                 return
 
+    def _is_full(self, owner: Client | User) -> bool:
+        most = owner.max_pending
+        return most is not None and self._of.get(owner, 0) >= most
 
-def _exhausted(count: int, whose: str) -> ResourceExhaustedTransientError:
-    return ResourceExhaustedTransientError(
-        f"{count} executions{whose} are pending, the limit",
-        hint="await some of them first, or raise max_pending",
+    def _count_out(self, owner: Client | User) -> None:
+        left = self._of[owner] - 1
+        if left:
+            self._of[owner] = left
+        else:
+            del self._of[owner]
+
+
+def _exhausted(whose: str, limit: str, most: int) -> ResourceExhaustedTransientError:
+    return too_many(
+        f"pending calls{whose}", limit, most, hint="await some of them first"
     )
 
 

@@ -10,30 +10,88 @@ from asyncnn.errors import InvalidArgumentError
 _numbers = count(1)
 
 
+def _weight(weight: float, whose: str) -> float:
+    if not 0 < weight < float("inf"):
+        raise InvalidArgumentError(f"the weight of a {whose} must be positive")
+    return weight
+
+
+def _max_pending(most: int | None, whose: str) -> int | None:
+    if most is not None and most < 0:
+        raise InvalidArgumentError(f"max_pending of a {whose} is negative")
+    return most
+
+
+class User:
+    """Clients that share what is theirs in common; two users of one name are two.
+
+    Users that compete get lane time in proportion to ``weight``, however many clients
+    each of them has. ``max_pending`` bounds what waits or runs of all of these on one
+    scheduler, if it is not None; errors call this bound ``limit``. A driver has a user
+    for each uid.
+
+    :raises InvalidArgumentError: if the weight is not positive, or the bound negative.
+    """
+
+    __slots__ = ("__weakref__", "limit", "max_pending", "name", "weight")
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        weight: float = 1.0,
+        max_pending: int | None = None,
+        limit: str = "User.max_pending",
+    ) -> None:
+        self.name = name
+        self.weight = _weight(weight, "user")
+        self.max_pending = _max_pending(max_pending, "user")
+        self.limit = limit
+
+    def __repr__(self) -> str:
+        return f"User({self.name!r}, weight={self.weight:g})"
+
+
+OWN_USER = User("own")
+"""Of clients that were not given another one."""
+
+
 class Client:
     """An identity with a share of the lanes; two clients of one name are two.
 
     ``number`` tells apart all clients that there ever are in this process.
-    Clients that compete get lane time in proportion to ``weight``. ``max_pending``
-    bounds what waits or runs of each on one scheduler; None leaves it to the bound of
-    the scheduler.
+    Clients of one ``user`` that compete get lane time in proportion to ``weight``.
+    ``max_pending`` bounds what waits or runs of each on one scheduler; None leaves it
+    to the bound of the scheduler. Errors call this bound ``limit``.
 
-    :raises InvalidArgumentError: if the weight or the bound is not positive.
+    :raises InvalidArgumentError: if the weight is not positive, or the bound negative.
     """
 
-    __slots__ = ("__weakref__", "max_pending", "name", "number", "weight")
+    __slots__ = (
+        "__weakref__",
+        "limit",
+        "max_pending",
+        "name",
+        "number",
+        "user",
+        "weight",
+    )
 
     def __init__(
-        self, name: str, *, weight: float = 1.0, max_pending: int | None = None
+        self,
+        name: str,
+        *,
+        weight: float = 1.0,
+        max_pending: int | None = None,
+        limit: str = "Client.max_pending",
+        user: User = OWN_USER,
     ) -> None:
-        if not 0 < weight < float("inf"):
-            raise InvalidArgumentError("the weight of a client must be positive")
-        if max_pending is not None and max_pending < 1:
-            raise InvalidArgumentError("max_pending of a client must be at least 1")
         self.name = name
         self.number = next(_numbers)
-        self.weight = weight
-        self.max_pending = max_pending
+        self.weight = _weight(weight, "client")
+        self.max_pending = _max_pending(max_pending, "client")
+        self.limit = limit
+        self.user = user
 
     def __repr__(self) -> str:
         return f"Client({self.name!r}, weight={self.weight:g})"

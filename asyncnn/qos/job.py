@@ -5,21 +5,35 @@ from enum import Enum
 from asyncnn.hal.types import Priority
 from asyncnn.qos.client import LOCAL, Client
 from asyncnn.qos.tally import Tally
+from asyncnn.qos.virtual_time import Share, Shares
 
 
-class Account:
-    """What a client has had of the lanes, in nanoseconds divided by its weight.
+class UserAccount(Share):
+    """The share of a user, and those of its ``clients``."""
+
+    __slots__ = ("clients",)
+
+    def __init__(self, weight: float, credit_ns: int) -> None:
+        super().__init__(weight)
+        self.clients: Shares[Account] = Shares(credit_ns)
+
+
+class Account(Share):
+    """The share of a client, inside that of its ``user``.
 
     ``pending`` counts its jobs that wait, run or are suspended; ``tally`` counts what
-    became of the others.
+    became of the others. By priority, ``waiting_at`` counts those that have no lane,
+    and ``served_ns`` is when one of them last ran, or began to wait.
     """
 
-    __slots__ = ("pending", "tally", "virtual_ns", "weight")
+    __slots__ = ("pending", "served_ns", "tally", "user", "waiting_at")
 
-    def __init__(self, weight: float) -> None:
-        self.weight = weight
-        self.virtual_ns = 0.0
+    def __init__(self, weight: float, user: UserAccount) -> None:
+        super().__init__(weight)
+        self.user = user
         self.pending = 0
+        self.waiting_at = [0 for _ in Priority]
+        self.served_ns = [0 for _ in Priority]
         self.tally = Tally()
 
 
@@ -44,6 +58,7 @@ class Job:
     __slots__ = (
         "account",
         "added_ns",
+        "charged_ns",
         "client",
         "deadline_ns",
         "due_ns",
@@ -59,7 +74,9 @@ class Job:
 
     account: Account
     added_ns: int
+    charged_ns: int
     due_ns: int
+    has_turn: bool
     resumed_ns: int
     review_ns: int | None
 
@@ -76,7 +93,6 @@ class Job:
         self.least_ns = least_ns
         self.preemptions = 0
         self.state = JobState.OUTSIDE
-        self.has_turn = False
         self.is_stopping = False
 
     def is_hopeless(self, now_ns: int) -> bool:

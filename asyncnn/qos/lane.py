@@ -1,16 +1,15 @@
 """Worker threads that carry out what a roster decides."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable
 
+from asyncnn.errors import ResourceExhaustedTransientError
 from asyncnn.hal.types import ErrorStatus
+from asyncnn.offload import start_thread
 from asyncnn.qos.policy import Policy
 from asyncnn.qos.roster import Roster
-from asyncnn.qos.work import Pause, TimedPause, Work
-
-logger = logging.getLogger(__name__)
+from asyncnn.qos.work import Pause, TimedPause, Work, fail_with
 
 
 class Lane:
@@ -70,6 +69,8 @@ class Lanes:
         """Let ``work`` wait for its turn.
 
         :raises RuntimeError: if the lanes are closed.
+        :raises ResourceExhaustedTransientError: if there is no thread, nor can one be
+            started.
         """
         with self._lock:
             if self._is_closing:
@@ -81,7 +82,12 @@ class Lanes:
                 self._sleeping -= 1
                 self._changed.notify()
             elif len(self._lanes) < self._count:
-                self._start()
+                try:
+                    self._start()
+                except ResourceExhaustedTransientError:
+                    if not self._lanes:  # else it waits for one of them
+                        self._roster.discard(work)
+                        raise
 
     def withdraw(self, work: Work) -> bool:
         """Take ``work`` back; False if it runs at the moment, then it soon ends."""
@@ -111,14 +117,21 @@ class Lanes:
         with self._lock:
             for lane in self._lanes:
                 if lane.pause is pause and lane.work is not None:
-                    lane.is_dismissed = True
-                    self._lanes.remove(lane)
-                    self._threads.remove(lane.thread)
-                    self._roster.end(lane.work, time.monotonic_ns())
+                    self._dismiss(lane, lane.work)
                     if self._roster.waiting:
-                        self._start()
+                        self._replace()
                     return lane.work
         return None
+
+    def give_up_all(self) -> list[Work]:
+        """Dismiss every lane of closed lanes that still runs; return their work."""
+        with self._lock:
+            given_up: list[Work] = []
+            for lane in tuple(self._lanes):
+                if lane.work is not None:
+                    self._dismiss(lane, lane.work)
+                    given_up.append(lane.work)
+            return given_up
 
     def close(self, status: ErrorStatus) -> list[Work]:
         """Take no more work, abort what runs; return the work that does not run."""
@@ -129,17 +142,39 @@ class Lanes:
             self._wake_all()
             return self._roster.clear()
 
-    def join(self) -> None:
-        """Wait until the threads of closed lanes have ended. Blocks."""
-        for thread in self._threads:
-            thread.join()
+    @property
+    def have_ended(self) -> bool:
+        """Whether no thread lives, but for those that were given up. Never waits."""
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _start(self) -> None:
+        """Start another thread; the lock is held.
+
+        :raises ResourceExhaustedTransientError: if the system has no more.
+        """
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         lane = Lane(self._name, self._serve)
+        start_thread(lane.thread)  # it waits for the lock first of all
         self._lanes.append(lane)
         self._threads.append(lane.thread)
-        lane.thread.start()
+
+    def _dismiss(self, lane: Lane, work: Work) -> None:
+        """Leave a lane to itself, with the work that it has; the lock is held."""
+        lane.is_dismissed = True
+        self._lanes.remove(lane)
+        self._threads.remove(lane.thread)
+        self._roster.end(work, time.monotonic_ns())
+
+    def _replace(self) -> None:
+        """Start a thread for what waits, or let that fail; the lock is held."""
+        try:
+            self._start()
+        except ResourceExhaustedTransientError as error:
+            if self._lanes:
+                return
+            for work in self._roster.clear():
+                work.fail(error)
+                self._completed(work)
 
     def _wake_all(self) -> None:
         self._sleeping = 0
@@ -156,9 +191,8 @@ class Lanes:
         assert work is not None
         try:
             has_ended = work.advance(lane.pause)
-        except BaseException:
-            logger.exception("work failed on lane %s", self._name)
-            work.abort(ErrorStatus.GENERAL_FAILURE)
+        except BaseException as error:
+            fail_with(work, error)
             has_ended = True
         if has_ended and not lane.is_dismissed:
             self._completed(work)
@@ -178,10 +212,11 @@ class Lanes:
                     self._sleeping += 1
                     self._changed.wait()
                     dropped = self._exchange(lane, has_ended=False)
-            if lane.is_dismissed:
-                return False
+            # First: the lane may have been dismissed since it took these over.
             if dropped:
                 self._report(dropped)
+            if lane.is_dismissed:
+                return False
             if lane.work is not None:
                 return True
             has_ended = False

@@ -3,12 +3,20 @@
 A state machine without clock, thread or event loop: the time is an argument, what is to
 be done is returned, and the caller does it. Production and simulation share it.
 
-1. A higher `Priority` runs before a lower one and takes its lane from it at the next
-   boundary between two operations.
-2. Lower priorities do not starve: see aging in `Policy`.
-3. Inside a priority what has begun is resumed first; the rest is shared out between
-   clients by weight, then goes by deadline: see `ReadyQueue`.
-4. What would miss its deadline if it began now is not begun.
+Lane time is shared by weight between users, and inside a user between clients: a
+priority counts among the work of one client only, so that no client can take a lane
+from another by asking for more.
+
+1. Of the users that wait, the one that has had least of the lanes by weight is next; of
+   its clients likewise: see `Shares`. While anybody else waits, that is decided anew at
+   the first boundary after each time slice.
+2. A client that was away, and has not had more than its share, takes a lane from
+   another one at the next boundary, whatever the priorities of both.
+3. Inside a client, a higher `Priority` runs before a lower one and takes its lane from
+   it at the next boundary. Lower ones do not starve: see aging in `Policy`.
+4. Inside a priority of a client, what has begun is resumed first, the rest goes by
+   deadline: see `ReadyQueue`.
+5. What would miss its deadline if it began now is not begun.
 """
 
 from collections import deque
@@ -16,10 +24,11 @@ from typing import Generic
 from weakref import WeakKeyDictionary
 
 from asyncnn.hal.types import Priority
-from asyncnn.qos.client import Client
-from asyncnn.qos.job import Account, JobState
+from asyncnn.qos.client import Client, User
+from asyncnn.qos.job import Account, JobState, UserAccount
 from asyncnn.qos.policy import Policy
 from asyncnn.qos.ready import JobT, ReadyQueue
+from asyncnn.qos.virtual_time import Shares
 
 _DESCENDING = tuple(int(priority) for priority in reversed(Priority))
 
@@ -35,18 +44,19 @@ class Roster(Generic[JobT]):
     def __init__(self, policy: Policy, lanes: int = 1) -> None:
         self._policy = policy
         self._lanes = lanes
-        self._queues = tuple(ReadyQueue[JobT](policy.slack_ns) for _ in Priority)
+        self._queues = tuple(ReadyQueue[JobT]() for _ in Priority)
         self._running: list[JobT] = []
-        self._waiting = [0 for _ in Priority]
-        # When each priority last ran, or began to wait.
-        self._served_ns = [0 for _ in Priority]
+        self._waiting = 0
+        self._users: WeakKeyDictionary[User, UserAccount] = WeakKeyDictionary()
         self._accounts: WeakKeyDictionary[Client, Account] = WeakKeyDictionary()
-        self._active: set[Account] = set()
-        self._virtual_ns = 0.0
+        self._active: Shares[UserAccount] = Shares(policy.slice_ns)
+        # Looking one up weakly costs as much as the rest of `add`.
+        self._latest_client = 0
+        self._latest: Account | None = None
         self.missed: deque[JobT] = deque()
 
     def __repr__(self) -> str:
-        waiting = ", ".join(f"{p.name} {self._waiting[p]}" for p in Priority)
+        waiting = ", ".join(f"{p.name} {len(self._queues[p])}" for p in Priority)
         return f"Roster(running {len(self._running)} of {self._lanes}; {waiting})"
 
     @property
@@ -57,7 +67,7 @@ class Roster(Generic[JobT]):
     @property
     def waiting(self) -> int:
         """Number of jobs that have no lane."""
-        return sum(self._waiting)
+        return self._waiting
 
     def clients(self) -> list[Client]:
         """Return the clients that have an account."""
@@ -67,7 +77,11 @@ class Roster(Generic[JobT]):
         """Return the account of ``client``, which lives as long as the client."""
         account = self._accounts.get(client)
         if account is None:
-            account = self._accounts[client] = Account(client.weight)
+            user = self._users.get(client.user)
+            if user is None:
+                user = UserAccount(client.user.weight, self._policy.slice_ns)
+                self._users[client.user] = user
+            account = self._accounts[client] = Account(client.weight, user)
         return account
 
     def add(self, job: JobT, now_ns: int) -> JobT | None:
@@ -75,23 +89,37 @@ class Roster(Generic[JobT]):
 
         One that is returned stops at its next boundary and is given back.
         """
-        job.account = account = self.account(job.client)
+        client = job.client
+        account = self._latest
+        if account is None or client.number != self._latest_client:
+            account = self._latest = self.account(client)
+            self._latest_client = client.number
+        job.account = account
         job.added_ns = now_ns
         job.due_ns = now_ns + self._policy.horizon_ns
         if job.deadline_ns is not None and job.deadline_ns < job.due_ns:
             job.due_ns = job.deadline_ns
         if account.pending == 0:
-            self._enter(account)
+            self._enter(account, now_ns)
         account.pending += 1
         priority = job.priority
-        is_first = not self._waiting[priority]
+        was_waiting = account.waiting > 0
+        is_first = not account.waiting_at[priority]
         if is_first:
-            self._served_ns[priority] = now_ns
+            account.served_ns[priority] = now_ns
         self._queues[priority].push(job)
-        self._waiting[priority] += 1
+        account.waiting_at[priority] += 1
+        account.waiting += 1
+        account.user.waiting += 1
+        self._waiting += 1
         if len(self._running) < self._lanes:
             return None
-        return self._to_stop(priority, is_first, now_ns)
+        to_stop = self._own_to_stop(account, priority, is_first, now_ns)
+        if to_stop is None and not was_waiting:
+            to_stop = self._other_to_stop(account, now_ns)
+        if to_stop is not None:
+            to_stop.is_stopping = True
+        return to_stop
 
     def take(self, now_ns: int) -> JobT | None:
         """Give a free lane the job to run now, None if there is none.
@@ -99,25 +127,34 @@ class Roster(Generic[JobT]):
         At its ``review_ns``, if that is not None, the job has to be given back at its
         next boundary, since it may be another one's turn.
         """
-        for top in _DESCENDING:
-            while self._waiting[top]:
-                # Most often nothing lower waits, and no time needs to be looked at.
-                has_lower = any(self._waiting[:top])
-                starved = self._starved_below(top, now_ns) if has_lower else None
-                priority = top if starved is None else starved
-                self._waiting[priority] -= 1
-                job = self._queues[priority].pop()
-                if job.deadline_ns is not None and self._is_dropped(job, now_ns):
-                    continue
-                self._start(job, starved is not None, has_lower, now_ns)
-                return job
+        while self._waiting:
+            account = self._latest
+            if account is None or account.waiting < self._waiting:
+                account = self._active.next().clients.next()
+            waiting_at = account.waiting_at
+            for top in _DESCENDING:
+                if waiting_at[top]:
+                    break
+            # Most often nothing lower waits, and no time needs to be looked at.
+            has_lower = account.waiting > waiting_at[top]
+            starved = self._starved_below(account, top, now_ns) if has_lower else None
+            priority = top if starved is None else starved
+            job = self._queues[priority].pop(account)
+            waiting_at[priority] -= 1
+            account.waiting -= 1
+            account.user.waiting -= 1
+            self._waiting -= 1
+            if job.deadline_ns is not None and self._is_dropped(job, now_ns):
+                continue
+            self._start(job, starved is not None, has_lower, now_ns)
+            return job
         return None
 
     def give_back(self, job: JobT, now_ns: int) -> None:
         """Let a running job that has stopped at a boundary wait for its resumption."""
         self._stop(job, now_ns)
         self._queues[job.priority].suspend(job)
-        self._waiting[job.priority] += 1
+        self._count_waiting(job.account, job.priority, 1)
 
     def end(self, job: JobT, now_ns: int) -> None:
         """Forget a running job that has come to its end."""
@@ -130,7 +167,7 @@ class Roster(Generic[JobT]):
         if job.state not in (JobState.WAITING, JobState.SUSPENDED):
             return False
         self._queues[job.priority].discard(job)
-        self._waiting[job.priority] -= 1
+        self._count_waiting(job.account, job.priority, -1)
         self._leave(job.account)
         return True
 
@@ -139,9 +176,15 @@ class Roster(Generic[JobT]):
         jobs = [job for queue in self._queues for job in queue.drain()]
         for job in jobs:
             job.state = JobState.OUTSIDE
+            self._count_waiting(job.account, job.priority, -1)
             self._leave(job.account)
-        self._waiting = [0 for _ in Priority]
         return jobs
+
+    def _count_waiting(self, account: Account, priority: int, more: int) -> None:
+        account.waiting_at[priority] += more
+        account.waiting += more
+        account.user.waiting += more
+        self._waiting += more
 
     def _is_dropped(self, job: JobT, now_ns: int) -> bool:
         """Let ``job`` go as missed if it cannot end in time; what has begun may try."""
@@ -154,74 +197,118 @@ class Roster(Generic[JobT]):
 
     def _start(self, job: JobT, has_turn: bool, has_lower: bool, now_ns: int) -> None:
         self._running.append(job)
+        account = job.account
         job.state = JobState.RUNNING
-        job.resumed_ns = now_ns
+        job.resumed_ns = job.charged_ns = now_ns
         job.is_stopping = False
         job.has_turn = has_turn
+        review_ns = None
         if has_turn:
-            job.review_ns = now_ns + self._policy.turn_ns
-        else:
-            job.review_ns = self._next_aging(job.priority) if has_lower else None
+            review_ns = now_ns + self._policy.turn_ns
+        elif has_lower:
+            review_ns = self._next_aging(account, job.priority)
+        if self._waiting > account.waiting:
+            slice_ends_ns = now_ns + self._policy.slice_ns
+            if review_ns is None or slice_ends_ns < review_ns:
+                review_ns = slice_ends_ns
+        job.review_ns = review_ns
 
     def _stop(self, job: JobT, now_ns: int) -> None:
         self._running.remove(job)
-        self._served_ns[job.priority] = now_ns
-        job.account.virtual_ns += (now_ns - job.resumed_ns) / job.account.weight
+        job.account.served_ns[job.priority] = now_ns
+        self._charge(job, now_ns)
 
-    def _aging(self, below: int) -> list[int]:
+    def _charge(self, job: JobT, now_ns: int) -> None:
+        """Count what a running job has had of its lane since it was last charged."""
+        lane_ns = now_ns - job.charged_ns
+        job.charged_ns = now_ns
+        account = job.account
+        account.virtual_ns += lane_ns / account.weight
+        user = account.user
+        user.virtual_ns += lane_ns / user.weight
+
+    def _aging(self, account: Account, below: int) -> list[int]:
         """Return the priorities under ``below`` that wait while none of them runs."""
-        running = {job.priority for job in self._running}
-        return [p for p in range(below) if self._waiting[p] and p not in running]
+        running = {job.priority for job in self._running if job.account is account}
+        waiting_at = account.waiting_at
+        return [p for p in range(below) if waiting_at[p] and p not in running]
 
-    def _starved_below(self, top: int, now_ns: int) -> int | None:
+    def _starved_below(self, account: Account, top: int, now_ns: int) -> int | None:
         """Return the priority that has waited for longest, if beyond the patience."""
-        aging = self._aging(top)
+        aging = self._aging(account, top)
         if not aging:
             return None
-        priority = min(aging, key=self._served_ns.__getitem__)
-        is_starved = now_ns - self._served_ns[priority] >= self._policy.patience_ns
+        served_ns = account.served_ns
+        priority = min(aging, key=served_ns.__getitem__)
+        is_starved = now_ns - served_ns[priority] >= self._policy.patience_ns
         return priority if is_starved else None
 
-    def _next_aging(self, priority: int) -> int | None:
+    def _next_aging(self, account: Account, priority: int) -> int | None:
         """Return when a priority below this one will have waited for too long."""
-        aging = self._aging(priority)
+        aging = self._aging(account, priority)
         if not aging:
             return None
-        return min(self._served_ns[p] for p in aging) + self._policy.patience_ns
+        return min(account.served_ns[p] for p in aging) + self._policy.patience_ns
 
-    def _to_stop(self, priority: int, is_first: bool, now_ns: int) -> JobT | None:
-        """Return the running job that has to stop since one of ``priority`` arrived.
+    def _own_to_stop(
+        self, account: Account, priority: int, is_first: bool, now_ns: int
+    ) -> JobT | None:
+        """Return the job of a client that has to stop for what the client has added.
 
         Either that one goes before it, or it has no time yet at which it is reviewed.
         """
-        others = [job for job in self._running if job.priority != priority]
-        for job in sorted(others, key=lambda job: job.priority):
+        chosen = None
+        for job in self._running:
+            if job.account is not account or job.is_stopping:
+                continue
             makes_way = job.priority < priority and not self._keeps_turn(job, now_ns)
             needs_review = job.priority > priority and job.review_ns is None
-            if not job.is_stopping and (makes_way or (is_first and needs_review)):
-                job.is_stopping = True
-                return job
-        return None
+            if (makes_way or (is_first and needs_review)) and (
+                chosen is None or job.priority < chosen.priority
+            ):
+                chosen = job
+        return chosen
+
+    def _other_to_stop(self, account: Account, now_ns: int) -> JobT | None:
+        """Return the job that has to stop for a client that did not wait before.
+
+        Either its client has had no less than that one, most of all, or it is not
+        reviewed at the end of a time slice yet.
+        """
+        chosen, most_ahead = None, -1.0
+        slice_ends_ns = now_ns + self._policy.slice_ns
+        for job in self._running:
+            other = job.account
+            if other is account or job.is_stopping:
+                continue
+            self._charge(job, now_ns)
+            if other.user is account.user:
+                ahead = other.virtual_ns - account.virtual_ns
+            else:
+                ahead = other.user.virtual_ns - account.user.virtual_ns
+            needs_review = job.review_ns is None or job.review_ns > slice_ends_ns
+            if ahead >= 0 and ahead > most_ahead:
+                chosen, most_ahead = job, ahead
+            elif needs_review and chosen is None:
+                chosen = job
+        return chosen
 
     def _keeps_turn(self, job: JobT, now_ns: int) -> bool:
         return job.has_turn and now_ns < job.resumed_ns + self._policy.turn_ns
 
-    def _enter(self, account: Account) -> None:
-        """Begin to share; who was away has no claim on what it did not use."""
-        if self._active:
-            self._advance_virtual_time()
-        if account.virtual_ns < self._virtual_ns:
-            account.virtual_ns = self._virtual_ns
-        self._active.add(account)
+    def _enter(self, account: Account, now_ns: int) -> None:
+        """Let a client compete that has work again."""
+        for job in self._running:
+            self._charge(job, now_ns)
+        user = account.user
+        if not user.clients.active:
+            self._active.enter(user)
+        user.clients.enter(account)
 
     def _leave(self, account: Account) -> None:
         account.pending -= 1
         if account.pending == 0:
-            self._advance_virtual_time()
-            self._active.discard(account)
-
-    def _advance_virtual_time(self) -> None:
-        """Move on to the least that an active client has had."""
-        least = min([account.virtual_ns for account in self._active])
-        if least > self._virtual_ns:
-            self._virtual_ns = least
+            user = account.user
+            user.clients.leave(account)
+            if not user.clients.active:
+                self._active.leave(user)

@@ -1,4 +1,9 @@
-"""Ties lanes to an event loop: admission, deadlines, cancellation, completion."""
+"""Ties lanes to an event loop: admission, deadlines, cancellation, completion.
+
+`Scheduler.run_or_submit` is the one way into execution: whatever is executed, by
+whichever call, is admitted, run, counted and reported here, and what it raises becomes
+a HAL status here.
+"""
 
 import asyncio
 import contextlib
@@ -7,28 +12,39 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import ParamSpec
 
 from asyncnn.errors import (
     AsyncnnError,
+    DeviceClosedError,
     DeviceUnavailableError,
     MissedDeadlinePersistentError,
 )
+from asyncnn.forking import inherited, own
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.qos.admission import Admission
-from asyncnn.qos.client import LOCAL, Client, calling_client
+from asyncnn.qos.client import LOCAL, Client
+from asyncnn.qos.coarse import sleeper_has_left
 from asyncnn.qos.lane import Lanes
 from asyncnn.qos.policy import Policy
 from asyncnn.qos.survey import Survey
 from asyncnn.qos.tally import Tally, WorkStatistics, count_end
 from asyncnn.qos.watching import IdleTimer, StuckWatch
-from asyncnn.qos.work import Work
+from asyncnn.qos.work import Work, fail_with
 
 logger = logging.getLogger(__name__)
 
-P = ParamSpec("P")
-
 DEFAULT_POLICY = Policy()
+
+_THREAD_POLL_S = 0.0002
+"""Between two looks whether a thread that is about to end has ended."""
+
+
+def _closed() -> DeviceUnavailableError:
+    return DeviceClosedError("the device is closed")
+
+
+def _inherited() -> DeviceUnavailableError:
+    return inherited("the device")
 
 
 class Scheduler:
@@ -37,7 +53,9 @@ class Scheduler:
     ``lanes`` is 1 by default, because plans of small NumPy calls on several threads
     only contend for the interpreter lock. If ``stuck_after_s`` is positive, work that
     comes to no boundary for that long, or up to twice that, is given up: it fails, and
-    another thread takes the place of its own.
+    another thread takes the place of its own. Closing waits for that long at most.
+
+    ``filled_or_freed`` is called about when `is_full` changes.
 
     All methods belong to the loop.
     """
@@ -50,18 +68,21 @@ class Scheduler:
         lanes: int = 1,
         policy: Policy = DEFAULT_POLICY,
         stuck_after_s: float = 0.0,
+        filled_or_freed: Callable[[], None] = lambda: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._name = name
         self._lanes = Lanes(name, lanes, policy, self._completed_on_lane)
-        self._admission = Admission(max_pending)
+        self._admission = Admission(max_pending, filled_or_freed)
         self._tally = Tally()
         self._done: deque[Work] = deque()
         self._is_draining = False
         self._open: set[Work] = set()
         self._timers: dict[Work, asyncio.TimerHandle] = {}
-        self._drained: asyncio.Future[None] | None = None
-        self._is_closed = False
+        self._drained = asyncio.Event()
+        self._refusal: Callable[[], DeviceUnavailableError] | None = None
+        self._stuck_after_s = stuck_after_s
+        self._closing_ends: asyncio.TimerHandle | None = None
         self._inline_client = LOCAL.number
         self._inline_account = self._lanes.roster.account(LOCAL)
         self._idle: IdleTimer | None = None
@@ -70,6 +91,7 @@ class Scheduler:
             self._stuck = StuckWatch(
                 stuck_after_s, self._lanes, lambda: self.is_idle, self._give_up
             )
+        own(self)
 
     @property
     def pending(self) -> int:
@@ -77,9 +99,18 @@ class Scheduler:
         return len(self._open)
 
     @property
+    def is_full(self) -> bool:
+        """Whether as much work is pending as is accepted."""
+        return self._admission.is_full
+
+    @property
     def is_closed(self) -> bool:
         """Whether no more work is accepted."""
-        return self._is_closed
+        return self._refusal is not None
+
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        """Return a new error that says why no more work is accepted, if so."""
+        return None if self._refusal is None else self._refusal()
 
     @property
     def is_idle(self) -> bool:
@@ -91,24 +122,45 @@ class Scheduler:
         """Number of threads there are at the moment."""
         return self._lanes.threads
 
+    def run_or_submit(self, work: Work, *, may_run: bool = True) -> bool:
+        """Run ``work`` now if it is short and nothing is pending, else `submit` it.
+
+        Returns True if it was run. It is finished exactly once either way: after a run
+        at once if it ``reports_early``, and in the loop's next round otherwise. Without
+        ``may_run`` it is always submitted.
+
+        :raises AsyncnnError: as `submit`. It is not finished then.
+        """
+        if may_run and work.is_short and not self._open and self._refusal is None:
+            self._run(work)
+            return True
+        self.submit(work)
+        return False
+
     def submit(self, work: Work) -> None:
         """Accept ``work``: from here on it will be finished exactly once.
 
         :raises DeviceUnavailableError: if the scheduler is closed.
         :raises ResourceExhaustedTransientError: if too much work is pending, of its
-            client or in all.
+            client or in all, or there is no thread for it.
         :raises MissedDeadlinePersistentError: if the deadline has passed already, or
             would have when the work could end at the earliest.
         """
         try:
             self._admit(work)
+            try:
+                self._lanes.submit(work)
+            except BaseException:
+                self._admission.release(work.client)
+                raise
         except AsyncnnError as error:
             work.account = self._lanes.roster.account(work.client)
-            for tally in self._tallies(work):
-                tally.count_refusal(error.status)
+            for tally in (self._tally, work.account.tally, work.tally):
+                if tally is not None:
+                    tally.count_refusal(error.status)
             raise
+        # A lane reports its end to the loop, which comes to that after this call.
         self._register(work)
-        self._lanes.submit(work)
 
     async def submit_when_room(self, work: Work) -> None:
         """Like `submit`, but wait while too much is pending, in order of arrival.
@@ -122,21 +174,15 @@ class Scheduler:
             self._admission.pass_on(work.client)
             raise
 
-    def call_soon(
-        self, callback: Callable[P, object], *args: P.args, **kwargs: P.kwargs
-    ) -> None:
-        """Call ``callback`` in the loop's next round."""
-        self._loop.call_soon(partial(callback, *args, **kwargs))
-
     def cancel(self, work: Work, status: ErrorStatus) -> None:
         """Stop ``work`` at its next boundary, or before it begins.
 
-        Does nothing if it is finished.
+        Does nothing if it is finished. What is separable is finished now.
         """
         if work not in self._open:
             return
         work.abort(status)
-        if self._lanes.withdraw(work):
+        if self._lanes.withdraw(work) or work.is_separable:
             self._finish(work)
 
     def rest_after(self, idle_s: float, rest: Callable[[], None]) -> None:
@@ -146,16 +192,6 @@ class Scheduler:
     def retire(self) -> None:
         """End the threads that have nothing to do; new work starts them again."""
         self._lanes.retire()
-
-    def count_inline(self, tally: Tally, work_ns: int) -> None:
-        """Count work that was done on the loop itself, with success, in ``work_ns``."""
-        client = calling_client.get()
-        if client.number != self._inline_client:
-            self._inline_client = client.number
-            self._inline_account = self._lanes.roster.account(client)
-        count_end((self._tally, self._inline_account.tally, tally), work_ns)
-        if self._idle is not None:
-            self._idle.stir()
 
     def clients(self) -> list[Client]:
         """Return the clients that have had work and still exist."""
@@ -177,23 +213,81 @@ class Scheduler:
             return survey.of_client(client)
         return survey.of(tally or self._tally)
 
-    async def aclose(self) -> None:
-        """Abort all work with DEVICE_UNAVAILABLE, finish it, and end the threads."""
-        self._is_closed = True
+    def begin_closing(self) -> None:
+        """Accept no more work; abort what is pending with DEVICE_UNAVAILABLE."""
+        if self._refusal is not None:
+            return
+        self._refusal = _closed
         for timer in (self._idle, self._stuck):
             if timer is not None:
                 timer.close()
-        for work in self._lanes.close(ErrorStatus.DEVICE_UNAVAILABLE):
-            work.abort(ErrorStatus.DEVICE_UNAVAILABLE)
-            self._finish(work)
-        if self._open:
-            self._drained = self._loop.create_future()
-            await self._drained
-        self._lanes.join()
+        if self._stuck_after_s:
+            self._closing_ends = self._loop.call_later(
+                self._stuck_after_s, self._give_up_all
+            )
+        status = ErrorStatus.DEVICE_UNAVAILABLE
+        withdrawn = self._lanes.close(status)
+        for work in withdrawn:
+            work.abort(status)
+        with contextlib.ExitStack() as ends:  # all of them, whatever one may raise
+            for work in self._open.difference(withdrawn):
+                if work.is_separable:
+                    ends.callback(self._finish, work)
+            for work in reversed(withdrawn):
+                ends.callback(self._finish, work)
+        if not self._open:
+            self._drained.set()
+
+    async def aclose(self) -> None:
+        """Abort all work with DEVICE_UNAVAILABLE, finish it, and end the threads.
+
+        Any number of tasks may. It takes as long as running work needs to come to a
+        boundary, at most ``stuck_after_s``; what has not come to one by then, or when
+        this call is cancelled, is given up.
+        """
+        if self._refusal is _inherited:
+            return
+        self.begin_closing()
+        try:
+            await self._drained.wait()
+            # To join them would block the loop, and their last act is not to be seen.
+            while not (self._lanes.have_ended and sleeper_has_left()):  # noqa: ASYNC110
+                await asyncio.sleep(_THREAD_POLL_S)
+        except asyncio.CancelledError:
+            self._give_up_all()
+            raise
+        finally:
+            if self._closing_ends is not None:
+                self._closing_ends.cancel()
+
+    def disown(self) -> None:
+        """Refuse work in a forked child, which has none of the threads."""
+        self._refusal = _inherited
+
+    def _run(self, work: Work) -> None:
+        """Do short work on the loop, count and report it."""
+        if work.client.number != self._inline_client:
+            self._inline_client = work.client.number
+            self._inline_account = self._lanes.roster.account(work.client)
+        work.account = self._inline_account
+        took_ns = 0
+        try:
+            took_ns = work.run()
+        except BaseException as error:
+            fail_with(work, error)
+            if not isinstance(error, Exception):  # the application is being stopped
+                self._report(work, took_ns)
+                raise
+        if work.reports_early:
+            self._report(work, took_ns)
+        else:
+            self._loop.call_soon(self._report, work, took_ns)
+        if self._idle is not None and self._refusal is None:
+            self._idle.stir()
 
     def _admit(self, work: Work) -> None:
-        if self._is_closed:
-            raise DeviceUnavailableError("the device is closed")
+        if self._refusal is not None:
+            raise self._refusal()
         if work.deadline_ns is not None:
             now_ns = time.monotonic_ns()
             if now_ns >= work.deadline_ns:
@@ -226,38 +320,66 @@ class Scheduler:
     def _drain(self) -> None:
         # First, so that work which is appended from here on is announced again.
         self._is_draining = False
-        while self._done:
-            self._finish(self._done.popleft())
+        try:
+            while self._done:
+                self._finish(self._done.popleft())
+        finally:
+            if self._done:  # a callback stops the application, which closes us then
+                self._loop.call_soon(self._drain)
 
     def _finish(self, work: Work) -> None:
+        """Report the end of ``work``, unless that was done before.
+
+        What is separable ends at once when it is cancelled: by the callback of other
+        work that ends, maybe.
+        """
+        if work not in self._open:
+            return
         self._open.remove(work)
         self._admission.release(work.client)
         if work.deadline_ns is not None:
             timer = self._timers.pop(work, None)
             if timer is not None:
                 timer.cancel()
-        if self._drained is not None and not self._open:
-            self._drained.set_result(None)
-        status = work.finish()
-        latency_ns = time.monotonic_ns() - work.added_ns
-        count_end(self._tallies(work), latency_ns, status, work.preemptions)
-        if self._idle is not None and not self._open:
-            self._idle.stir()
+        try:
+            self._report(work, time.monotonic_ns() - work.added_ns)
+        finally:
+            if not self._open:
+                if self._refusal is not None:
+                    self._drained.set()
+                elif self._idle is not None:
+                    self._idle.stir()
 
-    def _tallies(self, work: Work) -> tuple[Tally, ...]:
-        """Return all in which ``work`` counts."""
-        if work.tally is None:
-            return self._tally, work.account.tally
-        return self._tally, work.account.tally, work.tally
+    def _report(self, work: Work, latency_ns: int) -> None:
+        """Finish ``work`` and count it; others are not affected if that fails."""
+        try:
+            status = work.finish()
+        except (Exception, asyncio.CancelledError):
+            logger.exception("reporting the end of work failed")
+            status = ErrorStatus.GENERAL_FAILURE
+        tallies = self._tally, work.account.tally, work.tally
+        count_end(tallies, latency_ns, status, work.preemptions)
 
     def _rest(self, rest: Callable[[], None]) -> None:
-        if self.is_idle and not self._is_closed:
+        if self.is_idle and self._refusal is None:
             if self._stuck is not None:
                 self._stuck.close()
             rest()
 
     def _give_up(self, work: Work) -> None:
-        logger.error("lane %s is stuck; its work fails and it is replaced", self._name)
+        logger.error(
+            "lane %s is stuck: no boundary came for %g s (stuck_after_s); its work "
+            "fails and another takes its place",
+            self._name,
+            self._stuck_after_s,
+            extra={"fields": {"client": work.client.name}},
+        )
         if work in self._open:
             work.abort(ErrorStatus.GENERAL_FAILURE)
+            self._finish(work)
+
+    def _give_up_all(self) -> None:
+        """Let what still runs while closing end now; its threads are left alone."""
+        for work in self._lanes.give_up_all():
+            logger.error("lane %s is stuck while it is closed", self._name)
             self._finish(work)

@@ -109,18 +109,20 @@ class Tally:
 
 
 def count_end(
-    tallies: Iterable[Tally],
+    tallies: Iterable[Tally | None],
     latency_ns: int,
     status: ErrorStatus = ErrorStatus.NONE,
     preemptions: int = 0,
 ) -> None:
-    """Count a piece of work that ended, in each of ``tallies``."""
+    """Count a piece of work that ended, in each of ``tallies`` that there is."""
     place = (latency_ns // _FIRST_BOUND_NS).bit_length()
     if place >= _BUCKETS:
         place = _BUCKETS - 1
     if status:
         place += status * _BUCKETS
     for tally in tallies:
+        if tally is None:
+            continue
         tally._ended[place] += 1
         tally._total_ns += latency_ns
         if preemptions:

@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asyncnn.errors import InvalidArgumentError, error_for
-from asyncnn.hal.interfaces import IBuffer, IDevice, IPreparedModel
+from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.interfaces import IBuffer, IDevice, IPreparedModel, error_of
 from asyncnn.hal.operands import combine_dimensions, is_scalar
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
@@ -21,7 +21,11 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.arrays import place_of
 from asyncnn.memory.pools import from_buffer
+from asyncnn.offload import offload
 from asyncnn.runtime.model import TensorInfo
+
+SHORT_ELEMENTS = 2**15
+"""Elements that are converted, and copied, faster than by another thread."""
 
 MakeArray: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], Array]
 """Makes an array of a shape and dtype."""
@@ -66,13 +70,13 @@ class DeviceBuffer:
         :raises GeneralFailureError: if something is using the buffer.
         :raises AsyncnnError: for any other status of the driver.
         """
-        array = np.asarray(contents, order="C")
+        array = await _contiguous(contents)
         if array.dtype != self.dtype:
             raise InvalidArgumentError(
                 f"the buffer holds {self.dtype}, not {array.dtype}"
             )
         status = await self.hal.copy_from(_pool(array), array.shape)
-        _check(status, f"writing {list(array.shape)} to the buffer")
+        _check(self.hal, status, f"writing {list(array.shape)} to the buffer")
 
     async def read(self, shape: tuple[int, ...] | None = None) -> Array:
         """Return a copy of the contents.
@@ -90,7 +94,7 @@ class DeviceBuffer:
                     hint="say which shape its contents have",
                 )
         array = self._make_array(shape, self.dtype)
-        _check(await self.hal.copy_to(_pool(array)), "reading the buffer")
+        _check(self.hal, await self.hal.copy_to(_pool(array)), "reading the buffer")
         return array
 
     def __repr__(self) -> str:
@@ -116,7 +120,7 @@ async def allocate_buffer(
         BufferDesc(dimensions), models, *roles
     )
     names = ", ".join(slot.info.name for slot in slots)
-    _check(status, f"allocating a buffer for {names or 'nothing'}")
+    _check(device, status, f"allocating a buffer for {names or 'nothing'}")
     assert buffer is not None
     for slot in slots:
         dimensions = combine_dimensions(dimensions, slot.info.dimensions)
@@ -132,6 +136,13 @@ def _pool(array: Array) -> Memory:
     return from_buffer(array)
 
 
-def _check(status: ErrorStatus, what: str) -> None:
+async def _contiguous(contents: ArrayLike) -> Array:
+    """Return an array that lies in one piece; large ones are made on a thread."""
+    if getattr(contents, "size", 0) > SHORT_ELEMENTS:
+        return await offload(np.asarray, contents, order="C")
+    return np.asarray(contents, order="C")
+
+
+def _check(mortal: IBuffer | IDevice, status: ErrorStatus, what: str) -> None:
     if status is not ErrorStatus.NONE:
-        raise error_for(status, f"{what} failed: {status.name}")
+        raise error_of(mortal, status, f"{what} failed: {status.name}")

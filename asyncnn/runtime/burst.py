@@ -1,18 +1,18 @@
 """The awaitable face of bursts: arrays in shared memory, run again and again."""
 
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from asyncnn.burst import BurstController, BurstStatistics
-from asyncnn.callbacks import ExecutionResult
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.errors import BusyError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import MeasureTiming, Request
-from asyncnn.memory.arrays import place_of, shared_array
+from asyncnn.memory.arrays import place_of
+from asyncnn.offload import offload
+from asyncnn.runtime.buffers import SHORT_ELEMENTS
+from asyncnn.runtime.deadlines import deadline_after, seconds_until
 from asyncnn.runtime.model import position_of
 from asyncnn.runtime.outputs import Outputs
 from asyncnn.runtime.requests import Tensor, has_fixed_shape
@@ -36,13 +36,15 @@ class Burst:
     def __init__(self, target: Target, controller: BurstController) -> None:
         self._target = target
         self._controller = controller
+        make = target.make_shared
         self._inputs = [
-            shared_array(info.dimensions, info.dtype) if has_fixed_shape(info) else None
+            make(info.dimensions, info.dtype) if has_fixed_shape(info) else None
             for info in target.check.infos
         ]
-        # Not a method: the arrays should go as soon as nobody has the burst any more.
-        self._carry = partial(_carry, controller)
-        self._own = ReusableExecution(target, tuple(self._inputs), None, self._carry)
+        self._is_copying = False
+        self._own = ReusableExecution(
+            target, tuple(self._inputs), None, controller.execute
+        )
 
     def input(self, which: str | int = 0) -> Array:
         """Return the array that an input is read from, by name or position.
@@ -72,32 +74,55 @@ class Burst:
         """
         return self._own.output(which)
 
-    async def run(self, inputs: "Inputs", *, measure: bool = False) -> Outputs:
+    async def run(
+        self,
+        inputs: "Inputs",
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - as that of every path
+        measure: bool = False,
+    ) -> Outputs:
         """Copy inputs in, execute, and return copies of the outputs.
 
         Cancelling the call stops the execution at its next boundary.
 
+        :param timeout: seconds from now until the deadline, at which it is stopped.
         :param measure: fill in ``outputs.timing``.
         :raises InvalidArgumentError: if an input is missing, unknown, or of the wrong
             dtype or shape.
-        :raises GeneralFailureError: if another run has not returned, or the driver
-            fails or has missed a limit.
+        :raises BusyError: if another run has not returned.
         :raises AsyncnnError: for any other status of the driver.
         """
-        arrays = self._target.check(inputs)
+        deadline = deadline_after(timeout)
+        self._check_not_copying()
         self._own.check_free()
-        self._place(arrays)
-        views = await self._own.run(measure=measure)
-        outputs = Outputs((name, array.copy()) for name, array in views.items())
+        self._is_copying = True
+        try:
+            usual = self._target.check.usual(inputs)
+            arrays = await self._converted(inputs) if usual is None else usual
+            await self._place(arrays)
+            left = seconds_until(deadline)
+            views = await self._own.run(timeout=left, measure=measure)
+            outputs = Outputs()
+            for name, view in views.items():
+                outputs[name] = await _copied(view)
+        finally:
+            self._is_copying = False
         outputs.timing = views.timing
         return outputs
 
-    async def run_in_place(self, *, measure: bool = False) -> Outputs:
+    async def run_in_place(
+        self,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - as that of every path
+        measure: bool = False,
+    ) -> Outputs:
         """Execute on what lies in the inputs; the outputs lie in the same arrays.
 
         :raises AsyncnnError: as `run`.
         """
-        return await self._own.run(measure=measure)
+        if self._is_copying:
+            self._check_not_copying()
+        return await self._own.run(timeout=timeout, measure=measure)
 
     def reusable(
         self, inputs: "Inputs | None" = None, *, out: "Results | None" = None
@@ -116,13 +141,30 @@ class Burst:
         given = self._target.settled_outputs(out)
         for tensor in (*settled, *(given or ())):
             _check_shared(tensor)
-        return ReusableExecution(self._target, settled, given, self._carry)
+        return ReusableExecution(self._target, settled, given, self._controller.execute)
 
     def statistics(self) -> BurstStatistics:
         """Return how many runs went through the queues, and how many did not."""
         return self._controller.statistics()
 
-    def _place(self, arrays: Sequence[Array | None]) -> None:
+    def _check_not_copying(self) -> None:
+        """Check that no `run` copies to or from the arrays.
+
+        :raises BusyError: if one does.
+        """
+        if self._is_copying:
+            raise BusyError(
+                "another run of the burst has not returned",
+                hint="await it first, or make a reusable execution on other arrays",
+            )
+
+    async def _converted(self, inputs: "Inputs") -> Sequence[Array | None]:
+        check = self._target.check
+        if check.is_long(inputs):
+            return await offload(check, inputs)
+        return check(inputs)
+
+    async def _place(self, arrays: Sequence[Array | None]) -> None:
         """Copy inputs to where they are read from, making room where it is missing."""
         moved: dict[int, Array | None] = {}
         for position, array in enumerate(arrays):
@@ -132,8 +174,9 @@ class Burst:
                     moved[position] = None
                 continue
             if place is None or place.shape != array.shape:
-                place = moved[position] = shared_array(array.shape, array.dtype)
-            np.copyto(place, array)
+                make = self._target.make_shared
+                place = moved[position] = make(array.shape, array.dtype)
+            await _copy(place, array)
         if moved:
             self._move(moved)
 
@@ -151,25 +194,30 @@ class Burst:
         return f"<Burst {inputs} -> {[i.name for i in self._target.space.infos]}>"
 
 
+async def _copy(target: Array, source: Array) -> None:
+    """Copy an array; large ones on a thread."""
+    if source.size > SHORT_ELEMENTS:
+        await offload(np.copyto, target, source)
+    else:
+        np.copyto(target, source)
+
+
+async def _copied(source: Array) -> Array:
+    target = np.empty_like(source)
+    await _copy(target, source)
+    return target
+
+
 @asynccontextmanager
 async def open_burst(target: Target, *, spins: bool) -> AsyncIterator[Burst]:
     """Open a burst for the length of an ``async with`` block.
 
     :raises AsyncnnError: if the driver refuses it.
     """
-    with await BurstController.open(target.hal, spins=spins) as controller:
+    with await BurstController.open(
+        target.hal, spins=spins, deadline_grace=target.deadline_grace
+    ) as controller:
         yield Burst(target, controller)
-
-
-def _carry(
-    controller: BurstController,
-    request: Request,
-    measure: MeasureTiming,
-    deadline: int | None,
-) -> Awaitable[ExecutionResult]:
-    if deadline is not None:
-        raise InvalidArgumentError("bursts have no deadlines")
-    return controller.execute(request, measure)
 
 
 def _check_shared(tensor: Tensor | None) -> None:

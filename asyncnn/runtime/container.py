@@ -170,6 +170,8 @@ def _decode(data: memoryview) -> _Header:
         raise InvalidArgumentError("the header is damaged: its checksum differs")
     try:
         return msgspec.msgpack.decode(body, type=_Header)
+    except RecursionError as error:
+        raise InvalidArgumentError("malformed header: nested too deeply") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(f"malformed header: {error}") from error
 

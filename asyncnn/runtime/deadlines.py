@@ -14,6 +14,11 @@ def deadline_after(timeout: float | None) -> int | None:
     return None if duration is None else time.monotonic_ns() + duration
 
 
+def seconds_until(deadline: int | None) -> float | None:
+    """Return the timeout that ends at ``deadline``; negative if that has passed."""
+    return None if deadline is None else (deadline - time.monotonic_ns()) / 1e9
+
+
 def nanoseconds(seconds: float | None) -> int | None:
     """Return a duration of the awaitable face as one of the HAL.
 

@@ -17,6 +17,7 @@ from asyncnn.devices import (
 )
 from asyncnn.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.extensions import Extension, load_extension
+from asyncnn.grace import DEADLINE_GRACE_S
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.types import (
     Capabilities,
@@ -25,7 +26,7 @@ from asyncnn.hal.types import (
     Model,
     Priority,
 )
-from asyncnn.memory.arrays import shared_array
+from asyncnn.memory.arrays import isolated_array, shared_array
 from asyncnn.runtime.buffers import (
     DeviceBuffer,
     MakeArray,
@@ -33,11 +34,12 @@ from asyncnn.runtime.buffers import (
     allocate_buffer,
 )
 from asyncnn.runtime.deadlines import deadline_after
+from asyncnn.runtime.debugging import sync_exec_hal as forced_call
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_cache import ModelCache, Order, prepare
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import RemoteDevice, Supervision
-from asyncnn.service.process import running_driver
+from asyncnn.service.process import Settings, running_driver
 from asyncnn.service.supervised.supervisor import supervised as supervise
 from asyncnn.vlog import MANAGER
 
@@ -65,11 +67,13 @@ async def open_device(
     extensions: Iterable[Extension | str] = (),
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
     cache_dir: CacheDir | None = None,
+    sync_exec_hal: bool | None = None,
 ) -> AsyncIterator["Device"]:
     """Open a device in this process for the length of an ``async with`` block.
 
-    Nothing is started but worker threads; no socket, no file. Leaving the block ends
-    what is still pending with `DeviceUnavailableError`.
+    Nothing is started but worker threads; no socket, no file. Nothing of the process is
+    changed unless ``settings`` ask for it. Leaving the block ends what is still pending
+    with `DeviceClosedError`, and waits for what computes to come to a boundary.
 
     :param extensions: what the device has besides those of its settings: an
         `Extension`, or its name like ``package.module:attribute`` or, if a package has
@@ -77,8 +81,14 @@ async def open_device(
     :param max_in_flight: runs of one prepared model that hold memory at a time; more
         wait their turn.
     :param cache_dir: folder in which prepared models are kept for the next time.
-    :raises InvalidArgumentError: if there is no device or extension of that name.
+    :param sync_exec_hal: for debugging, has every `PreparedModel.run` that is not
+        fenced go by the HAL's synchronous call (True) or by that with a callback
+        (False), whatever its path is. None leaves it to the environment variable
+        ``ASYNCNN_SYNCEXEC_HAL``, or else to the path.
+    :raises InvalidArgumentError: if there is no device or extension of that name, or
+        that variable is no number.
     """
+    forced = forced_call(sync_exec_hal)
     try:
         opener = _OPENERS[name]
     except KeyError:
@@ -90,7 +100,13 @@ async def open_device(
     ) as hal_device:
         cache = _cache_in(cache_dir)
         MANAGER("opened", device=name)
-        yield Device(name, hal_device, max_in_flight=max_in_flight, cache=cache)
+        yield Device(
+            name,
+            hal_device,
+            max_in_flight=max_in_flight,
+            cache=cache,
+            sync_exec_hal=forced,
+        )
 
 
 @asynccontextmanager
@@ -100,14 +116,17 @@ async def connect(
     supervised: bool | Supervision = False,
     driver_uids: Collection[int] = (),
     extensions: Collection[str] = (),
+    settings: Settings = None,
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
     cache_dir: CacheDir | None = None,
+    sync_exec_hal: bool | None = None,
+    deadline_grace: float = DEADLINE_GRACE_S,
 ) -> AsyncIterator["Device"]:
     """Connect to the driver process that serves ``path``, for an ``async with`` block.
 
     Without a path, a driver of one's own is started and ends with the block. The
     device is used like any other. If the driver dies, everything that is pending ends
-    with `DeviceUnavailableError`. So does what is asked for later, unless the
+    with `DriverDiedError`. So does what is asked for later, unless the
     connection is supervised: then it is made again, after the driver was restarted if
     it is one's own, and prepared models go on working.
 
@@ -115,17 +134,30 @@ async def connect(
     :param driver_uids: users besides this one and root whose drivers are trusted.
     :param extensions: what a driver of one's own imports and offers, by their names
         as `open_device` takes them.
+    :param settings: those of the device of a driver of one's own, or the path of a TOML
+        file with some; what they leave open is as `DeviceSettings.for_own_process`.
     :param cache_dir: folder in which prepared models are kept for the next time.
-    :raises InvalidArgumentError: if ``path`` cannot be that of a socket, or extensions
-        are named for a driver that is running.
-    :raises DeviceUnavailableError: if no driver serves ``path``, or none starts.
+    :param sync_exec_hal: as of `open_device`.
+    :param deadline_grace: seconds after its deadline until a call is given up that the
+        driver does not answer, because it was stopped, say; infinity waits for ever.
+    :raises InvalidArgumentError: if ``path`` cannot be that of a socket, extensions or
+        settings are given for a driver that is running, the file of settings is wrong,
+        ``ASYNCNN_SYNCEXEC_HAL`` is no number, or ``deadline_grace`` is negative.
+    :raises NoDriverError: if no driver that is trusted serves ``path``, or none starts.
     """
+    forced = forced_call(sync_exec_hal)
     if path is not None and extensions:
         raise InvalidArgumentError(
             "a driver that is running has its extensions already",
             hint="start it with asyncnn serve --extension",
         )
-    link = partial(_remote, path, driver_uids, extensions)
+    if path is not None and settings is not None:
+        raise InvalidArgumentError(
+            "a driver that is running has its settings already",
+            hint="start it with asyncnn serve --settings",
+        )
+    has_others = not {os.geteuid(), 0}.issuperset(driver_uids)
+    link = partial(_remote, path, driver_uids, extensions, settings, deadline_grace)
     if supervised is False:
         opened: AbstractAsyncContextManager[IDevice] = link()
     else:
@@ -137,8 +169,10 @@ async def connect(
             f"remote:{path or ''}",
             hal_device,
             max_in_flight=max_in_flight,
-            make_array=shared_array,
+            make_array=isolated_array if has_others else shared_array,
             cache=_cache_in(cache_dir),
+            sync_exec_hal=forced,
+            deadline_grace=deadline_grace,
         )
 
 
@@ -147,14 +181,18 @@ async def _remote(
     path: str | os.PathLike[str] | None,
     driver_uids: Collection[int],
     extensions: Collection[str],
+    settings: Settings,
+    deadline_grace: float,
 ) -> AsyncIterator[RemoteDevice]:
     if path is not None:
-        async with RemoteDevice(path, driver_uids=driver_uids) as device:
+        async with RemoteDevice(
+            path, driver_uids=driver_uids, deadline_grace=deadline_grace
+        ) as device:
             yield device
         return
     async with (
-        running_driver(extensions=extensions) as driver,
-        RemoteDevice(driver.path) as device,
+        running_driver(extensions=extensions, settings=settings) as driver,
+        RemoteDevice(driver.path, deadline_grace=deadline_grace) as device,
     ):
         yield device
 
@@ -163,7 +201,8 @@ class Device:
     """Wraps any `IDevice`; ``hal`` is the device itself.
 
     ``make_array`` makes arrays that it can work on where they are. Prepared models are
-    kept in ``cache``.
+    kept in ``cache``. ``sync_exec_hal`` forces one of the HAL's calls, as of
+    `open_device`. Bursts wait for ``deadline_grace`` seconds beyond a deadline.
     """
 
     def __init__(
@@ -174,12 +213,16 @@ class Device:
         max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
         make_array: MakeArray = np.empty,
         cache: ModelCache | None = None,
+        sync_exec_hal: bool | None = None,
+        deadline_grace: float = DEADLINE_GRACE_S,
     ) -> None:
         self.name = name
         self.hal = hal
         self._max_in_flight = max_in_flight
         self._make_array = make_array
         self._cache = cache
+        self._sync_exec_hal = sync_exec_hal
+        self._deadline_grace = deadline_grace
 
     @property
     def version(self) -> str:
@@ -202,7 +245,7 @@ class Device:
         A driver of another user tells only of its totals and of this client.
 
         :raises GeneralFailureError: if the device keeps no statistics.
-        :raises DeviceUnavailableError: if its driver is gone.
+        :raises DeviceUnavailableError: if its driver is gone, or it is closed.
         """
         if not isinstance(self.hal, IMeasured):
             raise GeneralFailureError(f"{self.name} keeps no statistics")
@@ -240,6 +283,8 @@ class Device:
             prepared,
             max_in_flight=self._max_in_flight,
             make_array=self._make_array,
+            sync_exec_hal=self._sync_exec_hal,
+            deadline_grace=self._deadline_grace,
         )
 
     async def buffer_for(

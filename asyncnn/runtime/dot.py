@@ -3,13 +3,17 @@
 Operations are boxes, operands ellipses, both numbered as in the model. Inputs and
 outputs of the model are white on black; operations that the device does not support
 are red, with the reason as a tooltip. Referenced subgraphs are clusters of their own.
+
+Source: graphDump of the HAL's runtime (GraphDump.h).
 """
 
+import logging
 from collections.abc import Iterator, Mapping
+from typing import TextIO
 
 import msgspec
 
-from asyncnn.extensions import Vocabulary
+from asyncnn.extensions import Vocabulary, names_in, numbered
 from asyncnn.hal.operands import SCALAR_TYPES
 from asyncnn.hal.types import (
     Model,
@@ -51,27 +55,54 @@ _BORDER = frozenset({OperandLifeTime.SUBGRAPH_INPUT, OperandLifeTime.SUBGRAPH_OU
 
 _Reports = Mapping[tuple[int | None, int], OperationReport]
 
+logger = logging.getLogger(__name__)
 
-def dot(model: NamedModel, explanation: Explanation | None = None) -> str:
-    """Return the Graphviz text of a model, marked with what a device says of it."""
+
+def graph_dump(
+    name: str,
+    model: NamedModel | Model,
+    to: TextIO | logging.Logger | None = None,
+) -> None:
+    """Write the Graphviz text of a model to a stream or a logger, ``name`` before it.
+
+    A logger gets it line by line, as information; by default it is this module's.
+    """
+    text = f"// {' '.join(name.split())}\n{dot(model)}"
+    if to is not None and not isinstance(to, logging.Logger):
+        to.write(text)
+        return
+    for line in text.splitlines():
+        (to or logger).info("%s", line)
+
+
+def dot(model: NamedModel | Model, explanation: Explanation | None = None) -> str:
+    """Return the Graphviz text of a model, marked with what a device says of it.
+
+    A bare `Model` has no names for its inputs and outputs.
+    """
     reports: _Reports = {}
     device = ""
     if explanation is not None:
         device = explanation.device
         reports = {(r.subgraph, r.index): r for r in explanation.operations}
-    names, words = _border_names(model), model.vocabulary
-    lines = ["digraph model {", "  compound=true;", "  node [fontname=monospace];"]
+    names, words = _border_names(model), _vocabulary(model)
+    bare = model.model if isinstance(model, NamedModel) else model
+    lines = [
+        "digraph model {",
+        "  compound=true;",
+        "  node [fontname=monospace];",
+    ]
     if explanation is not None and explanation.problem:
         lines.append(f"  label={_quoted(explanation.problem)};")
-    drawing = _Drawing(None, model.model.main, names, words, reports, device)
+    drawing = _Drawing(None, bare.main, names, words, reports, device)
     lines += [f"  {line}" for line in drawing.lines()]
-    for number, subgraph in enumerate(model.model.referenced):
+    for number, subgraph in enumerate(bare.referenced):
         drawing = _Drawing(number, subgraph, {}, words, reports, device)
         lines.append(f"  subgraph cluster_{number} {{")
         lines.append(f"    label={_quoted(f'referenced subgraph {number}')};")
         lines += [f"    {line}" for line in drawing.lines()]
         lines.append("  }")
-    lines += [f"  {line}" for line in _references(model.model)]
+    lines += [f"  {line}" for line in _references(bare)]
     return "\n".join([*lines, "}", ""])
 
 
@@ -149,7 +180,15 @@ def _references(model: Model) -> Iterator[str]:
                 )
 
 
-def _border_names(model: NamedModel) -> dict[int, str]:
+def _vocabulary(model: NamedModel | Model) -> Vocabulary:
+    if isinstance(model, NamedModel):
+        return model.vocabulary
+    return Vocabulary(numbered(model), names_in(model))
+
+
+def _border_names(model: NamedModel | Model) -> dict[int, str]:
+    if isinstance(model, Model):
+        return {}
     main = model.model.main
     ends: list[tuple[int, TensorInfo]] = [
         *zip(main.input_indexes, model.inputs, strict=True),

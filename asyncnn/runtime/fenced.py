@@ -13,9 +13,13 @@ from asyncnn.callbacks import (
     IFencedExecutionCallback,
 )
 from asyncnn.devices.fenced import because
-from asyncnn.errors import AsyncnnError, InvalidArgumentError, error_for
+from asyncnn.errors import (
+    AsyncnnError,
+    DeviceUnavailableError,
+    InvalidArgumentError,
+)
 from asyncnn.fences import SyncFence
-from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.hal.interfaces import IPreparedModel, cause_of_death, error_of, refusal_of
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -47,15 +51,17 @@ class FencedRun:
     wait for, in this process or in others.
     """
 
-    __slots__ = ("_callback", "_fence", "outputs")
+    __slots__ = ("_callback", "_fence", "_hal", "outputs")
 
     def __init__(
         self,
+        hal: IPreparedModel | None,
         fence: SyncFence | None,
         callback: IFencedExecutionCallback,
         outputs: Outputs,
     ) -> None:
         self.outputs = outputs
+        self._hal = hal
         self._fence = fence
         self._callback = callback
 
@@ -98,7 +104,10 @@ class FencedRun:
                 )
 
     def __await__(self) -> Generator[Any, None, Outputs]:
-        yield from self.fence.__await__()
+        try:
+            yield from self.fence.__await__()
+        except DeviceUnavailableError as error:
+            raise cause_of_death(self._hal) or error from None
         self.outputs.timing = self.timing.launched
         return self.outputs
 
@@ -131,9 +140,9 @@ def launch_fenced(
         for fence in fences:
             if fence.status:
                 return failed_run(fence, outputs)
-        raise error_for(launched, _REFUSED)
+        raise error_of(hal, launched, refusal_of(hal, _REFUSED))
     # Whoever made it, it is of the one class that can also be merged and exported.
-    return FencedRun(cast("SyncFence | None", done), callback, outputs)
+    return FencedRun(hal, cast("SyncFence | None", done), callback, outputs)
 
 
 def failed_run(cause: SyncFence | FencedRun, outputs: Outputs) -> FencedRun:
@@ -143,7 +152,7 @@ def failed_run(cause: SyncFence | FencedRun, outputs: Outputs) -> FencedRun:
     error = because(fence.reason or fence.status.name)
     outcome = FencedOutcome()
     outcome.complete(error.status, NO_TIMING, NO_TIMING)
-    return FencedRun(SyncFence.failed(error.status, str(error)), outcome, outputs)
+    return FencedRun(None, SyncFence.failed(error.status, str(error)), outcome, outputs)
 
 
 async def execute_fenced(
@@ -161,7 +170,7 @@ async def execute_fenced(
         request, (), measure, deadline, loop_timeout, None
     )
     if callback is None:
-        return ExecutionResult(status, (), NO_TIMING, f"{_REFUSED}: {status.name}")
+        return ExecutionResult(status, (), NO_TIMING, refusal_of(hal, _REFUSED))
     reason = ""
     if fence is not None:
         try:

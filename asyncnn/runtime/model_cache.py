@@ -5,7 +5,6 @@ places when they are complete: those who read them meanwhile, in any process, ke
 they have. What cannot be read or written is prepared as if there were no cache.
 """
 
-import asyncio
 import fcntl
 import hashlib
 import logging
@@ -20,8 +19,13 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.callbacks import PreparedModelFuture
-from asyncnn.errors import AsyncnnError, InvalidArgumentError
-from asyncnn.hal.interfaces import IDevice, IPreparedModel
+from asyncnn.errors import (
+    AsyncnnError,
+    DeviceUnavailableError,
+    InvalidArgumentError,
+    ResourceExhaustedTransientError,
+)
+from asyncnn.hal.interfaces import IDevice, IPreparedModel, cause_of_death
 from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,
     ErrorStatus,
@@ -29,15 +33,24 @@ from asyncnn.hal.types import (
     Handle,
     Model,
     Priority,
+    Subgraph,
 )
+from asyncnn.hal.validate import validating
+from asyncnn.hal.validate.wording import malformed_as_invalid
 from asyncnn.memory.pools import view
+from asyncnn.offload import offload, offload_steps
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_BYTES = 2**30
 
 _DRAFT = ".draft"
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 _ABANDONED_AFTER_S = 3600.0
+_FEW_OPERATIONS = 100
+"""Operations of a model that is validated faster than by another thread."""
+_SLICE = 512
+"""Operands or operations of a model that are encoded at a time."""
 _NOT_LOADED = frozenset({ErrorStatus.GENERAL_FAILURE, ErrorStatus.INVALID_ARGUMENT})
 
 
@@ -81,7 +94,7 @@ class ModelCache:
         _, *counts = device.get_number_of_cache_files_needed()
         if not any(counts):
             return await prepare(device, order)
-        token = await asyncio.to_thread(_token, device, order, identity)
+        token = await offload(_token, device, order, identity)
         names = _names(token, counts)
         loaded = await self._load(device, order, names, token)
         if loaded is not None:
@@ -99,13 +112,14 @@ class ModelCache:
                 order.deadline, *caches, token, callback
             )
             try:
-                prepared = await callback
+                prepared = await _outcome(device, callback)
             except AsyncnnError as error:
                 if error.status not in _NOT_LOADED:
                     raise
                 logger.info("%s is not used: %s", names[0][0], error)
                 return None
-            _touch(caches)
+            with suppress(ResourceExhaustedTransientError):  # it is an old one, then
+                await offload(_touch, caches)
             return prepared
 
     async def _prepare_and_save(
@@ -113,16 +127,20 @@ class ModelCache:
     ) -> IPreparedModel:
         suffix = f"-{secrets.token_hex(8)}{_DRAFT}"
         drafts = tuple(tuple(name + suffix for name in kind) for kind in names)
-        async with self._opened(drafts, os.O_RDWR | os.O_CREAT | os.O_EXCL) as caches:
-            if caches is None:
-                self._remove(drafts)
-                return await prepare(device, order)
-            try:
+        try:
+            async with self._opened(drafts, _NEW) as caches:
+                if caches is None:
+                    await offload(self._remove, drafts)
+                    return await prepare(device, order)
                 prepared = await prepare(device, order, caches, token)
-            except BaseException:
-                self._remove(drafts)
-                raise
-        await asyncio.to_thread(self._adopt, drafts, names)
+        except BaseException:
+            self._remove(drafts)  # at once: this task may have been cancelled
+            raise
+        try:
+            await offload(self._adopt, drafts, names)
+        except ResourceExhaustedTransientError as error:
+            logger.warning("a model is not kept in %s: %s", self.folder, error)
+            self._remove(drafts)
         return prepared
 
     @asynccontextmanager
@@ -130,14 +148,11 @@ class ModelCache:
         self, names: "_Names", flags: int
     ) -> AsyncIterator["_Handles | None"]:
         """Open all files, closed in the end; None if that is not possible."""
+        # Filled on a thread, whose end is waited for even if this is cancelled.
         fds: list[int] = []
         try:
             try:
-                if flags & os.O_CREAT:
-                    self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                for name in (*names[0], *names[1]):
-                    path = self.folder / name
-                    fds.append(os.open(path, flags | os.O_CLOEXEC, 0o600))
+                await offload(self._open, fds, names, flags)
             except FileNotFoundError:
                 yield None
             except OSError as error:
@@ -149,6 +164,17 @@ class ModelCache:
         finally:
             for fd in fds:
                 os.close(fd)
+
+    def _open(self, fds: list[int], names: "_Names", flags: int) -> None:
+        """Open all files, and put their descriptors into ``fds``.
+
+        :raises OSError: if one cannot be opened.
+        """
+        if flags & os.O_CREAT:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in (*names[0], *names[1]):
+            path = self.folder / name
+            fds.append(os.open(path, flags | os.O_CLOEXEC, 0o600))
 
     def _adopt(self, drafts: "_Names", names: "_Names") -> None:
         """Put complete files in their places, the model's last; make room for them."""
@@ -220,8 +246,12 @@ async def prepare(
 ) -> IPreparedModel:
     """Prepare a model and await it; it is saved in ``caches`` if that is possible.
 
+    A large model is validated on a thread, so that the device knows it already.
+
     :raises AsyncnnError: if it cannot be prepared.
     """
+    if _is_large(order.model):
+        await offload_steps(validating(order.model))
     callback = PreparedModelFuture()
     device.prepare_model_1_3(
         order.model,
@@ -232,7 +262,20 @@ async def prepare(
         token,
         callback,
     )
-    return await callback
+    return await _outcome(device, callback)
+
+
+async def _outcome(device: IDevice, callback: PreparedModelFuture) -> IPreparedModel:
+    """Return the prepared model, or raise what the device has died of, if it has."""
+    try:
+        return await callback
+    except DeviceUnavailableError as error:
+        raise cause_of_death(device) or error from None
+
+
+def _is_large(model: Model) -> bool:
+    with malformed_as_invalid("model"):
+        return model.operation_count > _FEW_OPERATIONS
 
 
 def _token(device: IDevice, order: Order, identity: bytes | None) -> bytes:
@@ -244,11 +287,31 @@ def _token(device: IDevice, order: Order, identity: bytes | None) -> bytes:
         token.update(b"identity")
         token.update(identity)
         return token.digest()
-    token.update(msgspec.msgpack.encode(replace(order.model, pools=())))
+    # Bit by bit: encoding all at once would hold the interpreter for too long.
+    model = order.model
+    for subgraph in (model.main, *model.referenced):
+        for part in (subgraph.operands, subgraph.operations):
+            token.update(len(part).to_bytes(8, "little"))
+            for start in range(0, len(part), _SLICE):
+                token.update(msgspec.msgpack.encode(part[start : start + _SLICE]))
+    token.update(
+        msgspec.msgpack.encode(
+            replace(
+                model,
+                main=_outline(model.main),
+                referenced=tuple(map(_outline, model.referenced)),
+                pools=(),
+            )
+        )
+    )
     for memory in order.model.pools:
         token.update(memory.size.to_bytes(8, "little"))
         token.update(view(memory))
     return token.digest()
+
+
+def _outline(subgraph: Subgraph) -> Subgraph:
+    return replace(subgraph, operands=(), operations=())
 
 
 def _names(token: bytes, counts: Sequence[int]) -> _Names:

@@ -1,6 +1,5 @@
 """The awaitable face of a prepared model: arrays in, arrays out."""
 
-import asyncio
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -19,6 +18,7 @@ from numpy.typing import ArrayLike
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.fences import SyncFence
+from asyncnn.grace import DEADLINE_GRACE_S
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
@@ -31,6 +31,7 @@ from asyncnn.runtime.buffers import DeviceBuffer, MakeArray, Slot
 from asyncnn.runtime.burst import Burst, open_burst
 from asyncnn.runtime.deadlines import deadline_after, nanoseconds
 from asyncnn.runtime.fenced import FencedRun, execute_fenced
+from asyncnn.runtime.in_flight import InFlight
 from asyncnn.runtime.model import NamedModel, TensorInfo, position_of
 from asyncnn.runtime.outputs import Outputs
 from asyncnn.runtime.requests import (
@@ -41,7 +42,7 @@ from asyncnn.runtime.requests import (
     Tensor,
 )
 from asyncnn.runtime.reusable import ReusableExecution, Target
-from asyncnn.tracing import Layer, Phase, begin
+from asyncnn.tracing import Layer, Phase, active, begin
 
 Path: TypeAlias = Literal["async", "sync", "fenced"]
 """Which HAL call carries an execution."""
@@ -59,11 +60,17 @@ Inputs: TypeAlias = (
 Results: TypeAlias = Mapping[str, Tensor | None] | Sequence[Tensor | None] | Array
 """Arrays to write to by output name, in the model's order, or for the only output."""
 
+# Kept by name, since looking up a member of an enum takes as long as a call.
+_NONE = ErrorStatus.NONE
+_INSUFFICIENT_SIZE = ErrorStatus.OUTPUT_INSUFFICIENT_SIZE
+_MEASURED, _NOT_MEASURED = MeasureTiming.YES, MeasureTiming.NO
+
 
 class PreparedModel:
     """A model that runs; made by `Device.prepare`. ``hal`` is the HAL's object.
 
-    Any number of runs may be awaited at once.
+    Any number of runs may be awaited at once. ``sync_exec_hal`` forces one of the HAL's
+    calls, see `open_device`.
     """
 
     def __init__(
@@ -73,8 +80,13 @@ class PreparedModel:
         *,
         max_in_flight: int,
         make_array: MakeArray = np.empty,
+        sync_exec_hal: bool | None = None,
+        deadline_grace: float = DEADLINE_GRACE_S,
     ) -> None:
         self.hal = hal
+        self._forced: Path | None = None
+        if sync_exec_hal is not None:
+            self._forced = "sync" if sync_exec_hal else "async"
         self.inputs: tuple[TensorInfo, ...] = model.inputs
         self.outputs: tuple[TensorInfo, ...] = model.outputs
         self._make_array = make_array
@@ -84,8 +96,10 @@ class PreparedModel:
             OutputSpace(model.outputs),
             RequestBuilder(model.inputs, model.outputs),
             elsewhere=make_array is not np.empty,
+            make_shared=shared_array if make_array is np.empty else make_array,
+            deadline_grace=deadline_grace,
         )
-        self._slots = asyncio.Semaphore(max_in_flight)
+        self._in_flight = InFlight(max_in_flight)
 
     async def run(
         self,
@@ -123,31 +137,38 @@ class PreparedModel:
             unknown, or of the wrong dtype or shape.
         :raises AsyncnnError: for any other status of the driver.
         """
-        space = self._target.space
-        arrays = self._target.check.with_buffers(inputs)
-        given = self._target.settled_outputs(out)
-        deadline = deadline_after(timeout)
-        loop_ns = nanoseconds(loop_timeout)
-        timing = MeasureTiming.YES if measure else MeasureTiming.NO
-        trace = begin()
-        await self._slots.acquire()
+        target = self._target
+        space = target.space
+        usual = target.check.usual(inputs)
+        given = None if out is None else space.given(out)
+        deadline = None if timeout is None else deadline_after(timeout)
+        loop_ns = None if loop_timeout is None else nanoseconds(loop_timeout)
+        timing = _MEASURED if measure else _NOT_MEASURED
+        trace = None if active.recorder is None else begin()
+        in_flight = self._in_flight
+        if in_flight.room:
+            in_flight.room -= 1
+        else:
+            await in_flight.wait()
         try:
+            arrays = await target.converted(inputs) if usual is None else usual
             for _ in range(MAX_SPACE_ATTEMPTS):
                 spaces: Sequence[Tensor]
                 if given is None:
                     spaces = space.allocate()
                 else:
                     spaces = space.completed(given, space.allocate)
-                request = self._target.build_request(arrays, spaces)
+                request = target.build_request(arrays, spaces)
                 result = await self._launch(path, loop_ns, request, timing, deadline)
-                if result.status is not ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
+                if result.status is not _INSUFFICIENT_SIZE:
                     break
                 space.learn(result.output_shapes)
         finally:
-            self._slots.release()
+            in_flight.leave()
             if trace is not None:
                 trace.end("run", Layer.RUNTIME, Phase.EXECUTION)
-        result.raise_for_status()
+        if result.status is not _NONE:
+            target.check_result(result)
         outputs = space.shaped(spaces, result.output_shapes)
         outputs.timing = result.timing
         return outputs
@@ -213,7 +234,7 @@ class PreparedModel:
             leaves the shape of one open, or there is no such path.
         """
         _check_path(path)
-        return self._reusable(inputs, out, path, loop_timeout, shared_array)
+        return self._reusable(inputs, out, path, loop_timeout, self._target.make_shared)
 
     def input(self, which: str | int = 0) -> Slot:
         """Return what stands for an input in `Device.buffer_for`.
@@ -235,7 +256,8 @@ class PreparedModel:
         """Open a burst, the way to the least latency, for an ``async with`` block.
 
         Its runs follow one another through queues in memory that is shared with the
-        driver, and its arrays lie there too. They have no deadlines.
+        driver, and its arrays lie there too. The HAL's bursts have no deadlines: that
+        of a run is kept here, by cancelling it.
 
         :param spins: look for a result for some tens of microseconds before sleeping;
             leave it out for models known to take longer.
@@ -271,16 +293,13 @@ class PreparedModel:
         """Yield what runs inputs on a path, with a burst of its own if it is that.
 
         :param timeout: seconds that each run may take.
-        :raises InvalidArgumentError: if a burst is to have a deadline, or there is no
-            such path.
+        :raises InvalidArgumentError: if there is no such path.
         """
         if path != "burst":
             yield partial(self.run, path=path, timeout=timeout)
             return
-        if timeout is not None:
-            raise InvalidArgumentError("bursts have no deadlines")
         async with self.burst() as burst:
-            yield burst.run
+            yield partial(burst.run, timeout=timeout)
 
     def _launch(
         self,
@@ -290,6 +309,8 @@ class PreparedModel:
         measure: MeasureTiming,
         deadline: int | None,
     ) -> Awaitable[ExecutionResult]:
+        if self._forced is not None and path in ("async", "sync"):
+            path = self._forced
         if path == "async":
             callback = ExecutionFuture()
             self.hal.execute_1_3(request, measure, deadline, loop_timeout, callback)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from asyncnn.hal.types import (
     RequestArgument,
 )
 from asyncnn.memory.arrays import place_of
-from asyncnn.runtime.buffers import DeviceBuffer, MakeArray
+from asyncnn.runtime.buffers import SHORT_ELEMENTS, DeviceBuffer, MakeArray
 from asyncnn.runtime.model import TensorInfo
 from asyncnn.runtime.outputs import Outputs
 
@@ -32,11 +32,8 @@ FIRST_GUESS_BYTES = 4096
 Tensor: TypeAlias = Array | DeviceBuffer
 """What an argument of a request lies in."""
 
-_Flag: TypeAlias = Literal["C_CONTIGUOUS", "CARRAY"]
-"""What an array to read, or one to write to, has to be."""
-
-_Usual: TypeAlias = tuple[np.dtype[Any], Dimensions, _Flag]
-"""Dtype and shape that the model declares, and the flag that an array needs."""
+_Usual: TypeAlias = tuple[np.dtype[Any], Dimensions]
+"""Dtype and shape that the model declares."""
 
 _OMITTED = RequestArgument(has_no_value=True)
 
@@ -48,7 +45,7 @@ class InputCheck:
         self.infos = infos
         self._names = tuple(info.name for info in infos)
         self._known = frozenset(self._names)
-        self._usual = _usual(infos, "C_CONTIGUOUS")
+        self._usual = _usual(infos)
 
     def __call__(self, inputs: Any) -> Sequence[Array | None]:
         """Return one C-contiguous array for each input; None where it is omitted.
@@ -63,6 +60,19 @@ class InputCheck:
             _checked(info, value)
             for info, value in zip(self.infos, values, strict=True)
         ]
+
+    def usual(self, inputs: Any) -> Sequence[Array] | None:
+        """Return inputs that are what most callers pass; None for any others.
+
+        :raises InvalidArgumentError: if one is missing or unknown.
+        """
+        values = _in_order("input", self._names, self._known, inputs)
+        return tuple(values) if _are_usual(values, self._usual) else None
+
+    def is_long(self, inputs: Any) -> bool:
+        """Tell whether it may take long to make arrays of inputs that are unusual."""
+        values = _in_order("input", self._names, self._known, inputs)
+        return sum(map(_elements, values)) > SHORT_ELEMENTS
 
     def with_buffers(self, inputs: Any) -> Sequence[Tensor | None]:
         """Let inputs be in device-managed buffers; otherwise like a call.
@@ -79,22 +89,26 @@ class InputCheck:
         ]
 
 
-def _usual(infos: Sequence[TensorInfo], flag: _Flag) -> tuple[_Usual, ...]:
-    return tuple((info.dtype, info.dimensions, flag) for info in infos)
+def _usual(infos: Sequence[TensorInfo]) -> tuple[_Usual, ...]:
+    return tuple((info.dtype, info.dimensions) for info in infos)
 
 
 def _are_usual(values: Sequence[Any], usual: tuple[_Usual, ...]) -> bool:
     """Tell whether values are what most callers pass, and need no second look."""
-    for index, (dtype, dimensions, flag) in enumerate(usual):
+    for index, (dtype, dimensions) in enumerate(usual):
         value = values[index]
         if (
             type(value) is not np.ndarray
-            or value.dtype != dtype
+            or (value.dtype is not dtype and value.dtype != dtype)
             or value.shape != dimensions
-            or not value.flags[flag]
+            or not value.flags.c_contiguous
         ):
             return False
     return True
+
+
+def _are_writable(values: Sequence[Any]) -> bool:
+    return all(value.flags.carray for value in values)
 
 
 def _in_order(
@@ -133,6 +147,15 @@ def _name_error(
     if unknown:
         parts.append(f"unknown {kind}s: {', '.join(unknown)}")
     return "; ".join(parts)
+
+
+def _elements(value: Any) -> int:
+    """Return about how many numbers ``value`` has that may have to be converted."""
+    count = 1
+    while isinstance(value, Sequence) and not isinstance(value, str | bytes) and value:
+        count *= len(value)
+        value = value[0]
+    return count * int(getattr(value, "size", 1))
 
 
 def _checked(info: TensorInfo, value: Any) -> Array | None:
@@ -189,7 +212,7 @@ class OutputSpace:
         self.infos = infos
         self._names = tuple(info.name for info in infos)
         self._known = frozenset(self._names)
-        self._usual = _usual(infos, "CARRAY")
+        self._usual = _usual(infos)
         self.is_fixed = all(has_fixed_shape(info) for info in infos)
         self._declared = [(info.dimensions, info.dtype) for info in infos]
         self._elements = [_guess(info) for info in infos]
@@ -225,7 +248,8 @@ class OutputSpace:
             model computes, or cannot be written to.
         """
         spaces = _in_order("output", self._names, self._known, out)
-        if not self.is_fixed or not _are_usual(spaces, self._usual):
+        is_usual = self.is_fixed and _are_usual(spaces, self._usual)
+        if not is_usual or not _are_writable(spaces):
             for info, space in zip(self.infos, spaces, strict=True):
                 if space is not None and not isinstance(space, DeviceBuffer):
                     _check_space(info, space)

@@ -7,12 +7,14 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from asyncnn.callbacks import ExecutionResult
-from asyncnn.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.errors import BusyError, InvalidArgumentError
 from asyncnn.fences import SyncFence
-from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.hal.interfaces import IPreparedModel, cause_of_death
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ErrorStatus, MeasureTiming, Request
-from asyncnn.memory.arrays import place_of, shared_array
+from asyncnn.memory.arrays import isolated_array, place_of
+from asyncnn.memory.slabs import Part
+from asyncnn.offload import offload
 from asyncnn.runtime.buffers import DeviceBuffer, MakeArray
 from asyncnn.runtime.deadlines import deadline_after, nanoseconds
 from asyncnn.runtime.fenced import FencedRun, failed_run, launch_fenced
@@ -38,6 +40,8 @@ class Target(NamedTuple):
     """A prepared model, and what requests to it are made by.
 
     It is ``elsewhere`` if arrays reach it by being copied unless they are shared.
+    ``make_shared`` makes arrays that are. A burst that was cancelled at its deadline is
+    waited for ``deadline_grace`` seconds.
     """
 
     hal: IPreparedModel
@@ -45,6 +49,35 @@ class Target(NamedTuple):
     space: OutputSpace
     build_request: RequestBuilder
     elsewhere: bool
+    make_shared: MakeArray
+    deadline_grace: float
+
+    def copies(self, array: Array) -> bool:
+        """Tell whether an array that reaches it is copied."""
+        place = place_of(array)
+        if place is None:
+            return self.elsewhere
+        return self.make_shared is isolated_array and isinstance(place[0], Part)
+
+    async def converted(self, inputs: Any) -> Sequence[Tensor | None]:
+        """Return what a caller gives for inputs; large ones are converted on a thread.
+
+        :raises InvalidArgumentError: if it is not what the model takes.
+        """
+        if self.check.is_long(inputs):
+            return await offload(self.check.with_buffers, inputs)
+        return self.check.with_buffers(inputs)
+
+    def check_result(self, result: ExecutionResult) -> None:
+        """Do nothing if an execution succeeded.
+
+        :raises AsyncnnError: that of the status; what has ended for good says why.
+        """
+        if result.status is ErrorStatus.DEVICE_UNAVAILABLE and result.kind is None:
+            cause = cause_of_death(self.hal)
+            if cause is not None:
+                raise cause
+        result.raise_for_status()
 
     def settled_inputs(self, inputs: Any) -> Sequence[Tensor | None]:
         """Return what a caller gives for inputs, or new shared arrays for None.
@@ -59,7 +92,7 @@ class Target(NamedTuple):
                 raise InvalidArgumentError(
                     f"input {info.name} has no fixed shape", hint="give it an array"
                 )
-        return [shared_array(i.dimensions, i.dtype) for i in self.check.infos]
+        return [self.make_shared(i.dimensions, i.dtype) for i in self.check.infos]
 
     def settled_outputs(self, out: Any) -> Sequence[Tensor | None] | None:
         """Return what a caller gives for outputs; None for all those to be made.
@@ -76,7 +109,7 @@ class ReusableExecution:
     `input`, await `run`, read those of `output`. All executions use the same arrays, so
     there is one at a time. Their memory goes with the last reference to them.
 
-    ``make`` makes the arrays of outputs for which ``out`` has None.
+    ``make`` makes the arrays of outputs for which ``out`` has None, shared by default.
     """
 
     __slots__ = (
@@ -101,14 +134,14 @@ class ReusableExecution:
         out: Sequence[Tensor | None] | None,
         carry: Carry,
         *,
-        make: MakeArray = shared_array,
+        make: MakeArray | None = None,
         loop_timeout_ns: int | None = None,
     ) -> None:
         self._target = target
         self._inputs = inputs
         self._out = out
         self._carry = carry
-        self._make = make
+        self._make = make or target.make_shared
         self._loop_timeout_ns = loop_timeout_ns
         self._is_running = False
         self._launched: list[FencedRun] = []
@@ -153,9 +186,8 @@ class ReusableExecution:
     def rebind(self, inputs: Sequence[Tensor | None]) -> None:
         """Read other inputs from now on, which the model is known to take.
 
-        :raises GeneralFailureError: if a run has not ended.
+        Nothing else may use the arrays at the moment.
         """
-        self.check_free()
         self._inputs = inputs
         self._request = self._target.build_request(inputs, self._spaces)
 
@@ -171,9 +203,9 @@ class ReusableExecution:
         shapes of all outputs. Cancelling the call stops the execution at its next
         boundary; until then it goes on using its arrays.
 
-        :param timeout: seconds from now until the deadline, which bursts do not have.
+        :param timeout: seconds from now until the deadline.
         :param measure: fill in ``outputs.timing``.
-        :raises GeneralFailureError: if another run has not ended, or the driver fails.
+        :raises BusyError: if another run has not ended.
         :raises AsyncnnError: for any other status of the driver.
         """
         if self._is_running or self._launched:
@@ -212,7 +244,7 @@ class ReusableExecution:
         :param measure: fill in the run's ``timing``.
         :raises InvalidArgumentError: if the model leaves the shape of an output open,
             or an input that is copied now is an output of a run that has not ended.
-        :raises GeneralFailureError: if it waits for nothing, but another has not ended.
+        :raises BusyError: if it waits for nothing, but another has not ended.
         :raises AsyncnnError: if the driver does not take it.
         """
         target = self._target
@@ -247,11 +279,11 @@ class ReusableExecution:
     def check_free(self) -> None:
         """Check that nothing uses the arrays.
 
-        :raises GeneralFailureError: if a run has not ended.
+        :raises BusyError: if a run has not ended.
         """
         self._forget_ended()
         if self._is_running or self._launched:
-            raise GeneralFailureError(
+            raise BusyError(
                 "another run on the same arrays has not returned",
                 hint="await it first, or make another burst or reusable execution",
             )
@@ -289,7 +321,7 @@ class ReusableExecution:
 
         :raises AsyncnnError: if it is that of a failure.
         """
-        result.raise_for_status()
+        self._target.check_result(result)
         space = self._target.space
         if not space.is_fixed:
             self._outputs = space.shaped(self._spaces, result.output_shapes)
@@ -305,7 +337,7 @@ class ReusableExecution:
         copied: list[Array] = []
         if runs:
             plain = [i for i in self._inputs if isinstance(i, np.ndarray)]
-            copied = [array for array in plain if place_of(array) is None]
+            copied = [array for array in plain if self._target.copies(array)]
         for array in copied:
             for run in runs:
                 run.check_not_written(array)

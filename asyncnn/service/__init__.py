@@ -8,7 +8,7 @@ descriptors beside them. Memory is shared, not sent. Knows nothing of kernels.
 
 from asyncnn.service.client.device import RemoteDevice
 from asyncnn.service.driver.server import Server
-from asyncnn.service.limits import ServiceLimits
+from asyncnn.service.limits import ServiceLimits, UserLimits
 from asyncnn.service.supervised.supervision import Supervision
 
-__all__ = ("RemoteDevice", "Server", "ServiceLimits", "Supervision")
+__all__ = ("RemoteDevice", "Server", "ServiceLimits", "Supervision", "UserLimits")

@@ -54,7 +54,8 @@ def to_send(
 ) -> SentCache:
     """Return the arguments of a call; the driver needs so many files of each kind.
 
-    :raises InvalidArgumentError: if they are not as many, or not one descriptor each.
+    :raises InvalidArgumentError: if they are not as many, not one descriptor each, or
+        one file twice.
     :raises GeneralFailureError: if the driver caches no models, or one is not open.
     """
     if needed == (0, 0):
@@ -67,11 +68,15 @@ def to_send(
             f"{needed[1]} with one descriptor each are needed"
         )
     fds = tuple(handle.fds[0] for handle in handles)
+    files: set[tuple[int, int]] = set()
     for fd in fds:
         try:
-            os.fstat(fd)
+            status = os.fstat(fd)
         except (OSError, OverflowError) as error:
             raise GeneralFailureError(f"cache file {fd} is not open") from error
+        files.add((status.st_dev, status.st_ino))
+    if len(files) < len(fds):
+        raise InvalidArgumentError("a file cannot be two of a model's cache files")
     return SentCache(CacheInfo(*counts, bytes(token)), fds)
 
 
@@ -82,7 +87,7 @@ class KeptCache:
     """
 
     def __init__(self, sent: SentCache) -> None:
-        self._files = _duplicates(sent.fds)
+        self._files = duplicated(sent.fds)
         handles = _handles(self._files)
         self.model_cache = handles[: sent.info.model_files]
         self.data_cache = handles[sent.info.model_files :]
@@ -105,10 +110,15 @@ class ReceivedCache:
             info.model_files + info.data_files
         ):
             raise InvalidArgumentError("cache files and descriptors do not match")
-        self._files = _duplicates(fds)
+        self._files = duplicated(fds)
         self._model_files = info.model_files
         self._copies: list[Descriptor] = []
         self.token = info.token
+
+    @property
+    def descriptors(self) -> int:
+        """How many it keeps open: those of the files and of their copies."""
+        return 2 * len(self._files)
 
     @property
     def model_cache(self) -> list[Handle]:
@@ -153,7 +163,11 @@ class ReceivedCache:
         replace_together(self._files, [[(0, content)] for content in contents])
 
 
-def _duplicates(fds: Sequence[int]) -> list[Descriptor]:
+def duplicated(fds: Sequence[int]) -> list[Descriptor]:
+    """Return as many descriptors of the same files, which close with the list.
+
+    :raises ResourceExhaustedTransientError: if there are not so many left.
+    """
     try:
         return [Descriptor(os.dup(fd)) for fd in fds]
     except OSError as error:

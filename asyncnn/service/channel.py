@@ -2,104 +2,198 @@
 
 The socket is of the kind that keeps packets apart (SOCK_SEQPACKET): what one side
 sends in one call the other receives in one call, with the descriptors that came along,
-and no length has to be believed. A packet too large for the socket's buffer travels as
-a sealed memory file whose descriptor is sent instead.
+and no length has to be believed. A large message travels as a sealed memory file whose
+descriptor is sent instead.
+
+The kernel drops descriptors that a receiver has no room for. So a packet without any
+says beforehand how many come beside the next one, and that is not received before as
+many are free: its sender waits meanwhile, and nobody else.
 
 Reading is a callback of the event loop rather than a task, which halves the time of a
-round trip; everything a packet causes happens in it. Writing never waits: what the
-peer does not take is kept, up to a bound.
+round trip; everything a packet causes happens in it. A large message is read and
+decoded on a thread, while nothing else is read from its peer. Writing never waits: what
+the peer does not take is kept, up to a bound.
 """
 
 import array
 import asyncio
-import contextlib
-import fcntl
+import errno
 import logging
-import os
+import select
 import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Generic, Protocol, TypeVar
 
-from asyncnn.errors import AsyncnnError, InvalidArgumentError
+import msgspec
+
+from asyncnn.errors import (
+    AsyncnnError,
+    InvalidArgumentError,
+    ResourceExhaustedTransientError,
+)
+from asyncnn.forking import own
+from asyncnn.memory.copying import Descriptor
+from asyncnn.offload import offload
+from asyncnn.service.descriptors import (
+    DescriptorReserve,
+    are_free,
+    close_all,
+    duplicates,
+)
+from asyncnn.service.message_files import MessageFile, ReceivedFile
 
 logger = logging.getLogger(__name__)
 
-MAX_PACKET_BYTES = 64 * 1024
-"""Packets beyond this travel as a memory file; below Linux's least socket buffer."""
+MAX_PACKET_BYTES = 20 * 1024
+"""Messages beyond this travel as a memory file.
 
-_INLINE, _BY_FILE = b"\0", b"\1"
+It is below Linux's least socket buffer, and below what takes long to decode.
+"""
+
+_INLINE, _BY_FILE, _BEFORE_FDS = b"\0", b"\1", b"\2"
 _IS_INLINE = _INLINE[0]
 _CUT_OFF = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
+_SIZE = struct.Struct("<Q")
 _FD_BYTES = array.array("i").itemsize
-_SEALS = (
-    fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-)
-
 _PACKET_OVERHEAD = 256
 """Bytes that a packet in the queue takes up in any case, roughly."""
 
-Receive = Callable[[memoryview, list[int]], None]
-"""Takes a packet and its descriptors, which are closed when it returns.
+_RETRY_S = 0.02
+_MAX_RETRIES = 50
+"""How often a packet is put off for want of descriptors, if there is one at least."""
 
-:raises AsyncnnError: if the peer broke the protocol: the channel is closed.
-"""
+MessageT = TypeVar("MessageT")
+A = TypeVar("A")
+R = TypeVar("R")
 
 
-class _Unsent(NamedTuple):
+class _Unsent(msgspec.Struct, frozen=True, gc=False):
+    """A packet that the peer has not taken; the collector does not look at them."""
+
     packet: bytes
     fds: tuple[int, ...]
     size: int
 
 
-class Channel:
+class ReadingTurn(Protocol):
+    """Has channels that belong together read one after the other."""
+
+    def take(self, proceed: Callable[[], bool]) -> bool:
+        """Tell whether a packet may be read now.
+
+        If not, ``proceed`` is called in a later turn of the loop, and tells whether it
+        has read one.
+        """
+        ...
+
+
+class Channel(Generic[MessageT]):
     """One end of a connection.
+
+    ``decode`` makes a message of bytes, on the loop, and ``decode_file`` of a file, on
+    a thread; given an error, which says why no thread could be had, on the loop.
+    ``receive`` takes a message and its descriptors, which are closed when it returns;
+    None stands for descriptors that got lost, as this process had no room for them. If
+    one of them raises an `AsyncnnError` the peer broke the protocol, and the channel is
+    closed.
 
     ``lost`` is called once, when the peer has gone, broke the protocol, or does not
     read: by the loop, never while `send` runs, and not after `close`. ``is_closed``
-    tells that nothing can be sent or received any more.
+    tells that nothing can be sent or received any more, ``has_refused`` that this end
+    has hung up because of what the peer has done.
+
+    What comes beside messages, and files for what is sent, may take from ``reserve``
+    when descriptors have run out. ``turn`` says when to read, ``decoding`` is entered
+    to decode a large message; ``may_hold`` tells whether so many more `descriptors` may
+    be kept until then, and those that came beside it are as good as lost otherwise.
     """
 
     def __init__(
         self,
         connection: socket.socket,
-        receive: Receive,
+        decode: Callable[[bytes | memoryview], MessageT],
+        decode_file: Callable[[ReceivedFile, AsyncnnError | None], MessageT],
+        receive: Callable[[MessageT, list[int] | None], None],
         lost: Callable[[str], None],
         *,
         max_message_bytes: int,
         max_fds: int,
         max_unread_bytes: int,
+        reserve: DescriptorReserve | None = None,
+        turn: ReadingTurn | None = None,
+        decoding: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        may_hold: Callable[[int], bool] = lambda _: True,
     ) -> None:
         self.is_closed = False
+        self.has_refused = False
         self._socket = connection
         self._socket.setblocking(False)
         self._loop = asyncio.get_running_loop()
+        self._decode = decode
+        self._decode_file = decode_file
         self._receive = receive
+        self._reading: asyncio.Task[None] | None = None
         self._lost = lost
         self._loss: asyncio.Handle | None = None
         self._max_message_bytes = max_message_bytes
         self._max_fds = max_fds
-        # One more: the file of a large message.
-        self._ancillary_bytes = socket.CMSG_SPACE(_FD_BYTES * (max_fds + 1))
         self._max_unread_bytes = max_unread_bytes
+        self._reserve = reserve
+        self._turn = turn
+        self._decoding = decoding
+        self._may_hold = may_hold
+        self._held = 0
+        self._is_reading = False
+        self._announced = 0
+        self._retries = 0
+        self._retry: asyncio.TimerHandle | None = None
         self._unsent: deque[_Unsent] = deque()
         self._unsent_bytes = 0
-        self._loop.add_reader(self._socket.fileno(), self._readable)
+        self._resume()
+        own(self)
 
-    def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
-        """Send a packet; ``fds`` stay the caller's. Does nothing once closed.
+    def disown(self) -> None:
+        """Let go of the copy of the socket that a forked child has.
 
-        :raises OSError: if one of ``fds`` is none, or they have run out. Nothing was
-            sent then, and the channel is as good as before.
+        The parent's goes on, and with it what its event loop watches. If the parent
+        dies, its peer is to notice.
+        """
+        self.is_closed = True
+        self._reading = None
+        self._socket.close()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How much waits for the peer to read what was sent before."""
+        return self._unsent_bytes
+
+    @property
+    def descriptors(self) -> int:
+        """How many are kept for messages that wait, to be decoded or sent."""
+        return self._held + sum([len(each.fds) for each in self._unsent])
+
+    def send(self, data: bytes | MessageFile, fds: Sequence[int] = ()) -> None:
+        """Send a message; ``fds`` stay the caller's. Does nothing once closed.
+
+        A `MessageFile` may be made before, on a thread.
+
+        :raises OSError: if one of ``fds`` is none, there are too many, or they have run
+            out. The message was not sent then, and the channel is as good as before.
         """
         if self.is_closed:
             return
         try:
-            if len(data) >= MAX_PACKET_BYTES:
-                self._send_as_file(data, fds)
-            elif self._unsent or not self._send_now(_INLINE + data, fds):
-                self._keep(_INLINE + data, fds, len(data))
+            if isinstance(data, MessageFile):
+                self._send_file(data, fds)
+            elif len(data) >= MAX_PACKET_BYTES:
+                self._send_file(self._at_need(MessageFile, data), fds)
+            elif fds:
+                self._send_with_fds(_INLINE + data, fds, len(data))
+            elif self._unsent or not self._send_now(_INLINE + data, ()):
+                self._keep(_INLINE + data, (), len(data))
         except ConnectionError as error:
             self.abandon(f"sending failed: {error.strerror}")
 
@@ -116,36 +210,71 @@ class Channel:
         if not self.is_closed:
             self._hang_up()
 
+    async def wait_ended(self) -> None:
+        """Wait until nothing is being read any more, once it is closed."""
+        if self._reading is not None:
+            await asyncio.wait({self._reading})
+
     def _hang_up(self) -> None:
+        self._pause()
         self.is_closed = True
-        self._loop.remove_reader(self._socket.fileno())
+        if self._retry is not None:
+            self._retry.cancel()
         self._loop.remove_writer(self._socket.fileno())
         while self._unsent:
-            _close_all(self._unsent.popleft().fds)
+            close_all(self._unsent.popleft().fds)
         self._socket.close()
 
-    def _send_as_file(self, data: bytes, fds: Sequence[int]) -> None:
-        file = _sealed_file(data)
-        try:
-            packet = _BY_FILE + struct.pack("<Q", len(data))
-            if self._unsent or not self._send_now(packet, (file, *fds)):
-                self._keep(packet, (file, *fds), len(data))
-        finally:
-            os.close(file)
+    def _send_file(self, file: MessageFile, fds: Sequence[int]) -> None:
+        packet = _BY_FILE + _SIZE.pack(file.size)
+        self._send_with_fds(packet, (file.fd, *fds), file.size)
+
+    def _send_with_fds(self, packet: bytes, fds: Sequence[int], size: int) -> None:
+        """Send a packet after one that says how many descriptors come beside it.
+
+        If the second cannot be sent, the next packet makes the first mean nothing.
+        """
+        if len(fds) > self._max_fds + 1:
+            raise OSError(errno.EINVAL, f"{len(fds)} descriptors beside a message")
+        first = _BEFORE_FDS + bytes((len(fds),))
+        for each, beside, kept in ((first, (), 0), (packet, fds, size)):
+            if self._unsent or not self._send_now(each, beside):
+                self._keep(each, beside, kept)
 
     def _keep(self, packet: bytes, fds: Sequence[int], size: int) -> None:
         """Queue a packet; ``size`` counts what it holds, files included."""
+        if self.is_closed:
+            return
         if self._unsent_bytes > self._max_unread_bytes:
-            self.abandon("the peer does not read what it is sent")
+            self.has_refused = True
+            self.abandon(
+                "the peer does not read what it is sent: more than "
+                f"{self._max_unread_bytes} bytes wait (ServiceLimits.max_unread_bytes)"
+            )
             return
         # The caller may close its descriptors meanwhile.
         size += _PACKET_OVERHEAD
-        self._unsent.append(_Unsent(packet, _duplicates(fds), size))
+        self._unsent.append(_Unsent(packet, self._at_need(duplicates, fds), size))
         self._unsent_bytes += size
         if len(self._unsent) == 1:
             self._loop.add_writer(self._socket.fileno(), self._writable)
 
+    def _at_need(self, make: Callable[[A], R], of: A) -> R:
+        """Make what needs descriptors, with those of the reserve if it comes to that.
+
+        :raises OSError: if descriptors or memory have run out all the same.
+        """
+        try:
+            return make(of)
+        except OSError as error:
+            if self._reserve is None or error.errno != errno.EMFILE:
+                raise
+            with self._reserve.lent():
+                return make(of)
+
     def _send_now(self, packet: bytes, fds: Sequence[int]) -> bool:
+        if self.is_closed:
+            return True
         try:
             if fds:
                 socket.send_fds(self._socket, [packet], list(fds))
@@ -163,66 +292,184 @@ class Channel:
                     return
                 self._unsent.popleft()
                 self._unsent_bytes -= first.size
-                _close_all(first.fds)
+                close_all(first.fds)
         except OSError as error:
             self._fail(f"sending failed: {error.strerror}")
             return
         self._loop.remove_writer(self._socket.fileno())
 
+    def _pause(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self._loop.remove_reader(self._socket.fileno())
+
+    def _resume(self) -> None:
+        if not self.is_closed and not self._is_reading:
+            self._is_reading = True
+            self._loop.add_reader(self._socket.fileno(), self._readable)
+
     def _readable(self) -> None:
         """Take one packet; if more wait, the loop calls again at once."""
+        if self._turn is None or self._turn.take(self._proceed):
+            self._read()
+        else:
+            self._pause()
+
+    def _proceed(self) -> bool:
+        if self._has_gone():
+            self._fail("the peer has gone")  # whatever it has left behind
+            return False
+        self._resume()
+        self._read()
+        return True
+
+    def _has_gone(self) -> bool:
+        if self.is_closed:
+            return True
+        poll = select.poll()
+        poll.register(self._socket.fileno(), 0)
+        return bool(poll.poll(0))
+
+    def _read(self) -> None:
+        fds: list[int] = []
+        announced = self._announced
         try:
-            data, ancillary, flags, _ = self._socket.recvmsg(
-                MAX_PACKET_BYTES + 1, self._ancillary_bytes
-            )
+            if announced:
+                data, fds, flags = self._receive_with_fds(announced)
+            else:
+                data, _, flags, _ = self._socket.recvmsg(MAX_PACKET_BYTES + 1)
         except BlockingIOError:
             return
         except OSError as error:
             self._fail(f"receiving failed: {error.strerror}")
             return
-        fds = _descriptors(ancillary) if ancillary else []
         try:
             if not data:
                 self._fail("the peer has gone")
-            elif fds or flags & _CUT_OFF or data[0] != _IS_INLINE:
-                self._take(data, fds, flags)
+            elif announced or flags & _CUT_OFF or data[0] != _IS_INLINE:
+                self._take(data, fds, flags, announced)
             else:
-                self._receive(memoryview(data)[1:], fds)
-        except AsyncnnError as error:
-            self._fail(str(error))
-        except Exception:
-            # One peer's connection ends; the loop serves others.
-            logger.exception("handling a message failed")
-            self._fail("handling a message failed")
+                self._receive(self._decode(memoryview(data)[1:]), fds)
+        except Exception as error:
+            self._refuse(error)
         finally:
             if fds:
-                _close_all(fds)
+                close_all(fds)
 
-    def _take(self, data: bytes, fds: list[int], flags: int) -> None:
+    def _receive_with_fds(self, announced: int) -> tuple[bytes, list[int], int]:
+        """Receive a packet that descriptors come beside.
+
+        :raises BlockingIOError: if it is put off, as too few are free.
+        :raises OSError: if nothing can be received.
+        """
+        reserve, fileno = self._reserve, self._socket.fileno()
+        with nullcontext() if reserve is None else reserve.lent():
+            # A sender is not to wait for ever for more than there may ever be. The
+            # first descriptor may be the message itself.
+            least = 1 if self._retries >= _MAX_RETRIES else announced
+            if reserve is not None and reserve.covers(announced):
+                return self._received(announced)
+            if are_free(least, fileno):
+                return self._received(announced)
+        self._retries += 1
+        self._pause()
+        self._retry = self._loop.call_later(_RETRY_S, self._resume)
+        raise BlockingIOError
+
+    def _received(self, announced: int) -> tuple[bytes, list[int], int]:
+        space = socket.CMSG_SPACE(_FD_BYTES * announced)
+        data, ancillary, flags, _ = self._socket.recvmsg(MAX_PACKET_BYTES + 1, space)
+        self._announced = self._retries = 0
+        return data, _descriptors(ancillary), flags
+
+    def _take(self, data: bytes, fds: list[int], flags: int, announced: int) -> None:
         """Take a packet that is not of the simplest kind."""
-        if flags & _CUT_OFF:
+        # The kernel cuts off what we had no room for, too; then there are too few.
+        is_cut_off = bool(flags & socket.MSG_CTRUNC)
+        if flags & socket.MSG_TRUNC or len(fds) > announced:
             raise InvalidArgumentError("a packet is too large or has too many fds")
-        body = self._body(data, fds)
-        if len(fds) > self._max_fds:
-            raise InvalidArgumentError(f"a packet has {len(fds)} fds")
-        self._receive(body, fds)
-
-    def _body(self, data: bytes, fds: list[int]) -> memoryview:
-        """Return the message in a packet, or in the file that came instead."""
+        if is_cut_off and len(fds) >= announced:
+            raise InvalidArgumentError("a packet has more fds than were announced")
         kind, rest = data[:1], memoryview(data)[1:]
-        if kind == _INLINE:
-            return rest
-        if kind != _BY_FILE or len(rest) != 8 or not fds:
+        if kind == _BEFORE_FDS and len(rest) == 1 and not (fds or is_cut_off):
+            self._expect(rest[0])
+            if not announced:
+                self._read()  # it has been sent in the same breath
+            return
+        is_by_file = kind == _BY_FILE and len(rest) == _SIZE.size and fds
+        if not is_by_file and kind != _INLINE:
             raise InvalidArgumentError("a packet of an unknown kind")
-        (size,) = struct.unpack("<Q", rest)
+        if len(fds) - bool(is_by_file) > self._max_fds:
+            raise InvalidArgumentError(f"a packet has {len(fds)} fds")
+        if not is_by_file:
+            self._receive(self._decode(rest), None if is_cut_off else fds)
+            return
+        (size,) = _SIZE.unpack(rest)
         if size > self._max_message_bytes:
             raise InvalidArgumentError(f"a message of {size} bytes is too large")
-        return memoryview(_read_file(fds.pop(0), size))
+        file, *beside = [Descriptor(fd) for fd in fds]
+        fds.clear()
+        is_lost = is_cut_off or (beside and not self._may_hold(1 + len(beside)))
+        self._held = 1 if is_lost else 1 + len(beside)
+        self._pause()
+        read = self._read_file(ReceivedFile(file, size), None if is_lost else beside)
+        self._reading = self._loop.create_task(read)
+
+    def _expect(self, count: int) -> None:
+        """Learn how many descriptors come beside the next packet."""
+        if not 0 < count <= self._max_fds + 1:
+            raise InvalidArgumentError(f"a packet with {count} fds is announced")
+        self._announced = count
+
+    async def _read_file(
+        self, file: ReceivedFile, beside: list[Descriptor] | None
+    ) -> None:
+        """Receive a message that lies in a file; nothing else is received meanwhile."""
+        held = [file.fd, *[each.fd for each in beside or ()]]
+        try:
+            with (
+                nullcontext() if self._reserve is None else self._reserve.used_by(held)
+            ):
+                async with self._decoding():
+                    if self._has_gone():  # while others had their turn
+                        self._fail("the peer has gone")
+                        return
+                    message = await self._decoded(file)
+            self._held = 0
+            if not self.is_closed:
+                fds = None if beside is None else [each.fd for each in beside]
+                self._receive(message, fds)
+        except asyncio.CancelledError:
+            self.abandon("receiving was cancelled")
+            raise
+        except Exception as error:
+            self._refuse(error)
+        self._resume()
+
+    async def _decoded(self, file: ReceivedFile) -> MessageT:
+        try:
+            return await offload(self._decode_file, file, None)
+        except ResourceExhaustedTransientError as error:
+            return self._decode_file(file, error)
+
+    def _refuse(self, error: Exception) -> None:
+        """End the connection to a peer; the loop serves others."""
+        self.has_refused = True
+        if isinstance(error, AsyncnnError):
+            self._fail(str(error))
+        else:
+            logger.error("handling a message failed", exc_info=error)
+            self._fail("handling a message failed")
 
     def _fail(self, reason: str) -> None:
         if not self.is_closed:
             self._hang_up()
             self._lost(reason)
+
+
+def inline_packet(data: bytes) -> bytes:
+    """Return the packet of a short message, for a socket that has no channel."""
+    return _INLINE + data
 
 
 def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
@@ -231,55 +478,3 @@ def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % _FD_BYTES])
     return list(fds)
-
-
-def _close_all(fds: Sequence[int]) -> None:
-    for fd in fds:
-        with contextlib.suppress(OSError):
-            os.close(fd)
-
-
-def _duplicates(fds: Sequence[int]) -> tuple[int, ...]:
-    copies: list[int] = []
-    try:
-        for fd in fds:
-            copies.append(os.dup(fd))  # noqa: PERF401 - closed below if one fails
-    except OSError:
-        _close_all(copies)
-        raise
-    return tuple(copies)
-
-
-def _sealed_file(data: bytes) -> int:
-    """Return the descriptor of a memory file that nobody can change any more."""
-    fd = os.memfd_create("asyncnn-message", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _read_file(fd: int, size: int) -> bytes:
-    """Return exactly ``size`` bytes of a memory file that the peer sent, and close it.
-
-    Its seals vouch that reading does not wait for a file system that the peer serves.
-    It is not mapped, as the pages of a sparse file would use up memory.
-    """
-    try:
-        if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
-            raise InvalidArgumentError("a message's file is not sealed")
-        data = os.pread(fd, size, 0)
-    except OSError as error:
-        raise InvalidArgumentError(
-            f"a message's file cannot be read: {error.strerror}"
-        ) from error
-    finally:
-        os.close(fd)
-    if len(data) < size:
-        raise InvalidArgumentError("a message's file is shorter than it says")
-    return data

@@ -1,6 +1,12 @@
-"""Sockets in the file system: where a driver listens, whether one does, and whose."""
+"""Addresses of sockets: where a driver listens, whether one does, and whose.
+
+An address is a path, or ``@name`` for a name that the kernel keeps (an abstract one):
+it goes with the driver, whatever that dies of, and has no mode. Who may connect is
+decided by the kernel's credentials of the peer in either case.
+"""
 
 import os
+import secrets
 import socket
 import struct
 import tempfile
@@ -12,6 +18,7 @@ from asyncnn.errors import InvalidArgumentError
 MAX_PATH_BYTES = 107
 """What ``sun_path`` of a Unix-domain address holds, less the zero at its end."""
 
+_ABSTRACT = "@"
 _CREDENTIALS = struct.Struct("iII")
 
 
@@ -23,8 +30,18 @@ def default_socket_path() -> Path:
     return Path(tempfile.gettempdir()) / f"asyncnn-{os.getuid()}.sock"
 
 
+def private_address() -> str:
+    """Return an abstract address that nobody else has."""
+    return f"{_ABSTRACT}asyncnn-{os.getpid()}-{secrets.token_hex(8)}"
+
+
+def is_abstract(path: str | os.PathLike[str]) -> bool:
+    """Tell whether ``path`` is a name that no file system knows."""
+    return os.fspath(path).startswith(_ABSTRACT)
+
+
 def socket_address(path: str | os.PathLike[str]) -> str:
-    """Return ``path`` if it can be that of a socket.
+    """Return the address of ``path``, as the kernel takes it.
 
     :raises InvalidArgumentError: if it is empty, too long, or contains a zero byte.
     """
@@ -37,7 +54,7 @@ def socket_address(path: str | os.PathLike[str]) -> str:
         )
     if not address or "\0" in address:
         raise InvalidArgumentError(f"{address!r} is no path of a socket")
-    return address
+    return f"\0{address[1:]}" if is_abstract(address) else address
 
 
 def can_connect(path: str | os.PathLike[str]) -> bool:
@@ -45,10 +62,10 @@ def can_connect(path: str | os.PathLike[str]) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
         probe.setblocking(False)
         try:
-            probe.connect(os.fspath(path))
+            probe.connect(socket_address(path))
         except BlockingIOError:
             return True  # its backlog is full
-        except OSError:
+        except (OSError, InvalidArgumentError):
             return False
     return True
 

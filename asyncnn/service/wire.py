@@ -5,17 +5,20 @@ and the client the objects that it owns: callbacks, prepared models, pools, requ
 that it executes again and again. Numbers mean nothing on another connection. Pools are
 announced once with their descriptor and named by number from then on.
 
+Models travel in slices that follow the message, and only so; see `slices`.
+
 The first message of each side is a greeting with the version of this protocol; the
 other side hangs up if it is not its own.
 """
 
-from collections.abc import Callable
-from typing import TypeAlias
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from asyncnn.devices.statistics import DeviceStatistics
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.errors import InvalidArgumentError, ResourceExhaustedPersistentError
+from asyncnn.hal.slices import SlicedModel, sliced
 from asyncnn.hal.types import (
     BufferRole,
     Capabilities,
@@ -28,11 +31,30 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.service.caches import NO_CACHE, CacheInfo
+from asyncnn.service.limits import ServiceLimits
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 5
+
+ModelT = TypeVar("ModelT", Model, SlicedModel)
 
 MAX_BOUND_BYTES = 16 * 1024
 """A `BindRequest` is no longer: bounds what a client can have the driver keep."""
+MAX_WHOLE_BYTES = 2**18
+"""A message to a driver, less its model's slices and values, is no longer.
+
+To decode it takes milliseconds, in which the interpreter does nothing else."""
+
+MAX_SLICES_BYTES = 2**24
+"""Nor are the slices: in memory they can take up twenty times as much."""
+
+MAX_TOGETHER = 256
+"""Executions of a `Several`, which a driver's loop launches one after the other."""
+
+MAX_ANNOUNCED = 16
+"""Pools of an `AnnouncePools`, each of which costs a few system calls."""
+
+MAX_FORGOTTEN = 4096
+"""Pools of a `ForgetPools`."""
 
 NO_POOL = 0
 """Stands for the number of a pool that holds no bytes, and so cannot be mapped."""
@@ -60,6 +82,13 @@ class Welcome(_Message, frozen=True):
     data_cache_files: int
     max_bound_requests: int
     max_pools: int
+    max_pool_bytes: int
+
+
+class Refused(_Message, frozen=True):
+    """The driver does not serve this client, and hangs up; ``reason`` says why."""
+
+    reason: str
 
 
 class PoolInfo(msgspec.Struct, frozen=True, array_like=True):
@@ -78,20 +107,26 @@ class PoolInfo(msgspec.Struct, frozen=True, array_like=True):
 class AnnouncePools(_Message, frozen=True):
     """Pools that later messages name by number."""
 
-    pools: tuple[PoolInfo, ...]
+    pools: Annotated[tuple[PoolInfo, ...], msgspec.Meta(max_length=MAX_ANNOUNCED)]
 
 
-class ForgetPools(_Message, frozen=True):
-    """Pools that no later message is going to name."""
+class PoolsRefused(_Message, frozen=True):
+    """Pools that the driver has no room for now: to be announced anew if need be."""
 
     numbers: tuple[int, ...]
 
 
-class GetSupportedOperations(_Message, frozen=True):
+class ForgetPools(_Message, frozen=True):
+    """Pools, buffers and bound requests that no later message is going to name."""
+
+    numbers: Annotated[tuple[int, ...], msgspec.Meta(max_length=MAX_FORGOTTEN)]
+
+
+class GetSupportedOperations(_Message, Generic[ModelT], frozen=True):
     """`IDevice.get_supported_operations_1_3`; pools are the model's."""
 
     call: int
-    model: Model
+    model: ModelT
     pools: tuple[int, ...]
 
 
@@ -101,6 +136,12 @@ class SupportedOperations(_Message, frozen=True):
     call: int
     status: int
     supported: tuple[bool, ...]
+
+
+class StatusChanged(_Message, frozen=True):
+    """What ``IDevice.getStatus`` answers from now on; at first, AVAILABLE."""
+
+    status: int
 
 
 class GetStatistics(_Message, frozen=True):
@@ -117,14 +158,14 @@ class Statistics(_Message, frozen=True):
     statistics: DeviceStatistics | None
 
 
-class PrepareModel(_Message, frozen=True):
+class PrepareModel(_Message, Generic[ModelT], frozen=True):
     """`IDevice.prepare_model_1_3`; the client numbers the prepared model to be.
 
     ``cache`` counts the descriptors beside the message.
     """
 
     prepared: int
-    model: Model
+    model: ModelT
     pools: tuple[int, ...]
     preference: int
     priority: int
@@ -152,6 +193,21 @@ class Prepared(_Message, frozen=True):
     signature: Model | None = None
 
 
+class SaveModel(_Message, frozen=True):
+    """Write a prepared model to cache files, whose descriptors come beside this."""
+
+    call: int
+    prepared: int
+    cache: CacheInfo
+
+
+class ModelSaved(_Message, frozen=True):
+    """What became of `SaveModel`."""
+
+    call: int
+    status: int
+
+
 class ReleasePreparedModel(_Message, frozen=True):
     """The client dropped a prepared model, or no longer waits for it."""
 
@@ -174,7 +230,7 @@ class Execute(_Message, frozen=True):
 class BindRequest(_Message, frozen=True):
     """A request that is going to be executed more than once: gives it a number.
 
-    The driver forgets it with the prepared model or with one of the pools.
+    The driver forgets it with the prepared model or a pool of it, or by `ForgetPools`.
     """
 
     bound: int
@@ -210,7 +266,9 @@ class ExecuteFenced(_Message, frozen=True):
 class Several(_Message, frozen=True):
     """`ExecuteFenced` messages without descriptors, sent as one."""
 
-    messages: tuple[ExecuteFenced, ...]
+    messages: Annotated[
+        tuple[ExecuteFenced, ...], msgspec.Meta(max_length=MAX_TOGETHER)
+    ]
 
 
 class FencedEnd(msgspec.Struct, frozen=True, array_like=True):
@@ -363,52 +421,34 @@ class BurstEnded(_Message, frozen=True):
     burst: int
 
 
-ToDriver: TypeAlias = (
-    Hello
-    | AnnouncePools
-    | ForgetPools
-    | Memories
-    | GetSupportedOperations
-    | GetStatistics
-    | PrepareModel
-    | PrepareModelFromCache
-    | ReleasePreparedModel
-    | Execute
-    | BindRequest
-    | ExecuteBound
-    | ExecuteFenced
-    | ExportFence
-    | Several
-    | CancelExecution
-    | ConfigureBurst
-    | FreeMemory
-    | CancelBurstRequest
-    | ReleaseBurst
-    | Allocate
-    | CopyBufferTo
-    | CopyBufferFrom
+_OfPools: TypeAlias = AnnouncePools | ForgetPools | Memories
+_OfModels: TypeAlias = PrepareModelFromCache | SaveModel | ReleasePreparedModel
+_OfExecutions: TypeAlias = Execute | BindRequest | ExecuteBound | CancelExecution
+_OfFences: TypeAlias = ExecuteFenced | Several | ExportFence
+_OfBursts: TypeAlias = ConfigureBurst | FreeMemory | CancelBurstRequest | ReleaseBurst
+_OfBuffers: TypeAlias = Allocate | CopyBufferTo | CopyBufferFrom
+_OfWork: TypeAlias = _OfExecutions | _OfFences | _OfBursts
+WithoutModel: TypeAlias = (
+    Hello | GetStatistics | _OfPools | _OfModels | _OfBuffers | _OfWork
 )
+WithModel: TypeAlias = GetSupportedOperations[Model] | PrepareModel[Model]
+WithSlices: TypeAlias = GetSupportedOperations[SlicedModel] | PrepareModel[SlicedModel]
+ToDriver: TypeAlias = WithoutModel | WithModel
+_AboutModels: TypeAlias = SupportedOperations | Prepared | ModelSaved
+_AboutBursts: TypeAlias = GetMemories | BurstConfigured | BurstEnded
+_AboutBuffers: TypeAlias = Allocated | BufferCopied | PoolsRefused
+_AboutDevice: TypeAlias = Welcome | Refused | StatusChanged | Statistics
 ToClient: TypeAlias = (
-    Welcome
-    | SupportedOperations
-    | Statistics
-    | Prepared
-    | Executed
-    | FencedDone
-    | GetMemories
-    | BurstConfigured
-    | BurstEnded
-    | Allocated
-    | BufferCopied
+    Executed | FencedDone | _AboutDevice | _AboutModels | _AboutBursts | _AboutBuffers
 )
 
-encode: Callable[[ToDriver | ToClient], bytes] = msgspec.msgpack.Encoder().encode
-"""Returns the bytes of a message."""
-
-_to_driver: msgspec.msgpack.Decoder[ToDriver] = msgspec.msgpack.Decoder(ToDriver)
-_to_client: msgspec.msgpack.Decoder[ToClient] = msgspec.msgpack.Decoder(ToClient)
+_encode = msgspec.msgpack.Encoder().encode
 _STATUSES = {int(status): status for status in ErrorStatus}
-_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+SLICED = b"\xc1"
+"""Begins a message with a model; no other does. The length of its head follows."""
+
+LENGTH_BYTES = 4
+_MESSAGES_WITH_MODELS = (GetSupportedOperations, PrepareModel)
 
 
 def status_of(number: int) -> ErrorStatus:
@@ -416,34 +456,45 @@ def status_of(number: int) -> ErrorStatus:
     return _STATUSES.get(number, ErrorStatus.GENERAL_FAILURE)
 
 
+def encode(message: ToDriver | ToClient) -> bytes:
+    """Return the bytes of a message."""
+    if not isinstance(message, _MESSAGES_WITH_MODELS):
+        return _encode(message)
+    return b"".join(_parts(message))
+
+
 def encode_given(message: ToDriver) -> bytes:
     """Return the bytes of a message that holds what an application gave.
 
     :raises InvalidArgumentError: if that cannot be encoded.
+    :raises ResourceExhaustedPersistentError: if a driver would not take it.
     """
+    values = b""
     try:
-        return encode(message)
+        if isinstance(message, _MESSAGES_WITH_MODELS):
+            start, head, *slices, values = _parts(message)
+            _check_size(len(head), MAX_WHOLE_BYTES)
+            _check_size(sum(map(len, slices)), MAX_SLICES_BYTES)
+            data = b"".join((start, head, *slices, values))
+        else:
+            data = _encode(message)
+            _check_size(len(data), MAX_WHOLE_BYTES)
     except (msgspec.MsgspecError, OverflowError, TypeError) as error:
         raise InvalidArgumentError(f"cannot be sent: {error}") from error
+    hint = "put constants into pools" if values else ""
+    _check_size(len(data), ServiceLimits().max_message_bytes, hint)
+    return data
 
 
-def decode_to_driver(data: bytes | memoryview) -> ToDriver:
-    """Return the message that a client sent.
-
-    :raises InvalidArgumentError: if it is none; the path to the wrong field is named.
-    """
-    try:
-        return _to_driver.decode(data)
-    except _UNDECODABLE as error:
-        raise InvalidArgumentError(f"not a message to a driver: {error}") from error
+def _parts(message: WithModel) -> tuple[bytes, ...]:
+    """Return its start, its head, the slices of its model, and the model's values."""
+    model, slices = sliced(message.model)
+    head = _encode(replace(cast("Any", message), model=model))
+    return (SLICED + len(head).to_bytes(LENGTH_BYTES), head, *slices)
 
 
-def decode_to_client(data: bytes | memoryview) -> ToClient:
-    """Return the message that a driver sent.
-
-    :raises InvalidArgumentError: if it is none; the path to the wrong field is named.
-    """
-    try:
-        return _to_client.decode(data)
-    except _UNDECODABLE as error:
-        raise InvalidArgumentError(f"not a message to a client: {error}") from error
+def _check_size(size: int, most: int, hint: str = "") -> None:
+    if size > most:
+        raise ResourceExhaustedPersistentError(
+            f"a message of {size} bytes is too large: {most} is the limit", hint=hint
+        )

@@ -1,8 +1,9 @@
 """The two ends of a burst, apart: packets in, packets out."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from asyncnn.burst import OpenBursts
 from asyncnn.burst.datums import DATUM_BYTES, DEFAULT_QUEUE_LENGTH
@@ -32,6 +33,7 @@ class ScriptedModel(NoFencesNorBursts):
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
+        self.deadlines: list[int | None] = []
         self.outcome: tuple[ErrorStatus, tuple[OutputShape, ...], Timing] | None
         self.outcome = (ErrorStatus.NONE, (), NO_TIMING)
         self.callback: IExecutionCallback | None = None
@@ -53,6 +55,7 @@ class ScriptedModel(NoFencesNorBursts):
     ) -> ErrorStatus:
         assert callback is not None
         self.requests.append(request)
+        self.deadlines.append(deadline)
         if self.outcome is None:
             self.callback = callback
             self._launched.set()
@@ -164,3 +167,8 @@ def addition_pools() -> tuple[Memory, Memory]:
 def result_of(outputs: Memory) -> list[float]:
     assert outputs.buffer is not None
     return outputs.buffer[:16].cast("f").tolist()
+
+
+def buffers_of(pools: Iterable[Any]) -> list[int]:
+    """Return what tells the bytes of pools apart; other pools may have the same."""
+    return [id(pool.buffer) for pool in pools]

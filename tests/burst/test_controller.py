@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -28,7 +29,13 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.runtime.device import Device
-from tests.burst.ends import ADDITION, ScriptedModel, addition_pools, result_of
+from tests.burst.ends import (
+    ADDITION,
+    ScriptedModel,
+    addition_pools,
+    buffers_of,
+    result_of,
+)
 from tests.fmq.words import add_to_word
 from tests.networks import addition
 
@@ -139,6 +146,68 @@ async def test_the_next_request_waits_until_a_cancelled_one_has_ended(
     scripted.outcome = (ErrorStatus.NONE, (), Timing(7, 8))
     scripted.end()
     assert (await following).timing.time_on_device == 7
+
+
+class TestDeadlines:
+    async def test_an_execution_is_cancelled_when_its_deadline_passes(
+        self, scripted: ScriptedModel, scripted_burst: BurstController
+    ) -> None:
+        scripted.outcome = None
+        result = await scripted_burst.execute(a_request(), deadline=soon())
+        assert result.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
+        assert scripted.killed == 1
+        scripted.outcome = (ErrorStatus.NONE, (), NO_TIMING)
+        result = await scripted_burst.execute(a_request(), deadline=soon(60))
+        assert result.status is ErrorStatus.NONE
+
+    async def test_one_that_does_not_end_by_that_is_left_to_itself(
+        self, scripted: ScriptedModel
+    ) -> None:
+        scripted.outcome = None
+        with await BurstController.open(scripted, deadline_grace=0.01) as burst:
+            executing = asyncio.ensure_future(
+                burst.execute(a_request(), deadline=soon(0.2))
+            )
+            await scripted.launched()
+            scripted.callback.unlink_to_death()  # it does not listen
+            result = await executing
+            assert result.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
+            assert "has not answered" in result.reason
+            result = await burst.execute(a_request(), deadline=soon())
+            assert result.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
+            assert "before it" in result.reason
+            assert burst.statistics().sent == 1
+            scripted.outcome = (ErrorStatus.NONE, (), Timing(7, 8))
+            scripted.end()
+            result = await burst.execute(a_request(), deadline=soon(60))
+            assert result.timing.time_on_device == 7
+
+    async def test_a_result_in_time_counts_though_the_deadline_passed_meanwhile(
+        self, scripted: ScriptedModel
+    ) -> None:
+        scripted.outcome = None
+        with await BurstController.open(scripted, deadline_grace=60) as burst:
+            executing = asyncio.ensure_future(
+                burst.execute(a_request(), deadline=soon())
+            )
+            await scripted.launched()
+            scripted.callback.unlink_to_death()
+            scripted.callback.link_to_death(scripted.end)
+            assert (await executing).status is ErrorStatus.NONE
+
+    async def test_one_that_goes_another_way_takes_its_deadline_along(
+        self, scripted: ScriptedModel, scripted_burst: BurstController
+    ) -> None:
+        scripted.outcome = (ErrorStatus.NONE, (), NO_TIMING)
+        deadline = soon(60)
+        request = a_request()
+        with_token = Request(request.inputs, request.outputs, (BufferToken(1),) * 2)
+        await scripted_burst.execute(with_token, deadline=deadline)
+        assert scripted.deadlines == [deadline]
+
+
+def soon(seconds: float = 0.02) -> int:
+    return time.monotonic_ns() + round(seconds * 1e9)
 
 
 class TestPools:
@@ -266,7 +335,7 @@ class TestEnding:
             await burst.execute(a_request())
         result = await burst.execute(a_request())
         assert result.status is ErrorStatus.DEVICE_UNAVAILABLE
-        assert result.reason.startswith(ENDED)
+        assert result.reason == "the device is closed"
 
     async def test_a_malformed_result_is_a_general_failure(
         self, scripted: ScriptedModel, scripted_burst: BurstController
@@ -340,8 +409,8 @@ class TestReopening:
                 await burst.execute(request)
                 assert burst.statistics().slots == 2
                 mortal.end_burst()
-        pools = [each.pools for each in mortal.requests]
-        assert pools == [request.pools] * 3
+        pools = [buffers_of(each.pools) for each in mortal.requests]
+        assert pools == [buffers_of(request.pools)] * 3
 
     async def test_closing_meanwhile_closes_the_new_burst(self) -> None:
         mortal = Mortal()
@@ -371,6 +440,20 @@ class TestReopening:
             mortal.may_open.set()
             assert (await burst.execute(a_request())).status is ErrorStatus.NONE
             assert burst.statistics().reopened == 1
+
+    async def test_a_driver_that_does_not_answer_keeps_no_deadline_waiting(
+        self,
+    ) -> None:
+        mortal = Mortal()
+        with await BurstController.open(mortal, deadline_grace=0.01) as burst:
+            mortal.end_burst()
+            mortal.may_open.clear()
+            async with asyncio.timeout(5):
+                result = await burst.execute(a_request(), deadline=soon())
+            assert result.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
+            mortal.may_open.set()
+            result = await burst.execute(a_request(), deadline=soon(60))
+            assert result.status is ErrorStatus.NONE
 
 
 class Refusing(ScriptedModel):

@@ -31,6 +31,7 @@ from tests.burst.ends import (
     KnownPools,
     ScriptedModel,
     addition_pools,
+    buffers_of,
     result_of,
     served,
 )
@@ -100,7 +101,8 @@ async def test_other_slots_are_the_same_arguments_with_other_pools(
     first, second = scripted.requests
     assert first.inputs is second.inputs
     assert first.outputs is second.outputs
-    assert second.pools == (known.pools[4], known.pools[5])
+    expected = buffers_of((known.pools[4], known.pools[5]))
+    assert buffers_of(second.pools) == expected
     assert known.asked == [[4, 9], [5]]
 
 
@@ -225,7 +227,7 @@ class TestFreeing:
             ends.context.free_memory(9)
             await ends(PACKET)
         assert known.asked == [[4, 9], [9]]
-        assert scripted.requests[1].pools[1] is known.pools[9]
+        assert scripted.requests[1].pools[1].buffer is known.pools[9].buffer
 
     async def test_freeing_unknown_slots_and_freeing_twice_has_no_effect(
         self, scripted: ScriptedModel, known: KnownPools
@@ -262,7 +264,7 @@ class TestFreeing:
             callback.pools[9] = allocate(64)
             await ends(PACKET)
         assert callback.asked == [[4, 9], [9]]
-        assert scripted.requests[1].pools[1] is callback.pools[9]
+        assert scripted.requests[1].pools[1].buffer is callback.pools[9].buffer
 
     async def test_a_known_slot_freed_while_others_are_asked_for_serves_its_request(
         self, scripted: ScriptedModel, known: KnownPools

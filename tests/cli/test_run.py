@@ -65,12 +65,15 @@ class TestSamples:
         for path in paths.split(","):
             assert f"{path}: 1 samples" in ran.out
 
-    def test_bursts_have_no_deadlines(
-        self, asyncnn_command: Command, add_model: Path
+    @pytest.mark.parametrize("path", ["async", "sync", "fenced", "burst"])
+    def test_every_path_has_deadlines(
+        self, asyncnn_command: Command, add_model: Path, path: str
     ) -> None:
-        ran = asyncnn_command("run", add_model, "--path", "burst", "--deadline-ms", 9)
-        assert ran.status == 2
-        assert "no deadlines" in ran.err
+        options = (add_model, "--path", path, "--deadline-ms")
+        assert asyncnn_command("run", *options, 60_000).status == 0
+        missed = asyncnn_command("run", *options, 0)
+        assert missed.status == 2
+        assert "deadline" in missed.err.lower()
 
     def test_json_is_a_document_of_its_own(
         self, asyncnn_command: Command, add_model: Path

@@ -1,4 +1,6 @@
+import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -7,10 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from asyncnn.demo.digits import model_path
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.devices import OWN_PROCESS
+from asyncnn.errors import InvalidArgumentError, ResourceExhaustedTransientError
+from asyncnn.runtime.device import connect
+from asyncnn.service import ServiceLimits, UserLimits
+from asyncnn.service.process import driver_process
 from tests.cli.conftest import Ran
+from tests.networks import chain
+from tests.service.raw import RawClient
 
 Command = Callable[..., Ran]
 SERVE = [sys.executable, "-m", "asyncnn", "serve"]
@@ -68,6 +77,73 @@ class TestServing:
         assert "serves" in second.stderr
 
 
+@pytest.mark.slow
+class TestLog:
+    """What `serve` tells its operator, by the lines of the process itself."""
+
+    async def hang_up_on(self, path: Path) -> None:
+        client = await RawClient.connect(path).greet()
+        client.send(b"nonsense")
+        assert await client.is_hung_up_on()
+        client.close()
+
+    async def refuse(self, path: Path) -> None:
+        async with connect(path) as device:
+            model = chain(1, 4)
+            kept = [await device.prepare(model) for _ in range(256)]
+            with pytest.raises(ResourceExhaustedTransientError):
+                await device.prepare(model)
+            assert kept
+
+    def told(self, path: Path, *options: str, count: int = 1) -> list[str]:
+        with subprocess.Popen(
+            [*SERVE, "--socket", path, *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("serving ")
+            for _ in range(count):
+                asyncio.run(self.hang_up_on(path))
+            asyncio.run(self.refuse(path))
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=20)
+        return err.splitlines()
+
+    def test_names_client_limit_and_setting_once_for_each_kind(
+        self, tmp_path: Path
+    ) -> None:
+        broken, refused = self.told(tmp_path / "driver.sock", count=5)
+        me = f"pid {os.getpid()}"
+        assert f"warning: {me} is hung up on: not a message" in broken
+        assert f"warning: a call of {me} is refused: " in refused
+        assert "ServiceLimits.max_prepared_models" in refused
+        assert "256" in refused
+
+    def test_may_be_json(self, tmp_path: Path) -> None:
+        lines = self.told(tmp_path / "driver.sock", "--log-json")
+        broken, refused = map(json.loads, lines)
+        for line in (broken, refused):
+            assert line["level"] == "warning"
+            assert line["client"] == f"pid {os.getpid()}"
+        assert refused["setting"] == "ServiceLimits.max_prepared_models"
+
+    def test_has_less_or_more_by_its_level(self, tmp_path: Path) -> None:
+        path = tmp_path / "driver.sock"
+        assert self.told(path, "--log-level", "error") == []
+        more = self.told(path, "--log-level", "info")
+        assert any("has gone" in line for line in more)
+
+    def test_of_a_driver_of_ones_own_is_that_of_the_application(
+        self, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        with driver_process() as driver:
+            asyncio.run(self.hang_up_on(driver.path))
+        (line,) = capfd.readouterr().err.splitlines()
+        assert f"asyncnn[{driver.pid}] warning: " in line
+
+
 def test_its_options_are_those_of_the_server(
     asyncnn_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,11 +155,83 @@ def test_its_options_are_those_of_the_server(
 
     monkeypatch.setattr("asyncnn.cli.serve.Server", published)
     path = tmp_path / "driver.sock"
-    options = ("--allow-uid", 7, "--allow-uid", 8, "--trust-same-uid")
+    options = ("--allow-uid", 7, "--allow-uid", 8, "--user-weight", "7=2.5")
+    options += ("--trust-same-uid", "--max-connections", 9)
+    options += ("--limit", "ServiceLimits.max_bursts=3")
+    options += ("--limit", "UserLimits.max_bursts=4")
     ran = asyncnn_command("serve", "--socket", path, *options)
     assert ran.status == 2
     assert "enough" in ran.err
-    assert asked == {"path": path, "allowed_uids": (7, 8), "trust_same_uid": True}
+    assert asked == {
+        "path": path,
+        "allowed_uids": (7, 8),
+        "user_weights": {7: 2.5},
+        "trust_same_uid": True,
+        "max_connections": 9,
+        "limits": ServiceLimits(max_bursts=3),
+        "user_limits": UserLimits(max_bursts=4),
+    }
+
+
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [
+        ("ServiceLimits.max_burst=3", "did you mean ServiceLimits.max_bursts"),
+        ("max_bursts=3", "ServiceLimits.max_bursts or UserLimits.max_bursts?"),
+        ("ServiceLimits.max_bursts", "NAME=VALUE"),
+        ("ServiceLimits.max_bursts=many", "$.max_bursts"),
+        ("colours=3", "known: ServiceLimits.max_message_bytes, "),
+        ("UserLimits.max_bursts=-1", "UserLimits.max_bursts is -1"),
+    ],
+)
+def test_a_limit_that_is_none_is_bad_input(
+    asyncnn_command: Command, tmp_path: Path, limit: str, told: str
+) -> None:
+    ran = asyncnn_command("serve", "--socket", tmp_path / "s", "--limit", limit)
+    assert ran.status == 2
+    assert told in " ".join(ran.err.split())
+
+
+@pytest.mark.parametrize("weight", ["7", "7=", "root=1", "7=0", "7=-1", "7=nan"])
+def test_a_weight_that_is_none_is_bad_input(
+    asyncnn_command: Command, tmp_path: Path, weight: str
+) -> None:
+    path = tmp_path / "driver.sock"
+    ran = asyncnn_command("serve", "--socket", path, "--user-weight", weight)
+    assert ran.status == 2
+    assert "weight" in ran.err
+
+
+def test_settings_are_those_of_the_device(
+    asyncnn_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An option goes before the file, and this before what a driver usually has."""
+    asked: dict[str, object] = {}
+
+    def opened(name: str, **options: object) -> None:
+        asked.update(options)
+        raise InvalidArgumentError("enough")
+
+    monkeypatch.setattr("asyncnn.cli.serve.open_device", opened)
+    file = tmp_path / "driver.toml"
+    file.write_text("max_pending = 3\nmax_bursts = 4\nblas_threads = 2\n")
+    given = ("--settings", file, "--setting", "max_bursts=5")
+    ran = asyncnn_command("serve", "--socket", tmp_path / "s", *given)
+    assert "enough" in ran.err
+    assert asked["settings"] == replace(
+        OWN_PROCESS, max_pending=3, max_bursts=5, blas_threads=2
+    )
+
+
+def test_a_setting_that_is_none_is_bad_input(
+    asyncnn_command: Command, tmp_path: Path
+) -> None:
+    ran = asyncnn_command("serve", "--setting", "max_pendin=3")
+    assert ran.status == 2
+    assert "did you mean max_pending?" in ran.err
+    ran = asyncnn_command("serve", "--settings", tmp_path / "nothing.toml")
+    assert ran.status == 2
+    assert "nothing.toml: No such file" in ran.err
 
 
 @pytest.mark.parametrize("command", ["devices", "run"])

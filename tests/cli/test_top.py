@@ -1,4 +1,5 @@
 import asyncio
+import fcntl
 import json
 import os
 import pty
@@ -6,8 +7,12 @@ import select
 import signal
 import subprocess
 import sys
+import termios
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +27,10 @@ from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import Tally, WorkStatistics
 from asyncnn.qos.tally import count_end
 from asyncnn.runtime.device import Device, connect
-from asyncnn.service.process import driver_process
+from asyncnn.service.process import DriverProcess, driver_process
 from tests.cli.conftest import Ran
 from tests.networks import chain
+from tests.service.test_stopped_driver import stopped
 
 Command = Callable[..., Ran]
 MISSED = ErrorStatus.MISSED_DEADLINE_TRANSIENT
@@ -137,11 +143,50 @@ class TestPicture:
 
 
 @pytest.fixture(scope="module")
-def driver() -> Iterator[Path]:
-    """The socket of a driver that has executed something."""
+def driver() -> Iterator[DriverProcess]:
+    """A driver that has executed something."""
     with driver_process() as driver:
         asyncio.run(_use(driver.path))
-        yield driver.path
+        yield driver
+
+
+@contextmanager
+def on_a_terminal(
+    path: Path, *, controls: bool = False
+) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
+    """Run the command on a terminal, maybe one that is told of its end by a signal."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "asyncnn", "top", "--interval", "0.1"]
+    with subprocess.Popen(
+        [*command, "--socket", path],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"COLUMNS": "140", "LINES": "40", "TERM": "xterm"},
+        start_new_session=controls,
+        preexec_fn=partial(fcntl.ioctl, 0, termios.TIOCSCTTY, 0) if controls else None,
+    ) as process:
+        os.close(theirs)
+        try:
+            yield process, ours
+        finally:
+            process.kill()
+            with suppress(OSError):
+                os.close(ours)
+
+
+def handles_hang_ups(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+    return bool(caught & 1 << (signal.SIGHUP - 1))
+
+
+def read_until(terminal: int, words: bytes, times: int = 1) -> bytes:
+    shown = b""
+    while shown.count(words) < times:
+        assert select.select([terminal], [], [], 30)[0], shown
+        shown += os.read(terminal, 1 << 16)
+    return shown
 
 
 async def _use(path: Path) -> None:
@@ -155,17 +200,17 @@ async def _use(path: Path) -> None:
 class TestCommand:
     @pytest.mark.parametrize("options", [(), ("--once",)], ids=["in a pipe", "once"])
     def test_one_look_is_printed(
-        self, asyncnn_command: Command, driver: Path, options: tuple[str, ...]
+        self, asyncnn_command: Command, driver: DriverProcess, options: tuple[str, ...]
     ) -> None:
-        ran = asyncnn_command("top", "--socket", driver, *options)
+        ran = asyncnn_command("top", "--socket", driver.path, *options)
         assert ran.status == 0
         assert ran.out.startswith("asyncnn-reference: ")
         assert "executions" in ran.out
 
     def test_json_has_names_and_microseconds(
-        self, asyncnn_command: Command, driver: Path
+        self, asyncnn_command: Command, driver: DriverProcess
     ) -> None:
-        ran = asyncnn_command("top", "--socket", driver, "--json")
+        ran = asyncnn_command("top", "--socket", driver.path, "--json")
         report = json.loads(ran.out)
         assert report["executions"]["done"] == {"NONE": 3}
         assert report["executions"]["latency_us"]["p99"] >= 1
@@ -174,32 +219,49 @@ class TestCommand:
         assert [client["name"] for client in report["clients"]] == ["local"]
 
     def test_openmetrics_are_those_of_the_driver(
-        self, asyncnn_command: Command, driver: Path
+        self, asyncnn_command: Command, driver: DriverProcess
     ) -> None:
-        ran = asyncnn_command("top", "--socket", driver, "--openmetrics")
+        ran = asyncnn_command("top", "--socket", driver.path, "--openmetrics")
         families = {each.name for each in text_string_to_metric_families(ran.out)}
         assert "asyncnn_executions_latency_seconds" in families
 
     def test_a_terminal_shows_look_after_look_until_it_is_interrupted(
-        self, driver: Path
+        self, driver: DriverProcess
     ) -> None:
-        ours, theirs = pty.openpty()
-        command = [sys.executable, "-m", "asyncnn", "top", "--interval", "0.1"]
-        with subprocess.Popen(
-            [*command, "--socket", driver],
-            stdout=theirs,
-            stderr=theirs,
-            env=os.environ | {"COLUMNS": "140", "LINES": "40", "TERM": "xterm"},
-        ) as process:
-            os.close(theirs)
-            shown = b""
-            while shown.count(b"executions") < 3:  # a rate needs two looks
-                assert select.select([ours], [], [], 30)[0], shown
-                shown += os.read(ours, 1 << 16)
+        with on_a_terminal(driver.path) as (process, terminal):
+            shown = read_until(terminal, b"executions", 3)  # a rate needs two looks
             process.send_signal(signal.SIGINT)
             assert process.wait(10) == 0
-        os.close(ours)
         assert b"0.0" in shown
+
+    @pytest.mark.parametrize("state", ["shown", "connecting"])
+    def test_an_interrupt_ends_it_while_the_driver_is_stopped(
+        self, driver: DriverProcess, state: str
+    ) -> None:
+        with on_a_terminal(driver.path) as (process, terminal):
+            if state == "shown":
+                read_until(terminal, b"executions")
+            with stopped(driver):
+                if state == "connecting":
+                    with on_a_terminal(driver.path) as (late, _):
+                        while not handles_hang_ups(late.pid):
+                            time.sleep(0.01)  # then it waits to be greeted
+                        late.send_signal(signal.SIGINT)
+                        assert late.wait(3) == 0
+                time.sleep(0.3)  # a look is under way
+                process.send_signal(signal.SIGINT)
+                assert process.wait(3) == 0
+
+    @pytest.mark.parametrize("hears", [False, True], ids=["by EIO", "by SIGHUP"])
+    def test_it_ends_with_its_terminal(
+        self, driver: DriverProcess, hears: bool
+    ) -> None:
+        with on_a_terminal(driver.path, controls=hears) as (process, terminal):
+            read_until(terminal, b"executions")
+            os.close(terminal)
+            assert process.wait(10) == 0
+            assert process.stderr is not None
+            assert process.stderr.read() == b""
 
     def test_two_formats_at_once_are_refused(self, asyncnn_command: Command) -> None:
         ran = asyncnn_command("top", "--json", "--openmetrics")
@@ -216,7 +278,7 @@ class TestCommand:
     def test_a_driver_that_does_not_answer_is_an_error(
         self,
         asyncnn_command: Command,
-        driver: Path,
+        driver: DriverProcess,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         async def never(_: Device) -> None:
@@ -224,18 +286,18 @@ class TestCommand:
 
         monkeypatch.setattr(Device, "statistics", never)
         monkeypatch.setattr("asyncnn.cli.top._ANSWER_TIMEOUT_S", 0.05)
-        ran = asyncnn_command("top", "--socket", driver)
+        ran = asyncnn_command("top", "--socket", driver.path)
         assert ran.status == 2
         assert "does not answer" in ran.err
 
     def test_metrics_need_their_package(
         self,
         asyncnn_command: Command,
-        driver: Path,
+        driver: DriverProcess,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setitem(sys.modules, "asyncnn.metrics", None)
-        ran = asyncnn_command("top", "--socket", driver, "--openmetrics")
+        ran = asyncnn_command("top", "--socket", driver.path, "--openmetrics")
         assert ran.status == 2
         assert "asyncnn[metrics]" in ran.err
 

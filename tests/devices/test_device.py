@@ -2,6 +2,7 @@ import pytest
 from msgspec.structs import replace
 
 from asyncnn.callbacks import IPreparedModelCallback
+from asyncnn.devices import ReferenceDevice
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.types import (
     DeviceStatus,
@@ -119,3 +120,11 @@ class TestPrepare:
         assert status is ErrorStatus.INVALID_ARGUMENT
         assert callback.seen == [(ErrorStatus.INVALID_ARGUMENT, None)]
         assert callback.reason
+
+
+async def test_a_device_that_is_entered_again_is_closed_again() -> None:
+    device = ReferenceDevice()
+    for _ in range(2):
+        async with device:
+            assert device.get_status() is DeviceStatus.AVAILABLE
+        assert device.get_status() is DeviceStatus.OFFLINE

@@ -1,20 +1,18 @@
 """Which executions run on the event loop itself."""
 
-import numpy as np
 import pytest
 
 from asyncnn.devices.inline import Inliner
 from asyncnn.engine import Program
 from asyncnn.hal.types import Model
-from tests.devices.test_execution import request_for
 from tests.engine.test_control_flow import while_model
-from tests.networks import addition, chain
+from tests.networks import addition
 
 BELOW_NS = 50_000.0
 
 
 def inliner(model: Model) -> Inliner:
-    return Inliner(Program(model), BELOW_NS, lambda run_ns: None)
+    return Inliner(Program(model), BELOW_NS)
 
 
 def test_nothing_is_due_before_it_was_measured() -> None:
@@ -55,12 +53,3 @@ def test_what_one_execution_does_not_tell_of_is_never_due(model: Model) -> None:
     never = inliner(model)
     never.observe(1)
     assert not never.is_due
-
-
-def test_running_executes_and_measures() -> None:
-    short = inliner(chain(3, 4).model)
-    x, z = np.zeros(4, np.float32), np.empty(4, np.float32)
-    shapes, run_ns = short.run(request_for([x], [z]))
-    assert (z == 3).all()
-    assert shapes[0].dimensions == (4,)
-    assert run_ns > 0

@@ -53,7 +53,9 @@ class Storm:
 
 
 @pytest.fixture(params=["inprocess", "remote"])
-async def storm(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Storm]:
+async def storm(
+    request: pytest.FixtureRequest, tmp_path: Path, as_processes: None
+) -> AsyncIterator[Storm]:
     """Twenty clients; whatever they do, nothing of it may be left in the end."""
     gc.collect()
     before, threads = traces(), threading.active_count()

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncnn.devices.work import ExecuteWork
+from asyncnn.devices.inline import Inliner
+from asyncnn.devices.work import Executable, ExecuteWork
 from asyncnn.engine import Program
 from asyncnn.errors import AsyncnnError
 from asyncnn.hal.types import (
@@ -17,7 +18,8 @@ from asyncnn.hal.types import (
     Priority,
     Timing,
 )
-from asyncnn.qos import Pause
+from asyncnn.qos import LOCAL, Pause, Tally
+from asyncnn.qos.work import fail_with
 from tests.devices.test_execution import request_for
 from tests.networks import chain
 
@@ -49,34 +51,44 @@ class Reported:
         self.error: AsyncnnError | None = None
         self.shapes: tuple[OutputShape, ...] = ()
         self.timing = NO_TIMING
-        self.computed_ns = 0
         self.reports = 0
-        self.work = ExecuteWork(
-            self.program,
+        self.inliner = Inliner(self.program, 1e9)
+        self.deadline_ns: int | None = options.get("deadline_ns")
+        self.work = self.again()
+
+    def again(self) -> ExecuteWork:
+        return ExecuteWork(
+            Executable(self.program, self.inliner, Priority.LOW, Tally()),
             request_for([X], [self.z]),
             MeasureTiming.YES,
-            Priority.LOW,
-            options.get("deadline_ns"),
+            self.deadline_ns,
             None,
             self._report,
+            LOCAL,
         )
+
+    def advance(self, pause: Pause) -> bool:
+        """Advance the work as a lane does."""
+        try:
+            return self.work.advance(pause)
+        except Exception as error:
+            fail_with(self.work, error)
+            return True
 
     def _report(
         self,
         error: AsyncnnError | None,
         shapes: tuple[OutputShape, ...],
         timing: Timing,
-        computed_ns: int,
     ) -> None:
         self.reports += 1
         self.error, self.shapes, self.timing = error, shapes, timing
-        self.computed_ns = computed_ns
 
 
 def test_work_goes_on_where_it_stopped() -> None:
     run = Reported()
     stops = 0
-    while not run.work.advance(PauseAfter(3)):
+    while not run.advance(PauseAfter(3)):
         stops += 1
     assert stops == 6
     assert run.work.finish() is ErrorStatus.NONE
@@ -88,7 +100,7 @@ def test_work_goes_on_where_it_stopped() -> None:
 def test_work_that_is_always_asked_to_stop_comes_to_its_end() -> None:
     run = Reported()
     stops = 0
-    while not run.work.advance(PauseAfter(0)):
+    while not run.advance(PauseAfter(0)):
         stops += 1
     assert stops == 19
     assert run.work.finish() is ErrorStatus.NONE
@@ -96,20 +108,20 @@ def test_work_that_is_always_asked_to_stop_comes_to_its_end() -> None:
 
 def test_the_measured_time_includes_the_suspension_and_the_computed_does_not() -> None:
     run = Reported()
-    assert not run.work.advance(PauseAfter(3))
+    assert not run.advance(PauseAfter(3))
     time.sleep(0.02)
-    assert run.work.advance(Pause())
+    assert run.advance(Pause())
     run.work.finish()
     assert run.timing.time_on_device >= 20_000
     assert run.timing.time_in_driver >= run.timing.time_on_device
-    assert 0 < run.computed_ns < 20_000_000
+    assert 0 < run.work.computed_ns < 20_000_000
 
 
 @pytest.mark.parametrize("stops", [0, 1])
 def test_aborted_work_gives_its_buffers_back(stops: int) -> None:
     run = Reported()
     for _ in range(stops):
-        assert not run.work.advance(PauseAfter(3))
+        assert not run.advance(PauseAfter(3))
     run.work.abort(ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
     assert run.work.finish() is ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
     assert (run.program.idle_bytes > 0) == (stops > 0)
@@ -119,17 +131,58 @@ def test_aborted_work_gives_its_buffers_back(stops: int) -> None:
 
 def test_an_abort_takes_effect_at_the_next_boundary() -> None:
     run = Reported()
-    assert not run.work.advance(PauseAfter(3))
+    assert not run.advance(PauseAfter(3))
     run.work.abort(ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
-    assert run.work.advance(Pause())
+    assert run.advance(Pause())
     assert run.work.finish() is ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
     assert run.program.idle_bytes > 0
 
 
 def test_a_deadline_that_passes_during_the_suspension_is_missed() -> None:
     run = Reported(deadline_ns=time.monotonic_ns() + 10_000_000)
-    assert not run.work.advance(PauseAfter(3))
+    assert not run.advance(PauseAfter(3))
     time.sleep(0.011)
-    assert run.work.advance(Pause())
+    assert run.advance(Pause())
     assert run.work.finish() is ErrorStatus.MISSED_DEADLINE_TRANSIENT
     assert run.program.idle_bytes > 0
+
+
+def test_work_of_a_quick_model_is_short_and_runs_in_one_go() -> None:
+    run = Reported()
+    assert not run.work.is_short
+    run.inliner.observe(1)
+    short = run.again()
+    assert short.is_short
+    assert short.run() == short.computed_ns > 0
+    assert short.finish() is ErrorStatus.NONE
+    np.testing.assert_array_equal(run.z, X + 20)
+    assert run.timing.time_in_driver >= run.timing.time_on_device
+
+
+def test_work_with_a_deadline_is_not_for_the_loop() -> None:
+    run = Reported(deadline_ns=time.monotonic_ns() + 10**9)
+    run.inliner.observe(1)
+    assert not run.again().is_short
+
+
+def test_a_plan_that_is_made_for_a_request_stops_at_boundaries() -> None:
+    run = Reported()
+    run.program._plans.clear()
+    run.program._main = None
+    stops = 0
+    while not run.advance(PauseAfter(0)):
+        stops += 1
+    assert stops == 20 + 19  # between operations that are planned, and executed
+    assert run.work.finish() is ErrorStatus.NONE
+    np.testing.assert_array_equal(run.z, X + 20)
+
+
+def test_an_abort_while_a_plan_is_made_takes_effect_at_its_next_boundary() -> None:
+    run = Reported()
+    run.program._plans.clear()
+    run.program._main = None
+    assert not run.advance(PauseAfter(0))
+    run.work.abort(ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
+    assert run.advance(Pause())
+    assert run.work.finish() is ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+    assert not run.program._plans

@@ -1,7 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncnn.engine.arena import ALIGNMENT_BYTES, Lifespan, align, lay_out
+from asyncnn.cooperative import completed
+from asyncnn.engine.arena import ALIGNMENT_BYTES, Lifespan, align, laying_out
 
 lifespans = st.lists(
     st.tuples(st.integers(0, 5000), st.integers(0, 20), st.integers(0, 20)), max_size=25
@@ -15,7 +16,7 @@ lifespans = st.lists(
 
 @given(lifespans)
 def test_blocks_that_live_together_do_not_share_bytes(blocks: list[Lifespan]) -> None:
-    layout = lay_out(blocks)
+    layout = completed(laying_out(blocks))
     for one in blocks:
         start = layout.offsets[one.key]
         assert start % ALIGNMENT_BYTES == 0
@@ -31,9 +32,11 @@ def test_blocks_that_live_together_do_not_share_bytes(blocks: list[Lifespan]) ->
 def test_the_arena_is_no_larger_than_all_blocks_side_by_side(
     blocks: list[Lifespan],
 ) -> None:
-    assert lay_out(blocks).size_bytes <= sum(align(b.size_bytes) for b in blocks)
+    assert completed(laying_out(blocks)).size_bytes <= sum(
+        align(b.size_bytes) for b in blocks
+    )
 
 
 def test_a_chain_reuses_the_memory_of_what_is_dead() -> None:
     chain = [Lifespan(key, 1024, key, key + 1) for key in range(10)]
-    assert lay_out(chain).size_bytes == 2 * 1024
+    assert completed(laying_out(chain)).size_bytes == 2 * 1024

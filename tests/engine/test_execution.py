@@ -1,3 +1,4 @@
+import threading
 import time
 
 import numpy as np
@@ -12,6 +13,7 @@ from asyncnn.errors import (
 )
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ErrorStatus
+from asyncnn.offload import switching_at_least_every
 from tests.networks import addition, chain
 
 X = np.arange(16, dtype=np.float32)
@@ -103,3 +105,30 @@ def test_overflow_is_a_result_whatever_the_caller_wants_numpy_to_do_about_it(
             outputs = execution.outputs
         assert set(np.geterr().values()) == {"raise"}
     np.testing.assert_array_equal(outputs[0], [np.inf, np.nan])
+
+
+@pytest.mark.parametrize("free", ["trim", "pieces"])
+def test_a_program_is_freed_while_executions_take_and_give_back(free: str) -> None:
+    program = Program(addition(4).model)
+    assert program.declared_shapes is not None
+    plan = program.plan(program.declared_shapes)
+    is_over = threading.Event()
+
+    taken = [program.acquire(plan)] * 5000  # so many that it takes a while
+
+    def execute() -> None:
+        while not is_over.is_set():
+            for workspace in taken:
+                program.release(workspace)
+            while program.idle_workspace(plan) is not None:
+                pass
+
+    executing = threading.Thread(target=execute)
+    with switching_at_least_every(1e-6):
+        executing.start()
+        try:
+            for _ in range(50):
+                getattr(program, free)()
+        finally:
+            is_over.set()
+            executing.join()

@@ -117,6 +117,15 @@ async def test_a_served_queue_that_is_broken_is_served_no_more(
     assert served.is_stopped
 
 
+async def test_who_has_it_served_is_told(ends: Ends, words: memoryview) -> None:
+    failures: list[BaseException] = []
+    poller = LoopPoller.running()
+    poller.serve(ends.reader, ends.reader.read_nowait, failures.append)
+    words[WRITTEN] = 1
+    await asyncio.sleep(0.001)
+    assert [type(error) for error in failures] == [QueueBrokenError]
+
+
 class TestBells:
     """The end that opens a queue does not depend on what its creator does."""
 

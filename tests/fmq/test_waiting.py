@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.errors import BusyError, DeviceClosedError, InvalidArgumentError
 from asyncnn.fmq import LoopPoller, MessageQueue, QueueBusyError, QueueClosedError
 from asyncnn.fmq.bells import EventBell, SocketBell
 from asyncnn.fmq.layout import READER_SLEEPS, WRITER_SLEEPS
@@ -155,8 +155,8 @@ class TestTasks:
             else lambda: ends.writer.write(elements(1))
         )
         task = asyncio.create_task(other())
-        stop = time.perf_counter() + 0.02
-        while time.perf_counter() < stop:
+        stop = time.perf_counter() + 1.0  # some ms are enough on an idle machine
+        while turns <= 10 and time.perf_counter() < stop:
             if end == "reader":
                 ends.writer.write_nowait(elements(1))
             await waits()
@@ -286,6 +286,11 @@ async def test_an_end_on_another_loop_hears_its_bell(ends: Ends) -> None:
     await until_asleep(ends)
     await asyncio.to_thread(ends.writer.write_nowait, FULL)
     assert await reading == FULL
+
+
+def test_closed_and_busy_ends_fail_as_everything_closed_and_busy_does() -> None:
+    assert issubclass(QueueClosedError, DeviceClosedError)
+    assert issubclass(QueueBusyError, BusyError)
 
 
 async def test_closing_does_not_swallow_cancelling() -> None:

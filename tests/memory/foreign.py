@@ -4,7 +4,12 @@ import gc
 import os
 from pathlib import Path
 
+from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.types import Handle, Memory
+from asyncnn.memory import slabs
+from asyncnn.memory.handles import READ_WRITE, Span
+from asyncnn.memory.pages import map_pages, os_errors
+from asyncnn.memory.pools import own
 
 
 def sent(memory: Memory) -> Memory:
@@ -17,19 +22,50 @@ def pool_of(fd: int, size: int, *ints: int, name: str = "ashmem") -> Memory:
     return Memory(name, size, Handle((fd,), ints))
 
 
+def allocate_unsealed(size: int) -> Memory:
+    """Return a writable pool of zeros in a memory file that anybody may truncate."""
+    if size < 0:
+        raise InvalidArgumentError(f"a pool of {size} bytes")
+    with os_errors(f"pool of {size} bytes"):
+        fd = os.memfd_create("foreign", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(fd, size)
+            data = map_pages(Span(fd, READ_WRITE, 0, size), 0)
+            return own(Memory("ashmem", size, Handle((fd,)), data))
+        except BaseException:
+            os.close(fd)
+            raise
+
+
 def traces() -> set[str]:
-    """Return the descriptors, mapped pools and shared-memory names of this process."""
+    """Return the descriptors and mapped pools of this process.
+
+    Sockets are counted: each time that uvloop runs it makes a new pair for itself. It
+    also keeps a descriptor of /dev/null once it has started a process. Slabs that are
+    kept for arrays to come are given back before.
+    """
+    slabs.trim()
+    return untrimmed()
+
+
+def untrimmed() -> set[str]:
+    """Return the traces, those of slabs that are kept included."""
     found = set()
+    sockets = 0
     for number in os.listdir("/proc/self/fd"):
         try:
-            found.add(f"{number} -> {os.readlink(f'/proc/self/fd/{number}')}")
+            name = os.readlink(f"/proc/self/fd/{number}")
         except FileNotFoundError:
             continue  # the descriptor of the listing itself
+        if name.startswith("socket:"):
+            sockets += 1
+        elif name != os.devnull:
+            found.add(f"{number} -> {name}")
+    found |= {f"socket {number}" for number in range(sockets)}
     for line in Path("/proc/self/maps").read_text().splitlines():
         if "memfd:" in line or "/dev/shm/" in line:
             found.add(line)
-    own = f"asyncnn-{os.getpid()}-"
-    return found | {name for name in os.listdir("/dev/shm") if name.startswith(own)}
+    return found
 
 
 def leaks(before: set[str]) -> set[str]:

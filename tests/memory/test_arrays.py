@@ -1,6 +1,7 @@
 """Shared arrays: ordinary to NumPy, known to requests by the pool they lie in."""
 
 import gc
+import os
 import weakref
 from typing import Any
 
@@ -8,7 +9,9 @@ import numpy as np
 import pytest
 
 from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.types import Memory, Request
 from asyncnn.memory.arrays import place_of, shared_array
+from asyncnn.memory.slabs import Part, in_slabs
 
 
 @pytest.mark.parametrize("shape", [(), 3, (2, 3), (4, 0), (1, 2, 3, 4)])
@@ -27,9 +30,12 @@ def test_its_pool_travels_and_has_its_bytes() -> None:
     assert place is not None
     memory, offset = place
     array[:] = np.arange(6).reshape(2, 3)
-    assert memory.handle.fds
     assert offset == 0
     assert bytes(memory.buffer or b"") == array.tobytes()
+    (sent,) = in_slabs(Request((), (), (memory,))).pools
+    assert isinstance(memory, Part)
+    assert isinstance(sent, Memory)
+    assert os.pread(sent.handle.fds[0], 24, memory.offset) == array.tobytes()
 
 
 @pytest.mark.parametrize(

@@ -15,16 +15,15 @@ from asyncnn.memory import (
     MapperStatistics,
     MappingPolicy,
     allocate,
-    allocate_named,
     view,
 )
-from tests.memory.foreign import leaks, sent, traces
+from tests.memory.foreign import allocate_unsealed, leaks, sent, traces
 
-KIND: list[Callable[[int], Memory]] = [allocate, allocate_named]
+KIND: list[Callable[[int], Memory]] = [allocate, allocate_unsealed]
 
 
 def test_statistics_tell_what_is_held() -> None:
-    pools = [allocate(100), allocate(200), allocate_named(400)]
+    pools = [allocate(100), allocate(200), allocate_unsealed(400)]
     with Mapper() as mapper:
         mapped = [mapper.map(sent(pool)) for pool in pools]
         assert mapper.statistics() == MapperStatistics(2, 2, 300, 1, 400)
@@ -42,15 +41,17 @@ class TestHardLimits:
         pool = make(101)
         before = traces()
         with (
-            Mapper(MappingPolicy(max_bytes=100)) as mapper,
-            pytest.raises(ResourceExhaustedPersistentError, match="limit is 100"),
+            Mapper(MappingPolicy(max_pool_bytes=100)) as mapper,
+            pytest.raises(
+                ResourceExhaustedPersistentError, match="max_pool_bytes is 100"
+            ),
         ):
             mapper.map(sent(pool))
         assert not leaks(before)
 
     def test_pools_in_use_take_up_bytes(self, make: Callable[[int], Memory]) -> None:
         pools = [make(60), make(60)]
-        with Mapper(MappingPolicy(max_bytes=100)) as mapper:
+        with Mapper(MappingPolicy(max_pool_bytes=100)) as mapper:
             used = mapper.map(sent(pools[0]))
             with pytest.raises(ResourceExhaustedTransientError, match="in use"):
                 mapper.map(sent(pools[1]))
@@ -79,7 +80,7 @@ class TestHardLimits:
 class TestCache:
     def test_unused_mappings_make_room(self) -> None:
         pools = [allocate(60) for _ in range(10)]
-        with Mapper(MappingPolicy(max_bytes=100)) as mapper:
+        with Mapper(MappingPolicy(max_pool_bytes=100)) as mapper:
             for pool in pools:
                 mapper.map(sent(pool))
             assert mapper.statistics() == MapperStatistics(1, 1, 60, 0, 0)
@@ -106,7 +107,7 @@ class TestCache:
 
     def test_a_refusal_costs_no_mapping_that_is_in_use(self) -> None:
         pools = [allocate(60), allocate(60)]
-        with Mapper(MappingPolicy(max_bytes=100)) as mapper:
+        with Mapper(MappingPolicy(max_pool_bytes=100)) as mapper:
             used = mapper.map(sent(pools[0]))
             for _ in range(2):
                 with pytest.raises(ResourceExhaustedTransientError):
@@ -116,14 +117,14 @@ class TestCache:
 
 class TestCopies:
     def test_a_pool_too_large_to_copy_can_be_sealed_instead(self) -> None:
-        pools = allocate_named(101), allocate(101)
+        pools = allocate_unsealed(101), allocate(101)
         with Mapper(MappingPolicy(max_copied_bytes=100)) as mapper:
             with pytest.raises(ResourceExhaustedPersistentError, match="seal its file"):
                 mapper.map(sent(pools[0]))
             assert mapper.map(sent(pools[1])).size == 101
 
     def test_copies_in_use_are_limited_together(self) -> None:
-        pool = allocate_named(60)
+        pool = allocate_unsealed(60)
         with Mapper(MappingPolicy(max_copied_bytes=100)) as mapper:
             used = mapper.map(sent(pool))
             with pytest.raises(ResourceExhaustedTransientError, match="copies"):
@@ -132,7 +133,7 @@ class TestCopies:
             assert mapper.map(sent(pool)).size == 60
 
     def test_copying_can_be_ruled_out(self) -> None:
-        pool = allocate_named(1)
+        pool = allocate_unsealed(1)
         with (
             Mapper(MappingPolicy(max_copied_bytes=0)) as mapper,
             pytest.raises(ResourceExhaustedPersistentError, match="has to be copied"),
@@ -143,8 +144,8 @@ class TestCopies:
 @pytest.mark.parametrize(
     "limits",
     [
-        {"max_pools": 0},
-        {"max_bytes": -1},
+        {"max_pools": -1},
+        {"max_pool_bytes": -1},
         {"max_cached_bytes": -1},
         {"max_copied_bytes": -1},
     ],

@@ -1,6 +1,9 @@
 """A connection's pools are mapped once, and given back with it."""
 
 import os
+import queue
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +17,6 @@ from asyncnn.memory import (
     MappingPolicy,
     allocate,
     allocate_blob,
-    allocate_named,
     as_array,
     from_buffer,
     map_file,
@@ -22,8 +24,9 @@ from asyncnn.memory import (
     shareable,
     view,
 )
+from asyncnn.memory.mapping import LARGE_BYTES
 from asyncnn.memory.sealing import FIXED_SIZE, seal
-from tests.memory.foreign import leaks, pool_of, sent, traces
+from tests.memory.foreign import allocate_unsealed, leaks, pool_of, sent, traces
 
 TRUSTING = MappingPolicy(trust_same_uid=True)
 Make = Callable[[int], Memory]
@@ -164,7 +167,7 @@ class TestTrust:
         os.pwrite(unsealed, b"later", 0)
         assert bytes(view(mapped)[:5]) == b"later"
 
-    @pytest.mark.parametrize("make", [allocate_named, allocate])
+    @pytest.mark.parametrize("make", [allocate_unsealed, allocate])
     def test_pools_made_here_are_mapped(self, trusting: Mapper, make: Make) -> None:
         pool = make(100)
         assert trusting.map_nowait(sent(pool)) is not None
@@ -222,7 +225,7 @@ class TestTrust:
 
 class TestClosing:
     def test_nothing_stays_behind(self, mapper: Mapper, unsealed: int) -> None:
-        pools = [make(5000) for make in (*SEALED, allocate_named)]
+        pools = [make(5000) for make in (*SEALED, allocate_unsealed)]
         before = traces()
         mapped = [mapper.map(sent(pool)) for pool in pools]
         mapped.append(mapper.map(pool_of(unsealed, 100)))
@@ -274,6 +277,29 @@ class TestTrimming:
         mapper.trim()
         assert mapper.map(sent(pool)) is mapped
         assert mapper.statistics().cached == 1
+
+    @pytest.mark.parametrize("how", ["trimmed", "evicted", "closed"])
+    def test_large_mappings_are_unmapped_on_a_thread(self, how: str) -> None:
+        with Mapper(MappingPolicy(max_cached_bytes=0)) as mapper:
+            unmapped_on: queue.SimpleQueue[threading.Thread] = queue.SimpleQueue()
+
+            def note() -> None:
+                unmapped_on.put(threading.current_thread())
+
+            large, small = allocate(LARGE_BYTES), allocate(100)
+            mapped = mapper.map(sent(large))
+            assert mapped.buffer is not None
+            weakref.finalize(mapped.buffer.obj, note)
+            del mapped
+            if how == "trimmed":
+                mapper.trim()
+            elif how == "evicted":
+                mapper.map(sent(small))
+            else:
+                mapper.close()
+            thread = unmapped_on.get(timeout=60)
+            assert thread is not threading.current_thread()
+            thread.join()
 
 
 def test_an_empty_pool_is_empty(mapper: Mapper, unsealed: int) -> None:

@@ -12,13 +12,13 @@ from asyncnn.hal.types import Memory
 from asyncnn.memory import (
     allocate,
     allocate_blob,
-    allocate_named,
     from_buffer,
     map_file,
     part_of,
     shareable,
     view,
 )
+from tests.memory.foreign import allocate_unsealed
 from tests.memory.peer import Peer
 
 
@@ -36,8 +36,8 @@ def inner_part(size: int) -> Memory:
     return part_of(allocate(size + 9000), 4567, size)
 
 
-def part_of_named(size: int) -> Memory:
-    return part_of(allocate_named(size + 9000), 4567, size)
+def part_of_unsealed(size: int) -> Memory:
+    return part_of(allocate_unsealed(size + 9000), 4567, size)
 
 
 def unsealed_file(size: int) -> Memory:
@@ -52,10 +52,10 @@ def unsealed_file(size: int) -> Memory:
 WRITABLE: list[Callable[[int], Memory]] = [
     allocate,
     allocate_blob,
-    allocate_named,
+    allocate_unsealed,
     writable_copy,
     inner_part,
-    part_of_named,
+    part_of_unsealed,
     unsealed_file,
 ]
 

@@ -194,12 +194,12 @@ class TestPartOf:
 class TestView:
     def test_a_file_shorter_than_the_pool_is_refused(self, fd: int) -> None:
         handle = Handle((fd,), (mmap.PROT_READ, 0, 0))
-        with pytest.raises(InvalidArgumentError, match="not within a file"):
+        with pytest.raises(GeneralFailureError, match="not within a file"):
             view(Memory("mmap_fd", len(DATA) + 1, handle))
 
     def test_offset_words_are_unsigned(self, fd: int) -> None:
         handle = Handle((fd,), (mmap.PROT_READ, -1, -1))
-        with pytest.raises(InvalidArgumentError, match=str(2**64 - 1)):
+        with pytest.raises(GeneralFailureError, match=str(2**64 - 1)):
             view(Memory("mmap_fd", 1, handle))
 
     def test_an_ashmem_descriptor_is_mapped(self, fd: int) -> None:
@@ -230,7 +230,7 @@ class TestView:
     def test_a_malformed_handle_is_refused(
         self, fd: int, name: str, fds: int, ints: tuple[int, ...]
     ) -> None:
-        with pytest.raises(InvalidArgumentError):
+        with pytest.raises(GeneralFailureError):
             view(Memory(name, 4, Handle((fd,) * fds, ints)))
 
     def test_memory_that_may_not_be_touched_is_not_mapped(self, fd: int) -> None:

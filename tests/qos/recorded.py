@@ -31,6 +31,7 @@ class Recorded(Work):
         self.status: ErrorStatus | None = None
         self.thread: int | None = None
         self.stops = 0
+        self.reports_early = label == "early"
 
     def advance(self, pause: Pause) -> bool:
         self.thread = threading.get_ident()
@@ -45,6 +46,11 @@ class Recorded(Work):
         self.status = status
         if self.gate is not None:
             self.gate.set()
+
+    def run(self) -> int:
+        self.thread = threading.get_ident()
+        self.body()
+        return 5000
 
     def finish(self) -> ErrorStatus:
         assert not self.finished.is_set(), "finished twice"

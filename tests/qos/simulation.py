@@ -8,7 +8,7 @@ checked against what the policy promises.
 import heapq
 import json
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from itertools import accumulate, count
 from pathlib import Path
@@ -100,10 +100,11 @@ class Simulation:
         self._lanes = [_Lane() for _ in range(lanes)]
         self._events: list[tuple[int, int, _Lane, int]] = []
         self._serial = count()
-        # Time in which a lower priority than each had a lane, turns apart.
-        self._inverted_ns = [0 for _ in Priority]
-        self._pending: Counter[Priority] = Counter()
-        self._unserved_since: dict[Priority, int] = {}
+        # Of each client, by priority: time in which a lower one had a lane, turns not
+        # counted, and lane time that higher ones had since it last had some.
+        self._inverted_ns: defaultdict[Client, list[int]] = defaultdict(_by_priority)
+        self._passed_over_ns: defaultdict[Client, list[int]] = defaultdict(_by_priority)
+        self._pending: Counter[tuple[Priority, Client]] = Counter()
         self._last_begun: dict[tuple[Priority, Client], SimulatedJob] = {}
 
     def run(self, arrivals: Iterable[tuple[int, SimulatedJob]]) -> None:
@@ -128,12 +129,14 @@ class Simulation:
     def _pass_time(self, now_ns: int) -> None:
         elapsed = now_ns - self.now_ns
         if elapsed:
-            lowest = min(
-                (job.priority for job in self.roster.running if not job.has_turn),
-                default=Priority.HIGH,
-            )
-            for priority in range(lowest + 1, len(Priority)):
-                self._inverted_ns[priority] += elapsed
+            lowest: dict[Client, int] = {}
+            for job in self.roster.running:
+                if not job.has_turn:
+                    least = lowest.get(job.client, job.priority)
+                    lowest[job.client] = min(least, job.priority)
+            for client, least in lowest.items():
+                for priority in range(least + 1, len(Priority)):
+                    self._inverted_ns[client][priority] += elapsed
         self.now_ns = now_ns
 
     def _arrive(self, job: SimulatedJob) -> None:
@@ -142,10 +145,8 @@ class Simulation:
             self.refused += 1
             return
         job.number = self.arrived
-        job.inverted_ns = self._inverted_ns[job.priority]
-        if not self._pending[job.priority]:
-            self._unserved_since[job.priority] = self.now_ns
-        self._pending[job.priority] += 1
+        job.inverted_ns = self._inverted_ns[job.client][job.priority]
+        self._count(job, 1)
         to_stop = self.roster.add(job, self.now_ns)
         if to_stop is not None:
             self.stops += 1
@@ -176,7 +177,7 @@ class Simulation:
         job = self.roster.take(self.now_ns)
         for missed in self.roster.missed:
             self.missed += 1
-            self._pending[missed.priority] -= 1
+            self._count(missed, -1)
         self.roster.missed.clear()
         lane.job = job
         if job is None:
@@ -188,26 +189,35 @@ class Simulation:
     def _stop(self, lane: _Lane) -> None:
         job = lane.job
         assert job is not None
-        self.served_ns[job.client] += self.now_ns - lane.started_ns
-        self._unserved_since[job.priority] = self.now_ns
+        lane_ns = self.now_ns - lane.started_ns
+        self.served_ns[job.client] += lane_ns
+        passed_over_ns = self._passed_over_ns[job.client]
+        passed_over_ns[job.priority] = 0
+        for priority in range(job.priority):
+            if self._pending[Priority(priority), job.client]:
+                passed_over_ns[priority] += lane_ns
         job.position = lane.stops_at
         if job.position == len(job.boundaries) - 1:
             self.roster.end(job, self.now_ns)
             assert not job.has_ended
             job.has_ended = True
             self.ended += 1
-            self._pending[job.priority] -= 1
+            self._count(job, -1)
             self.late += job.deadline_ns is not None and self.now_ns >= job.deadline_ns
         else:
             self.roster.give_back(job, self.now_ns)
         self._take(lane)
 
+    def _count(self, job: SimulatedJob, more: int) -> None:
+        key = job.priority, job.client
+        self._pending[key] += more
+        if not self._pending[key]:
+            self._passed_over_ns[job.client][job.priority] = 0
+
     def _check(self, job: SimulatedJob) -> None:
         """Check that it is this one's turn."""
-        waited = self.now_ns - self._unserved_since[job.priority]
-        running = sum(other.priority == job.priority for other in self.roster.running)
-        if running == 1:
-            self.worst_starvation_ns = max(self.worst_starvation_ns, waited)
+        passed_over_ns = self._passed_over_ns[job.client][job.priority]
+        self.worst_starvation_ns = max(self.worst_starvation_ns, passed_over_ns)
         self.turns += job.has_turn
         if job.begun_ns is None:
             self._check_beginning(job)
@@ -215,7 +225,7 @@ class Simulation:
     def _check_beginning(self, job: SimulatedJob) -> None:
         job.begun_ns = self.now_ns
         if not job.has_turn:
-            inversion = self._inverted_ns[job.priority] - job.inverted_ns
+            inversion = self._inverted_ns[job.client][job.priority] - job.inverted_ns
             self.worst_inversion_ns = max(self.worst_inversion_ns, inversion)
         key = (job.priority, job.client)
         before = self._last_begun.get(key)
@@ -224,6 +234,10 @@ class Simulation:
             if was_waiting and _order(job) < _order(before):
                 self.out_of_order += 1
         self._last_begun[key] = job
+
+
+def _by_priority() -> list[int]:
+    return [0 for _ in Priority]
 
 
 def _order(job: SimulatedJob) -> tuple[int, int]:

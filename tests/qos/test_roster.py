@@ -1,6 +1,7 @@
 """The policy as a state machine: every decision at a given time."""
 
 import gc
+from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -15,14 +16,16 @@ from hypothesis.stateful import (
 )
 
 from asyncnn.hal.types import Priority
-from asyncnn.qos.client import Client
+from asyncnn.qos.client import Client, User
 from asyncnn.qos.job import Job, JobState
 from asyncnn.qos.policy import Policy
 from asyncnn.qos.roster import Roster
 
 LOW, MEDIUM, HIGH = Priority
-POLICY = Policy(patience_ns=1000, turn_ns=50, horizon_ns=10_000, slack_ns=100)
+POLICY = Policy(patience_ns=1000, turn_ns=50, horizon_ns=10_000, slice_ns=100)
 ALICE, BOB = Client("alice"), Client("bob", weight=3.0)
+CAROL = Client("carol", user=User("another user"))
+CLIENTS = [ALICE, BOB, CAROL]
 
 
 def roster(lanes: int = 1) -> Roster[Job]:
@@ -65,7 +68,7 @@ class TestPriorities:
         r = roster()
         first = add(r, running)
         assert r.take(0) is first
-        to_stop = r.add(Job(arriving), 1)
+        to_stop = r.add(Job(arriving, None, ALICE), 1)
         # A lower one makes the running job stop too, to learn of its review time.
         assert (to_stop is first) == (arriving != running)
         if to_stop is first:
@@ -87,21 +90,21 @@ class TestPriorities:
         r = roster(lanes=2)
         first, second = add(r, LOW), add(r, LOW)
         assert {r.take(0), r.take(0)} == {first, second}
-        stopped = {r.add(Job(HIGH), 1), r.add(Job(HIGH), 1)}
+        stopped = {r.add(Job(HIGH, None, ALICE), 1), r.add(Job(HIGH, None, ALICE), 1)}
         assert stopped == {first, second}
-        assert r.add(Job(HIGH), 1) is None
+        assert r.add(Job(HIGH, None, ALICE), 1) is None
 
     def test_the_lowest_priority_stops(self) -> None:
         r = roster(lanes=2)
         medium, low = add(r, MEDIUM), add(r, LOW)
         assert {r.take(0), r.take(0)} == {medium, low}
-        assert r.add(Job(HIGH), 1) is low
+        assert r.add(Job(HIGH, None, ALICE), 1) is low
 
     def test_nothing_stops_while_a_lane_is_free(self) -> None:
         r = roster(lanes=2)
         add(r, LOW)
         r.take(0)
-        assert r.add(Job(HIGH), 1) is None
+        assert r.add(Job(HIGH, None, ALICE), 1) is None
 
 
 class TestAging:
@@ -118,7 +121,7 @@ class TestAging:
         r = roster()
         low, high = add(r, LOW), add(r, HIGH)
         assert r.take(1000) is low
-        assert r.add(Job(HIGH), 1049) is None
+        assert r.add(Job(HIGH, None, ALICE), 1049) is None
         r.give_back(low, 1050)
         assert r.take(1050) is high
         assert high.review_ns == 2050
@@ -128,7 +131,7 @@ class TestAging:
         low = add(r, LOW)
         add(r, HIGH)
         assert r.take(1000) is low
-        assert r.add(Job(HIGH), 1051) is low
+        assert r.add(Job(HIGH, None, ALICE), 1051) is low
 
     def test_the_longest_starved_goes_first(self) -> None:
         r = roster()
@@ -206,6 +209,35 @@ class TestShares:
         r.end(alone, 1_000_000)
         assert self.share_of_bob(r, 400) == pytest.approx(0.75, abs=0.03)
 
+    def test_users_share_before_their_clients_do(self) -> None:
+        r = roster()
+        had = Counter[Client]()
+        clients = [Client("one"), Client("of many"), Client("processes"), CAROL]
+        for client in clients:
+            for _ in range(200):
+                add(r, client=client)
+        for now in range(0, 200 * 10, 10):
+            job = r.take(now)
+            assert job is not None
+            had[job.client] += 10
+            r.end(job, now + 10)
+        assert had[CAROL] == pytest.approx(1000, abs=20)
+        for client in clients[:3]:
+            assert had[client] == pytest.approx(1000 / 3, abs=20)
+
+    def test_priorities_do_not_count_across_clients(self) -> None:
+        r = roster()
+        for _ in range(10):
+            add(r, HIGH, client=ALICE)
+            add(r, LOW, client=CAROL)
+        taken = []
+        for now in range(0, 100, 10):
+            job = r.take(now)
+            assert job is not None
+            taken.append(job.client)
+            r.end(job, now + 10)
+        assert Counter(taken) == {ALICE: 5, CAROL: 5}
+
     def test_accounts_go_with_their_clients(self) -> None:
         r = roster()
         client = Client("passing")
@@ -215,6 +247,87 @@ class TestShares:
         del client, job
         gc.collect()
         assert len(r._accounts) == 0
+
+
+class TestTakingLanesFromOthers:
+    @pytest.mark.parametrize("running", Priority)
+    @pytest.mark.parametrize("arriving", Priority)
+    @pytest.mark.parametrize("newcomer", [BOB, CAROL])
+    def test_who_was_away_does_at_the_next_boundary(
+        self, running: Priority, arriving: Priority, newcomer: Client
+    ) -> None:
+        r = roster()
+        long = add(r, running)
+        add(r, HIGH)
+        r.take(0)
+        job = Job(arriving, None, newcomer)
+        to_stop = r.add(job, 5000)
+        assert to_stop is not None
+        r.give_back(to_stop, 5001)
+        assert r.take(5001) is job
+        assert long.client is ALICE
+
+    def test_who_has_had_more_than_the_others_does_not(self) -> None:
+        r = roster()
+        greedy = add(r, client=BOB)
+        r.take(0)
+        add(r, client=ALICE)
+        r.end(greedy, 900)
+        running = r.take(900)
+        assert running is not None
+        returned = Job(HIGH, None, BOB)
+        # The running one stops to learn when it is reviewed, and goes on.
+        assert r.add(returned, 910) is running
+        r.give_back(running, 911)
+        assert r.take(911) is running
+        assert running.review_ns == 1011
+
+    def test_who_was_away_does_not_if_its_user_has_had_more(self) -> None:
+        r = roster()
+        long = add(r, client=ALICE)
+        r.take(0)
+        other = add(r, client=CAROL)
+        r.give_back(long, 100)
+        assert r.take(100) is other
+        late = Job(HIGH, None, Client("late", user=ALICE.user))
+        assert r.add(late, 110) is None
+        r.give_back(other, 201)
+        assert r.take(201) is late
+
+    def test_a_lane_is_kept_for_a_slice_while_others_wait(self) -> None:
+        r = roster()
+        first, other = add(r, client=CAROL), add(r, client=ALICE)
+        assert r.take(0) is other
+        assert other.review_ns == POLICY.slice_ns
+        # More work of one that waits already is no reason to stop earlier.
+        urgent = Job(HIGH, None, CAROL)
+        assert r.add(urgent, 50) is None
+        r.give_back(other, 100)
+        assert r.take(100) is urgent
+        r.end(urgent, 120)
+        assert r.take(120) is first
+
+    def test_a_client_cannot_keep_a_lane_by_a_turn(self) -> None:
+        r = roster()
+        low = add(r, LOW)
+        add(r, HIGH)
+        assert r.take(1000) is low
+        assert low.has_turn
+        assert r.add(Job(LOW, None, CAROL), 1001) is low
+
+    def test_who_is_furthest_ahead_makes_way(self) -> None:
+        r = roster(lanes=2)
+        light, heavy = add(r, client=BOB), add(r, client=ALICE)
+        assert {r.take(0), r.take(0)} == {light, heavy}
+        assert r.add(Job(LOW, None, Client("late")), 500) is heavy
+
+    def test_time_slices_end_before_turns_and_aging(self) -> None:
+        r = roster()
+        add(r, client=CAROL)
+        add(r, LOW)
+        high = add(r, HIGH)
+        assert r.take(0) is high
+        assert high.review_ns == POLICY.slice_ns
 
 
 class NumberedJob(Job):
@@ -245,7 +358,7 @@ class Driven(RuleBasedStateMachine):
     @rule(
         priority=st.sampled_from(Priority),
         budget=st.none() | st.integers(1, 3000),
-        client=st.sampled_from([ALICE, BOB]),
+        client=st.sampled_from(CLIENTS),
     )
     def arrives(self, priority: Priority, budget: int | None, client: Client) -> None:
         deadline = None if budget is None else self.now + budget
@@ -270,9 +383,15 @@ class Driven(RuleBasedStateMachine):
             return None
         candidates = self.waiting | self.suspended
         assert job in candidates
+        account = job.account
+        for other in (candidate.account for candidate in candidates):
+            assert account.user.virtual_ns <= other.user.virtual_ns
+            if other.user is account.user:
+                assert account.virtual_ns <= other.virtual_ns
+        mine = {c for c in candidates if c.account is account}
         if not job.has_turn:
-            assert job.priority == max(c.priority for c in candidates)
-        begun = {c for c in self.suspended if c.priority == job.priority}
+            assert job.priority == max(c.priority for c in mine)
+        begun = {c for c in self.suspended & mine if c.priority == job.priority}
         assert job in begun or not begun
         self.waiting.discard(job)
         self.suspended.discard(job)
@@ -305,15 +424,14 @@ class Driven(RuleBasedStateMachine):
         assert set(self.roster.running) == self.on_lanes
         assert self.roster.waiting == len(self.waiting | self.suspended)
         everything = self.waiting | self.suspended | self.on_lanes
-        for client in (ALICE, BOB):
+        for client in CLIENTS:
             mine = sum(job.client is client for job in everything)
             assert self.roster.account(client).pending == mine
 
     @invariant()
     def few_jobs_hold_memory(self) -> None:
-        for priority in Priority:
-            begun = [j for j in self.suspended if j.priority == priority]
-            assert len(begun) <= 2
+        begun = Counter((job.client, job.priority) for job in self.suspended)
+        assert all(count <= 2 for count in begun.values())
 
     @invariant()
     def states_agree(self) -> None:

@@ -26,7 +26,9 @@ async def test_work_without_a_boundary_fails_and_its_lane_is_replaced(
     scheduler.submit(waiting)
     await asyncio.wait_for(stuck.finished.wait(), 5)
     assert stuck.status is ErrorStatus.GENERAL_FAILURE
-    assert "stuck" in caplog.text
+    (record,) = caplog.records
+    assert "for 0.02 s (stuck_after_s)" in record.message
+    assert record.fields == {"client": "local"}
     await asyncio.wait_for(waiting.finished.wait(), 5)
     assert scheduler.threads == 1
     gate.set()  # the thread that was given up comes to its end, unnoticed

@@ -10,6 +10,7 @@ import pytest
 
 from asyncnn.cli import main
 from asyncnn.conformance.dumping import FOLDER_VARIABLE
+from asyncnn.cooperative import Steps
 from asyncnn.engine import arena, control_flow, plan
 from asyncnn.errors import AsyncnnError
 from asyncnn.hal.types import OperationType
@@ -61,8 +62,8 @@ def test_a_kernel_that_computes_something_else_is_found_and_replayed(
 def test_memory_that_is_given_away_too_early_is_found(
     monkeypatch: pytest.MonkeyPatch, dumps: Path
 ) -> None:
-    def lay_out(lifespans: list[arena.Lifespan]) -> arena.ArenaLayout:
-        return arena.lay_out(
+    def laying_out(lifespans: list[arena.Lifespan]) -> Steps[arena.ArenaLayout]:
+        return arena.laying_out(
             [
                 arena.Lifespan(s.key, s.size_bytes, s.first, max(s.first, s.last - 1))
                 for s in lifespans
@@ -70,7 +71,7 @@ def test_memory_that_is_given_away_too_early_is_found(
         )
 
     with monkeypatch.context() as patch:
-        patch.setattr(plan, "lay_out", lay_out)
+        patch.setattr(plan, "laying_out", laying_out)
         failure(check_engine)
     assert len(list(dumps.iterdir())) == 2
 

@@ -25,7 +25,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.pools import from_buffer, view
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.container import load_container, read_container, save
+from asyncnn.runtime.container import MAGIC, load_container, read_container, save
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.tflite import load_tflite
 
@@ -248,6 +248,16 @@ class TestRefusals:
                 mutant[index] = rng.integers(256)
             prefix = PREFIX.pack(magic, version, length, zlib.crc32(mutant))
             outcome(prefix + bytes(mutant) + file[PREFIX.size + length :])
+
+    @pytest.mark.parametrize("depth", [2_000, 200_000])
+    def test_data_that_is_nested_deeply_is_one_error(
+        self, path: Path, depth: int
+    ) -> None:
+        body = b"\x81\xa4main" * depth + b"\xc0"  # {"main": {"main": ... None}}
+        path.write_bytes(PREFIX.pack(MAGIC, 1, len(body), zlib.crc32(body)) + body)
+        with pytest.raises(InvalidArgumentError, match="nested too deeply") as raised:
+            load_container(path)
+        assert str(path) in str(raised.value)
 
     def test_another_file_is_refused(self, path: Path) -> None:
         path.write_bytes(b"something else")

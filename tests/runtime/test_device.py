@@ -56,7 +56,7 @@ class TestOpenDevice:
             runs = [asyncio.create_task(prepared.run(x)) for _ in range(5)]
             await asyncio.sleep(0.01)
         results = await asyncio.gather(*runs, return_exceptions=True)
-        assert {type(result) for result in results} == {asyncnn.DeviceUnavailableError}
+        assert {type(result) for result in results} == {asyncnn.DeviceClosedError}
 
     async def test_nothing_is_left_behind(self) -> None:
         async def once() -> None:

@@ -1,3 +1,5 @@
+import io
+import logging
 import re
 
 import pytest
@@ -5,7 +7,7 @@ import pytest
 from asyncnn.conformance.mutations.editing import with_operand
 from asyncnn.hal.types import Model, Operand, OperandLifeTime, OperandType
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.dot import dot
+from asyncnn.runtime.dot import dot, graph_dump
 from asyncnn.runtime.explain import Cause, Explanation, OperationReport
 from asyncnn.runtime.model import NamedModel
 from tests.extensions.vendor import COMPLEX, F32, MAGNITUDE
@@ -108,3 +110,53 @@ def test_every_type_has_an_abbreviation(type_: OperandType) -> None:
     model = with_operand(float_model(2), 0, type=type_)
     is_short = type_ in (OperandType.OEM, OperandType.SUBGRAPH)
     assert (type_.name in node(dot(named(model)), "d0")) == is_short
+
+
+class TestBareModels:
+    """What speaks HAL has no names for inputs and outputs."""
+
+    def test_is_drawn_as_it_is_with_names_but_for_these(self) -> None:
+        text = dot(q8_model())
+        assert node(text, "d0") == f'label="0: TQ8A 2x3" {HIGHLIGHT}'
+        with_names = dot(named(q8_model()))
+        for name in ("x", "y"):
+            with_names = with_names.replace(rf'"{name}\n', '"')
+        assert text == with_names
+
+    def test_referenced_subgraphs_are_drawn(self) -> None:
+        assert "subgraph cluster_0" in dot(nested_model())
+
+    def test_types_of_extensions_that_nobody_knows_have_numbers(self) -> None:
+        assert dot(extension_model())
+
+    def test_one_that_is_not_valid_is_drawn(self) -> None:
+        strange = with_operand(q8_model(), 1, type=77, lifetime=99)
+        assert "d1 [" in dot(strange)
+
+
+class TestGraphDump:
+    def test_a_stream_gets_the_text(self) -> None:
+        stream = io.StringIO()
+        graph_dump("a model", q8_model(), stream)
+        assert stream.getvalue() == "// a model\n" + dot(q8_model())
+
+    def test_the_name_stays_a_comment(self) -> None:
+        stream = io.StringIO()
+        graph_dump("two\nlines", q8_model(), stream)
+        assert stream.getvalue() == "// two lines\n" + dot(q8_model())
+
+    def test_a_logger_gets_its_lines(self, caplog: pytest.LogCaptureFixture) -> None:
+        mine = logging.getLogger("an application")
+        with caplog.at_level(logging.INFO, mine.name):
+            graph_dump("100 %s", q8_model(), mine)
+        assert {record.name for record in caplog.records} == {mine.name}
+        lines = [record.getMessage() for record in caplog.records]
+        assert lines == ["// 100 %s", *dot(q8_model()).splitlines()]
+
+    def test_without_either_it_goes_to_the_log(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with caplog.at_level(logging.INFO, "asyncnn"):
+            graph_dump("m", named(q8_model()))
+        assert caplog.records[0].name == "asyncnn.runtime.dot"
+        assert len(caplog.records) == 1 + len(dot(named(q8_model())).splitlines())

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 
 import asyncnn
 from asyncnn.devices.reference import ReferenceDevice
+from asyncnn.runtime import model_cache
 from tests.devices.cache.models import dense, image
 
 
@@ -201,3 +203,25 @@ async def test_drafts_of_the_dead_are_deleted(counted: Counted, folder: Path) ->
 def test_a_cache_has_room_for_something(folder: Path) -> None:
     with pytest.raises(asyncnn.InvalidArgumentError):
         asyncnn.ModelCache(folder, max_bytes=0)
+
+
+async def test_a_model_is_prepared_though_no_thread_starts_to_keep_it(
+    counted: Counted, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with counted.device(folder) as device:
+        offload = model_cache.offload
+
+        async def scarce(function: Any, *args: Any) -> object:
+            if function.__name__ in ("_adopt", "_touch"):
+                raise asyncnn.ResourceExhaustedTransientError("no thread")
+            return await offload(function, *args)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(model_cache, "offload", scarce)
+            await device.prepare(dense(quantized=False))
+            assert not models_in(folder)
+        await device.prepare(dense(quantized=False))
+        with monkeypatch.context() as patched:
+            patched.setattr(model_cache, "offload", scarce)
+            await device.prepare(dense(quantized=False))
+        assert counted.anew == 2

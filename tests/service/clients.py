@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from asyncnn import PreparedModel, Priority
 from asyncnn.errors import DeviceUnavailableError
 from asyncnn.memory.shared import allocate
 from asyncnn.runtime.device import connect
@@ -22,6 +23,7 @@ from tests.service.raw import RawClient, execute, until
 
 AT_ONCE = 5
 PENDING = 4
+DEEP = 32
 
 
 async def prepare_for_ever(path: str) -> None:
@@ -117,9 +119,28 @@ async def _pending_until_the_end(path: str, count: int) -> list[float]:
     return ends
 
 
+async def flood(path: str, connections: int, priority: Priority) -> None:
+    """Keep executions pending on so many connections; tell when there are some."""
+    x = np.zeros((64, 128), np.float32)
+
+    async def repeat(model: PreparedModel) -> None:
+        while True:
+            await model.run({"x": x})
+
+    async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
+        for _ in range(connections):
+            device = await stack.enter_async_context(connect(path))
+            model = await device.prepare(chain(300, 64, 128), priority=priority)
+            for _ in range(DEEP):
+                tasks.create_task(repeat(model))
+        tell("pending")
+
+
 if __name__ == "__main__":
     _, role, path, count, *rest = sys.argv
     if role == "be_killed":
         be_killed(path, int(count), int(rest[0]))
+    elif role == "flood":
+        asyncio.run(flood(path, int(count), Priority[rest[0]]))
     else:
         asyncio.run(survive(path, int(count)))

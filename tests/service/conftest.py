@@ -52,7 +52,7 @@ class Service:
         self.path = path
 
     async def all_have_gone(self) -> None:
-        await until(lambda: not self.server.clients)
+        await until(lambda: not self.server.connections)
 
 
 @pytest.fixture
@@ -77,13 +77,13 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
 @pytest.fixture
 def attach(service: Service) -> Iterator[Connect]:
     """Connects raw clients, which hang up when the test is over."""
-    clients: list[RawClient] = []
+    attached: list[RawClient] = []
 
     def connect_one() -> RawClient:
         client = RawClient.connect(service.path)
-        clients.append(client)
+        attached.append(client)
         return client
 
     yield connect_one
-    for client in clients:
+    for client in attached:
         client.close()

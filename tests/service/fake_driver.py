@@ -7,8 +7,10 @@ from contextlib import contextmanager
 
 from asyncnn.hal.types import NO_TIMING, Capabilities, DeviceType, PerformanceInfo
 from asyncnn.service import wire
+from asyncnn.service.decoding import decode_to_driver
 
 PATIENCE_S = 5.0
+BEFORE_FDS = b"\2"
 
 
 class FakeDriver:
@@ -19,10 +21,12 @@ class FakeDriver:
         end.setblocking(False)
 
     async def receive(self) -> wire.ToDriver:
+        packet = BEFORE_FDS
         async with asyncio.timeout(PATIENCE_S):
-            packet = await asyncio.get_running_loop().sock_recv(self.end, 2**17)
+            while packet[:1] == BEFORE_FDS:
+                packet = await asyncio.get_running_loop().sock_recv(self.end, 2**17)
         assert packet, "the client has hung up"
-        return wire.decode_to_driver(packet[1:])
+        return decode_to_driver(packet[1:])
 
     def send(self, *messages: wire.ToClient) -> None:
         for message in messages:
@@ -44,6 +48,7 @@ def welcome(version: int = wire.PROTOCOL_VERSION) -> wire.Welcome:
         0,
         2,
         64,
+        2**30,
     )
 
 

@@ -7,13 +7,18 @@ import socket
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+from asyncnn.errors import AsyncnnError
 from asyncnn.hal.types import DataLocation, Memory, Model, RequestArgument
 from asyncnn.service import wire
-from asyncnn.service.channel import MAX_PACKET_BYTES, Channel, _sealed_file
+from asyncnn.service.channel import MAX_PACKET_BYTES, Channel
+from asyncnn.service.decoding import decode_to_client
+from asyncnn.service.message_files import ReceivedFile, _sealed_file
+from asyncnn.service.paths import socket_address
 from tests.networks import chain
 
-INLINE, BY_FILE = b"\0", b"\1"
+INLINE, BY_FILE, BEFORE_FDS = b"\0", b"\1", b"\2"
 
 
 class RawClient:
@@ -28,11 +33,29 @@ class RawClient:
         end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         end.setblocking(False)  # a full backlog fails instead of blocking the driver
         try:
-            end.connect(str(path))
+            end.connect(socket_address(path))
         except BaseException:
             end.close()
             raise
         return cls(end)
+
+    @classmethod
+    def of_another_process(cls, path: Path) -> "RawClient":
+        """Have a process connect that ends at once, and go on in its name."""
+        ours, theirs = socket.socketpair()
+        child = os.fork()
+        if not child:
+            try:
+                end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                end.connect(socket_address(path))
+                socket.send_fds(theirs, [b"!"], [end.fileno()])
+            finally:
+                os._exit(0)
+        theirs.close()
+        with ours:
+            _, (fd,), _, _ = socket.recv_fds(ours, 1, 1)
+        os.waitpid(child, 0)
+        return cls(socket.socket(fileno=fd))
 
     def send(self, message: wire.ToDriver | bytes, fds: Sequence[int] = ()) -> None:
         data = message if isinstance(message, bytes) else wire.encode(message)
@@ -41,14 +64,22 @@ class RawClient:
         else:
             self.send_file(data)
 
-    def send_packet(self, packet: bytes, fds: Sequence[int] = ()) -> None:
+    def send_packet(
+        self, packet: bytes, fds: Sequence[int] = (), announced: int | None = None
+    ) -> None:
+        """Send a packet after one that says how many descriptors come beside it."""
+        count = len(fds) if announced is None else announced
+        if count:
+            self.socket.send(BEFORE_FDS + bytes((count,)))
         socket.send_fds(self.socket, [packet], list(fds))
 
-    def send_file(self, data: bytes, size: int | None = None) -> None:
+    def send_file(
+        self, data: bytes, size: int | None = None, fds: Sequence[int] = ()
+    ) -> None:
         """Send a large message in a file that is said to have ``size`` bytes."""
         fd = sealed(data)
         size = len(data) if size is None else size
-        self.send_packet(BY_FILE + struct.pack("<Q", size), [fd])
+        self.send_packet(BY_FILE + struct.pack("<Q", size), [fd, *fds])
         os.close(fd)
 
     async def greet(self) -> "RawClient":
@@ -58,21 +89,26 @@ class RawClient:
 
     async def receive(self) -> wire.ToClient | None:
         """Return the next message, None if the peer has hung up."""
-        packet, fds = await self.receive_packet()
-        if not packet:
-            return None
-        is_file = packet[:1] == BY_FILE
-        data = os.pread(fds[0], 1 << 26, 0) if is_file else packet[1:]
-        for fd in fds:
-            os.close(fd)
-        return wire.decode_to_client(data)
+        message: wire.ToClient | None = wire.PoolsRefused(())
+        while isinstance(message, wire.PoolsRefused):  # the calls tell of it as well
+            packet, fds = await self.receive_packet()
+            if not packet:
+                return None
+            is_file = packet[:1] == BY_FILE
+            data = os.pread(fds[0], 1 << 26, 0) if is_file else packet[1:]
+            for fd in fds:
+                os.close(fd)
+            message = decode_to_client(data)
+        return message
 
     async def receive_packet(self) -> tuple[bytes, list[int]]:
-        await self._readable()
-        try:
-            data, ancillary, _, _ = self.socket.recvmsg(1 << 17, 4096)
-        except ConnectionResetError:
-            return b"", []
+        data = BEFORE_FDS
+        while data[:1] == BEFORE_FDS:
+            await self._readable()
+            try:
+                data, ancillary, _, _ = self.socket.recvmsg(1 << 17, 4096)
+            except ConnectionResetError:
+                return b"", []
         fds = array.array("i")
         for _, _, found in ancillary:
             fds.frombytes(found)
@@ -167,14 +203,14 @@ class Inbox:
 
     def __init__(self) -> None:
         self.packets: list[bytes] = []
-        self.fds: list[list[int]] = []
+        self.fds: list[list[int] | None] = []
         self.reasons: list[str] = []
         self.error: Exception | None = None
         self._changed = asyncio.Event()
 
-    def receive(self, data: memoryview, fds: list[int]) -> None:
-        self.packets.append(bytes(data))
-        self.fds.append([os.fstat(fd).st_ino for fd in fds])
+    def receive(self, data: bytes, fds: list[int] | None) -> None:
+        self.packets.append(data)
+        self.fds.append(fds and [os.fstat(fd).st_ino for fd in fds])
         self._changed.set()
         if self.error is not None:
             raise self.error
@@ -188,6 +224,13 @@ class Inbox:
             await self._changed.wait()
         self._changed.clear()
 
-    def channel(self, end: socket.socket, **limits: int) -> Channel:
+    def channel(self, end: socket.socket, **limits: Any) -> "Channel[bytes]":
         bounds = {"max_message_bytes": 2**20, "max_fds": 4, "max_unread_bytes": 2**20}
-        return Channel(end, self.receive, self.lost, **(bounds | limits))
+        return Channel(
+            end, bytes, _contents, self.receive, self.lost, **(bounds | limits)
+        )
+
+
+def _contents(file: ReceivedFile, _: AsyncnnError | None) -> bytes:
+    file.check()
+    return bytes(file[:])

@@ -186,7 +186,7 @@ async def ends() -> AsyncIterator[Ends]:
     ends = Ends()
     await ends.greet()
     yield ends
-    ends.connection.close("the test is over")
+    ends.connection.close()
     ends.driver.die()
 
 

@@ -79,7 +79,7 @@ async def test_the_driver_frees_what_a_client_leaves_behind(driver: Driver) -> N
     async with asyncnn.connect(driver.path) as device:
         prepared = await device.prepare(chain(1, 256))
         buffer = await device.buffer_for(prepared.input())
-    await until(lambda: not driver.server.clients and not driver.buffer_bytes)
+    await until(lambda: not driver.server.connections and not driver.buffer_bytes)
     with pytest.raises(DeviceUnavailableError):
         await buffer.read()
     with pytest.raises(DeviceUnavailableError):
@@ -103,6 +103,7 @@ async def test_a_client_has_as_many_buffers_and_bytes_as_the_limits_say(
     assert len(first) == 2
 
 
+@pytest.mark.usefixtures("as_processes")
 async def test_bytes_of_others_do_not_count(driver: Driver, device: Device) -> None:
     async with asyncnn.connect(driver.path) as other:
         for one in (device, other):

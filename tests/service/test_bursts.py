@@ -4,19 +4,22 @@ import asyncio
 import itertools
 import os
 import signal
+import socket
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
 
 from asyncnn.burst import BurstController
-from asyncnn.burst.controller import ENDED
 from asyncnn.burst.datums import DATUM_BYTES
 from asyncnn.burst.requests import RequestShape
 from asyncnn.burst.results import decode_result
 from asyncnn.burst.slots import PoolSlots
-from asyncnn.fmq import MessageQueue
+from asyncnn.errors import DriverDiedError
+from asyncnn.fmq import MessageQueue, queue
+from asyncnn.fmq.layout import READER_SLEEPS, WRITTEN
 from asyncnn.hal.types import (
     DataLocation,
     ErrorStatus,
@@ -32,11 +35,13 @@ from asyncnn.service import wire
 from asyncnn.service.client.answers import BurstCallbacks
 from asyncnn.service.client.burst import RemoteBursts
 from asyncnn.service.client.offered import OfferedPools
+from asyncnn.service.limits import ServiceLimits
 from asyncnn.service.process import driver_process
-from tests.fmq.words import add_to_word
+from tests.fmq.test_hostile_bells import SOCKETS
+from tests.fmq.words import add_to_word, words_of
 from tests.networks import addition, chain
-from tests.service.conftest import LIMITS, Connect, Service
-from tests.service.raw import RawClient
+from tests.service.conftest import LIMITS, Connect, Service, is_served
+from tests.service.raw import RawClient, until
 
 SUM = addition(4)
 ARGUMENTS = tuple(
@@ -133,7 +138,15 @@ class TestOpening:
 
     @pytest.fixture
     def bursts(self, sent: list[wire.ToDriver]) -> RemoteBursts:
-        pools = OfferedPools(print, print, print, itertools.count(), 0, 0)
+        pools = OfferedPools(
+            print,
+            print,
+            print,
+            itertools.count(),
+            ServiceLimits(),
+            print,
+            may_see_slabs=True,
+        )
         callbacks = BurstCallbacks(sent.append, pools)
         return RemoteBursts(
             lambda message, _: sent.append(message), sent.append, callbacks
@@ -187,7 +200,8 @@ async def test_the_death_of_the_driver_ends_what_waits() -> None:
             os.kill(driver.pid, signal.SIGKILL)
             result = await asyncio.wait_for(task, 5)
             assert result.status is ErrorStatus.DEVICE_UNAVAILABLE
-            assert result.reason == ENDED
+            assert result.kind is DriverDiedError
+            assert "DEAD_OBJECT" in result.reason
             again = await controller.execute(request)
             assert again.status is ErrorStatus.DEVICE_UNAVAILABLE
 
@@ -353,6 +367,53 @@ class TestAHostileClient:
         while not isinstance(answer := await client.receive(), wire.BurstConfigured):
             pass
         assert answer.burst in (5, 6)
+
+    @pytest.mark.parametrize("make", SOCKETS)
+    async def test_gets_its_results_though_its_bells_are_none(
+        self,
+        attach: Connect,
+        service: Service,
+        queues: Queues,
+        make: Callable[[ExitStack], socket.socket],
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        # As in two processes, where ends ring for each other.
+        monkeypatch.setattr(queue, "_introduce", lambda *_: None)
+        client = await ready(attach())
+        client.announce(9, allocate(64))
+        with ExitStack() as stack, words_of(queues.results) as words:
+            bell = make(stack).fileno()
+            fds = [bell if k % 3 == 2 else fd for k, fd in enumerate(queues.fds)]
+            assert await configured(client, queues.configure(5), fds) == 0
+            for number in range(10):
+                words[READER_SLEEPS] = 1
+                queues.requests.write_nowait(SHAPE.encode((7,), MeasureTiming.NO))
+                if not number:
+                    asked = await client.receive()
+                    assert isinstance(asked, wire.GetMemories)
+                    client.send(wire.Memories(asked.call, 0, (9,)))
+                await until(queues.results.is_readable)
+                shape, _ = decode_result(queues.results.read_nowait())
+                assert shape.status is ErrorStatus.NONE
+            assert await is_served(service.path)
+        assert not [each for each in caplog.records if each.levelname != "DEBUG"]
+
+    async def test_does_not_fill_the_log_with_bursts_that_it_breaks(
+        self, attach: Connect, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO", "asyncnn")
+        client = await ready(attach())
+        for number in range(30):
+            with ExitStack() as stack:
+                queues = Queues()
+                stack.callback(queues.close)
+                message = queues.configure(number)
+                assert await configured(client, message, queues.fds) == 0
+                queues.requests.write_nowait(bytes(DATUM_BYTES))
+                add_to_word(queues.requests, WRITTEN, 2**50)
+                assert await client.receive() == wire.BurstEnded(number)
+        assert len(caplog.records) <= 3
 
     @pytest.mark.parametrize("word", [16, 0])
     async def test_is_told_that_its_counters_ended_the_burst(

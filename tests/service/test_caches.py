@@ -1,5 +1,6 @@
 """Cache files on their way to a driver, and drivers that do not trust them."""
 
+import asyncio
 import os
 import threading
 from collections.abc import Iterator
@@ -10,7 +11,9 @@ import pytest
 
 import asyncnn
 from asyncnn.devices import DeviceSettings, ReferenceDevice
+from asyncnn.devices.prepared import ReferencePreparedModel
 from asyncnn.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.interfaces import ISavable
 from asyncnn.hal.types import DeviceStatus, ErrorStatus, Handle
 from asyncnn.service import Server, Supervision, wire
 from asyncnn.service.caches import (
@@ -23,8 +26,9 @@ from tests.devices.cache.client import TOKEN, CacheClient
 from tests.devices.cache.models import dense
 from tests.devices.cache.test_cache import check_works
 from tests.networks import addition
-from tests.service.conftest import Connect
+from tests.service.conftest import LIMITS, Connect
 from tests.service.fake_driver import until
+from tests.service.raw import ping
 
 ONE_EACH = CacheInfo(1, 1, TOKEN)
 
@@ -138,6 +142,41 @@ async def test_a_pipe_in_place_of_a_file_harms_nobody(attach: Connect) -> None:
     os.close(writer)
 
 
+@pytest.mark.parametrize(
+    ("prepared", "info", "descriptors", "status"),
+    [
+        (7, ONE_EACH, 2, ErrorStatus.INVALID_ARGUMENT),
+        (1, ONE_EACH, 0, ErrorStatus.INVALID_ARGUMENT),
+        (1, CacheInfo(2, 0, TOKEN), 2, ErrorStatus.INVALID_ARGUMENT),
+        (1, CacheInfo(1, 1, b""), 2, ErrorStatus.INVALID_ARGUMENT),
+        (1, ONE_EACH, 2, ErrorStatus.NONE),
+    ],
+    ids=["no such model", "no files", "two of a kind", "no token", "none"],
+)
+async def test_what_is_wrong_with_saving_is_told_and_harms_nobody(
+    attach: Connect,
+    fds: list[int],
+    prepared: int,
+    info: CacheInfo,
+    descriptors: int,
+    status: ErrorStatus,
+) -> None:
+    client = await attach().greet()
+    assert (await client.prepare(1, addition(4).model)).status == ErrorStatus.NONE
+    client.send(wire.SaveModel(5, prepared, info), fds[:descriptors])
+    assert await client.receive() == wire.ModelSaved(5, status)
+
+
+async def test_a_pipe_is_no_file_to_save_a_model_in(attach: Connect) -> None:
+    client = await attach().greet()
+    assert (await client.prepare(1, addition(4).model)).status == ErrorStatus.NONE
+    reader, writer = os.pipe()
+    client.send(wire.SaveModel(5, 1, ONE_EACH), [reader, writer])
+    assert await client.receive() == wire.ModelSaved(5, ErrorStatus.GENERAL_FAILURE)
+    os.close(reader)
+    os.close(writer)
+
+
 async def test_a_file_that_is_slow_keeps_only_its_owner_waiting(
     attach: Connect, fds: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +199,61 @@ async def test_a_file_that_is_slow_keeps_only_its_owner_waiting(
     assert answer.status == ErrorStatus.GENERAL_FAILURE
 
 
+async def test_what_loads_for_nobody_keeps_no_more_files_than_others(
+    attach: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, released = await attach().greet(), threading.Event()
+    original = ReceivedCache.read
+
+    def read(cache: ReceivedCache, most_bytes: int) -> None:
+        released.wait(10)
+        original(cache, most_bytes)
+
+    monkeypatch.setattr(ReceivedCache, "read", read)
+    file = os.memfd_create("cache")
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(1, LIMITS.max_executions + 1):
+        message = wire.PrepareModelFromCache(number, CacheInfo(8, 8, TOKEN), None)
+        client.send(message, [file] * 16)
+        client.send(wire.ReleasePreparedModel(number))
+    client.send(ping(99))
+    while not isinstance(await client.receive(), wire.SupportedOperations):
+        pass
+    held = len(os.listdir("/proc/self/fd")) - before
+    released.set()
+    os.close(file)
+    assert held <= 16 * LIMITS.max_preparing
+
+
+@pytest.mark.parametrize("status", [ErrorStatus.NONE, ErrorStatus.GENERAL_FAILURE])
+async def test_so_many_models_are_saved_at_a_time(
+    attach: Connect,
+    fds: list[int],
+    status: ErrorStatus,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client, released = await attach().greet(), asyncio.Event()
+    assert (await client.prepare(1, addition(4).model)).status == ErrorStatus.NONE
+
+    async def save(*_: object) -> ErrorStatus:
+        await released.wait()
+        return status
+
+    monkeypatch.setattr(ReferencePreparedModel, "save_to_cache", save)
+    most = LIMITS.max_preparing
+    for call in range(1, most + 2):
+        client.send(wire.SaveModel(call, 1, ONE_EACH), fds)
+    refusal = wire.ModelSaved(most + 1, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
+    assert await client.receive() == refusal
+    released.set()
+    for _ in range(most):
+        answer = await client.receive()
+        assert isinstance(answer, wire.ModelSaved)
+        assert answer.status == status
+    client.send(wire.SaveModel(most + 2, 1, ONE_EACH), fds)
+    assert await client.receive() == wire.ModelSaved(most + 2, status)
+
+
 async def test_a_loaded_model_survives_its_driver(tmp_path: Path) -> None:
     settings = DeviceSettings(cache_key_file=str(tmp_path / "key"))
     path = tmp_path / "driver.sock"
@@ -178,3 +272,9 @@ async def test_a_loaded_model_survives_its_driver(tmp_path: Path) -> None:
         await until(lambda: device.hal.get_status() is DeviceStatus.OFFLINE)
         await stack.enter_async_context(Server(reference, path))
         await check_works(client, prepared, quantized=True)
+        assert isinstance(prepared, ISavable)
+        with client.opened() as ((model,), (data,)):
+            saved = await prepared.save_to_cache(model, data, TOKEN)
+        assert saved is ErrorStatus.NONE
+        _, again = await client.load_file()
+        await check_works(client, again, quantized=True)

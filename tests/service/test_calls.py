@@ -15,9 +15,12 @@ from asyncnn.memory.limits import MappingPolicy
 from asyncnn.memory.mapping import Mapper
 from asyncnn.memory.pools import from_buffer
 from asyncnn.memory.shared import allocate
-from asyncnn.service import ServiceLimits, wire
+from asyncnn.qos import Client
+from asyncnn.service import ServiceLimits, UserLimits, wire
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.driver.calls import CallsToClient, RemoteBurstCallback
+from asyncnn.service.driver.quotas import UserQuotas
+from asyncnn.service.driver.resources import DriverResources
 from asyncnn.service.driver.session import Session
 from tests.service.raw import RawClient, ping, until
 
@@ -50,8 +53,16 @@ class Driver:
     def __init__(self, device: ReferenceDevice) -> None:
         self.client, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.ended = False
+        limits = ServiceLimits()
         self.session = Session(
-            device, theirs, ServiceLimits(), Mapper(MappingPolicy()), self._end
+            device,
+            theirs,
+            limits,
+            Mapper(MappingPolicy()),
+            self._end,
+            Client("remote"),
+            UserQuotas(os.getuid(), UserLimits(), limits),
+            DriverResources(limits).of_process(1),
         )
 
     def _end(self, _: Session) -> None:
@@ -75,7 +86,7 @@ async def connection(driver: Driver) -> AsyncIterator[Connection]:
     connection = Connection(driver.client)
     await connection.greet()
     yield connection
-    connection.close("the test is over")
+    connection.close()
 
 
 @pytest.fixture
@@ -152,7 +163,7 @@ class TestAHonestClient:
         callback = Slots(instead=lambda: None)
         asked = driver.ask(connection.burst_callbacks.serve(callback), 0)
         await until(lambda: callback.asked)
-        connection.close("enough")
+        connection.close()
         assert await asked == (GONE, ())
         await until(lambda: driver.ended)
         assert len(asyncio.all_tasks()) == 1
@@ -188,7 +199,7 @@ class TestAHostileClient:
         os.truncate(unsealed, 8)
         raw.announce_fd(3, unsealed, 8)
         os.close(unsealed)
-        raw.announce(4, allocate(MappingPolicy().max_bytes + 1))
+        raw.announce(4, allocate(MappingPolicy().max_pool_bytes + 1))
         asked, other = driver.ask(1, 5, 6), driver.ask(2, 7)
         questions = [await raw.receive(), await raw.receive()]
         assert questions == [

@@ -4,7 +4,7 @@ import os
 import socket
 import threading
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -12,6 +12,7 @@ from asyncnn.callbacks import ExecutionFuture, PreparedModelFuture
 from asyncnn.errors import (
     AsyncnnError,
     DeviceUnavailableError,
+    GeneralFailureError,
     InvalidArgumentError,
     ResourceExhaustedPersistentError,
 )
@@ -21,6 +22,7 @@ from asyncnn.hal.types import (
     Handle,
     MeasureTiming,
     Memory,
+    Model,
     Priority,
     Request,
 )
@@ -43,11 +45,15 @@ class Recorder:
     def __init__(self) -> None:
         self.outcomes: list[tuple[ErrorStatus, str]] = []
 
-    def link_to_death(self, connection: Connection, number: int) -> None:
+    def link_to_death(self, cancel: Callable[[], None]) -> None:
         pass
 
     def done(
-        self, connection: Connection, number: int, status: ErrorStatus, reason: str
+        self,
+        number: int,
+        status: ErrorStatus,
+        reason: str,
+        signature: Model | None = None,
     ) -> None:
         self.outcomes.append((status, reason))
 
@@ -76,7 +82,7 @@ def execute(
 
 
 def prepare(connection: Connection, listener: object) -> None:
-    connection.prepare(
+    connection.preparations.prepare(
         MODEL,
         ExecutionPreference.LOW_POWER,
         Priority.MEDIUM,
@@ -90,7 +96,7 @@ async def ends() -> AsyncIterator[tuple[Connection, FakeDriver]]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection, driver = Connection(ours), FakeDriver(theirs)
     yield connection, driver
-    connection.close("the test is over")
+    connection.close()
     driver.die()
 
 
@@ -112,7 +118,7 @@ class TestDeath:
         driver.die()
         with pytest.raises(DeviceUnavailableError, match="DEAD_OBJECT"):
             await asked
-        connection.close("again")
+        connection.close()
         for recorder in recorders:
             ((status, reason),) = recorder.outcomes
             assert status is UNAVAILABLE
@@ -123,8 +129,8 @@ class TestDeath:
         connection, _ = ends
         recorder = Recorder()
         execute(connection, NOTHING, recorder)
-        connection.close("enough")
-        assert recorder.outcomes == [(UNAVAILABLE, "enough")]
+        connection.close()
+        assert recorder.outcomes == [(UNAVAILABLE, "the device is closed")]
         await connection.wait_closed()
 
     @pytest.mark.parametrize("notices", [True, False])
@@ -239,7 +245,7 @@ class TestSending:
         recorder = Recorder()
         with pytest.raises(InvalidArgumentError, match="cannot be sent"):
             connection.execute(1, NOTHING, MeasureTiming.NO, 2**70, None, recorder)
-        connection.close("enough")
+        connection.close()
         assert recorder.outcomes == []
 
     async def test_a_message_that_the_driver_would_not_take_is_refused(
@@ -259,7 +265,7 @@ class TestSending:
     ) -> None:
         connection, _ = ends
         memory = Memory("ashmem", 1, Handle(fds))
-        with pytest.raises(InvalidArgumentError, match="descriptor"):
+        with pytest.raises(GeneralFailureError, match="descriptor"):
             execute(connection, Request((), (), (memory,)))
         assert not connection.is_closed
 
@@ -298,7 +304,7 @@ class TestPools:
         connection = Connection(ours)
         pool = allocate(64)
         execute(connection, Request((), (), (pool,)))
-        connection.close("enough")
+        connection.close()
         theirs.close()
         closed = weakref.ref(connection)
         del connection, ours
@@ -330,7 +336,7 @@ class TestCancellation:
     ) -> None:
         connection, driver = ends
         callback = PreparedModelFuture()
-        prepare(connection, _Preparation(callback, MODEL))
+        prepare(connection, _Preparation(connection, callback, MODEL))
         waiting = asyncio.ensure_future(_await(callback))
         sent = await driver.receive()
         await asyncio.sleep(0)
@@ -347,7 +353,7 @@ class TestCancellation:
         connection, driver = ends
         callback = PreparedModelFuture()
         callback.die()
-        prepare(connection, _Preparation(callback, MODEL))
+        prepare(connection, _Preparation(connection, callback, MODEL))
         sent = await driver.receive()
         assert await driver.receive() == wire.ReleasePreparedModel(sent.prepared)
         with pytest.raises(AsyncnnError, match="cancelled"):

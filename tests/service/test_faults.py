@@ -1,6 +1,7 @@
 """Real processes that die at any moment: clients under a driver, and the reverse."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -50,7 +51,10 @@ class Footprint(msgspec.Struct):
     @classmethod
     def of(cls, pid: int) -> "Footprint":
         proc = Path(f"/proc/{pid}")
-        links = [os.readlink(fd).split(":")[0] for fd in (proc / "fd").iterdir()]
+        links: list[str] = []
+        for fd in (proc / "fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                links.append(os.readlink(fd).split(":")[0])
         maps = (proc / "maps").read_text().splitlines()
         status = (proc / "status").read_text()
         return cls(

@@ -35,7 +35,7 @@ from asyncnn.memory import as_array, map_file, shared_array
 from asyncnn.runtime.device import Device, connect
 from asyncnn.runtime.fenced import FencedRun
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.service import Server, Supervision
+from asyncnn.service import Server, ServiceLimits, Supervision
 from asyncnn.service.channel import Channel
 from asyncnn.service.process import driver_process
 from tests.fences.test_processes import SOON_NS, end_of, peer
@@ -44,6 +44,8 @@ from tests.networks import addition
 from tests.service.raw import until
 
 ONE = np.ones(4, np.float32)
+LARGE = 2**16
+"""Elements of an array that lies in a file of its own."""
 PATIENT = Supervision(first_delay=0.005, max_delay=0.02, wait=5.0, give_up_after=5.0)
 
 
@@ -173,22 +175,57 @@ class TestWaiting:
             await model.run_fenced([x, y], out=[z])
         assert kept_in_drivers() - before <= 2
 
-    async def test_more_arrays_than_the_driver_maps_are_refused_in_time(
+    async def test_thousands_of_runs_on_arrays_of_their_own_may_be_under_way(
         self, model: PreparedModel, gate: Gate
     ) -> None:
-        runs = [model.run_fenced([ONE, ONE], wait_for=[gate.fence])]
-
-        def launch_for_ever() -> None:
-            while last := runs[-1]:
-                runs.append(model.run_fenced([last.outputs["z"], ONE], wait_for=[last]))
-
-        with pytest.raises(ResourceExhaustedTransientError):
-            launch_for_ever()
+        run = model.run_fenced([ONE, ONE], wait_for=[gate.fence])
+        for _ in range(2000):
+            run = model.run_fenced([run.outputs["z"], ONE], wait_for=[run])
         gate.open()
-        await runs[-1]
-        assert total(runs[-1]) == len(runs) + 1
-        runs.clear()
-        await model.run_fenced([ONE, ONE])
+        await run
+        assert total(run) == 2002
+
+    async def test_one_that_is_too_many_names_the_limit(
+        self, gate: Gate, tmp_path: Path
+    ) -> None:
+        path, limits = tmp_path / "small.sock", ServiceLimits(max_fenced_executions=3)
+        async with (
+            ReferenceDevice() as hal,
+            Server(hal, path, limits=limits),
+            connect(path) as device,
+        ):
+            model = await device.prepare(addition(4))
+            runs = [
+                model.run_fenced([ONE, ONE], wait_for=[gate.fence]) for _ in range(4)
+            ]
+            with pytest.raises(
+                ResourceExhaustedTransientError, match="max_fenced_executions"
+            ):
+                await runs.pop()
+            gate.open()
+            for run in runs:
+                await run
+
+    async def test_more_large_arrays_than_the_driver_maps_name_the_limit(
+        self, gate: Gate, tmp_path: Path
+    ) -> None:
+        path, limits = tmp_path / "small.sock", ServiceLimits(max_pools=4)
+        async with (
+            ReferenceDevice() as hal,
+            Server(hal, path, limits=limits),
+            connect(path) as device,
+        ):
+            model = await device.prepare(addition(LARGE))
+            x, y = shared_array(LARGE), shared_array(LARGE)
+            runs = [model.run_fenced([x, y], wait_for=[gate.fence]) for _ in range(2)]
+            with pytest.raises(ResourceExhaustedTransientError, match="max_pools"):
+                model.run_fenced([x, y], wait_for=[gate.fence])
+            gate.open()
+            for run in runs:
+                await run
+            runs.clear()
+            del run
+            await model.run_fenced([x, y])
 
     async def test_outputs_are_in_place_when_the_fence_signals(
         self, model: PreparedModel
@@ -336,7 +373,7 @@ class TestCopies:
     ) -> None:
         request, values = on_file(tmp_path / "values")
         fence, callback = Copied(model, request)(gate.fence)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)  # the driver may be told of it late
         values[0], values[1] = 3, 4
         gate.open()
         await fence.wait(5)

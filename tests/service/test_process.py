@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.errors import DeviceUnavailableError, InvalidArgumentError
-from asyncnn.service.paths import can_connect
+from asyncnn.runtime.device import connect
+from asyncnn.service import Server
+from asyncnn.service.paths import can_connect, private_address, socket_address
 from asyncnn.service.process import driver_process, running_driver
 from tests.service.fake_driver import until
 
@@ -28,7 +31,6 @@ async def test_it_serves_until_the_block_is_left() -> None:
         assert can_connect(driver.path)
         assert is_running(driver.pid)
     assert not can_connect(driver.path)
-    assert not driver.path.parent.exists()
     assert driver.process.returncode == 0
 
 
@@ -110,4 +112,80 @@ def test_it_does_not_outlive_a_parent_that_is_killed() -> None:
         assert is_running(int(pid))
         parent.kill()
     asyncio.run(until(lambda: not is_running(int(pid))))
-    os.rmdir(os.path.dirname(path))  # the socket is gone
+    assert not can_connect(path)
+
+
+@pytest.mark.parametrize("also_kills_driver", [False, True])
+@pytest.mark.parametrize("timeout", [0.02, 60], ids=["starting", "connected"])
+def test_an_application_that_is_killed_leaves_no_file(
+    tmp_path: Path, timeout: float, also_kills_driver: bool
+) -> None:
+    code = (
+        "import asyncio, asyncnn\n"
+        "async def main():\n"
+        "    entering = asyncio.ensure_future(asyncnn.connect().__aenter__())\n"
+        "    await asyncio.wait({entering}, timeout=TIMEOUT)\n"
+        "    print('go', flush=True)\n"
+        "    await asyncio.sleep(60)\n"
+        "asyncio.run(main())\n"
+    )
+    folders = {"TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", code.replace("TIMEOUT", str(timeout))],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | folders,
+    ) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "go\n"
+        (driver,) = children_of(owner.pid)
+        if also_kills_driver:
+            os.kill(driver, signal.SIGKILL)
+        owner.kill()
+    asyncio.run(until(lambda: not is_running(driver)))
+    assert os.listdir(tmp_path) == []
+
+
+def children_of(pid: int) -> list[int]:
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in path.read_text().split()]
+
+
+async def test_names_of_the_kernels_are_served_like_paths() -> None:
+    name = private_address()
+    with driver_process(name) as driver:
+        assert can_connect(name)
+        assert not driver.path.exists()
+        async with connect(name) as device:
+            assert device.name == f"remote:{name}"
+        with (
+            pytest.raises(DeviceUnavailableError, match="already"),
+            driver_process(name),
+        ):
+            pytest.fail("started")
+        async with ReferenceDevice() as hal:
+            with pytest.raises(DeviceUnavailableError, match="already"):
+                async with Server(hal, name):
+                    pytest.fail("served")
+        driver.kill()
+        async with ReferenceDevice() as hal, Server(hal, name):
+            assert can_connect(name)
+        assert not can_connect(name)
+    with pytest.raises(InvalidArgumentError, match="107"):
+        socket_address("@" + "x" * 107)
+
+
+class TestSettings:
+    async def test_a_driver_that_is_running_has_its_own(self, tmp_path: Path) -> None:
+        with pytest.raises(InvalidArgumentError, match="serve --settings"):
+            async with connect(tmp_path / "driver.sock", settings=DeviceSettings()):
+                pass
+
+    async def test_what_is_wrong_with_a_file_is_said_before_a_driver_starts(
+        self, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "driver.toml"
+        file.write_text("max_pendin = 3")
+        with pytest.raises(InvalidArgumentError, match="did you mean max_pending"):
+            async with connect(settings=file):
+                pass

@@ -51,7 +51,7 @@ async def test_users_are_told_apart_by_their_credentials(
         else:
             with pytest.raises(DeviceUnavailableError):
                 await is_served(path)
-        assert served.clients <= is_allowed
+        assert served.connections <= is_allowed
 
 
 def test_a_peer_is_known_by_its_process_and_user() -> None:
@@ -128,15 +128,15 @@ async def test_leaving_hangs_up_on_clients(path: Path) -> None:
 async def test_clients_beyond_the_limit_are_hung_up_on(path: Path) -> None:
     async with (
         ReferenceDevice() as device,
-        Server(device, path, max_clients=2) as served,
+        Server(device, path, max_connections=2) as served,
     ):
         first, second, third = (RawClient.connect(path) for _ in range(3))
         assert await third.is_hung_up_on()
         await first.greet()
         await second.greet()
-        assert served.clients == 2
+        assert served.connections == 2
         first.close()
-        await until(lambda: served.clients == 1)
+        await until(lambda: served.connections == 1)
         assert await is_served(path)
         second.close()
         third.close()
@@ -158,7 +158,8 @@ async def test_running_out_of_descriptors_only_delays_clients(
     monkeypatch.setattr(socket.socket, "accept", fail_twice)
     with caplog.at_level(logging.WARNING):
         assert await is_served(service.path)
-    assert caplog.text.count("Too many open files") == 2
+    assert failures > 2
+    assert caplog.text.count("Too many open files") == 1  # not one for each
 
 
 async def test_nobody_serves_a_path_that_is_not_there(path: Path) -> None:
@@ -185,6 +186,7 @@ async def test_a_client_that_leaves_before_it_is_accepted_does_not_matter(
     await service.all_have_gone()
 
 
+@pytest.mark.usefixtures("as_processes")
 async def test_a_client_does_not_wait_for_all_that_another_one_has_queued(
     path: Path,
 ) -> None:

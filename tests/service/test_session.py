@@ -115,7 +115,7 @@ async def test_a_pool_that_cannot_be_used_says_why(attach: Connect) -> None:
     client.announce(2, allocate(2 * LIMITS.max_pool_bytes))
     answer = await client.execute(execute(1, 1, *PLACES, pools=(2,)))
     assert answer.status == ErrorStatus.RESOURCE_EXHAUSTED_PERSISTENT
-    assert "the limit is" in answer.reason
+    assert "ServiceLimits.max_pool_bytes is" in answer.reason
 
 
 async def test_pools_that_do_not_fit_now_do_later(attach: Connect) -> None:

@@ -11,6 +11,7 @@ from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.types import DataLocation, Memory, Request, RequestArgument
 from asyncnn.memory.pools import from_buffer
 from asyncnn.memory.shared import allocate
+from asyncnn.memory.slabs import Part
 from asyncnn.service.client import staging
 from asyncnn.service.client.staging import (
     ALIGNMENT_BYTES,
@@ -43,7 +44,7 @@ def content(request: Request, sent: RequestArgument) -> memoryview:
     at = sent.location
     memory = request.pools[at.pool_index]
     assert isinstance(memory, Memory)
-    assert memory.handle.fds
+    assert memory.handle.fds or isinstance(memory, Part)
     assert memory.buffer is not None
     return memory.buffer[at.offset : at.offset + at.length]
 
@@ -51,6 +52,7 @@ def content(request: Request, sent: RequestArgument) -> memoryview:
 def staged(stage: Staging, request: Request) -> Staged:
     result = stage.stage(request)
     assert result is not None
+    result.fill()
     return result
 
 
@@ -63,7 +65,7 @@ def allocated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(size)
         return allocate(size)
 
-    monkeypatch.setattr(staging, "allocate", counting)
+    monkeypatch.setattr(staging, "allocate_in_slab", counting)
     return sizes
 
 

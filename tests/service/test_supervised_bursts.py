@@ -14,6 +14,7 @@ from asyncnn import (
     Burst,
     Device,
     DeviceUnavailableError,
+    DriverDiedError,
     GeneralFailureError,
     Supervision,
     connect,
@@ -161,7 +162,7 @@ async def test_without_supervision_there_is_no_other_driver(driver: Driver) -> N
             await add(burst)
             await driver.restart(device)
             for _ in range(2):
-                with pytest.raises(DeviceUnavailableError, match="ended the burst"):
+                with pytest.raises(DriverDiedError, match="DEAD_OBJECT"):
                     await burst.run_in_place()
 
 
@@ -186,7 +187,7 @@ async def test_a_killed_driver_fails_the_run_under_way_and_no_other(
                 with stopped(first):
                     task = asyncio.create_task(burst.run(X))
                     await asyncio.sleep(0.02)
-                with pytest.raises(DeviceUnavailableError, match="ended the burst"):
+                with pytest.raises(DriverDiedError, match="DEAD_OBJECT"):
                     await task
                 later = asyncio.create_task(burst.run(X))
                 # A process that dies may close its listener after its connections.

@@ -6,6 +6,7 @@ to waiting, to the event loops and to what happens between the calls.
 """
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
 
@@ -23,6 +24,7 @@ from asyncnn.callbacks import IExecutionCallback
 from asyncnn.fmq import MessageQueue
 from asyncnn.hal.types import ErrorStatus, MeasureTiming, Memory, OutputShape, Timing
 from asyncnn.runtime.device import Device
+from asyncnn.sparse_log import SparseLogger
 
 BURST = "burst"
 BURST_RUN = "burst_run"
@@ -72,7 +74,7 @@ async def burst_parts() -> AsyncIterator[Mapping[str, Call]]:
         pools = [pool for pool in request.pools if isinstance(pool, Memory)]
         shape = RequestShape.of(request.inputs, request.outputs, len(pools))
         packet = shape.encode(slots.of(pools), MeasureTiming.NO)
-        binder = Binder(slots)
+        binder = Binder(slots, SparseLogger(logging.getLogger(__name__)))
         await binder.bind(packet)
         result = ResultShape.of(ErrorStatus.NONE, (OutputShape((LENGTH,), True),))
         with _both_ends() as (writer, reader):

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import anyio
 import msgspec
+from msgspec.structs import replace
 
 from asyncnn.bench.arrays import random_inputs
 from asyncnn.bench.cache.report import (
@@ -26,7 +27,7 @@ from asyncnn.bench.environment import describe_environment
 from asyncnn.bench.placement import ONE_CPU, placement
 from asyncnn.bench.rounds import DEFAULT_ROUNDS, Figure, measure, timed_await
 from asyncnn.callbacks import PreparedModelFuture
-from asyncnn.devices import DeviceSettings, ReferenceDevice
+from asyncnn.devices import OWN_PROCESS, DeviceSettings, ReferenceDevice
 from asyncnn.engine.constants import CONSTANT_LIFETIMES
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.types import ExecutionPreference, Handle, Model, Priority
@@ -71,7 +72,7 @@ class _CacheFolder(msgspec.Struct, frozen=True):
 
     @property
     def settings(self) -> DeviceSettings:
-        return DeviceSettings(cache_key_file=str(self.path / "key"))
+        return replace(OWN_PROCESS, cache_key_file=str(self.path / "key"))
 
     @contextmanager
     def opened(self, name: str) -> Iterator[Caches]:

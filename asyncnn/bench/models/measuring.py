@@ -20,6 +20,7 @@ from asyncnn.bench.models.report import (
 )
 from asyncnn.bench.placement import ONE_CPU, placement
 from asyncnn.bench.rounds import DEFAULT_ROUNDS, Batch, measure, timed_call
+from asyncnn.devices import OWN_PROCESS
 from asyncnn.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.device import Device, open_device
@@ -41,7 +42,7 @@ async def bench_models(
     """
     environment = describe_environment(litert=litert_version())
     with placement(ONE_CPU) as where:
-        async with open_device() as device:
+        async with open_device(settings=OWN_PROCESS) as device:
             reports = [
                 await _bench_model(device, path, rounds) for path in progress(paths)
             ]

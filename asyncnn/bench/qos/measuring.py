@@ -8,6 +8,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 from statistics import median
 
+from msgspec.structs import replace
+
 from asyncnn.bench.environment import describe_environment
 from asyncnn.bench.placement import ALL_CPUS, ONE_CPU, placement
 from asyncnn.bench.qos.load import (
@@ -30,11 +32,12 @@ from asyncnn.bench.qos.report import (
     SATURATED,
     Latency,
     Misses,
+    Overhead,
     QosReport,
     judge,
 )
 from asyncnn.bench.rounds import DEFAULT_ROUNDS
-from asyncnn.devices import DeviceSettings
+from asyncnn.devices import OWN_PROCESS
 from asyncnn.engine import Execution, Program
 from asyncnn.engine.frame import Frame
 from asyncnn.hal.types import ErrorStatus, Priority
@@ -58,7 +61,7 @@ def bench_qos(*, rounds: int = DEFAULT_ROUNDS) -> QosReport:
         misses = asyncio.run(_measure_misses(rounds))
         lost = asyncio.run(_measure_loss(rounds))
     with placement(ONE_CPU) as pinned:
-        overhead_us = asyncio.run(_measure_overhead(rounds))
+        overhead = asyncio.run(_measure_overhead(rounds))
     return QosReport(
         environment=describe_environment(),
         placement=f"{where}; what scheduling costs, {pinned}",
@@ -66,9 +69,9 @@ def bench_qos(*, rounds: int = DEFAULT_ROUNDS) -> QosReport:
         latencies=latencies,
         longest_operation_us=longest_us,
         misses=misses,
-        overhead_us=overhead_us,
+        overhead=overhead,
         lost=lost,
-        verdicts=judge(latencies, longest_us, misses, overhead_us, lost),
+        verdicts=judge(latencies, longest_us, misses, overhead, lost),
     )
 
 
@@ -91,7 +94,7 @@ def longest_operation_us(model: Stack) -> float:
 async def _measure_latencies(rounds: int) -> tuple[float, dict[str, Latency]]:
     samples: dict[str, list[float]] = defaultdict(list)
     async with AsyncExitStack() as stack:
-        device = await stack.enter_async_context(open_device())
+        device = await stack.enter_async_context(open_device(settings=OWN_PROCESS))
         longest_us = longest_operation_us(BACKGROUND)
         low = await device.prepare(BACKGROUND.build(), priority=Priority.LOW)
         high = await device.prepare(URGENT.build(), priority=Priority.HIGH)
@@ -124,7 +127,7 @@ async def _latencies(urgent: Run, background: Run | None) -> list[float]:
 
 async def _measure_misses(rounds: int) -> tuple[Misses, ...]:
     shares: dict[tuple[float, str], list[float]] = defaultdict(list)
-    settings = DeviceSettings(inline_below_us=0)
+    settings = replace(OWN_PROCESS, inline_below_us=0)
     async with open_device(settings=settings, max_in_flight=4096) as device:
         prepared = await device.prepare(URGENT.build())
         x = URGENT.input()
@@ -181,8 +184,8 @@ class _PlanWork(Work):
         return ErrorStatus.NONE
 
 
-async def _measure_overhead(rounds: int) -> float:
-    """Return the processor time that the scheduler adds to running plans in turn.
+async def _measure_overhead(rounds: int) -> Overhead:
+    """Measure the processor time that handing plans over adds to running them in turn.
 
     Nothing waits meanwhile, so that it is the time that passes on an idle machine.
     """
@@ -191,20 +194,25 @@ async def _measure_overhead(rounds: int) -> float:
     plan = program.plan((x.shape,))
     call = direct(program, x)
     scheduler = Scheduler("asyncnn-bench", max_pending=_QUEUED_RUNS)
-    differences = []
+    scheduled_ns, threaded_ns, ratios = [], [], []
     for _ in range(rounds * _OVERHEAD_BATCHES):
         started = time.process_time_ns()
         for _ in range(_QUEUED_RUNS):
             call()
         direct_ns = time.process_time_ns() - started
-        differences.append(
-            await _scheduled_ns(
-                scheduler, lambda: Execution(program, plan, [x], [None])
-            )
-            - direct_ns
+        added_ns = -direct_ns + await _scheduled_ns(
+            scheduler, lambda: Execution(program, plan, [x], [None])
         )
+        to_thread_ns = await _threaded_ns(call) - direct_ns
+        scheduled_ns.append(added_ns)
+        threaded_ns.append(to_thread_ns)
+        ratios.append(added_ns / to_thread_ns)
     await scheduler.aclose()
-    return median(differences) / _QUEUED_RUNS / 1000
+    return Overhead(
+        scheduled_us=median(scheduled_ns) / _QUEUED_RUNS / 1000,
+        to_thread_us=median(threaded_ns) / _QUEUED_RUNS / 1000,
+        ratio=median(ratios),
+    )
 
 
 async def _scheduled_ns(scheduler: Scheduler, make: Callable[[], Execution]) -> int:
@@ -224,10 +232,16 @@ async def _scheduled_ns(scheduler: Scheduler, make: Callable[[], Execution]) -> 
     return time.process_time_ns() - started
 
 
+async def _threaded_ns(call: Callable[[], object]) -> int:
+    started = time.process_time_ns()
+    await asyncio.gather(*(asyncio.to_thread(call) for _ in range(_QUEUED_RUNS)))
+    return time.process_time_ns() - started
+
+
 async def _measure_loss(rounds: int) -> float:
     """Return the share of time that a mix takes longer with priorities than without."""
     ratios = []
-    async with open_device() as device:
+    async with open_device(settings=OWN_PROCESS) as device:
         large, small = BACKGROUND.input(), URGENT.input()
         low = await device.prepare(BACKGROUND.build(), priority=Priority.LOW)
         urgent = {

@@ -8,11 +8,13 @@ import contextlib
 import os
 import socket
 import weakref
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from asyncnn.callbacks import IExecutionCallback, IPreparedModelCallback
+from asyncnn.errors import AsyncnnError
 from asyncnn.hal.refusals import NoFencesNorBursts
 from asyncnn.hal.types import (
+    NO_TIMING,
     ErrorStatus,
     ExecutionPreference,
     Handle,
@@ -24,20 +26,21 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.service.client.connection import Connection
+from asyncnn.service.paths import socket_address
 
 
 @contextlib.asynccontextmanager
 async def bare_client(path: str | os.PathLike[str]) -> AsyncIterator["BareDevice"]:
     """Connect to the driver that serves ``path`` for the length of the block."""
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    peer.connect(os.fspath(path))
+    peer.connect(socket_address(path))
     peer.setblocking(False)
     connection = Connection(peer)
     try:
         await connection.greet()
         yield BareDevice(connection)
     finally:
-        connection.close("the device is closed")
+        connection.close()
 
 
 class BareDevice:
@@ -65,23 +68,26 @@ class BareDevice:
     ) -> ErrorStatus:
         """Send the model; only the callback learns what the driver makes of it."""
         assert callback is not None
-        listener = _Preparation(callback)
-        self._connection.prepare(model, preference, priority, deadline, listener)
+        listener = _Preparation(self._connection, callback)
+        preparations = self._connection.preparations
+        preparations.prepare(model, preference, priority, deadline, listener)
         return ErrorStatus.NONE
 
 
 class _Preparation:
     """Hands the driver's answer on to a callback."""
 
-    def __init__(self, callback: IPreparedModelCallback) -> None:
+    def __init__(
+        self, connection: Connection, callback: IPreparedModelCallback
+    ) -> None:
+        self._connection = connection
         self._callback = callback
 
-    def link_to_death(self, connection: Connection, number: int) -> None:
+    def link_to_death(self, cancel: Callable[[], None]) -> None:
         """Do nothing: whoever asks waits."""
 
     def done(
         self,
-        connection: Connection,
         number: int,
         status: ErrorStatus,
         reason: str,
@@ -91,7 +97,7 @@ class _Preparation:
         self._callback.reason = reason
         prepared = None
         if status is ErrorStatus.NONE:
-            prepared = _BarePreparedModel(connection, number)
+            prepared = _BarePreparedModel(self._connection, number)
         self._callback.notify_1_3(status, prepared)
 
 
@@ -113,18 +119,30 @@ class _BarePreparedModel(NoFencesNorBursts):
     ) -> ErrorStatus:
         """Send the request; only the callback learns what the driver makes of it."""
         assert callback is not None
-        told = callback
-
-        def executed(
-            status: ErrorStatus,
-            shapes: tuple[OutputShape, ...],
-            timing: Timing,
-            reason: str,
-        ) -> None:
-            told.reason = reason
-            told.notify_1_3(status, shapes, timing)
-
+        told = _Told(callback)
         self._connection.execute(
-            self._number, request, measure, deadline, loop_timeout_duration, executed
+            self._number, request, measure, deadline, loop_timeout_duration, told
         )
         return ErrorStatus.NONE
+
+
+class _Told:
+    """Tells a callback how its execution ended, once."""
+
+    def __init__(self, callback: IExecutionCallback) -> None:
+        self._callback: IExecutionCallback | None = callback
+
+    def __call__(
+        self,
+        status: ErrorStatus,
+        shapes: tuple[OutputShape, ...],
+        timing: Timing,
+        reason: str,
+    ) -> None:
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback.reason = reason
+            callback.notify_1_3(status, shapes, timing)
+
+    def expire(self, error: AsyncnnError) -> None:
+        self(error.status, (), NO_TIMING, str(error))

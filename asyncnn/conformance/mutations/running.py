@@ -13,6 +13,7 @@ from asyncnn.conformance.mutations.judging import Way
 from asyncnn.conformance.mutations.plan import Plan, Tally
 from asyncnn.conformance.mutations.trying import Trial, try_cycle
 from asyncnn.conformance.vectors import Case, load_cases
+from asyncnn.devices import OWN_PROCESS
 from asyncnn.runtime.device import connect, open_device
 
 
@@ -59,7 +60,9 @@ async def _mutate_nothing(plan: Plan) -> Tally:
 @contextlib.asynccontextmanager
 async def _ways(plan: Plan) -> AsyncIterator[list[Way]]:
     if plan.socket is None:
-        async with open_device(extensions=plan.extensions) as device:
+        async with open_device(
+            settings=OWN_PROCESS, extensions=plan.extensions
+        ) as device:
             yield [Way("device", device.hal)]
         return
     async with connect(plan.socket) as device, bare_client(plan.socket) as bare:

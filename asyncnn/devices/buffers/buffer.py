@@ -5,7 +5,11 @@ from functools import partial
 
 from asyncnn.devices.buffers.copying import Copier
 from asyncnn.devices.buffers.use import Known
-from asyncnn.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.errors import (
+    AsyncnnError,
+    DeviceUnavailableError,
+    InvalidArgumentError,
+)
 from asyncnn.hal.types import Dimensions, ErrorStatus, Memory
 from asyncnn.hal.validate import validate_memory
 from asyncnn.hal.validate.buffers import checked_contents
@@ -23,9 +27,14 @@ class ReferenceBuffer:
         self._plan = known.plan
         self._copier = copier
 
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        """Return why its device takes no work any more; see `IMortal`."""
+        return self._copier.cause_of_death()
+
     async def copy_to(self, destination: Memory) -> ErrorStatus:
         """Copy the contents; see `IBuffer.copy_to`."""
         try:
+            self._copier.check_open()
             await self._copy_to(destination)
         except AsyncnnError as error:
             logger.info("copy from a buffer failed: %s", error)
@@ -35,6 +44,7 @@ class ReferenceBuffer:
     async def copy_from(self, source: Memory, dimensions: Dimensions) -> ErrorStatus:
         """Set the contents; see `IBuffer.copy_from`."""
         try:
+            self._copier.check_open()
             await self._copy_from(source, dimensions)
         except AsyncnnError as error:
             logger.info("copy to a buffer failed: %s", error)

@@ -2,26 +2,33 @@
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.errors import DeviceUnavailableError, InvalidArgumentError
 from asyncnn.hal.types import Memory
 from asyncnn.memory.mapping import Mapper
+from asyncnn.offload import SerialOffload
 
 SHORT_BYTES = 256 * 1024
 """Copying no more takes the loop about as long as handing it to a thread would."""
 
 
 class Copier:
-    """Copies for one device. `close` is final but for copies under way."""
+    """Copies for one device. `close` is final but for copies under way.
 
-    def __init__(self) -> None:
+    ``cause_of_death`` says why the device takes no work any more, if so.
+    """
+
+    def __init__(
+        self, cause_of_death: Callable[[], DeviceUnavailableError | None]
+    ) -> None:
+        self.cause_of_death = cause_of_death
         self._mapper = Mapper()
-        self._thread: ThreadPoolExecutor | None = None
+        self._offload = SerialOffload()
+        self._copies: set[asyncio.Task[None]] = set()
 
     async def fill(
         self,
@@ -47,17 +54,28 @@ class Copier:
         """
         await self._run(partial(_empty, self._mapper, source, memory), memory, ended)
 
+    def check_open(self) -> None:
+        """Check that the device takes work.
+
+        :raises DeviceUnavailableError: if it does not.
+        """
+        cause = self.cause_of_death()
+        if cause is not None:
+            raise cause
+
     def rest(self) -> None:
         """Give back what is not needed until the next copy."""
         self._mapper.trim()
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.shutdown(wait=False)
 
     def close(self) -> None:
         """Give everything back."""
         self.rest()
         self._mapper.close()
+
+    async def wait_ended(self) -> None:
+        """Wait for the copies under way."""
+        if self._copies:
+            await asyncio.wait(self._copies)
 
     async def _run(
         self, copy: Callable[[], None], memory: Memory, ended: Callable[[bool], None]
@@ -74,9 +92,9 @@ class Copier:
             finally:
                 ended(has_succeeded)
             return
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "asyncnn-buffers")
-        copied = asyncio.get_running_loop().run_in_executor(self._thread, copy)
+        copied = asyncio.get_running_loop().create_task(self._offload(copy))
+        self._copies.add(copied)
+        copied.add_done_callback(self._copies.discard)
         copied.add_done_callback(
             lambda done: ended(not done.cancelled() and done.exception() is None)
         )

@@ -1,7 +1,7 @@
 """The buffers of a device, by their tokens."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from asyncnn.devices.buffers.buffer import ReferenceBuffer
@@ -9,6 +9,7 @@ from asyncnn.devices.buffers.copying import Copier
 from asyncnn.devices.buffers.use import BufferUse, Known
 from asyncnn.errors import (
     AsyncnnError,
+    DeviceUnavailableError,
     GeneralFailureError,
     InvalidArgumentError,
 )
@@ -25,14 +26,19 @@ _HIGH = 1 << 31
 class Buffers:
     """The buffers of one device that are alive. Belongs to the event loop.
 
-    Those of one client hold at most ``max_bytes``.
+    Those of one client hold at most ``max_bytes``. ``cause_of_death`` says why the
+    device takes no work any more, if so.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(
+        self,
+        max_bytes: int,
+        cause_of_death: Callable[[], DeviceUnavailableError | None],
+    ) -> None:
         self._max_bytes = max_bytes
         self._known: WeakValueDictionary[int, Known] = WeakValueDictionary()
         self._accounts: WeakKeyDictionary[Client, Account] = WeakKeyDictionary()
-        self._copier = Copier()
+        self._copier = Copier(cause_of_death)
 
     def of(self, model: Model) -> "ModelBuffers":
         """Return what stands for a prepared model in the roles of buffers."""
@@ -47,10 +53,12 @@ class Buffers:
     ) -> tuple[ReferenceBuffer, int]:
         """Allocate a buffer; return it and its token. None stands for a foreign model.
 
+        :raises DeviceUnavailableError: if the device takes no work.
         :raises InvalidArgumentError: if a rule is broken.
         :raises GeneralFailureError: if buffers of that type are not supported, or there
             is no memory left.
         """
+        self._copier.check_open()
         plan = plan_buffer(
             desc,
             [(m, m.model) if m is not None and m.is_of(self) else None for m in models],
@@ -88,6 +96,10 @@ class Buffers:
     def close(self) -> None:
         """End copies; buffers go with their last user."""
         self._copier.close()
+
+    async def wait_ended(self) -> None:
+        """Wait for the copies under way."""
+        await self._copier.wait_ended()
 
     def used_bytes(self, client: Client) -> int:
         """Return the bytes that the buffers of ``client`` hold."""

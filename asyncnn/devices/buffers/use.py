@@ -1,6 +1,6 @@
 """One execution's use of buffers: what it may do, what it claims, what it leaves."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -18,7 +18,6 @@ from asyncnn.hal.types import (
     OutputShape,
     Request,
     RequestArgument,
-    Timing,
 )
 from asyncnn.hal.validate.buffers import BufferPlan, Slot
 from asyncnn.memory.managed import ManagedBuffer
@@ -102,20 +101,6 @@ class BufferUse:
                 used.managed.end_writing(shapes[position].dimensions)
             else:
                 used.managed.end_writing(None)
-
-    def settling(
-        self,
-        notify: Callable[[ErrorStatus, tuple[OutputShape, ...], Timing], None],
-    ) -> Callable[[ErrorStatus, tuple[OutputShape, ...], Timing], None]:
-        """Return a notification that gives up the claims before it notifies."""
-
-        def settle_and_notify(
-            status: ErrorStatus, shapes: tuple[OutputShape, ...], timing: Timing
-        ) -> None:
-            self.settle(status, shapes)
-            notify(status, shapes, timing)
-
-        return settle_and_notify
 
     def _claim(self, reading: set[ManagedBuffer]) -> Request:
         request, main = self._request, self._main

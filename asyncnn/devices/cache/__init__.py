@@ -11,7 +11,6 @@ Source: 1.2/IDevice.hal (getNumberOfCacheFilesNeeded, prepareModelFromCache).
 
 from asyncnn.devices.cache.caches import ModelCaches, Prepare
 from asyncnn.devices.cache.compiled import Compiled
-from asyncnn.devices.cache.draft import is_caching_supported, save_to_cache
 from asyncnn.devices.cache.files import DATA_FILES, MODEL_FILES
 
 __all__ = (
@@ -20,6 +19,4 @@ __all__ = (
     "Compiled",
     "ModelCaches",
     "Prepare",
-    "is_caching_supported",
-    "save_to_cache",
 )

@@ -2,8 +2,11 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 
+from asyncnn.collector import building_large
+from asyncnn.cooperative import Steps
 from asyncnn.devices.cache.compiled import Compiled
 from asyncnn.devices.cache.files import (
     CacheFiles,
@@ -11,17 +14,18 @@ from asyncnn.devices.cache.files import (
     opened_for_saving,
 )
 from asyncnn.devices.cache.key import CacheKey
-from asyncnn.devices.cache.loading import load
-from asyncnn.devices.cache.saving import save
+from asyncnn.devices.cache.loading import loading
+from asyncnn.devices.cache.saving import saving
 from asyncnn.engine import Program
-from asyncnn.errors import AsyncnnError
+from asyncnn.engine.program import is_large
+from asyncnn.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.extensions import NO_EXTENSIONS, Extensions
 from asyncnn.hal.types import ExecutionPreference, Handle, Model, Priority
 
 logger = logging.getLogger(__name__)
 
-Prepare = Callable[[], Compiled]
-"""Prepares a model; it takes a while. Raises an `AsyncnnError` if it cannot."""
+Prepare = Callable[[], Steps[Compiled]]
+"""Prepares a model, in steps that raise an `AsyncnnError` if they cannot."""
 
 
 class ModelCaches:
@@ -68,7 +72,26 @@ class ModelCaches:
         :raises GeneralFailureError: if one cannot be read.
         """
         files = opened_for_loading(model_cache, data_cache, token)
-        return partial(load, files, self._key, self._extensions, may_map=self._may_map)
+        return partial(
+            loading, files, self._key, self._extensions, may_map=self._may_map
+        )
+
+    def saving(
+        self,
+        compiled: Compiled,
+        model_cache: Sequence[Handle],
+        data_cache: Sequence[Handle],
+        token: bytes,
+    ) -> Steps[None]:
+        """Save a model that was prepared before, in steps.
+
+        :raises InvalidArgumentError: if the files are not what `asyncnn` needs.
+        :raises GeneralFailureError: if it is not saved.
+        """
+        files = opened_for_saving(model_cache, data_cache, token)
+        if files is None:
+            raise InvalidArgumentError("there are no files to save the model in")
+        yield from saving(compiled, files, self._key)
 
     def _prepare(
         self,
@@ -76,12 +99,22 @@ class ModelCaches:
         preference: ExecutionPreference,
         priority: Priority,
         files: CacheFiles | None,
-    ) -> Compiled:
-        program = Program(model, extensions=self._extensions)
+    ) -> Steps[Compiled]:
+        with building_large() if is_large(model) else nullcontext():
+            return (yield from self._compile(model, preference, priority, files))
+
+    def _compile(
+        self,
+        model: Model,
+        preference: ExecutionPreference,
+        priority: Priority,
+        files: CacheFiles | None,
+    ) -> Steps[Compiled]:
+        program = yield from Program.compiling(model, extensions=self._extensions)
         compiled = Compiled(program, preference, priority)
         if files is not None:
             try:
-                save(compiled, files, self._key)
+                yield from saving(compiled, files, self._key)
             except AsyncnnError as error:
                 logger.warning("a model is not cached: %s", error)
         return compiled

@@ -1,20 +1,23 @@
 """The contents of a model cache, and how they become bytes.
 
-A file is the tag of all that follows, `MAGIC`, and an envelope around a `CacheRecord`
-as MessagePack. What the tag does not fit is not looked at.
+A file is the tag of all that follows, `MAGIC`, the length of an envelope, the envelope
+around a `CacheRecord` as MessagePack, and slices: those of the model, then those of
+each plan. What the tag does not fit is not looked at.
 """
 
+import struct
 import sys
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
 from asyncnn._version import __version__
 from asyncnn.devices.cache.key import TAG_BYTES, CacheKey
-from asyncnn.engine.arena import ArenaLayout
 from asyncnn.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Shape
-from asyncnn.hal.types import ExecutionPreference, Model, Priority
+from asyncnn.hal.slices import SlicedModel, SliceKind
+from asyncnn.hal.types import ExecutionPreference, Priority
 from asyncnn.kernels.kernel import PACKING_VERSION
 
 MAGIC = b"asyncnnM"
@@ -25,7 +28,7 @@ COMPILATION_BYTES = 16
 MOST_BYTES = 2**28
 """A model cache that is longer is not read."""
 
-_FORMAT_VERSION = 2
+_FORMAT_VERSION = 3
 
 
 def versions() -> tuple[str, ...]:
@@ -56,29 +59,45 @@ class StepEntry(msgspec.Struct, frozen=True, array_like=True):
     packed: dict[str, tuple[StoredArray, ...]]
 
 
-class PlanEntry(msgspec.Struct, frozen=True, array_like=True):
-    """An `asyncnn.engine.PlanRecord`."""
+class SlicedPlan(msgspec.Struct, frozen=True, array_like=True):
+    """An `asyncnn.engine.PlanRecord`: lengths of slices, which are of these lists.
 
-    shapes: tuple[Shape | None, ...]
-    folded: dict[int, StoredArray]
-    steps: tuple[StepEntry, ...]
-    arena: ArenaLayout
+    ``folded`` are operand indices with their values, ``offsets`` those of the arena.
+    """
+
+    shapes: tuple[int, ...]
+    folded: tuple[int, ...]
+    steps: tuple[int, ...]
+    offsets: tuple[int, ...]
+    arena_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all slices."""
+        return sum(map(sum, (self.shapes, self.folded, self.steps, self.offsets)))
+
+
+SHAPES = SliceKind(tuple[Shape | None, ...])
+FOLDED = SliceKind(tuple[tuple[int, StoredArray], ...])
+STEPS = SliceKind(tuple[StepEntry, ...])
+OFFSETS = SliceKind(tuple[tuple[int, int], ...])
 
 
 class CacheRecord(msgspec.Struct, frozen=True, array_like=True):
     """A prepared model. The constants' pool of ``model`` is the data cache.
 
-    ``plans`` are `PlanEntry` structures, encoded, by the number of their subgraph. What
-    lies among operand values is in ``operand_values`` of the model, behind its own.
-    ``extensions`` are the versions of those that it uses.
+    ``model_bytes`` are those of its slices. ``plans`` are by the number of their
+    subgraph, in the order of their slices. What lies among operand values is in those
+    of the model, behind its own. ``extensions`` are the versions of those that it uses.
     """
 
     compilation: bytes
     data_bytes: int
     preference: ExecutionPreference
     priority: Priority
-    model: Model
-    plans: dict[int, msgspec.Raw]
+    model: SlicedModel
+    model_bytes: int
+    plans: dict[int, SlicedPlan]
     extensions: tuple[str, ...]
 
 
@@ -90,30 +109,33 @@ class _Envelope(msgspec.Struct, frozen=True, array_like=True):
     record: msgspec.Raw
 
 
+_LENGTH = struct.Struct("<I")
+
 encode = msgspec.msgpack.Encoder().encode
 """Turns what is defined here into bytes."""
-
-decode_plan = msgspec.msgpack.Decoder(PlanEntry).decode
-"""Turns the bytes of a plan into a `PlanEntry`."""
 
 _envelopes: msgspec.msgpack.Decoder[_Envelope] = msgspec.msgpack.Decoder(_Envelope)
 _records: msgspec.msgpack.Decoder[CacheRecord] = msgspec.msgpack.Decoder(CacheRecord)
 
 
-def sealed(record: CacheRecord, token: bytes, key: CacheKey) -> bytes:
+def sealed(
+    record: CacheRecord, slices: Sequence[bytes], token: bytes, key: CacheKey
+) -> bytes:
     """Return the bytes of a model cache.
 
     :raises GeneralFailureError: if the driver has no key, or they would be too many.
     """
-    envelope = _Envelope(versions(), token, msgspec.Raw(encode(record)))
-    content = MAGIC + encode(envelope)
+    envelope = encode(_Envelope(versions(), token, msgspec.Raw(encode(record))))
+    content = b"".join((MAGIC, _LENGTH.pack(len(envelope)), envelope, *slices))
     if len(content) > MOST_BYTES - TAG_BYTES:
         raise GeneralFailureError("the model is too large to be cached")
     return key.tag(content) + content
 
 
-def unsealed(data: memoryview, token: bytes, key: CacheKey) -> CacheRecord:
-    """Return the record in a model cache that this very driver wrote for ``token``.
+def unsealed(
+    data: memoryview, token: bytes, key: CacheKey
+) -> tuple[CacheRecord, memoryview]:
+    """Return record and slices of a model cache that this driver wrote for ``token``.
 
     :raises GeneralFailureError: if it did not.
     """
@@ -123,11 +145,13 @@ def unsealed(data: memoryview, token: bytes, key: CacheKey) -> CacheRecord:
     if content[: len(MAGIC)] != MAGIC:
         raise GeneralFailureError("not a model cache")
     try:
-        envelope = _envelopes.decode(content[len(MAGIC) :])
+        start = len(MAGIC) + _LENGTH.size
+        end = start + _LENGTH.unpack(content[len(MAGIC) : start])[0]
+        envelope = _envelopes.decode(content[start:end])
         if envelope.versions != versions():
             raise GeneralFailureError("the model cache is another version's")
         if envelope.token != token:
             raise GeneralFailureError("the model cache has another token")
-        return _records.decode(envelope.record)
-    except msgspec.MsgspecError as error:
+        return _records.decode(envelope.record), content[end:]
+    except (msgspec.MsgspecError, struct.error) as error:
         raise GeneralFailureError(f"the model cache: {error}") from error

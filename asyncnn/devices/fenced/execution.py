@@ -22,7 +22,7 @@ from asyncnn.hal.types import (
     OutputShape,
     Timing,
 )
-from asyncnn.qos import Scheduler, calling_client
+from asyncnn.qos import Scheduler
 from asyncnn.tracing import Layer, Phase, active
 
 logger = logging.getLogger(__name__)
@@ -90,6 +90,11 @@ class FencedExecution(FencedOutcome):
         """Whether it has been given to the scheduler."""
         return self._work is not None
 
+    @property
+    def may_be_run_at_once(self) -> bool:
+        """Whether it is short enough for the loop, and bound to no time."""
+        return self._job is not None and self._job.may_be_run_at_once
+
     def wait(self, fences: Sequence[ISyncFence]) -> None:
         """Become ready when all of ``fences`` have signalled or one has failed."""
         assert self._job is not None
@@ -108,7 +113,7 @@ class FencedExecution(FencedOutcome):
         if not fences:
             self._become_ready()
 
-    def begin(self, *, may_be_inline: bool) -> bool:
+    def begin(self, *, may_run: bool) -> bool:
         """Run at once if that is short, else on a lane; True if it is on a lane.
 
         :raises AsyncnnError: if the scheduler refuses it, a fence has failed, or a
@@ -118,17 +123,10 @@ class FencedExecution(FencedOutcome):
         assert job is not None
         if self._failure is not None:
             raise self._failure
-        job = self._job = job.claimed()
-        if may_be_inline and job.may_be_inline:
-            caller = calling_client.set(job.client)
-            try:
-                self._run_inline(job)
-            finally:
-                calling_client.reset(caller)
+        deadline_ns = _earlier(job.deadline_ns, self._due_ns)
+        work = job.claimed_work(deadline_ns, self._executed)
+        if self._owner.scheduler.run_or_submit(work, may_run=may_run):
             return False
-        deadline = _earlier(job.deadline_ns, self._due_ns)
-        work = job.work(deadline, self._executed)
-        self._owner.scheduler.submit(work)
         self._work = work
         self._stop_timer()
         return True
@@ -181,29 +179,17 @@ class FencedExecution(FencedOutcome):
         self._owner.forget(self)
         self._work = None
 
-    def _run_inline(self, job: FencedJob) -> None:
-        try:
-            shapes, run_ns = job.inliner.run(job.request)
-        except AsyncnnError as error:
-            self.fail(error)
-            return
-        run_us = run_ns // 1000
-        fenced = timing_of(job.measure, run_us, run_us)
-        self._succeed(job, shapes, self._since_launch(job, run_us), fenced)
-
     def _executed(
         self,
         error: AsyncnnError | None,
         shapes: tuple[OutputShape, ...],
         timing: Timing,
-        run_ns: int,
     ) -> None:
         job = self._job
         assert job is not None
         if error is not None:
             self.fail(error)
             return
-        job.inliner.observe(run_ns)
         launched = self._since_launch(job, timing.time_on_device)
         self._succeed(job, shapes, launched, timing)
 

@@ -1,14 +1,9 @@
 """What a fenced execution executes, and how it reports."""
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 import msgspec
-from msgspec.structs import replace
 
 from asyncnn.devices.buffers import BufferUse
-from asyncnn.devices.inline import Inliner
-from asyncnn.devices.work import ExecuteWork, ReportExecuted
+from asyncnn.devices.work import Executable, ExecuteWork, ReportExecuted
 from asyncnn.errors import (
     AsyncnnError,
     GeneralFailureError,
@@ -27,18 +22,10 @@ from asyncnn.qos import Client
 _CAUSE = "what it waited for failed: "
 
 
-MakeWork: TypeAlias = Callable[
-    [Client, Request, MeasureTiming, int | None, int | None, ReportExecuted],
-    ExecuteWork,
-]
-"""Makes the work of a prepared model, given deadline and loop timeout after measure."""
-
-
 class FencedJob(msgspec.Struct, frozen=True, eq=False):
     """A validated request and all that its execution needs, but for the fences."""
 
-    make_work: MakeWork
-    inliner: Inliner
+    executable: Executable
     client: Client
     request: Request
     measure: MeasureTiming
@@ -48,36 +35,39 @@ class FencedJob(msgspec.Struct, frozen=True, eq=False):
     use: BufferUse | None = None
 
     @property
-    def may_be_inline(self) -> bool:
+    def may_be_run_at_once(self) -> bool:
         """Whether it is short enough for the loop, and bound to no time."""
         return (
-            self.inliner.is_due
+            self.executable.inliner.is_due
             and self.deadline_ns is None
             and self.duration_ns is None
         )
-
-    def claimed(self) -> "FencedJob":
-        """Return the job with what is behind its device-managed buffers, claimed.
-
-        :raises AsyncnnError: if they cannot be.
-        """
-        return self if self.use is None else replace(self, request=self.use.claim())
 
     def settle(self, status: ErrorStatus, shapes: tuple[OutputShape, ...]) -> None:
         """Give up the buffers: it has ended."""
         if self.use is not None:
             self.use.settle(status, shapes)
 
-    def work(self, deadline_ns: int | None, report: ReportExecuted) -> ExecuteWork:
-        """Return the work that runs it on a lane."""
-        return self.make_work(
-            self.client,
+    def claimed_work(
+        self, deadline_ns: int | None, report: ReportExecuted
+    ) -> ExecuteWork:
+        """Return the work of executing it, with its buffers claimed.
+
+        :raises AsyncnnError: if they cannot be claimed.
+        """
+        work = ExecuteWork(
+            self.executable,
             self.request,
             self.measure,
             deadline_ns,
             self.loop_timeout_ns,
             report,
+            self.client,
+            reports_early=True,
         )
+        if self.use is not None:
+            work.claim(self.use)
+        return work
 
 
 def timing_of(measure: MeasureTiming, on_device_us: int, in_driver_us: int) -> Timing:

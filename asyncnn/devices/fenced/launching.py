@@ -6,20 +6,20 @@ from collections import deque
 from collections.abc import Sequence
 
 from asyncnn.callbacks import TURN_NS, FencedOutcome
-from asyncnn.devices.buffers import BufferUse
 from asyncnn.devices.fenced.execution import FencedExecution
-from asyncnn.devices.fenced.job import FencedJob, as_fenced, timing_of
-from asyncnn.devices.inline import Inliner
+from asyncnn.devices.fenced.job import FencedJob, as_fenced
 from asyncnn.errors import (
     AsyncnnError,
-    DeviceUnavailableError,
+    DeviceClosedError,
     InvalidArgumentError,
     MissedDeadlinePersistentError,
     ResourceExhaustedTransientError,
+    failure_of,
+    too_many,
 )
 from asyncnn.fences import SyncFence
 from asyncnn.hal.interfaces import ISyncFence
-from asyncnn.hal.types import NO_TIMING, ErrorStatus, MeasureTiming, Request
+from asyncnn.hal.types import NO_TIMING, ErrorStatus, OutputShape, Timing
 from asyncnn.qos import Scheduler
 
 
@@ -41,56 +41,20 @@ class FencedExecutions:
         self._turn_is_due = False
         self._turn_spent_ns = 0
 
-    @property
-    def has_turn(self) -> bool:
-        """Whether a short execution may keep the loop, and nobody is before it."""
-        return (
-            self._turn_spent_ns < TURN_NS
-            and not self._ready
-            and self.scheduler.is_idle
-            and not self.scheduler.is_closed
-        )
-
-    def run_at_once(
-        self,
-        inliner: Inliner,
-        request: Request,
-        measure: MeasureTiming,
-        use: BufferUse | None,
-    ) -> tuple[SyncFence | None, FencedOutcome]:
-        """Run a request that waits for nothing; if that goes well it needs no fence.
-
-        :raises AsyncnnError: if the buffers that it uses cannot be claimed.
-        """
-        outcome = FencedOutcome()
-        if use is not None:
-            request = use.claim()
-        try:
-            shapes, run_ns = inliner.run(request)
-        except AsyncnnError as error:
-            status, reason = as_fenced(error)
-            if use is not None:
-                use.settle(status, ())
-            outcome.complete(status, NO_TIMING, NO_TIMING)
-            return SyncFence.failed(status, reason), outcome
-        if use is not None:
-            use.settle(ErrorStatus.NONE, shapes)
-        if not self._turn_spent_ns:
-            self._loop.call_soon(self._end_turn)
-        self._turn_spent_ns += run_ns
-        timing = timing_of(measure, run_ns // 1000, run_ns // 1000)
-        outcome.complete(ErrorStatus.NONE, timing, timing)
-        return None, outcome
-
     def launch(
         self, job: FencedJob, wait_for: Sequence[ISyncFence]
-    ) -> tuple[SyncFence, FencedExecution]:
+    ) -> tuple[SyncFence | None, FencedOutcome]:
         """Launch ``job`` once ``wait_for`` has signalled; return its fence and outcome.
+
+        What waits for nothing and is short is run within the call. If that goes well,
+        there is no fence.
 
         :raises InvalidArgumentError: if a fence has failed already, or is none.
         :raises MissedDeadlinePersistentError: if the deadline has passed already.
         :raises AsyncnnError: if the device takes no more work.
         """
+        if not wait_for and job.may_be_run_at_once and self._has_turn:
+            return self._run_at_once(job)
         active = active_fences(wait_for)
         self._admit(job)
         execution = FencedExecution(self, job)
@@ -102,11 +66,46 @@ class FencedExecutions:
             raise
         return execution.fence, execution
 
+    @property
+    def _has_turn(self) -> bool:
+        """Whether a short execution may keep the loop, and nobody is before it."""
+        return (
+            self._turn_spent_ns < TURN_NS
+            and not self._ready
+            and self.scheduler.is_idle
+            and not self.scheduler.is_closed
+        )
+
+    def _run_at_once(self, job: FencedJob) -> tuple[SyncFence | None, FencedOutcome]:
+        """Run a job that waits for nothing.
+
+        :raises AsyncnnError: if the buffers that it uses cannot be claimed.
+        """
+        outcome = FencedOutcome()
+        failed: list[SyncFence] = []
+
+        def report(
+            error: AsyncnnError | None, shapes: tuple[OutputShape, ...], timing: Timing
+        ) -> None:
+            if error is None:
+                outcome.complete(ErrorStatus.NONE, timing, timing)
+                return
+            status, reason = as_fenced(error)
+            outcome.complete(status, NO_TIMING, NO_TIMING)
+            failed.append(SyncFence.failed(status, reason))
+
+        work = job.claimed_work(None, report)
+        self.scheduler.run_or_submit(work)
+        if not self._turn_spent_ns:
+            self._loop.call_soon(self._end_turn)
+        self._turn_spent_ns += work.computed_ns
+        return (failed[0] if failed else None), outcome
+
     def close(self) -> None:
         """Fail everything that waits; what the scheduler has is left to it."""
         for execution in list(self._open.values()):
             if not execution.is_scheduled:
-                execution.fail(DeviceUnavailableError("the device was closed"))
+                execution.fail(DeviceClosedError("the device is closed"))
 
     def producer_of(self, fence: ISyncFence) -> FencedExecution | None:
         """Return the execution under way that will signal ``fence``."""
@@ -128,12 +127,15 @@ class FencedExecutions:
                 self._take_turn_soon()
 
     def _admit(self, job: FencedJob) -> None:
-        if self.scheduler.is_closed:
-            raise DeviceUnavailableError("the device is closed")
+        refusal = self.scheduler.cause_of_death()
+        if refusal is not None:
+            raise refusal
         if len(self._open) >= self._max_waiting:
-            raise ResourceExhaustedTransientError(
-                f"{len(self._open)} fenced executions are under way, the limit",
-                hint="await some of them first, or raise max_waiting",
+            raise too_many(
+                "pending fenced executions",
+                "DeviceSettings.max_waiting",
+                self._max_waiting,
+                hint="await some of them first",
             )
         if job.deadline_ns is not None and time.monotonic_ns() >= job.deadline_ns:
             raise MissedDeadlinePersistentError("the deadline has passed already")
@@ -161,7 +163,7 @@ class FencedExecutions:
 
     def _begin(self, execution: FencedExecution) -> None:
         try:
-            if execution.begin(may_be_inline=self.scheduler.is_idle):
+            if execution.begin(may_run=execution.may_be_run_at_once):
                 self._scheduled += 1
         except ResourceExhaustedTransientError as error:
             if self._scheduled:
@@ -169,8 +171,9 @@ class FencedExecutions:
                 self._is_stalled = True
             else:
                 execution.fail(error)
-        except AsyncnnError as error:
-            execution.fail(error)
+        except Exception as error:
+            # Whatever it is, its fence ends, and the others have their turn.
+            execution.fail(failure_of(error))
 
 
 def active_fences(fences: Sequence[ISyncFence]) -> list[ISyncFence]:

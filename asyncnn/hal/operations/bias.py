@@ -9,13 +9,19 @@ import numpy as np
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import BoundOperation
 from asyncnn.hal.operations.shapes import require
-from asyncnn.hal.operations.signature import Q8, V1_2, Check, Requirement, Usage
+from asyncnn.hal.operations.signature import (
+    Q8,
+    V1_2,
+    Requirement,
+    TypedCheck,
+    Usage,
+)
 
 _TOLERATED_STEPS = 0.02
 """Error of one bias unit, in output steps, that does not show in the result."""
 
 
-def output_scale_rule_is_old(weights: str) -> Check:
+def output_scale_rule_is_old(weights: str) -> TypedCheck:
     """Return the check that before 1.2 limits the product of the input scales.
 
     ``weights`` names the second factor. The product has to be below the output scale.
@@ -24,11 +30,11 @@ def output_scale_rule_is_old(weights: str) -> Check:
     def check(usage: Usage) -> Requirement | None:
         image, filter_ = usage.input("input"), usage.input(weights)
         product = np.float32(image.scale) * np.float32(filter_.scale)
-        if image.type != Q8 or np.float32(usage.output.scale) > product:
+        if np.float32(usage.output.scale) > product:
             return None
         return Requirement(V1_2, f"the output scale is not above {product} of inputs")
 
-    return check
+    return TypedCheck("input", frozenset({Q8}), check, until=V1_2)
 
 
 def check_bias_scale(operation: BoundOperation) -> None:

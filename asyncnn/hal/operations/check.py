@@ -1,6 +1,6 @@
 """Checks operations of a model against their signatures."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -12,6 +12,15 @@ from asyncnn.hal.extensions import (
     ExtensionOperationType,
 )
 from asyncnn.hal.operands import is_extension_type
+from asyncnn.hal.operations.patterns import (
+    Form,
+    Pattern,
+    form_of,
+    known_pattern,
+    limit,
+    pattern_of,
+    remember_pattern,
+)
 from asyncnn.hal.operations.signature import (
     V1_0,
     V1_2,
@@ -20,7 +29,6 @@ from asyncnn.hal.operations.signature import (
     OperationSignature,
     Requirement,
     TypeRow,
-    Usage,
     argument_error,
     plural,
 )
@@ -53,30 +61,29 @@ def check_operation(
     """
     inputs = _pick(operation, operation.inputs, operands)
     outputs = _pick(operation, operation.outputs, operands)
-    signature = _signature(operation.type)
-    if signature is None:
-        is_oem = operation.type == OperationType.OEM_OPERATION
-        return V1_0 if is_oem else _limit(_name(operation.type), _EXTENSION, version)
-    usage, requirements = _match(signature, inputs, outputs, referenced)
-    _check_operands(usage)
-    for check in signature.checks:
-        requirement = check(usage)
-        if requirement:
-            requirements.append(requirement)
-    needed = max(requirements, key=lambda requirement: requirement.version)
-    return _limit(signature.type.name, needed, version)
+    key = operation.type, _forms(inputs), _forms(outputs)
+    pattern = known_pattern(key)
+    if pattern is None:
+        signature = _signature(operation.type)
+        if signature is None:
+            is_oem = operation.type == OperationType.OEM_OPERATION
+            return V1_0 if is_oem else limit(_name(operation.type), _EXTENSION, version)
+        pattern = _match(signature, inputs, outputs)
+        remember_pattern(key, pattern)
+    requirement = pattern.requirement(inputs, outputs, referenced)
+    return limit(pattern.type.name, requirement, version)
 
 
 _EXTENSION = Requirement(V1_2, "it is an extension's")
 
 
-def _limit(name: str, needed: Requirement, version: HalVersion) -> HalVersion:
-    if needed.version > version:
-        raise InvalidArgumentError(
-            f"{name} needs HAL {needed.version.name}, not {version.name}: "
-            f"{needed.reason}"
-        )
-    return needed.version
+def _forms(operands: tuple[Operand, ...]) -> tuple[Form, ...]:
+    return tuple(
+        [
+            form_of(operand.type, operand.dimensions, operand.lifetime)
+            for operand in operands
+        ]
+    )
 
 
 def _name(type_: int) -> str:
@@ -150,9 +157,8 @@ def _match(
     signature: OperationSignature,
     inputs: tuple[Operand, ...],
     outputs: tuple[Operand, ...],
-    referenced: Sequence[Subgraph],
-) -> tuple[Usage, list[Requirement]]:
-    """Find the row and layout that the operands follow.
+) -> Pattern:
+    """Find the row and layout that the operands follow, and check their ranks.
 
     Operand by operand, those remain that expect its type, so that an error can tell
     what the ones before it still allowed.
@@ -168,10 +174,11 @@ def _match(
             raise _type_error(signature.type, index, operand.type, candidates)
         candidates = matching
     best = min(candidates, key=lambda candidate: candidate.since)
-    usage = Usage(
-        signature.type, best.inputs, inputs, best.outputs, outputs, referenced
-    )
-    return usage, best.requirements()
+    _check_ranks(signature.type, "input", best.inputs, inputs)
+    _check_ranks(signature.type, "output", best.outputs, outputs)
+    needed = max(best.requirements(), key=lambda requirement: requirement.version)
+    arguments = best.inputs, best.outputs
+    return pattern_of(signature.type, best.row, arguments, needed, signature.checks)
 
 
 def _with_room(
@@ -216,27 +223,25 @@ def _type_name(type_: int) -> str:
         return f"type {type_:#x}"
 
 
-def _numbered(usage: Usage) -> Iterator[tuple[str, int, Argument, Operand]]:
-    for kind, declared, operands in (
-        ("input", usage.input_arguments, usage.inputs),
-        ("output", usage.output_arguments, usage.outputs),
-    ):
-        for position, pair in enumerate(zip(declared, operands, strict=True)):
-            yield kind, position, *pair
-
-
-def _check_operands(usage: Usage) -> None:
+def _check_ranks(
+    type_: AnyOperationType,
+    kind: str,
+    declared: tuple[Argument, ...],
+    operands: tuple[Operand, ...],
+) -> None:
     """Check the rank of each operand, and that only optional ones are omitted."""
-    for kind, position, argument, operand in _numbered(usage):
+    for position, (argument, operand) in enumerate(
+        zip(declared, operands, strict=True)
+    ):
         if operand.lifetime == OperandLifeTime.NO_VALUE:
             if not argument.optional:
                 raise argument_error(
-                    usage.type, kind, position, argument, "must not be omitted"
+                    type_, kind, position, argument, "must not be omitted"
                 )
         elif argument.ranks and len(operand.dimensions) not in (0, *argument.ranks):
             expected = " or ".join(map(str, argument.ranks))
             raise argument_error(
-                usage.type,
+                type_,
                 kind,
                 position,
                 argument,

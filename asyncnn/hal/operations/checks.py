@@ -1,22 +1,19 @@
 """Checks of quantisation and rank that several operations share."""
 
 from asyncnn.hal.operands import QUANT8_TYPES
-from asyncnn.hal.operations.signature import Requirement, Usage
+from asyncnn.hal.operations.signature import Requirement, TypedCheck, Usage
 
 
-def quantization_is_kept(usage: Usage) -> Requirement | None:
-    """Check that each quantised ``input`` has the scale and zero point of the output.
-
-    :raises InvalidArgumentError: if one differs.
-    """
+def _quantization_is_kept(usage: Usage) -> Requirement | None:
     output = usage.output
     for operand in usage.all("input"):
-        if operand.type in QUANT8_TYPES and (operand.scale, operand.zero_point) != (
-            output.scale,
-            output.zero_point,
-        ):
+        if (operand.scale, operand.zero_point) != (output.scale, output.zero_point):
             raise usage.error("output", "is quantised unlike the input")
     return None
+
+
+quantization_is_kept = TypedCheck("input", QUANT8_TYPES, _quantization_is_kept)
+"""Checks that each quantised ``input`` has the scale and zero point of the output."""
 
 
 def rank_is_kept(usage: Usage) -> Requirement | None:

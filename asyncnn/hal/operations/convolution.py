@@ -28,10 +28,10 @@ from asyncnn.hal.operations.signature import (
     V1_2,
     V1_3,
     Argument,
-    Check,
     Layout,
     OperationSignature,
     Requirement,
+    TypedCheck,
     TypeRow,
     Usage,
     arguments,
@@ -59,7 +59,7 @@ def _rows_since(first: HalVersion) -> tuple[TypeRow, ...]:
     )
 
 
-def _channel_axis_is(axis: int) -> Check:
+def _channel_axis_is(axis: int) -> TypedCheck:
     """Return the check of which filter axis has a scale for each index."""
 
     def check(usage: Usage) -> Requirement | None:
@@ -71,7 +71,7 @@ def _channel_axis_is(axis: int) -> Check:
             )
         return None
 
-    return check
+    return TypedCheck("filter", frozenset({Q8PC}), check)
 
 
 _PADDING = arguments(

@@ -21,11 +21,12 @@ from asyncnn.hal.operations.signature import (
     V1_1,
     V1_2,
     V1_3,
+    AnyCheck,
     Argument,
-    Check,
     Layout,
     OperationSignature,
     Requirement,
+    TypedCheck,
     TypeRow,
     Usage,
     arguments,
@@ -39,7 +40,7 @@ _FLOATS = rows(V1_2, F16, F32)
 def _output_scale_exceeds_product(usage: Usage) -> Requirement | None:
     first, second = usage.input("first"), usage.input("second")
     product = np.float32(first.scale) * np.float32(second.scale)
-    if first.type in QUANT8_TYPES and not np.float32(usage.output.scale) > product:
+    if not np.float32(usage.output.scale) > product:
         raise usage.error(
             "output", f"has scale {usage.output.scale}, not above {product} of inputs"
         )
@@ -47,7 +48,7 @@ def _output_scale_exceeds_product(usage: Usage) -> Requirement | None:
 
 
 def _arithmetic(
-    type_: OperationType, types: tuple[TypeRow, ...], *checks: Check
+    type_: OperationType, types: tuple[TypeRow, ...], *checks: AnyCheck
 ) -> OperationSignature:
     """Declare an operation with a fused activation; both inputs broadcast."""
     inputs = arguments("T", "first", "second", ranks=UP_TO_4)
@@ -96,7 +97,7 @@ SIGNATURES = (
     _arithmetic(
         OperationType.MUL,
         rows(V1_0, F32, Q8) + rows(V1_2, F16) + rows(V1_3, Q8S, I32),
-        _output_scale_exceeds_product,
+        TypedCheck("first", QUANT8_TYPES, _output_scale_exceeds_product),
     ),
     _arithmetic(
         OperationType.DIV,

@@ -27,6 +27,7 @@ from asyncnn.hal.operations.signature import (
     Layout,
     OperationSignature,
     Requirement,
+    TypedCheck,
     Usage,
     rows,
 )
@@ -81,10 +82,7 @@ def _split_shape(operation: BoundOperation) -> tuple[Shape, ...]:
 def _mixed_scales_are_new(usage: Usage) -> Requirement | None:
     output = usage.output
     for operand in usage.all("input"):
-        if operand.type == Q8 and (operand.scale, operand.zero_point) != (
-            output.scale,
-            output.zero_point,
-        ):
+        if (operand.scale, operand.zero_point) != (output.scale, output.zero_point):
             return Requirement(V1_2, "an input is quantised unlike the output")
     return None
 
@@ -111,7 +109,9 @@ SIGNATURES = (
             ),
         ),
         shape=_concatenation_shape,
-        checks=(_mixed_scales_are_new,),
+        checks=(
+            TypedCheck("input", frozenset({Q8}), _mixed_scales_are_new, until=V1_2),
+        ),
     ),
     OperationSignature(
         OperationType.PACK,

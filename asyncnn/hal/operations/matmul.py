@@ -39,9 +39,9 @@ from asyncnn.hal.types import OperationType
 
 def _sizes_agree(usage: Usage) -> Requirement | None:
     """Compare what is known of [.., size] input, [units, size] weights and bias."""
-    image, weights, bias = (
-        usage.input(name).dimensions for name in ("input", "weights", "bias")
-    )
+    image = usage.input("input").dimensions
+    weights = usage.input("weights").dimensions
+    bias = usage.input("bias").dimensions
     if not (image and weights and bias):
         return None
     units, size = weights

@@ -167,18 +167,22 @@ class Requirement(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True, eq=False):
-    """An operation of a model whose operand counts and types have been matched."""
+    """An operation of a model whose operand counts and types have been matched.
+
+    ``positions`` are those of the inputs by name, the first one if it repeats.
+    """
 
     type: AnyOperationType
     input_arguments: tuple[Argument, ...]
     inputs: tuple[Operand, ...]
     output_arguments: tuple[Argument, ...]
     outputs: tuple[Operand, ...]
-    referenced: Sequence[Subgraph] = ()
+    referenced: Sequence[Subgraph]
+    positions: Mapping[str, int]
 
     def has(self, name: str) -> bool:
         """Tell whether the input ``name`` is listed."""
-        return any(argument.name == name for argument in self.input_arguments)
+        return name in self.positions
 
     def all(self, name: str) -> list[Operand]:
         """Return the operands of input ``name``, several if it repeats."""
@@ -186,8 +190,8 @@ class Usage(msgspec.Struct, frozen=True, eq=False):
         return [operand for argument, operand in pairs if argument.name == name]
 
     def input(self, name: str) -> Operand:
-        """Return the operand of the input ``name``, which is listed."""
-        return self.all(name)[0]
+        """Return the (first) operand of the input ``name``, which is listed."""
+        return self.inputs[self.positions[name]]
 
     @property
     def output(self) -> Operand:
@@ -219,6 +223,28 @@ Check: TypeAlias = Callable[[Usage], Requirement | None]
 """
 
 
+class TypedCheck(msgspec.Struct, frozen=True):
+    """A check that says nothing unless an input has one of some types.
+
+    One with ``until`` breaks no rule, but may demand that version.
+    """
+
+    input: str
+    types: frozenset[AnyOperandType]
+    check: Check
+    until: HalVersion | None = None
+
+    def concerns(self, row: TypeRow, inputs: Sequence[Argument]) -> bool:
+        """Tell whether the check could say anything of operands of these types."""
+        return any(
+            argument.name == self.input and argument.expected_type(row) in self.types
+            for argument in inputs
+        )
+
+
+AnyCheck: TypeAlias = Check | TypedCheck
+
+
 class OperationSignature(msgspec.Struct, frozen=True):
     """All that validation and shape inference know of one operation."""
 
@@ -226,7 +252,7 @@ class OperationSignature(msgspec.Struct, frozen=True):
     rows: tuple[TypeRow, ...]
     layouts: tuple[Layout, ...]
     shape: ShapeRule
-    checks: tuple[Check, ...] = ()
+    checks: tuple[AnyCheck, ...] = ()
 
     @property
     def since(self) -> HalVersion:

@@ -30,6 +30,7 @@ from asyncnn.hal.operations.signature import (
     Layout,
     OperationSignature,
     Requirement,
+    TypedCheck,
     TypeRow,
     Usage,
     rows,
@@ -98,12 +99,15 @@ def _space_to_batch_shape(operation: BoundOperation) -> tuple[Shape]:
     return (in_layout((batches * block[0] * block[1], lines, columns, channels), nchw),)
 
 
-def zero_point_is_new(usage: Usage) -> Requirement | None:
-    """Before 1.2, padding wrote stored zeros, which had to mean zero."""
-    source = usage.input("input")
-    if source.type == Q8 and source.zero_point:
-        return Requirement(V1_2, f"zero point {source.zero_point} of the input")
+def _zero_point_is_new(usage: Usage) -> Requirement | None:
+    zero_point = usage.input("input").zero_point
+    if zero_point:
+        return Requirement(V1_2, f"zero point {zero_point} of the input")
     return None
+
+
+zero_point_is_new = TypedCheck("input", frozenset({Q8}), _zero_point_is_new, until=V1_2)
+"""Before 1.2, padding wrote stored zeros, which had to mean zero."""
 
 
 SIGNATURES = (

@@ -19,11 +19,11 @@ M17 preference and priority
 `asyncnn.hal.validate.buffers` has the rules of device-managed buffers: A1 to A5 for
 their allocation, B1 and B2 for copies.
 
-Imports only `asyncnn.hal` and `asyncnn.errors`.
+Imports only `asyncnn.hal`, `asyncnn.errors` and `asyncnn.cooperative`.
 """
 
 from asyncnn.hal.validate.memory import validate_memory
-from asyncnn.hal.validate.model import validate_model
+from asyncnn.hal.validate.model import validate_model, validating
 from asyncnn.hal.validate.request import RequestRules, signature_of, validate_request
 from asyncnn.hal.validate.settings import (
     validate_execution_preference,
@@ -40,4 +40,5 @@ __all__ = (
     "validate_model",
     "validate_priority",
     "validate_request",
+    "validating",
 )

@@ -8,6 +8,8 @@ from asyncnn.hal.validate.wording import broken
 UINT32_MAX = 0xFFFF_FFFF
 RANK_MAX = 64
 """Axes of a NumPy array. The HAL sets no limit; this one also bounds our work."""
+SLICE = 100
+"""Operands or operations that are checked in one go."""
 
 
 def is_integer(value: object, least: int, greatest: int) -> bool:
@@ -17,7 +19,7 @@ def is_integer(value: object, least: int, greatest: int) -> bool:
 
 def is_uint32(value: object) -> bool:
     """Tell whether ``value`` is an integer that fits in 32 bits without a sign."""
-    return is_integer(value, 0, UINT32_MAX)
+    return isinstance(value, int) and 0 <= value <= UINT32_MAX
 
 
 def checked_size_bytes(type_: int, dimensions: Dimensions, rule: str) -> int:

@@ -6,10 +6,12 @@ Source: HAL 1.0 to 1.3/types.hal (Model) and 1.3/IDevice.hal (prepareModel_1_3).
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
+from asyncnn.cooperative import Steps
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.operations import check_operation
+from asyncnn.hal.operations.patterns import Form, known_pattern, limit
 from asyncnn.hal.types import (
     ExtensionNameAndPrefix,
     HalVersion,
@@ -18,12 +20,9 @@ from asyncnn.hal.types import (
     OperandLifeTime,
     Subgraph,
 )
-from asyncnn.hal.validate.graph import (
-    check_border,
-    check_consumers,
-    check_operation_form,
-    check_order,
-)
+from asyncnn.hal.validate.graph import GraphRules
+from asyncnn.hal.validate.known import is_known, remember
+from asyncnn.hal.validate.limits import SLICE
 from asyncnn.hal.validate.memory import validate_memory
 from asyncnn.hal.validate.operand import OperandRules
 from asyncnn.hal.validate.wording import (
@@ -31,8 +30,6 @@ from asyncnn.hal.validate.wording import (
     broken,
     located,
     malformed_as_invalid,
-    operand_type_name,
-    operation_type_name,
 )
 
 EXTENSION_NAME = re.compile(r"[a-z0-9_.]*\.[a-z0-9_.]*", re.ASCII)
@@ -44,25 +41,47 @@ _PREFIX_MAX = 0xFFFF
 def validate_model(model: Model, version: HalVersion = HalVersion.AIDL_V4) -> None:
     """Check ``model`` against the rules for a model structure of ``version``.
 
+    A model that has passed before passes at once, as long as it lives.
+
     :raises InvalidArgumentError: if it breaks one.
     """
+    for _ in validating(model, version):
+        pass
+
+
+def validating(model: Model, version: HalVersion = HalVersion.AIDL_V4) -> Steps[None]:
+    """Do as `validate_model` does, bit by bit: a caller can stop in between.
+
+    :raises InvalidArgumentError: if the model breaks a rule.
+    """
+    if is_known(model, version):
+        return
     with malformed_as_invalid("model"):
         _check_pools(model.pools, version)
         _check_extensions(model.extension_name_to_prefix, version)
         if model.referenced and version < HalVersion.V1_3:
             raise broken("M16", f"{version.name} has no referenced subgraphs")
         rules = OperandRules(model, version)
+        checked: list[tuple[GraphRules, list[Form]]] = []
         for name, subgraph in _subgraphs(model):
             try:
-                _check_form(subgraph, rules)
+                checked.append((yield from _checking_form(subgraph, rules)))
             except InvalidArgumentError as error:
                 raise located(name, error) from None
         _check_acyclic(model.referenced)
-        for name, subgraph in _subgraphs(model):
+        for (name, subgraph), (graph, forms) in zip(
+            _subgraphs(model), checked, strict=True
+        ):
             try:
-                _check_meaning(subgraph, version, model.referenced)
+                yield from _checking_signatures(
+                    subgraph, forms, version, model.referenced
+                )
+                yield from graph.checking_order()
+                yield from graph.checking_consumers()
             except InvalidArgumentError as error:
                 raise located(name, error) from None
+        if not rules.saw_odd:
+            remember(model, version)
 
 
 def _subgraphs(model: Model) -> Iterator[tuple[str, Subgraph]]:
@@ -71,34 +90,51 @@ def _subgraphs(model: Model) -> Iterator[tuple[str, Subgraph]]:
         yield f"referenced subgraph {index}", subgraph
 
 
-def _check_form(subgraph: Subgraph, rules: OperandRules) -> None:
+def _checking_form(
+    subgraph: Subgraph, rules: OperandRules
+) -> Generator[None, None, tuple[GraphRules, list[Form]]]:
     if not subgraph.operands or not subgraph.operations:
         raise broken("M1", "there must be an operand and an operation")
-    for index, operand in enumerate(subgraph.operands):
-        try:
-            rules.check(operand)
-        except InvalidArgumentError as error:
-            name = operand_type_name(operand.type)
-            raise located(f"operand {index} ({name})", error) from None
-    check_border(subgraph)
-    for index, operation in enumerate(subgraph.operations):
-        try:
-            check_operation_form(operation, subgraph, rules)
-        except InvalidArgumentError as error:
-            name = operation_type_name(operation.type)
-            raise located(f"operation {index} ({name})", error) from None
+    forms = yield from rules.checking(subgraph.operands)
+    graph = GraphRules(subgraph)
+    graph.check_border()
+    yield from graph.checking_forms(rules)
+    return graph, forms
 
 
-def _check_meaning(
-    subgraph: Subgraph, version: HalVersion, referenced: Sequence[Subgraph]
-) -> None:
+def _checking_signatures(
+    subgraph: Subgraph,
+    forms: Sequence[Form],
+    version: HalVersion,
+    referenced: Sequence[Subgraph],
+) -> Iterator[None]:
+    operands = subgraph.operands
+    form, operand = forms.__getitem__, operands.__getitem__
     for index, operation in enumerate(subgraph.operations):
+        inputs, outputs = operation.inputs, operation.outputs
+        pattern = known_pattern(
+            (
+                operation.type,
+                tuple(map(form, inputs)),
+                tuple(map(form, outputs)),
+            )
+        )
         try:
-            check_operation(operation, subgraph.operands, version, referenced)
+            if pattern is None:
+                check_operation(operation, operands, version, referenced)
+            elif version < pattern.settled_since:
+                needed = pattern.requirement(
+                    tuple(map(operand, inputs)),
+                    tuple(map(operand, outputs)),
+                    referenced,
+                    version,
+                )
+                if needed.version > version:
+                    limit(pattern.type.name, needed, version)
         except InvalidArgumentError as error:
             raise broken("M9", f"operation {index}: {error.message}") from None
-    check_order(subgraph)
-    check_consumers(subgraph)
+        if not index % SLICE:
+            yield
 
 
 def _check_pools(pools: Sequence[Memory], version: HalVersion) -> None:

@@ -1,26 +1,34 @@
-"""Checks one operand by itself: rules M2 to M7.
+"""Checks the operands of a model, each by itself: rules M2 to M7.
 
 Source: HAL 1.0 to 1.3/types.hal (OperandType, Operand, OperandLifeTime).
 """
 
-from asyncnn.hal.operands import (
-    SCALAR_TYPES,
-    has_unknown_dimensions,
-    is_extension_type,
-)
+from collections.abc import Generator, Sequence
+from functools import cache
+from itertools import chain
+from typing import TypeAlias
+
+import msgspec
+
+from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.operands import SCALAR_TYPES, element_size_bytes, is_extension_type
+from asyncnn.hal.operations.patterns import Form, form_of
 from asyncnn.hal.types import (
     DataLocation,
+    Dimensions,
+    ExtraParams,
     HalVersion,
     Model,
     Operand,
     OperandLifeTime,
     OperandType,
+    SymmPerChannelQuantParams,
 )
 from asyncnn.hal.validate.limits import (
     RANK_MAX,
+    SLICE,
     UINT32_MAX,
     checked_size_bytes,
-    is_uint32,
 )
 from asyncnn.hal.validate.quantization import (
     EXTENSION_RULES,
@@ -29,42 +37,177 @@ from asyncnn.hal.validate.quantization import (
     check_extra_params,
     check_quantization,
 )
-from asyncnn.hal.validate.wording import brief, broken
+from asyncnn.hal.validate.wording import brief, broken, located, operand_type_name
 
-_NOWHERE = DataLocation()
+_V1_2 = HalVersion.V1_2
+_PER_CHANNEL = OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL
 _LIFETIMES = frozenset(OperandLifeTime)
-_CONSTANTS = frozenset(
-    {OperandLifeTime.CONSTANT_COPY, OperandLifeTime.CONSTANT_REFERENCE}
-)
-_RANKLESS = SCALAR_TYPES | {OperandType.SUBGRAPH}
+_COPY = OperandLifeTime.CONSTANT_COPY
+_REFERENCE = OperandLifeTime.CONSTANT_REFERENCE
+_BODY = OperandLifeTime.SUBGRAPH
+_CONSTANTS = frozenset({_COPY, _REFERENCE})
+_SUBGRAPH = OperandType.SUBGRAPH
+_RANKLESS = SCALAR_TYPES | {_SUBGRAPH}
 _OEM = frozenset({OperandType.OEM, OperandType.TENSOR_OEM_BYTE})
+_MAX_KINDS = 4096
+
+_Kind: TypeAlias = tuple[int, Dimensions, float, int, int, ExtraParams, int, int]
+"""All of an operand that is checked, but its offset: pool and length come last."""
+
+_Verdict: TypeAlias = tuple[Form, int]
+"""The form of operands of a kind, and the greatest offset that they may have."""
+
+
+class _Facts(msgspec.Struct, frozen=True):
+    """What the rules ask of a type; ``element_size`` is 0 where none is known."""
+
+    rules: TypeRules
+    element_size: int = 0
+    has_rank: bool = True
+    is_sized: bool = False
+    is_oem: bool = False
+    is_extension: bool = False
+
+
+_EXTENSION = _Facts(EXTENSION_RULES, is_extension=True)
+
+
+@cache
+def _types_of(version: HalVersion) -> dict[int, _Facts]:
+    return {
+        type_: _Facts(
+            rules,
+            element_size_bytes(type_),
+            has_rank=type_ not in _RANKLESS,
+            is_sized=type_ not in _OEM,
+            is_oem=type_ in _OEM,
+        )
+        for type_, rules in TYPE_RULES.items()
+        if rules.since <= version
+    }
 
 
 class OperandRules:
-    """The rules for operands of one model; its pools have been checked already."""
+    """The rules for operands of one model; its pools have been checked already.
+
+    Operands of a kind that was seen before are only looked up. ``saw_odd`` tells
+    whether some have fields of other Python types than declared: those are checked
+    one by one, because what equals a legal operand need not be one.
+    """
 
     def __init__(self, model: Model, version: HalVersion) -> None:
         self._version = version
+        self._types = _types_of(version)
+        is_old = version < HalVersion.V1_3
+        self._lifetimes = _LIFETIMES - {_BODY} if is_old else _LIFETIMES
         self._prefixes = frozenset(
             extension.prefix for extension in model.extension_name_to_prefix
         )
         self._operand_values_size = len(model.operand_values)
         self._pool_sizes = tuple(pool.size for pool in model.pools)
         self._referenced_count = len(model.referenced)
+        self._verdicts: dict[_Kind, _Verdict] = {}
+        self.saw_odd = False
 
-    def check(self, operand: Operand) -> None:
-        """Check M2 to M7.
+    def checking(
+        self, operands: Sequence[Operand]
+    ) -> Generator[None, None, list[Form]]:
+        """Check M2 to M7 of ``operands``, slice by slice; return their forms.
 
         :raises InvalidArgumentError: if a rule is broken.
         """
-        rules = self._check_type(operand.type)
-        self._check_lifetime(operand)
-        self._check_dimensions(operand)
-        if operand.type not in _OEM:
-            check_quantization(operand, rules)
-            check_extra_params(operand)
-        self._check_location(operand)
-        _check_constant_length(operand)
+        forms: list[Form] = []
+        for start in range(0, len(operands), SLICE):
+            part = operands[start : start + SLICE]
+            forms += self._glance(part) or self._inspect(part, start)
+            yield
+        return forms
+
+    def _glance(self, operands: Sequence[Operand]) -> list[Form] | None:
+        """Return the forms of operands that are all right, None in any doubt."""
+        verdicts = self._verdicts
+        forms: list[Form] = []
+        # A sum of integers is an integer, whatever else takes part makes it something
+        # else. To ask each number would take longer than all the rest.
+        numbers = 0
+        try:
+            for operand in operands:
+                dimensions = operand.dimensions
+                zero_point = operand.zero_point
+                location = operand.location
+                pool_index, offset = location.pool_index, location.offset
+                length = location.length
+                kind = (
+                    operand.type,
+                    dimensions,
+                    operand.scale,
+                    zero_point,
+                    operand.lifetime,
+                    extra := operand.extra_params,
+                    pool_index,
+                    length,
+                )
+                if type(extra) is SymmPerChannelQuantParams:
+                    numbers += extra.channel_dim
+                elif extra is not None and type(extra) is not bytes:
+                    return None
+                verdict = verdicts.get(kind)
+                if verdict is None:
+                    verdict = self.check(operand)
+                    self._remember(kind, verdict)
+                form, greatest = verdict
+                if not 0 <= offset <= greatest:
+                    return None
+                forms.append(form)
+                numbers += zero_point + pool_index + offset + length
+            numbers += sum(chain.from_iterable([each.dimensions for each in operands]))
+        except (AttributeError, InvalidArgumentError, TypeError, ValueError):
+            return None
+        return forms if type(numbers) is int else None
+
+    def _remember(self, kind: _Kind, verdict: _Verdict) -> None:
+        if len(self._verdicts) >= _MAX_KINDS:
+            self._verdicts.clear()
+        self._verdicts[kind] = verdict
+
+    def _inspect(self, operands: Sequence[Operand], start: int) -> list[Form]:
+        self.saw_odd = True
+        forms: list[Form] = []
+        for index, operand in enumerate(operands, start):
+            try:
+                form, _ = self.check(operand)
+            except InvalidArgumentError as error:
+                name = operand_type_name(operand.type)
+                raise located(f"operand {index} ({name})", error) from None
+            forms.append(form)
+        return forms
+
+    def check(self, operand: Operand) -> tuple[Form, int]:
+        """Check M2 to M7; return the form, and the greatest offset of such operands.
+
+        :raises InvalidArgumentError: if a rule is broken.
+        """
+        type_, lifetime = operand.type, operand.lifetime
+        facts = self._types.get(type_) or self._extension_facts(type_)
+        if lifetime not in self._lifetimes:
+            raise broken(
+                "M7", f"{self._version.name} has no lifetime {brief(lifetime)}"
+            )
+        if (lifetime == _BODY) != (type_ == _SUBGRAPH):
+            raise broken("M7", "type and lifetime must both be SUBGRAPH or neither")
+        is_constant = lifetime in _CONSTANTS
+        size = self._check_dimensions(operand, facts, is_constant)
+        if not facts.is_oem:
+            check_quantization(operand, facts.rules)
+            if operand.extra_params is not None or type_ == _PER_CHANNEL:
+                check_extra_params(operand)
+        location = operand.location
+        greatest = self._check_location(lifetime, location)
+        if is_constant and facts.is_sized and location.length != size:
+            raise broken(
+                "M6", f"the constant has {location.length} bytes, expected {size}"
+            )
+        return form_of(type_, operand.dimensions, lifetime), greatest
 
     def check_extension_prefix(self, type_: int, rule: str) -> None:
         """Check that the model names the extension of an operand or operation type.
@@ -76,102 +219,81 @@ class OperandRules:
         if type_ >> 16 not in self._prefixes:
             raise broken(rule, f"the model names no extension of prefix {type_ >> 16}")
 
-    def _check_type(self, type_: int) -> TypeRules:
-        if is_extension_type(type_):
-            self.check_extension_prefix(type_, "M2")
-            return EXTENSION_RULES
-        rules = TYPE_RULES.get(type_)
-        if rules is None or self._version < rules.since:
+    def _extension_facts(self, type_: int) -> _Facts:
+        if not is_extension_type(type_):
             raise broken("M2", f"{self._version.name} has no such operand type")
-        return rules
+        self.check_extension_prefix(type_, "M2")
+        return _EXTENSION
 
-    def _check_lifetime(self, operand: Operand) -> None:
-        lifetime = operand.lifetime
-        is_reference = lifetime == OperandLifeTime.SUBGRAPH
-        if lifetime not in _LIFETIMES or (
-            is_reference and self._version < HalVersion.V1_3
-        ):
-            raise broken(
-                "M7", f"{self._version.name} has no lifetime {brief(lifetime)}"
-            )
-        if is_reference != (operand.type == OperandType.SUBGRAPH):
-            raise broken("M7", "type and lifetime must both be SUBGRAPH or neither")
-
-    def _check_dimensions(self, operand: Operand) -> None:
-        dimensions = operand.dimensions
-        if operand.type in _RANKLESS:
+    def _check_dimensions(
+        self, operand: Operand, facts: _Facts, is_constant: bool
+    ) -> int:
+        """Check them; return the bytes of a value, 0 where they do not follow."""
+        dimensions, size = operand.dimensions, facts.element_size
+        if not facts.has_rank:
             if dimensions:
                 raise broken("M3", f"a scalar cannot have rank {len(dimensions)}")
-            return
-        if len(dimensions) > RANK_MAX or not all(map(is_uint32, dimensions)):
+            return size
+        if len(dimensions) > RANK_MAX:
             raise broken("M3", f"{brief(dimensions)} are not legal dimensions")
-        if is_extension_type(operand.type):
-            return
-        if not dimensions and self._version < HalVersion.V1_2:
+        for axis in dimensions:
+            if not isinstance(axis, int) or not 0 <= axis <= UINT32_MAX:
+                raise broken("M3", f"{brief(dimensions)} are not legal dimensions")
+            size *= axis
+        if facts.is_extension:
+            return 0
+        if not dimensions and self._version < _V1_2:
             raise broken("M3", f"{self._version.name} demands a known rank")
-        if operand.lifetime in _CONSTANTS and has_unknown_dimensions(operand):
+        if is_constant and (not dimensions or 0 in dimensions):
             raise broken("M6", f"a constant has open dimensions {brief(dimensions)}")
-        checked_size_bytes(operand.type, dimensions, "M6")
+        if dimensions and size > UINT32_MAX:
+            return checked_size_bytes(operand.type, dimensions, "M6")
+        return size
 
-    def _check_location(self, operand: Operand) -> None:
-        location = operand.location
+    def _check_location(self, lifetime: int, location: DataLocation) -> int:
+        """Check it; return the greatest offset that would be legal with the rest."""
+        pool_index, offset = location.pool_index, location.offset
+        length = location.length
         if not (
-            is_uint32(location.pool_index)
-            and is_uint32(location.offset)
-            and is_uint32(location.length)
+            isinstance(pool_index, int)
+            and isinstance(offset, int)
+            and isinstance(length, int)
+            and 0 <= pool_index <= UINT32_MAX
+            and 0 <= offset <= UINT32_MAX
+            and 0 <= length <= UINT32_MAX
         ):
             raise broken("M5", f"{brief(location)} does not fit in 32 bits")
-        match operand.lifetime:
-            case OperandLifeTime.CONSTANT_COPY:
-                self._check_copied(location)
-            case OperandLifeTime.CONSTANT_REFERENCE:
-                self._check_pooled(location)
-            case OperandLifeTime.SUBGRAPH:
-                self._check_reference(location)
-            case _:
-                if location != _NOWHERE:
-                    raise broken("M5", "only constants and subgraphs have a location")
-
-    def _check_copied(self, location: DataLocation) -> None:
-        if location.pool_index:
-            raise broken("M5", f"CONSTANT_COPY has no pool {location.pool_index}")
-        _check_span(location, self._operand_values_size, "the operand values")
-
-    def _check_pooled(self, location: DataLocation) -> None:
-        index = location.pool_index
-        if index >= len(self._pool_sizes):
-            raise broken("M5", f"pool {index} of {len(self._pool_sizes)} pools")
-        _check_span(location, self._pool_sizes[index], f"pool {index}")
-
-    def _check_reference(self, location: DataLocation) -> None:
-        if location.pool_index or location.length:
-            raise broken("M5", "a SUBGRAPH has neither pool nor length")
-        if location.offset >= self._referenced_count:
-            raise broken(
-                "M5",
-                f"subgraph {location.offset} of {self._referenced_count} referenced",
+        if lifetime == _COPY:
+            if pool_index:
+                raise broken("M5", f"CONSTANT_COPY has no pool {pool_index}")
+            return _check_span(
+                location, self._operand_values_size, "the operand values"
             )
+        if lifetime == _REFERENCE:
+            if pool_index >= len(self._pool_sizes):
+                raise broken(
+                    "M5", f"pool {pool_index} of {len(self._pool_sizes)} pools"
+                )
+            size = self._pool_sizes[pool_index]
+            return _check_span(location, size, f"pool {pool_index}")
+        if lifetime == _BODY:
+            if pool_index or length:
+                raise broken("M5", "a SUBGRAPH has neither pool nor length")
+            if offset >= self._referenced_count:
+                raise broken(
+                    "M5", f"subgraph {offset} of {self._referenced_count} referenced"
+                )
+            return self._referenced_count - 1
+        if pool_index or offset or length:
+            raise broken("M5", "only constants and subgraphs have a location")
+        return 0
 
 
-def _check_span(location: DataLocation, size: int, where: str) -> None:
+def _check_span(location: DataLocation, size: int, where: str) -> int:
     end = location.offset + location.length
     if end > size:
         raise broken(
             "M5",
             f"bytes {location.offset} to {end} are not within the {size} of {where}",
         )
-
-
-def _check_constant_length(operand: Operand) -> None:
-    if (
-        operand.lifetime not in _CONSTANTS
-        or operand.type in _OEM
-        or is_extension_type(operand.type)
-    ):
-        return
-    expected = checked_size_bytes(operand.type, operand.dimensions, "M6")
-    if operand.location.length != expected:
-        raise broken(
-            "M6",
-            f"the constant has {operand.location.length} bytes, expected {expected}",
-        )
+    return min(size - location.length, UINT32_MAX)

@@ -3,8 +3,6 @@
 Source: HAL 1.0 to 1.3/types.hal (OperandType, SymmPerChannelQuantParams).
 """
 
-from collections.abc import Callable
-
 import msgspec
 
 from asyncnn.hal.operands import is_extension_type
@@ -22,21 +20,17 @@ _FLOAT32_TINIEST = float.fromhex("0x1p-149")
 
 
 class _Scale(msgspec.Struct, frozen=True):
-    """What a scale must be, in words and as a test that NaN does not pass."""
+    """What a scale must be: in words, its bounds, and whether it may be zero too."""
 
     words: str
-    allows: Callable[[float], bool]
+    least: float
+    greatest: float
+    may_be_zero: bool
 
 
-def _is_positive(scale: float) -> bool:
-    return _FLOAT32_TINIEST <= scale <= _FLOAT32_MAX
-
-
-_ZERO = _Scale("zero", lambda scale: scale == 0)
-_POSITIVE = _Scale("positive", _is_positive)
-_NOT_NEGATIVE = _Scale(
-    "zero or positive", lambda scale: scale == 0 or _is_positive(scale)
-)
+_ZERO = _Scale("zero", 0, 0, True)
+_POSITIVE = _Scale("positive", _FLOAT32_TINIEST, _FLOAT32_MAX, False)
+_NOT_NEGATIVE = _Scale("zero or positive", _FLOAT32_TINIEST, _FLOAT32_MAX, True)
 
 
 class TypeRules(msgspec.Struct, frozen=True):
@@ -48,6 +42,7 @@ class TypeRules(msgspec.Struct, frozen=True):
     greatest_zero_point: int = 0
 
 
+_PER_CHANNEL = OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL
 _V1_0, _V1_2, _V1_3 = HalVersion.V1_0, HalVersion.V1_2, HalVersion.V1_3
 TYPE_RULES: dict[int, TypeRules] = {
     OperandType.FLOAT32: TypeRules(_V1_0),
@@ -77,16 +72,17 @@ def check_quantization(operand: Operand, rules: TypeRules) -> None:
 
     :raises InvalidArgumentError: if one is not what the operand's type allows.
     """
-    if not rules.scale.allows(operand.scale):
-        raise broken(
-            "M4", f"scale must be {rules.scale.words}, is {brief(operand.scale)}"
-        )
+    scale, allowed = operand.scale, rules.scale
+    # NaN is not within any bounds.
+    if not allowed.least <= scale <= allowed.greatest and (
+        scale != 0 or not allowed.may_be_zero
+    ):
+        raise broken("M4", f"scale must be {allowed.words}, is {brief(scale)}")
     least, greatest = rules.least_zero_point, rules.greatest_zero_point
-    if not is_integer(operand.zero_point, least, greatest):
-        allowed = f"from {least} to {greatest}" if least < greatest else str(least)
-        raise broken(
-            "M4", f"zero point must be {allowed}, is {brief(operand.zero_point)}"
-        )
+    zero_point = operand.zero_point
+    if not isinstance(zero_point, int) or not least <= zero_point <= greatest:
+        legal = f"from {least} to {greatest}" if least < greatest else str(least)
+        raise broken("M4", f"zero point must be {legal}, is {brief(zero_point)}")
 
 
 def check_extra_params(operand: Operand) -> None:
@@ -95,7 +91,7 @@ def check_extra_params(operand: Operand) -> None:
     :raises InvalidArgumentError: if there aren't, or they don't fit the dimensions.
     """
     extra = operand.extra_params
-    if operand.type == OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL:
+    if operand.type == _PER_CHANNEL:
         if not isinstance(extra, SymmPerChannelQuantParams):
             raise broken("M4", "scales per channel are missing")
         _check_channels(operand, extra)
@@ -114,7 +110,7 @@ def _check_channels(operand: Operand, quant: SymmPerChannelQuantParams) -> None:
     if channels == 0 or len(quant.scales) != channels:
         raise broken("M4", f"{len(quant.scales)} scales for {channels} channels")
     for channel, scale in enumerate(quant.scales):
-        if not _is_positive(scale):
+        if not _FLOAT32_TINIEST <= scale <= _FLOAT32_MAX:
             raise broken(
                 "M4",
                 f"scale of channel {channel} must be positive, is {brief(scale)}",

@@ -145,7 +145,7 @@ class _Checked(msgspec.Struct, frozen=True):
         for index, size in enumerate(self.pool_sizes):
             pool = request.pools[index]
             if (
-                type(pool) is not Memory
+                not isinstance(pool, Memory)
                 or pool.name != "ashmem"
                 or pool.size != size
                 or pool.buffer is None

@@ -90,6 +90,14 @@ class VersionedDevice:
         """Return how many model and data cache files a model needs (1.2)."""
         return self.canonical.get_number_of_cache_files_needed()
 
+    def is_caching_supported(self) -> tuple[ErrorStatus, bool]:
+        """Return whether models can be saved in one file of each kind.
+
+        Source: the first draft of HAL 1.2, which had no other caches.
+        """
+        status, *counts = self.get_number_of_cache_files_needed()
+        return status, status is ErrorStatus.NONE and counts == [1, 1]
+
     async def get_supported_operations(
         self, model: v1_0.Model
     ) -> tuple[ErrorStatus, tuple[bool, ...]]:
@@ -165,7 +173,15 @@ class VersionedDevice:
         token: bytes,
         callback: IPreparedModelCallback | None,
     ) -> ErrorStatus:
-        """Launch the preparation of a model; see `IDevice.prepare_model_1_3`."""
+        """Launch the preparation of a model; see `IDevice.prepare_model_1_3`.
+
+        Operations that came after HAL 1.3 are INVALID_ARGUMENT.
+        """
+        if callback is None:
+            return ErrorStatus.INVALID_ARGUMENT
+        refused = _refused(model, HalVersion.V1_3, callback)
+        if refused is not ErrorStatus.NONE:
+            return refused
         return self.canonical.prepare_model_1_3(
             model,
             preference,
@@ -191,12 +207,9 @@ class VersionedDevice:
             return ErrorStatus.INVALID_ARGUMENT
         newest = canonical_model(model)
         adapted = _AdaptedCallback(callback, newest)
-        try:
-            validate_model(newest, version)
-        except AsyncnnError as error:
-            adapted.reason = str(error)
-            OneShot(adapted.notify_1_3)(error.status, None)
-            return error.status
+        refused = _refused(newest, version, adapted)
+        if refused is not ErrorStatus.NONE:
+            return refused
         status = self.canonical.prepare_model_1_3(
             newest,
             preference,
@@ -251,6 +264,19 @@ class VersionedDevice:
             for model in prepared_models
         ]
         return await self.canonical.allocate(desc, models, input_roles, output_roles)
+
+
+def _refused(
+    model: Model, version: HalVersion, callback: IPreparedModelCallback
+) -> ErrorStatus:
+    """Notify ``callback`` if the model is not valid in ``version``; NONE if it is."""
+    try:
+        validate_model(model, version)
+    except AsyncnnError as error:
+        callback.reason = str(error)
+        OneShot(callback.notify_1_3)(error.status, None)
+        return error.status
+    return ErrorStatus.NONE
 
 
 class _AdaptedCallback(IPreparedModelCallback):

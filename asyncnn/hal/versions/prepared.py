@@ -12,7 +12,13 @@ from asyncnn.callbacks import (
     OneShot,
 )
 from asyncnn.errors import AsyncnnError
-from asyncnn.hal.interfaces import IBurstContext, IPreparedModel, ISyncFence
+from asyncnn.hal.interfaces import (
+    IBurstContext,
+    IDescribed,
+    IPreparedModel,
+    ISavable,
+    ISyncFence,
+)
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
@@ -36,12 +42,14 @@ class VersionedPreparedModel:
     """Offers every method of HAL 1.0 to 1.3; ``canonical`` does the work.
 
     Before HAL 1.2 output dimensions have to be known from model and request, as there
-    is no way to report them. That is not checked without the model, which nobody has
-    seen if it came from a cache.
+    is no way to report them. A ``model`` that came from a cache is None, as nobody has
+    seen it; then the signature of an `IDescribed` counts.
     """
 
     def __init__(self, canonical: IPreparedModel, model: Model | None) -> None:
         self.canonical = canonical
+        if model is None and isinstance(canonical, IDescribed):
+            model = canonical.signature
         self._rules_of_1_0 = None if model is None else RequestRules(model)
 
     def execute(
@@ -127,6 +135,15 @@ class VersionedPreparedModel:
         return self.canonical.execute_fenced(
             request, wait_for, measure, deadline, loop_timeout_duration, duration
         )
+
+    async def save_to_cache(
+        self, model_cache: Handle, data_cache: Handle, token: bytes
+    ) -> ErrorStatus:
+        """Save the model; see `ISavable.save_to_cache` (first draft of 1.2)."""
+        if not isinstance(self.canonical, ISavable):
+            return ErrorStatus.GENERAL_FAILURE
+        status = await self.canonical.save_to_cache(model_cache, data_cache, token)
+        return convert_status(status, _V1_2)
 
     async def configure_execution_burst(
         self,

@@ -6,6 +6,7 @@ requests that a builder makes anew around the same arrays.
 """
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -13,6 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from asyncnn.hal.types import BufferToken, Memory, Request, RequestArgument
+from asyncnn.memory.slabs import Part
 
 MAX_CANDIDATES = 64
 """Requests seen once that are remembered; the one seen first is forgotten first."""
@@ -24,7 +26,7 @@ class _Binding(msgspec.Struct, frozen=True, eq=False):
     """A number, and what keeps the identities in its key from meaning other things.
 
     Arguments are held. Pools are watched, since they are to go when nobody uses them,
-    here or in the driver, which forgets the binding when it forgets one of them.
+    here or in the driver, which is told to forget the binding then.
     """
 
     number: int
@@ -37,10 +39,17 @@ class Bindings:
 
     When there are that many, further requests get none, rather than others losing
     theirs: that would cost more than it saves.
+
+    ``call_forgotten`` is called, on any thread, when there is something for
+    `take_forgotten`.
     """
 
-    def __init__(self, most: int = 0) -> None:
+    def __init__(
+        self, most: int = 0, call_forgotten: Callable[[], None] = lambda: None
+    ) -> None:
         self.most = most
+        self._call_forgotten = call_forgotten
+        self._forgotten: deque[int] = deque()
         self._bound: dict[_Key, _Binding] = {}
         self._candidates: dict[_Key, None] = {}
 
@@ -68,7 +77,7 @@ class Bindings:
     def add(self, number: int, prepared: int, request: Request) -> None:
         """Remember the number that the driver knows a request by."""
         key = _key(prepared, request)
-        gone: Callable[[Any], None] = partial(self._forget, key)
+        gone: Callable[[Any], None] = partial(self._lose, key)
         pools = [pool for pool in request.pools if isinstance(pool, Memory)]
         self._candidates.pop(key, None)
         self._bound[key] = _Binding(
@@ -77,24 +86,44 @@ class Bindings:
             tuple([weakref.ref(pool, gone) for pool in pools]),
         )
 
+    def take_forgotten(self) -> tuple[int, ...]:
+        """Return the numbers of requests whose pools have gone since the last call."""
+        gone = self._forgotten
+        return tuple([gone.popleft() for _ in range(len(gone))])
+
     def release(self, prepared: int) -> None:
         """Forget the requests to a prepared model, as the driver does."""
         for key in [key for key in list(self._bound) if key[0] == prepared]:
-            self._forget(key)
+            self._bound.pop(key, None)
 
     def forget_buffer(self, token: int) -> None:
         """Forget the requests that name a buffer, as the driver does."""
         for key in [key for key in list(self._bound) if -token in key]:
-            self._forget(key)
+            self._bound.pop(key, None)
+
+    def forget_pool(self, memory: Memory) -> None:
+        """Forget the requests that name a pool, or a part of it, as the driver does."""
+        for key, binding in list(self._bound.items()):
+            pools = [pool() for pool in binding.pools]
+            if any(p is memory or _slab_of(p) is memory for p in pools):
+                self._bound.pop(key, None)
 
     def clear(self) -> None:
         """Forget everything: the driver is gone."""
         self._bound.clear()
         self._candidates.clear()
+        self._forgotten.clear()
 
-    def _forget(self, key: _Key, _: object = None) -> None:
-        """Forget a request; called by finalisers too, on any thread."""
-        self._bound.pop(key, None)
+    def _lose(self, key: _Key, _: object) -> None:
+        """Forget a request, one of whose pools has gone, on any thread."""
+        binding = self._bound.pop(key, None)
+        if binding is not None:
+            self._forgotten.append(binding.number)
+            self._call_forgotten()
+
+
+def _slab_of(pool: Memory | None) -> Memory | None:
+    return pool.slab if type(pool) is Part else None
 
 
 def _key(prepared: int, request: Request) -> _Key:

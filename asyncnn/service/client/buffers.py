@@ -21,6 +21,7 @@ from asyncnn.hal.validate.wording import malformed_as_invalid
 from asyncnn.memory.pools import view
 from asyncnn.memory.shared import allocate, shareable
 from asyncnn.service import wire
+from asyncnn.service.causes import Cause
 from asyncnn.service.client.bindings import Bindings
 from asyncnn.service.client.offered import OfferedPools
 
@@ -39,6 +40,10 @@ class RemoteBuffer:
     def __init__(self, buffers: "RemoteBuffers", number: int) -> None:
         self._buffers = buffers
         self._number = number
+
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        """Return why its connection has ended; see `IMortal`."""
+        return self._buffers.cause_of_death()
 
     async def copy_to(self, destination: Memory) -> ErrorStatus:
         """Have the contents copied to a pool; see `IBuffer.copy_to`."""
@@ -69,7 +74,10 @@ class RemoteBuffer:
 
 
 class RemoteBuffers:
-    """The buffers of a connection. Belongs to the event loop but for finalisers."""
+    """The buffers of a connection. Belongs to the event loop but for finalisers.
+
+    ``cause_of_death`` says why the connection has ended, if it has.
+    """
 
     def __init__(
         self,
@@ -79,6 +87,7 @@ class RemoteBuffers:
         numbers: "itertools.count[int]",
         pools: OfferedPools,
         bindings: Bindings,
+        cause_of_death: Callable[[], DeviceUnavailableError | None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._send = send
@@ -87,6 +96,7 @@ class RemoteBuffers:
         self._numbers = numbers
         self._pools = pools
         self._bindings = bindings
+        self.cause_of_death = cause_of_death
         self._allocating: dict[int, asyncio.Future[wire.Allocated]] = {}
         self._copying: dict[int, asyncio.Future[wire.BufferCopied]] = {}
 
@@ -161,13 +171,13 @@ class RemoteBuffers:
         if answer is not None and not answer.done():
             answer.set_result(message)
 
-    def lose(self, reason: str) -> None:
-        """Fail what waits: the driver is gone, and the buffers with it."""
+    def lose(self, cause: Cause) -> None:
+        """Fail what waits: the connection has ended, and the buffers with it."""
         waiting: list[asyncio.Future[Any]] = list(self._allocating.values())
         waiting += self._copying.values()
         for answer in waiting:
             if not answer.done():
-                answer.set_exception(DeviceUnavailableError(reason))
+                answer.set_exception(cause())
 
     def _place_of(self, pool: Memory) -> int:
         """Return the number of a pool; one without bytes needs none."""

@@ -11,96 +11,111 @@ import itertools
 import logging
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
-from typing import Protocol
-
-from msgspec.structs import replace
+from weakref import WeakSet
 
 from asyncnn.errors import (
     DeviceUnavailableError,
+    DriverDiedError,
     InvalidArgumentError,
-    ResourceExhaustedPersistentError,
+    NoDriverError,
     ResourceExhaustedTransientError,
 )
+from asyncnn.forking import own
+from asyncnn.grace import DEADLINE_GRACE_S, unanswered
 from asyncnn.hal.types import (
     NO_TIMING,
+    DeviceStatus,
     ErrorStatus,
-    ExecutionPreference,
-    Memory,
-    Model,
-    OutputShape,
-    Priority,
     Request,
-    Timing,
 )
-from asyncnn.memory.shared import shareable
+from asyncnn.memory import slabs
 from asyncnn.service import wire
-from asyncnn.service.caches import NOTHING_SENT, SentCache
+from asyncnn.service.causes import DEAD_OBJECT, Cause, closed, died, forked
 from asyncnn.service.channel import Channel
 from asyncnn.service.client.answers import BurstCallbacks
 from asyncnn.service.client.bindings import Bindings
 from asyncnn.service.client.buffers import RemoteBuffers
 from asyncnn.service.client.burst import RemoteBursts
+from asyncnn.service.client.deferred import DeferredExecutions, Executed
 from asyncnn.service.client.fenced import RemoteFences
 from asyncnn.service.client.offered import OfferedPools
+from asyncnn.service.client.overdue import DeadlineWatch
+from asyncnn.service.client.preparations import Preparations
 from asyncnn.service.client.queries import Queries
+from asyncnn.service.client.sending import ModelSender
+from asyncnn.service.client.staging import Staging
+from asyncnn.service.decoding import decode_file_to_client, decode_to_client
+from asyncnn.service.driver.tasks import OwnedTasks
 from asyncnn.service.limits import ServiceLimits
+from asyncnn.service.message_files import MessageFile
 
 logger = logging.getLogger(__name__)
 
-DEAD_OBJECT = "the driver has died (DEAD_OBJECT)"
-CANCELLED = "the preparation was cancelled"
 
-Executed = Callable[[ErrorStatus, tuple[OutputShape, ...], Timing, str], None]
-"""Told how an execution ended; the last argument explains a failure."""
+_MAX_UNSENT_BYTES = 64 * 2**20
+"""Executions that a driver has not read yet; one that reads nothing is given up."""
 
-
-class PreparationListener(Protocol):
-    """Told how a preparation ended, and how to give the result back."""
-
-    def link_to_death(self, connection: "Connection", number: int) -> None:
-        """Watch for the one who waits."""
-        ...
-
-    def done(
-        self,
-        connection: "Connection",
-        number: int,
-        status: ErrorStatus,
-        reason: str,
-        signature: Model | None = None,
-    ) -> None:
-        """Take the outcome; the signature is that of a model from a cache."""
-        ...
+_MAX_TASKS = 1024
+"""Models and executions on their way at a time; no driver takes more."""
 
 
 class Connection:
     """Talks to the driver at the other end of a socket.
 
-    ``queries`` are what it is asked, ``bindings`` the requests that it knows by number,
-    ``bursts`` those that are open, ``burst_callbacks`` what it may call for them,
-    ``buffers`` the device-managed ones.
+    ``queries`` are what it is asked, ``preparations`` the models that it is to prepare,
+    ``deferred`` the executions that are sent later, ``bindings`` the requests that it
+    knows by number, ``bursts`` those that are open, ``burst_callbacks`` what it may
+    call for them, ``buffers`` the device-managed ones, ``cache_files`` how many of each
+    kind it saves a model in. It ``is_busy`` while it says that a queue is full.
+
+    A driver that ``may_see_slabs`` works on small shared arrays where they are, beside
+    others that are none of its business. Calls with deadlines are given up
+    ``deadline_grace`` seconds after those.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        *,
+        may_see_slabs: bool = True,
+        deadline_grace: float = DEADLINE_GRACE_S,
+    ) -> None:
         self._limits = limits = ServiceLimits()
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
-        self._reason = ""
-        self._ended = asyncio.Event()
+        self._cause: Cause | None = None
+        self._closed = asyncio.Event()
         self._welcome: asyncio.Future[wire.Welcome] | None = None
-        self._preparing: dict[int, PreparationListener] = {}
+        self.is_busy = False
+        self.cache_files = 0, 0
         self._executing: dict[int, Executed] = {}
+        self._deadlines = DeadlineWatch(deadline_grace)
         self._pools = OfferedPools(
             self._send,
             self._send_if_open,
             self._call_soon,
             self._numbers,
-            limits.max_fds_per_message,
-            limits.max_pools,
+            limits,
+            self._free_idle,
+            may_see_slabs=may_see_slabs,
         )
-        self.queries = Queries(self._send, self._numbers, self._pools)
-        self.bindings = Bindings()
+        self._may_see_slabs = may_see_slabs
+        self._stagings: WeakSet[Staging] = WeakSet()
+        self._tasks = OwnedTasks(_MAX_TASKS)
+        models = ModelSender(self._send, self._pools)
+        self.preparations = Preparations(
+            self._send,
+            models,
+            self._numbers,
+            self._tasks,
+            self.release_prepared,
+            self._deadlines,
+        )
+        self.deferred = DeferredExecutions(self.cancel, _MAX_TASKS)
+        self.queries = Queries(self._send, models, self._numbers)
+        self.bindings = Bindings(call_forgotten=partial(self._call_soon, self._unbind))
         self.buffers = RemoteBuffers(
             self._send,
             self._send_if_open,
@@ -108,6 +123,7 @@ class Connection:
             self._numbers,
             self._pools,
             self.bindings,
+            self.cause_of_death,
         )
         self.burst_callbacks = BurstCallbacks(self._send_if_open, self._pools)
         self.bursts = RemoteBursts(self._send, self._send_if_open, self.burst_callbacks)
@@ -115,16 +131,21 @@ class Connection:
             self._send,
             self._send_if_open,
             self._call_soon,
+            self.deferred.finish,
             limits.max_fds_per_message,
+            self._deadlines,
         )
         self._channel = Channel(
             connection,
+            decode_to_client,
+            decode_file_to_client,
             self._receive,
             self._lost,
             max_message_bytes=limits.max_message_bytes,
             max_fds=limits.max_fds_per_message,
-            max_unread_bytes=limits.max_unread_bytes,
+            max_unread_bytes=2 * _MAX_UNSENT_BYTES,
         )
+        own(self)
 
     @property
     def is_closed(self) -> bool:
@@ -134,84 +155,62 @@ class Connection:
     @property
     def reason(self) -> str:
         """Why it is closed; empty while it is not."""
-        return self._reason
+        return str(self.cause_of_death() or "")
 
-    def close(self, reason: str) -> None:
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        """Return a new error that says why it is closed, None while it is not."""
+        if self._cause is not None:
+            return self._cause()
+        # It was abandoned in this very turn of the loop.
+        return DriverDiedError(DEAD_OBJECT) if self._channel.is_closed else None
+
+    def check_open(self) -> None:
+        """Check that there is a driver.
+
+        :raises DeviceClosedError: if the connection was closed.
+        :raises DriverDiedError: if the driver is gone.
+        """
+        death = self.cause_of_death()
+        if death is not None:
+            raise death
+
+    def close(self) -> None:
         """Hang up; what is pending ends with DEVICE_UNAVAILABLE."""
-        if not self._ended.is_set():
+        if not self._is_inherited and not self._closed.is_set():
             self._channel.close()
-            self._end(reason)
+            self._end(closed)
+
+    async def wait_ended(self) -> None:
+        """Wait until no thread works for it any more, once it is closed."""
+        if self._is_inherited:
+            return
+        await self._channel.wait_ended()
+        await self._tasks.wait_ended()
+        await self.deferred.wait_ended()
 
     async def wait_closed(self) -> None:
         """Wait until the driver is gone or the connection was closed."""
-        await self._ended.wait()
+        await self._closed.wait()
 
     async def greet(self) -> wire.Welcome:
         """Exchange greetings.
 
-        :raises DeviceUnavailableError: if the driver hangs up or speaks another
-            version of the protocol.
+        :raises NoDriverError: if the driver does not serve this client, hangs up, or
+            speaks another version of the protocol.
         """
         self._send(wire.Hello(wire.PROTOCOL_VERSION))
         self._welcome = self._loop.create_future()
         welcome = await self._welcome
         if welcome.version != wire.PROTOCOL_VERSION:
-            raise DeviceUnavailableError(
+            raise NoDriverError(
                 f"the driver speaks version {welcome.version} of the protocol, "
                 f"this client {wire.PROTOCOL_VERSION}"
             )
         self.bindings.most = welcome.max_bound_requests
         self._pools.most = welcome.max_pools
+        self.cache_files = welcome.model_cache_files, welcome.data_cache_files
+        self._pools.most_bytes = welcome.max_pool_bytes
         return welcome
-
-    def prepare(
-        self,
-        model: Model,
-        preference: ExecutionPreference,
-        priority: Priority,
-        deadline: int | None,
-        listener: PreparationListener,
-        cache: SentCache = NOTHING_SENT,
-    ) -> None:
-        """Send a model to be prepared; ``listener`` is told.
-
-        :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
-        """
-        pools = self._pools.numbers_of(_all_shareable(model.pools))
-        number = next(self._numbers)
-        message = wire.PrepareModel(
-            number,
-            replace(model, pools=()),
-            pools,
-            preference,
-            priority,
-            deadline,
-            cache.info,
-        )
-        self._send(message, cache.fds)
-        self._preparing[number] = listener
-        listener.link_to_death(self, number)
-
-    def prepare_from_cache(
-        self, deadline: int | None, cache: SentCache, listener: PreparationListener
-    ) -> None:
-        """Have a model prepared from its cache; ``listener`` is told.
-
-        :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
-        """
-        number = next(self._numbers)
-        message = wire.PrepareModelFromCache(number, cache.info, deadline)
-        self._send(message, cache.fds)
-        self._preparing[number] = listener
-        listener.link_to_death(self, number)
-
-    def cancel_preparation(self, number: int) -> None:
-        """Tell the driver, which is not going to answer, that nobody waits."""
-        listener = self._preparing.pop(number, None)
-        if listener is not None:
-            self.release_prepared(number)
-            status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
-            self._tell(listener.done, self, number, status, CANCELLED)
 
     def release_prepared(self, number: int) -> None:
         """Tell the driver that a prepared model is not needed any more."""
@@ -222,6 +221,12 @@ class Connection:
         """Release a prepared model from any thread, as a finaliser has to."""
         self._call_soon(partial(self.release_prepared, number))
 
+    def new_staging(self) -> Staging:
+        """Return what stages the requests of one prepared model."""
+        staging = Staging(self._free_idle, may_see_slabs=self._may_see_slabs)
+        self._stagings.add(staging)
+        return staging
+
     def bind(self, prepared: int, request: Request) -> int | None:
         """Give a valid request a number if it is worth it; return the number.
 
@@ -229,11 +234,11 @@ class Connection:
         """
         if not self.bindings.is_worth_binding(prepared, request):
             return None
+        self._unbind()
         number = next(self._numbers)
-        pools = self._pools.numbers_of(request.pools)
-        message = wire.BindRequest(
-            number, prepared, request.inputs, request.outputs, pools
-        )
+        sent = slabs.in_slabs(request)
+        pools = self._pools.numbers_of(sent.pools)
+        message = wire.BindRequest(number, prepared, sent.inputs, sent.outputs, pools)
         if len(wire.encode_given(message)) > wire.MAX_BOUND_BYTES:
             return None
         self._send(message)
@@ -253,22 +258,11 @@ class Connection:
 
         :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
         """
-        number = next(self._numbers)
-        pools = self._pools.numbers_of(request.pools)
-        self._send(
-            wire.Execute(
-                number,
-                prepared,
-                request.inputs,
-                request.outputs,
-                pools,
-                measure,
-                deadline,
-                loop_timeout,
-            )
-        )
-        self._executing[number] = executed
-        return number
+        self._deadlines.check_answers()
+        order = self._unbound(prepared, request, measure, deadline, loop_timeout)
+        self._send(order)
+        self._await_end(order.execution, deadline, executed)
+        return order.execution
 
     def execute_bound(
         self,
@@ -282,9 +276,10 @@ class Connection:
 
         :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
         """
+        self._deadlines.check_answers()
         number = next(self._numbers)
         self._send(wire.ExecuteBound(number, bound, measure, deadline, loop_timeout))
-        self._executing[number] = executed
+        self._await_end(number, deadline, executed)
         return number
 
     def order(
@@ -298,15 +293,41 @@ class Connection:
     ) -> wire.Execute | wire.ExecuteBound:
         """Return a new order for a request, by its number if it is bound.
 
+        :raises ResourceExhaustedTransientError: if too many wait to be sent.
         :raises AsyncnnError: if its pools cannot be sent, as the driver is gone, say.
         """
+        self._deadlines.check_answers()
+        if self._channel.unsent_bytes > _MAX_UNSENT_BYTES:
+            raise ResourceExhaustedTransientError(
+                f"{_MAX_UNSENT_BYTES >> 20} MiB of executions wait to be sent",
+                hint="await some of them first",
+            )
+        if bound is None:
+            return self._unbound(prepared, request, measure, deadline, loop_timeout)
         number = next(self._numbers)
-        if bound is not None:
-            return wire.ExecuteBound(number, bound, measure, deadline, loop_timeout)
-        arguments = request.inputs, request.outputs
-        pools = self._pools.numbers_of(request.pools)
+        return wire.ExecuteBound(number, bound, measure, deadline, loop_timeout)
+
+    def _unbound(
+        self,
+        prepared: int,
+        request: Request,
+        measure: int,
+        deadline: int | None,
+        loop_timeout: int | None,
+    ) -> wire.Execute:
+        """Return a new order for a request that has no number."""
+        number = next(self._numbers)
+        sent = slabs.in_slabs(request)
+        pools = self._pools.numbers_of(sent.pools)
         return wire.Execute(
-            number, prepared, *arguments, pools, measure, deadline, loop_timeout
+            number,
+            prepared,
+            sent.inputs,
+            sent.outputs,
+            pools,
+            measure,
+            deadline,
+            loop_timeout,
         )
 
     def cancel(self, execution: int) -> None:
@@ -314,7 +335,44 @@ class Connection:
         if execution in self._executing:
             self._send_if_open(wire.CancelExecution(execution))
 
+    def _await_end(self, number: int, deadline: int | None, executed: Executed) -> None:
+        self._executing[number] = executed
+        if deadline is not None:
+            self._deadlines.watch(number, deadline, self._expire)
+
+    def _expire(self, execution: int) -> None:
+        """Tell who waits for an execution that the driver has not answered.
+
+        It stays known until the driver answers or is gone: the memory that it was sent
+        with serves no other before.
+        """
+        self._deadlines.await_late_answer(execution)
+        self.cancel(execution)
+        error = unanswered(self._deadlines.grace_s)
+        self._tell(self._executing[execution].expire, error)
+
+    def disown(self) -> None:
+        """Send nothing more in a forked child, and have its loop do nothing."""
+        self._cause = forked
+
+    @property
+    def _is_inherited(self) -> bool:
+        return self._cause is forked
+
+    def _unbind(self) -> None:
+        numbers = self.bindings.take_forgotten()
+        if numbers:
+            self._send_if_open(wire.ForgetPools(numbers))
+
+    def _free_idle(self) -> None:
+        """Give back the memory that is kept for executions to come."""
+        for staging in tuple(self._stagings):
+            staging.trim()
+        slabs.trim()
+
     def _call_soon(self, call: Callable[[], None]) -> None:
+        if self._is_inherited:  # the loop's waking up would reach the parent's
+            return
         with contextlib.suppress(RuntimeError):  # the loop is closed: so are we
             self._loop.call_soon_threadsafe(call)
 
@@ -322,39 +380,40 @@ class Connection:
         with contextlib.suppress(DeviceUnavailableError):
             self._send(message)
 
-    def _send(self, message: wire.ToDriver, fds: Sequence[int] = ()) -> None:
+    def _send(
+        self, message: wire.ToDriver | MessageFile, fds: Sequence[int] = ()
+    ) -> None:
         """Send a message, or raise: whoever waits for an answer registers afterwards.
 
         :raises InvalidArgumentError: if it holds what cannot be encoded.
         :raises ResourceExhaustedPersistentError: if the driver would not take it.
         :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
-        :raises DeviceUnavailableError: if the driver is gone.
+        :raises DeviceClosedError: if the connection was closed.
+        :raises DriverDiedError: if the driver is gone.
         """
         channel = self._channel
         if not channel.is_closed:
             self.fences.flush()  # they were sent before
-            data = wire.encode_given(message)
-            if len(data) > self._limits.max_message_bytes:
-                raise ResourceExhaustedPersistentError(
-                    f"a message of {len(data)} bytes is too large",
-                    hint="put constants into pools",
-                )
+            data = (
+                message
+                if isinstance(message, MessageFile)
+                else wire.encode_given(message)
+            )
             try:
                 channel.send(data, fds)
             except OSError as error:
                 raise ResourceExhaustedTransientError(
                     f"a message cannot be sent: {error.strerror}"
                 ) from error
-        if channel.is_closed:
-            raise DeviceUnavailableError(self._reason or DEAD_OBJECT)
+        self.check_open()
 
-    def _receive(self, data: memoryview, fds: list[int]) -> None:
+    def _receive(self, message: wire.ToClient, fds: list[int] | None) -> None:
         if fds:
             raise InvalidArgumentError("descriptors beside a message that has none")
-        message = wire.decode_to_client(data)
         if type(message) is wire.Executed:  # the one that comes most often
             executed = self._executing.pop(message.execution, None)
             if executed is not None:
+                self._deadlines.answered(message.execution)
                 self._tell(
                     executed,
                     wire.status_of(message.status),
@@ -368,15 +427,14 @@ class Connection:
     def _handle(self, message: wire.ToClient) -> None:
         match message:
             case wire.Prepared():
-                number = message.prepared
-                listener = self._preparing.pop(number, None)
-                if listener is not None:
-                    outcome = wire.status_of(message.status), message.reason
-                    self._tell(listener.done, self, number, *outcome, message.signature)
-            case wire.SupportedOperations() | wire.Statistics():
+                self.preparations.prepared(message)
+            case wire.SupportedOperations() | wire.Statistics() | wire.ModelSaved():
                 self.queries.answered(message)
             case wire.FencedDone():
                 self.fences.done(message)
+            case wire.PoolsRefused():
+                for memory in self._pools.refused(message.numbers):
+                    self.bindings.forget_pool(memory)
             case wire.Allocated():
                 self.buffers.allocated(message)
             case wire.BufferCopied():
@@ -387,42 +445,50 @@ class Connection:
                 self.bursts.configured(message.burst, wire.status_of(message.status))
             case wire.BurstEnded():
                 self.bursts.ended(message.burst)
+            case wire.StatusChanged():
+                self.is_busy = message.status == DeviceStatus.BUSY
             case wire.Welcome():
                 if self._welcome is not None and not self._welcome.done():
                     self._welcome.set_result(message)
+            case wire.Refused():
+                self._fail_greeting(f"the driver refuses this client: {message.reason}")
+                self._channel.abandon(message.reason)
 
     def _tell(self, listener: Callable[..., None], *outcome: object) -> None:
         """Tell one that waits; if it fails, that is not the others' business."""
         try:
             listener(*outcome)
-        except Exception:
+        except (Exception, asyncio.CancelledError):
             logger.exception("a listener failed while it was notified")
 
     def _lost(self, reason: str) -> None:
         logger.warning("driver lost: %s", reason)
-        self._end(f"{DEAD_OBJECT}: {reason}")
+        self._end(died(reason))
 
-    def _end(self, reason: str) -> None:
-        """Answer everything that waits."""
-        self._reason = reason
-        self._ended.set()
-        self._pools.clear()
-        self.bindings.clear()
-        self.bursts.close()
-        self.burst_callbacks.close()
-        self.buffers.lose(reason)
-        self.queries.lose(reason)
+    def _end(self, cause: Cause) -> None:
+        """Answer everything that waits, whatever happens to some of it."""
+        self._cause, reason = cause, str(cause())
+        self._closed.set()
+        with ExitStack() as parts:
+            parts.callback(self._fail_executions, reason)
+            parts.callback(self._deadlines.close)
+            parts.callback(self.deferred.lose, cause)
+            parts.callback(self.fences.lose, reason)
+            parts.callback(self.preparations.lose, cause)
+            parts.callback(self._fail_greeting, reason)
+            parts.callback(self.queries.lose, cause)
+            parts.callback(self.buffers.lose, cause)
+            parts.callback(self.burst_callbacks.close)
+            parts.callback(self.bursts.close)
+            parts.callback(self._tasks.cancel)
+            parts.callback(self.bindings.clear)
+            parts.callback(self._pools.clear)
+
+    def _fail_greeting(self, reason: str) -> None:
         if self._welcome is not None and not self._welcome.done():
-            self._welcome.set_exception(DeviceUnavailableError(reason))
-        preparing, self._preparing = self._preparing, {}
+            self._welcome.set_exception(NoDriverError(reason))
+
+    def _fail_executions(self, reason: str) -> None:
         executing, self._executing = self._executing, {}
-        status = ErrorStatus.DEVICE_UNAVAILABLE
-        for number, listener in preparing.items():
-            self._tell(listener.done, self, number, status, reason)
-        self.fences.lose(reason)
         for executed in executing.values():
-            self._tell(executed, status, (), NO_TIMING, reason)
-
-
-def _all_shareable(pools: Sequence[Memory]) -> list[Memory]:
-    return [shareable(memory) for memory in pools]
+            self._tell(executed, ErrorStatus.DEVICE_UNAVAILABLE, (), NO_TIMING, reason)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -14,7 +14,9 @@ from asyncnn.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     InvalidArgumentError,
+    NoDriverError,
 )
+from asyncnn.grace import DEADLINE_GRACE_S, check_grace
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
 from asyncnn.hal.types import (
     BufferDesc,
@@ -35,10 +37,12 @@ from asyncnn.hal.validate import (
     validate_priority,
 )
 from asyncnn.hal.validate.buffers import plan_buffer
+from asyncnn.offload import offload
 from asyncnn.service import wire
 from asyncnn.service.caches import NOTHING_SENT, SentCache, to_send
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.prepared import RemotePreparedModel
+from asyncnn.service.limits import is_large
 from asyncnn.service.paths import peer_of, socket_address
 
 logger = logging.getLogger(__name__)
@@ -57,9 +61,13 @@ class RemoteDevice:
     so does every later call. Models and data are shown only to a driver of this user,
     of root, or of one of ``driver_uids``.
 
+    A preparation or execution with a deadline ends ``deadline_grace`` seconds after
+    that even if the driver does not answer, because it was stopped, say.
+
+    :raises InvalidArgumentError: if ``deadline_grace`` is negative.
     :raises InvalidArgumentError: on entering, if ``path`` cannot be that of a socket.
-    :raises DeviceUnavailableError: on entering, if no driver that may be trusted
-        serves ``path``, or it does not greet within ``greeting_timeout`` seconds.
+    :raises NoDriverError: on entering, if no driver that may be trusted serves
+        ``path``, or it does not greet within ``greeting_timeout`` seconds.
     """
 
     def __init__(
@@ -68,10 +76,12 @@ class RemoteDevice:
         *,
         driver_uids: Collection[int] = (),
         greeting_timeout: float = GREETING_TIMEOUT_S,
+        deadline_grace: float = DEADLINE_GRACE_S,
     ) -> None:
         self._path = path
         self._driver_uids = frozenset({os.geteuid(), 0, *driver_uids})
         self._greeting_timeout = greeting_timeout
+        self._deadline_grace = check_grace(deadline_grace)
         self._connection: Connection | None = None
         self._welcome: wire.Welcome | None = None
 
@@ -80,7 +90,7 @@ class RemoteDevice:
             async with asyncio.timeout(self._greeting_timeout):
                 await self._greet()
         except TimeoutError:
-            raise DeviceUnavailableError(
+            raise NoDriverError(
                 f"the driver at {os.fspath(self._path)} does not answer"
             ) from None
         return self
@@ -91,7 +101,13 @@ class RemoteDevice:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._open().close("the device is closed")
+        connection = self._open()
+        connection.close()
+        await connection.wait_ended()
+
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        """Return why the device takes no work any more; see `IMortal`."""
+        return None if self._connection is None else self._connection.cause_of_death()
 
     @property
     def is_lost(self) -> bool:
@@ -109,15 +125,20 @@ class RemoteDevice:
         uid = peer_of(peer).uid
         if uid not in self._driver_uids:
             peer.close()
-            raise DeviceUnavailableError(
+            raise NoDriverError(
                 f"the driver at {os.fspath(self._path)} belongs to user {uid}",
                 hint="driver_uids says which users' drivers may be trusted",
             )
-        connection = Connection(peer)
+        connection = Connection(
+            peer,
+            # They could see all of this process anyway.
+            may_see_slabs=uid in (os.geteuid(), 0),
+            deadline_grace=self._deadline_grace,
+        )
         try:
             self._welcome = await connection.greet()
         except BaseException:
-            connection.close("the greeting failed")
+            connection.close()
             raise
         self._connection = connection
 
@@ -132,9 +153,11 @@ class RemoteDevice:
         return self._welcome
 
     def get_status(self) -> DeviceStatus:
-        """Return AVAILABLE while the driver lives."""
-        is_open = self._connection is not None and not self.is_lost
-        return DeviceStatus.AVAILABLE if is_open else DeviceStatus.OFFLINE
+        """Return OFFLINE if the driver is gone, and what it last told otherwise."""
+        connection = self._connection
+        if connection is None or connection.is_closed:
+            return DeviceStatus.OFFLINE
+        return DeviceStatus.BUSY if connection.is_busy else DeviceStatus.AVAILABLE
 
     def get_version_string(self) -> tuple[ErrorStatus, str]:
         """Return the driver's version."""
@@ -162,16 +185,20 @@ class RemoteDevice:
 
     def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
         """Return the driver's numbers."""
-        facts = self._facts()
-        return ErrorStatus.NONE, facts.model_cache_files, facts.data_cache_files
+        return ErrorStatus.NONE, *self._open().cache_files
 
     async def get_supported_operations_1_3(
         self, model: Model
     ) -> tuple[ErrorStatus, tuple[bool, ...]]:
         """Ask the driver; see `IDevice.get_supported_operations_1_3`."""
         try:
-            validate_model(model)
-            return await self._open().queries.supported_operations(model)
+            connection = self._open()
+            connection.check_open()
+            if is_large(model):
+                await offload(validate_model, model)
+            else:
+                validate_model(model)
+            return await connection.queries.supported_operations(model)
         except AsyncnnError as error:
             logger.info("supported operations not known: %s", error)
             return error.status, ()
@@ -199,12 +226,13 @@ class RemoteDevice:
             validate_execution_preference(preference)
             validate_priority(priority)
             validate_model(model)
-            connection.prepare(
+            connection.check_open()
+            connection.preparations.prepare(
                 model,
                 preference,
                 priority,
                 deadline,
-                _Preparation(callback, model),
+                _Preparation(connection, callback, model),
                 self._cache_to_write(model_cache, data_cache, token),
             )
         except AsyncnnError as error:
@@ -220,14 +248,11 @@ class RemoteDevice:
         if not model_cache and not data_cache:
             return NOTHING_SENT
         try:
-            return to_send(model_cache, data_cache, token, self._cache_files())
+            files = self._open().cache_files
+            return to_send(model_cache, data_cache, token, files)
         except AsyncnnError as error:
             logger.warning("a model is not cached: %s", error)
             return NOTHING_SENT
-
-    def _cache_files(self) -> tuple[int, int]:
-        facts = self._facts()
-        return facts.model_cache_files, facts.data_cache_files
 
     def prepare_model_from_cache_1_3(
         self,
@@ -242,8 +267,10 @@ class RemoteDevice:
             return ErrorStatus.INVALID_ARGUMENT
         connection = self._open()
         try:
-            cache = to_send(model_cache, data_cache, token, self._cache_files())
-            connection.prepare_from_cache(deadline, cache, _Preparation(callback, None))
+            connection.check_open()
+            cache = to_send(model_cache, data_cache, token, connection.cache_files)
+            preparation = _Preparation(connection, callback, None)
+            connection.preparations.prepare_from_cache(deadline, cache, preparation)
         except AsyncnnError as error:
             callback.reason = str(error)
             OneShot(callback.notify_1_3)(error.status, None)
@@ -265,6 +292,7 @@ class RemoteDevice:
             if type(model) is RemotePreparedModel and model.is_on(connection)
         ]
         try:
+            connection.check_open()
             if len(own) < len(prepared_models):
                 raise InvalidArgumentError("a prepared model is not of this device")
             models = [(model, model.signature) for model in own]
@@ -280,25 +308,30 @@ class RemoteDevice:
 class _Preparation:
     """What happens when the driver has prepared a model, or has not."""
 
-    def __init__(self, callback: IPreparedModelCallback, model: Model | None) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        callback: IPreparedModelCallback,
+        model: Model | None,
+    ) -> None:
+        self._connection = connection
         self._notify = OneShot(callback.notify_1_3)
         self._callback = callback
         self._model = model
 
-    def link_to_death(self, connection: Connection, number: int) -> None:
-        """Release the model in the driver if nobody waits for it any more."""
-        self._callback.link_to_death(lambda: connection.cancel_preparation(number))
+    def link_to_death(self, cancel: Callable[[], None]) -> None:
+        """Have the preparation cancelled if nobody waits for it any more."""
+        self._callback.link_to_death(cancel)
 
     def done(
         self,
-        connection: Connection,
         number: int,
         status: ErrorStatus,
         reason: str,
         signature: Model | None = None,
     ) -> None:
         """Notify the callback."""
-        callback = self._callback
+        connection, callback = self._connection, self._callback
         callback.unlink_to_death()
         model = self._model or signature
         if status is ErrorStatus.NONE and model is not None:
@@ -315,7 +348,7 @@ async def _connect(path: str | os.PathLike[str]) -> socket.socket:
     """Connect to the socket at ``path``.
 
     :raises InvalidArgumentError: if ``path`` cannot be that of a socket.
-    :raises DeviceUnavailableError: if no driver listens there.
+    :raises NoDriverError: if no driver listens there.
     """
     address = socket_address(path)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -331,7 +364,7 @@ async def _connect(path: str | os.PathLike[str]) -> socket.socket:
                 return connection
     except OSError as error:
         connection.close()
-        raise DeviceUnavailableError(
+        raise NoDriverError(
             f"no driver at {address}: {error.strerror or error}",
             hint="start one with: asyncnn serve --socket PATH",
         ) from error

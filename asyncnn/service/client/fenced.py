@@ -10,12 +10,16 @@ import msgspec
 
 from asyncnn.callbacks import FencedOutcome
 from asyncnn.devices.fenced import active_fences
-from asyncnn.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.errors import AsyncnnError, InvalidArgumentError, failure_of
 from asyncnn.fences import FenceSource, SyncFence, merge
+from asyncnn.fences.outcome import outcome_now
+from asyncnn.fences.pipe import WriteEnd
+from asyncnn.grace import unanswered
 from asyncnn.hal.interfaces import ISyncFence
 from asyncnn.hal.types import NO_TIMING, ErrorStatus
 from asyncnn.memory.copying import Descriptor
 from asyncnn.service import wire
+from asyncnn.service.client.overdue import DeadlineWatch
 from asyncnn.service.client.staging import Staged, Staging
 
 logger = logging.getLogger(__name__)
@@ -48,19 +52,42 @@ class RemoteFenced(FencedOutcome):
 
     The fence is state of this process, resolved by a message of the driver. Others wait
     for a descriptor, which the driver itself writes to: if it dies they see the end.
+    Keeps ``pools``, which the driver uses until then.
     """
 
-    __slots__ = ("_fences", "_source", "_staged", "_staging", "fence", "number")
+    __slots__ = (
+        "_failure",
+        "_fences",
+        "_pools",
+        "_source",
+        "_staged",
+        "_staging",
+        "exported",
+        "fence",
+        "number",
+    )
 
     def __init__(
-        self, fences: "RemoteFences", staging: Staging, staged: Staged | None
+        self,
+        fences: "RemoteFences",
+        staging: Staging,
+        pools: Sequence[object],
+        staged: Staged | None,
     ) -> None:
         super().__init__()
         self.number = 0
+        self._failure: AsyncnnError | None = None
+        self.exported: WriteEnd | None = None
         self._fences = fences
         self._staging = staging
+        self._pools = pools
         self._staged = staged
         self.fence, self._source = SyncFence.pair(self)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its fence was signalled or failed."""
+        return self._source.is_done
 
     def is_of(self, fences: "RemoteFences") -> bool:
         """Whether it runs in the driver of these."""
@@ -75,39 +102,96 @@ class RemoteFenced(FencedOutcome):
         self._fences.cancel(self)
 
     def pass_on(self, write_end: int) -> None:
-        """Write to the descriptor here: the driver said how it ended, and forgot it."""
-        source, fence = FenceSource.adopt(write_end), self.fence
-        if fence.status:
-            source.fail(fence.status, at_ns=fence.signalled_at_ns)
+        """Write to the descriptor here: the driver said how it ended, and forgot it.
+
+        That is done once the outputs are in place here.
+        """
+        source = FenceSource.adopt(write_end)
+        if self.fence.status is None:
+            self.fence.add_done_callback(partial(_pass_on, source))
         else:
-            source.signal(at_ns=fence.signalled_at_ns)
+            _pass_on(source, self.fence)
 
     def ended(self, end: wire.FencedEnd, status: ErrorStatus) -> None:
-        """Take the outcome, and the outputs that are not in place yet."""
-        staged, self._staged = self._staged, None
-        if staged is not None:
-            if status is ErrorStatus.NONE:
-                staged.copy_back()
-            self._staging.give_back(staged)
+        """Take the outcome, and the outputs that are not in place yet.
+
+        Large ones are copied on a thread; the fence is active for so much longer.
+        """
+        self.exported = None  # the driver has written it
+        staged = self._staged
+        if staged is None or self.is_done or status is not ErrorStatus.NONE:
+            self._settle(end, status)
+        elif staged.layout.has_large_outputs:
+            self._fences.finish(
+                partial(self._copy_back, staged), partial(self._settle, end, status)
+            )
+        else:
+            self._copy_back(staged)
+            self._settle(end, status)
+
+    def _copy_back(self, staged: Staged) -> None:
+        try:
+            staged.copy_back()
+        except Exception as error:
+            logger.exception("the outputs of an execution could not be taken")
+            self._failure = failure_of(error)
+
+    def _settle(self, end: wire.FencedEnd, status: ErrorStatus) -> None:
+        """Let go of the memory and tell whoever waits."""
+        self._let_go(status)
+        if self.is_done:
+            return
+        if self._failure is not None:
+            self._fail(self._failure.status, str(self._failure), end.at_ns)
+            return
         self.complete(status, end.launched or NO_TIMING, end.fenced or NO_TIMING)
         if status is ErrorStatus.NONE:
             self._source.signal(at_ns=end.at_ns)
         else:
-            self.fail(status, end.reason, at_ns=end.at_ns)
+            self._fail(status, end.reason, end.at_ns)
 
-    def fail(
-        self, status: ErrorStatus, reason: str, *, at_ns: int | None = None
-    ) -> None:
-        """Put the fence into the error state."""
+    def _let_go(self, status: ErrorStatus) -> None:
+        pools, self._pools = self._pools, ()
+        staged, self._staged = self._staged, None
+        self._staging.ended(pools, staged, status)
+
+    def fail(self, status: ErrorStatus, reason: str) -> None:
+        """Let go of the memory; fail the fence unless it is done."""
+        self._let_go(status)
+        self._fail(status, reason)
+
+    def _fail(self, status: ErrorStatus, reason: str, at_ns: int | None = None) -> None:
+        if self.is_done:
+            return
         logger.info("fenced execution failed: %s: %s", status.name, reason)
         self.complete(status, NO_TIMING, NO_TIMING)
         self._source.fail(status, reason, at_ns=at_ns)
+
+    def expire(self, error: AsyncnnError) -> None:
+        """Put the fence into the error state, for everyone who waits at its pipe too.
+
+        Its slab stays until the driver has answered.
+        """
+        if self._staged is not None:
+            self._staged.release()
+        self._fail(error.status, str(error))
+        exported, self.exported = self.exported, None
+        if exported is not None:
+            exported.write(outcome_now(error.status))
+
+
+def _pass_on(source: FenceSource, fence: SyncFence) -> None:
+    if fence.status:
+        source.fail(fence.status, at_ns=fence.signalled_at_ns)
+    else:
+        source.signal(at_ns=fence.signalled_at_ns)
 
 
 class RemoteFences:
     """The fenced executions of a connection that are under way, by number.
 
-    Belongs to the event loop but for `export_soon`.
+    Belongs to the event loop but for `export_soon`. ``finish`` copies on a thread, as
+    `DeferredExecutions.finish` does.
     """
 
     def __init__(
@@ -115,12 +199,16 @@ class RemoteFences:
         send: Send,
         send_if_open: Callable[[wire.ToDriver], None],
         call_soon: Callable[[Callable[[], None]], None],
+        finish: Callable[[Callable[[], None], Callable[[], None]], None],
         max_fds: int,
+        deadlines: DeadlineWatch,
     ) -> None:
+        self.finish = finish
         self._send = send
         self._send_if_open = send_if_open
         self._call_soon = call_soon
         self._max_fds = max_fds
+        self._deadlines = deadlines
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, RemoteFenced] = {}
         self._seen = 0
@@ -148,10 +236,14 @@ class RemoteFences:
         return Named(own + (_BY_DESCRIPTOR,) * len(foreign), foreign)
 
     def _number_of(self, fence: ISyncFence) -> int:
-        """Return the number of the execution under way that will signal ``fence``."""
+        """Return the number of the execution under way that will signal ``fence``.
+
+        The driver forgets it once this client has heard of the end.
+        """
         producer = fence.producer if isinstance(fence, SyncFence) else None
         if isinstance(producer, RemoteFenced) and producer.is_of(self):
-            return producer.number
+            number = producer.number
+            return number if number in self._waiting else _BY_DESCRIPTOR
         return _BY_DESCRIPTOR
 
     def execute(
@@ -172,6 +264,8 @@ class RemoteFences:
             self._send_or_hold(message)
         fenced.number = order.execution
         self._waiting[order.execution] = fenced
+        if order.deadline is not None:
+            self._deadlines.watch(order.execution, order.deadline, self._expire)
 
     def flush(self) -> None:
         """Send the executions that are held; those that cannot be sent fail."""
@@ -183,6 +277,7 @@ class RemoteFences:
                 for number in held:
                     fenced = self._waiting.pop(number, None)
                     if fenced is not None:
+                        self._deadlines.answered(number)
                         fenced.fail(error.status, str(error))
 
     def _send_or_hold(self, message: wire.ExecuteFenced) -> None:
@@ -210,16 +305,21 @@ class RemoteFences:
             self._seen += 1
             fenced = self._waiting.pop(end.execution, None)
             if fenced is not None:
-                try:
-                    fenced.ended(end, wire.status_of(end.status))
-                except Exception as error:
-                    logger.exception("the outputs of an execution could not be taken")
-                    fenced.fail(ErrorStatus.GENERAL_FAILURE, str(error))
+                self._deadlines.answered(end.execution)
+                fenced.ended(end, wire.status_of(end.status))
 
     def cancel(self, fenced: RemoteFenced) -> None:
         """Tell the driver that nobody waits for an execution."""
         if fenced.number in self._waiting:
             self._send_if_open(wire.CancelExecution(fenced.number))
+
+    def _expire(self, number: int) -> None:
+        """Fail an execution that the driver has not answered; see `Connection`."""
+        self._deadlines.await_late_answer(number)
+        self._send_if_open(wire.CancelExecution(number))
+        fenced = self._waiting.get(number)  # sending may have failed it
+        if fenced is not None:
+            fenced.expire(unanswered(self._deadlines.grace_s))
 
     def lose(self, reason: str) -> None:
         """Fail everything that is under way: the driver is gone."""
@@ -234,7 +334,9 @@ class RemoteFences:
 
     def _export(self, fenced: RemoteFenced, write_end: Descriptor) -> None:
         try:
-            if fenced.number in self._waiting:
+            if fenced.number in self._waiting and not fenced.is_done:
+                if self._deadlines.is_watching(fenced.number):
+                    fenced.exported = WriteEnd.received(write_end.fd)
                 self._send(wire.ExportFence(fenced.number), [write_end.fd])
             else:
                 fenced.pass_on(write_end.fd)

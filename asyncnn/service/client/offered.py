@@ -3,12 +3,18 @@
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol
 
-from asyncnn.errors import InvalidArgumentError, ResourceExhaustedTransientError
+from asyncnn.errors import (
+    GeneralFailureError,
+    InvalidArgumentError,
+    too_many,
+)
 from asyncnn.hal.types import BufferToken, Memory
+from asyncnn.memory.slabs import Slab
 from asyncnn.service import wire
+from asyncnn.service.limits import ServiceLimits
 
 
 class Send(Protocol):
@@ -23,7 +29,8 @@ class OfferedPools:
     """Announces pools when they are used first, and forgets those that are gone.
 
     ``call_soon`` runs a function on the event loop, from any thread. ``most`` is how
-    many pools the driver takes.
+    many pools the driver takes, ``most_bytes`` how large they may be together. Before
+    there are more, ``free_idle`` is called to give back those that nothing uses.
     """
 
     def __init__(
@@ -32,16 +39,22 @@ class OfferedPools:
         send_if_open: Callable[[wire.ToDriver], None],
         call_soon: Callable[[Callable[[], None]], None],
         numbers: Iterator[int],
-        max_fds: int,
-        most: int,
+        limits: ServiceLimits,
+        free_idle: Callable[[], None],
+        *,
+        may_see_slabs: bool,
     ) -> None:
         self._send = send
         self._send_if_open = send_if_open
         self._call_soon = call_soon
         self._numbers = numbers
-        self._max_fds = max_fds
-        self.most = most
+        self._max_fds = limits.max_fds_per_message
+        self._free_idle = free_idle
+        self._may_see_slabs = may_see_slabs
+        self.most = limits.max_pools
+        self.most_bytes = limits.max_pool_bytes
         self._announced: dict[weakref.ref[Memory], int] = {}
+        self._sizes: dict[int, int] = {}
         self._buffers: dict[int, int] = {}
         self._gone: deque[int] = deque()
 
@@ -50,8 +63,8 @@ class OfferedPools:
 
         A buffer's token stands for the number that it was allocated by.
 
-        :raises InvalidArgumentError: if there is no such buffer, or the descriptors of
-            a pool cannot be sent.
+        :raises InvalidArgumentError: if there is no such buffer.
+        :raises GeneralFailureError: if the descriptors of a pool cannot be sent.
         :raises ResourceExhaustedTransientError: if the driver has as many as it takes.
         :raises AsyncnnError: if one cannot be announced.
         """
@@ -75,9 +88,21 @@ class OfferedPools:
             self._gone.append(number)
             self._call_soon(self._forget)
 
+    def refused(self, numbers: Collection[int]) -> list[Memory]:
+        """Announce pools anew when they are used again; return those still alive."""
+        found: list[Memory] = []
+        for memory, number in list(self._announced.items()):
+            if number in numbers:
+                pool = memory()
+                if pool is not None:
+                    found.append(pool)
+                self._lost(memory)
+        return found
+
     def clear(self) -> None:
         """Forget everything: the driver is gone."""
         self._announced.clear()
+        self._sizes.clear()
         self._buffers.clear()
         self._gone.clear()
 
@@ -91,44 +116,65 @@ class OfferedPools:
         number = next(self._numbers)
         fds = memory.handle.fds
         _check_descriptors(fds, self._max_fds)
-        # Pools that are gone count against the limits of the driver.
-        self._forget()
-        if len(self._announced) >= self.most:
-            raise ResourceExhaustedTransientError(
-                f"{len(self._announced)} pools are in use, all that the driver takes",
-                hint="await executions, or use fewer arrays again and again",
+        if type(memory) is Slab and not self._may_see_slabs:
+            raise InvalidArgumentError(
+                "a small shared array lies beside others, which a driver of another "
+                "user is not to see",
+                hint="make it with shared_array(..., isolated=True)",
             )
+        self._make_room(memory.size)
         info = wire.PoolInfo(
             number, memory.name, memory.size, memory.handle.ints, len(fds)
         )
         self._send(wire.AnnouncePools((info,)), fds)
         self._announced[weakref.ref(memory, self._lost)] = number
+        self._sizes[number] = memory.size
         return number
+
+    def _make_room(self, size: int) -> None:
+        """Have what is idle freed if the driver would not take another pool otherwise.
+
+        :raises ResourceExhaustedTransientError: if all of its pools are in use.
+        """
+        total = sum(list(self._sizes.values()))
+        if len(self._announced) >= self.most or total + size > self.most_bytes:
+            self._free_idle()
+        # Pools that are gone count against the limits of the driver.
+        self._forget()
+        if len(self._announced) >= self.most:
+            raise too_many(
+                "pools",
+                "ServiceLimits.max_pools",
+                self.most,
+                hint="await executions, or use fewer large arrays again and again",
+            )
 
     def _lost(self, memory: weakref.ref[Memory]) -> None:
         """Remember a pool to forget; called by finalisers, on any thread."""
         number = self._announced.pop(memory, None)
         if number is not None:
+            self._sizes.pop(number, None)
             self._gone.append(number)
             self._call_soon(self._forget)
 
     def _forget(self) -> None:
-        if self._gone:
-            numbers = tuple(self._gone.popleft() for _ in range(len(self._gone)))
+        while self._gone:
+            count = min(len(self._gone), wire.MAX_FORGOTTEN)
+            numbers = tuple(self._gone.popleft() for _ in range(count))
             self._send_if_open(wire.ForgetPools(numbers))
 
 
 def _check_descriptors(fds: Sequence[int], most: int) -> None:
     """Check what the kernel would refuse by failing the whole connection.
 
-    :raises InvalidArgumentError: if there are too many, or one is not open.
+    :raises GeneralFailureError: if there are too many, or one is not open.
     """
     if len(fds) > most:
-        raise InvalidArgumentError(f"a pool with {len(fds)} descriptors")
+        raise GeneralFailureError(f"a pool with {len(fds)} descriptors")
     for fd in fds:
         try:
             os.fstat(fd)
         except (OSError, OverflowError) as error:
-            raise InvalidArgumentError(
+            raise GeneralFailureError(
                 f"descriptor {fd} of a pool is not open"
             ) from error

@@ -4,30 +4,28 @@ import asyncio
 import itertools
 from typing import TypeAlias, TypeVar
 
-from msgspec.structs import replace
-
 from asyncnn.devices.statistics import DeviceStatistics
-from asyncnn.errors import DeviceUnavailableError, GeneralFailureError, error_for
+from asyncnn.errors import GeneralFailureError, error_for
 from asyncnn.hal.types import ErrorStatus, Model
-from asyncnn.memory.shared import shareable
 from asyncnn.service import wire
-from asyncnn.service.client.offered import OfferedPools, Send
+from asyncnn.service.caches import SentCache
+from asyncnn.service.causes import Cause
+from asyncnn.service.client.sending import ModelSender, Send
 
-Question: TypeAlias = wire.GetSupportedOperations | wire.GetStatistics
-Answer: TypeAlias = wire.SupportedOperations | wire.Statistics
-AnswerT = TypeVar("AnswerT", wire.SupportedOperations, wire.Statistics)
+Answer: TypeAlias = wire.SupportedOperations | wire.Statistics | wire.ModelSaved
+AnswerT = TypeVar("AnswerT", wire.SupportedOperations, wire.Statistics, wire.ModelSaved)
 
 
 class Queries:
     """The queries of a connection. Belongs to the event loop."""
 
     def __init__(
-        self, send: Send, numbers: "itertools.count[int]", pools: OfferedPools
+        self, send: Send, models: ModelSender, numbers: "itertools.count[int]"
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._send = send
         self._numbers = numbers
-        self._pools = pools
+        self._models = models
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
 
     async def supported_operations(
@@ -38,9 +36,15 @@ class Queries:
         :raises AsyncnnError: if the driver cannot be asked, or is lost.
         """
         call = next(self._numbers)
-        pools = self._pools.numbers_of([shareable(memory) for memory in model.pools])
-        question = wire.GetSupportedOperations(call, replace(model, pools=()), pools)
-        answer = await self._ask(call, question, wire.SupportedOperations)
+
+        def question(model: Model, pools: tuple[int, ...]) -> wire.WithModel:
+            return wire.GetSupportedOperations(call, model, pools)
+
+        if self._models.takes_long(model):
+            await self._models.send(model, question)
+        else:
+            self._models.send_now(model, question)
+        answer = await self._answer(call, wire.SupportedOperations)
         return wire.status_of(answer.status), answer.supported
 
     async def statistics(self) -> DeviceStatistics:
@@ -49,7 +53,8 @@ class Queries:
         :raises AsyncnnError: if the driver cannot be asked, is lost, or does not tell.
         """
         call = next(self._numbers)
-        answer = await self._ask(call, wire.GetStatistics(call), wire.Statistics)
+        self._send(wire.GetStatistics(call))
+        answer = await self._answer(call, wire.Statistics)
         status = wire.status_of(answer.status)
         if status is not ErrorStatus.NONE:
             raise error_for(status, "the driver tells no statistics")
@@ -57,20 +62,29 @@ class Queries:
             raise GeneralFailureError("the driver's statistics are empty")
         return answer.statistics
 
+    async def save(self, prepared: int, cache: SentCache) -> ErrorStatus:
+        """Have a prepared model written to cache files; return what became of it.
+
+        :raises AsyncnnError: if the driver cannot be asked, or is lost.
+        """
+        call = next(self._numbers)
+        self._send(wire.SaveModel(call, prepared, cache.info), cache.fds)
+        answer = await self._answer(call, wire.ModelSaved)
+        return wire.status_of(answer.status)
+
     def answered(self, answer: Answer) -> None:
         """Take an answer of the driver."""
         future = self._waiting.get(answer.call)
         if future is not None and not future.done():
             future.set_result(answer)
 
-    def lose(self, reason: str) -> None:
-        """Fail what waits: the driver is gone."""
+    def lose(self, cause: Cause) -> None:
+        """Fail what waits: the connection has ended."""
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(DeviceUnavailableError(reason))
+                future.set_exception(cause())
 
-    async def _ask(self, call: int, question: Question, kind: type[AnswerT]) -> AnswerT:
-        self._send(question)
+    async def _answer(self, call: int, kind: type[AnswerT]) -> AnswerT:
         future = self._waiting[call] = self._loop.create_future()
         try:
             answer = await future

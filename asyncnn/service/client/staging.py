@@ -10,28 +10,37 @@ the arguments that point into it, serves the next.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.errors import InvalidArgumentError, ResourceExhaustedTransientError
 from asyncnn.hal.types import (
     BufferToken,
     DataLocation,
+    ErrorStatus,
     Memory,
     Request,
     RequestArgument,
 )
 from asyncnn.memory.shared import allocate
+from asyncnn.memory.slabs import Part, allocate_in_slab, retire
 
 ALIGNMENT_BYTES = 64
-MIN_SLAB_BYTES = 4096
+MIN_SLAB_BYTES = 64
 MAX_IDLE_SLABS = 8
 """Slabs that wait for the next request of one layout, or with none; more are freed."""
 
+LARGE_BYTES = 256 * 1024
+"""To copy more keeps the loop for longer than a thread takes to start."""
+
 MAX_LAYOUTS = 8
 """Layouts that are remembered; the one made first is forgotten first."""
+
+_UNSETTLED = frozenset({ErrorStatus.DEVICE_UNAVAILABLE, ErrorStatus.GENERAL_FAILURE})
+"""How an execution ends that the driver may not have stopped: it was lost, or stuck."""
 
 
 class _Move(msgspec.Struct, frozen=True):
@@ -63,6 +72,8 @@ class _Layout:
         self.slab_bytes = 0
         self.inputs, self.moves_in = self._place(request.inputs, travelling)
         self.outputs, self.moves_out = self._place(request.outputs, travelling)
+        self.has_large_inputs = _size(self.moves_in) > LARGE_BYTES
+        self.has_large_outputs = _size(self.moves_out) > LARGE_BYTES
 
     def _place(
         self, arguments: Sequence[RequestArgument], travelling: tuple[bool, ...]
@@ -99,31 +110,38 @@ class Staged:
         self._sources = [(m, _part(slab.buffer, m)) for m in layout.moves_out]
         self._pools: tuple[Memory | BufferToken, ...] = ()
 
-    def fill(self, pools: tuple[Memory | BufferToken, ...]) -> None:
-        """Copy the inputs from ``pools`` into the slab.
+    def stand_for(self, pools: tuple[Memory | BufferToken, ...]) -> None:
+        """Move arguments between these pools and the slab from now on.
 
         :raises InvalidArgumentError: if an output cannot be copied back.
         """
         for move, _ in self._sources:
             if move.within(pools).readonly:
                 raise InvalidArgumentError("an output lies in a pool that is read-only")
-        for move, target in self._targets:
-            target[:] = move.within(pools)
         self._pools = pools
         if self.layout.kept:
             kept = [pools[index] for index in self.layout.kept]
             self.request = replace(self.request, pools=(*kept, self.slab))
 
+    def fill(self) -> None:
+        """Copy the inputs into the slab."""
+        for move, target in self._targets:
+            _copy(move.within(self._pools), target)
+
     def copy_back(self) -> None:
         """Copy the outputs out of the slab."""
         for move, source in self._sources:
-            move.within(self._pools)[:] = source
+            _copy(source, move.within(self._pools))
 
     def release(self) -> None:
         """Let go of the pools."""
         self._pools = ()
         if self.layout.kept:
             self.request = replace(self.request, pools=(self.slab,))
+
+
+def _size(moves: Sequence[_Move]) -> int:
+    return sum([move.length for move in moves])
 
 
 def _aligned(size: int) -> int:
@@ -134,10 +152,28 @@ def _part(slab: memoryview, move: _Move) -> memoryview:
     return slab[move.slab_offset : move.slab_offset + move.length]
 
 
-class Staging:
-    """Stages the requests of one prepared model; keeps slabs that are free."""
+def _copy(source: memoryview, target: memoryview) -> None:
+    if source.nbytes <= LARGE_BYTES:
+        target[:] = source
+    else:  # NumPy lets other threads run meanwhile
+        np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
 
-    def __init__(self) -> None:
+
+class Staging:
+    """Stages the requests of one prepared model; keeps slabs that are free.
+
+    If there is no shared memory left, ``free_idle`` is called to give some back.
+    Without ``may_see_slabs``, nothing is sent that lies in one file with other arrays.
+    """
+
+    def __init__(
+        self,
+        free_idle: Callable[[], None] = lambda: None,
+        *,
+        may_see_slabs: bool = True,
+    ) -> None:
+        self._free_idle = free_idle
+        self._may_see_slabs = may_see_slabs
         self._layouts: dict[tuple[int, int, tuple[bool, ...]], _Layout] = {}
         self._ready: dict[_Layout, list[Staged]] = {}
         self._idle: defaultdict[int, list[Memory]] = defaultdict(list)
@@ -145,12 +181,16 @@ class Staging:
     def stage(self, request: Request) -> Staged | None:
         """Return the request to send instead; None if this one, validated, travels.
 
+        Its inputs are to be filled in before it is sent.
+
         :raises InvalidArgumentError: if an output lies in memory that is read-only.
         :raises ResourceExhaustedTransientError: if there is no shared memory left.
         """
         travelling = tuple(
             [
-                type(pool) is not Memory or pool.handle.fds != ()
+                pool.handle.fds != ()
+                if type(pool) is Memory
+                else type(pool) is not Part or self._may_see_slabs
                 for pool in request.pools
             ]
         )
@@ -160,7 +200,7 @@ class Staging:
         ready = self._ready[layout]
         staged = ready.pop() if ready else Staged(layout, self._take(layout.slab_bytes))
         try:
-            staged.fill(request.pools)
+            staged.stand_for(request.pools)
         except BaseException:
             self.give_back(staged)
             raise
@@ -174,6 +214,21 @@ class Staging:
             self._keep(staged.slab)
         elif len(ready) < MAX_IDLE_SLABS:
             ready.append(staged)
+
+    def ended(
+        self, pools: Sequence[object], staged: Staged | None, status: ErrorStatus
+    ) -> None:
+        """Let go of the pools of an execution that was sent, and has ended."""
+        if status in _UNSETTLED:
+            retire(pools)
+        if staged is not None and status is not ErrorStatus.GENERAL_FAILURE:
+            self.give_back(staged)
+
+    def trim(self) -> None:
+        """Free the slabs that wait for the next request."""
+        self._idle.clear()
+        for ready in self._ready.values():
+            ready.clear()
 
     def _layout(self, request: Request, travelling: tuple[bool, ...]) -> _Layout:
         key = (id(request.inputs), id(request.outputs), travelling)
@@ -198,4 +253,11 @@ class Staging:
     def _take(self, size: int) -> Memory:
         rounded = max(MIN_SLAB_BYTES, 1 << (size - 1).bit_length())
         idle = self._idle[rounded]
-        return idle.pop() if idle else allocate(rounded)
+        if idle:
+            return idle.pop()
+        make = allocate_in_slab if self._may_see_slabs else allocate
+        try:
+            return make(rounded)
+        except ResourceExhaustedTransientError:
+            self._free_idle()
+            return make(rounded)

@@ -1,22 +1,23 @@
 """The pools that one client announced, on the driver's side.
 
 Pools whose files cannot shrink are mapped when they are announced. All others are
-copied for each call that names them, on a thread of the client's own: the file system
-beneath them may be slow, or the client's, and then it is the client alone that waits.
+copied for each call that names them, on a thread and one at a time for each client: the
+file system beneath them may be slow, or the client's, and then it alone waits.
 """
 
-import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
+
+import msgspec
 
 from asyncnn.errors import (
     AsyncnnError,
     InvalidArgumentError,
     ResourceExhaustedTransientError,
     error_for,
+    too_many,
 )
 from asyncnn.hal.types import (
     BufferToken,
@@ -27,10 +28,11 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.mapping import Mapper
 from asyncnn.memory.pools import own
+from asyncnn.offload import SerialOffload
 from asyncnn.qos.watching import IdleTimer
-from asyncnn.service.wire import PoolInfo
-
-logger = logging.getLogger(__name__)
+from asyncnn.service.driver.failures import explained, log
+from asyncnn.service.driver.quotas import Quota, Table
+from asyncnn.service.wire import PoolInfo, PoolsRefused
 
 _KEEP_S = 2.0
 """How long mappings outlast their pools, in case the client announces them anew."""
@@ -39,8 +41,11 @@ T = TypeVar("T")
 P = TypeVar("P", Memory, Memory | BufferToken)
 
 
-class Refused(NamedTuple):
-    """Why something that a client calls by number cannot be used."""
+class Unusable(msgspec.Struct, frozen=True, gc=False):
+    """Why something that a client calls by number cannot be used.
+
+    The collector does not look at these, of which clients can have many.
+    """
 
     status: ErrorStatus
     reason: str
@@ -54,13 +59,32 @@ def are_mapped(pools: Iterable[Memory | BufferToken]) -> bool:
 class AnnouncedPools:
     """Pools by their numbers. All methods belong to the event loop."""
 
-    def __init__(self, mapper: Mapper, max_pools: int) -> None:
+    def __init__(
+        self,
+        mapper: Mapper,
+        max_pools: int,
+        quota: Quota,
+        send: Callable[[PoolsRefused], None],
+    ) -> None:
+        self._send = send
         self._mapper = mapper
         self._max_pools = max_pools
-        self._pools: dict[int, Memory | Refused] = {}
+        self._quota = quota
+        self._pools: Table[Memory | Unusable] = quota.table()
         self._buffers: dict[int, BufferToken] = {}
-        self._copyist: ThreadPoolExecutor | None = None
+        self._kept = 0
+        self._copyist = SerialOffload()
         self._forgotten = IdleTimer(_KEEP_S, mapper.trim)
+
+    @property
+    def descriptors(self) -> int:
+        """How many descriptors the pools keep open."""
+        return self._kept
+
+    @property
+    def mappings(self) -> int:
+        """How many mappings there are of them."""
+        return self._mapper.mappings
 
     def announce(self, infos: Sequence[PoolInfo], fds: Sequence[int]) -> None:
         """Take in pools; one that cannot be used fails the calls that name it.
@@ -75,22 +99,30 @@ class AnnouncedPools:
             raise InvalidArgumentError("pools and descriptors do not match")
         start = 0
         for info in infos:
-            if info.number in self._pools:
-                raise InvalidArgumentError(f"pool {info.number} is announced twice")
-            if len(self._pools) >= 2 * self._max_pools:
-                raise InvalidArgumentError("too many pools are announced")
+            self._check_new(info)
             handle = Handle(tuple(fds[start : start + info.fds]), info.ints)
             start += info.fds
             try:
-                self._pools[info.number] = self._admit(info, handle)
+                self._pools[info.number] = memory = self._admit(info, handle)
+                self._kept += len(memory.handle.fds)
             except AsyncnnError as error:
-                logger.info("pool %d refused: %s", info.number, error)
-                self._pools[info.number] = Refused(error.status, str(error))
+                self._refuse(info, explained(error))
+
+    def decline(self, infos: Sequence[PoolInfo], error: AsyncnnError) -> None:
+        """Take in pools that the driver has no room for: calls that name them fail.
+
+        :raises InvalidArgumentError: if the announcement contradicts itself.
+        """
+        for info in infos:
+            self._check_new(info)
+            self._refuse(info, error)
 
     def forget(self, numbers: Sequence[int]) -> None:
         """Let go of pools; calls under way keep theirs."""
         for number in numbers:
-            self._pools.pop(number, None)
+            memory = self._pools.pop(number, None)
+            if isinstance(memory, Memory):
+                self._kept -= len(memory.handle.fds)
             self._buffers.pop(number, None)
         self._forgotten.stir()
 
@@ -127,6 +159,26 @@ class AnnouncedPools:
                 raise error_for(memory.status, memory.reason)
         return tuple(found)
 
+    def find_mapped(self, numbers: Sequence[int]) -> tuple[Memory, ...]:
+        """Return pools that stay mapped, with those mapped now that were not before.
+
+        :raises InvalidArgumentError: if one was not announced, or its file can shrink.
+        :raises ResourceExhaustedTransientError: if it exceeds the limits for now.
+        :raises AsyncnnError: if one could not be used when it was announced.
+        """
+        for number, memory in zip(numbers, self.find(numbers), strict=True):
+            if memory.buffer is None:
+                mapped = self._mapper.map_nowait(memory)
+                if mapped is None:
+                    raise InvalidArgumentError(
+                        "the memory of a burst must be mapped, and a file of this can "
+                        "shrink",
+                        hint="seal it, as asyncnn.memory.shared.allocate does",
+                    )
+                self._pools[number] = mapped
+                self._kept -= len(memory.handle.fds)
+        return self.find(numbers)
+
     async def copied(self, pools: Sequence[P]) -> tuple[P, ...]:
         """Return pools with copies of those that are not mapped.
 
@@ -149,14 +201,26 @@ class AnnouncedPools:
         """Give everything back."""
         self._forgotten.close()
         self._pools.clear()
+        self._kept = 0
         self._buffers.clear()
         self._mapper.close()
-        if self._copyist is not None:
-            self._copyist.shutdown(wait=False, cancel_futures=True)
+
+    def _check_new(self, info: PoolInfo) -> None:
+        if info.number in self._pools:
+            raise InvalidArgumentError(f"pool {info.number} is announced twice")
+        if len(self._pools) >= 2 * self._max_pools:
+            raise InvalidArgumentError("too many pools are announced")
+
+    def _refuse(self, info: PoolInfo, error: AsyncnnError) -> None:
+        log.log(logging.INFO, "pool %d of a client is refused: %s", info.number, error)
+        self._pools[info.number] = Unusable(error.status, str(error))
+        if isinstance(error, ResourceExhaustedTransientError):
+            self._send(PoolsRefused((info.number,)))
 
     def _admit(self, info: PoolInfo, handle: Handle) -> Memory:
         if len(self._pools) >= self._max_pools:
-            raise ResourceExhaustedTransientError("too many pools are announced")
+            raise too_many("pools", "ServiceLimits.max_pools", self._max_pools)
+        self._quota.check()
         memory = Memory(info.name, info.size, handle)
         mapped = self._map_nowait(memory)
         if mapped is not None:
@@ -177,11 +241,11 @@ class AnnouncedPools:
             return None
 
     async def on_thread(self, work: Callable[..., T], *args: object) -> T:
-        """Return what ``work`` returns, called on the client's own thread."""
-        if self._copyist is None:
-            self._copyist = ThreadPoolExecutor(1, "asyncnn-copies")
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._copyist, work, *args)
+        """Return what ``work`` returns, called on a thread, one at a time.
+
+        :raises ResourceExhaustedTransientError: if no thread can be started.
+        """
+        return await self._copyist(work, *args)
 
 
 def _copies(mapper: Mapper, pools: tuple[P, ...]) -> tuple[P, ...]:

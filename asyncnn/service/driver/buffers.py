@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from asyncnn.errors import (
     AsyncnnError,
     InvalidArgumentError,
-    ResourceExhaustedTransientError,
+    too_many,
 )
 from asyncnn.hal.interfaces import IBuffer, IDevice, IPreparedModel
 from asyncnn.hal.types import (
@@ -25,6 +25,7 @@ from asyncnn.memory.pools import from_buffer
 from asyncnn.service import wire
 from asyncnn.service.driver.announced import AnnouncedPools, are_mapped
 from asyncnn.service.driver.failures import explained
+from asyncnn.service.driver.quotas import Quota, Table
 from asyncnn.service.driver.tasks import OwnedTasks
 from asyncnn.service.limits import ServiceLimits
 
@@ -42,6 +43,7 @@ class Buffers:
         pools: AnnouncedPools,
         tasks: OwnedTasks,
         limits: ServiceLimits,
+        quota: Quota,
         send: Callable[[wire.ToClient], None],
     ) -> None:
         self._device = device
@@ -50,7 +52,8 @@ class Buffers:
         self._tasks = tasks
         self._limits = limits
         self._send = send
-        self._buffers: dict[int, IBuffer | None] = {}
+        self._quota = quota
+        self._buffers: Table[IBuffer | None] = quota.table()
 
     def allocate(self, message: wire.Allocate) -> None:
         """Allocate a buffer and tell the client.
@@ -62,10 +65,13 @@ class Buffers:
             raise InvalidArgumentError(f"buffer {number} exists already")
         try:
             if len(self._buffers) >= self._limits.max_buffers:
-                raise ResourceExhaustedTransientError("too many buffers")
+                raise too_many(
+                    "buffers", "ServiceLimits.max_buffers", self._limits.max_buffers
+                )
+            self._quota.check()
             self._tasks.check_room()
         except AsyncnnError as error:
-            self._send(wire.Allocated(number, error.status, 0))
+            self._send(wire.Allocated(number, explained(error).status, 0))
             return
         self._buffers[number] = None
         self._tasks.start(self._allocate(message))
@@ -82,7 +88,7 @@ class Buffers:
             else:
                 (pool,) = self._pools.find((message.pool,))
         except AsyncnnError as error:
-            self._send(wire.BufferCopied(message.call, error.status))
+            self._send(wire.BufferCopied(message.call, explained(error).status))
             return
         self._tasks.start(self._copy(message, buffer, pool))
 

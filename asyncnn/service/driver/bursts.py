@@ -1,7 +1,6 @@
 """The bursts that one client opened, on the driver's side."""
 
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from asyncnn.callbacks import IBurstCallback
@@ -9,13 +8,21 @@ from asyncnn.errors import (
     AsyncnnError,
     InvalidArgumentError,
     ResourceExhaustedTransientError,
+    too_many,
 )
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
 from asyncnn.hal.types import Handle
 from asyncnn.service import wire
+from asyncnn.service.descriptors import close_all, duplicates
 from asyncnn.service.driver.failures import explained
+from asyncnn.service.driver.quotas import Quota, Table
 from asyncnn.service.driver.tasks import OwnedTasks
 from asyncnn.service.limits import ServiceLimits
+
+_DESCRIPTORS = 8
+"""Of a burst: two queues with two bells each, their files, and what watches them."""
+
+_MAPPINGS = 2
 
 
 class Bursts:
@@ -32,6 +39,7 @@ class Bursts:
         callback_of: Callable[[int], IBurstCallback],
         tasks: OwnedTasks,
         limits: ServiceLimits,
+        quota: Quota,
         send: Callable[[wire.ToClient], None],
     ) -> None:
         self._models = models
@@ -39,8 +47,23 @@ class Bursts:
         self._tasks = tasks
         self._limits = limits
         self._send = send
-        self._bursts: dict[int, IBurstContext | None] = {}
+        self._quota = quota
+        self._bursts: Table[IBurstContext | None] = quota.table()
         self._channels: dict[int, tuple[Handle, Handle]] = {}
+
+    @property
+    def descriptors(self) -> int:
+        """How many descriptors the bursts keep open, about."""
+        return _DESCRIPTORS * len(self._bursts)
+
+    @property
+    def mappings(self) -> int:
+        """How many queues are mapped."""
+        return _MAPPINGS * len(self._bursts)
+
+    def decline(self, message: wire.ConfigureBurst, error: AsyncnnError) -> None:
+        """Tell the client that the driver has no room for a burst."""
+        self._send(wire.BurstConfigured(message.burst, error.status))
 
     def configure(self, message: wire.ConfigureBurst, fds: Sequence[int]) -> None:
         """Open a burst and tell the client. The descriptors stay the caller's.
@@ -56,7 +79,10 @@ class Bursts:
             raise InvalidArgumentError("queues and descriptors do not match")
         try:
             if len(self._bursts) >= self._limits.max_bursts:
-                raise ResourceExhaustedTransientError("too many bursts are open")
+                raise too_many(
+                    "open bursts", "ServiceLimits.max_bursts", self._limits.max_bursts
+                )
+            self._quota.check()
             self._tasks.check_room()
             prepared = self._models.get(message.prepared)
             if prepared is None:
@@ -66,7 +92,7 @@ class Bursts:
                 _duplicated(fds[split:], message.result_ints),
             )
         except AsyncnnError as error:
-            self._send(wire.BurstConfigured(number, error.status))
+            self._send(wire.BurstConfigured(number, explained(error).status))
             return
         self._bursts[number] = None
         self._tasks.start(self._configure(number, prepared, *channels))
@@ -89,8 +115,9 @@ class Bursts:
 
     def close(self) -> None:
         """Release all bursts: the client is gone."""
-        bursts, self._bursts = self._bursts, {}
-        for burst in bursts.values():
+        bursts = tuple(self._bursts.values())
+        self._bursts.clear()
+        for burst in bursts:
             if burst is not None:
                 burst.close()
         for number in tuple(self._channels):
@@ -129,24 +156,15 @@ class Bursts:
 
     def _close_channels(self, number: int) -> None:
         for channel in self._channels.pop(number, ()):
-            _close(channel.fds)
+            close_all(channel.fds)
 
 
-def _duplicated(fds: Iterable[int], ints: tuple[int, ...]) -> Handle:
+def _duplicated(fds: Sequence[int], ints: tuple[int, ...]) -> Handle:
     """Return a handle with descriptors of its own.
 
     :raises ResourceExhaustedTransientError: if there are none left.
     """
-    copies: list[int] = []
     try:
-        for fd in fds:
-            copies.append(os.dup(fd))  # noqa: PERF401 - those made so far are closed
+        return Handle(duplicates(fds), ints)
     except OSError as error:
-        _close(copies)
         raise ResourceExhaustedTransientError(str(error.strerror)) from error
-    return Handle(tuple(copies), ints)
-
-
-def _close(fds: Iterable[int]) -> None:
-    for fd in fds:
-        os.close(fd)

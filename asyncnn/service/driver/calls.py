@@ -2,13 +2,16 @@
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Callable, Sequence
 
 from asyncnn.callbacks import IBurstCallback
 from asyncnn.errors import AsyncnnError, DeviceUnavailableError, InvalidArgumentError
 from asyncnn.hal.types import ErrorStatus, Memory
 from asyncnn.service import wire
-from asyncnn.service.driver.announced import AnnouncedPools, are_mapped
+from asyncnn.service.driver.announced import AnnouncedPools
+
+logger = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S = 5.0
 """How long a client may take to answer."""
@@ -92,15 +95,10 @@ class RemoteBurstCallback(IBurstCallback):
         except ValueError:
             return ErrorStatus.GENERAL_FAILURE, ()
         except AsyncnnError as error:
+            logger.info("slots of a burst not known: %s", error)
             return error.status, ()
 
     def _memories(self, numbers: Sequence[int], count: int) -> tuple[Memory, ...]:
         if len(numbers) != count:
             raise InvalidArgumentError(f"{len(numbers)} pools for {count} slots")
-        memories = self._pools.find(numbers)
-        if not are_mapped(memories):
-            raise InvalidArgumentError(
-                "the memory of a burst must be mapped, and a file of this can shrink",
-                hint="seal it, as asyncnn.memory.shared.allocate does",
-            )
-        return memories
+        return self._pools.find_mapped(numbers)

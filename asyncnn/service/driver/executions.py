@@ -1,6 +1,5 @@
 """The executions that one client asked for, on the driver's side."""
 
-import logging
 from collections.abc import Callable, Collection, Mapping
 
 import msgspec
@@ -10,8 +9,8 @@ from asyncnn.callbacks import IExecutionCallback
 from asyncnn.errors import (
     AsyncnnError,
     InvalidArgumentError,
-    ResourceExhaustedTransientError,
     error_for,
+    too_many,
 )
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.types import (
@@ -24,13 +23,13 @@ from asyncnn.hal.types import (
     RequestArgument,
     Timing,
 )
+from asyncnn.qos import LOCAL
 from asyncnn.service import wire
-from asyncnn.service.driver.announced import AnnouncedPools, Refused, are_mapped
-from asyncnn.service.driver.failures import explained, kill
+from asyncnn.service.driver.announced import AnnouncedPools, Unusable, are_mapped
+from asyncnn.service.driver.failures import explained, kill, warn_if_refused
+from asyncnn.service.driver.quotas import Quota, Table
 from asyncnn.service.driver.tasks import OwnedTasks
 from asyncnn.service.limits import ServiceLimits
-
-logger = logging.getLogger(__name__)
 
 
 class Bound(msgspec.Struct, frozen=True, eq=False):
@@ -47,7 +46,7 @@ class _Kept(msgspec.Struct, frozen=True, eq=False):
 
     model: int
     pools: frozenset[int]
-    bound: Bound | Refused
+    bound: Bound | Unusable
 
 
 class Executions:
@@ -62,14 +61,17 @@ class Executions:
         pools: AnnouncedPools,
         tasks: OwnedTasks,
         limits: ServiceLimits,
+        quota: Quota,
         send: Callable[[wire.ToClient], None],
     ) -> None:
+        self.client_name = LOCAL.name
         self._models = models
         self._pools = pools
         self._tasks = tasks
         self._limits = limits
         self._send = send
-        self._executing: dict[int, _Executing] = {}
+        self._quota = quota
+        self._executing: Table[_Executing] = quota.table()
         self._kept: dict[int, _Kept] = {}
 
     def execute(self, order: wire.Execute | wire.ExecuteBound) -> None:
@@ -83,7 +85,12 @@ class Executions:
         callback = self._executing[number] = _Executing(self, order)
         try:
             if len(self._executing) > self._limits.max_executions:
-                raise ResourceExhaustedTransientError("too many executions are pending")
+                raise too_many(
+                    "pending executions",
+                    "ServiceLimits.max_executions",
+                    self._limits.max_executions,
+                )
+            self._quota.check(0)
             self._launch(self.find(order), callback)
         except Exception as error:
             callback.fail(explained(error))
@@ -98,11 +105,11 @@ class Executions:
         # The client forgets those of a pool that is gone a little before we do.
         if len(self._kept) >= 2 * self._limits.max_bound_requests:
             raise InvalidArgumentError("too many requests are bound")
-        bound: Bound | Refused
+        bound: Bound | Unusable
         try:
             bound = self._bind(message)
         except AsyncnnError as error:
-            bound = Refused(error.status, str(error))
+            bound = Unusable(error.status, str(error))
         pools = frozenset(message.pools)
         self._kept[message.bound] = _Kept(message.prepared, pools, bound)
 
@@ -116,7 +123,7 @@ class Executions:
         kept = self._kept.get(order.bound)
         if kept is None:
             raise InvalidArgumentError(f"no request {order.bound} is bound")
-        if isinstance(kept.bound, Refused):
+        if isinstance(kept.bound, Unusable):
             raise error_for(kept.bound.status, kept.bound.reason)
         return kept.bound
 
@@ -126,8 +133,10 @@ class Executions:
         if callback is not None:
             kill(callback)
 
-    def forget_pools(self, numbers: Collection[int]) -> None:
-        """Let go of the bound requests that name one of these pools."""
+    def forget(self, numbers: Collection[int]) -> None:
+        """Let go of the bound requests of these numbers, or that name such a pool."""
+        for number in numbers:
+            self._kept.pop(number, None)
         if self._kept:
             gone = frozenset(numbers)
             self._forget(lambda kept: not gone.isdisjoint(kept.pools))
@@ -138,9 +147,10 @@ class Executions:
 
     def close(self) -> None:
         """Let go of everything, and stop what is under way."""
-        executing, self._executing = self._executing, {}
+        executing = tuple(self._executing.values())
+        self._executing.clear()
         self._kept.clear()
-        for callback in executing.values():
+        for callback in executing:
             kill(callback)
 
     def finish(
@@ -232,9 +242,11 @@ class _Executing(IExecutionCallback):
         output_shapes: tuple[OutputShape, ...],
         timing: Timing,
     ) -> None:
+        if status is not ErrorStatus.NONE:
+            warn_if_refused(self._executions.client_name, self, status)
         self._executions.finish(self, status, output_shapes, timing)
 
     def fail(self, error: AsyncnnError) -> None:
         """Tell the client of a failure, unless it was told of an outcome before."""
         self.reason = str(error)
-        self.notify_1_3(error.status, (), NO_TIMING)
+        self._executions.finish(self, error.status, (), NO_TIMING)

@@ -20,20 +20,20 @@ from asyncnn.devices.fenced import because
 from asyncnn.errors import (
     AsyncnnError,
     InvalidArgumentError,
-    ResourceExhaustedTransientError,
     error_for,
+    too_many,
 )
 from asyncnn.fences import FenceSource, SyncFence
+from asyncnn.hal.interfaces import refusal_of
 from asyncnn.hal.types import NO_TIMING, ErrorStatus
 from asyncnn.service import wire
 from asyncnn.service.driver.announced import AnnouncedPools
 from asyncnn.service.driver.executions import Bound, Executions
-from asyncnn.service.driver.failures import explained
+from asyncnn.service.driver.failures import explained, log
 from asyncnn.service.driver.fenced_copies import FencedOnCopies
+from asyncnn.service.driver.quotas import Quota, Table
 from asyncnn.service.driver.tasks import OwnedTasks
 from asyncnn.service.limits import ServiceLimits
-
-logger = logging.getLogger(__name__)
 
 
 class _Fenced(msgspec.Struct, eq=False):
@@ -53,8 +53,9 @@ class _Fenced(msgspec.Struct, eq=False):
         """End the execution soon, whatever a device makes of it."""
         try:
             self.outcome.cancel()
-        except Exception:
-            logger.exception("a fenced execution could not be cancelled")
+        except Exception as error:
+            message = "a fenced execution could not be cancelled"
+            log.log(logging.ERROR, message, error=error)
 
 
 class FencedOrders:
@@ -66,6 +67,7 @@ class FencedOrders:
         pools: AnnouncedPools,
         tasks: OwnedTasks,
         limits: ServiceLimits,
+        quota: Quota,
         send: Callable[[wire.ToClient], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -74,12 +76,18 @@ class FencedOrders:
         self._tasks = tasks
         self._limits = limits
         self._send = send
-        self._known: dict[int, _Fenced] = {}
+        self._quota = quota
+        self._known: Table[_Fenced] = quota.table()
         self._signalled = SyncFence.signalled()
         self._descriptors = 0
         self._ended: deque[int] = deque()
         self._seen = 0
         self._untold: list[wire.FencedEnd] = []
+
+    @property
+    def descriptors(self) -> int:
+        """How many descriptors of the client's are kept open."""
+        return self._descriptors
 
     def execute(self, message: wire.ExecuteFenced, fds: Sequence[int]) -> None:
         """Launch an execution; its fence tells of errors.
@@ -87,21 +95,14 @@ class FencedOrders:
         :raises InvalidArgumentError: if its number is in use, or the client has seen
             more ends than there were.
         """
-        self._forget(message.seen)
-        number = message.order.execution
-        if number in self._known:
-            raise InvalidArgumentError(f"fenced execution {number} exists already")
-        try:
-            fenced = self._launch(message, fds)
-        except Exception as error:
-            fenced = _failed(explained(error))
-        self._known[number] = fenced
-        status = fenced.fence.status
-        if status is None:
-            self._descriptors += fenced.descriptors
-            fenced.fence.add_done_callback(partial(self._done, number))
-        else:
-            self._end(number, fenced, status)
+        self._add(message, fds)
+
+    def decline(self, message: wire.ExecuteFenced, error: AsyncnnError) -> None:
+        """Fail an execution that the driver has no room for.
+
+        :raises InvalidArgumentError: as `execute`.
+        """
+        self._add(message, (), error)
 
     def export(self, number: int, fds: Sequence[int]) -> None:
         """Write the end of an execution to a pipe of the client's as well.
@@ -116,7 +117,7 @@ class FencedOrders:
             self._check_descriptors(1)
             source = FenceSource.adopt(fds[0])
         except AsyncnnError as error:
-            logger.info("fence %d was not exported: %s", number, error)
+            explained(error)
             return
         if fenced.fence.status is None:
             fenced.exported = source
@@ -132,17 +133,43 @@ class FencedOrders:
 
     def close(self) -> None:
         """Let go of everything, and stop what is under way."""
-        known, self._known = self._known, {}
+        known = tuple(self._known.values())
+        self._known.clear()
         self._untold.clear()
-        for fenced in known.values():
+        for fenced in known:
             if fenced.fence.status is None:
                 fenced.cancel()
 
+    def _add(
+        self,
+        message: wire.ExecuteFenced,
+        fds: Sequence[int],
+        refusal: AsyncnnError | None = None,
+    ) -> None:
+        self._forget(message.seen)
+        number = message.order.execution
+        if number in self._known:
+            raise InvalidArgumentError(f"fenced execution {number} exists already")
+        try:
+            fenced = _failed(refusal) if refusal else self._launch(message, fds)
+        except Exception as error:
+            fenced = _failed(explained(error))
+        self._known[number] = fenced
+        status = fenced.fence.status
+        if status is None:
+            self._descriptors += fenced.descriptors
+            fenced.fence.add_done_callback(partial(self._done, number))
+        else:
+            self._end(number, fenced, status)
+
     def _launch(self, message: wire.ExecuteFenced, fds: Sequence[int]) -> _Fenced:
         if len(self._known) >= self._limits.max_fenced_executions:
-            raise ResourceExhaustedTransientError(
-                "too many fenced executions are pending"
+            raise too_many(
+                "pending fenced executions",
+                "ServiceLimits.max_fenced_executions",
+                self._limits.max_fenced_executions,
             )
+        self._quota.check()
         borrowed: Sequence[SyncFence] = ()
         if fds:
             self._check_descriptors(len(fds))
@@ -161,7 +188,8 @@ class FencedOrders:
             message.duration,
         )
         if outcome is None:
-            raise error_for(status, "the device refused the fenced execution")
+            refused = refusal_of(bound.prepared, "the device refused the execution")
+            raise error_for(status, refused)
         # Whoever made it, it is of the one class that can also be exported.
         signals = cast("SyncFence", fence or self._signalled)
         return _Fenced(signals, outcome, borrowed)
@@ -205,8 +233,10 @@ class FencedOrders:
 
     def _check_descriptors(self, more: int) -> None:
         if self._descriptors + more > self._limits.max_fence_fds:
-            raise ResourceExhaustedTransientError(
-                "too many fences of other drivers are waited for"
+            raise too_many(
+                "descriptors of fences",
+                "ServiceLimits.max_fence_fds",
+                self._limits.max_fence_fds,
             )
 
     def _done(self, number: int, fence: SyncFence) -> None:

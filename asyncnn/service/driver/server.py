@@ -2,51 +2,79 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
-import resource
 import socket
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from asyncnn.errors import DeviceUnavailableError, GeneralFailureError
+from asyncnn.forking import own
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.memory.limits import MappingPolicy
 from asyncnn.memory.mapping import Mapper
+from asyncnn.service.driver.clients import Clients
+from asyncnn.service.driver.failures import NO_DESCRIPTOR
+from asyncnn.service.driver.refusals import Refusals
+from asyncnn.service.driver.resources import DriverResources
 from asyncnn.service.driver.session import Session
-from asyncnn.service.limits import ServiceLimits
-from asyncnn.service.paths import Peer, can_connect, peer_of
+from asyncnn.service.limits import ServiceLimits, UserLimits
+from asyncnn.service.paths import (
+    Peer,
+    can_connect,
+    is_abstract,
+    peer_of,
+    socket_address,
+)
+from asyncnn.sparse_log import SparseLogger
 
 logger = logging.getLogger(__name__)
 
+MAX_CONNECTIONS = 256
+"""Connections that a driver serves at a time, unless it is told otherwise."""
+
 _BACKLOG = 128
+_FOR_OTHERS_DIVISOR = 8
+"""That part of all places is for processes that have no connection yet."""
+
 _PAUSE_S = 0.1
 """Time until the next attempt to accept a client after one failed."""
+
+_CLOSING_S = 2.0
+"""How long closing waits for threads that work for clients."""
 
 
 class Server:
     """Serves ``device`` to every client that connects to ``path``. A context manager.
 
     Only processes of ``allowed_uids`` may connect, by default those of this process's
-    user; the socket's mode is 0600, or 0666 if other users are allowed. Clients beyond
-    ``max_clients`` are hung up on. Leaving the context hangs up on all clients and
-    removes the socket.
+    user; the socket's mode is 0600, or 0666 if other users are allowed, and an address
+    like ``@name`` has none. Connections beyond ``max_connections`` are refused, and
+    before that those of a process that has one, from the last eighth on. Leaving the
+    context hangs up on all clients and removes the socket.
 
     Pools in files that a client could truncate are copied for each call. With
     ``trust_same_uid``, those of clients of this process's user are mapped instead: such
     a client can then kill the driver, as it could with a signal.
 
-    Each connection is a client of its own, called after its process. Clients of this
-    process's user, and of root, may see what others do; see `IMeasured`.
+    Each process is a client, however many connections it has. Users share lanes by
+    ``user_weights``, 1 for each uid that is not in there, and their processes share
+    what is theirs; see `Roster`. ``limits`` are those of each connection, and
+    ``user_limits`` those of all connections of a user. Clients of this process's user,
+    and of root, may see what others do; see `IMeasured`.
 
     Entering raises the process's limit of open files as far as it may, because clients
-    share it.
+    share it, less what is held back to accept them and to answer; see
+    `DriverResources`.
 
     :raises DeviceUnavailableError: on entering, if another driver serves ``path``.
     :raises GeneralFailureError: on entering, if the socket cannot be created.
+    :raises InvalidArgumentError: if a weight is not positive.
     """
 
     def __init__(
@@ -55,30 +83,47 @@ class Server:
         path: str | os.PathLike[str],
         *,
         limits: ServiceLimits | None = None,
+        user_limits: UserLimits | None = None,
+        user_weights: Mapping[int, float] | None = None,
         allowed_uids: Collection[int] = (),
-        max_clients: int = 256,
+        max_connections: int = MAX_CONNECTIONS,
         trust_same_uid: bool = False,
     ) -> None:
         self._device = device
         self._path = Path(path)
         self._limits = limits or ServiceLimits()
+        self._clients = Clients(
+            self._limits, user_limits or UserLimits(), user_weights or {}
+        )
         self._allowed_uids = frozenset({os.getuid(), *allowed_uids})
-        self._max_clients = max_clients
+        self._max_connections = max_connections
         self._trust_same_uid = trust_same_uid
         self._sessions: set[Session] = set()
+        self._log = SparseLogger(logger)  # strangers may come as often as they like
+        # Of clients that went by themselves: threads may still work for them.
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._resources: DriverResources | None = None
+        self._refusals: Refusals | None = None
         self._listener: socket.socket | None = None
+        self._is_abstract = is_abstract(path)
         self._identity = (0, 0)
         self._pause: asyncio.TimerHandle | None = None
+        self._is_inherited = False
+        self._closing: asyncio.Task[None] | None = None
 
     @property
-    def clients(self) -> int:
-        """Number of clients that are connected."""
+    def connections(self) -> int:
+        """Number of connections; a client, which is a process, can have several."""
         return len(self._sessions)
 
     async def __aenter__(self) -> Self:
-        _raise_descriptor_limit()
+        self._resources = DriverResources(self._limits)
+        self._refusals = Refusals()
+        self._closing = None
         self._listener = self._listen()
-        self._identity = _identity(self._path)
+        own(self)
+        if not self._is_abstract:
+            self._identity = _identity(self._path)
         self._resume()
         return self
 
@@ -88,29 +133,61 @@ class Server:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the server, or wait until it is, as leaving the context does.
+
+        Cancelling leaves it to go on by itself; any number of tasks may call this.
+        """
+        if self._is_inherited:
+            return
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    def disown(self) -> None:
+        """Leave all to the parent, whose death its clients are to notice."""
+        self._is_inherited = True
+        if self._listener is not None:
+            self._listener.close()
+        if self._refusals is not None:
+            self._refusals.disown()
+
+    async def _close(self) -> None:
+        """Close each part, whatever happens to the others."""
+        sessions, self._sessions = self._sessions, set()
+        async with AsyncExitStack() as parts:
+            parts.push_async_callback(self._all_ended, sessions)
+            for session in sessions:
+                parts.callback(session.close)
+            parts.callback(self._remove_path)
+            parts.callback(self._stop_listening)
+
+    def _stop_listening(self) -> None:
         assert self._listener is not None
+        assert self._refusals is not None
+        self._refusals.close()
         if self._pause is not None:
             self._pause.cancel()
         asyncio.get_running_loop().remove_reader(self._listener.fileno())
         self._listener.close()
+
+    def _remove_path(self) -> None:
+        if self._is_abstract:
+            return
         with contextlib.suppress(FileNotFoundError):
             # The path may have become another driver's meanwhile.
             if _identity(self._path) == self._identity:
                 self._path.unlink()
-        while self._sessions:
-            self._sessions.pop().close()
 
     def _listen(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            _remove_stale(self._path)
-            before = os.umask(0o177)
-            try:
-                listener.bind(str(self._path))
-            finally:
-                os.umask(before)
-            if len(self._allowed_uids) > 1:
-                self._path.chmod(0o666)
+            if self._is_abstract:
+                _bind_abstract(listener, self._path)
+            else:
+                self._bind(listener)
             listener.listen(_BACKLOG)
             listener.setblocking(False)
         except OSError as error:
@@ -123,6 +200,16 @@ class Server:
             raise
         return listener
 
+    def _bind(self, listener: socket.socket) -> None:
+        _remove_stale(self._path)
+        before = os.umask(0o177)
+        try:
+            listener.bind(str(self._path))
+        finally:
+            os.umask(before)
+        if len(self._allowed_uids) > 1:
+            self._path.chmod(0o666)
+
     def _resume(self) -> None:
         assert self._listener is not None
         loop = asyncio.get_running_loop()
@@ -133,38 +220,109 @@ class Server:
             connection, _ = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
-        except OSError as error:  # out of descriptors, say: others go on
-            logger.warning("a client could not be accepted: %s", error.strerror)
+        except OSError as error:
+            if error.errno == errno.EMFILE and self._refused_for_want(listener):
+                return
+            self._log.log(
+                logging.WARNING,
+                "a client could not be accepted: %s",
+                error.strerror,
+            )
             loop = asyncio.get_running_loop()
             loop.remove_reader(listener.fileno())
             self._pause = loop.call_later(_PAUSE_S, self._resume)
             return
         peer = peer_of(connection)
         if peer.uid not in self._allowed_uids:
-            logger.warning("a client of user %d was refused", peer.uid)
-            connection.close()
-        elif len(self._sessions) >= self._max_clients:
-            logger.warning("a client was refused: there are %d", self._max_clients)
-            connection.close()
+            self._refuse(
+                connection,
+                f"uid {peer.uid} is not allowed (--allow-uid)",
+                "allowed_uids",
+                peer,
+            )
+        elif not self._has_place(peer):
+            reason = (
+                f"max_connections is {self._max_connections}, and "
+                f"{len(self._sessions)} are connected"
+            )
+            self._refuse(connection, reason, "max_connections", peer)
         else:
             self._sessions.add(self._session(connection, peer))
 
+    def _has_place(self, peer: Peer) -> bool:
+        """Tell whether a connection is served; one process cannot have all places."""
+        left = self._max_connections - len(self._sessions)
+        if left > self._max_connections // _FOR_OTHERS_DIVISOR:
+            return True
+        return left > 0 and not self._clients.has(peer)
+
+    def _refused_for_want(self, listener: socket.socket) -> bool:
+        """Accept a client with a descriptor of the reserve, to tell it of the want."""
+        assert self._resources is not None
+        try:
+            with self._resources.reserve.lent():
+                connection, _ = listener.accept()
+        except OSError:
+            return False
+        self._refuse(connection, NO_DESCRIPTOR, "ulimit -n", peer_of(connection))
+        return True
+
+    def _refuse(
+        self, connection: socket.socket, reason: str, setting: str, peer: Peer
+    ) -> None:
+        """Tell a client, and the operator, why it is not served."""
+        assert self._refusals is not None
+        client = f"pid {peer.pid}"
+        self._log.log(
+            logging.WARNING,
+            "%s of uid %d is refused: %s",
+            client,
+            peer.uid,
+            reason,
+            kind=("refused", setting),
+            client=client,
+            setting=setting,
+        )
+        self._refusals.tell(connection, reason)
+
     def _session(self, connection: socket.socket, peer: Peer) -> Session:
+        assert self._resources is not None
         limits = self._limits
+        client, quotas = self._clients.client_of(peer), self._clients.quotas_of(peer)
         policy = MappingPolicy(
+            name="ServiceLimits",
             max_pools=limits.max_pools,
-            max_bytes=limits.max_pool_bytes,
+            max_pool_bytes=limits.max_pool_bytes,
+            max_copied_bytes=limits.max_copied_bytes,
             trust_same_uid=self._trust_same_uid and peer.uid == os.geteuid(),
         )
         return Session(
             self._device,
             connection,
             limits,
-            Mapper(policy),
-            self._sessions.discard,
-            name=f"pid {peer.pid}",
+            Mapper(policy, quotas.pool_bytes),
+            self._left,
+            client,
+            quotas,
+            self._resources.of_process(client.number),
             sees_others=peer.uid in (os.geteuid(), 0),
         )
+
+    def _left(self, session: Session) -> None:
+        """Forget a client that has gone."""
+        self._sessions.discard(session)
+        end = asyncio.get_running_loop().create_task(session.wait_ended())
+        self._leaving.add(end)
+        end.add_done_callback(self._leaving.discard)
+
+    async def _all_ended(self, sessions: Collection[Session]) -> None:
+        """Wait for the threads of closed sessions: a slow file may take for ever."""
+        ends = {asyncio.ensure_future(session.wait_ended()) for session in sessions}
+        ends |= self._leaving
+        if ends:
+            _, late = await asyncio.wait(ends, timeout=_CLOSING_S)
+            for end in late:
+                end.cancel()
 
 
 def _identity(path: Path) -> tuple[int, int]:
@@ -172,9 +330,13 @@ def _identity(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _raise_descriptor_limit() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+def _bind_abstract(listener: socket.socket, path: Path) -> None:
+    try:
+        listener.bind(socket_address(path))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:  # such a name goes with its owner
+            raise DeviceUnavailableError(f"a driver serves {path} already") from error
+        raise
 
 
 def _remove_stale(path: Path) -> None:

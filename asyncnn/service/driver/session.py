@@ -1,44 +1,45 @@
-"""One client's connection, on the driver's side.
+"""One connection of a client, on the driver's side.
 
 Everything a client owns hangs on its session and ends with it. What it sends is not
 trusted: numbers are looked up in tables of this connection, models and requests are
 validated by the device, memory goes through the session's mapper.
 """
 
+import asyncio
 import logging
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
-from msgspec.structs import replace
-
-from asyncnn.callbacks import IPreparedModelCallback
-from asyncnn.devices.statistics import DeviceStatistics, IMeasured
-from asyncnn.errors import (
-    AsyncnnError,
-    GeneralFailureError,
-    InvalidArgumentError,
-    ResourceExhaustedTransientError,
-)
-from asyncnn.hal.interfaces import IDescribed, IDevice, IPreparedModel
-from asyncnn.hal.types import ErrorStatus, Memory, Model
+from asyncnn.errors import InvalidArgumentError, ResourceExhaustedTransientError
+from asyncnn.hal.interfaces import IDevice, IPreparedModel, IWatched
+from asyncnn.hal.types import DeviceStatus, ErrorStatus
 from asyncnn.memory.mapping import Mapper
+from asyncnn.offload import SerialOffload
 from asyncnn.qos import Client, acting_for
 from asyncnn.service import wire
-from asyncnn.service.caches import ReceivedCache
-from asyncnn.service.channel import Channel
-from asyncnn.service.driver.announced import AnnouncedPools, are_mapped
+from asyncnn.service.channel import MAX_PACKET_BYTES, Channel
+from asyncnn.service.decoding import (
+    FromClient,
+    Unread,
+    decode_file_to_driver,
+    decode_to_driver,
+)
+from asyncnn.service.driver.announced import AnnouncedPools
 from asyncnn.service.driver.buffers import Buffers
 from asyncnn.service.driver.bursts import Bursts
 from asyncnn.service.driver.calls import CallsToClient, RemoteBurstCallback
 from asyncnn.service.driver.executions import Executions
-from asyncnn.service.driver.failures import explained, kill
+from asyncnn.service.driver.failures import NO_DESCRIPTOR, explained, log
 from asyncnn.service.driver.fenced import FencedOrders
+from asyncnn.service.driver.preparations import Preparations
+from asyncnn.service.driver.queries import Queries
+from asyncnn.service.driver.quotas import Table, UserQuotas
+from asyncnn.service.driver.resources import ProcessResources
 from asyncnn.service.driver.tasks import OwnedTasks
 from asyncnn.service.limits import ServiceLimits
 from asyncnn.tracing import Layer, Phase, active, span
 from asyncnn.vlog import DRIVER
-
-logger = logging.getLogger(__name__)
 
 _WITH_DESCRIPTORS = {
     wire.AnnouncePools,
@@ -47,13 +48,19 @@ _WITH_DESCRIPTORS = {
     wire.ExportFence,
     wire.PrepareModel,
     wire.PrepareModelFromCache,
+    wire.SaveModel,
 }
 
 
-class Session:
-    """Serves one client of ``device``. ``ended`` is called once, when it is gone.
+_REPLACEABLE = {wire.Prepared, wire.Statistics, wire.SupportedOperations}
+"""Answers that may be large, for which a short refusal can be sent instead."""
 
-    The client is told of others' work only if it ``sees_others``.
+
+class Session:
+    """Serves a connection of ``client``. ``lost`` is called once, when it has ended.
+
+    ``resources`` are what its process may take of the driver. The client is told of
+    others' work only if it ``sees_others``.
     """
 
     def __init__(
@@ -62,31 +69,71 @@ class Session:
         connection: socket.socket,
         limits: ServiceLimits,
         mapper: Mapper,
-        ended: Callable[["Session"], None],
+        lost: Callable[["Session"], None],
+        client: Client,
+        quotas: UserQuotas,
+        resources: ProcessResources,
         *,
-        name: str = "remote",
         sees_others: bool = False,
     ) -> None:
         self._device = device
         self._limits = limits
-        self._ended = ended
-        client = Client(name)
-        self._client_number = client.number
-        self._sees_others = sees_others
+        self._tell_lost = lost
+        # Kept, so that the next connection of the same user finds them.
+        self._quotas = quotas
+        self._name = client.name
         self._greeted = False
-        self._pools = AnnouncedPools(mapper, limits.max_pools)
-        self._preparing: dict[int, _Preparing] = {}
-        self._prepared: dict[int, IPreparedModel] = {}
+        self._told_status = DeviceStatus.AVAILABLE
+        self._unwatch: Callable[[], None] = lambda: None
+        self._is_released = False
+        self._want: ResourceExhaustedTransientError | None = None
+        self._pools = AnnouncedPools(mapper, limits.max_pools, quotas.pools, self._send)
+        self._prepared: Table[IPreparedModel] = quotas.prepared_models.table()
         self._tasks = OwnedTasks(limits.max_executions)
+        validating = SerialOffload()
+        self._preparations = Preparations(
+            device,
+            self._prepared,
+            self._pools,
+            self._tasks,
+            validating,
+            limits,
+            quotas.prepared_models,
+            self._send,
+        )
+        self._queries = Queries(
+            device,
+            self._pools,
+            self._tasks,
+            validating,
+            limits,
+            self._send,
+            seen_by=None if sees_others else client.number,
+        )
         self._calls = CallsToClient(self._send)
         self._executions = Executions(
-            self._prepared, self._pools, self._tasks, limits, self._send
+            self._prepared,
+            self._pools,
+            self._tasks,
+            limits,
+            quotas.executions,
+            self._send,
         )
         self._fenced = FencedOrders(
-            self._executions, self._pools, self._tasks, limits, self._send
+            self._executions,
+            self._pools,
+            self._tasks,
+            limits,
+            quotas.fenced_executions,
+            self._send,
         )
         self._bursts = Bursts(
-            self._prepared, self.burst_callback, self._tasks, limits, self._send
+            self._prepared,
+            self.burst_callback,
+            self._tasks,
+            limits,
+            quotas.bursts,
+            self._send,
         )
         self._buffers = Buffers(
             device,
@@ -94,65 +141,167 @@ class Session:
             self._pools,
             self._tasks,
             limits,
+            quotas.buffers,
             self._send,
         )
+        self._executions.client_name = self._preparations.client_name = client.name
+        self._resources = resources
+        self._descriptors = resources.descriptors(self._count_descriptors)
+        self._mappings = resources.mappings(self._count_mappings)
+        self._greeting = asyncio.get_running_loop().call_later(
+            limits.max_greeting_s, self._greets_too_late
+        )
         # The loop calls on behalf of the client, then, and tasks inherit that. Nothing
-        # else refers to it, so that it is gone as soon as it has hung up.
+        # else refers to it, so that it is gone as soon as its process has hung up.
         with acting_for(client):
             self._channel = Channel(
                 connection,
+                decode_to_driver,
+                decode_file_to_driver,
                 self._receive if active.recorder is None else self._receive_traced,
                 self._lost,
                 max_message_bytes=limits.max_message_bytes,
                 max_fds=limits.max_fds_per_message,
                 max_unread_bytes=limits.max_unread_bytes,
+                reserve=resources.reserve,
+                turn=resources.reading,
+                decoding=resources.decoding,
+                may_hold=self._may_hold,
             )
+        resources.reading.opened()
 
     def close(self) -> None:
         """Hang up and give back all that the client had."""
-        self._channel.close()
-        self._release()
+        try:
+            self._channel.close()
+        finally:
+            self._release()
+
+    async def wait_ended(self) -> None:
+        """Wait until no thread works for the client any more, once it is closed."""
+        await self._channel.wait_ended()
+        await self._tasks.wait_ended()
 
     def _lost(self, reason: str) -> None:
-        logger.info("client lost: %s", reason)
-        DRIVER("client lost", reason=reason)
+        name = self._name
+        if self._channel.has_refused:
+            log.log(logging.WARNING, "%s is hung up on: %s", name, reason)
+        else:
+            log.log(logging.INFO, "%s has gone: %s", name, reason)
+        DRIVER("client lost", client=self._name, reason=reason)
         self._release()
-        self._ended(self)
+        self._tell_lost(self)
 
     def burst_callback(self, number: int) -> RemoteBurstCallback:
         """Return the client's callback for burst ``number``."""
         return RemoteBurstCallback(self._calls, self._pools, number)
 
     def _release(self) -> None:
-        preparing, self._preparing = self._preparing, {}
-        for callback in preparing.values():
-            kill(callback)
-        self._executions.close()
-        self._fenced.close()
-        self._bursts.close()
-        self._buffers.close()
-        self._calls.close()
-        self._tasks.cancel()
-        self._prepared.clear()
-        self._pools.close()
+        """Close each part, whatever happens to the others."""
+        self._greeting.cancel()
+        if not self._is_released:
+            self._is_released = True
+            self._resources.reading.closed()
+        with ExitStack() as parts:
+            parts.callback(self._descriptors.close)
+            parts.callback(self._mappings.close)
+            parts.callback(self._pools.close)
+            parts.callback(self._prepared.clear)
+            parts.callback(self._tasks.cancel)
+            parts.callback(self._calls.close)
+            parts.callback(self._buffers.close)
+            parts.callback(self._bursts.close)
+            parts.callback(self._fenced.close)
+            parts.callback(self._executions.close)
+            parts.callback(self._preparations.close)
+            parts.callback(self._unwatch)
 
     def _send(self, message: wire.ToClient) -> None:
+        data = wire.encode(message)
         try:
-            self._channel.send(wire.encode(message))
+            if len(data) >= MAX_PACKET_BYTES and type(message) in _REPLACEABLE:
+                # The driver keeps their files for a client that reads none of them.
+                self._descriptors.check_room(1)
+                self._channel.send(data)
+                self._descriptors.update()
+            else:
+                self._channel.send(data)
         except OSError as error:
-            # It would wait for this answer for ever.
-            self._channel.abandon(f"answering failed: {error.strerror}")
+            reason = f"the driver cannot send the answer: {error.strerror}"
+            self._send_instead(message, reason)
+        except ResourceExhaustedTransientError as error:
+            self._send_instead(message, str(error))
 
-    def _receive_traced(self, data: memoryview, fds: list[int]) -> None:
+    def _send_instead(self, message: wire.ToClient, reason: str) -> None:
+        """Send that an answer is too large for now."""
+        status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+        match message:
+            case wire.SupportedOperations(call=call) if message.supported:
+                self._send(wire.SupportedOperations(call, status, ()))
+            case wire.Statistics(call=call) if message.statistics is not None:
+                self._send(wire.Statistics(call, status, None))
+            case wire.Prepared(prepared=number) if message.signature is not None:
+                self._preparations.release(number)
+                self._send(wire.Prepared(number, status, reason))
+            case _:
+                # It would wait for this answer for ever.
+                self._channel.abandon(reason)
+
+    def _greets_too_late(self) -> None:
+        self._send(wire.Refused("it has not greeted in time"))
+        self._channel.abandon("the client has not greeted in time")
+
+    def _count_descriptors(self) -> int:
+        kept = self._pools, self._bursts, self._fenced, self._preparations
+        return 1 + sum([part.descriptors for part in (*kept, self._channel)])
+
+    def _may_hold(self, count: int) -> bool:
+        """Tell whether what came beside a message can be kept until it is decoded.
+
+        Each connection may have such a message, and those of a process take turns.
+        """
+        try:
+            self._descriptors.check_room(count)
+        except ResourceExhaustedTransientError as error:
+            self._want = error.with_traceback(None)  # it keeps what frames refer to
+            return False
+        return True
+
+    def _count_mappings(self) -> int:
+        return self._pools.mappings + self._bursts.mappings
+
+    def _receive_traced(self, message: FromClient, fds: list[int] | None) -> None:
         with span("receive", Layer.IPC, Phase.INPUTS_AND_OUTPUTS):
-            self._receive(data, fds)
+            self._receive(message, fds)
 
-    def _receive(self, data: memoryview, fds: list[int]) -> None:
-        message = wire.decode_to_driver(data)
-        if fds and type(message) not in _WITH_DESCRIPTORS:
-            raise InvalidArgumentError("descriptors beside a message that has none")
+    def _receive(self, message: FromClient, fds: list[int] | None) -> None:
         if not self._greeted and type(message) is not wire.Hello:
             raise InvalidArgumentError("a message before the greeting")
+        if isinstance(message, Unread):
+            self._decline(message.message, message.error)
+            return
+        if fds is None or fds:
+            if type(message) not in _WITH_DESCRIPTORS:
+                raise InvalidArgumentError("descriptors beside a message that has none")
+            self._receive_with_fds(message, fds)
+        else:
+            self._dispatch(message, ())
+
+    def _receive_with_fds(
+        self, message: wire.ToDriver, fds: Sequence[int] | None
+    ) -> None:
+        try:
+            try:
+                self._check_room(message, fds)
+            except ResourceExhaustedTransientError as error:
+                self._decline(message, error)
+            else:
+                self._dispatch(message, fds or ())
+        finally:  # the process's other connections are to know what this one has
+            self._descriptors.update()
+            self._mappings.update()
+
+    def _dispatch(self, message: wire.ToDriver, fds: Sequence[int]) -> None:
         # The ones that come most often are looked for first.
         if type(message) is wire.ExecuteBound or type(message) is wire.Execute:
             self._executions.execute(message)
@@ -162,19 +311,57 @@ class Session:
             for each in message.messages:
                 self._fenced.execute(each, ())
         else:
-            self._handle(message, data, fds)
+            self._handle(message, fds)
 
-    def _handle(self, message: wire.ToDriver, data: memoryview, fds: list[int]) -> None:
+    def _check_room(self, message: wire.ToDriver, fds: Sequence[int] | None) -> None:
+        """Check that the driver can keep what has come beside a message.
+
+        :raises ResourceExhaustedTransientError: if it cannot, or it did not get it.
+        """
+        if fds is not None:
+            self._descriptors.check_room(len(fds))
+            if type(message) is wire.AnnouncePools:
+                self._mappings.check_room(len(message.pools))
+            # What came in the place of the reserve must not stay there.
+            if not any(map(self._resources.reserve.has, fds)):
+                return
+        want, self._want = self._want, None
+        raise want or ResourceExhaustedTransientError(NO_DESCRIPTOR)
+
+    def _decline(
+        self,
+        message: wire.ToDriver | wire.WithSlices,
+        error: ResourceExhaustedTransientError,
+    ) -> None:
+        """Answer a message that the driver has no room for; others go on."""
+        explained(error)
+        match message:
+            case wire.AnnouncePools():
+                self._pools.decline(message.pools, error)
+            case wire.ConfigureBurst():
+                self._bursts.decline(message, error)
+            case wire.ExecuteFenced():
+                self._fenced.decline(message, error)
+            case wire.PrepareModel() | wire.PrepareModelFromCache():
+                self._preparations.decline(message.prepared, error)
+            case wire.GetSupportedOperations():
+                self._queries.decline(message.call, error)
+            case wire.SaveModel():
+                self._send(wire.ModelSaved(message.call, error.status))
+            case _:
+                pass  # nobody waits for an answer
+
+    def _handle(self, message: wire.ToDriver, fds: Sequence[int]) -> None:
         """Do what a message asks for.
 
         :raises InvalidArgumentError: if it breaks the protocol.
         """
+        if DRIVER:
+            DRIVER("asked", client=self._name, call=type(message).__name__)
         match message:
             case wire.AnnouncePools():
                 self._pools.announce(message.pools, fds)
             case wire.BindRequest():
-                if len(data) > wire.MAX_BOUND_BYTES:
-                    raise InvalidArgumentError("a request is too large to be bound")
                 self._executions.bind(message)
             case wire.ConfigureBurst():
                 self._bursts.configure(message, fds)
@@ -188,7 +375,7 @@ class Session:
             case wire.ForgetPools():
                 self._pools.forget(message.numbers)
                 self._buffers.forget(message.numbers)
-                self._executions.forget_pools(message.numbers)
+                self._executions.forget(message.numbers)
             case wire.Allocate():
                 self._buffers.allocate(message)
             case wire.CopyBufferTo() | wire.CopyBufferFrom():
@@ -196,15 +383,18 @@ class Session:
             case wire.Memories():
                 self._calls.answered(message)
             case wire.PrepareModel():
-                self._prepare(message, fds)
+                self._preparations.prepare(message, fds)
             case wire.PrepareModelFromCache():
-                self._prepare_from_cache(message, fds)
+                self._preparations.prepare_from_cache(message, fds)
+            case wire.SaveModel():
+                self._preparations.save(message, fds)
             case wire.ReleasePreparedModel():
-                self._release_prepared(message)
+                self._executions.forget_model(message.prepared)
+                self._preparations.release(message.prepared)
             case wire.GetSupportedOperations():
-                self._get_supported_operations(message)
+                self._queries.supported_operations(message)
             case wire.GetStatistics():
-                self._get_statistics(message.call)
+                self._queries.statistics(message.call)
             case wire.Hello():
                 self._greet(message)
 
@@ -213,6 +403,7 @@ class Session:
         if self._greeted:
             raise InvalidArgumentError("a second greeting")
         self._greeted = True
+        self._greeting.cancel()
         _, model_files, data_files = device.get_number_of_cache_files_needed()
         self._send(
             wire.Welcome(
@@ -225,6 +416,7 @@ class Session:
                 data_cache_files=data_files,
                 max_bound_requests=self._limits.max_bound_requests,
                 max_pools=self._limits.max_pools,
+                max_pool_bytes=self._limits.max_pool_bytes,
             )
         )
         if message.version != wire.PROTOCOL_VERSION:
@@ -232,204 +424,11 @@ class Session:
                 f"the client speaks version {message.version} of the protocol, "
                 f"the driver {wire.PROTOCOL_VERSION}"
             )
+        if isinstance(device, IWatched):
+            self._status_changed(device.get_status())
+            self._unwatch = device.watch_status(self._status_changed)
 
-    def _get_supported_operations(self, message: wire.GetSupportedOperations) -> None:
-        try:
-            self._tasks.check_room()
-            pools = self._pools.find(message.pools)
-        except AsyncnnError as error:
-            self._send(wire.SupportedOperations(message.call, error.status, ()))
-            return
-        self._tasks.start(self._supported_operations(message, pools))
-
-    async def _supported_operations(
-        self, message: wire.GetSupportedOperations, pools: tuple[Memory, ...]
-    ) -> None:
-        supported: tuple[bool, ...] = ()
-        try:
-            if not are_mapped(pools):
-                pools = await self._pools.copied(pools)
-            model = replace(message.model, pools=pools)
-            status, supported = await self._device.get_supported_operations_1_3(model)
-        except Exception as error:
-            status = explained(error).status
-        self._send(wire.SupportedOperations(message.call, status, supported))
-
-    def _get_statistics(self, call: int) -> None:
-        try:
-            self._tasks.check_room()
-        except AsyncnnError as error:
-            self._send(wire.Statistics(call, error.status, None))
-            return
-        self._tasks.start(self._statistics(call))
-
-    async def _statistics(self, call: int) -> None:
-        try:
-            statistics = await self._measured()
-            answer = wire.Statistics(call, ErrorStatus.NONE, statistics)
-        except Exception as error:
-            answer = wire.Statistics(call, explained(error).status, None)
-        self._send(answer)
-
-    async def _measured(self) -> DeviceStatistics:
-        """Return what the client may know.
-
-        :raises GeneralFailureError: if the device keeps no statistics.
-        """
-        if not isinstance(self._device, IMeasured):
-            raise GeneralFailureError("the device keeps no statistics")
-        statistics = await self._device.get_statistics()
-        if self._sees_others:
-            return statistics
-        return statistics.seen_by(self._client_number)
-
-    def _prepare(self, message: wire.PrepareModel, fds: Sequence[int]) -> None:
-        callback = self._begin_preparing(message.prepared)
-        try:
-            self._check_room_for_model()
-            cache = ReceivedCache(message.cache, fds)
-            if cache.prepare_to_write():
-                callback.saved = cache
-            pools = self._pools.find(message.pools)
-            if are_mapped(pools):
-                self._launch_preparation(message, pools, cache, callback)
-            else:
-                self._tasks.check_room()
-                self._tasks.start(
-                    self._prepare_with_copies(message, pools, cache, callback)
-                )
-        except Exception as error:
-            callback.fail(explained(error))
-
-    def _prepare_from_cache(
-        self, message: wire.PrepareModelFromCache, fds: Sequence[int]
-    ) -> None:
-        callback = self._begin_preparing(message.prepared)
-        callback.is_unseen = True
-        try:
-            self._check_room_for_model()
-            cache = ReceivedCache(message.cache, fds)
-            self._tasks.check_room()
-            self._tasks.start(self._load(message.deadline, cache, callback))
-        except Exception as error:
-            callback.fail(explained(error))
-
-    async def _load(
-        self, deadline: int | None, cache: ReceivedCache, callback: "_Preparing"
-    ) -> None:
-        try:
-            await self._pools.on_thread(cache.read, self._limits.max_pool_bytes)
-            self._device.prepare_model_from_cache_1_3(
-                deadline, cache.model_cache, cache.data_cache, cache.token, callback
-            )
-        except Exception as error:
-            callback.fail(explained(error))
-
-    def _begin_preparing(self, number: int) -> "_Preparing":
-        if number in self._preparing or number in self._prepared:
-            raise InvalidArgumentError(f"prepared model {number} exists already")
-        callback = self._preparing[number] = _Preparing(self, number)
-        return callback
-
-    def _check_room_for_model(self) -> None:
-        limits = self._limits
-        if len(self._preparing) > limits.max_preparing:
-            raise ResourceExhaustedTransientError("too many models are prepared")
-        if len(self._preparing) + len(self._prepared) > limits.max_prepared_models:
-            raise ResourceExhaustedTransientError("too many prepared models")
-
-    async def _prepare_with_copies(
-        self,
-        message: wire.PrepareModel,
-        pools: tuple[Memory, ...],
-        cache: ReceivedCache,
-        callback: "_Preparing",
-    ) -> None:
-        try:
-            copies = await self._pools.copied(pools)
-            self._launch_preparation(message, copies, cache, callback)
-        except Exception as error:
-            callback.fail(explained(error))
-
-    def _launch_preparation(
-        self,
-        message: wire.PrepareModel,
-        pools: tuple[Memory, ...],
-        cache: ReceivedCache,
-        callback: "_Preparing",
-    ) -> None:
-        # What is no enumerator is refused by the device, like everything else.
-        self._device.prepare_model_1_3(
-            replace(message.model, pools=pools),
-            message.preference,  # type: ignore[arg-type]
-            message.priority,  # type: ignore[arg-type]
-            message.deadline,
-            cache.model_cache,
-            cache.data_cache,
-            cache.token,
-            callback,
-        )
-
-    def finish_preparing(
-        self, callback: "_Preparing", status: ErrorStatus, model: IPreparedModel | None
-    ) -> None:
-        """Keep a prepared model and tell the client, unless it released it."""
-        number = callback.number
-        if self._preparing.get(number) is not callback:
-            return
-        cache, callback.saved = callback.saved, None
-        if cache is not None and model is not None:
-            self._tasks.start(self._write_back(cache, callback, model))
-            return
-        del self._preparing[number]
-        if model is not None:
-            self._prepared[number] = model
-        signature = _signature(model) if callback.is_unseen else None
-        self._send(wire.Prepared(number, status, callback.reason, signature))
-
-    async def _write_back(
-        self, cache: ReceivedCache, callback: "_Preparing", model: IPreparedModel
-    ) -> None:
-        """Give the client its cache files before it learns of the model."""
-        try:
-            await self._pools.on_thread(cache.write)
-        except Exception as error:
-            logger.warning("a model is not cached: %s", explained(error))
-        self.finish_preparing(callback, ErrorStatus.NONE, model)
-
-    def _release_prepared(self, message: wire.ReleasePreparedModel) -> None:
-        self._prepared.pop(message.prepared, None)
-        self._executions.forget_model(message.prepared)
-        callback = self._preparing.pop(message.prepared, None)
-        if callback is not None:
-            kill(callback)
-
-
-def _signature(model: object) -> Model | None:
-    return model.signature if isinstance(model, IDescribed) else None
-
-
-class _Preparing(IPreparedModelCallback):
-    """Tells the client of a model's preparation.
-
-    A model from a cache ``is_unseen``; one that is ``saved`` is written back first.
-    """
-
-    __slots__ = ("_session", "is_unseen", "number", "saved")
-
-    def __init__(self, session: Session, number: int) -> None:
-        super().__init__()
-        self._session = session
-        self.number = number
-        self.is_unseen = False
-        self.saved: ReceivedCache | None = None
-
-    def notify_1_3(
-        self, status: ErrorStatus, prepared_model: IPreparedModel | None
-    ) -> None:
-        self._session.finish_preparing(self, status, prepared_model)
-
-    def fail(self, error: AsyncnnError) -> None:
-        """Tell the client of a failure, unless it was told of an outcome before."""
-        self.reason = str(error)
-        self.notify_1_3(error.status, None)
+    def _status_changed(self, status: DeviceStatus) -> None:
+        if status is not self._told_status:
+            self._told_status = status
+            self._send(wire.StatusChanged(status))

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Coroutine
 
-from asyncnn.errors import ResourceExhaustedTransientError
+from asyncnn.errors import too_many
 
 
 class OwnedTasks:
@@ -19,15 +19,21 @@ class OwnedTasks:
         :raises ResourceExhaustedTransientError: if there are too many.
         """
         if len(self._tasks) >= self._most:
-            raise ResourceExhaustedTransientError("too many calls are pending")
+            raise too_many("pending calls", "ServiceLimits.max_executions", self._most)
 
-    def start(self, work: Coroutine[None, None, None]) -> None:
-        """Start a task, whether there is room or not."""
+    def start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Start a task, whether there is room or not, and return it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def cancel(self) -> None:
         """Cancel all of them."""
-        for task in self._tasks:
+        for task in tuple(self._tasks):
             task.cancel()
+
+    async def wait_ended(self) -> None:
+        """Wait until there are none."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)

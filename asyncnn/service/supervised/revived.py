@@ -15,12 +15,14 @@ from asyncnn.callbacks import (
     OneShot,
     PreparedModelFuture,
 )
-from asyncnn.errors import AsyncnnError, error_for
+from asyncnn.errors import AsyncnnError, DeviceUnavailableError, error_for
 from asyncnn.hal.interfaces import (
     IBurstContext,
     IDescribed,
     IPreparedModel,
+    ISavable,
     ISyncFence,
+    refusal_of,
 )
 from asyncnn.hal.refusals import SynchronousByCallback
 from asyncnn.hal.types import (
@@ -37,6 +39,7 @@ from asyncnn.hal.types import (
 from asyncnn.hal.validate import RequestRules, validate_measure_timing
 from asyncnn.service.caches import KeptCache, SentCache
 from asyncnn.service.client.device import RemoteDevice
+from asyncnn.service.supervised.life import Life, cause_of_death
 from asyncnn.service.supervised.waiting import Waiting
 
 _ATTEMPTS = 5
@@ -139,6 +142,7 @@ class RevivedModel(SynchronousByCallback):
         remote: RemoteDevice,
         prepared: IPreparedModel,
         patience: float,
+        life: Life,
     ) -> None:
         self._order = order
         self._rules = RequestRules(order.model_of(prepared))
@@ -146,7 +150,7 @@ class RevivedModel(SynchronousByCallback):
         self._prepared: IPreparedModel | None = prepared
         self._waiting = Waiting(patience)
         self._refusal: AsyncnnError | None = None
-        self._end: AsyncnnError | None = None
+        self._life = life
 
     @property
     def waiting(self) -> int:
@@ -167,9 +171,13 @@ class RevivedModel(SynchronousByCallback):
         self._waiting.release()
 
     def end(self, error: AsyncnnError) -> None:
-        """Let every execution fail from now on, and those that wait."""
-        self._prepared, self._end = None, error
+        """Let those executions fail that wait: there is no hope for others."""
+        self._prepared = None
         self._waiting.fail(error.status, str(error))
+
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        """Return what was lost, maybe before there was another driver; see `Life`."""
+        return cause_of_death(self._life, self._remote)
 
     async def _prepare_patiently(self, remote: RemoteDevice) -> IPreparedModel:
         """Prepare the model, several times if the driver is short of something.
@@ -245,9 +253,8 @@ class RevivedModel(SynchronousByCallback):
 
         :raises AsyncnnError: if it will not.
         """
+        self._life.check()
         # A new one each time: one raised again keeps the frames of all calls.
-        if self._end is not None:
-            raise error_for(self._end.status, str(self._end))
         # What one driver refused, the next one may take.
         if self._refusal is not None and not self._remote.is_lost:
             raise error_for(self._refusal.status, str(self._refusal))
@@ -268,6 +275,20 @@ class RevivedModel(SynchronousByCallback):
         return prepared.execute_fenced(
             request, wait_for, measure, deadline, loop_timeout_duration, duration
         )
+
+    async def save_to_cache(
+        self, model_cache: Handle, data_cache: Handle, token: bytes
+    ) -> ErrorStatus:
+        """Ask the driver; fail while there is none."""
+        prepared: object = self.usable
+        if not isinstance(prepared, ISavable):
+            return ErrorStatus.DEVICE_UNAVAILABLE
+        return await prepared.save_to_cache(model_cache, data_cache, token)
+
+    @property
+    def refusal(self) -> str:
+        """Why the driver's model refused a fenced execution last; see `IExplaining`."""
+        return refusal_of(self._prepared, "")
 
     async def configure_execution_burst(
         self,

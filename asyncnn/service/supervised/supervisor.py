@@ -15,7 +15,12 @@ from functools import partial
 
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
 from asyncnn.devices.statistics import DeviceStatistics
-from asyncnn.errors import AsyncnnError, DeviceUnavailableError
+from asyncnn.errors import (
+    AsyncnnError,
+    DeviceUnavailableError,
+    DriverDiedError,
+    NoDriverError,
+)
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
 from asyncnn.hal.types import (
     BufferDesc,
@@ -36,7 +41,9 @@ from asyncnn.hal.validate import (
     validate_priority,
 )
 from asyncnn.service.caches import to_send
+from asyncnn.service.causes import Cause, closed, given_up
 from asyncnn.service.client.device import RemoteDevice
+from asyncnn.service.supervised.life import Life, cause_of_death
 from asyncnn.service.supervised.revived import (
     AnyOrder,
     CacheArguments,
@@ -45,7 +52,7 @@ from asyncnn.service.supervised.revived import (
     RevivedModel,
 )
 from asyncnn.service.supervised.supervision import Backoff, Supervision
-from asyncnn.service.supervised.waiting import Waiting
+from asyncnn.service.supervised.waiting import NO_DRIVER, Waiting
 
 logger = logging.getLogger(__name__)
 
@@ -61,26 +68,18 @@ async def supervised(
 
     :raises AsyncnnError: on entering, if the first connection fails.
     """
-    device = SupervisedDevice(supervision)
-    failure: BaseException | None = None
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(device.keep_connected(connect))
-        try:
-            await device.first_connection
-            yield device
-        except BaseException as error:  # raised below, in no group
-            failure = error
-        finally:
-            device.end("the device is closed")
-            task.cancel()
-    if failure is not None:
-        raise failure
+    device = SupervisedDevice(supervision, connect)
+    try:
+        await device.first_connection
+        yield device
+    finally:
+        await device.aclose()
 
 
 class SupervisedDevice:
     """An `IDevice` whose driver may be replaced; made by `supervised`."""
 
-    def __init__(self, supervision: Supervision) -> None:
+    def __init__(self, supervision: Supervision, connect: Connect) -> None:
         self.first_connection: asyncio.Future[None]
         self.first_connection = asyncio.get_running_loop().create_future()
         self._supervision = supervision
@@ -88,9 +87,33 @@ class SupervisedDevice:
         self._models: weakref.WeakSet[RevivedModel] = weakref.WeakSet()
         self._waiting = Waiting(supervision.wait)
         self._changed = asyncio.Event()
-        self._ended = ""
+        self._life = Life()
+        self._is_closing = False
+        self._task = asyncio.get_running_loop().create_task(self._supervise(connect))
 
-    async def keep_connected(self, connect: Connect) -> None:
+    async def aclose(self) -> None:
+        """End every call and disconnect, or wait until that is done.
+
+        Cancelling leaves it to go on by itself; any number of tasks may call this.
+        """
+        if self._life.is_inherited:
+            return
+        if not self._is_closing:
+            self._is_closing = True
+            self.end(closed)
+            self._task.cancel()
+        await asyncio.wait({self._task})
+
+    async def _supervise(self, connect: Connect) -> None:
+        try:
+            await self._keep_connected(connect)
+        except Exception as error:
+            logger.exception("the supervision of a driver failed")
+            if not self.first_connection.done():
+                self.first_connection.set_exception(error)
+            self.end(given_up(f"the supervision of the driver failed: {error}"))
+
+    async def _keep_connected(self, connect: Connect) -> None:
         """Connect again and again until `end` is called or patience is over."""
         backoff = Backoff(self._supervision)
         while True:
@@ -107,7 +130,7 @@ class SupervisedDevice:
             now = time.monotonic()
             pause = backoff.lost(now, 0.0 if connected is None else now - connected)
             if pause is None:
-                self.end(f"no driver stays alive, the last failure: {reason}")
+                self.end(given_up(f"no driver stays alive, the last failure: {reason}"))
                 return
             logger.warning("no driver: %s; next attempt in %.2f s", reason, pause)
             await asyncio.sleep(pause)
@@ -123,22 +146,28 @@ class SupervisedDevice:
         # models a client has prepared at once, and others may be wanted meanwhile.
         for model in sorted(self._models, key=lambda model: -model.waiting):
             await model.revive(remote)
-        return await remote.wait_lost()
+        reason = await remote.wait_lost()
+        self._life.lose(partial(DriverDiedError, reason))
+        return reason
 
-    def end(self, reason: str) -> None:
+    def end(self, cause: Cause) -> None:
         """Let every call fail from now on, and those that wait."""
-        if self._ended:
+        if self._life.has_ended:
             return
-        self._ended = reason
+        self._life.end(cause)
         self._changed.set()
-        error = DeviceUnavailableError(reason)
+        error = cause()
         for model in list(self._models):
             model.end(error)
-        self._waiting.fail(error.status, reason)
+        self._waiting.fail(error.status, str(error))
+
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        """Return what was lost, maybe before there was another driver; see `Life`."""
+        return cause_of_death(self._life, self._remote)
 
     def _connected(self) -> RemoteDevice | None:
         remote = self._remote
-        if remote is None or remote.is_lost or self._ended:
+        if remote is None or remote.is_lost or self._life.has_ended:
             return None
         return remote
 
@@ -148,10 +177,9 @@ class SupervisedDevice:
         return self._remote
 
     def get_status(self) -> DeviceStatus:
-        """Return AVAILABLE while there is a driver."""
-        if self._connected() is None:
-            return DeviceStatus.OFFLINE
-        return DeviceStatus.AVAILABLE
+        """Return what the driver's device tells; OFFLINE while there is no driver."""
+        remote = self._connected()
+        return DeviceStatus.OFFLINE if remote is None else remote.get_status()
 
     def get_version_string(self) -> tuple[ErrorStatus, str]:
         """Return the last driver's version."""
@@ -177,7 +205,7 @@ class SupervisedDevice:
         """Ask the driver; fail while there is none."""
         remote = self._connected()
         if remote is None:
-            raise DeviceUnavailableError(self._ended or "there is no driver")
+            raise self.cause_of_death() or NoDriverError(NO_DRIVER)
         return await remote.get_statistics()
 
     async def get_supported_operations_1_3(
@@ -186,14 +214,21 @@ class SupervisedDevice:
         """Ask the driver, once there is one."""
         try:
             async with asyncio.timeout(self._supervision.wait):
-                while (remote := self._connected()) is None and not self._ended:
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            return ErrorStatus.DEVICE_UNAVAILABLE, ()
-        if remote is None:
+                remote = await self._next()
+        except (TimeoutError, DeviceUnavailableError):
             return ErrorStatus.DEVICE_UNAVAILABLE, ()
         return await remote.get_supported_operations_1_3(model)
+
+    async def _next(self) -> RemoteDevice:
+        """Return the driver there is, or the next one.
+
+        :raises DeviceUnavailableError: if there is going to be none.
+        """
+        while (remote := self._connected()) is None:
+            self._life.check()
+            self._changed.clear()
+            await self._changed.wait()
+        return remote
 
     def prepare_model_1_3(
         self,
@@ -227,8 +262,7 @@ class SupervisedDevice:
             return order.give(remote, deadline, adoption, cache)
         notify = OneShot(callback.notify_1_3)
         try:
-            if self._ended:
-                raise DeviceUnavailableError(self._ended)
+            self._life.check()
             validate_execution_preference(order.preference)
             validate_priority(order.priority)
             validate_model(order.model)
@@ -247,7 +281,8 @@ class SupervisedDevice:
         self, order: AnyOrder, remote: RemoteDevice, prepared: IPreparedModel
     ) -> RevivedModel:
         """Return a model that the driver has prepared as one that outlives it."""
-        model = RevivedModel(order, remote, prepared, self._supervision.wait)
+        patience = self._supervision.wait
+        model = RevivedModel(order, remote, prepared, patience, self._life)
         self._models.add(model)
         return model
 
@@ -268,6 +303,7 @@ class SupervisedDevice:
         remote = self._last()
         _, *needed = remote.get_number_of_cache_files_needed()
         try:
+            self._life.check()
             cache = to_send(model_cache, data_cache, token, (needed[0], needed[1]))
             order = CachedOrder(cache)
         except AsyncnnError as error:

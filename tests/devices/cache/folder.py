@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from asyncnn.cooperative import completed
 from asyncnn.devices.cache import Compiled
 from asyncnn.devices.cache.files import (
     CacheFiles,
@@ -12,8 +13,8 @@ from asyncnn.devices.cache.files import (
     opened_for_saving,
 )
 from asyncnn.devices.cache.key import CacheKey
-from asyncnn.devices.cache.loading import load
-from asyncnn.devices.cache.saving import save
+from asyncnn.devices.cache.loading import loading
+from asyncnn.devices.cache.saving import saving
 from asyncnn.engine import Program
 from asyncnn.engine.plan import Plan
 from asyncnn.extensions import NO_EXTENSIONS
@@ -46,12 +47,12 @@ class Folder:
         program = Program(model)
         compiled = Compiled(program, ExecutionPreference.SUSTAINED_SPEED, priority)
         with self.files(writable=True) as files:
-            save(compiled, files, self.key)
+            completed(saving(compiled, files, self.key))
         return program
 
     def load(self, *, may_map: bool = True) -> Compiled:
         with self.files(writable=False) as files:
-            return load(files, self.key, NO_EXTENSIONS, may_map=may_map)
+            return completed(loading(files, self.key, NO_EXTENSIONS, may_map=may_map))
 
 
 def decisions(plan: Plan) -> list[object]:

@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from asyncnn.cooperative import completed
 from asyncnn.devices.cache import Compiled
 from asyncnn.devices.cache.key import CacheKey
 from asyncnn.devices.cache.records import TAG_BYTES, unsealed
-from asyncnn.devices.cache.saving import save
+from asyncnn.devices.cache.saving import saving
 from asyncnn.engine import Program
 from asyncnn.errors import GeneralFailureError
+from asyncnn.hal.slices import joined
 from asyncnn.hal.types import ExecutionPreference, Priority
 from asyncnn.runtime.loading import load as load_model
 from tests.devices.cache.client import TOKEN
@@ -153,7 +155,7 @@ def test_files_hold_one_compilation_whoever_else_is_writing(folder: Folder) -> N
         )
         fcntl.flock(others.data.fd, fcntl.LOCK_EX)
         with pytest.raises(GeneralFailureError, match="in use"):
-            save(compiled, files, folder.key)
+            completed(saving(compiled, files, folder.key))
         fcntl.flock(others.data.fd, fcntl.LOCK_UN)
     folder.save(dense(False).model)
     folder.load()
@@ -196,11 +198,13 @@ def test_another_key_reads_nothing(folder: Folder, tmp_path: Path) -> None:
 
 def test_only_numbers_lie_outside_of_what_is_sealed(folder: Folder) -> None:
     folder.save(dense(True).model)
-    record = unsealed(memoryview(folder.model.read_bytes()), TOKEN, folder.key)
+    content = memoryview(folder.model.read_bytes())
+    record, slices = unsealed(content, TOKEN, folder.key)
+    model = joined(record.model, slices[: record.model_bytes])
     weights, bias, scalar = (
-        operand for operand in record.model.main.operands if operand.location.length
+        operand for operand in model.main.operands if operand.location.length
     )
-    sealed = record.model.operand_values
+    sealed = model.operand_values
     assert weights.location.length > len(sealed)
     for operand in (bias, scalar):
         at = operand.location

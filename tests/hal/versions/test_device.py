@@ -1,14 +1,17 @@
 """Callers of old versions, over the devices that the behaviour kit knows."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from asyncnn.callbacks import PreparedModelFuture
-from asyncnn.devices import ReferenceDevice
+from asyncnn.devices import DeviceSettings, ReferenceDevice
+from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,
@@ -16,8 +19,11 @@ from asyncnn.hal.types import (
     ErrorStatus,
     ExecutionPreference,
     HalVersion,
+    Handle,
     MeasureTiming,
     Model,
+    Operand,
+    OperationType,
     OutputShape,
     Priority,
     Request,
@@ -31,8 +37,10 @@ from asyncnn.hal.versions import (
     v1_1,
     v1_2,
 )
+from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.requests import RequestBuilder
-from tests.networks import addition
+from asyncnn.service import RemoteDevice, Server
+from tests.networks import F32, addition
 
 V1_0, V1_1, V1_2, V1_3 = list(HalVersion)[:4]
 FAST = ExecutionPreference.FAST_SINGLE_ANSWER
@@ -91,6 +99,32 @@ class Executed1_2(v1_2.IExecutionCallback):  # noqa: N801
 async def device() -> AsyncIterator[VersionedDevice]:
     async with ReferenceDevice() as canonical:
         yield VersionedDevice(canonical)
+
+
+@pytest.fixture(params=["inprocess", "remote"])
+async def caching_device(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[VersionedDevice]:
+    settings = DeviceSettings(cache_key_file=str(tmp_path / "key"))
+    async with ReferenceDevice(settings) as canonical:
+        if request.param == "inprocess":
+            yield VersionedDevice(canonical)
+            return
+        path = tmp_path / "driver.sock"
+        async with Server(canonical, path), RemoteDevice(path) as remote:
+            yield VersionedDevice(remote)
+
+
+def product() -> Model:
+    """``z = x @ x``, which HAL 1.3 did not have."""
+    builder = ModelBuilder()
+    x = builder.input("x", F32, (2, 2))
+    no = builder.scalar(np.bool_(False))
+    z = builder.operation(
+        OperationType.BATCH_MATMUL, [x, x, no, no], Operand(F32, (2, 2))
+    )
+    builder.output(z, "z")
+    return builder.build().model
 
 
 def as_canonical(device: VersionedDevice) -> IDevice:
@@ -191,9 +225,56 @@ async def test_1_0_cannot_leave_output_dimensions_open(device: VersionedDevice) 
     assert (await newer.told)[0] is ErrorStatus.NONE
 
 
+async def test_operations_that_came_after_1_3_are_invalid(
+    device: VersionedDevice,
+) -> None:
+    model = product()
+    assert await device.get_supported_operations_1_3(model) == (
+        ErrorStatus.INVALID_ARGUMENT,
+        (),
+    )
+    callback = PreparedModelFuture()
+    launched = device.prepare_model_1_3(
+        model, FAST, Priority.MEDIUM, None, (), (), TOKEN, callback
+    )
+    assert launched is ErrorStatus.INVALID_ARGUMENT
+    with pytest.raises(InvalidArgumentError, match="BATCH_MATMUL"):
+        await callback
+
+
+async def test_1_0_cannot_leave_output_dimensions_of_a_cached_model_open(
+    caching_device: VersionedDevice, tmp_path: Path
+) -> None:
+    files = [os.open(tmp_path / name, os.O_RDWR | os.O_CREAT) for name in "md"]
+    caches = tuple((Handle((fd,)),) for fd in files)
+    old = convert_to(addition(0, 3).model, V1_2)
+    assert isinstance(old, v1_2.Model)
+    saving, loading = Prepared1_2(), Prepared1_2()
+    caching_device.prepare_model_1_2(old, FAST, *caches, TOKEN, saving)
+    assert (await saving.told)[0] is ErrorStatus.NONE
+    caching_device.prepare_model_from_cache(*caches, TOKEN, loading)
+    _, prepared = await loading.told
+    for fd in files:
+        os.close(fd)
+    assert prepared is not None
+    request, _ = sum_request(2, 3)
+    argument = replace(request.inputs[0], dimensions=(2, 3))
+    told = Executed1_0()
+    unknown = v1_0.Request((argument, argument), request.outputs, request.pools)
+    assert prepared.execute(unknown, told) is ErrorStatus.INVALID_ARGUMENT
+    assert await told.told is ErrorStatus.INVALID_ARGUMENT
+    output = replace(request.outputs[0], dimensions=(2, 3))
+    told = Executed1_0()
+    known = v1_0.Request((argument, argument), (output,), request.pools)
+    assert prepared.execute(known, told) is ErrorStatus.NONE
+    assert await told.told is ErrorStatus.NONE
+
+
 async def test_null_callbacks_are_invalid(device: VersionedDevice) -> None:
     old = convert_to(addition(4).model, V1_0)
     assert device.prepare_model(old, None) is ErrorStatus.INVALID_ARGUMENT
+    newest = (addition(4).model, FAST, Priority.MEDIUM, None, (), (), TOKEN)
+    assert device.prepare_model_1_3(*newest, None) is ErrorStatus.INVALID_ARGUMENT
     _, prepared = await prepare(device, addition(4).model, V1_0)
     assert prepared is not None
     request, _ = sum_request(4)

@@ -1,0 +1,46 @@
+"""How long a driver may leave a call unanswered whose deadline has passed.
+
+A driver keeps deadlines itself, at boundaries of operations. One that is stopped, or
+stuck in native code, keeps none: its client gives up a little later by itself.
+"""
+
+import math
+import time
+
+from asyncnn.errors import (
+    InvalidArgumentError,
+    MissedDeadlinePersistentError,
+    MissedDeadlineTransientError,
+)
+
+DEADLINE_GRACE_S = 0.1
+"""Seconds from a deadline until a client no longer waits for the driver's answer."""
+
+
+def check_grace(grace_s: float) -> float:
+    """Return ``grace_s``; infinity waits for the driver, however long that takes.
+
+    :raises InvalidArgumentError: if it is negative or not a number.
+    """
+    if math.isnan(grace_s) or grace_s < 0:
+        raise InvalidArgumentError(
+            f"deadline_grace is {grace_s} s", hint="it is 0 or more; math.inf waits"
+        )
+    return grace_s
+
+
+def check_deadline(deadline_ns: int | None) -> None:
+    """Check that a deadline on the steady clock has not passed.
+
+    :raises MissedDeadlinePersistentError: if it has.
+    """
+    if deadline_ns is not None and time.monotonic_ns() >= deadline_ns:
+        raise MissedDeadlinePersistentError("the deadline has passed already")
+
+
+def unanswered(grace_s: float) -> MissedDeadlineTransientError:
+    """Return the error for a call that the driver has left unanswered."""
+    return MissedDeadlineTransientError(
+        f"the driver has not answered {grace_s:g} s after the deadline; it may be "
+        "stopped, and go on with the call once it runs again"
+    )

@@ -1,0 +1,296 @@
+"""Slabs: memory files that many small pools lie in, at one descriptor and one mapping.
+
+A small pool is a `Part` of a slab. In this process it is a pool like any other; another
+process is given the slab, and the part's offset in it. All parts of one slab have room
+for the same number of bytes.
+
+The bytes of a part are free again once nothing views them: neither the pool, nor an
+array or memoryview over it, on whichever thread the last of them goes. Whoever has
+another process work on a part keeps the pool until that has ended, and calls `retire`
+if there is no telling whether it has.
+"""
+
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncnn.hal.types import DataLocation, Handle, Memory, Request, RequestArgument
+from asyncnn.memory.pools import own, view
+from asyncnn.memory.shared import allocate, create_sealed
+
+MIN_PART_BYTES = 64
+"""Parts are aligned to this at least."""
+
+MAX_PART_BYTES = 64 * 1024
+"""Larger pools have a file of their own."""
+
+FIRST_SLAB_BYTES = 256 * 1024
+"""Size of the first slab for parts of one size; the next has that of all so far."""
+
+MAX_SLAB_BYTES = 16 * 2**20
+MAX_IDLE_BYTES = 2**20
+"""A slab without parts is kept for the next one if it is no larger, and the only one
+that has room."""
+
+_Bytes = NDArray[np.uint8]
+
+
+class Slab(Memory, frozen=True):
+    """A pool that other pools are parts of: whoever gets it may see them all."""
+
+
+class Part(Memory, frozen=True, kw_only=True):
+    """A pool that lies ``offset`` bytes into ``slab``, and has no handle of its own."""
+
+    slab: Slab
+    offset: int
+
+
+class _Places:
+    """The places for parts of ``part_bytes`` in one slab."""
+
+    __slots__ = ("free", "fresh", "is_retired", "part_bytes", "places", "slab")
+
+    def __init__(self, slab: Slab, part_bytes: int) -> None:
+        self.slab = slab
+        self.part_bytes = part_bytes
+        self.places = slab.size // part_bytes
+        self.fresh = 0
+        self.free: list[int] = []
+        self.is_retired = False
+
+    @property
+    def has_room(self) -> bool:
+        return bool(self.free) or self.fresh < self.places
+
+    @property
+    def is_empty(self) -> bool:
+        return len(self.free) == self.fresh
+
+    def take(self) -> tuple[int, bool]:
+        """Return the offset of a place, and whether nothing has lain there before."""
+        if self.free:
+            return self.free.pop(), False
+        offset = self.fresh * self.part_bytes
+        self.fresh += 1
+        return offset, True
+
+
+class _Lease(weakref.ref[_Bytes]):
+    """Watches the bytes of one part; every view of them refers to these."""
+
+    __slots__ = ("offset", "places")
+
+    offset: int
+    places: _Places
+
+
+class Slabs:
+    """Makes parts of slabs. Thread-safe.
+
+    Bytes may come back in the midst of anything, of `allocate` too, since the garbage
+    collector runs there. So that takes no lock: they are put into a queue, which is
+    worked off by whoever has the lock, or gets it at once.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._returned: deque[_Lease] = deque()
+        self._leases: dict[int, _Lease] = {}
+        self._all: dict[Slab, _Places] = {}
+        self._with_room: dict[int, list[_Places]] = {}
+
+    def allocate(self, size: int) -> Part:
+        """Return a writable pool of ``size`` zero bytes, `MAX_PART_BYTES` at most.
+
+        :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
+        """
+        part_bytes = max(MIN_PART_BYTES, 1 << (size - 1).bit_length())
+        with self._lock:
+            emptied = self._take_back()
+            open_ = self._with_room.setdefault(part_bytes, [])
+            places = open_[-1] if open_ else self._add_slab(part_bytes)
+            offset, is_fresh = places.take()
+            if not places.has_room:
+                open_.remove(places)
+            whole = np.frombuffer(view(places.slab), np.uint8, size, offset)
+            lease = _Lease(whole, self._ended)
+            lease.places, lease.offset = places, offset
+            self._leases[id(lease)] = lease
+        del emptied
+        self._settle()
+        if not is_fresh:
+            whole.fill(0)
+        return Part("ashmem", size, buffer=whole.data, slab=places.slab, offset=offset)
+
+    def retire(self, slab: Slab) -> None:
+        """Have the bytes of a slab not be used for other parts, now or later."""
+        with self._lock:
+            places = self._all.pop(slab, None)
+            if places is not None:
+                self._close(places)
+        self._settle()
+
+    def trim(self) -> None:
+        """Give back the slabs that have no parts."""
+        with self._lock:
+            emptied = self._take_back()
+            for places in tuple(self._all.values()):
+                if places.is_empty:
+                    emptied.append(places)
+                    del self._all[places.slab]
+                    self._close(places)
+        del emptied
+        self._settle()
+
+    def abandon(self) -> None:
+        """Let go of what has no parts; the others go with theirs, and are not reused.
+
+        Does nothing while another thread makes a part.
+        """
+        if self._lock.acquire(blocking=False):
+            try:
+                emptied = self._all, self._leases
+                self._all, self._leases, self._with_room = {}, {}, {}
+            finally:
+                self._lock.release()
+            del emptied
+
+    def _add_slab(self, part_bytes: int) -> _Places:
+        same = [p.slab.size for p in self._all.values() if p.part_bytes == part_bytes]
+        slab = _make_slab(min(MAX_SLAB_BYTES, max(FIRST_SLAB_BYTES, sum(same))))
+        places = self._all[slab] = _Places(slab, part_bytes)
+        self._with_room[part_bytes].append(places)
+        return places
+
+    def _ended(self, lease: weakref.ref[_Bytes]) -> None:
+        assert isinstance(lease, _Lease)
+        self._returned.append(lease)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Work the queue off, unless somebody else has the lock, who will do it."""
+        while self._returned and self._lock.acquire(blocking=False):
+            try:
+                emptied = self._take_back()
+            finally:
+                self._lock.release()
+            del emptied
+
+    def _take_back(self) -> list[_Places]:
+        """Free what has come back; return slabs that are to go without the lock."""
+        emptied: list[_Places] = []
+        while self._returned:
+            lease = self._returned.popleft()
+            if self._leases.pop(id(lease), None) is None:
+                continue
+            places = lease.places
+            if places.is_retired:
+                continue
+            open_ = self._with_room[places.part_bytes]
+            if not places.has_room:
+                open_.append(places)
+            places.free.append(lease.offset)
+            if places.is_empty and (
+                len(open_) > 1 or places.slab.size > MAX_IDLE_BYTES
+            ):
+                del self._all[places.slab]
+                self._close(places)
+                emptied.append(places)
+        return emptied
+
+    def _close(self, places: _Places) -> None:
+        places.is_retired = True
+        open_ = self._with_room[places.part_bytes]
+        if places in open_:
+            open_.remove(places)
+
+
+_slabs = Slabs()
+
+
+def allocate_in_slab(size: int) -> Memory:
+    """Return a writable pool of ``size`` zero bytes: a `Part` if it is small.
+
+    :raises InvalidArgumentError: if ``size`` is negative.
+    :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
+    """
+    if 0 < size <= MAX_PART_BYTES:
+        return _slabs.allocate(size)
+    return allocate(size)
+
+
+def retire(pools: Iterable[object]) -> None:
+    """Have nobody get the bytes of the parts among ``pools`` after they are gone.
+
+    Another process may still be writing there.
+    """
+    for pool in pools:
+        if type(pool) is Part:
+            _slabs.retire(pool.slab)
+
+
+def trim() -> None:
+    """Give back the slabs that have no parts."""
+    _slabs.trim()
+
+
+def in_slabs(request: Request) -> Request:
+    """Return ``request`` with slabs in place of their parts: it can travel then."""
+    shifts = [pool.offset if type(pool) is Part else -1 for pool in request.pools]
+    if max(shifts, default=-1) < 0:
+        return request
+    return Request(
+        _shifted(request.inputs, shifts),
+        _shifted(request.outputs, shifts),
+        tuple([pool.slab if type(pool) is Part else pool for pool in request.pools]),
+    )
+
+
+def _shifted(
+    arguments: Sequence[RequestArgument], shifts: Sequence[int]
+) -> tuple[RequestArgument, ...]:
+    return tuple(
+        [
+            argument
+            if argument.has_no_value or shifts[argument.location.pool_index] <= 0
+            else _moved(argument, shifts[argument.location.pool_index])
+            for argument in arguments
+        ]
+    )
+
+
+def _moved(argument: RequestArgument, shift: int) -> RequestArgument:
+    at = argument.location
+    return RequestArgument(
+        False,
+        DataLocation(at.pool_index, at.offset + shift, at.length),
+        argument.dimensions,
+    )
+
+
+def _make_slab(size: int) -> Slab:
+    fd, data = create_sealed(size, "asyncnn-slab")
+    slab = Slab("ashmem", size, Handle((fd,)), data)
+    own(slab)
+    return slab
+
+
+def _renew() -> None:
+    """Use no slab of before a fork after it: parent and child share their bytes."""
+    global _slabs
+    before, _slabs = _slabs, Slabs()
+    before.abandon()
+
+
+def _renew_in_child() -> None:
+    global _slabs
+    _slabs = Slabs()  # another thread of the parent may have had the lock of that one
+
+
+os.register_at_fork(before=_renew, after_in_child=_renew_in_child)

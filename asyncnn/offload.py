@@ -1,0 +1,214 @@
+"""Work that would keep an event loop for long, on a thread of its own.
+
+Each call has a thread that ends with it: such work is rare and large, and no idle
+thread stays behind. While one runs, the interpreter switches between threads often
+enough for the loop to keep its pace.
+"""
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Generic, ParamSpec, TypeVar, cast
+
+from asyncnn.cooperative import Steps, Stepwise
+from asyncnn.errors import ResourceExhaustedTransientError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_MOMENT_NS = 200_000
+
+SWITCH_INTERVAL_S = 0.001
+"""How long a thread that computes keeps the interpreter from an event loop."""
+
+
+async def offload(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call ``function`` on a thread and return what it returns.
+
+    Cancelling waits for its end, as it may own something by then; the outcome is
+    dropped.
+
+    :raises ResourceExhaustedTransientError: if no thread can be started.
+    """
+    return await _offload(lambda: function(*args, **kwargs), lambda: None)
+
+
+async def offload_steps(steps: Steps[T]) -> T:
+    """Take cooperative steps on a thread; cancelling stops before the next one.
+
+    What is done in a moment is done at once: to start a thread keeps a busy loop for
+    longer, which a peer could bring about as often as it likes.
+
+    :raises ResourceExhaustedTransientError: if no thread can be started.
+    """
+    stepwise = Stepwise(steps)
+    until_ns = time.perf_counter_ns() + _MOMENT_NS
+    if stepwise.advance(lambda: time.perf_counter_ns() >= until_ns):
+        return stepwise.result
+    stop = threading.Event()
+
+    def take() -> None:
+        if not stepwise.advance(stop.is_set):
+            stepwise.close()
+
+    await _offload(take, stop.set)
+    return stepwise.result
+
+
+async def _offload(function: Callable[[], T], cancel: Callable[[], None]) -> T:
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    call = _Call(function, ended)
+    start_thread(threading.Thread(target=call.run, name="asyncnn-offload", daemon=True))
+    try:
+        await asyncio.shield(ended)
+    except asyncio.CancelledError:
+        cancel()
+        while not ended.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.shield(ended)
+        call.drop_error()
+        raise
+    return call.result()
+
+
+class SerialOffload:
+    """Calls functions like `offload`, one at a time and in order."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def __call__(
+        self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Call ``function`` on a thread once its turn has come; see `offload`.
+
+        :raises ResourceExhaustedTransientError: if no thread can be started.
+        """
+        async with self._turn:
+            return await offload(function, *args, **kwargs)
+
+
+def call_on_thread(function: Callable[[], None]) -> threading.Thread | None:
+    """Call a function that frees much on a thread of its own, which is returned.
+
+    Nobody waits for it. Where no thread can be started, it is called here.
+    """
+
+    def call() -> None:
+        with switching_at_least_every(SWITCH_INTERVAL_S):
+            function()
+
+    thread = threading.Thread(target=call, name="asyncnn-release", daemon=True)
+    try:
+        start_thread(thread)
+    except ResourceExhaustedTransientError:
+        function()
+        return None
+    return thread
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Start ``thread``.
+
+    :raises ResourceExhaustedTransientError: if the system has no more.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise ResourceExhaustedTransientError(
+            f"no thread can be started: {error}",
+            hint="the limit of processes (ulimit -u) or memory may be reached",
+        ) from error
+
+
+class _Call(Generic[T]):
+    """One call, and what became of it."""
+
+    def __init__(self, function: Callable[[], T], ended: asyncio.Future[None]) -> None:
+        self._function = function
+        self._ended = ended
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Call the function, on the thread."""
+        try:
+            with switching_at_least_every(SWITCH_INTERVAL_S):
+                self._result = self._function()
+        except BaseException as error:
+            self._error = error
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            self._ended.get_loop().call_soon_threadsafe(self._report)
+
+    def _report(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def drop_error(self) -> None:
+        """Forget an error that nobody takes: it refers to this, and to what it used."""
+        self._error = None
+
+    def result(self) -> T:
+        """Return the result, or raise what the function has raised."""
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # it refers to this frame
+        return cast("T", self._result)
+
+
+class _SwitchInterval:
+    """The interpreter's switch interval: the least that anybody holds."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: list[float] = []
+        self._original = 0.0
+
+    def hold(self, interval_s: float) -> None:
+        with self._lock:
+            if not self._held:
+                self._original = sys.getswitchinterval()
+            self._held.append(interval_s)
+            self._apply()
+
+    def release(self, interval_s: float) -> None:
+        with self._lock:
+            if interval_s in self._held:  # not what a forked child has inherited
+                self._held.remove(interval_s)
+                self._apply()
+
+    def renew(self) -> None:
+        """Begin anew in a forked child, whose parent's threads may hold the lock."""
+        self._lock = threading.Lock()
+        if self._held:
+            self._held.clear()
+            sys.setswitchinterval(self._original)
+
+    def _apply(self) -> None:
+        wanted = min([self._original, *self._held])
+        if sys.getswitchinterval() != wanted:
+            sys.setswitchinterval(wanted)
+
+
+_switch_interval = _SwitchInterval()
+os.register_at_fork(after_in_child=_switch_interval.renew)
+
+
+@contextmanager
+def switching_at_least_every(interval_s: float) -> Iterator[None]:
+    """Have threads that compute give up the interpreter that often, inside the block.
+
+    Of several such blocks in the process, the least interval counts.
+    """
+    _switch_interval.hold(interval_s)
+    try:
+        yield
+    finally:
+        _switch_interval.release(interval_s)

@@ -1,0 +1,86 @@
+"""Lane time by weight: what each has had of it, and who is next. No clock, no thread.
+
+Time is counted in virtual nanoseconds, that is nanoseconds of a lane divided by the
+weight of whoever had it. Who waits and has had least is next, so all that compete
+advance together: start-time fair queueing (Goyal, Vin and Cheng, 1996), with the least
+of the active shares as the virtual time. It is used twice, one inside the other: for
+the users, and for the clients of each user.
+"""
+
+from math import inf
+from operator import attrgetter
+from typing import Generic, TypeVar
+
+_virtual_ns = attrgetter("virtual_ns")
+_NEVER = -inf
+
+
+class Share:
+    """What a user or a client has had of the lanes; ``waiting`` jobs have no lane.
+
+    ``virtual_ns`` is infinitely small until it enters for the first time.
+    """
+
+    __slots__ = ("virtual_ns", "waiting", "weight")
+
+    def __init__(self, weight: float) -> None:
+        self.weight = weight
+        self.virtual_ns = _NEVER
+        self.waiting = 0
+
+
+ShareT = TypeVar("ShareT", bound=Share)
+
+
+class Shares(Generic[ShareT]):
+    """The shares that compete with each other; ``active`` are those with work.
+
+    One that enters is level with whoever has had least, if it has had no more itself,
+    and goes first. So it gets a lane at once, but not for long, unless it has had more
+    than its share until now. Up to ``credit_ns`` of lane time that was due to it while
+    it was away are made up for, to one that has entered before: whoever came anew each
+    time would have this for nothing.
+
+    Takes O(active shares).
+    """
+
+    __slots__ = ("_credit_ns", "_virtual_ns", "active")
+
+    def __init__(self, credit_ns: int) -> None:
+        self._credit_ns = credit_ns
+        self._virtual_ns = 0.0
+        self.active: list[ShareT] = []
+
+    def enter(self, share: ShareT) -> None:
+        """Let a share compete that has work again; all time is charged until now."""
+        if self.active:
+            self._advance()
+        if share.virtual_ns == _NEVER:
+            share.virtual_ns = self._virtual_ns
+        else:
+            least = self._virtual_ns - self._credit_ns / share.weight
+            if share.virtual_ns < least:
+                share.virtual_ns = least
+        self.active.insert(0, share)
+
+    def leave(self, share: ShareT) -> None:
+        """Let a share go that has no work left."""
+        self._advance()
+        self.active.remove(share)
+
+    def next(self) -> ShareT:
+        """Return whoever waits and has had least; there is one."""
+        active = self.active
+        if len(active) == 1:
+            return active[0]
+        return min([share for share in active if share.waiting], key=_virtual_ns)
+
+    def _advance(self) -> None:
+        """Move the virtual time on to the least that an active share has had."""
+        active = self.active
+        if len(active) == 1:
+            least = active[0].virtual_ns
+        else:
+            least = min(map(_virtual_ns, active))
+        if least > self._virtual_ns:
+            self._virtual_ns = least

@@ -1,0 +1,103 @@
+"""Calls whose deadlines have passed without an answer of the driver."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import TypeAlias
+
+from asyncnn.errors import ResourceExhaustedTransientError
+from asyncnn.qos.coarse import CoarseTimer
+
+MAX_UNANSWERED = 256
+"""Calls that the driver may owe an answer when nobody waits for it any more.
+
+Each keeps shared memory, which a driver that is only stopped may still write to.
+"""
+
+_APART_S = 0.005
+"""Time between two looks at least, as each is at all calls."""
+
+_LONGEST_S = 3600.0
+
+Expire: TypeAlias = Callable[[int], None]
+
+
+class DeadlineWatch:
+    """Watches the calls of a connection by number. Belongs to the event loop.
+
+    ``grace_s`` after its deadline a call is given up. One timer serves all calls and
+    is left alone when they are answered, so that to watch one costs next to nothing.
+    """
+
+    def __init__(self, grace_s: float) -> None:
+        self.grace_s = grace_s
+        self._grace_ns = None if math.isinf(grace_s) else round(grace_s * 1e9)
+        self._due: dict[int, tuple[int, Expire]] = {}
+        self._unanswered: set[int] = set()
+        self._timer: CoarseTimer | None = None
+        self._looks_at_ns = 0
+        self._looked_ns = 0
+
+    def check_answers(self) -> None:
+        """Check that the driver may be given another call.
+
+        :raises ResourceExhaustedTransientError: if it owes too many answers.
+        """
+        if len(self._unanswered) >= MAX_UNANSWERED:
+            raise ResourceExhaustedTransientError(
+                f"the driver has not answered {MAX_UNANSWERED} calls whose deadlines "
+                "have passed",
+                hint="it is stopped or stuck: let it go on, or end it",
+            )
+
+    def watch(self, number: int, deadline_ns: int, expire: Expire) -> None:
+        """Call ``expire`` with ``number`` unless it was answered in time."""
+        if self._grace_ns is None:
+            return
+        # One that has passed already is for the driver to refuse and count.
+        due_ns = max(deadline_ns, time.monotonic_ns()) + self._grace_ns
+        self._due[number] = due_ns, expire
+        if self._timer is None:
+            self._look_at(due_ns)
+        elif due_ns < self._looks_at_ns:
+            self._timer.cancel()
+            self._look_at(due_ns)
+
+    def is_watching(self, number: int) -> bool:
+        """Tell whether a call may yet be given up."""
+        return number in self._due
+
+    def await_late_answer(self, number: int) -> None:
+        """Count a call that was given up until it is answered."""
+        self._unanswered.add(number)
+
+    def answered(self, number: int) -> None:
+        """Forget a call, in time or late."""
+        self._due.pop(number, None)
+        self._unanswered.discard(number)
+
+    def close(self) -> None:
+        """Forget all of them: the connection has ended."""
+        self._due.clear()
+        self._unanswered.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look_at(self, at_ns: int) -> None:
+        left_s = (at_ns - time.monotonic_ns()) / 1e9
+        self._looks_at_ns = at_ns
+        self._timer = CoarseTimer(min(max(left_s, 0.0), _LONGEST_S), self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now_ns, looked_ns = time.monotonic_ns(), self._looked_ns
+        self._looked_ns = now_ns
+        for number, (due_ns, expire) in tuple(self._due.items()):
+            # Not at the first look: a loop that was busy may have answers to read.
+            # What one of them brings about may end others.
+            if due_ns <= looked_ns and self._due.pop(number, None) is not None:
+                expire(number)
+        if self._due and self._timer is None:
+            earliest_ns = min(due_ns for due_ns, _ in self._due.values())
+            self._look_at(max(earliest_ns, now_ns + round(_APART_S * 1e9)))

@@ -1,0 +1,320 @@
+"""The models that one client has prepared, on the driver's side.
+
+To check a large model takes long: that is done on a thread before the device is given
+it, which then finds that it was checked already.
+"""
+
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from weakref import WeakSet
+
+from msgspec.structs import replace
+
+from asyncnn.callbacks import IPreparedModelCallback
+from asyncnn.errors import (
+    AsyncnnError,
+    GeneralFailureError,
+    InvalidArgumentError,
+    failure_of,
+    too_many,
+)
+from asyncnn.hal.interfaces import IDescribed, IDevice, IPreparedModel, ISavable
+from asyncnn.hal.types import ErrorStatus, Memory, Model
+from asyncnn.hal.validate import validate_model
+from asyncnn.offload import SerialOffload
+from asyncnn.qos import LOCAL
+from asyncnn.service import wire
+from asyncnn.service.caches import CacheInfo, ReceivedCache
+from asyncnn.service.driver.announced import AnnouncedPools, are_mapped
+from asyncnn.service.driver.failures import explained, kill, log, warn_if_refused
+from asyncnn.service.driver.quotas import Quota, Table
+from asyncnn.service.driver.tasks import OwnedTasks
+from asyncnn.service.limits import ServiceLimits, is_large
+
+
+class Preparations:
+    """Preparations under way by number; belongs to the event loop.
+
+    What is prepared goes into ``models``, by number as well.
+    ``validating`` is the thread that checks the client's large models.
+    """
+
+    def __init__(
+        self,
+        device: IDevice,
+        models: Table[IPreparedModel],
+        pools: AnnouncedPools,
+        tasks: OwnedTasks,
+        validating: SerialOffload,
+        limits: ServiceLimits,
+        quota: Quota,
+        send: Callable[[wire.ToClient], None],
+    ) -> None:
+        self.client_name = LOCAL.name
+        self._device = device
+        self._models = models
+        self._pools = pools
+        self._tasks = tasks
+        self._validating = validating
+        self._limits = limits
+        self._send = send
+        self._quota = quota
+        self._preparing: Table[_Preparing] = quota.table()
+        # What is being done for a model that was released goes on keeping its files.
+        self._caches: WeakSet[ReceivedCache] = WeakSet()
+        self._slow = 0
+
+    @property
+    def descriptors(self) -> int:
+        """How many descriptors of cache files are kept open."""
+        return sum([cache.descriptors for cache in self._caches])
+
+    def decline(self, number: int, error: AsyncnnError) -> None:
+        """Tell the client that the driver has no room for a model.
+
+        :raises InvalidArgumentError: if its number is in use.
+        """
+        self._begin(number).fail(error)
+
+    def prepare(self, message: wire.PrepareModel[Model], fds: Sequence[int]) -> None:
+        """Have a model prepared and tell the client; ``fds`` stay the caller's.
+
+        :raises InvalidArgumentError: if its number is in use.
+        """
+        callback = self._begin(message.prepared)
+        try:
+            self._check_room()
+            cache = self._received(message.cache, fds)
+            if cache.prepare_to_write():
+                callback.saved = cache
+            pools = self._pools.find(message.pools)
+            if are_mapped(pools) and not is_large(message.model):
+                model = replace(message.model, pools=pools)
+                self._launch(model, message, cache, callback)
+            else:
+                self._check_tasks()
+                self._start(self._prepare_slowly(message, pools, cache, callback))
+        except Exception as error:
+            callback.fail(explained(error))
+
+    def prepare_from_cache(
+        self, message: wire.PrepareModelFromCache, fds: Sequence[int]
+    ) -> None:
+        """Have a model loaded; likewise.
+
+        :raises InvalidArgumentError: if its number is in use.
+        """
+        callback = self._begin(message.prepared)
+        callback.is_unseen = True
+        try:
+            self._check_room()
+            self._check_tasks()
+            cache = self._received(message.cache, fds)
+            self._start(self._load(message.deadline, cache, callback))
+        except Exception as error:
+            callback.fail(explained(error))
+
+    def save(self, message: wire.SaveModel, fds: Sequence[int]) -> None:
+        """Write a prepared model to the client's files; ``fds`` stay the caller's."""
+        try:
+            model = self._models.get(message.prepared)
+            if model is None:
+                raise InvalidArgumentError(f"there is no model {message.prepared}")
+            if not isinstance(model, ISavable):
+                raise GeneralFailureError("the device saves models only at first")
+            if (message.cache.model_files, message.cache.data_files) != (1, 1):
+                raise InvalidArgumentError("a model is saved in one file of each kind")
+            self._check_tasks()
+            cache = self._received(message.cache, fds)
+            self._start(self._save(message.call, model, cache))
+        except Exception as error:
+            self._send(wire.ModelSaved(message.call, explained(error).status))
+
+    def release(self, number: int) -> None:
+        """Let go of a prepared model, or stop preparing it."""
+        self._models.pop(number, None)
+        callback = self._preparing.pop(number, None)
+        if callback is not None:
+            kill(callback)
+
+    def close(self) -> None:
+        """Stop what is under way: the client is gone."""
+        preparing = tuple(self._preparing.values())
+        self._preparing.clear()
+        for callback in preparing:
+            kill(callback)
+
+    def finish(
+        self, callback: "_Preparing", status: ErrorStatus, model: IPreparedModel | None
+    ) -> None:
+        """Keep a prepared model and tell the client, unless it released it."""
+        number = callback.number
+        if self._preparing.get(number) is not callback:
+            return
+        cache, callback.saved = callback.saved, None
+        if cache is not None and model is not None:
+            self._tasks.start(self._write_back(cache, callback, model))
+            return
+        del self._preparing[number]
+        if model is not None:
+            self._models[number] = model
+        signature = _signature(model) if callback.is_unseen else None
+        self._send(wire.Prepared(number, status, callback.reason, signature))
+
+    def _begin(self, number: int) -> "_Preparing":
+        if number in self._preparing or number in self._models:
+            raise InvalidArgumentError(f"prepared model {number} exists already")
+        callback = self._preparing[number] = _Preparing(self, number)
+        return callback
+
+    def _check_room(self) -> None:
+        limits = self._limits
+        if len(self._preparing) > limits.max_preparing:
+            raise too_many(
+                "pending preparations",
+                "ServiceLimits.max_preparing",
+                limits.max_preparing,
+            )
+        if len(self._preparing) + len(self._models) > limits.max_prepared_models:
+            raise too_many(
+                "prepared models",
+                "ServiceLimits.max_prepared_models",
+                limits.max_prepared_models,
+            )
+        self._quota.check(0)
+
+    def _received(self, info: CacheInfo, fds: Sequence[int]) -> ReceivedCache:
+        cache = ReceivedCache(info, fds)
+        self._caches.add(cache)
+        return cache
+
+    def _check_tasks(self) -> None:
+        """Check that another `_start` may follow.
+
+        Each holds a model of any size, or its files, and a thread, even if the model
+        was released meanwhile.
+
+        :raises ResourceExhaustedTransientError: if there are too many.
+        """
+        self._tasks.check_room()
+        if self._slow >= self._limits.max_preparing:
+            raise too_many(
+                "pending preparations",
+                "ServiceLimits.max_preparing",
+                self._limits.max_preparing,
+            )
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        self._slow += 1
+        self._tasks.start(work).add_done_callback(self._ended)
+
+    def _ended(self, _: object) -> None:
+        self._slow -= 1
+
+    async def _prepare_slowly(
+        self,
+        message: wire.PrepareModel[Model],
+        pools: tuple[Memory, ...],
+        cache: ReceivedCache,
+        callback: "_Preparing",
+    ) -> None:
+        try:
+            if not are_mapped(pools):
+                pools = await self._pools.copied(pools)
+            model = replace(message.model, pools=pools)
+            if is_large(model) and not callback.is_dead:
+                await self._validating(validate_model, model)
+            if not callback.is_dead:
+                self._launch(model, message, cache, callback)
+        except Exception as error:
+            callback.fail(explained(error))
+
+    def _launch(
+        self,
+        model: Model,
+        message: wire.PrepareModel[Model],
+        cache: ReceivedCache,
+        callback: "_Preparing",
+    ) -> None:
+        # What is no enumerator is refused by the device, like everything else.
+        self._device.prepare_model_1_3(
+            model,
+            message.preference,  # type: ignore[arg-type]
+            message.priority,  # type: ignore[arg-type]
+            message.deadline,
+            cache.model_cache,
+            cache.data_cache,
+            cache.token,
+            callback,
+        )
+
+    async def _load(
+        self, deadline: int | None, cache: ReceivedCache, callback: "_Preparing"
+    ) -> None:
+        try:
+            await self._pools.on_thread(cache.read, self._limits.max_pool_bytes)
+            self._device.prepare_model_from_cache_1_3(
+                deadline, cache.model_cache, cache.data_cache, cache.token, callback
+            )
+        except Exception as error:
+            callback.fail(explained(error))
+
+    async def _save(self, call: int, model: ISavable, cache: ReceivedCache) -> None:
+        try:
+            if not cache.prepare_to_write():
+                raise GeneralFailureError("a cache file cannot be read and written")
+            (model_file,), (data_file,) = cache.model_cache, cache.data_cache
+            status = await model.save_to_cache(model_file, data_file, cache.token)
+            if status is ErrorStatus.NONE:
+                await self._pools.on_thread(cache.write)
+        except Exception as error:
+            status = explained(error).status
+        self._send(wire.ModelSaved(call, status))
+
+    async def _write_back(
+        self, cache: ReceivedCache, callback: "_Preparing", model: IPreparedModel
+    ) -> None:
+        """Give the client its cache files before it learns of the model."""
+        try:
+            await self._pools.on_thread(cache.write)
+        except Exception as error:
+            log.log(
+                logging.WARNING,
+                "a model of %s is not kept in its cache: %s",
+                self.client_name,
+                str(failure_of(error)),
+                client=self.client_name,
+            )
+        self.finish(callback, ErrorStatus.NONE, model)
+
+
+def _signature(model: object) -> Model | None:
+    return model.signature if isinstance(model, IDescribed) else None
+
+
+class _Preparing(IPreparedModelCallback):
+    """Tells the client of a model's preparation.
+
+    A model from a cache ``is_unseen``; one that is ``saved`` is written back first.
+    """
+
+    __slots__ = ("_preparations", "is_unseen", "number", "saved")
+
+    def __init__(self, preparations: Preparations, number: int) -> None:
+        super().__init__()
+        self._preparations = preparations
+        self.number = number
+        self.is_unseen = False
+        self.saved: ReceivedCache | None = None
+
+    def notify_1_3(
+        self, status: ErrorStatus, prepared_model: IPreparedModel | None
+    ) -> None:
+        if status is not ErrorStatus.NONE:
+            warn_if_refused(self._preparations.client_name, self, status)
+        self._preparations.finish(self, status, prepared_model)
+
+    def fail(self, error: AsyncnnError) -> None:
+        """Tell the client of a failure, unless it was told of an outcome before."""
+        self.reason = str(error)
+        self._preparations.finish(self, error.status, None)

@@ -1,0 +1,169 @@
+"""Preparations are work like any other: they stop at boundaries."""
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import asyncnn
+from asyncnn import kernels
+from asyncnn.hal.operations.bound import BoundOperation
+from asyncnn.kernels.kernel import PreparedKernel
+from tests.networks import addition, chain
+
+PROMPTLY_S = 0.05
+"""What a deadline that passes, or a cancellation, may take to be noticed."""
+
+LARGE = chain(4000, 4)
+
+
+@pytest.fixture
+async def device() -> AsyncIterator[asyncnn.Device]:
+    async with asyncnn.open_device() as device:
+        yield device
+
+
+class Kernels:
+    """Counts the kernels that are prepared, and takes a while for each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, each_s: float) -> None:
+        self.prepared = 0
+        self.each_s = each_s
+        self._prepare = kernels.prepare
+        monkeypatch.setattr(kernels, "prepare", self)
+
+    def __call__(self, operation: BoundOperation) -> PreparedKernel:
+        self.prepared += 1
+        time.sleep(self.each_s)
+        return self._prepare(operation)
+
+    async def begun(self) -> None:
+        async with asyncio.timeout(5):
+            while not self.prepared:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Kernels:
+    return Kernels(monkeypatch, 0.001)
+
+
+async def test_a_high_one_passes_a_low_one_that_is_under_way(
+    device: asyncnn.Device, slow: Kernels
+) -> None:
+    low = asyncio.create_task(device.prepare(LARGE, priority=asyncnn.Priority.LOW))
+    await slow.begun()
+    await asyncio.wait_for(
+        device.prepare(addition(4), priority=asyncnn.Priority.HIGH), 1
+    )
+    assert slow.prepared < 2000
+    assert not low.done()
+    slow.each_s = 0
+    await low
+
+
+async def test_a_deadline_is_reported_when_it_passes(
+    device: asyncnn.Device, slow: Kernels
+) -> None:
+    began = time.monotonic()
+    with pytest.raises(asyncnn.MissedDeadlineTransientError):
+        await device.prepare(LARGE, timeout=0.2)
+    assert 0.2 <= time.monotonic() - began < 0.2 + PROMPTLY_S
+
+
+async def test_a_deadline_is_reported_though_no_boundary_comes(
+    device: asyncnn.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Kernels(monkeypatch, 0.5)
+    began = time.monotonic()
+    with pytest.raises(asyncnn.MissedDeadlineTransientError):
+        await device.prepare(addition(4), timeout=0.1)
+    assert time.monotonic() - began < 0.1 + PROMPTLY_S
+
+
+async def test_a_cancelled_one_stops_computing(
+    device: asyncnn.Device, slow: Kernels
+) -> None:
+    preparing = asyncio.create_task(device.prepare(LARGE))
+    await slow.begun()
+    preparing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await preparing
+    await asyncio.sleep(PROMPTLY_S)
+    prepared = slow.prepared
+    await asyncio.sleep(PROMPTLY_S)
+    assert slow.prepared == prepared < 2000
+
+
+async def test_a_stuck_one_is_given_up_and_the_next_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = threading.Event()
+    prepare = kernels.prepare
+
+    def stuck(operation: BoundOperation) -> Any:
+        gate.wait(5)
+        return prepare(operation)
+
+    settings = asyncnn.DeviceSettings(stuck_after_s=0.05)
+    async with asyncnn.open_device(settings=settings) as device:
+        with monkeypatch.context() as patch:
+            patch.setattr(kernels, "prepare", stuck)
+            with pytest.raises(asyncnn.GeneralFailureError):
+                await asyncio.wait_for(device.prepare(addition(4)), 1)
+        await asyncio.wait_for(device.prepare(addition(4)), 1)
+        gate.set()
+
+
+async def test_a_suspended_one_that_is_cancelled_is_reported_once(
+    device: asyncnn.Device, slow: Kernels
+) -> None:
+    low = asyncio.create_task(device.prepare(LARGE, priority=asyncnn.Priority.LOW))
+    await slow.begun()
+    high = asyncio.create_task(
+        device.prepare(chain(300, 4), priority=asyncnn.Priority.HIGH)
+    )
+    await asyncio.sleep(0.02)
+    low.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await low
+    await high
+    statistics = await device.statistics()
+    assert statistics.preparations.ended == 2
+    assert not statistics.preparations.queued + statistics.preparations.running
+
+
+async def test_closing_ends_one_that_is_under_way(slow: Kernels) -> None:
+    async with asyncnn.open_device() as device:
+        preparing = asyncio.create_task(device.prepare(LARGE))
+        await slow.begun()
+        began = time.monotonic()
+    assert time.monotonic() - began < 0.5
+    with pytest.raises(asyncnn.DeviceClosedError):
+        await preparing
+
+
+async def test_a_cancelled_one_that_was_passed_lets_go_of_what_it_has_built(
+    device: asyncnn.Device, slow: Kernels
+) -> None:
+    usual = gc.get_threshold()
+    gc.disable()
+    try:
+        low = asyncio.create_task(device.prepare(LARGE, priority=asyncnn.Priority.LOW))
+        await slow.begun()
+        high = asyncio.create_task(
+            device.prepare(chain(400, 4), priority=asyncnn.Priority.HIGH)
+        )
+        await asyncio.sleep(0.1)  # it is under way
+        assert gc.get_threshold() != usual
+        low.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await low
+        await high
+        assert gc.get_threshold() == usual
+    finally:
+        gc.enable()

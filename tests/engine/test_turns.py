@@ -1,0 +1,85 @@
+"""Other threads get their turn beside a series of short operations."""
+
+import asyncio
+import time
+
+import numpy as np
+import pytest
+
+from asyncnn.engine import Execution, Program, turns
+from asyncnn.engine.turns import MANY_CALLS, TURN_NS, Turns
+from tests.networks import chain
+
+
+class Sleeps:
+    """Counts the pauses, and makes the clock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.now_ns = 0
+        monkeypatch.setattr(turns.time, "sleep", self._sleep)
+        monkeypatch.setattr(turns.time, "monotonic_ns", lambda: self.now_ns)
+
+    def _sleep(self, delay_s: float) -> None:
+        self.count += 1
+
+
+@pytest.fixture
+def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
+    return Sleeps(monkeypatch)
+
+
+def test_many_short_calls_pause_once_a_turn(sleeps: Sleeps) -> None:
+    taking = Turns()
+    for _ in range(10):
+        sleeps.now_ns += TURN_NS // 2
+        taking.count(MANY_CALLS)
+    assert sleeps.count == 5
+
+
+def test_few_calls_never_pause(sleeps: Sleeps) -> None:
+    taking = Turns()
+    sleeps.now_ns += 10 * TURN_NS
+    taking.count(MANY_CALLS - 1)
+    assert not sleeps.count
+
+
+def test_calls_of_many_short_series_add_up(sleeps: Sleeps) -> None:
+    taking = Turns()
+    for _ in range(MANY_CALLS):
+        sleeps.now_ns += TURN_NS // 8
+        taking.count(1)
+    assert sleeps.count == 1
+
+
+def test_an_execution_counts_its_calls(sleeps: Sleeps) -> None:
+    program = Program(chain(3 * MANY_CALLS, 4).model)
+    x, z = np.zeros(4, np.float32), np.empty(4, np.float32)
+    execution = Execution(program, program.plan(((4,),)), [x], [z])
+    sleeps.now_ns += TURN_NS
+    assert execution.advance()
+    assert sleeps.count == 1
+    assert (z == 3 * MANY_CALLS).all()
+
+
+async def test_a_loop_is_not_kept_waiting_by_products_of_small_matrices() -> None:
+    a, b, out = (np.ones((8, 8), np.float32) for _ in range(3))
+    has_ended = False
+
+    def compute() -> None:
+        taking = Turns()
+        ends = time.monotonic() + 0.5
+        while time.monotonic() < ends and not has_ended:
+            for _ in range(MANY_CALLS):
+                a.dot(b, out)
+            taking.count(MANY_CALLS)
+
+    computing = asyncio.create_task(asyncio.to_thread(compute))
+    longest = 0.0
+    last = time.monotonic()
+    while not computing.done():
+        await asyncio.sleep(0.001)
+        now = time.monotonic()
+        longest, last = max(longest, now - last), now
+    has_ended = True
+    assert longest < 0.1

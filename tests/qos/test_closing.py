@@ -1,0 +1,316 @@
+"""Closing a scheduler: once, in bounded time, whoever asks and whatever fails."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from asyncnn.errors import (
+    DeviceClosedError,
+    DeviceUnavailableError,
+    ResourceExhaustedTransientError,
+)
+from asyncnn.hal.types import ErrorStatus
+from asyncnn.qos import Pause, Scheduler, Work
+from tests.qos.recorded import Recorded, endless, until
+
+LIMIT_S = 0.05
+
+
+class Stuck(Recorded):
+    """Work that comes to no boundary before its gate is opened."""
+
+    def abort(self, status: ErrorStatus) -> None:
+        self.status = status
+
+
+class Separable(Stuck):
+    """Work whose abort may be reported while it goes on."""
+
+    is_separable = True
+
+
+def lanes_alive(name: str) -> int:
+    return [thread.name for thread in threading.enumerate()].count(name)
+
+
+async def test_two_closers_end_together() -> None:
+    scheduler = Scheduler("twice-lane", max_pending=8)
+    work = endless()
+    scheduler.submit(work)
+    work.started.wait(5)
+    async with asyncio.timeout(5):
+        await asyncio.gather(scheduler.aclose(), scheduler.aclose())
+    assert work.finished.is_set()
+    assert not lanes_alive("twice-lane")
+
+
+async def test_work_that_is_stuck_is_given_up_in_bounded_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scheduler = Scheduler("bound-lane", max_pending=8, stuck_after_s=LIMIT_S)
+    gate = threading.Event()
+    stuck = Stuck([], gate=gate)
+    scheduler.submit(stuck)
+    stuck.started.wait(5)
+    began = time.monotonic()
+    await scheduler.aclose()
+    assert LIMIT_S <= time.monotonic() - began < 2 * LIMIT_S + 0.5
+    assert stuck.finished.is_set()
+    assert stuck.status is ErrorStatus.DEVICE_UNAVAILABLE
+    assert "stuck" in caplog.text
+    gate.set()
+    await until(lambda: not lanes_alive("bound-lane"))
+
+
+async def test_a_cancelled_close_gives_up_what_runs_and_reports_it_once() -> None:
+    scheduler = Scheduler("cancelled-lane", max_pending=8)
+    gate = threading.Event()
+    stuck = Stuck([], gate=gate)
+    scheduler.submit(stuck)
+    stuck.started.wait(5)
+    closing = asyncio.create_task(scheduler.aclose())
+    await asyncio.sleep(0.005)
+    assert not stuck.finished.is_set()
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert stuck.finished.is_set()
+    gate.set()  # its end is of no interest any more
+    await until(lambda: not lanes_alive("cancelled-lane"))
+    await scheduler.aclose()
+
+
+async def test_closing_keeps_the_loop_going() -> None:
+    scheduler = Scheduler("slow-lane", max_pending=8)
+    gate = threading.Event()
+    slow = Stuck([], gate=gate)
+    scheduler.submit(slow)
+    slow.started.wait(5)
+    closing = asyncio.create_task(scheduler.aclose())
+    turns = 0
+    while turns < 20:
+        await asyncio.sleep(0.001)
+        turns += 1
+    gate.set()
+    await closing
+
+
+async def test_a_closed_scheduler_runs_nothing_and_starts_nothing() -> None:
+    scheduler = Scheduler("shut-lane", max_pending=8)
+    await scheduler.aclose()
+    short = Recorded([], "early")
+    short.is_short = True
+    for take in (scheduler.run_or_submit, scheduler.submit):
+        with pytest.raises(DeviceClosedError, match="the device is closed"):
+            take(short)
+    assert short.thread is None
+    assert not short.finished.is_set()
+    assert isinstance(scheduler.cause_of_death(), DeviceUnavailableError)
+    assert not lanes_alive("shut-lane")
+
+
+async def test_an_abort_of_separable_work_is_reported_while_it_goes_on(
+    scheduler: Scheduler,
+) -> None:
+    gate = threading.Event()
+    work = Separable([], gate=gate)
+    scheduler.submit(work)
+    work.started.wait(5)
+    scheduler.cancel(work, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
+    assert work.finished.is_set()
+    assert scheduler.is_idle
+    gate.set()
+    next_one = Recorded([])
+    scheduler.submit(next_one)
+    await asyncio.wait_for(next_one.finished.wait(), 5)
+
+
+async def test_closing_reports_separable_work_at_once_and_waits_for_its_thread() -> (
+    None
+):
+    scheduler = Scheduler("apart-lane", max_pending=8)
+    gate = threading.Event()
+    work = Separable([], gate=gate)
+    scheduler.submit(work)
+    work.started.wait(5)
+    closing = asyncio.create_task(scheduler.aclose())
+    await asyncio.sleep(0.005)
+    assert work.finished.is_set()
+    assert not closing.done()
+    gate.set()
+    await closing
+    assert not lanes_alive("apart-lane")
+
+
+async def test_work_for_which_no_thread_starts_is_refused_and_the_next_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scheduler = Scheduler("scarce-lane", max_pending=8)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(ResourceExhaustedTransientError, match="can't start new"):
+            scheduler.submit(Recorded([]))
+    assert scheduler.is_idle
+    status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+    assert scheduler.statistics().done[status] == 1
+    work = Recorded([])
+    scheduler.submit(work)
+    await asyncio.wait_for(work.finished.wait(), 5)
+    await scheduler.aclose()
+
+
+async def test_work_that_waits_when_no_thread_replaces_a_stuck_one_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scheduler = Scheduler("lost-lane", max_pending=8, stuck_after_s=0.02)
+    gate = threading.Event()
+    stuck, waiting = Stuck([], gate=gate), Recorded([])
+    scheduler.submit(stuck)
+    stuck.started.wait(5)
+    scheduler.submit(waiting)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        await asyncio.wait_for(waiting.finished.wait(), 5)
+    assert waiting.status is ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+    assert stuck.status is ErrorStatus.GENERAL_FAILURE
+    gate.set()
+    await scheduler.aclose()
+
+
+@pytest.mark.parametrize("error", [MemoryError("no workspace"), ValueError("odd")])
+@pytest.mark.parametrize("is_quick", [False, True])
+async def test_whatever_work_raises_is_its_end(
+    scheduler: Scheduler, error: Exception, is_quick: bool
+) -> None:
+    def fail() -> None:
+        raise error
+
+    work = Recorded([], body=fail)
+    work.is_short = is_quick
+    assert scheduler.run_or_submit(work) is is_quick
+    await asyncio.wait_for(work.finished.wait(), 5)
+    assert work.status is ErrorStatus.GENERAL_FAILURE
+    assert scheduler.statistics().done[ErrorStatus.GENERAL_FAILURE] == 1
+
+
+async def test_work_that_is_interrupted_on_the_loop_is_reported_first(
+    scheduler: Scheduler,
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    work = Recorded([], body=interrupt)
+    work.is_short = True
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.run_or_submit(work)
+    assert work.finished.is_set()
+
+
+async def test_a_report_that_fails_does_not_keep_others_from_theirs(
+    scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Recorded):
+        def finish(self) -> ErrorStatus:
+            raise RuntimeError("no report")
+
+    gate = threading.Event()
+    pieces = [Broken([], gate=gate), Recorded([]), Recorded([])]
+    for work in pieces:
+        scheduler.submit(work)
+    gate.set()
+    for work in pieces[1:]:
+        await asyncio.wait_for(work.finished.wait(), 5)
+    assert "no report" in caplog.text
+    assert scheduler.is_idle
+
+
+async def test_a_pause_is_never_asked_of_work_on_the_loop(scheduler: Scheduler) -> None:
+    class Observing(Recorded):
+        def run(self) -> int:
+            return super(Recorded, self).run()
+
+        def advance(self, pause: Pause) -> bool:
+            assert not pause.requested
+            return super().advance(pause)
+
+    work = Observing([], "early")
+    work.is_short = True
+    assert scheduler.run_or_submit(work)
+    assert work.finished.is_set()
+
+
+async def test_work_whose_end_cancels_the_others_ends_once_and_so_do_they() -> None:
+    scheduler = Scheduler("chained-lane", max_pending=8)
+    first = Stuck([], gate=threading.Event())
+    waiting: list[Work] = []
+
+    class Cancelling(Separable):
+        def finish(self) -> ErrorStatus:
+            status = super().finish()
+            for other in waiting:
+                scheduler.cancel(other, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
+            return status
+
+    works = [Cancelling([]) for _ in range(3)]
+    waiting += works
+    for work in (first, *works):
+        scheduler.submit(work)
+    await asyncio.wait_for(scheduler.aclose(), 5)
+    assert all(work.finished.is_set() for work in (first, *works))
+    assert scheduler.is_idle
+
+
+async def test_a_callback_that_raises_a_cancellation_keeps_nobody_from_their_end(
+    scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Cancelled(Recorded):
+        def finish(self) -> ErrorStatus:
+            super().finish()
+            raise asyncio.CancelledError
+
+    works = [Cancelled([]), Recorded([])]
+    last = endless()
+    for work in (*works, last):
+        scheduler.submit(work)
+    last.started.wait(5)  # the others wait for the loop by now, together
+    await asyncio.sleep(0.01)
+    assert all(work.finished.is_set() for work in works)
+    assert "reporting the end of work failed" in caplog.text
+    scheduler.cancel(last, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
+
+
+def test_a_callback_that_stops_the_application_keeps_nobody_from_their_end() -> None:
+    class Exiting(Recorded):
+        def finish(self) -> ErrorStatus:
+            super().finish()
+            raise SystemExit
+
+    ended: list[bool] = []
+
+    async def serve() -> None:
+        scheduler = Scheduler("exiting-lane", max_pending=8)
+        works = [Exiting([]), Recorded([])]
+        for work in works:
+            scheduler.submit(work)
+        while not works[1].log:
+            works[1].started.wait(5)
+        time.sleep(0.01)  # noqa: ASYNC251 - they wait for the loop by now, together
+        try:
+            await asyncio.sleep(5)
+        finally:
+            await asyncio.wait_for(scheduler.aclose(), 1)
+            ended.extend(work.finished.is_set() for work in works)
+
+    with pytest.raises(SystemExit):
+        asyncio.run(serve())
+    assert ended == [True, True]

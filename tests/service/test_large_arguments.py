@@ -1,0 +1,315 @@
+"""Large arguments of the application's own memory are copied off the loop."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from asyncnn.callbacks import ExecutionFuture
+from asyncnn.errors import DeviceUnavailableError, GeneralFailureError
+from asyncnn.fences import SyncFence
+from asyncnn.hal.types import (
+    DataLocation,
+    ErrorStatus,
+    MeasureTiming,
+    Request,
+    RequestArgument,
+)
+from asyncnn.memory.arrays import shared_array
+from asyncnn.memory.pools import from_buffer
+from asyncnn.runtime.device import connect
+from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.service.client.deferred import DeferredExecutions
+from asyncnn.service.client.prepared import RemotePreparedModel
+from asyncnn.service.client.staging import Staged, Staging
+from tests.networks import addition
+from tests.service.raw import until
+from tests.service.restarting import Driver, running
+
+ELEMENTS = 100_000
+BYTES = 4 * ELEMENTS
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Driver]:
+    async with running(tmp_path / "driver.sock") as driver:
+        yield driver
+
+
+@pytest.fixture
+async def model(service: Driver) -> AsyncIterator[RemotePreparedModel]:
+    async with connect(service.path) as device:
+        prepared = (await device.prepare(addition(ELEMENTS))).hal
+        assert isinstance(prepared, RemotePreparedModel)
+        yield prepared
+
+
+@pytest.fixture
+async def fenced(service: Driver) -> AsyncIterator[PreparedModel]:
+    async with connect(service.path) as device:
+        yield await device.prepare(addition(ELEMENTS))
+
+
+def request(x: NDArray[Any], z: NDArray[Any]) -> Request:
+    places = [RequestArgument(False, DataLocation(k, 0, BYTES)) for k in (0, 0, 1)]
+    return Request(tuple(places[:2]), (places[2],), (from_buffer(x), from_buffer(z)))
+
+
+def launch(
+    model: RemotePreparedModel, callback: ExecutionFuture, asked: Request
+) -> ErrorStatus:
+    return model.execute_1_3(asked, MeasureTiming.NO, None, None, callback)
+
+
+class Copying:
+    """Watches, and may hold up, the copies of one direction."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, name: str) -> None:
+        self.threads: list[threading.Thread] = []
+        self.may_go = threading.Event()
+        self.may_go.set()
+        copy: Callable[[Staged], None] = getattr(Staged, name)
+
+        def watched(staged: Staged) -> None:
+            self.threads.append(threading.current_thread())
+            assert self.may_go.wait(5)
+            copy(staged)
+
+        patch.setattr(Staged, name, watched)
+
+
+@pytest.fixture
+def given_back(monkeypatch: pytest.MonkeyPatch) -> list[Staged]:
+    """Lists what is given back, as often as it is."""
+    given: list[Staged] = []
+    give_back = Staging.give_back
+
+    def watched(staging: Staging, staged: Staged) -> None:
+        given.append(staged)
+        give_back(staging, staged)
+
+    monkeypatch.setattr(Staging, "give_back", watched)
+    return given
+
+
+async def test_they_are_copied_on_threads_both_ways(
+    model: RemotePreparedModel,
+    monkeypatch: pytest.MonkeyPatch,
+    given_back: list[Staged],
+) -> None:
+    ways = Copying(monkeypatch, "fill"), Copying(monkeypatch, "copy_back")
+    x = np.arange(ELEMENTS, dtype=np.float32)
+    z = np.zeros_like(x)
+    for _ in range(3):
+        x += 1
+        callback = ExecutionFuture()
+        assert launch(model, callback, request(x, z)) is ErrorStatus.NONE
+        assert (await callback).status is ErrorStatus.NONE
+        np.testing.assert_array_equal(z, 2 * x)
+    for way in ways:
+        assert len(way.threads) == 3
+        assert threading.main_thread() not in way.threads
+    assert len(given_back) == 3
+
+
+async def test_a_read_only_output_is_refused_in_the_call(
+    model: RemotePreparedModel,
+) -> None:
+    x = np.zeros(ELEMENTS, np.float32)
+    z = np.zeros(ELEMENTS, np.float32)
+    z.flags.writeable = False
+    callback = ExecutionFuture()
+    assert launch(model, callback, request(x, z)) is ErrorStatus.INVALID_ARGUMENT
+    assert (await callback).status is ErrorStatus.INVALID_ARGUMENT
+
+
+async def test_one_that_is_cancelled_while_it_is_copied_is_not_sent(
+    model: RemotePreparedModel,
+    monkeypatch: pytest.MonkeyPatch,
+    given_back: list[Staged],
+) -> None:
+    copying = Copying(monkeypatch, "fill")
+    copying.may_go.clear()
+    monkeypatch.setattr(RemotePreparedModel, "_launch", _never)
+    callback = ExecutionFuture()
+    x = np.zeros(ELEMENTS, np.float32)
+    launch(model, callback, request(x, x.copy()))
+    await until(lambda: copying.threads)
+    callback.die()
+    copying.may_go.set()
+    result = await callback
+    assert result.status is ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+    assert len(given_back) == 1
+
+
+@pytest.mark.parametrize("way", ["fill", "copy_back"])
+async def test_the_connection_may_end_while_it_is_copied(
+    service: Driver,
+    monkeypatch: pytest.MonkeyPatch,
+    given_back: list[Staged],
+    way: str,
+) -> None:
+    copying = Copying(monkeypatch, way)
+    copying.may_go.clear()
+    x = np.ones(ELEMENTS, np.float32)
+    z = np.zeros_like(x)
+    async with connect(service.path) as device:
+        model: Any = (await device.prepare(addition(ELEMENTS))).hal
+        callback = ExecutionFuture()
+        launch(model, callback, request(x, z))
+        await until(lambda: copying.threads)
+        asyncio.get_running_loop().call_later(0.02, copying.may_go.set)
+    result = await callback
+    assert len(given_back) == 1
+    if way == "fill":
+        assert result.status is ErrorStatus.DEVICE_UNAVAILABLE
+    else:
+        assert result.status is ErrorStatus.NONE
+        np.testing.assert_array_equal(z, 2 * x)
+
+
+class TestFenced:
+    async def test_outputs_are_copied_on_a_thread_before_the_fence_signals(
+        self, fenced: PreparedModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        copying = Copying(monkeypatch, "copy_back")
+        copying.may_go.clear()
+        x = np.ones(ELEMENTS, np.float32)
+        z = np.zeros_like(x)
+        run = fenced.run_fenced([x, x], out=[z])
+        await until(lambda: copying.threads)
+        assert threading.main_thread() not in copying.threads
+        assert run.status is None
+        copying.may_go.set()
+        await run
+        np.testing.assert_array_equal(z, 2 * x)
+
+    async def test_others_may_wait_for_it_meanwhile(
+        self, fenced: PreparedModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The driver has told of its end, and so knows its number no more."""
+        copying = Copying(monkeypatch, "copy_back")
+        copying.may_go.clear()
+        x = np.ones(ELEMENTS, np.float32)
+        z, small = np.zeros_like(x), shared_array(ELEMENTS)
+        first = fenced.run_fenced([x, x], out=[z])
+        await until(lambda: copying.threads)
+        await fenced.run_fenced([small, small])
+        second = fenced.run_fenced([small, small], wait_for=[first])
+        exported = SyncFence.from_fd(first.fence.fileno())
+        small[:] = 3
+        await asyncio.sleep(0)
+        assert (second.status, exported.status) == (None, None)
+        copying.may_go.set()
+        assert ((await second)["z"] == 6).all()
+        await exported
+        assert (z == 2).all()
+
+    async def test_a_copy_that_fails_fails_the_run(
+        self, fenced: PreparedModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(_: Staged) -> None:
+            raise MemoryError("none left")
+
+        monkeypatch.setattr(Staged, "copy_back", fail)
+        x = np.ones(ELEMENTS, np.float32)
+        run = fenced.run_fenced([x, x], out=[np.zeros_like(x)])
+        with pytest.raises(GeneralFailureError, match="none left"):
+            await run
+
+    async def test_the_connection_may_end_while_they_are_copied(
+        self, service: Driver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        copying = Copying(monkeypatch, "copy_back")
+        copying.may_go.clear()
+        x = np.ones(ELEMENTS, np.float32)
+        z = np.zeros_like(x)
+        async with connect(service.path) as device:
+            model = await device.prepare(addition(ELEMENTS))
+            run = model.run_fenced([x, x], out=[z])
+            await until(lambda: copying.threads)
+            asyncio.get_running_loop().call_later(0.02, copying.may_go.set)
+        await run
+        np.testing.assert_array_equal(z, 2 * x)
+
+
+async def test_without_a_thread_the_call_fails_and_the_model_goes_on(
+    model: RemotePreparedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    x = np.ones(ELEMENTS, np.float32)
+    z = np.zeros_like(x)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        callback = ExecutionFuture()
+        assert launch(model, callback, request(x, z)) is ErrorStatus.NONE
+        result = await callback
+        assert result.status is ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+    callback = ExecutionFuture()
+    launch(model, callback, request(x, z))
+    assert (await callback).status is ErrorStatus.NONE
+
+
+async def test_a_closed_connection_refuses_them_in_the_call(service: Driver) -> None:
+    async with connect(service.path) as device:
+        model: Any = (await device.prepare(addition(ELEMENTS))).hal
+    x = np.ones(ELEMENTS, np.float32)
+    callback = ExecutionFuture()
+    status = launch(model, callback, request(x, x.copy()))
+    assert status is ErrorStatus.DEVICE_UNAVAILABLE
+    with pytest.raises(DeviceUnavailableError):
+        (await callback).raise_for_status()
+
+
+def _never(*_: object) -> int:
+    raise AssertionError("sent")
+
+
+@pytest.mark.parametrize("elements", [4, ELEMENTS])
+async def test_outputs_that_the_application_has_released_fail_their_execution(
+    service: Driver, elements: int, given_back: list[Staged]
+) -> None:
+    size = 4 * elements
+    async with connect(service.path) as device:
+        prepared = (await device.prepare(addition(elements))).hal
+        assert isinstance(prepared, RemotePreparedModel)
+        x, z = np.zeros(elements, np.float32), np.zeros(elements, np.float32)
+        places = [RequestArgument(False, DataLocation(k, 0, size)) for k in (0, 0, 1)]
+        pools = from_buffer(x), from_buffer(z)
+        callback = ExecutionFuture()
+        asked = Request(tuple(places[:2]), (places[2],), pools)
+        assert launch(prepared, callback, asked) is ErrorStatus.NONE
+        assert pools[1].buffer is not None
+        pools[1].buffer.release()
+        result = await asyncio.wait_for(callback, 5)
+        assert result.status is ErrorStatus.GENERAL_FAILURE
+        assert "released" in result.reason
+    assert len(given_back) == 1
+
+
+async def test_outputs_are_told_of_though_the_loop_ends_while_they_are_copied() -> None:
+    late = DeferredExecutions(lambda _: None, most=8)
+    copying, may_go = threading.Event(), threading.Event()
+    told: list[str] = []
+
+    def copy() -> None:
+        copying.set()
+        assert may_go.wait(5)
+
+    before = asyncio.all_tasks()
+    for name in ("first", "second"):
+        late.finish(copy, partial(told.append, name))
+    await until(copying.is_set)
+    for task in asyncio.all_tasks() - before:
+        task.cancel()
+    may_go.set()
+    await late.wait_ended()
+    assert sorted(told) == ["first", "second"]

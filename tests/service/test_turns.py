@@ -1,0 +1,82 @@
+"""How the connections of one process share what is one process's."""
+
+import asyncio
+
+from asyncnn.service.driver.turns import DecodingTurns, Readers, ReadingTurns
+
+
+class Flood:
+    """A connection on which there is always more to be read."""
+
+    def __init__(self, turns: ReadingTurns) -> None:
+        self.turns = turns
+        self.read = 0
+        self.may_go_on = True
+        turns.opened()
+
+    def readable(self) -> None:
+        if self.turns.take(self.proceed):
+            self.read += 1
+
+    def proceed(self) -> bool:
+        if self.may_go_on:
+            self.read += 1
+        return self.may_go_on
+
+
+async def test_a_flood_of_many_connections_is_read_in_small_portions() -> None:
+    driver = Readers()
+    floods = [Flood(ReadingTurns(driver))]
+    floods += [Flood(floods[0].turns) for _ in range(199)]
+    ReadingTurns(driver).opened()  # somebody else's
+    for flood in floods:
+        flood.readable()
+    assert sum(flood.read for flood in floods) <= 8
+    async with asyncio.timeout(20):
+        while not all(flood.read for flood in floods):
+            before = sum(flood.read for flood in floods)
+            await asyncio.sleep(0)
+            assert sum(flood.read for flood in floods) - before <= 8
+    assert {flood.read for flood in floods} == {1}  # in order: nobody twice
+
+
+async def test_a_process_with_one_connection_is_read_whenever_it_is_readable() -> None:
+    driver = Readers()
+    single, other = Flood(ReadingTurns(driver)), Flood(ReadingTurns(driver))
+    for _ in range(1000):
+        single.readable()
+        other.readable()
+    assert single.read == other.read == 1000
+
+
+async def test_connections_that_have_ended_take_nobodys_turn() -> None:
+    turns = ReadingTurns(Readers())
+    floods = [Flood(turns) for _ in range(40)]
+    for flood in floods:
+        flood.readable()
+    for flood in floods[:-1]:
+        flood.may_go_on = False
+    async with asyncio.timeout(5):
+        while not floods[-1].read:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def test_processes_decode_in_turns_and_each_one_message_at_a_time() -> None:
+    slots = asyncio.Semaphore(2)
+    greedy, modest = DecodingTurns(slots), DecodingTurns(slots)
+    order: list[str] = []
+    release = asyncio.Event()
+
+    async def decode(turns: DecodingTurns, name: str) -> None:
+        async with turns():
+            order.append(name)
+            await release.wait()
+
+    tasks = [asyncio.create_task(decode(greedy, "greedy")) for _ in range(5)]
+    await asyncio.sleep(0)
+    tasks.append(asyncio.create_task(decode(modest, "modest")))
+    await asyncio.sleep(0.01)
+    assert order == ["greedy", "modest"]
+    release.set()
+    await asyncio.gather(*tasks)
+    assert len(order) == 6

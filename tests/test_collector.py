@@ -1,0 +1,104 @@
+"""Full collections keep away from large structures."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from asyncnn.collector import building_large, freezing_allowed
+from tests.forks import in_child_blocking
+
+
+@pytest.fixture(autouse=True)
+def usual_collector() -> Iterator[None]:
+    before = gc.get_threshold(), gc.get_freeze_count()
+    yield
+    assert (gc.get_threshold(), gc.get_freeze_count()) == before
+
+
+@pytest.fixture
+def collections() -> Iterator[list[int]]:
+    """The generations that are collected."""
+    seen: list[int] = []
+
+    def look(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            seen.append(info["generation"])
+
+    gc.callbacks.append(look)
+    yield seen
+    gc.callbacks.remove(look)
+
+
+def build(count: int = 300_000) -> list[list[int]]:
+    return [[number] for number in range(count)]
+
+
+def test_without_care_full_collections_come(collections: list[int]) -> None:
+    build()
+    assert 2 in collections
+
+
+def test_no_full_collection_comes_while_something_large_is_built(
+    collections: list[int],
+) -> None:
+    with building_large():
+        built = build()
+        with building_large():  # as by another thread
+            built += build()
+    assert 1 in collections
+    assert 2 not in collections
+
+
+def test_what_was_built_is_left_out_until_nobody_allows_it_any_more() -> None:
+    frozen = gc.get_freeze_count()
+    with freezing_allowed():
+        with building_large():
+            built = build(1000)
+        assert gc.get_freeze_count() >= frozen + len(built)
+        del built
+        assert gc.get_freeze_count() < frozen + 10**6
+    if not frozen:
+        assert not gc.get_freeze_count()
+
+
+def test_nothing_is_frozen_that_nobody_allows() -> None:
+    frozen = gc.get_freeze_count()
+    with building_large():
+        build(1000)
+    assert gc.get_freeze_count() == frozen
+
+
+def test_a_threshold_that_is_set_meanwhile_stays() -> None:
+    before = gc.get_threshold()
+    with building_large():
+        gc.set_threshold(777, 7, 7)
+    assert gc.get_threshold() == (777, 7, 7)
+    gc.set_threshold(*before)
+
+
+def test_a_collector_that_is_off_stays_off() -> None:
+    gc.disable()
+    try:
+        with freezing_allowed(), building_large():
+            build(1000)
+        assert not gc.isenabled()
+        assert not gc.get_freeze_count()
+    finally:
+        gc.enable()
+
+
+def test_a_forked_child_that_leaves_its_parents_blocks_counts_its_own_alone() -> None:
+    blocks = ExitStack()
+
+    def act() -> None:
+        blocks.close()
+        with building_large():
+            assert gc.get_threshold()[2] > 2**30
+        assert not gc.get_freeze_count()
+
+    with blocks:
+        blocks.enter_context(freezing_allowed())
+        blocks.enter_context(building_large())
+        in_child_blocking(act)
