@@ -11,7 +11,7 @@ import asyncnn
 ROOT = Path(asyncnn.__file__).parent
 
 FLOORS = {
-    "__main__": 7,
+    "__main__": 8,
     "_version": 1,
     "errors": 1,
     "forking": 1,
@@ -37,11 +37,8 @@ FLOORS = {
     "runtime": 6,
     "metrics": 6,
     "pipeline": 6,
-    "capabilities": 7,
-    "cli": 7,
-    "bench": 7,
-    "conformance": 7,
-    "demo": 7,
+    "tools": 7,
+    "cli": 8,
 }
 
 MODULES = sorted(

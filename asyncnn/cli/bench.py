@@ -10,47 +10,47 @@ import msgspec
 import typer
 from rich.console import Console
 
-from asyncnn.bench.awaiting.measuring import bench_awaiting
-from asyncnn.bench.awaiting.report import AwaitingReport
-from asyncnn.bench.awaiting.table import awaiting_table
-from asyncnn.bench.burst.measuring import bench_burst
-from asyncnn.bench.burst.report import BurstReport
-from asyncnn.bench.burst.table import burst_notes, burst_table
-from asyncnn.bench.cache.measuring import bench_cache
-from asyncnn.bench.cache.report import CachesReport
-from asyncnn.bench.cache.table import cache_table
-from asyncnn.bench.fence.measuring import bench_fence
-from asyncnn.bench.fence.report import FenceReport
-from asyncnn.bench.fence.table import fence_table
-from asyncnn.bench.kernels.cases import Case
-from asyncnn.bench.kernels.measuring import bench_kernels
-from asyncnn.bench.kernels.report import KernelsReport
-from asyncnn.bench.kernels.table import kernels_table
-from asyncnn.bench.models.measuring import bench_models
-from asyncnn.bench.models.page import draw_page
-from asyncnn.bench.models.report import ModelsReport
-from asyncnn.bench.models.table import models_notes, models_table
-from asyncnn.bench.qos.measuring import bench_qos
-from asyncnn.bench.qos.report import QosReport
-from asyncnn.bench.qos.table import qos_tables
-from asyncnn.bench.responsiveness.measuring import (
-    DEFAULT_ROUNDS as RESPONSIVENESS_ROUNDS,
-)
-from asyncnn.bench.responsiveness.measuring import bench_responsiveness
-from asyncnn.bench.responsiveness.report import ResponsivenessReport
-from asyncnn.bench.responsiveness.table import (
-    responsiveness_notes,
-    responsiveness_table,
-)
-from asyncnn.bench.rounds import DEFAULT_ROUNDS, MIN_ROUNDS
-from asyncnn.bench.service.measuring import bench_service
-from asyncnn.bench.service.report import ServiceReport
-from asyncnn.bench.service.table import service_notes, service_table
-from asyncnn.bench.tflite.collection import model_files
 from asyncnn.cli.console import announced, console, progress
 from asyncnn.cli.setting import SettingOption
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.devices.configuration import with_options
+from asyncnn.tools.bench.awaiting.measuring import bench_awaiting
+from asyncnn.tools.bench.awaiting.report import AwaitingReport
+from asyncnn.tools.bench.awaiting.table import awaiting_table
+from asyncnn.tools.bench.burst.measuring import bench_burst
+from asyncnn.tools.bench.burst.report import BurstReport
+from asyncnn.tools.bench.burst.table import burst_notes, burst_table
+from asyncnn.tools.bench.cache.measuring import bench_cache
+from asyncnn.tools.bench.cache.report import CachesReport
+from asyncnn.tools.bench.cache.table import cache_table
+from asyncnn.tools.bench.fence.measuring import bench_fence
+from asyncnn.tools.bench.fence.report import FenceReport
+from asyncnn.tools.bench.fence.table import fence_table
+from asyncnn.tools.bench.kernels.cases import Case
+from asyncnn.tools.bench.kernels.measuring import bench_kernels
+from asyncnn.tools.bench.kernels.report import KernelsReport
+from asyncnn.tools.bench.kernels.table import kernels_table
+from asyncnn.tools.bench.models.measuring import bench_models
+from asyncnn.tools.bench.models.page import draw_page
+from asyncnn.tools.bench.models.report import ModelsReport
+from asyncnn.tools.bench.models.table import models_notes, models_table
+from asyncnn.tools.bench.qos.measuring import bench_qos
+from asyncnn.tools.bench.qos.report import QosReport
+from asyncnn.tools.bench.qos.table import qos_tables
+from asyncnn.tools.bench.responsiveness.measuring import (
+    DEFAULT_ROUNDS as RESPONSIVENESS_ROUNDS,
+)
+from asyncnn.tools.bench.responsiveness.measuring import bench_responsiveness
+from asyncnn.tools.bench.responsiveness.report import ResponsivenessReport
+from asyncnn.tools.bench.responsiveness.table import (
+    responsiveness_notes,
+    responsiveness_table,
+)
+from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, MIN_ROUNDS
+from asyncnn.tools.bench.service.measuring import bench_service
+from asyncnn.tools.bench.service.report import ServiceReport
+from asyncnn.tools.bench.service.table import service_notes, service_table
+from asyncnn.tools.bench.tflite.collection import model_files
 
 bench_app = typer.Typer(help="Measure beside peers, in one run.", no_args_is_help=True)
 

@@ -10,7 +10,9 @@ import msgspec
 import typer
 from rich.table import Table
 
-from asyncnn.capabilities import (
+from asyncnn.cli.console import console, print_json, progress
+from asyncnn.errors import GeneralFailureError
+from asyncnn.tools.capabilities import (
     Measurement,
     ReferenceWorkload,
     Surroundings,
@@ -18,9 +20,7 @@ from asyncnn.capabilities import (
     measure_capabilities,
     store_measurement,
 )
-from asyncnn.capabilities.workload import Workload
-from asyncnn.cli.console import console, print_json, progress
-from asyncnn.errors import GeneralFailureError
+from asyncnn.tools.capabilities.workload import Workload
 
 
 class CapabilitiesReport(msgspec.Struct, frozen=True):

@@ -12,13 +12,13 @@ from rich.table import Table
 from asyncnn.cli import mutating
 from asyncnn.cli.console import console, progress
 from asyncnn.cli.extending import ExtensionOption
-from asyncnn.conformance.mutations.plan import Plan
-from asyncnn.conformance.paths import PATHS
-from asyncnn.conformance.running import IN_PROCESS, REMOTE, Verdict, run_specs
-from asyncnn.conformance.vectors import find_specs
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.extensions import load_extension
 from asyncnn.service.process import driver_process
+from asyncnn.tools.conformance.mutations.plan import Plan
+from asyncnn.tools.conformance.paths import PATHS
+from asyncnn.tools.conformance.running import IN_PROCESS, REMOTE, Verdict, run_specs
+from asyncnn.tools.conformance.vectors import find_specs
 
 _TRANSPORTS = (IN_PROCESS, REMOTE)
 _OLDEST = "auto"

@@ -6,7 +6,7 @@ import anyio
 import typer
 
 from asyncnn.cli.console import console, print_json
-from asyncnn.demo.run import run_demo
+from asyncnn.tools.demo.run import run_demo
 
 
 def demo(

@@ -10,12 +10,12 @@ import typer
 from rich.table import Table
 
 from asyncnn.cli.console import console, progress
-from asyncnn.conformance.mutations.plan import Plan, Tally
-from asyncnn.conformance.mutations.running import run_mutants
-from asyncnn.conformance.mutations.table import WORDS
-from asyncnn.conformance.running import REMOTE
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.service.process import driver_process
+from asyncnn.tools.conformance.mutations.plan import Plan, Tally
+from asyncnn.tools.conformance.mutations.running import run_mutants
+from asyncnn.tools.conformance.mutations.table import WORDS
+from asyncnn.tools.conformance.running import REMOTE
 
 _OUTCOMES = ("passed", "failed", "skipped")
 

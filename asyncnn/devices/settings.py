@@ -38,7 +38,7 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     Cache files of this user are mapped, and must not be truncated meanwhile, unless
     ``maps_cache_files`` is False. A driver maps copies of what its clients send.
 
-    ``capabilities_file`` holds what `asyncnn.capabilities` measured of this machine;
+    ``capabilities_file`` holds what `asyncnn.tools.capabilities` has measured here;
     by default it lies where the user's programs keep their state.
 
     ``policy`` orders what competes. With ``refuses_hopeless`` an execution whose

@@ -6,12 +6,12 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from asyncnn import ModelBuilder, NamedModel, OperandType, OperationType
-from asyncnn.demo.digits import CLASSES
 from asyncnn.hal.types import (
     FusedActivationFunc,
     Operand,
     SymmPerChannelQuantParams,
 )
+from asyncnn.tools.demo.digits import CLASSES
 from network import SIDE, Floats, Layer, activations
 from quantize import (
     PIXELS,

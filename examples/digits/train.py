@@ -18,7 +18,7 @@ from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
 
 import asyncnn
-from asyncnn.demo.digits import (
+from asyncnn.tools.demo.digits import (
     ACCURACY_FLOORS,
     DATA,
     MAX_GREY,
@@ -26,8 +26,8 @@ from asyncnn.demo.digits import (
     ModelKind,
     model_path,
 )
-from asyncnn.demo.report import accuracy
-from asyncnn.demo.run import classify
+from asyncnn.tools.demo.report import accuracy
+from asyncnn.tools.demo.run import classify
 from export import float_model, int8_model
 from network import Floats, Layer, gradients, new_network
 

@@ -21,8 +21,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 import asyncnn
-from asyncnn.demo.digits import MAX_GREY, encode, model_path
 from asyncnn.hal.types import DeviceStatus
+from asyncnn.tools.demo.digits import MAX_GREY, encode, model_path
 
 SIDE = 8
 MAX_BODY_BYTES = 4096

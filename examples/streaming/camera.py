@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 import asyncnn
 from asyncnn import ModelBuilder, NamedModel, OperandType, OperationType
-from asyncnn.demo.digits import MAX_GREY, load_digits_test, model_path
 from asyncnn.hal.types import FusedActivationFunc, Operand
+from asyncnn.tools.demo.digits import MAX_GREY, load_digits_test, model_path
 from framing import Floats
 
 FRAME_RATE = 30

@@ -10,7 +10,6 @@ import pytest
 
 from asyncnn.burst.datums import DATUM_BYTES, DEFAULT_QUEUE_LENGTH
 from asyncnn.burst.requests import RequestShape
-from asyncnn.conformance.mutations.packets import BAD_DATUMS, ROWS, split
 from asyncnn.devices import ReferenceDevice
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.types import (
@@ -22,6 +21,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.runtime.device import Device
 from asyncnn.service import RemoteDevice, Server
+from asyncnn.tools.conformance.mutations.packets import BAD_DATUMS, ROWS, split
 from tests.burst.ends import (
     ADDITION,
     Ends,

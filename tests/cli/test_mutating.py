@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncnn.conformance.mutations.plan import Tally
+from asyncnn.tools.conformance.mutations.plan import Tally
 from tests.cli.conftest import Ran
 
 Command = Callable[..., Ran]

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from asyncnn.demo.digits import model_path
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.errors import InvalidArgumentError, ResourceExhaustedTransientError
 from asyncnn.runtime.device import connect
 from asyncnn.service import ServiceLimits, UserLimits
 from asyncnn.service.process import driver_process
+from asyncnn.tools.demo.digits import model_path
 from tests.cli.conftest import Ran
 from tests.networks import chain
 from tests.service.raw import RawClient

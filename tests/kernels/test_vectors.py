@@ -6,9 +6,14 @@ from pathlib import Path
 import pytest
 
 from asyncnn import kernels
-from asyncnn.conformance.criteria import compare
-from asyncnn.conformance.direct import run_direct
-from asyncnn.conformance.vectors import Case, find_specs, load_cases, operation_types
+from asyncnn.tools.conformance.criteria import compare
+from asyncnn.tools.conformance.direct import run_direct
+from asyncnn.tools.conformance.vectors import (
+    Case,
+    find_specs,
+    load_cases,
+    operation_types,
+)
 from tests.conftest import SHARED
 
 VECTORS = SHARED / "vts"

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from asyncnn.conformance.direct import evaluate
 from asyncnn.engine import Execution, Program
 from asyncnn.engine.execution import Pause
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.validate import validate_model
+from asyncnn.tools.conformance.direct import evaluate
 from tests.random_graphs.interpreter import interpret
 from tests.random_graphs.judging import evaluate_and_judge
 from tests.random_graphs.strategies import Graph

@@ -4,7 +4,6 @@ import pytest
 from msgspec.structs import replace
 
 from asyncnn import kernels
-from asyncnn.conformance.mutations.editing import with_operand, with_operation
 from asyncnn.devices import support
 from asyncnn.errors import DeviceUnavailableError
 from asyncnn.hal.types import (
@@ -17,6 +16,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.runtime.device import Device, open_device
 from asyncnn.runtime.explain import Cause, OperationReport, explain
+from asyncnn.tools.conformance.mutations.editing import with_operand, with_operation
 from tests.hal.validate.samples import (
     extension_model,
     float_model,

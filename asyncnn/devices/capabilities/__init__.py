@@ -1,7 +1,8 @@
 """What the reference device says of its performance.
 
 The HAL's figures are ratios to "the CPU". This device runs on the CPU, so all are 1
-unless they were measured on this machine, which `asyncnn.capabilities` does. What was
+unless they were measured on this machine, as `asyncnn.tools.capabilities` does. What
+was
 measured is kept in a file that devices read when they are made, and holds until the
 library or what is below it changes.
 

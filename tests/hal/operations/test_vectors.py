@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from asyncnn.conformance.vectors import Case, find_specs, load_cases
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.operands import DTYPES, SCALAR_TYPES, has_unknown_dimensions
 from asyncnn.hal.operations import check_operation, infer_shapes
@@ -28,6 +27,7 @@ from asyncnn.hal.types import (
     OperationType,
     Subgraph,
 )
+from asyncnn.tools.conformance.vectors import Case, find_specs, load_cases
 
 CONSTANTS = {OperandLifeTime.CONSTANT_COPY, OperandLifeTime.CONSTANT_REFERENCE}
 

@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from asyncnn.conformance.mutations.editing import with_operand, with_operation
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.types import (
     DataLocation,
@@ -24,6 +23,7 @@ from asyncnn.hal.types import (
     Subgraph,
 )
 from asyncnn.hal.validate import validate_model
+from asyncnn.tools.conformance.mutations.editing import with_operand, with_operation
 
 Q8 = OperandType.TENSOR_QUANT8_ASYMM
 TEMPORARY = OperandLifeTime.TEMPORARY_VARIABLE

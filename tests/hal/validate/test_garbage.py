@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from asyncnn.conformance.mutations.editing import with_operand
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.types import (
     BufferToken,
@@ -20,6 +19,7 @@ from asyncnn.hal.types import (
     SymmPerChannelQuantParams,
 )
 from asyncnn.hal.validate import validate_model, validate_request
+from asyncnn.tools.conformance.mutations.editing import with_operand
 from tests.hal.validate.samples import (
     float_model,
     float_request,

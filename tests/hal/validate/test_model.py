@@ -4,11 +4,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from asyncnn.conformance.mutations.editing import (
-    with_main,
-    with_operand,
-    with_operation,
-)
 from asyncnn.hal.types import (
     DataLocation,
     ExtensionNameAndPrefix,
@@ -22,6 +17,11 @@ from asyncnn.hal.types import (
     OperationType,
 )
 from asyncnn.hal.validate import validate_model
+from asyncnn.tools.conformance.mutations.editing import (
+    with_main,
+    with_operand,
+    with_operation,
+)
 from tests.hal.validate.samples import (
     INPUT,
     OUTPUT,

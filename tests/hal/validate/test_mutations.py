@@ -1,6 +1,6 @@
 """Mutants of conformance models are refused, the models themselves are not.
 
-Here the rules are asked, for every version of the structure; tests/conformance asks
+Here the rules are asked, for every version of the structure; tests/tools/conformance asks
 devices.
 """
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from asyncnn.conformance.mutations.mutant import Mutant, Row
-from asyncnn.conformance.mutations.table import MODEL_ROWS
-from asyncnn.conformance.vectors import Case, find_specs, load_cases
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.types import HalVersion, Model
 from asyncnn.hal.validate import validate_model
+from asyncnn.tools.conformance.mutations.mutant import Mutant, Row
+from asyncnn.tools.conformance.mutations.table import MODEL_ROWS
+from asyncnn.tools.conformance.vectors import Case, find_specs, load_cases
 from tests.conftest import SHARED
 from tests.hal.validate.samples import q8_model
 

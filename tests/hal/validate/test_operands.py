@@ -4,7 +4,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from asyncnn.conformance.mutations.editing import with_main, with_operand
 from asyncnn.hal.types import (
     DataLocation,
     HalVersion,
@@ -15,6 +14,7 @@ from asyncnn.hal.types import (
     SymmPerChannelQuantParams,
 )
 from asyncnn.hal.validate import validate_model
+from asyncnn.tools.conformance.mutations.editing import with_main, with_operand
 from tests.hal.validate.samples import (
     COPY,
     EXTENSION_TYPE,

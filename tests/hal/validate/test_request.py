@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from asyncnn.conformance.mutations.editing import with_operand
 from asyncnn.errors import InvalidArgumentError
 from asyncnn.hal.types import (
     BufferToken,
@@ -19,6 +18,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.hal.validate import RequestRules, validate_request
 from asyncnn.memory.pools import from_buffer
+from asyncnn.tools.conformance.mutations.editing import with_operand
 from tests.hal.validate.samples import (
     float_model,
     float_request,

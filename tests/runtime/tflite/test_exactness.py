@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncnn.conformance.direct import run_direct
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.tflite import import_tflite
+from asyncnn.tools.conformance.direct import run_direct
 from tests.runtime.tflite.litert import run_litert
 from tests.runtime.tflite.quantized_cases import (
     CLOSE,

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from asyncnn.conformance.direct import run_direct
 from asyncnn.hal.types import OperationType
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.tflite import import_tflite
 from asyncnn.runtime.tflite.operators import CONVERTERS
+from asyncnn.tools.conformance.direct import run_direct
 from tests.runtime.tflite.cases import Case
 from tests.runtime.tflite.files import T
 from tests.runtime.tflite.layer_cases import CASES

@@ -1,0 +1,1 @@
+"""What measures, checks and shows; no driver and no application imports it."""

@@ -1,0 +1,29 @@
+"""Floor 7: measures how this machine's devices do beside plain NumPy.
+
+The HAL's `Capabilities` are ratios to the time that "the CPU" takes for the same
+workload. That CPU is here a program as anyone would write it with NumPy, in `network`,
+`elementwise` and `control_flow` beside the model that it equals, on as many threads of
+the BLAS as the device has. Devices read the result when they are opened; see
+`asyncnn.devices.capabilities`.
+
+>>> measurement = await measure_capabilities()
+>>> store_measurement(measurement)
+"""
+
+from asyncnn.devices.capabilities import (
+    Measurement,
+    ReferenceWorkload,
+    Surroundings,
+    load_measurement,
+    store_measurement,
+)
+from asyncnn.tools.capabilities.measuring import measure_capabilities
+
+__all__ = (
+    "Measurement",
+    "ReferenceWorkload",
+    "Surroundings",
+    "load_measurement",
+    "measure_capabilities",
+    "store_measurement",
+)

@@ -1,0 +1,187 @@
+"""A small convolutional network, in any arithmetic.
+
+Image [1, 32, 32, 8] -> CONV_2D 3x3 -> DEPTHWISE_CONV_2D 3x3 -> AVERAGE_POOL_2D 2x2 ->
+CONV_2D 1x1 -> FULLY_CONNECTED -> SOFTMAX [1, 10]; 3 million multiplications.
+
+The plain program computes in float32, which it has its weights in from the start, and
+brings its numbers into the model's type after each layer.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from asyncnn.devices.capabilities import ReferenceWorkload
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import (
+    Dimensions,
+    FusedActivationFunc,
+    OperandType,
+    OperationType,
+)
+from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.model import NamedModel
+from asyncnn.tools.capabilities.coding import Codings
+from asyncnn.tools.capabilities.workload import Workload, add_inputs
+
+_SAME = 1
+_MOST = 6.0
+
+_IMAGE = (1, 32, 32, 8)
+_FEATURES = (1, 32, 32, 32)
+_POOLED = (1, 16, 16, 32)
+_CLASSES = (1, 10)
+
+_WEIGHTS = (
+    ((32, 3, 3, 8), 32),
+    ((1, 3, 3, 32), 32),
+    ((32, 1, 1, 32), 32),
+    ((10, 16 * 16 * 32), 10),
+)
+"""Shapes layer by layer, and how many outputs each has."""
+
+Layer: TypeAlias = Callable[[Array], Array]
+
+
+class Weights(msgspec.Struct, frozen=True, eq=False):
+    """Weights and bias of a layer, as the model holds them or as float32."""
+
+    matrix: Array
+    bias: Array
+
+
+def network(
+    name: ReferenceWorkload, type_: OperandType, *, relaxed: bool = False
+) -> Workload:
+    """Return the network on ``type_``; its weights are the same for all types."""
+    rng = np.random.default_rng(1)
+    codings = Codings.of(type_)
+    weights = [
+        Weights(
+            codings.weights.write(
+                rng.normal(0, np.sqrt(2 * outputs / np.prod(shape)), shape)
+            ),
+            codings.bias.write(rng.uniform(-0.1, 0.1, outputs)),
+        )
+        for shape, outputs in _WEIGHTS
+    ]
+    image = rng.uniform(0, 1, _IMAGE)
+    return Workload(
+        name,
+        _model(codings, weights, relaxed=relaxed),
+        (codings.features.write(image),),
+        _plain(codings, weights),
+    )
+
+
+def _model(
+    codings: Codings, weights: Sequence[Weights], *, relaxed: bool
+) -> NamedModel:
+    builder = ModelBuilder(relaxed=relaxed)
+    features = codings.features.operand
+    same, one, two = (builder.scalar(number) for number in (_SAME, 1, 2))
+    capped = builder.scalar(FusedActivationFunc.RELU6)
+    linear = builder.scalar(FusedActivationFunc.NONE)
+    first, each, point, last = (_constants(builder, codings, w) for w in weights)
+    (x,) = add_inputs(builder, features(_IMAGE))
+    for type_, arguments, shape in (
+        (OperationType.CONV_2D, (*first, same, one, one, capped), _FEATURES),
+        (OperationType.DEPTHWISE_CONV_2D, (*each, same, *[one] * 3, capped), _FEATURES),
+        (OperationType.AVERAGE_POOL_2D, (same, *[two] * 4, capped), _POOLED),
+        (OperationType.CONV_2D, (*point, same, one, one, capped), _POOLED),
+    ):
+        x = builder.operation(type_, (x, *arguments), features(shape))
+    x = builder.operation(
+        OperationType.FULLY_CONNECTED,
+        (x, *last, linear),
+        codings.logits.operand(_CLASSES),
+    )
+    x = builder.operation(
+        OperationType.SOFTMAX,
+        (x, builder.scalar(1.0, _beta_type(codings))),
+        codings.shares.operand(_CLASSES),
+    )
+    builder.output(x, "shares")
+    return builder.build()
+
+
+def _constants(
+    builder: ModelBuilder, codings: Codings, weights: Weights
+) -> tuple[int, int]:
+    kept = ((codings.weights, weights.matrix), (codings.bias, weights.bias))
+    matrix, bias = (
+        builder.constant(
+            array, coding.type, scale=coding.scale, zero_point=coding.zero_point
+        )
+        for coding, array in kept
+    )
+    return matrix, bias
+
+
+def _beta_type(codings: Codings) -> OperandType:
+    is_half = codings.logits.type is OperandType.TENSOR_FLOAT16
+    return OperandType.FLOAT16 if is_half else OperandType.FLOAT32
+
+
+def _plain(
+    codings: Codings, weights: Sequence[Weights]
+) -> Callable[[Array], tuple[Array]]:
+    first, each, point, last = (
+        Weights(codings.weights.read(w.matrix), codings.bias.read(w.bias))
+        for w in weights
+    )
+    features, logits = codings.features, codings.logits
+    layers: tuple[Layer, ...] = (
+        partial(convolve, first),
+        partial(convolve_each, each),
+        halve,
+        partial(convolve, point),
+    )
+
+    def plain(codes: Array) -> tuple[Array]:
+        for layer in layers:
+            codes = features.write(np.clip(layer(features.read(codes)), 0, _MOST))
+        flat = features.read(codes).reshape(1, -1)
+        codes = logits.write(flat @ last.matrix.T + last.bias)
+        return (codings.shares.write(softmax(logits.read(codes))),)
+
+    return plain
+
+
+def convolve(weights: Weights, image: Array) -> Array:
+    """Return the 2-D convolution of [1, H, W, C] with [N, rows, columns, C]."""
+    windows = _windows(image, weights.matrix.shape[1:3])
+    sums: Array = np.tensordot(windows, weights.matrix, axes=((4, 5, 3), (1, 2, 3)))
+    return sums + weights.bias
+
+
+def convolve_each(weights: Weights, image: Array) -> Array:
+    """Return the convolution of each channel with its own, [1, rows, columns, C]."""
+    windows = _windows(image, weights.matrix.shape[1:3])
+    sums: Array = np.einsum("nhwcij,ijc->nhwc", windows, weights.matrix[0])
+    return sums + weights.bias
+
+
+def _windows(image: Array, size: Dimensions) -> Array:
+    rows, columns = size
+    borders = ((0, 0), (rows // 2,) * 2, (columns // 2,) * 2, (0, 0))
+    return sliding_window_view(np.pad(image, borders), (rows, columns), axis=(1, 2))
+
+
+def halve(image: Array) -> Array:
+    """Return the means of squares of 2x2 pixels."""
+    _, height, width, channels = image.shape
+    squares = image.reshape(1, height // 2, 2, width // 2, 2, channels)
+    means: Array = squares.mean(axis=(2, 4))
+    return means
+
+
+def softmax(logits: Array) -> Array:
+    """Return shares that are proportional to the exponentials."""
+    powers: Array = np.exp(logits - logits.max())
+    shares: Array = powers / powers.sum()
+    return shares

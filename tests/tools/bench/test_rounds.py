@@ -1,0 +1,109 @@
+"""Interleaved rounds and their statistics."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from asyncnn.tools.bench.rounds import (
+    Batch,
+    Figure,
+    measure,
+    rotated,
+    runs_within,
+    timed_await,
+    timed_call,
+)
+
+
+class TestFigure:
+    def test_it_is_the_median_of_the_round_medians(self) -> None:
+        assert Figure((5.0, 1.0, 100.0)).us == 5.0
+
+    def test_one_disturbed_round_does_not_move_it(self) -> None:
+        assert Figure((2.0, 2.0, 900.0, 2.0, 2.0)).us == 2.0
+
+    def test_a_ratio_is_the_median_of_the_ratios_within_rounds(self) -> None:
+        mine, theirs = Figure((1.0, 20.0, 3.0)), Figure((2.0, 10.0, 4.0))
+        assert mine.ratio_to(theirs) == 0.75
+
+    def test_a_slow_phase_that_hits_both_cancels_out_of_the_ratio(self) -> None:
+        calm, theirs = Figure((1.0, 1.0, 1.0)), Figure((2.0, 2.0, 2.0))
+        slowed, theirs_slowed = Figure((1.0, 9.0, 8.0)), Figure((2.0, 18.0, 16.0))
+        assert slowed.ratio_to(theirs_slowed) == calm.ratio_to(theirs)
+
+    def test_figures_of_different_numbers_of_rounds_have_no_ratio(self) -> None:
+        with pytest.raises(ValueError, match="shorter"):
+            Figure((1.0, 2.0)).ratio_to(Figure((1.0,)))
+
+
+@pytest.mark.parametrize(
+    ("by", "expected"), [(0, "abc"), (1, "bca"), (2, "cab"), (3, "abc"), (7, "bca")]
+)
+def test_rotation_keeps_the_circular_order(by: int, expected: str) -> None:
+    assert rotated("abc", by) == list(expected)
+
+
+def test_nothing_rotates_to_nothing() -> None:
+    assert rotated([], 4) == []
+
+
+@pytest.mark.parametrize(
+    ("budget_us", "run_us", "runs"),
+    [(60_000, 100, 600), (60_000, 300_000, 3), (60_000, 0.4, 2000), (60_000, 0, 2000)],
+)
+def test_a_batch_fills_its_budget_within_limits(
+    budget_us: float, run_us: float, runs: int
+) -> None:
+    assert runs_within(budget_us, run_us) == runs
+
+
+class Journal:
+    """Makes contenders that note when they run and report what they are told."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+
+    def contender(self, name: str, by_round: Sequence[float]) -> Batch:
+        warm_ups = 2
+        values = iter([by_round[0]] * warm_ups + list(by_round))
+
+        async def batch(runs: int) -> Mapping[str, Sequence[float]]:
+            self.order.append(name)
+            return {name: [next(values)] * runs}
+
+        return batch
+
+
+class TestMeasuring:
+    async def test_every_round_runs_every_contender_in_rotated_order(self) -> None:
+        journal = Journal()
+        batches = [journal.contender(name, [1.0] * 3) for name in "abc"]
+        await measure(batches, rounds=3)
+        assert "".join(journal.order) == "aabbcc" + "abc" + "bca" + "cab"
+
+    async def test_figures_hold_one_median_for_each_round(self) -> None:
+        batch = Journal().contender("a", [3.0, 5.0, 4.0])
+        figures = await measure([batch], rounds=3)
+        assert figures == {"a": Figure((3.0, 5.0, 4.0))}
+
+    async def test_a_contender_may_have_several_figures(self) -> None:
+        async def batch(runs: int) -> Mapping[str, Sequence[float]]:
+            return {"inside": [1.0] * runs, "outside": [2.0] * runs}
+
+        figures = await measure([batch], rounds=2)
+        assert figures["outside"].ratio_to(figures["inside"]) == 2.0
+
+    async def test_calls_and_awaits_are_timed_once_for_each_run(self) -> None:
+        calls: list[str] = []
+
+        async def awaited() -> None:
+            calls.append("await")
+
+        for batch in (
+            timed_call("x", lambda: calls.append("call")),
+            timed_await("x", awaited),
+        ):
+            samples = (await batch(4))["x"]
+            assert len(samples) == 4
+            assert all(0 < sample < 1e6 for sample in samples)
+        assert calls == ["call"] * 4 + ["await"] * 4

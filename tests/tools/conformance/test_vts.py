@@ -1,0 +1,49 @@
+"""All conformance vectors, through the public interface, on every path."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from asyncnn.hal.types import HalVersion
+from asyncnn.tools.conformance.callers import oldest_version
+from asyncnn.tools.conformance.paths import PATHS
+from asyncnn.tools.conformance.running import CTS_ONLY, run_specs
+from asyncnn.tools.conformance.vectors import find_specs, load_cases
+
+
+@pytest.mark.slow
+def test_every_vector_passes_on_every_path(shared: Path) -> None:
+    specs = find_specs(shared / "vts")
+    verdicts = [v for batch in run_specs(specs, list(PATHS)) for v in batch]
+    failures = [
+        f"{verdict.case} [{verdict.path}]: {'; '.join(verdict.details)}"
+        for verdict in verdicts
+        if verdict.outcome == "failed"
+    ]
+    assert not failures
+    # Only what the client library alone has to take may be refused.
+    skipped = [verdict for verdict in verdicts if verdict.outcome == "skipped"]
+    refused = [v for v in skipped if v.details[0].startswith("refused")]
+    assert all(v.spec.split("/")[0].endswith(CTS_ONLY) for v in refused)
+    not_carried = [v for v in skipped if v not in refused]
+    assert {(v.path, v.details) for v in not_carried} == {
+        ("burst", ("bursts have no loop timeout",))
+    }
+    assert len(not_carried) == 5
+    per_path = Counter(verdict.path for verdict in verdicts)
+    assert per_path == dict.fromkeys(PATHS, 3098)
+
+
+@pytest.mark.slow
+def test_every_vector_passes_through_the_oldest_version_that_can_carry_it(
+    shared: Path,
+) -> None:
+    specs = find_specs(shared / "vts")
+    runs = run_specs(specs, ["async"], oldest=True)
+    verdicts = [verdict for batch in runs for verdict in batch]
+    assert [v.case for v in verdicts if v.outcome == "failed"] == []
+    cases = [case for spec in specs for case in load_cases(spec)]
+    versions = Counter(oldest_version(case, "async") for case in cases)
+    assert sum(versions.values()) == len(verdicts)
+    assert all(versions[version] > 100 for version in list(HalVersion)[:4])
