@@ -1,7 +1,7 @@
 """Mutants of conformance models are refused, the models themselves are not.
 
-Here the rules are asked, for every version of the structure; tests/tools/conformance asks
-devices.
+Here the rules are asked, for every version of the structure; tests/tools/conformance
+asks devices.
 """
 
 import random
