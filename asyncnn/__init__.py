@@ -28,7 +28,8 @@ import logging
 
 from asyncnn._version import __version__
 from asyncnn.devices import DeviceSettings
-from asyncnn.errors import (
+from asyncnn.extensions import Extension
+from asyncnn.hal.errors import (
     AsyncnnError,
     BusyError,
     DeviceClosedError,
@@ -44,7 +45,6 @@ from asyncnn.errors import (
     ResourceExhaustedPersistentError,
     ResourceExhaustedTransientError,
 )
-from asyncnn.extensions import Extension
 from asyncnn.hal.types import (
     ErrorStatus,
     ExecutionPreference,
@@ -52,19 +52,18 @@ from asyncnn.hal.types import (
     OperationType,
     Priority,
 )
-from asyncnn.memory.arrays import shared_array
+from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.buffers import DeviceBuffer
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.burst import Burst
-from asyncnn.runtime.container import save
+from asyncnn.runtime.container import load, save
 from asyncnn.runtime.device import Device, connect, device_names, open_device
+from asyncnn.runtime.execution_options import Outputs
 from asyncnn.runtime.explain import Explanation, explain
 from asyncnn.runtime.fenced import FencedRun
-from asyncnn.runtime.loading import load
 from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.runtime.model_cache import ModelCache
 from asyncnn.runtime.named_arrays import named_array, open_named_array
-from asyncnn.runtime.outputs import Outputs
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.reusable import ReusableExecution
 from asyncnn.service import Supervision

@@ -7,7 +7,7 @@ stuck in native code, keeps none: its client gives up a little later by itself.
 import math
 import time
 
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     InvalidArgumentError,
     MissedDeadlinePersistentError,
     MissedDeadlineTransientError,

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Generic, ParamSpec, TypeVar, cast
 
 from asyncnn.cooperative import Steps, Stepwise
-from asyncnn.errors import ResourceExhaustedTransientError
+from asyncnn.hal.errors import ResourceExhaustedTransientError
 
 P = ParamSpec("P")
 T = TypeVar("T")

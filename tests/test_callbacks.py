@@ -11,7 +11,7 @@ from asyncnn.callbacks import (
     OneShot,
     PreparedModelFuture,
 )
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
     OutputInsufficientSizeError,

@@ -1,6 +1,6 @@
 import pytest
 
-from asyncnn.errors import AsyncnnError, error_for, failure_of
+from asyncnn.hal.errors import AsyncnnError, error_for, failure_of
 from asyncnn.hal.types import ErrorStatus
 
 

@@ -10,7 +10,7 @@ import weakref
 import pytest
 
 from asyncnn.cooperative import Steps
-from asyncnn.errors import ResourceExhaustedTransientError
+from asyncnn.hal.errors import ResourceExhaustedTransientError
 from asyncnn.offload import (
     SerialOffload,
     call_on_thread,

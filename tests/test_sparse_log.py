@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from asyncnn.sparse_log import INTERVAL_S, SparseLogger
+from asyncnn.logs import INTERVAL_S, SparseLogger
 
 
 class FakeClock:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import asyncnn
-from asyncnn import vlog
+from asyncnn import logs
 from tests.networks import addition
 
 TAGS = ["model", "compilation", "execution", "cpuexe", "manager", "driver", "memory"]
@@ -16,11 +16,11 @@ TAGS = ["model", "compilation", "execution", "cpuexe", "manager", "driver", "mem
 @pytest.fixture(autouse=True)
 def everything_is_off_afterwards() -> Iterator[None]:
     yield
-    vlog.set_tags("")
+    logs.set_tags("")
 
 
 def those_on() -> list[str]:
-    return [tag.name for tag in vlog.TAGS.values() if tag]
+    return [tag.name for tag in logs.TAGS.values() if tag]
 
 
 @pytest.mark.parametrize(
@@ -39,15 +39,15 @@ def those_on() -> list[str]:
 def test_a_setting_turns_its_tags_on_and_the_others_off(
     setting: str, expected: list[str]
 ) -> None:
-    vlog.set_tags("all")
-    vlog.set_tags(setting)
+    logs.set_tags("all")
+    logs.set_tags(setting)
     assert those_on() == expected
 
 
 def test_an_unknown_tag_is_an_error_and_the_others_count(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    vlog.set_tags("modle,driver")
+    logs.set_tags("modle,driver")
     assert those_on() == ["driver"]
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
@@ -57,13 +57,13 @@ def test_an_unknown_tag_is_an_error_and_the_others_count(
 def test_a_message_is_logged_with_its_fields_only_while_its_tag_is_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    vlog.DRIVER("not heard")
-    vlog.set_tags("driver")
-    vlog.DRIVER("prepared", operations=3)
-    vlog.MEMORY("not heard")
+    logs.DRIVER("not heard")
+    logs.set_tags("driver")
+    logs.DRIVER("prepared", operations=3)
+    logs.MEMORY("not heard")
     (record,) = caplog.records
     assert record.message == "prepared operations=3"
-    assert record.name == "asyncnn.vlog.driver"
+    assert record.name == "asyncnn.logs.driver"
     assert vars(record)["tag"] == "driver"
     assert vars(record)["fields"] == {"operations": 3}
 
@@ -73,7 +73,7 @@ def test_the_environment_decides_what_a_process_shows(
     setting: str, is_heard: bool
 ) -> None:
     code = "from asyncnn import vlog; vlog.MEMORY('mapped', size=7)"
-    environment = os.environ | {vlog.VARIABLE: setting}
+    environment = os.environ | {logs.VARIABLE: setting}
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=environment,
@@ -89,8 +89,8 @@ async def test_every_tag_has_something_to_say_of_a_run_in_a_driver_process(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv(vlog.VARIABLE, "all")
-    vlog.set_tags("all")
+    monkeypatch.setenv(logs.VARIABLE, "all")
+    logs.set_tags("all")
     async with asyncnn.connect() as device:
         prepared = await device.prepare(addition(4))
         x = asyncnn.shared_array(4)

@@ -7,7 +7,6 @@ holds those of a device. Knows queues, but no sockets.
 """
 
 from asyncnn.burst.controller import BurstController, BurstStatistics
-from asyncnn.burst.opened import OpenBursts
-from asyncnn.burst.server import BurstServer
+from asyncnn.burst.server import BurstServer, OpenBursts
 
 __all__ = ("BurstController", "BurstServer", "BurstStatistics", "OpenBursts")

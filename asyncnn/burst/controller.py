@@ -18,13 +18,20 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from asyncnn.burst.datums import DATUM_BYTES, DEFAULT_QUEUE_LENGTH, PacketError
-from asyncnn.burst.requests import RequestShape
-from asyncnn.burst.results import ResultShape, decode_result
+from asyncnn.burst.memories import PoolSlots
+from asyncnn.burst.packets import (
+    DATUM_BYTES,
+    DEFAULT_QUEUE_LENGTH,
+    PacketError,
+    RequestShape,
+    ResultShape,
+    decode_result,
+)
 from asyncnn.burst.server import QUEUE_ENDED
-from asyncnn.burst.slots import PoolSlots
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult
-from asyncnn.errors import (
+from asyncnn.fmq import MemoryOrderError, MessageQueue
+from asyncnn.grace import DEADLINE_GRACE_S, check_deadline, check_grace, unanswered
+from asyncnn.hal.errors import (
     AsyncnnError,
     BusyError,
     DeviceClosedError,
@@ -34,9 +41,6 @@ from asyncnn.errors import (
     MissedDeadlinePersistentError,
     MissedDeadlineTransientError,
 )
-from asyncnn.fmq import MemoryOrderError, MessageQueue
-from asyncnn.forking import inherited, own
-from asyncnn.grace import DEADLINE_GRACE_S, check_deadline, check_grace, unanswered
 from asyncnn.hal.interfaces import (
     IBurstContext,
     IPreparedModel,
@@ -50,6 +54,7 @@ from asyncnn.hal.types import (
     Memory,
     Request,
 )
+from asyncnn.interpreter import inherited, own
 from asyncnn.memory.slabs import in_slabs, retire
 
 logger = logging.getLogger(__name__)

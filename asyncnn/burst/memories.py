@@ -2,15 +2,108 @@
 
 import asyncio
 import logging
+import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from asyncnn.burst.packets import RequestShape, decode_request
 from asyncnn.callbacks import IBurstCallback
-from asyncnn.errors import AsyncnnError, GeneralFailureError, error_for
-from asyncnn.hal.types import ErrorStatus, Memory
-from asyncnn.sparse_log import SparseLogger
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    GeneralFailureError,
+    ResourceExhaustedPersistentError,
+    error_for,
+)
+from asyncnn.hal.types import ErrorStatus, MeasureTiming, Memory, Request
+from asyncnn.logs import SparseLogger
+
+_PLACE_BITS = 16
+_PLACES = 1 << _PLACE_BITS
+_GENERATIONS = (1 << 31 - _PLACE_BITS) - 1
+"""So that no slot is the largest number there is, which is known to be invalid."""
+
+
+class PoolSlots(IBurstCallback):
+    """Gives slots to pools, and tells the driver which pool is in a slot.
+
+    A slot lasts until `free`, or until its pool is gone: ``gone`` is called with it,
+    on whichever thread the pool went.
+    """
+
+    def __init__(self, gone: Callable[[int], None]) -> None:
+        self._gone = gone
+        self._slots: dict[weakref.ref[Memory], int] = {}
+        self._pools: dict[int, weakref.ref[Memory]] = {}
+        self._free: list[int] = []
+        self._taken = 0
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def of(self, pools: Sequence[Memory]) -> tuple[int, ...]:
+        """Return the slots of ``pools``, taking new ones where there are none.
+
+        :raises ResourceExhaustedPersistentError: if all are taken.
+        """
+        slots = []
+        for memory in pools:
+            slot = self._slots.get(weakref.ref(memory))
+            slots.append(self._take(memory) if slot is None else slot)
+        return tuple(slots)
+
+    def free(self, memory: Memory) -> int | None:
+        """Take the slot of a pool back and return it; None if it has none."""
+        return self._discard(weakref.ref(memory))
+
+    async def get_memories(
+        self, slots: Sequence[int]
+    ) -> tuple[ErrorStatus, tuple[Memory, ...]]:
+        """Return the pools of ``slots``; INVALID_ARGUMENT if one is not taken."""
+        pools = []
+        for slot in slots:
+            reference = self._pools.get(slot)
+            memory = None if reference is None else reference()
+            if memory is None:
+                return ErrorStatus.INVALID_ARGUMENT, ()
+            pools.append(memory)
+        return ErrorStatus.NONE, tuple(pools)
+
+    def _take(self, memory: Memory) -> int:
+        if self._free:
+            slot = self._free.pop()
+        elif self._taken < _PLACES:
+            slot = self._taken
+            self._taken += 1
+        else:
+            raise ResourceExhaustedPersistentError(
+                f"a burst knows {_PLACES} pools at most", hint="free some of them"
+            )
+        reference = weakref.ref(memory, self._lost)
+        self._slots[reference] = slot
+        self._pools[slot] = reference
+        return slot
+
+    def _lost(self, reference: weakref.ref[Memory]) -> None:
+        slot = self._discard(reference)
+        if slot is not None:
+            self._gone(slot)
+
+    def _discard(self, reference: weakref.ref[Memory]) -> int | None:
+        slot = self._slots.pop(reference, None)
+        if slot is not None:
+            del self._pools[slot]
+            self._free.append(_renewed(slot))
+        return slot
+
+
+def _renewed(slot: int) -> int:
+    """Return the number that the place of ``slot`` has the next time."""
+    generation, place = divmod(slot, _PLACES)
+    return (generation + 1) % _GENERATIONS << _PLACE_BITS | place
+
 
 MAX_CACHED_SLOTS = 1024
 """Slots remembered besides those of the last request; others are asked for again."""
@@ -95,3 +188,89 @@ def _apart(memory: Memory) -> Memory:
     end frees the slot.
     """
     return memory if memory.buffer is None else replace(memory)
+
+
+MAX_SHAPES = 8
+"""Shapes of packets that are known again; all are forgotten at once."""
+
+
+class BoundRequest(NamedTuple):
+    """What a packet asks for."""
+
+    packet: bytes
+    request: Request
+    measure: MeasureTiming
+
+
+class Binder:
+    """Binds the packets of one burst.
+
+    A packet equal to the last one is the same `Request` object again, and one that
+    differs in slots alone has the same arguments, so that validation has seen them.
+    """
+
+    def __init__(self, callback: IBurstCallback, log: SparseLogger) -> None:
+        self._memories = SlotCache(callback, log)
+        self._shape = RequestShape.of((), (), 0)
+        self._shapes: list[RequestShape] = []
+        self._last: BoundRequest | None = None
+        self._was_freed = False
+
+    def bind_nowait(self, packet: bytes) -> BoundRequest | None:
+        """Return what a packet asks for; None if `bind` has to ask for memories.
+
+        :raises PacketError: if the packet is malformed.
+        """
+        last = self._last
+        if last is not None and packet == last.packet:
+            return last
+        slots, measure = self._decode(packet)
+        pools = self._memories.find(slots)
+        return None if pools is None else self._keep(packet, pools, measure)
+
+    async def bind(self, packet: bytes) -> BoundRequest:
+        """Return what a packet asks for, asking for the memories that are unknown.
+
+        :raises PacketError: if the packet is malformed.
+        :raises AsyncnnError: if the application does not provide the memories.
+        """
+        slots, measure = self._decode(packet)
+        self._was_freed = False
+        pools = await self._memories.fetch(slots)
+        bound = self._keep(packet, pools, measure)
+        if self._was_freed:
+            self._last = None
+        return bound
+
+    def free(self, slot: int) -> None:
+        """Forget the memory of a slot."""
+        self._memories.free(slot)
+        self._last = None
+        self._was_freed = True
+
+    def clear(self) -> None:
+        """Forget everything that keeps memories alive."""
+        self._memories.clear()
+        self._last = None
+
+    def _decode(self, packet: bytes) -> tuple[tuple[int, ...], MeasureTiming]:
+        known = self._shape.decode(packet)
+        if known is not None:
+            return known
+        for shape in self._shapes:
+            known = shape.decode(packet)
+            if known is not None:
+                self._shape = shape
+                return known
+        self._shape, slots, measure = decode_request(packet)
+        if len(self._shapes) == MAX_SHAPES:
+            self._shapes.clear()
+        self._shapes.append(self._shape)
+        return slots, measure
+
+    def _keep(
+        self, packet: bytes, pools: tuple[Memory, ...], measure: MeasureTiming
+    ) -> BoundRequest:
+        request = Request(self._shape.inputs, self._shape.outputs, pools)
+        self._last = BoundRequest(packet, request, measure)
+        return self._last

@@ -16,7 +16,7 @@ from asyncnn.cli.graph import graph
 from asyncnn.cli.run import run
 from asyncnn.cli.serve import serve
 from asyncnn.cli.top import top
-from asyncnn.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.tracing import join_recording, recording
 
 EXIT_BAD_INPUT = 2

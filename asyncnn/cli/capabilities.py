@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from asyncnn.cli.console import console, print_json, progress
-from asyncnn.errors import GeneralFailureError
+from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.tools.capabilities import (
     Measurement,
     ReferenceWorkload,

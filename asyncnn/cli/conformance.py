@@ -12,8 +12,8 @@ from rich.table import Table
 from asyncnn.cli import mutating
 from asyncnn.cli.console import console, progress
 from asyncnn.cli.extending import ExtensionOption
-from asyncnn.errors import InvalidArgumentError
 from asyncnn.extensions import load_extension
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.service.process import driver_process
 from asyncnn.tools.conformance.mutations.plan import Plan
 from asyncnn.tools.conformance.paths import PATHS

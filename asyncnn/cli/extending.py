@@ -6,10 +6,10 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from asyncnn.errors import InvalidArgumentError
 from asyncnn.extensions import Extension, installed_extensions, load_extension
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import is_opaque_type
-from asyncnn.runtime.loading import load
+from asyncnn.runtime.container import load
 from asyncnn.runtime.model import NamedModel
 
 ExtensionOption: TypeAlias = Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 import typer
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.service import ServiceLimits, UserLimits
 
 LimitOption: TypeAlias = Annotated[

@@ -6,7 +6,7 @@ from types import ModuleType
 
 from asyncnn.cli.console import console
 from asyncnn.devices import DeviceStatistics, IMeasured
-from asyncnn.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.runtime.device import Device
 
 

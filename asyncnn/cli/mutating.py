@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from asyncnn.cli.console import console, progress
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.service.process import driver_process
 from asyncnn.tools.conformance.mutations.plan import Plan, Tally
 from asyncnn.tools.conformance.mutations.running import run_mutants

@@ -13,7 +13,7 @@ from asyncnn.cli.console import print_json
 from asyncnn.cli.explaining import explain_file, print_explanation
 from asyncnn.cli.extending import ExtensionOption
 from asyncnn.cli.running import PathReport, RunOptions, run_model
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Priority
 from asyncnn.runtime.prepared import AnyPath
 from asyncnn.runtime.prepared import Path as HalPath

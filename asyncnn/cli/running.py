@@ -20,8 +20,8 @@ from asyncnn.cli.samples import (
     save_samples,
 )
 from asyncnn.devices import OWN_PROCESS
-from asyncnn.errors import InvalidArgumentError
 from asyncnn.extensions import Extension
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Priority
 from asyncnn.runtime.device import Device, connect, open_device
 from asyncnn.runtime.model import NamedModel

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.model import TensorInfo
 

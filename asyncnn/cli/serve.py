@@ -21,13 +21,13 @@ from asyncnn.cli.metrics import metrics_served
 from asyncnn.cli.setting import SettingOption
 from asyncnn.cli.stderr_log import Level, logging_to_stderr
 from asyncnn.devices import DeviceSettings
-from asyncnn.devices.configuration import read_settings, with_options
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.devices.settings import read_settings, with_options
 from asyncnn.extensions import load_extension
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.runtime.device import Device, open_device
 from asyncnn.service.driver.server import MAX_CONNECTIONS, Server
-from asyncnn.service.paths import default_socket_path, socket_address
+from asyncnn.service.process import default_socket_path, socket_address
 
 
 def serve(

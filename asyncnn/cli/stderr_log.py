@@ -18,8 +18,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 import asyncnn
+from asyncnn.logs import KindLimit
 from asyncnn.qos import LOCAL, calling_client
-from asyncnn.sparse_log import KindLimit
 
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 

@@ -22,9 +22,9 @@ from asyncnn.cli.top_changes import Changes
 from asyncnn.cli.top_report import TopReport
 from asyncnn.cli.top_view import WIDE, picture
 from asyncnn.devices import DeviceStatistics
-from asyncnn.errors import DeviceUnavailableError, InvalidArgumentError
+from asyncnn.hal.errors import DeviceUnavailableError, InvalidArgumentError
 from asyncnn.runtime.device import Device, connect
-from asyncnn.service.paths import default_socket_path
+from asyncnn.service.process import default_socket_path
 
 _ANSWER_TIMEOUT_S = 5.0
 _ENDS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP

@@ -14,12 +14,12 @@ from asyncnn.callbacks import (
 )
 from asyncnn.devices.buffers import Buffers
 from asyncnn.devices.cache import Compiled, ModelCaches
-from asyncnn.devices.fenced import FencedExecutions, FencedJob
-from asyncnn.devices.inline import Inliner
+from asyncnn.devices.fenced import FencedExecutions
+from asyncnn.devices.fenced_execution import FencedJob
 from asyncnn.devices.settings import DeviceSettings
 from asyncnn.devices.statistics import ModelStatistics
-from asyncnn.devices.work import Executable, ExecuteWork
-from asyncnn.errors import (
+from asyncnn.devices.work import Executable, ExecuteWork, Inliner
+from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     MissedDeadlinePersistentError,
@@ -39,9 +39,9 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.hal.validate import RequestRules, signature_of, validate_measure_timing
+from asyncnn.logs import DRIVER, EXECUTION
 from asyncnn.offload import offload_steps
 from asyncnn.qos import Scheduler, Survey, Tally, calling_client
-from asyncnn.vlog import DRIVER, EXECUTION
 
 logger = logging.getLogger(__name__)
 

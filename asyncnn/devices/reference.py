@@ -25,25 +25,24 @@ from asyncnn.devices.cache import (
 )
 from asyncnn.devices.capabilities import known_capabilities
 from asyncnn.devices.fenced import FencedExecutions
+from asyncnn.devices.lifetime import Releases, return_free_memory
 from asyncnn.devices.prepared import ReferencePreparedModel
-from asyncnn.devices.releasing import Releases
-from asyncnn.devices.resting import return_free_memory
 from asyncnn.devices.settings import DeviceSettings
 from asyncnn.devices.statistics import (
     ClientStatistics,
     DeviceStatistics,
+    StatusListeners,
     resident_bytes,
 )
-from asyncnn.devices.status import StatusListeners
 from asyncnn.devices.support import supporting
 from asyncnn.devices.work import PrepareWork
-from asyncnn.errors import (
+from asyncnn.extensions import Extensions
+from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     ForkedError,
     MissedDeadlinePersistentError,
 )
-from asyncnn.extensions import Extensions
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
 from asyncnn.hal.types import (
     BufferDesc,
@@ -64,10 +63,10 @@ from asyncnn.hal.validate import (
     validate_priority,
     validating,
 )
+from asyncnn.logs import COMPILATION, DRIVER, MEMORY, MODEL
 from asyncnn.offload import offload_steps
 from asyncnn.qos import Scheduler, calling_client
 from asyncnn.tracing import Layer, Phase, span
-from asyncnn.vlog import COMPILATION, DRIVER, MEMORY, MODEL
 
 logger = logging.getLogger(__name__)
 

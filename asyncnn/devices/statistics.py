@@ -1,13 +1,15 @@
 """Frozen records of what a device does, for operators."""
 
+import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import msgspec
 from msgspec.structs import replace
 
-from asyncnn.hal.types import Priority
+from asyncnn.hal.types import DeviceStatus, Priority
 from asyncnn.qos import WorkStatistics
 
 _STATM = Path("/proc/self/statm")
@@ -86,3 +88,48 @@ def resident_bytes() -> int:
     """Return what this process has in memory."""
     pages = int(_STATM.read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+TOLD_AFTER_S = 0.02
+"""How late a change is told: a queue that is about full changes with each execution."""
+
+
+class StatusListeners:
+    """Tells listeners the status of a device when it may have changed.
+
+    ``status`` returns the present one. Belongs to the event loop.
+    """
+
+    def __init__(self, status: Callable[[], DeviceStatus]) -> None:
+        self._status = status
+        self._listeners: dict[object, Callable[[DeviceStatus], None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, listener: Callable[[DeviceStatus], None]) -> Callable[[], None]:
+        """Have ``listener`` called until the result is; the status may be as before."""
+        key = object()
+        self._listeners[key] = listener
+
+        def remove() -> None:
+            self._listeners.pop(key, None)
+
+        return remove
+
+    def stir(self) -> None:
+        """Look at the status soon: it may have changed."""
+        if self._timer is None and self._listeners:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(TOLD_AFTER_S, self._tell)
+
+    def close(self) -> None:
+        """Tell nobody any more."""
+        self._listeners.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tell(self) -> None:
+        self._timer = None
+        status = self._status()
+        for listener in tuple(self._listeners.values()):
+            listener(status)

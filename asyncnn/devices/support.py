@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from asyncnn import kernels
 from asyncnn.cooperative import Steps
 from asyncnn.engine.plan import CONTROL_FLOW
-from asyncnn.errors import AsyncnnError
 from asyncnn.extensions import check_extended_operation
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import Model, OperandLifeTime, Operation, Subgraph
 from asyncnn.memory.pages import check_mappable
 

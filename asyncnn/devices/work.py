@@ -8,9 +8,8 @@ from typing import ClassVar
 import msgspec
 
 from asyncnn.cooperative import Stepwise
-from asyncnn.devices.buffers import BufferUse
+from asyncnn.devices.buffer_use import BufferUse
 from asyncnn.devices.cache import Compiled, Prepare
-from asyncnn.devices.inline import Inliner
 from asyncnn.engine import Execution, Program
 from asyncnn.engine.arguments import (
     execute_request,
@@ -21,11 +20,7 @@ from asyncnn.engine.arguments import (
 )
 from asyncnn.engine.execution import run_straight
 from asyncnn.engine.plan import Plan
-from asyncnn.errors import (
-    AsyncnnError,
-    MissedDeadlineTransientError,
-    error_for,
-)
+from asyncnn.hal.errors import AsyncnnError, MissedDeadlineTransientError, error_for
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -36,10 +31,53 @@ from asyncnn.hal.types import (
     Request,
     Timing,
 )
+from asyncnn.logs import CPUEXE, EXECUTION
 from asyncnn.qos import Client, Pause, Tally, Work
-from asyncnn.qos.job import JobState
+from asyncnn.qos.work import JobState
 from asyncnn.tracing import Layer, Phase, Trace, active, begin
-from asyncnn.vlog import CPUEXE, EXECUTION
+
+_FORGETTING = 1.02
+"""Growth per execution of the least duration seen, which decides on inlining. One run
+that was disturbed does not count; a model that became slow is noticed within some tens.
+"""
+
+_CERTAIN = 0.75
+"""Share of the least duration seen that any execution takes, as far as one can tell."""
+
+
+class Inliner:
+    """Learns how long executions of a program take.
+
+    ``is_due`` tells whether they have lately taken less than ``below_ns`` nanoseconds.
+    """
+
+    def __init__(self, program: Program, below_ns: float) -> None:
+        self._program = program
+        self._below_ns = below_ns
+        # Known once there was an execution: a plan may be restored for the first.
+        self._is_foreseeable: bool | None = None
+        self._least_ns = float("inf")
+        self.is_due = False
+
+    @property
+    def certain_ns(self) -> int:
+        """Nanoseconds that the next execution takes at least; 0 if that is open."""
+        if not self._is_foreseeable:
+            return 0
+        return int(self._least_ns * _CERTAIN)
+
+    def observe(self, run_ns: int) -> None:
+        """Learn from an execution that took ``run_ns`` nanoseconds."""
+        if self._is_foreseeable is None:
+            self._is_foreseeable = self._program.is_straight
+            # Without fixed shapes, or with loops, one tells little of the next.
+            self._below_ns *= self._is_foreseeable
+        least_ns = self._least_ns * _FORGETTING
+        if run_ns < least_ns:
+            least_ns = run_ns
+        self._least_ns = least_ns
+        self.is_due = least_ns < self._below_ns
+
 
 ReportPrepared = Callable[[Compiled | AsyncnnError], None]
 ReportExecuted = Callable[[AsyncnnError | None, tuple[OutputShape, ...], Timing], None]

@@ -8,7 +8,7 @@ import numpy as np
 
 from asyncnn.engine.plan import Plan, Port
 from asyncnn.engine.program import InputShapes, Program
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
     OutputInsufficientSizeError,

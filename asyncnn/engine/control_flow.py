@@ -9,11 +9,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from asyncnn.engine.frame import Frame, shapes_of
-from asyncnn.engine.late import store
+from asyncnn.engine.dynamic import store
 from asyncnn.engine.plan import Step
 from asyncnn.engine.program import Program
-from asyncnn.errors import GeneralFailureError, MissedDeadlineTransientError
+from asyncnn.engine.workspace import Frame, shapes_of
+from asyncnn.hal.errors import GeneralFailureError, MissedDeadlineTransientError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperationType
 

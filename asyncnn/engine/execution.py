@@ -9,13 +9,11 @@ import numpy as np
 
 from asyncnn.cooperative import Stepwise
 from asyncnn.engine.control_flow import ControlFlow, begin
-from asyncnn.engine.frame import Frame, bound_slots, computed
-from asyncnn.engine.late import run_late
+from asyncnn.engine.dynamic import run_late
 from asyncnn.engine.plan import CONTROL_FLOW, Plan, Step
 from asyncnn.engine.program import Program
-from asyncnn.engine.turns import MANY_CALLS, Turns
-from asyncnn.engine.workspace import Call, Workspace
-from asyncnn.errors import (
+from asyncnn.engine.workspace import Call, Frame, Workspace, bound_slots, computed
+from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
     MissedDeadlineTransientError,
@@ -28,6 +26,39 @@ from asyncnn.hal.types import (
     ErrorStatus,
 )
 from asyncnn.kernels.kernel import Inputs, Outputs, TiledRun
+
+MANY_CALLS = 64
+"""Calls between two looks at the clock."""
+
+TURN_NS = 3_000_000
+"""Nanoseconds of short calls after which others get a turn."""
+
+_RELIEF_S = 1e-6
+"""The system makes some 50 us of it: about what it takes to wake a thread."""
+
+
+class Turns:
+    """Pauses a thread every few milliseconds that it spends on many short calls.
+
+    Fewer calls are longer ones, from which it is taken over as it should be.
+    """
+
+    __slots__ = ("_calls", "_since_ns")
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._since_ns = time.monotonic_ns()
+
+    def count(self, calls: int) -> None:
+        """Note that so many calls were made; pause if others are due."""
+        self._calls += calls
+        if self._calls < MANY_CALLS:
+            return
+        self._calls = 0
+        if time.monotonic_ns() - self._since_ns >= TURN_NS:
+            time.sleep(_RELIEF_S)
+            self._since_ns = time.monotonic_ns()
+
 
 _QUIET = Context()
 """Here NumPy does not complain of overflow and the like. Running something in a copy

@@ -16,15 +16,16 @@ import numpy as np
 from asyncnn import kernels
 from asyncnn.cooperative import Steps
 from asyncnn.engine.arena import ArenaLayout, Lifespan, laying_out
-from asyncnn.engine.constants import CONSTANT_LIFETIMES, constant_array
-from asyncnn.errors import AsyncnnError, GeneralFailureError
-from asyncnn.hal.extensions import (
+from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
+from asyncnn.hal.operands import (
     AnyOperandType,
     AnyOperationType,
     ExtensionOperandType,
     ExtensionOperationType,
+    dtype_of,
+    has_unknown_dimensions,
+    is_scalar,
 )
-from asyncnn.hal.operands import dtype_of, has_unknown_dimensions, is_scalar
 from asyncnn.hal.operations import infer_shapes
 from asyncnn.hal.operations.bound import (
     Array,
@@ -45,6 +46,32 @@ from asyncnn.hal.types import (
     SymmPerChannelQuantParams,
 )
 from asyncnn.kernels.kernel import HeapScratch, PreparedKernel
+from asyncnn.memory.pools import view
+
+CONSTANT_LIFETIMES = frozenset(
+    {OperandLifeTime.CONSTANT_COPY, OperandLifeTime.CONSTANT_REFERENCE}
+)
+
+
+_COPY = int(OperandLifeTime.CONSTANT_COPY)
+
+
+def constant_array(model: Model, operand: Operand) -> Array:
+    """Return the value of a constant operand of a validated model, without a copy.
+
+    :raises GeneralFailureError: if its pool cannot be mapped.
+    """
+    type_, location = operand.type, operand.location
+    source: bytes | memoryview = model.operand_values
+    if operand.lifetime != _COPY:
+        source = view(model.pools[location.pool_index])
+    shape: Shape = () if is_scalar(type_) else operand.dimensions
+    array: Array = np.ndarray(shape, dtype_of(type_), source, location.offset)
+    if array.dtype.kind == "b":
+        array = np.asarray(array.view(np.uint8) != 0)  # any byte but 0 is true
+    array.flags.writeable = False
+    return array
+
 
 CONTROL_FLOW = frozenset({OperationType.IF, OperationType.WHILE})
 _RANDOM = frozenset({OperationType.RANDOM_MULTINOMIAL})

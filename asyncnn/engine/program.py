@@ -8,7 +8,6 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from asyncnn.collector import building_large
 from asyncnn.cooperative import Steps, completed
 from asyncnn.engine.plan import Plan, building_plan
 from asyncnn.engine.records import PlanRecord, record_of, restoring_plan
@@ -20,8 +19,9 @@ from asyncnn.hal.operands import (
 )
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import Model, Subgraph
+from asyncnn.interpreter import building_large
+from asyncnn.logs import COMPILATION
 from asyncnn.memory.pools import mapped
-from asyncnn.vlog import COMPILATION
 
 InputShapes: TypeAlias = tuple[Shape | None, ...]
 """Shape of each input of a subgraph; None is an omitted input."""

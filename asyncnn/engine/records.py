@@ -6,17 +6,18 @@ import numpy as np
 from asyncnn import kernels
 from asyncnn.cooperative import Steps
 from asyncnn.engine.arena import ArenaLayout
-from asyncnn.engine.constants import CONSTANT_LIFETIMES, constant_array
 from asyncnn.engine.plan import (
+    CONSTANT_LIFETIMES,
     OPERANDS_PER_STEP,
     Plan,
     Step,
     assembled,
     bound_operand,
+    constant_array,
     failure_of,
     operation_type,
 )
-from asyncnn.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
 from asyncnn.hal.types import Model, OperandLifeTime, Operation, Subgraph
 from asyncnn.kernels.kernel import PreparedKernel

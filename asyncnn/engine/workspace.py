@@ -4,7 +4,7 @@ Allocated at the first execution rather than at preparation, and kept for the ne
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike
 
 from asyncnn.cooperative import Steps
 from asyncnn.engine.arena import ALIGNMENT_BYTES, align
+from asyncnn.engine.dynamic import Slots
 from asyncnn.engine.plan import OPERANDS_PER_STEP, Plan, Step
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import Array, Shape
@@ -157,3 +158,56 @@ def _call(run: Run, step: Step, slots: list[Array | None]) -> Call:
         [slots[index] for index in step.inputs],
         [slots[index] for index in step.outputs],
     )
+
+
+class Frame:
+    """Binds a workspace to arrays for the inputs and outputs of its plan.
+
+    An input of None is omitted. An output array is used if it has the shape that the
+    plan computes, else a new one is made.
+    """
+
+    __slots__ = ("calls", "plan", "position", "slots", "workspace")
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        inputs: Sequence[Array | None],
+        outputs: Sequence[Array | None],
+    ) -> None:
+        self.workspace = workspace
+        self.plan: Plan = workspace.plan
+        self.slots: Slots = bound_slots(workspace, inputs, outputs)
+        self.calls: list[Call | None] = workspace.calls(self.slots)
+        self.position = 0
+
+    def outputs(self) -> list[Array]:
+        """Return the arrays of the subgraph's outputs, all computed."""
+        return computed(self.plan, self.slots)
+
+
+def bound_slots(
+    workspace: Workspace,
+    inputs: Sequence[Array | None],
+    outputs: Sequence[Array | None],
+) -> Slots:
+    """Return the array of every operand that has one; see `Frame`."""
+    plan, slots = workspace.plan, workspace.slots.copy()
+    for position, port in enumerate(plan.inputs):
+        slots[port.index] = inputs[position]
+    for position, port in enumerate(plan.outputs):
+        array, shape = outputs[position], port.shape
+        if shape is not None and (array is None or array.shape != shape):
+            array = np.empty(shape, port.dtype)
+        slots[port.index] = array
+    return slots
+
+
+def computed(plan: Plan, slots: Slots) -> list[Array]:
+    """Return the arrays of a plan's outputs among ``slots``, all computed."""
+    return [array for port in plan.outputs if (array := slots[port.index]) is not None]
+
+
+def shapes_of(arrays: Sequence[Array | None]) -> tuple[Shape | None, ...]:
+    """Return the shape of each array, None for None."""
+    return tuple(None if array is None else array.shape for array in arrays)

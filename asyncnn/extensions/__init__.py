@@ -10,15 +10,23 @@ and `Vocabulary` has words for them. `load_extension` finds what was named in a 
 The words that operations are declared in are those of `asyncnn.hal.operations` and
 `asyncnn.kernels`, gathered here: arguments, bound operations, kernels.
 
-Imports only `asyncnn.hal`, `asyncnn.kernels` and `asyncnn.errors`.
+Imports only `asyncnn.hal`, `asyncnn.kernels` and `asyncnn.hal.errors`.
 """
 
-from asyncnn.extensions.checking import check_extended, check_extended_operation
-from asyncnn.extensions.extension import Extension
-from asyncnn.extensions.loading import installed_extensions, load_extension
-from asyncnn.extensions.naming import ExtensionNames, Vocabulary, joined, names_in
-from asyncnn.extensions.numbering import numbered
-from asyncnn.extensions.registry import NO_EXTENSIONS, Extensions
+from asyncnn.extensions.extension import Extension, installed_extensions, load_extension
+from asyncnn.extensions.names import (
+    ExtensionNames,
+    Vocabulary,
+    joined,
+    names_in,
+    numbered,
+)
+from asyncnn.extensions.resolution import (
+    NO_EXTENSIONS,
+    Extensions,
+    check_extended,
+    check_extended_operation,
+)
 from asyncnn.hal.operations.bound import (
     BoundOperation,
     OperationFailedError,

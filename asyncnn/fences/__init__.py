@@ -9,10 +9,7 @@ A fence never goes back to being active, and never hangs because its owner is go
 source that is collected, or whose process dies, leaves an error behind.
 """
 
-from asyncnn.fences.core import Producer
-from asyncnn.fences.fence import SyncFence
-from asyncnn.fences.merging import merge
-from asyncnn.fences.outcome import FenceState
-from asyncnn.fences.source import FenceSource
+from asyncnn.fences.core import FenceState, Producer
+from asyncnn.fences.fence import FenceSource, SyncFence, merge
 
 __all__ = ("FenceSource", "FenceState", "Producer", "SyncFence", "merge")

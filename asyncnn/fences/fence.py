@@ -8,13 +8,75 @@ from functools import partial
 from typing import Any, ClassVar, Self
 
 from asyncnn.callbacks import TURN_NS
-from asyncnn.errors import InvalidArgumentError
-from asyncnn.fences.core import Core, Producer, running_loop
+from asyncnn.fences.core import (
+    Core,
+    FenceState,
+    Outcome,
+    Producer,
+    outcome_now,
+    running_loop,
+)
 from asyncnn.fences.foreign import ForeignCore
-from asyncnn.fences.local import LocalCore
-from asyncnn.fences.outcome import FenceState, Outcome, outcome_now
-from asyncnn.fences.source import FenceSource
+from asyncnn.fences.local import OWNER_IS_GONE, LocalCore, WriteEnd
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import ErrorStatus, Handle
+
+
+class FenceSource:
+    """The one thing that can signal a fence; made with it by `SyncFence.pair`.
+
+    It may be used from any thread. Whoever is first decides: later calls change
+    nothing. A source that is collected unused fails its fence with DEVICE_UNAVAILABLE.
+    """
+
+    __slots__ = ("__weakref__", "_core")
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    @classmethod
+    def adopt(cls, fd: int) -> "FenceSource":
+        """Become the owner of a fence of another process, that handed over ``fd``.
+
+        The descriptor, the write end of the fence's pipe, is duplicated.
+
+        :raises InvalidArgumentError: if ``fd`` is no pipe that can be written.
+        """
+        return cls(LocalCore(write_end=WriteEnd.received(fd)))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the fence was signalled or failed."""
+        return self._core.outcome is not None
+
+    def signal(self, *, at_ns: int | None = None) -> bool:
+        """Signal the fence; False if it was done before.
+
+        ``at_ns`` is when that happened on the steady clock, if it was not just now.
+        """
+        if at_ns is None:
+            at_ns = time.monotonic_ns()
+        return self._core.resolve(Outcome(ErrorStatus.NONE, "", at_ns))
+
+    def fail(
+        self, status: ErrorStatus, reason: str = "", *, at_ns: int | None = None
+    ) -> bool:
+        """Put the fence into the error state, likewise.
+
+        :raises ValueError: if ``status`` is NONE.
+        """
+        if status is ErrorStatus.NONE:
+            raise ValueError("a fence does not fail with NONE; signal it")
+        if at_ns is None:
+            at_ns = time.monotonic_ns()
+        return self._core.resolve(Outcome(status, reason, at_ns))
+
+    def __del__(self) -> None:
+        if self._core.outcome is None:
+            self.fail(ErrorStatus.DEVICE_UNAVAILABLE, OWNER_IS_GONE)
+
+    def __repr__(self) -> str:
+        return f"<FenceSource {'done' if self.is_done else 'pending'}>"
 
 
 class SyncFence:
@@ -268,3 +330,51 @@ def _received(cls: type[SyncFence], duplicate: Any) -> SyncFence:
         return cls.from_fd(fd)
     finally:
         os.close(fd)
+
+
+def merge(*fences: SyncFence) -> SyncFence:
+    """Return a fence that is signalled once all of ``fences`` are.
+
+    It fails as soon as the first of them does, with the same status and reason. While
+    any is active the running loop watches over them; without any at all the result is
+    signalled. The fences may be closed afterwards.
+
+    :raises InvalidArgumentError: if one of them is closed.
+    :raises RuntimeError: if one is active and no loop runs.
+    """
+    active = set()
+    for fence in fences:
+        status = fence.status
+        if status is None:
+            active.add(fence.duplicate())
+        elif status is not ErrorStatus.NONE:
+            return fence.duplicate()
+    if not active:
+        return fences[0].duplicate() if len(fences) == 1 else SyncFence.signalled()
+    merged, source = SyncFence.pair()
+    _Countdown(source, active)
+    return merged
+
+
+class _Countdown:
+    """Waits for fences, whose callbacks keep it, and with it the source."""
+
+    __slots__ = ("_active", "_source")
+
+    def __init__(self, source: FenceSource, active: set[SyncFence]) -> None:
+        self._source = source
+        self._active = active
+        for fence in list(active):
+            fence.add_done_callback(self._done)
+
+    def _done(self, fence: SyncFence) -> None:
+        status = fence.status
+        if status:
+            self._source.fail(status, fence.reason)
+            for other in self._active:
+                other.remove_done_callback(self._done)
+            self._active.clear()
+            return
+        self._active.remove(fence)
+        if not self._active:
+            self._source.signal()

@@ -7,16 +7,15 @@ was built, in C. ``ordering`` argues why no locks are needed, ``layout``
 says what lies where, ``bells`` who wakes whom, ``spin`` how long not to sleep.
 """
 
-from asyncnn.fmq.built import IS_COMPILED
-from asyncnn.fmq.errors import (
+from asyncnn.fmq.layout import (
     MemoryOrderError,
     QueueBrokenError,
     QueueBusyError,
     QueueClosedError,
 )
-from asyncnn.fmq.poller import LoopPoller
+from asyncnn.fmq.poller import LoopPoller, Served
 from asyncnn.fmq.queue import MessageQueue
-from asyncnn.fmq.served import Served
+from asyncnn.fmq.ring import IS_COMPILED
 from asyncnn.fmq.spans import Spans
 
 __all__ = (

@@ -27,10 +27,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from asyncnn.errors import InvalidArgumentError
-from asyncnn.memory.handles import READ_WRITE
-from asyncnn.memory.sealing import (
+from asyncnn.hal.errors import (
+    BusyError,
+    DeviceClosedError,
+    GeneralFailureError,
+    InvalidArgumentError,
+)
+from asyncnn.memory.handles import (
     FIXED_SIZE,
+    READ_WRITE,
     access_of,
     create_file,
     keeps_its_bytes,
@@ -134,3 +139,19 @@ def map_pages(fd: int, geometry: Geometry) -> Pages:
     if max(pages.read, pages.written) > _MAX_POSITION:
         raise InvalidArgumentError("the counters of a queue are out of range")
     return pages
+
+
+class MemoryOrderError(GeneralFailureError):
+    """This platform does not order memory the way a queue needs."""
+
+
+class QueueClosedError(DeviceClosedError):
+    """This end of the queue was closed here."""
+
+
+class QueueBrokenError(GeneralFailureError):
+    """The peer put something impossible into the queue, which is closed now."""
+
+
+class QueueBusyError(BusyError):
+    """Another task or callback waits at this end of the queue already."""

@@ -17,9 +17,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Self
 
-from asyncnn import forking
-from asyncnn.errors import AsyncnnError, InvalidArgumentError
-from asyncnn.fmq.bells import (
+from asyncnn import interpreter
+from asyncnn.fmq.doorbell import (
     Bell,
     EventBell,
     SocketBell,
@@ -27,7 +26,6 @@ from asyncnn.fmq.bells import (
     received_socket_bell,
     wait_for,
 )
-from asyncnn.fmq.errors import QueueBusyError
 from asyncnn.fmq.layout import (
     READ,
     READER_SLEEPS,
@@ -35,15 +33,15 @@ from asyncnn.fmq.layout import (
     WRITTEN,
     Geometry,
     Pages,
+    QueueBusyError,
     create_pages,
     map_pages,
 )
-from asyncnn.fmq.ordering import check_platform
-from asyncnn.fmq.poller import RECHECK_S, LoopPoller
-from asyncnn.fmq.ring import Bytes
-from asyncnn.fmq.served import Served
+from asyncnn.fmq.poller import RECHECK_S, LoopPoller, Served
+from asyncnn.fmq.ring import Bytes, check_platform
 from asyncnn.fmq.spans import OpenRing
 from asyncnn.fmq.spin import Patience, clock, spin
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.types import Handle
 from asyncnn.memory.pages import os_errors
 
@@ -73,7 +71,7 @@ class MessageQueue(OpenRing):
         self._wake: Callable[[], None] | None = None
         self._blocks = False
         self._awaited = (WRITTEN, 0)
-        forking.own(self)
+        interpreter.own(self)
 
     @classmethod
     def create(cls, quantum: int, count: int) -> Self:
@@ -350,7 +348,7 @@ class MessageQueue(OpenRing):
         """Refuse all use from now on, in a forked child, which shares ring and loop."""
         if not self.is_closed:
             self._bytes = memoryview(b"")
-            self._end(partial(forking.inherited, "a queue"))
+            self._end(partial(interpreter.inherited, "a queue"))
         self.descriptor = Handle()
         self._loop = self._wake = self.served = None
 

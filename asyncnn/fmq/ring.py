@@ -10,20 +10,25 @@ Stores and loads that belong together carry the same mark: [packet] bytes are th
 ``_ring.c`` is this file in C; ``built`` says which of the two is taken.
 """
 
+import importlib
+import os
+import platform
+import sys
 import threading
 from collections.abc import Callable
 from itertools import repeat
-from typing import NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeAlias
 
-from asyncnn.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.fmq.layout import (
     READ,
     READER_SLEEPS,
     WRITER_SLEEPS,
     WRITTEN,
     Geometry,
+    MemoryOrderError,
     Pages,
 )
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 """Whatever is written; a ``memoryview`` has to be one of contiguous bytes."""
@@ -259,3 +264,46 @@ def _check_position(reached: int, begun: int) -> None:
         raise InvalidArgumentError(
             "other elements were read or written since these spans were taken"
         )
+
+
+def _ring() -> type[Ring]:
+    if os.environ.get("ASYNCNN_PURE_RING") == "1":
+        return Ring
+    try:
+        compiled = importlib.import_module("asyncnn.fmq._ring")
+    except ImportError:  # there was no compiler
+        return Ring
+    ring: type[Ring] = compiled.Ring
+    return ring
+
+
+if TYPE_CHECKING:
+    Ring = Ring
+else:
+    Ring = _ring()
+
+IS_COMPILED = Ring is not Ring
+"""Whether queues use the compiled ring."""
+
+
+_TOTAL_STORE_ORDER = frozenset({"x86_64", "AMD64"})
+
+
+def check_platform() -> None:
+    """Check that the argument of this module holds on this platform.
+
+    :raises MemoryOrderError: if it does not.
+    """
+    if sys.platform != "linux":
+        raise MemoryOrderError(f"queues need Linux, this is {sys.platform}")
+    if IS_COMPILED:
+        return
+    machine, python = platform.machine(), platform.python_implementation()
+    if machine not in _TOTAL_STORE_ORDER:
+        raise MemoryOrderError(
+            f"plain loads and stores of {machine} are not ordered",
+            hint="executions go by socket; with a C compiler asyncnn builds a ring "
+            "that works here",
+        )
+    if python != "CPython":
+        raise MemoryOrderError(f"nothing is known of how {python} orders its stores")

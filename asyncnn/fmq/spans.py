@@ -4,11 +4,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import NoReturn, Self
 
-from asyncnn.errors import AsyncnnError
-from asyncnn.fmq.built import Ring
-from asyncnn.fmq.errors import QueueBrokenError, QueueClosedError
-from asyncnn.fmq.layout import Geometry, Pages
-from asyncnn.fmq.ring import check_count
+from asyncnn.fmq.layout import Geometry, Pages, QueueBrokenError, QueueClosedError
+from asyncnn.fmq.ring import Ring, check_count
+from asyncnn.hal.errors import AsyncnnError
 
 
 class Spans:

@@ -9,16 +9,11 @@ Deadlines are absolute nanoseconds of the steady clock (``time.monotonic_ns``),
 durations nanoseconds; None is "none given".
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from asyncnn.callbacks import (
-    IBurstCallback,
-    IExecutionCallback,
-    IFencedExecutionCallback,
-    IPreparedModelCallback,
-)
-from asyncnn.errors import AsyncnnError, DeviceUnavailableError, error_for
+from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, error_for
 from asyncnn.hal.types import (
     BufferDesc,
     BufferRole,
@@ -38,6 +33,109 @@ from asyncnn.hal.types import (
     Request,
     Timing,
 )
+
+
+class CallbackObject:
+    """An object of the client that may die while a driver still refers to it.
+
+    ``reason`` explains a failure in words, where the driver can say more than the
+    status; it is set before the notification. An object with ``takes_early_results``
+    may be told of the outcome before the call that it was passed to has returned.
+    """
+
+    __slots__ = ("_is_dead", "_recipients", "reason")
+
+    takes_early_results: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self._is_dead = False
+        self._recipients: list[Callable[[], None]] = []
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether nobody waits for a notification any more."""
+        return self._is_dead
+
+    def link_to_death(self, recipient: Callable[[], None]) -> None:
+        """Call ``recipient`` once when this object dies; at once if it is dead."""
+        if self._is_dead:
+            recipient()
+        else:
+            self._recipients.append(recipient)
+
+    def unlink_to_death(self) -> None:
+        """Forget all recipients: what they watched over has ended."""
+        self._recipients.clear()
+
+    def die(self) -> None:
+        """Tell every linked recipient that nobody waits for a notification."""
+        if self._is_dead:
+            return
+        self._is_dead = True
+        recipients, self._recipients = self._recipients, []
+        for recipient in recipients:
+            recipient()
+
+
+class IPreparedModelCallback(CallbackObject, ABC):
+    """Receives the result of preparing a model (1.3/IPreparedModelCallback.hal)."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def notify_1_3(
+        self, status: ErrorStatus, prepared_model: "IPreparedModel | None"
+    ) -> None:
+        """Receive a prepared model if and only if ``status`` is NONE."""
+
+
+class IExecutionCallback(CallbackObject, ABC):
+    """Receives the result of an execution (1.3/IExecutionCallback.hal)."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def notify_1_3(
+        self,
+        status: ErrorStatus,
+        output_shapes: tuple[OutputShape, ...],
+        timing: Timing,
+    ) -> None:
+        """Receive the outcome; shapes are empty unless NONE or insufficient size."""
+
+
+class IFencedExecutionCallback(ABC):
+    """Tells how a fenced execution ended (1.3/IFencedExecutionCallback.hal)."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def get_execution_info(self) -> tuple[ErrorStatus, Timing, Timing]:
+        """Return status and timings since launch and since the last fence.
+
+        Before completion: GENERAL_FAILURE and timings that are unavailable.
+        """
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """End the execution soon, with RESOURCE_EXHAUSTED_TRANSIENT. Not in the HAL."""
+
+
+class IBurstCallback(ABC):
+    """Resolves memory slots of a burst (1.2/IBurstCallback.hal)."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    async def get_memories(
+        self, slots: Sequence[int]
+    ) -> tuple[ErrorStatus, tuple[Memory, ...]]:
+        """Return one memory for each slot, or an error and no memory at all.
+
+        INVALID_ARGUMENT if a slot is unknown. Awaited, as the client may have to be
+        asked.
+        """
 
 
 class ISyncFence(Protocol):

@@ -4,13 +4,73 @@ Source: HAL 1.3/types.hal (OperandType) and the rules of its validation utilitie
 """
 
 import math
-from typing import Any
+from collections.abc import Iterator
+from itertools import count
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
-from asyncnn.errors import InvalidArgumentError
-from asyncnn.hal.extensions import ExtensionOperandType
-from asyncnn.hal.types import BASE_MAX, Dimensions, Operand, OperandType
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.types import (
+    BASE_MAX,
+    Dimensions,
+    Model,
+    Operand,
+    OperandType,
+    OperationType,
+)
+
+_tokens = count(1 << 32)
+
+
+class _ExtensionType(int):
+    """Something that ``extension`` calls ``name``, and models by ``number``."""
+
+    extension: str
+    name: str
+    number: int
+
+    def __new__(cls, extension: str, name: str, number: int) -> Self:
+        symbol = super().__new__(cls, next(_tokens))
+        symbol.extension = extension
+        symbol.name = name
+        symbol.number = number
+        return symbol
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.extension} {self.name}>"
+
+    __str__ = __repr__
+
+
+class ExtensionOperandType(_ExtensionType):
+    """An operand type; ``dtype`` is that of one element, scalars have just one."""
+
+    dtype: np.dtype[Any]
+    is_tensor: bool
+
+
+class ExtensionOperationType(_ExtensionType):
+    """An operation type, and what validation and shape inference know of it."""
+
+    signature: object
+
+
+AnyOperandType: TypeAlias = OperandType | ExtensionOperandType
+AnyOperationType: TypeAlias = OperationType | ExtensionOperationType
+AnyExtensionType: TypeAlias = ExtensionOperandType | ExtensionOperationType
+
+
+def extension_types_of(model: Model) -> Iterator[AnyExtensionType]:
+    """Yield what is known of extensions in a resolved model, as often as it is used."""
+    for subgraph in (model.main, *model.referenced):
+        for type_ in (
+            *(operand.type for operand in subgraph.operands),
+            *(operation.type for operation in subgraph.operations),
+        ):
+            if isinstance(type_, AnyExtensionType):
+                yield type_
+
 
 DTYPES: dict[int, np.dtype[Any]] = {
     OperandType.FLOAT32: np.dtype(np.float32),

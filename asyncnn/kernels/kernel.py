@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
+from asyncnn.hal.operands import ExtensionOperationType
 from asyncnn.hal.operations.bound import Array, BoundOperation, Shape
 
 PACKING_VERSION = 2
@@ -109,3 +110,14 @@ class HeapScratch:
     def persistent(self, shape: Shape, dtype: DTypeLike, fill: float = 0) -> Array:
         """Return memory filled with ``fill``."""
         return np.full(shape, fill, dtype)
+
+
+class ExtensionOperation(ExtensionOperationType):
+    """An operation type with its kernel.
+
+    It is ``compute`` if output shapes depend on the data, else ``prepare``. A client
+    that only builds models needs neither.
+    """
+
+    prepare: Prepare | None = None
+    compute: Compute | None = None

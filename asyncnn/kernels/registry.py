@@ -3,34 +3,45 @@
 from collections.abc import Sequence
 from types import ModuleType
 
-from asyncnn.errors import GeneralFailureError
+from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations import infer_shapes
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels import (
-    axiswise,
+    activation,
+    arithmetic,
+    comparison,
     detection,
-    elementwise,
-    embedding,
-    image,
-    layout,
+    joining,
     linear,
+    lookup,
+    multinomial,
+    normalization,
+    pooling,
+    quantization,
     recurrent,
-    sampling,
+    reduction,
+    reshaping,
+    resize,
 )
-from asyncnn.kernels.extension import ExtensionOperation
-from asyncnn.kernels.kernel import Compute, Prepare, PreparedKernel
+from asyncnn.kernels.kernel import Compute, ExtensionOperation, Prepare, PreparedKernel
 
 _FAMILIES: tuple[ModuleType, ...] = (
-    axiswise,
+    activation,
+    arithmetic,
+    comparison,
     detection,
-    elementwise,
-    embedding,
-    image,
-    layout,
+    joining,
     linear,
+    lookup,
+    multinomial,
+    normalization,
+    pooling,
+    quantization,
     recurrent,
-    sampling,
+    reduction,
+    reshaping,
+    resize,
 )
 """Each has ``KERNELS``; those with data-dependent operations ``DATA_DEPENDENT`` too."""
 

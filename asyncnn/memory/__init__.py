@@ -7,11 +7,11 @@ and so never touches memory that a client could take away beneath it. Of what a 
 keeps for its clients instead, `asyncnn.memory.managed` holds the state.
 """
 
-from asyncnn.memory.arrays import shared_array
 from asyncnn.memory.limits import MapperStatistics, MappingPolicy
 from asyncnn.memory.mapping import Mapper
 from asyncnn.memory.pools import as_array, from_buffer, map_file, part_of, view
 from asyncnn.memory.shared import allocate, allocate_blob, shareable
+from asyncnn.memory.slabs import shared_array
 
 __all__ = (
     "Mapper",

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     InvalidArgumentError,
     ResourceExhaustedPersistentError,
     ResourceExhaustedTransientError,

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncnn.errors import GeneralFailureError, ResourceExhaustedTransientError
+from asyncnn.hal.errors import GeneralFailureError, ResourceExhaustedTransientError
 from asyncnn.hal.types import BufferToken, Dimensions
 
 _NOTHING = np.empty(0, np.uint8)

@@ -20,10 +20,17 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 
-from asyncnn.errors import DeviceUnavailableError, InvalidArgumentError
+from asyncnn.hal.errors import DeviceUnavailableError, InvalidArgumentError
 from asyncnn.hal.types import Handle, Memory
-from asyncnn.memory.copying import CopiedSpan
-from asyncnn.memory.handles import label, malformed
+from asyncnn.logs import MEMORY
+from asyncnn.memory.handles import (
+    SHRINK,
+    access_of,
+    keeps_its_bytes,
+    label,
+    malformed,
+    seals_of,
+)
 from asyncnn.memory.limits import (
     CommonBytes,
     Holdings,
@@ -31,14 +38,13 @@ from asyncnn.memory.limits import (
     MappingPolicy,
 )
 from asyncnn.memory.pages import (
+    CopiedSpan,
     checked_span,
     failure,
     map_pages,
     os_errors,
 )
-from asyncnn.memory.sealing import SHRINK, access_of, keeps_its_bytes, seals_of
 from asyncnn.offload import call_on_thread
-from asyncnn.vlog import MEMORY
 
 _OTHERS_WRITE = 0o022
 

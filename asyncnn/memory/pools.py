@@ -14,9 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Memory
-from asyncnn.memory.handles import READ, READ_WRITE, Span, file_handle, label, span_of
+from asyncnn.logs import MEMORY
+from asyncnn.memory.handles import (
+    READ,
+    READ_WRITE,
+    Span,
+    file_handle,
+    label,
+    seals_of,
+    span_of,
+)
 from asyncnn.memory.pages import (
     checked_span,
     granted,
@@ -24,8 +33,6 @@ from asyncnn.memory.pages import (
     misfit_of,
     os_errors,
 )
-from asyncnn.memory.sealing import seals_of
-from asyncnn.vlog import MEMORY
 
 
 def from_buffer(

@@ -5,18 +5,21 @@ All are sealed against changes of size, so that a driver maps them without copyi
 
 import os
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Handle, Memory
 from asyncnn.memory.handles import (
+    FIXED_CONTENTS,
+    FIXED_SIZE,
     READ,
     READ_WRITE,
     Span,
     blob_handle,
+    create_file,
     file_handle,
+    seal,
 )
 from asyncnn.memory.pages import map_pages, os_errors
 from asyncnn.memory.pools import own, view
-from asyncnn.memory.sealing import FIXED_CONTENTS, FIXED_SIZE, create_file, seal
 
 
 def allocate(size: int) -> Memory:

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 from prometheus_client.exposition import choose_encoder
 
 from asyncnn.devices import IMeasured
-from asyncnn.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.metrics.families import registry_of
 
 logger = logging.getLogger(__name__)

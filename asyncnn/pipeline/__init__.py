@@ -21,9 +21,8 @@ which the oldest makes room.
 """
 
 from asyncnn.pipeline.pipeline import Pipeline
-from asyncnn.pipeline.result import FrameResult
-from asyncnn.pipeline.stage import Stage
-from asyncnn.pipeline.statistics import PipelineStatistics, StageStatistics
+from asyncnn.pipeline.results import FrameResult, PipelineStatistics, StageStatistics
+from asyncnn.pipeline.wiring import Stage
 
 __all__ = (
     "FrameResult",

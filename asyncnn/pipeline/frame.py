@@ -1,16 +1,198 @@
 """One frame on its way through the stages."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from typing import Self, TypeAlias
 
-from asyncnn.errors import AsyncnnError, error_for
+import numpy as np
+
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, error_for
+from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ErrorStatus
-from asyncnn.pipeline.memory import Slot, StateMemory
-from asyncnn.pipeline.result import FrameResult
-from asyncnn.pipeline.statistics import StageTally
-from asyncnn.pipeline.wiring import Wiring
+from asyncnn.memory.slabs import shared_array
+from asyncnn.pipeline.results import FrameResult, StageTally
+from asyncnn.pipeline.wiring import FromPut, FromStage, FromState, Stage, Wiring
+from asyncnn.runtime.buffers import DeviceBuffer
 from asyncnn.runtime.fenced import FencedRun
+from asyncnn.runtime.model import TensorInfo
+from asyncnn.runtime.requests import Tensor
+from asyncnn.runtime.reusable import ReusableExecution
 from asyncnn.tracing import Layer, Phase, begin
+
+State: TypeAlias = dict[str, Tensor]
+"""One frame's state by name of the output: in shared memory, or in the driver."""
+
+
+class StateMemory:
+    """The state of one stage from frame to frame.
+
+    Every frame writes to a buffer of its own, which the next one reads. One more buffer
+    keeps the state after the last frame that has ended well: when a frame has failed,
+    the next to be launched goes on from there. Those launched before that are lost, as
+    they depend on what failed; they are of a lineage that has ended.
+    """
+
+    def __init__(self, buffers: Sequence[State]) -> None:
+        self._buffers = buffers
+        self._free = list(range(1, len(buffers)))
+        self._good = 0
+        self._newest = 0
+        self._newest_run: FencedRun | None = None
+        self._lineage = 0
+        self._lineages = [0] * len(self._buffers)
+
+    @classmethod
+    async def of(cls, stage: Stage, frames: int, shared: Set[str]) -> Self:
+        """Return memory for ``frames`` on their way; ``shared`` state stays in arrays.
+
+        :raises InvalidArgumentError: if an initial array is not what the stage takes.
+        :raises AsyncnnError: if the device does not keep the state.
+        """
+        infos = [info for info in stage.model.outputs if info.name in stage.state]
+        buffers = [
+            {info.name: await _state(stage, info, shared) for info in infos}
+            for _ in range(frames + 1)
+        ]
+        for info in infos:
+            first = _initial(info, stage)
+            tensor = buffers[0][info.name]
+            if isinstance(tensor, DeviceBuffer):
+                await tensor.write(first)
+            else:
+                tensor[...] = first
+        return cls(buffers)
+
+    def __getitem__(self, buffer: int) -> State:
+        """Return what is in a buffer by name of the output."""
+        return self._buffers[buffer]
+
+    @property
+    def newest(self) -> tuple[int, FencedRun | None]:
+        """The buffer that the next frame reads, and the run that still writes it."""
+        return self._newest, self._newest_run
+
+    def take(self) -> int:
+        """Return a buffer for the next frame to write."""
+        return self._free.pop()
+
+    def give_back(self, buffer: int) -> None:
+        """Return a buffer of a frame that was not launched."""
+        self._free.append(buffer)
+
+    def launched(self, buffer: int, run: FencedRun) -> None:
+        """Note that ``run`` writes ``buffer``."""
+        self._newest, self._newest_run = buffer, run
+        self._lineages[buffer] = self._lineage
+
+    def succeeded(self, buffer: int) -> None:
+        """Note that the oldest frame under way has written ``buffer``."""
+        self._free.append(self._good)
+        self._good = buffer
+        if self._newest == buffer:
+            self._newest_run = None
+
+    def failed(self, buffer: int) -> None:
+        """Note that the oldest frame under way has left ``buffer`` in disorder."""
+        self._free.append(buffer)
+        if self._lineages[buffer] == self._lineage:
+            self._lineage += 1
+            self._newest = self._good
+            self._newest_run = None
+
+
+class Slot:
+    """The arrays of one frame, and the calls over them, made when first needed."""
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        wiring: Wiring,
+        memories: Sequence[StateMemory | None],
+    ) -> None:
+        self._stages = stages
+        self._wiring = wiring
+        self._memories = memories
+        self.put = [_array(info) for info in wiring.put]
+        self.outputs = [
+            {
+                i.name: _array(i)
+                for i in stage.model.outputs
+                if i.name not in stage.state
+            }
+            for stage in stages
+        ]
+        self._buffered = [
+            [s for s in (*feeds, index) if memories[s] is not None]
+            for index, feeds in enumerate(wiring.feeds)
+        ]
+        self._calls: dict[tuple[int, ...], ReusableExecution] = {}
+
+    def call(self, index: int, read: int, written: Sequence[int]) -> ReusableExecution:
+        """Return the call of stage ``index``.
+
+        It reads buffer ``read`` of its state; ``written`` has the buffer that each
+        stage up to this one writes.
+        """
+        key = (index, read, *[written[stage] for stage in self._buffered[index]])
+        call = self._calls.get(key)
+        if call is None:
+            call = self._calls[key] = self._make_call(index, read, written)
+        return call
+
+    def _make_call(
+        self, index: int, read: int, written: Sequence[int]
+    ) -> ReusableExecution:
+        inputs: list[Tensor] = []
+        for source in self._wiring.sources[index]:
+            match source:
+                case FromPut(position):
+                    tensor: Tensor = self.put[position]
+                case FromStage(stage, position):
+                    tensor = self._output(stage, position, written[stage])
+                case FromState(position):
+                    tensor = self._output(index, position, read)
+            inputs.append(tensor)
+        model = self._stages[index].model
+        out = [
+            self._output(index, position, written[index])
+            for position in range(len(model.outputs))
+        ]
+        return model.reusable(inputs, out=out)
+
+    def _output(self, stage: int, position: int, buffer: int) -> Tensor:
+        name = self._stages[stage].model.outputs[position].name
+        memory = self._memories[stage]
+        if memory is not None and name in memory[buffer]:
+            return memory[buffer][name]
+        return self.outputs[stage][name]
+
+
+def _array(info: TensorInfo) -> Array:
+    return shared_array(info.dimensions, info.dtype)
+
+
+async def _state(stage: Stage, info: TensorInfo, shared: Set[str]) -> Tensor:
+    """Return a place for the state that an output gives."""
+    if stage.state_on is None or info.name in shared:
+        return _array(info)
+    taken = stage.model.input(stage.state[info.name])
+    return await stage.state_on.buffer_for(stage.model.output(info.name), taken)
+
+
+def _initial(info: TensorInfo, stage: Stage) -> Array:
+    """Return the state that the first frame takes: zeros if none is given."""
+    taken = stage.state[info.name]
+    given = stage.initial.get(taken)
+    if given is None:
+        return np.zeros(info.dimensions, info.dtype)
+    array = np.asarray(given)
+    if (array.dtype, array.shape) != (info.dtype, info.dimensions):
+        raise InvalidArgumentError(
+            f"the initial {taken} is {array.dtype} {list(array.shape)}, not "
+            f"{info.dtype} {list(info.dimensions)}"
+        )
+    return array
+
 
 STATELESS = 0
 

@@ -6,18 +6,13 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from types import TracebackType
 from typing import Literal, Self, TypeAlias, get_args
 
-from asyncnn.errors import InvalidArgumentError, ResourceExhaustedTransientError
+from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.pipeline.flow import Flow
-from asyncnn.pipeline.frame import Frame
-from asyncnn.pipeline.memory import StateMemory
-from asyncnn.pipeline.result import FrameResult
-from asyncnn.pipeline.room import Room
-from asyncnn.pipeline.stage import Stage
-from asyncnn.pipeline.statistics import PipelineStatistics, StageStatistics
-from asyncnn.pipeline.wiring import wire
-from asyncnn.runtime.prepared import Inputs
-from asyncnn.runtime.requests import InputCheck
+from asyncnn.pipeline.flow import Flow, Room
+from asyncnn.pipeline.frame import Frame, StateMemory
+from asyncnn.pipeline.results import FrameResult, PipelineStatistics, StageStatistics
+from asyncnn.pipeline.wiring import Stage, wire
+from asyncnn.runtime.requests import InputCheck, Inputs
 
 WhenFull: TypeAlias = Literal["wait", "drop_oldest"]
 """What happens to a frame that is put when there is no room."""

@@ -7,19 +7,20 @@ watching. Work is done for a `Client` of a `User`. Knows nothing of models or
 transports.
 """
 
-from asyncnn.qos.client import (
+from asyncnn.qos.accounting import BOUNDS_NS, LatencyHistogram, Tally, WorkStatistics
+from asyncnn.qos.run_queue import Policy
+from asyncnn.qos.scheduler import Scheduler
+from asyncnn.qos.watching import Survey
+from asyncnn.qos.work import (
     LOCAL,
     OWN_USER,
     Client,
+    Pause,
     User,
+    Work,
     acting_for,
     calling_client,
 )
-from asyncnn.qos.policy import Policy
-from asyncnn.qos.scheduler import Scheduler
-from asyncnn.qos.survey import Survey
-from asyncnn.qos.tally import BOUNDS_NS, LatencyHistogram, Tally, WorkStatistics
-from asyncnn.qos.work import Pause, Work
 
 __all__ = (
     "BOUNDS_NS",

@@ -4,8 +4,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from asyncnn.errors import ResourceExhaustedTransientError, too_many
-from asyncnn.qos.client import Client, User
+from asyncnn.hal.errors import ResourceExhaustedTransientError, too_many
+from asyncnn.qos.work import Client, User
 
 
 class Admission:

@@ -13,23 +13,20 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceClosedError,
     DeviceUnavailableError,
     MissedDeadlinePersistentError,
 )
-from asyncnn.forking import inherited, own
 from asyncnn.hal.types import ErrorStatus
+from asyncnn.interpreter import inherited, own
+from asyncnn.qos.accounting import Tally, WorkStatistics, count_end
 from asyncnn.qos.admission import Admission
-from asyncnn.qos.client import LOCAL, Client
-from asyncnn.qos.coarse import sleeper_has_left
-from asyncnn.qos.lane import Lanes
-from asyncnn.qos.policy import Policy
-from asyncnn.qos.survey import Survey
-from asyncnn.qos.tally import Tally, WorkStatistics, count_end
-from asyncnn.qos.watching import IdleTimer, StuckWatch
-from asyncnn.qos.work import Work, fail_with
+from asyncnn.qos.lanes import Lanes, sleeper_has_left
+from asyncnn.qos.run_queue import Policy
+from asyncnn.qos.watching import IdleTimer, StuckWatch, Survey
+from asyncnn.qos.work import LOCAL, Client, Work, fail_with
 
 logger = logging.getLogger(__name__)
 

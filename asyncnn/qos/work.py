@@ -3,13 +3,220 @@
 import logging
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from enum import Enum
+from itertools import count
 from typing import ClassVar
 
-from asyncnn.errors import AsyncnnError, failure_of
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, failure_of
 from asyncnn.hal.types import ErrorStatus, Priority
-from asyncnn.qos.client import Client, calling_client
-from asyncnn.qos.job import Job
-from asyncnn.qos.tally import Tally
+from asyncnn.qos.accounting import Tally
+from asyncnn.qos.virtual_time import Share, Shares
+
+_numbers = count(1)
+
+
+def _weight(weight: float, whose: str) -> float:
+    if not 0 < weight < float("inf"):
+        raise InvalidArgumentError(f"the weight of a {whose} must be positive")
+    return weight
+
+
+def _max_pending(most: int | None, whose: str) -> int | None:
+    if most is not None and most < 0:
+        raise InvalidArgumentError(f"max_pending of a {whose} is negative")
+    return most
+
+
+class User:
+    """Clients that share what is theirs in common; two users of one name are two.
+
+    Users that compete get lane time in proportion to ``weight``, however many clients
+    each of them has. ``max_pending`` bounds what waits or runs of all of these on one
+    scheduler, if it is not None; errors call this bound ``limit``. A driver has a user
+    for each uid.
+
+    :raises InvalidArgumentError: if the weight is not positive, or the bound negative.
+    """
+
+    __slots__ = ("__weakref__", "limit", "max_pending", "name", "weight")
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        weight: float = 1.0,
+        max_pending: int | None = None,
+        limit: str = "User.max_pending",
+    ) -> None:
+        self.name = name
+        self.weight = _weight(weight, "user")
+        self.max_pending = _max_pending(max_pending, "user")
+        self.limit = limit
+
+    def __repr__(self) -> str:
+        return f"User({self.name!r}, weight={self.weight:g})"
+
+
+OWN_USER = User("own")
+"""Of clients that were not given another one."""
+
+
+class Client:
+    """An identity with a share of the lanes; two clients of one name are two.
+
+    ``number`` tells apart all clients that there ever are in this process.
+    Clients of one ``user`` that compete get lane time in proportion to ``weight``.
+    ``max_pending`` bounds what waits or runs of each on one scheduler; None leaves it
+    to the bound of the scheduler. Errors call this bound ``limit``.
+
+    :raises InvalidArgumentError: if the weight is not positive, or the bound negative.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "limit",
+        "max_pending",
+        "name",
+        "number",
+        "user",
+        "weight",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        weight: float = 1.0,
+        max_pending: int | None = None,
+        limit: str = "Client.max_pending",
+        user: User = OWN_USER,
+    ) -> None:
+        self.name = name
+        self.number = next(_numbers)
+        self.weight = _weight(weight, "client")
+        self.max_pending = _max_pending(max_pending, "client")
+        self.limit = limit
+        self.user = user
+
+    def __repr__(self) -> str:
+        return f"Client({self.name!r}, weight={self.weight:g})"
+
+
+LOCAL = Client("local")
+"""The application that opened the device in its own process."""
+
+calling_client: ContextVar[Client] = ContextVar("calling_client", default=LOCAL)
+"""Whose call is being served: the counterpart of the calling uid of HIDL's binder.
+
+A session sets it for its task; work takes it over when it is made.
+"""
+
+
+@contextmanager
+def acting_for(client: Client) -> Iterator[None]:
+    """Attribute the work of calls inside the block to ``client``."""
+    token = calling_client.set(client)
+    try:
+        yield
+    finally:
+        calling_client.reset(token)
+
+
+class UserAccount(Share):
+    """The share of a user, and those of its ``clients``."""
+
+    __slots__ = ("clients",)
+
+    def __init__(self, weight: float, credit_ns: int) -> None:
+        super().__init__(weight)
+        self.clients: Shares[Account] = Shares(credit_ns)
+
+
+class Account(Share):
+    """The share of a client, inside that of its ``user``.
+
+    ``pending`` counts its jobs that wait, run or are suspended; ``tally`` counts what
+    became of the others. By priority, ``waiting_at`` counts those that have no lane,
+    and ``served_ns`` is when one of them last ran, or began to wait.
+    """
+
+    __slots__ = ("pending", "served_ns", "tally", "user", "waiting_at")
+
+    def __init__(self, weight: float, user: UserAccount) -> None:
+        super().__init__(weight)
+        self.user = user
+        self.pending = 0
+        self.waiting_at = [0 for _ in Priority]
+        self.served_ns = [0 for _ in Priority]
+        self.tally = Tally()
+
+
+class JobState(Enum):
+    """Where a job stands in its `Roster`."""
+
+    OUTSIDE = "outside"
+    WAITING = "waiting"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+
+
+class Job:
+    """A piece of work as the `Roster` sees it.
+
+    ``deadline_ns`` is an absolute time of the steady clock, None if there is none.
+    ``least_ns`` is what it takes at least, 0 if unknown: it is not begun when that
+    would end after the deadline. ``preemptions`` counts how often it made way for
+    another one after it had begun. The rest is the roster's.
+    """
+
+    __slots__ = (
+        "account",
+        "added_ns",
+        "charged_ns",
+        "client",
+        "deadline_ns",
+        "due_ns",
+        "has_turn",
+        "is_stopping",
+        "least_ns",
+        "preemptions",
+        "priority",
+        "resumed_ns",
+        "review_ns",
+        "state",
+    )
+
+    account: Account
+    added_ns: int
+    charged_ns: int
+    due_ns: int
+    has_turn: bool
+    resumed_ns: int
+    review_ns: int | None
+
+    def __init__(
+        self,
+        priority: Priority,
+        deadline_ns: int | None = None,
+        client: Client = LOCAL,
+        least_ns: int = 0,
+    ) -> None:
+        self.priority = priority
+        self.deadline_ns = deadline_ns
+        self.client = client
+        self.least_ns = least_ns
+        self.preemptions = 0
+        self.state = JobState.OUTSIDE
+        self.is_stopping = False
+
+    def is_hopeless(self, now_ns: int) -> bool:
+        """Tell whether it would miss its deadline if it began at ``now_ns``."""
+        deadline_ns = self.deadline_ns
+        return deadline_ns is not None and now_ns + self.least_ns >= deadline_ns
+
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IBuffer, IDevice, IPreparedModel, error_of
 from asyncnn.hal.operands import combine_dimensions, is_scalar
 from asyncnn.hal.operations.bound import Array
@@ -19,8 +19,8 @@ from asyncnn.hal.types import (
     ErrorStatus,
     Memory,
 )
-from asyncnn.memory.arrays import place_of
 from asyncnn.memory.pools import from_buffer
+from asyncnn.memory.slabs import place_of
 from asyncnn.offload import offload
 from asyncnn.runtime.model import TensorInfo
 

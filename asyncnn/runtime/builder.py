@@ -20,9 +20,8 @@ from typing import overload
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.errors import InvalidArgumentError
-from asyncnn.hal.extensions import AnyOperandType
-from asyncnn.hal.operands import dtype_of, is_scalar
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operands import AnyOperandType, dtype_of, is_scalar
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     Dimensions,
@@ -35,8 +34,7 @@ from asyncnn.hal.types import (
     Subgraph,
     SymmPerChannelQuantParams,
 )
-from asyncnn.runtime.constants import ConstantStore
-from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.model import ConstantStore, NamedModel
 
 _TENSOR_TYPES = {
     np.dtype(np.float32): OperandType.TENSOR_FLOAT32,

@@ -2,24 +2,19 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from asyncnn.burst import BurstController, BurstStatistics
-from asyncnn.errors import BusyError, InvalidArgumentError
+from asyncnn.hal.errors import BusyError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.memory.arrays import place_of
+from asyncnn.memory.slabs import place_of
 from asyncnn.offload import offload
 from asyncnn.runtime.buffers import SHORT_ELEMENTS
-from asyncnn.runtime.deadlines import deadline_after, seconds_until
+from asyncnn.runtime.execution_options import Outputs, deadline_after, seconds_until
 from asyncnn.runtime.model import position_of
-from asyncnn.runtime.outputs import Outputs
-from asyncnn.runtime.requests import Tensor, has_fixed_shape
+from asyncnn.runtime.requests import Inputs, Results, Tensor, has_fixed_shape
 from asyncnn.runtime.reusable import ReusableExecution, Target
-
-if TYPE_CHECKING:
-    from asyncnn.runtime.prepared import Inputs, Results
 
 
 class Burst:
@@ -76,7 +71,7 @@ class Burst:
 
     async def run(
         self,
-        inputs: "Inputs",
+        inputs: Inputs,
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - as that of every path
         measure: bool = False,
@@ -125,7 +120,7 @@ class Burst:
         return await self._own.run(timeout=timeout, measure=measure)
 
     def reusable(
-        self, inputs: "Inputs | None" = None, *, out: "Results | None" = None
+        self, inputs: Inputs | None = None, *, out: Results | None = None
     ) -> ReusableExecution:
         """Build a request on other arrays, to be executed by this burst.
 
@@ -158,7 +153,7 @@ class Burst:
                 hint="await it first, or make a reusable execution on other arrays",
             )
 
-    async def _converted(self, inputs: "Inputs") -> Sequence[Array | None]:
+    async def _converted(self, inputs: Inputs) -> Sequence[Array | None]:
         check = self._target.check
         if check.is_long(inputs):
             return await offload(check, inputs)

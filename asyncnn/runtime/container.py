@@ -8,19 +8,19 @@ import os
 import secrets
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO
 
 import msgspec
 
-from asyncnn.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.extensions import ExtensionNames
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.types import ExtensionNameAndPrefix, Memory, Model, Subgraph
 from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import part_of, view
-from asyncnn.runtime.files import located, map_model_file
-from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.model import NamedModel, located, map_model_file
+from asyncnn.runtime.tflite import import_tflite, schema
 
 MAGIC = b"ASYNCNN\0"
 """First bytes of every container."""
@@ -210,3 +210,27 @@ def _replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise GeneralFailureError(
             f"{target}: cannot be written: {error.strerror}"
         ) from error
+
+
+def load(path: str | os.PathLike[str]) -> NamedModel:
+    """Load the model file at ``path``: TFLite or the project's own container.
+
+    The first bytes decide which, not the name. The file stays mapped while the model
+    is in use and must not be changed; replacing it by another file is safe.
+
+    :raises InvalidArgumentError: if the file is empty, damaged or of no known kind.
+    :raises UnsupportedOperatorError: if a TFLite operator has no HAL form.
+    :raises GeneralFailureError: if the file cannot be read.
+    """
+    memory = map_model_file(path)
+    with located(path):
+        return _reader_for(memory)(memory)
+
+
+def _reader_for(memory: Memory) -> Callable[[Memory], NamedModel]:
+    data = view(memory)
+    if data[:8] == MAGIC:
+        return read_container
+    if data[4:8] == schema.IDENTIFIER:
+        return import_tflite
+    raise InvalidArgumentError("neither a TFLite nor an asyncnn model file")

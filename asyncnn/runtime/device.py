@@ -15,9 +15,9 @@ from asyncnn.devices import (
     IMeasured,
     ReferenceDevice,
 )
-from asyncnn.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.extensions import Extension, load_extension
 from asyncnn.grace import DEADLINE_GRACE_S
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.types import (
     Capabilities,
@@ -26,22 +26,22 @@ from asyncnn.hal.types import (
     Model,
     Priority,
 )
-from asyncnn.memory.arrays import isolated_array, shared_array
+from asyncnn.logs import MANAGER
+from asyncnn.memory.slabs import isolated_array, shared_array
 from asyncnn.runtime.buffers import (
     DeviceBuffer,
     MakeArray,
     Slot,
     allocate_buffer,
 )
-from asyncnn.runtime.deadlines import deadline_after
-from asyncnn.runtime.debugging import sync_exec_hal as forced_call
+from asyncnn.runtime.execution_options import deadline_after
+from asyncnn.runtime.execution_options import sync_exec_hal as forced_call
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_cache import ModelCache, Order, prepare
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import RemoteDevice, Supervision
 from asyncnn.service.process import Settings, running_driver
 from asyncnn.service.supervised.supervisor import supervised as supervise
-from asyncnn.vlog import MANAGER
 
 DEFAULT_MAX_IN_FLIGHT = 256
 

@@ -6,7 +6,6 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
-from asyncnn.errors import GeneralFailureError, InvalidArgumentError, error_for
 from asyncnn.extensions import (
     Extension,
     Extensions,
@@ -15,6 +14,7 @@ from asyncnn.extensions import (
     joined,
     names_in,
 )
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, error_for
 from asyncnn.hal.operands import is_extension_type, is_tensor
 from asyncnn.hal.operations import check_operation
 from asyncnn.hal.types import (

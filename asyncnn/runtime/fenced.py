@@ -12,13 +12,13 @@ from asyncnn.callbacks import (
     FencedOutcome,
     IFencedExecutionCallback,
 )
-from asyncnn.devices.fenced import because
-from asyncnn.errors import (
+from asyncnn.devices.fenced_execution import because
+from asyncnn.fences import SyncFence
+from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     InvalidArgumentError,
 )
-from asyncnn.fences import SyncFence
 from asyncnn.hal.interfaces import IPreparedModel, cause_of_death, error_of, refusal_of
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
@@ -28,7 +28,7 @@ from asyncnn.hal.types import (
     Request,
     Timing,
 )
-from asyncnn.runtime.outputs import Outputs
+from asyncnn.runtime.execution_options import Outputs
 
 _REFUSED = "the driver refused the fenced execution"
 

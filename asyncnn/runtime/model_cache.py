@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.callbacks import PreparedModelFuture
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     InvalidArgumentError,
@@ -36,7 +36,7 @@ from asyncnn.hal.types import (
     Subgraph,
 )
 from asyncnn.hal.validate import validating
-from asyncnn.hal.validate.wording import malformed_as_invalid
+from asyncnn.hal.validate.rules import malformed_as_invalid
 from asyncnn.memory.pools import view
 from asyncnn.offload import offload, offload_steps
 

@@ -18,21 +18,20 @@ import msgspec
 import numpy as np
 from numpy.typing import DTypeLike
 
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
     InvalidArgumentError,
 )
-from asyncnn.forking import own
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Handle, Memory
-from asyncnn.memory.arrays import array_in, place_of, shared_array
-from asyncnn.memory.copying import Descriptor
-from asyncnn.memory.pages import failure, os_errors
+from asyncnn.interpreter import own
+from asyncnn.memory.handles import SHRINK, seals_of
+from asyncnn.memory.pages import Descriptor, failure, os_errors
 from asyncnn.memory.pools import own as own_pool
 from asyncnn.memory.pools import view
-from asyncnn.memory.sealing import SHRINK, seals_of
-from asyncnn.service.paths import peer_of
+from asyncnn.memory.slabs import array_in, place_of, shared_array
+from asyncnn.service.process import peer_of
 
 MAX_NAME_BYTES = 64
 _BACKLOG = 128

@@ -5,7 +5,6 @@ from collections.abc import (
     Awaitable,
     Callable,
     Iterable,
-    Mapping,
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -13,32 +12,35 @@ from functools import partial
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult
-from asyncnn.errors import InvalidArgumentError
 from asyncnn.fences import SyncFence
 from asyncnn.grace import DEADLINE_GRACE_S
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IPreparedModel
-from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     ErrorStatus,
     MeasureTiming,
     Request,
 )
-from asyncnn.memory.arrays import shared_array
-from asyncnn.runtime.buffers import DeviceBuffer, MakeArray, Slot
+from asyncnn.memory.slabs import shared_array
+from asyncnn.runtime.buffers import MakeArray, Slot
 from asyncnn.runtime.burst import Burst, open_burst
-from asyncnn.runtime.deadlines import deadline_after, nanoseconds
+from asyncnn.runtime.execution_options import (
+    InFlight,
+    Outputs,
+    deadline_after,
+    nanoseconds,
+)
 from asyncnn.runtime.fenced import FencedRun, execute_fenced
-from asyncnn.runtime.in_flight import InFlight
 from asyncnn.runtime.model import NamedModel, TensorInfo, position_of
-from asyncnn.runtime.outputs import Outputs
 from asyncnn.runtime.requests import (
     MAX_SPACE_ATTEMPTS,
     InputCheck,
+    Inputs,
     OutputSpace,
     RequestBuilder,
+    Results,
     Tensor,
 )
 from asyncnn.runtime.reusable import ReusableExecution, Target
@@ -49,16 +51,6 @@ Path: TypeAlias = Literal["async", "sync", "fenced"]
 
 AnyPath: TypeAlias = Path | Literal["burst"]
 """All ways to execute; that of a burst is open for many executions."""
-
-Inputs: TypeAlias = (
-    Mapping[str, ArrayLike | DeviceBuffer | None]
-    | Sequence[ArrayLike | DeviceBuffer]
-    | Array
-)
-"""Arrays by input name, in the model's order, or the only input itself."""
-
-Results: TypeAlias = Mapping[str, Tensor | None] | Sequence[Tensor | None] | Array
-"""Arrays to write to by output name, in the model's order, or for the only output."""
 
 # Kept by name, since looking up a member of an enum takes as long as a call.
 _NONE = ErrorStatus.NONE

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import is_scalar
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
@@ -18,10 +19,10 @@ from asyncnn.hal.types import (
     Request,
     RequestArgument,
 )
-from asyncnn.memory.arrays import place_of
+from asyncnn.memory.slabs import place_of
 from asyncnn.runtime.buffers import SHORT_ELEMENTS, DeviceBuffer, MakeArray
+from asyncnn.runtime.execution_options import Outputs
 from asyncnn.runtime.model import TensorInfo
-from asyncnn.runtime.outputs import Outputs
 
 MAX_SPACE_ATTEMPTS = 4
 """Executions tried until outputs of unknown size have found enough space."""
@@ -31,6 +32,16 @@ FIRST_GUESS_BYTES = 4096
 
 Tensor: TypeAlias = Array | DeviceBuffer
 """What an argument of a request lies in."""
+
+Inputs: TypeAlias = (
+    Mapping[str, ArrayLike | DeviceBuffer | None]
+    | Sequence[ArrayLike | DeviceBuffer]
+    | Array
+)
+"""Arrays by input name, in the model's order, or the only input itself."""
+
+Results: TypeAlias = Mapping[str, Tensor | None] | Sequence[Tensor | None] | Array
+"""Arrays to write to by output name, in the model's order, or for the only output."""
 
 _Usual: TypeAlias = tuple[np.dtype[Any], Dimensions]
 """Dtype and shape that the model declares."""

@@ -7,19 +7,17 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from asyncnn.callbacks import ExecutionResult
-from asyncnn.errors import BusyError, InvalidArgumentError
 from asyncnn.fences import SyncFence
+from asyncnn.hal.errors import BusyError, InvalidArgumentError
 from asyncnn.hal.interfaces import IPreparedModel, cause_of_death
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ErrorStatus, MeasureTiming, Request
-from asyncnn.memory.arrays import isolated_array, place_of
-from asyncnn.memory.slabs import Part
+from asyncnn.memory.slabs import Part, isolated_array, place_of
 from asyncnn.offload import offload
 from asyncnn.runtime.buffers import DeviceBuffer, MakeArray
-from asyncnn.runtime.deadlines import deadline_after, nanoseconds
+from asyncnn.runtime.execution_options import Outputs, deadline_after, nanoseconds
 from asyncnn.runtime.fenced import FencedRun, failed_run, launch_fenced
 from asyncnn.runtime.model import position_of
-from asyncnn.runtime.outputs import Outputs
 from asyncnn.runtime.requests import (
     MAX_SPACE_ATTEMPTS,
     InputCheck,

@@ -7,16 +7,15 @@ from collections.abc import Sequence
 import msgspec
 
 from asyncnn.devices.cache.files import replace_together
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
     ResourceExhaustedTransientError,
 )
 from asyncnn.hal.types import Handle
-from asyncnn.memory.copying import Descriptor
-from asyncnn.memory.pages import os_errors
+from asyncnn.memory.handles import FIXED_SIZE, access_of, create_file, seal
+from asyncnn.memory.pages import Descriptor, os_errors
 from asyncnn.memory.pools import map_file, view
-from asyncnn.memory.sealing import FIXED_SIZE, access_of, create_file, seal
 
 _CHUNK = 2**20
 

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     DeviceClosedError,
     DeviceUnavailableError,
     DriverDiedError,
     NoDriverError,
 )
-from asyncnn.forking import inherited
+from asyncnn.interpreter import inherited
 
 Cause: TypeAlias = Callable[[], DeviceUnavailableError]
 

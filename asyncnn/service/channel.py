@@ -29,21 +29,21 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     AsyncnnError,
     InvalidArgumentError,
     ResourceExhaustedTransientError,
 )
-from asyncnn.forking import own
-from asyncnn.memory.copying import Descriptor
+from asyncnn.interpreter import own
+from asyncnn.memory.pages import Descriptor
 from asyncnn.offload import offload
+from asyncnn.service.decoding import MessageFile, ReceivedFile
 from asyncnn.service.descriptors import (
     DescriptorReserve,
     are_free,
     close_all,
     duplicates,
 )
-from asyncnn.service.message_files import MessageFile, ReceivedFile
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 import msgspec
 from msgspec.structs import asdict
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Model
 
 

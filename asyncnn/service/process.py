@@ -8,21 +8,100 @@ error goes, with what native code says before it crashes.
 
 import asyncio
 import contextlib
+import os
+import secrets
+import socket
+import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
 from asyncnn.devices import DeviceSettings
-from asyncnn.devices.configuration import options_for, read_settings
-from asyncnn.errors import DeviceUnavailableError, NoDriverError
-from asyncnn.forking import own
-from asyncnn.service.paths import can_connect, private_address, socket_address
+from asyncnn.devices.settings import options_for, read_settings
+from asyncnn.hal.errors import (
+    DeviceUnavailableError,
+    InvalidArgumentError,
+    NoDriverError,
+)
+from asyncnn.interpreter import own
+
+MAX_PATH_BYTES = 107
+"""What ``sun_path`` of a Unix-domain address holds, less the zero at its end."""
+
+_ABSTRACT = "@"
+_CREDENTIALS = struct.Struct("iII")
+
+
+def default_socket_path() -> Path:
+    """Return the path of this user's socket: in the run-time folder if there is one."""
+    folder = os.environ.get("XDG_RUNTIME_DIR")
+    if folder and Path(folder).is_dir():
+        return Path(folder) / "asyncnn.sock"
+    return Path(tempfile.gettempdir()) / f"asyncnn-{os.getuid()}.sock"
+
+
+def private_address() -> str:
+    """Return an abstract address that nobody else has."""
+    return f"{_ABSTRACT}asyncnn-{os.getpid()}-{secrets.token_hex(8)}"
+
+
+def is_abstract(path: str | os.PathLike[str]) -> bool:
+    """Tell whether ``path`` is a name that no file system knows."""
+    return os.fspath(path).startswith(_ABSTRACT)
+
+
+def socket_address(path: str | os.PathLike[str]) -> str:
+    """Return the address of ``path``, as the kernel takes it.
+
+    :raises InvalidArgumentError: if it is empty, too long, or contains a zero byte.
+    """
+    address = os.fspath(path)
+    size = len(os.fsencode(address))
+    if size > MAX_PATH_BYTES:
+        raise InvalidArgumentError(
+            f"the path of a socket has at most {MAX_PATH_BYTES} bytes, this one {size}",
+            hint=f"take a shorter one than {address}",
+        )
+    if not address or "\0" in address:
+        raise InvalidArgumentError(f"{address!r} is no path of a socket")
+    return f"\0{address[1:]}" if is_abstract(address) else address
+
+
+def can_connect(path: str | os.PathLike[str]) -> bool:
+    """Tell whether a driver listens at ``path``. Does not block."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(socket_address(path))
+        except BlockingIOError:
+            return True  # its backlog is full
+        except (OSError, InvalidArgumentError):
+            return False
+    return True
+
+
+class Peer(NamedTuple):
+    """The process that listened, or connected, at the other end of a socket."""
+
+    pid: int
+    uid: int
+
+
+def peer_of(connection: socket.socket) -> Peer:
+    """Return whom the kernel says that a connection is to."""
+    credentials = connection.getsockopt(
+        socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+    )
+    pid, uid, _ = _CREDENTIALS.unpack(credentials)
+    return Peer(pid, uid)
+
 
 _START_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 5.0

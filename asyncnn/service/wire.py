@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.devices.statistics import DeviceStatistics
-from asyncnn.errors import InvalidArgumentError, ResourceExhaustedPersistentError
+from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedPersistentError
 from asyncnn.hal.slices import SlicedModel, sliced
 from asyncnn.hal.types import (
     BufferRole,

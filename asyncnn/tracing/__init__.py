@@ -12,8 +12,7 @@ from asyncnn.tracing.active import (
     recording_to,
     span,
 )
-from asyncnn.tracing.labels import Layer, Phase
-from asyncnn.tracing.spans import Recorder, Span
+from asyncnn.tracing.spans import Layer, Phase, Recorder, Span
 
 __all__ = (
     "Layer",

@@ -6,9 +6,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from asyncnn.burst import OpenBursts
-from asyncnn.burst.datums import DATUM_BYTES, DEFAULT_QUEUE_LENGTH
-from asyncnn.burst.requests import RequestShape
-from asyncnn.burst.results import decode_result
+from asyncnn.burst.packets import (
+    DATUM_BYTES,
+    DEFAULT_QUEUE_LENGTH,
+    RequestShape,
+    decode_result,
+)
 from asyncnn.callbacks import ExecutionResult, IBurstCallback, IExecutionCallback
 from asyncnn.fmq import MessageQueue
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel

@@ -9,12 +9,12 @@ import pytest
 
 from asyncnn.burst import BurstController
 from asyncnn.burst.controller import CLOSED, ENDED, IN_FLIGHT
-from asyncnn.burst.results import ResultShape
+from asyncnn.burst.packets import ResultShape
 from asyncnn.callbacks import ExecutionResult, IBurstCallback
 from asyncnn.devices import ReferenceDevice
-from asyncnn.errors import AsyncnnError, GeneralFailureError
 from asyncnn.fmq import MemoryOrderError, MessageQueue
 from asyncnn.fmq.layout import READ
+from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
 from asyncnn.hal.types import (
     NO_TIMING,

@@ -8,7 +8,7 @@ import pytest
 from asyncnn.burst import BurstController
 from asyncnn.burst.controller import CLOSED, ENDED
 from asyncnn.callbacks import IBurstCallback
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     AsyncnnError,
     BusyError,
     DeviceClosedError,

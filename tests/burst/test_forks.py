@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from asyncnn.burst import BurstController
-from asyncnn.errors import ForkedError
+from asyncnn.hal.errors import ForkedError
 from asyncnn.hal.types import ErrorStatus
 from tests.burst.ends import ADDITION, ScriptedModel, addition_pools, served
 from tests.burst.test_controller import a_request

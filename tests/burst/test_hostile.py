@@ -10,10 +10,10 @@ from contextlib import AsyncExitStack
 import pytest
 
 from asyncnn.burst import OpenBursts
-from asyncnn.burst.datums import DATUM_BYTES
-from asyncnn.errors import DeviceClosedError
+from asyncnn.burst.packets import DATUM_BYTES
 from asyncnn.fmq import MessageQueue
 from asyncnn.fmq.layout import READER_SLEEPS, WRITER_SLEEPS, WRITTEN
+from asyncnn.hal.errors import DeviceClosedError
 from asyncnn.hal.interfaces import IBurstContext
 from asyncnn.hal.types import ErrorStatus, Handle, MeasureTiming
 from tests.burst.ends import (

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncnn.burst.datums import DATUM_BYTES, DEFAULT_QUEUE_LENGTH
-from asyncnn.burst.requests import RequestShape
+from asyncnn.burst.packets import DATUM_BYTES, DEFAULT_QUEUE_LENGTH, RequestShape
 from asyncnn.devices import ReferenceDevice
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.types import (

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from asyncnn.burst import OpenBursts
-from asyncnn.burst.datums import DATUM_BYTES
-from asyncnn.burst.opened import MAX_QUEUE_LENGTH, MIN_QUEUE_LENGTH
+from asyncnn.burst.packets import DATUM_BYTES
+from asyncnn.burst.server import MAX_QUEUE_LENGTH, MIN_QUEUE_LENGTH
 from asyncnn.fmq import MessageQueue
 from asyncnn.hal.types import ErrorStatus, Handle
 from tests.burst.ends import KnownPools, ScriptedModel

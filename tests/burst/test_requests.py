@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncnn.burst.datums import DATUM_BYTES, PacketError
-from asyncnn.burst.requests import RequestShape, decode_request
+from asyncnn.burst.packets import DATUM_BYTES, PacketError, RequestShape, decode_request
 from asyncnn.hal.types import DataLocation, MeasureTiming, RequestArgument
 
 INPUT = RequestArgument(False, DataLocation(1, 64, 16), (2, 3))

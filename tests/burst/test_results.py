@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncnn.burst.datums import PacketError
-from asyncnn.burst.results import ResultShape, decode_result
+from asyncnn.burst.packets import PacketError, ResultShape, decode_result
 from asyncnn.hal.types import NO_TIMING, ErrorStatus, OutputShape, Timing
 
 shapes = st.lists(

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from asyncnn.burst import memories
-from asyncnn.burst.datums import DATUM_BYTES
-from asyncnn.burst.requests import RequestShape
+from asyncnn.burst.packets import DATUM_BYTES, RequestShape
 from asyncnn.callbacks import ExecutionResult
-from asyncnn.errors import GeneralFailureError
 from asyncnn.fmq.layout import READ, WRITTEN
+from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.types import (
     NO_TIMING,

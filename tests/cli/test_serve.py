@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from asyncnn.devices import OWN_PROCESS
-from asyncnn.errors import InvalidArgumentError, ResourceExhaustedTransientError
+from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
 from asyncnn.runtime.device import connect
 from asyncnn.service import ServiceLimits, UserLimits
 from asyncnn.service.process import driver_process

@@ -25,7 +25,7 @@ from asyncnn.cli.top_view import MAX_ROWS, WIDE, picture
 from asyncnn.devices import ClientStatistics, DeviceStatistics, ModelStatistics
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import Tally, WorkStatistics
-from asyncnn.qos.tally import count_end
+from asyncnn.qos.accounting import count_end
 from asyncnn.runtime.device import Device, connect
 from asyncnn.service.process import DriverProcess, driver_process
 from tests.cli.conftest import Ran

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncnn.callbacks import IFencedExecutionCallback
-from asyncnn.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.interfaces import IPreparedModel, ISyncFence
 from asyncnn.hal.types import (
     NO_TIMING,

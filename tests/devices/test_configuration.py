@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from asyncnn.devices import DeviceSettings
-from asyncnn.devices.configuration import options_for, read_settings, with_options
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.devices.settings import options_for, read_settings, with_options
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.qos import Policy
 from tests.devices.process_facts import NAME, facts
 

@@ -11,8 +11,8 @@ import pytest
 
 from asyncnn.callbacks import ExecutionFuture
 from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.errors import InvalidArgumentError
 from asyncnn.fences import SyncFence
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.types import NO_TIMING, UINT64_MAX, ErrorStatus
 from tests.devices.fencing import (

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import asyncnn
-from asyncnn.devices.releasing import Releases
+from asyncnn.devices.lifetime import Releases
 from asyncnn.engine import Program
-from asyncnn.qos.coarse import CoarseTimer
+from asyncnn.qos.lanes import CoarseTimer
 from tests.forks import in_child, in_child_blocking
 from tests.networks import addition, chain
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from asyncnn.devices.inline import Inliner
+from asyncnn.devices.work import Inliner
 from asyncnn.engine import Program
 from asyncnn.hal.types import Model
 from tests.engine.test_control_flow import while_model

@@ -15,7 +15,7 @@ from asyncnn.callbacks import (
     PreparedModelFuture,
 )
 from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.types import (
     NO_TIMING,

@@ -9,10 +9,10 @@ import pytest
 from asyncnn.callbacks import ExecutionFuture
 from asyncnn.devices import DeviceStatistics, IMeasured
 from asyncnn.devices.statistics import resident_bytes
-from asyncnn.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.types import ErrorStatus, MeasureTiming, Priority
-from asyncnn.qos.tally import MISSES
+from asyncnn.qos.accounting import MISSES
 from tests.devices.test_execution import request_for
 from tests.devices.test_quality_of_service import prepare
 from tests.networks import chain

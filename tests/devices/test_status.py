@@ -8,7 +8,7 @@ import pytest
 
 from asyncnn.callbacks import ExecutionFuture, PreparedModelFuture
 from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.errors import ResourceExhaustedTransientError
+from asyncnn.hal.errors import ResourceExhaustedTransientError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,

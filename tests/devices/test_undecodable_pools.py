@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from asyncnn.callbacks import PreparedModelFuture
-from asyncnn.errors import GeneralFailureError
+from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,

@@ -8,7 +8,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from asyncnn import vlog
+from asyncnn import logs
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.prepared import AnyPath, PreparedModel
@@ -39,9 +39,9 @@ class Told:
 @pytest.fixture
 def told(caplog: pytest.LogCaptureFixture) -> Iterator[Told]:
     caplog.set_level(logging.INFO)
-    vlog.set_tags("all")
+    logs.set_tags("all")
     yield Told(caplog)
-    vlog.set_tags("")
+    logs.set_tags("")
 
 
 async def prepare(device: IDevice) -> PreparedModel:

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncnn.devices.inline import Inliner
-from asyncnn.devices.work import Executable, ExecuteWork
+from asyncnn.devices.work import Executable, ExecuteWork, Inliner
 from asyncnn.engine import Program
-from asyncnn.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,

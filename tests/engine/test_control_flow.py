@@ -3,7 +3,7 @@ import pytest
 
 from asyncnn.engine import Execution, Program
 from asyncnn.engine.execution import Pause
-from asyncnn.errors import MissedDeadlineTransientError
+from asyncnn.hal.errors import MissedDeadlineTransientError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     DataLocation,

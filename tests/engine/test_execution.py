@@ -6,7 +6,7 @@ import pytest
 
 from asyncnn.engine import Execution, Program
 from asyncnn.engine.execution import Pause, run_straight
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     GeneralFailureError,
     MissedDeadlineTransientError,
     ResourceExhaustedTransientError,

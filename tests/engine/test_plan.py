@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from asyncnn.engine import Execution, Program
 from asyncnn.engine.plan import Plan
-from asyncnn.errors import GeneralFailureError
+from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand, OperandType, OperationType
 from asyncnn.runtime.builder import ModelBuilder

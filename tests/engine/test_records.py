@@ -9,7 +9,7 @@ import pytest
 
 from asyncnn.engine import Execution, PlanRecord, Program
 from asyncnn.engine.program import MAIN, Records
-from asyncnn.errors import GeneralFailureError
+from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.types import Model
 from tests.devices.cache.models import INPUTS, dense, image
 from tests.engine.test_control_flow import if_model

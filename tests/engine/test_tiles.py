@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from asyncnn.engine import Execution, Program
-from asyncnn.errors import ResourceExhaustedTransientError
+from asyncnn.hal.errors import ResourceExhaustedTransientError
 from asyncnn.hal.types import (
     ErrorStatus,
     FusedActivationFunc,

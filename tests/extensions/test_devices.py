@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from asyncnn.callbacks import ExecutionFuture
 from asyncnn.devices import DeviceSettings
-from asyncnn.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.extensions import Argument, BoundOperation, Extension, stateless
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.types import (
     DataLocation,
     ErrorStatus,

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from asyncnn.errors import InvalidArgumentError
 from asyncnn.extensions import Argument, Extension, Extensions
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import ExtensionOperandTypeInformation, OperandType
 from tests.extensions.vendor import COMPLEX, F32, MAGNITUDE, vendor
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncnn.errors import InvalidArgumentError
 from asyncnn.extensions import installed_extensions, load_extension
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.runtime.device import connect, open_device
 from tests.extensions import vendor as declared
 from tests.extensions.installing import install

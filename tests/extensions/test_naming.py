@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 import asyncnn
-from asyncnn.errors import InvalidArgumentError
 from asyncnn.extensions import (
     Argument,
     Extension,
@@ -14,6 +13,7 @@ from asyncnn.extensions import (
     Vocabulary,
     joined,
 )
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.runtime.container import load_container
 from asyncnn.runtime.model import NamedModel

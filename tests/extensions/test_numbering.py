@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 import asyncnn
-from asyncnn.errors import InvalidArgumentError
 from asyncnn.extensions import Extension, Extensions, numbered
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import ExtensionNameAndPrefix, HalVersion, Model, Operand
 from asyncnn.hal.versions import compliant_with
 from asyncnn.runtime.builder import ModelBuilder

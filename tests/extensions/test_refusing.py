@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from asyncnn.callbacks import PreparedModelFuture
-from asyncnn.errors import AsyncnnError, GeneralFailureError
+from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
 from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,
     DataLocation,

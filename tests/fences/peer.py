@@ -11,8 +11,8 @@ import threading
 import time
 from multiprocessing.connection import Connection
 
-from asyncnn.errors import AsyncnnError
 from asyncnn.fences import SyncFence
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import ErrorStatus
 
 MOST_BYTES = 1024

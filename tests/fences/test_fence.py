@@ -10,13 +10,13 @@ from functools import partial
 
 import pytest
 
-from asyncnn.errors import (
+from asyncnn.fences import FenceSource, FenceState, SyncFence
+from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     InvalidArgumentError,
     MissedDeadlineTransientError,
 )
-from asyncnn.fences import FenceSource, FenceState, SyncFence
 from asyncnn.hal.types import ErrorStatus, Handle
 from tests.fences.conftest import Made
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncnn.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.fences import FenceSource, FenceState, SyncFence
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.types import ErrorStatus
 from tests.fences.conftest import Given
 

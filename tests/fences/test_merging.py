@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncnn.errors import (
+from asyncnn.fences import FenceSource, FenceState, SyncFence, merge
+from asyncnn.hal.errors import (
     AsyncnnError,
     InvalidArgumentError,
     MissedDeadlineTransientError,
 )
-from asyncnn.fences import FenceSource, FenceState, SyncFence, merge
 from asyncnn.hal.types import ErrorStatus
 from tests.fences.conftest import Made
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncnn.errors import AsyncnnError, DeviceUnavailableError
 from asyncnn.fences import FenceState, SyncFence
+from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError
 from asyncnn.hal.types import ErrorStatus
 from tests.fences.peer import MOST_BYTES, wait_for
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from asyncnn.fences import FenceState, SyncFence
-from asyncnn.fences.sync_file import is_sync_file
+from asyncnn.fences.foreign import is_sync_file
 from asyncnn.hal.types import ErrorStatus
 from tests.fences import kernel
 

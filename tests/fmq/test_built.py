@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from asyncnn.errors import InvalidArgumentError
 from asyncnn.fmq import IS_COMPILED
 from asyncnn.fmq.layout import (
     READER_SLEEPS,
@@ -25,6 +24,7 @@ from asyncnn.fmq.layout import (
     create_pages,
     map_pages,
 )
+from asyncnn.hal.errors import InvalidArgumentError
 from tests.fmq.conftest import COUNT, QUANTUM, Ends, elements
 
 GEOMETRY = Geometry(QUANTUM, COUNT)
@@ -158,10 +158,10 @@ def test_each_interpreter_has_errors_of_its_own(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = importlib.import_module("asyncnn.fmq._ring").__spec__
-    foreign: Any = ModuleType("asyncnn.errors")
+    foreign: Any = ModuleType("asyncnn.hal.errors")
     foreign.InvalidArgumentError = type("InvalidArgumentError", (Exception,), {})
     with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "asyncnn.errors", foreign)
+        patch.setitem(sys.modules, "asyncnn.hal.errors", foreign)
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
     with pytest.raises(InvalidArgumentError):
         ends.writer.write_nowait(b"1")

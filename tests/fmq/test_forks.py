@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncnn.errors import ForkedError
 from asyncnn.fmq import LoopPoller, MessageQueue
+from asyncnn.hal.errors import ForkedError
 from tests.fmq.conftest import COUNT, QUANTUM, Ends, elements
 from tests.fmq.words import words_of
 from tests.forks import in_child_blocking

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from asyncnn.errors import InvalidArgumentError
 from asyncnn.fmq import LoopPoller, MessageQueue, QueueBrokenError
 from asyncnn.fmq.layout import READ, READER_SLEEPS, WRITTEN
+from asyncnn.hal.errors import InvalidArgumentError
 from tests.fmq.conftest import CAPACITY, COUNT, QUANTUM, Ends, elements
 from tests.fmq.words import words_of
 

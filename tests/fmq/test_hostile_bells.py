@@ -9,10 +9,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from asyncnn.errors import GeneralFailureError
 from asyncnn.fmq import LoopPoller, MessageQueue
 from asyncnn.fmq.layout import READER_SLEEPS, WRITER_SLEEPS
-from asyncnn.fmq.served import MAX_WINDOW_NS
+from asyncnn.fmq.poller import MAX_WINDOW_NS
+from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.types import Handle
 from tests.fmq.conftest import COUNT, QUANTUM, elements
 from tests.fmq.words import words_of

@@ -10,8 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from asyncnn.errors import InvalidArgumentError, ResourceExhaustedTransientError
-from asyncnn.fmq import MemoryOrderError, MessageQueue, built
+from asyncnn.fmq import MemoryOrderError, MessageQueue, ring
 from asyncnn.fmq.layout import (
     FIXED_SIZE,
     MAX_RING_BYTES,
@@ -19,8 +18,9 @@ from asyncnn.fmq.layout import (
     WRITTEN,
     Geometry,
 )
+from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
 from asyncnn.hal.types import Handle
-from asyncnn.memory.sealing import create_file, seal
+from asyncnn.memory.handles import create_file, seal
 from tests.fmq.conftest import COUNT, QUANTUM, elements
 from tests.memory.foreign import leaks, traces
 
@@ -238,7 +238,7 @@ class TestPlatforms:
         value: object,
         complaint: str,
     ) -> None:
-        monkeypatch.setattr(built, "IS_COMPILED", False)
+        monkeypatch.setattr(ring, "IS_COMPILED", False)
         monkeypatch.setattr(module, name, value)
         with pytest.raises(MemoryOrderError, match=complaint):
             MessageQueue.create(QUANTUM, COUNT)
@@ -249,7 +249,7 @@ class TestPlatforms:
     def test_one_that_is_no_linux_has_none(
         self, monkeypatch: pytest.MonkeyPatch, is_compiled: bool
     ) -> None:
-        monkeypatch.setattr(built, "IS_COMPILED", is_compiled)
+        monkeypatch.setattr(ring, "IS_COMPILED", is_compiled)
         monkeypatch.setattr(sys, "platform", "darwin")
         with pytest.raises(MemoryOrderError, match="darwin"):
             MessageQueue.create(QUANTUM, COUNT)
@@ -257,7 +257,7 @@ class TestPlatforms:
     def test_any_order_will_do_for_the_compiled_ring(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(built, "IS_COMPILED", True)
+        monkeypatch.setattr(ring, "IS_COMPILED", True)
         monkeypatch.setattr(platform, "machine", lambda: "aarch64")
         MessageQueue.create(QUANTUM, COUNT).close()
 

@@ -10,10 +10,9 @@ import pytest
 
 from asyncnn.fmq import LoopPoller, MessageQueue, Served
 from asyncnn.fmq import poller as poller_module
-from asyncnn.fmq import served as served_module
+from asyncnn.fmq import poller as served_module
 from asyncnn.fmq.layout import READER_SLEEPS
-from asyncnn.fmq.poller import SLICE_NS
-from asyncnn.fmq.served import MAX_WINDOW_NS
+from asyncnn.fmq.poller import MAX_WINDOW_NS, SLICE_NS
 from tests.fmq.conftest import COUNT, QUANTUM, Ends, elements
 
 

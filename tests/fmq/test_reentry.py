@@ -6,7 +6,7 @@ import pytest
 
 from asyncnn.fmq import LoopPoller, MessageQueue, QueueClosedError
 from asyncnn.fmq.layout import READ, READER_SLEEPS, WRITER_SLEEPS, WRITTEN
-from asyncnn.fmq.served import MAX_WINDOW_NS
+from asyncnn.fmq.poller import MAX_WINDOW_NS
 from tests.fmq.conftest import COUNT, QUANTUM, Ends, elements
 from tests.fmq.test_poller import Echo, is_cold, until
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncnn.errors import InvalidArgumentError
 from asyncnn.fmq import MessageQueue, QueueClosedError
+from asyncnn.hal.errors import InvalidArgumentError
 from tests.fmq.conftest import CAPACITY, COUNT, QUANTUM, Ends, elements
 
 

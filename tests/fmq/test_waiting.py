@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from asyncnn.errors import BusyError, DeviceClosedError, InvalidArgumentError
 from asyncnn.fmq import LoopPoller, MessageQueue, QueueBusyError, QueueClosedError
-from asyncnn.fmq.bells import EventBell, SocketBell
+from asyncnn.fmq.doorbell import EventBell, SocketBell
 from asyncnn.fmq.layout import READER_SLEEPS, WRITER_SLEEPS
+from asyncnn.hal.errors import BusyError, DeviceClosedError, InvalidArgumentError
 from tests.fmq.conftest import COUNT, QUANTUM, Ends, elements
 
 FULL = elements(COUNT)

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from asyncnn.errors import InvalidArgumentError, ResourceExhaustedPersistentError
 from asyncnn.hal import slices
+from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedPersistentError
 from asyncnn.hal.slices import joined, sliced
 from asyncnn.hal.types import DataLocation, Operation, RequestArgument
 from asyncnn.service import wire

@@ -4,7 +4,7 @@ import gc
 import os
 from pathlib import Path
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Handle, Memory
 from asyncnn.memory import slabs
 from asyncnn.memory.handles import READ_WRITE, Span

@@ -10,7 +10,7 @@ from typing import Self
 
 import msgspec
 
-from asyncnn.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import Handle, Memory
 from asyncnn.memory import Mapper, MappingPolicy
 

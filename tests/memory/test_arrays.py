@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Memory, Request
-from asyncnn.memory.arrays import place_of, shared_array
-from asyncnn.memory.slabs import Part, in_slabs
+from asyncnn.memory.slabs import Part, in_slabs, place_of, shared_array
 
 
 @pytest.mark.parametrize("shape", [(), 3, (2, 3), (4, 0), (1, 2, 3, 4)])

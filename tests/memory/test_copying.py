@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
     ResourceExhaustedTransientError,
 )
 from asyncnn.memory import Mapper, allocate, view
-from asyncnn.memory import copying as copying_module
+from asyncnn.memory import pages as copying_module
 from tests.memory.foreign import allocate_unsealed, leaks, pool_of, sent, traces
 
 DATA = bytes(range(250)) * 40

@@ -2,7 +2,7 @@
 
 import pytest
 
-from asyncnn.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.types import Handle, Memory
 from asyncnn.memory.handles import (
     READ,

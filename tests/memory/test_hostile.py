@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncnn.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.types import Handle, Memory
 from asyncnn.memory import Mapper, MappingPolicy, allocate, view
-from asyncnn.memory.sealing import FIXED_SIZE, seal
+from asyncnn.memory.handles import FIXED_SIZE, seal
 from tests.memory.foreign import allocate_unsealed, leaks, pool_of, sent, traces
 from tests.memory.peer import Peer
 

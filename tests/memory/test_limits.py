@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     InvalidArgumentError,
     ResourceExhaustedPersistentError,
     ResourceExhaustedTransientError,

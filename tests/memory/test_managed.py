@@ -4,7 +4,7 @@ import threading
 import numpy as np
 import pytest
 
-from asyncnn.errors import GeneralFailureError, ResourceExhaustedTransientError
+from asyncnn.hal.errors import GeneralFailureError, ResourceExhaustedTransientError
 from asyncnn.memory.managed import Account, ManagedBuffer
 
 FULL = pytest.raises(ResourceExhaustedTransientError)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncnn.errors import DeviceUnavailableError
+from asyncnn.hal.errors import DeviceUnavailableError
 from asyncnn.hal.types import Handle, Memory
 from asyncnn.memory import (
     Mapper,
@@ -24,8 +24,8 @@ from asyncnn.memory import (
     shareable,
     view,
 )
+from asyncnn.memory.handles import FIXED_SIZE, seal
 from asyncnn.memory.mapping import LARGE_BYTES
-from asyncnn.memory.sealing import FIXED_SIZE, seal
 from tests.memory.foreign import allocate_unsealed, leaks, pool_of, sent, traces
 
 TRUSTING = MappingPolicy(trust_same_uid=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncnn.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.types import Handle, Memory
 from asyncnn.memory.pools import as_array, from_buffer, map_file, part_of, view
 from asyncnn.memory.shared import allocate, allocate_blob

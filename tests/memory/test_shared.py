@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
     ResourceExhaustedTransientError,
@@ -21,7 +21,7 @@ from asyncnn.memory import (
     shareable,
     view,
 )
-from asyncnn.memory.sealing import seals_of
+from asyncnn.memory.handles import seals_of
 from tests.memory.foreign import allocate_unsealed, leaks, sent, traces
 
 Make = Callable[[int], Memory]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import (
     BufferToken,
     DataLocation,
@@ -18,7 +18,6 @@ from asyncnn.hal.types import (
     RequestArgument,
 )
 from asyncnn.memory import shareable, view
-from asyncnn.memory.arrays import place_of, shared_array
 from asyncnn.memory.slabs import (
     FIRST_SLAB_BYTES,
     MAX_IDLE_BYTES,
@@ -28,7 +27,9 @@ from asyncnn.memory.slabs import (
     Slabs,
     allocate_in_slab,
     in_slabs,
+    place_of,
     retire,
+    shared_array,
     trim,
 )
 from tests.forks import in_child_blocking

@@ -8,7 +8,7 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from asyncnn.devices import DeviceStatistics, ReferenceDevice
-from asyncnn.errors import DeviceUnavailableError, InvalidArgumentError
+from asyncnn.hal.errors import DeviceUnavailableError, InvalidArgumentError
 from asyncnn.metrics import MetricsEndpoint, endpoint
 from tests.memory.foreign import leaks, traces
 from tests.service.raw import until

@@ -10,7 +10,7 @@ from asyncnn.devices import ClientStatistics, DeviceStatistics, ModelStatistics
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.metrics import DeviceCollector, openmetrics
 from asyncnn.qos import BOUNDS_NS, Tally, WorkStatistics
-from asyncnn.qos.tally import count_end
+from asyncnn.qos.accounting import count_end
 
 NONE, MISSED = ErrorStatus.NONE, ErrorStatus.MISSED_DEADLINE_TRANSIENT
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import asyncnn
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     DeviceUnavailableError,
     InvalidArgumentError,
     MissedDeadlinePersistentError,

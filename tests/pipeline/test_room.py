@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from asyncnn.pipeline.room import Room
+from asyncnn.pipeline.flow import Room
 
 
 async def waiting(room: Room, count: int) -> list[asyncio.Task[None]]:

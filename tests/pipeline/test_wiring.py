@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.pipeline import Pipeline, Stage
-from asyncnn.pipeline.memory import StateMemory
+from asyncnn.pipeline.frame import StateMemory
 from asyncnn.pipeline.wiring import FromPut, FromStage, FromState, wire
 from tests.networks import addition, chain
 

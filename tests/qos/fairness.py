@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 
 from asyncnn.hal.types import Priority
-from asyncnn.qos.client import Client, User
-from asyncnn.qos.policy import Policy
+from asyncnn.qos.run_queue import Policy
+from asyncnn.qos.work import Client, User
 from tests.qos.simulation import SimulatedJob, Simulation, _Lane
 
 WINDOW_NS = 200_000_000

@@ -14,10 +14,8 @@ from itertools import accumulate, count
 from pathlib import Path
 
 from asyncnn.hal.types import Priority
-from asyncnn.qos.client import Client
-from asyncnn.qos.job import Job
-from asyncnn.qos.policy import Policy
-from asyncnn.qos.roster import Roster
+from asyncnn.qos.run_queue import Policy, Roster
+from asyncnn.qos.work import Client, Job
 
 _TIMES = json.loads((Path(__file__).parent / "service_times.json").read_bytes())
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     InvalidArgumentError,
     MissedDeadlinePersistentError,
     ResourceExhaustedTransientError,

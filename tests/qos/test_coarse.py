@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from asyncnn.qos.coarse import CoarseTimer
+from asyncnn.qos.lanes import CoarseTimer
 from tests.qos.recorded import until
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from asyncnn.hal.types import Priority
-from asyncnn.qos.client import Client, User
+from asyncnn.qos.work import Client, User
 from tests.qos.fairness import FloodedSimulation, Load, shares_of
 from tests.qos.simulation import LONGEST_OPERATION_NS, MODELS_NS, SimulatedJob
 from tests.qos.test_simulation import MS, POLICY, REQUESTS, SEED, SMALL

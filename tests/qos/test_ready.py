@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncnn.hal.types import Priority
-from asyncnn.qos.job import Account, Job, UserAccount
-from asyncnn.qos.ready import ReadyQueue
+from asyncnn.qos.run_queue import ReadyQueue
+from asyncnn.qos.work import Account, Job, UserAccount
 
 
 def client() -> Account:

@@ -16,10 +16,8 @@ from hypothesis.stateful import (
 )
 
 from asyncnn.hal.types import Priority
-from asyncnn.qos.client import Client, User
-from asyncnn.qos.job import Job, JobState
-from asyncnn.qos.policy import Policy
-from asyncnn.qos.roster import Roster
+from asyncnn.qos.run_queue import Policy, Roster
+from asyncnn.qos.work import Client, Job, JobState, User
 
 LOW, MEDIUM, HIGH = Priority
 POLICY = Policy(patience_ns=1000, turn_ns=50, horizon_ns=10_000, slice_ns=100)

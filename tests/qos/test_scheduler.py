@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     DeviceUnavailableError,
     MissedDeadlinePersistentError,
     ResourceExhaustedTransientError,

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from asyncnn.hal.types import Priority
-from asyncnn.qos.client import Client
-from asyncnn.qos.policy import Policy
+from asyncnn.qos.run_queue import Policy
+from asyncnn.qos.work import Client
 from tests.qos.simulation import (
     LONGEST_OPERATION_NS,
     MODELS_NS,

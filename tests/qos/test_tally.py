@@ -2,7 +2,7 @@ import pytest
 
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.qos import BOUNDS_NS, LatencyHistogram, Tally
-from asyncnn.qos.tally import count_end
+from asyncnn.qos.accounting import count_end
 
 NONE, EXHAUSTED = ErrorStatus.NONE, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
 

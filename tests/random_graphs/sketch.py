@@ -23,7 +23,7 @@ from asyncnn.hal.types import (
     OperationType,
     Subgraph,
 )
-from asyncnn.runtime.constants import ConstantStore
+from asyncnn.runtime.model import ConstantStore
 
 _NOWHERE = DataLocation()
 

@@ -11,7 +11,7 @@ import pytest
 from asyncnn.cli import main
 from asyncnn.cooperative import Steps
 from asyncnn.engine import arena, control_flow, plan
-from asyncnn.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels import registry
 from asyncnn.tools.conformance.dumping import FOLDER_VARIABLE

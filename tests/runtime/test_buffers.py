@@ -9,7 +9,7 @@ import pytest
 import asyncnn
 from asyncnn import Device, DeviceBuffer, NamedModel, OperandType, OperationType
 from asyncnn.devices import ReferenceDevice
-from asyncnn.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.types import FusedActivationFunc, Operand
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.prepared import PreparedModel

@@ -12,7 +12,7 @@ import pytest
 
 from asyncnn import Burst, Device, DeviceUnavailableError, Priority
 from asyncnn.devices import ReferenceDevice
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
     MissedDeadlinePersistentError,
@@ -230,7 +230,7 @@ async def test_a_run_that_finds_no_memory_changes_nothing(
         return np.full((count, 3), count, np.float32)
 
     def make_one(size: int) -> Memory:
-        monkeypatch.setattr("asyncnn.memory.arrays.allocate_in_slab", fail)
+        monkeypatch.setattr("asyncnn.memory.slabs.allocate_in_slab", fail)
         return allocate_in_slab(size)
 
     def fail(_: int) -> Memory:
@@ -239,7 +239,7 @@ async def test_a_run_that_finds_no_memory_changes_nothing(
     prepared = await device.prepare(addition(0, 3))
     async with prepared.burst() as burst:
         await burst.run([rows(2), rows(1)])
-        monkeypatch.setattr("asyncnn.memory.arrays.allocate_in_slab", make_one)
+        monkeypatch.setattr("asyncnn.memory.slabs.allocate_in_slab", make_one)
         with pytest.raises(ResourceExhaustedTransientError):
             await burst.run([rows(4), rows(2)])
         monkeypatch.undo()

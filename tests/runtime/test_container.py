@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
     InvalidArgumentError,

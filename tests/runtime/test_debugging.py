@@ -7,7 +7,7 @@ import pytest
 
 import asyncnn
 from asyncnn.devices.prepared import ReferencePreparedModel
-from asyncnn.runtime.debugging import SYNC_EXEC_VARIABLE
+from asyncnn.runtime.execution_options import SYNC_EXEC_VARIABLE
 from asyncnn.runtime.prepared import Path
 from tests.networks import addition
 

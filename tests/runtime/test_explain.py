@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from asyncnn import kernels
 from asyncnn.devices import support
-from asyncnn.errors import DeviceUnavailableError
+from asyncnn.hal.errors import DeviceUnavailableError
 from asyncnn.hal.types import (
     ErrorStatus,
     ExtensionNameAndPrefix,

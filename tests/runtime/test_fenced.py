@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import asyncnn
-from asyncnn.devices.fenced.execution import FencedExecution
-from asyncnn.errors import (
+from asyncnn.devices.fenced_execution import FencedExecution
+from asyncnn.fences import SyncFence, merge
+from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     GeneralFailureError,
@@ -22,7 +23,6 @@ from asyncnn.errors import (
     MissedDeadlineTransientError,
     ResourceExhaustedTransientError,
 )
-from asyncnn.fences import SyncFence, merge
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
@@ -30,7 +30,7 @@ from asyncnn.hal.types import (
     Operand,
     OperationType,
 )
-from asyncnn.memory.arrays import place_of
+from asyncnn.memory.slabs import place_of
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.device import Device, connect, open_device
 from asyncnn.runtime.model import NamedModel

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from asyncnn.runtime.in_flight import InFlight
+from asyncnn.runtime.execution_options import InFlight
 
 
 async def settled() -> None:

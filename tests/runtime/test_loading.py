@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncnn.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
-from asyncnn.runtime.container import save
-from asyncnn.runtime.loading import load
+from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
+from asyncnn.runtime.container import load, save
 from asyncnn.runtime.tflite import UnsupportedOperatorError
 from tests.runtime.tflite.cases import f32
 from tests.runtime.tflite.files import Op, write

@@ -16,12 +16,12 @@ import pytest
 
 from asyncnn import connect, named_array, open_named_array
 from asyncnn.devices import ReferenceDevice
-from asyncnn.errors import GeneralFailureError, InvalidArgumentError
-from asyncnn.memory.arrays import place_of
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.memory.shared import allocate
+from asyncnn.memory.slabs import place_of
 from asyncnn.runtime import named_arrays
 from asyncnn.service import Server
-from asyncnn.service.paths import Peer
+from asyncnn.service.process import Peer
 from tests.forks import in_child
 from tests.memory.foreign import leaks, traces
 from tests.networks import addition

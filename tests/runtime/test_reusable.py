@@ -16,13 +16,13 @@ from asyncnn import (
     ReusableExecution,
     shared_array,
 )
-from asyncnn.errors import (
+from asyncnn.fences import SyncFence
+from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
     MissedDeadlinePersistentError,
     ResourceExhaustedTransientError,
 )
-from asyncnn.fences import SyncFence
 from asyncnn.hal.types import NO_TIMING, ErrorStatus
 from asyncnn.runtime.device import connect, open_device
 from asyncnn.service import Server

@@ -9,10 +9,10 @@ import pytest
 
 from asyncnn.devices import ReferenceDevice
 from asyncnn.devices.prepared import ReferencePreparedModel
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Memory, OperandType, OperationType, Request
-from asyncnn.memory.arrays import shared_array
+from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.device import Device, connect
 from asyncnn.runtime.model import NamedModel

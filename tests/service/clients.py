@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from asyncnn import PreparedModel, Priority
-from asyncnn.errors import DeviceUnavailableError
+from asyncnn.hal.errors import DeviceUnavailableError
 from asyncnn.memory.shared import allocate
 from asyncnn.runtime.device import connect
 from tests.memory.foreign import leaks, traces

@@ -19,7 +19,7 @@ from asyncnn.hal.types import Priority
 from asyncnn.memory.shared import allocate
 from asyncnn.service import wire
 from asyncnn.service.decoding import decode_to_client
-from asyncnn.service.paths import socket_address
+from asyncnn.service.process import socket_address
 from tests.networks import addition, chain
 from tests.service.clients import tell
 from tests.service.raw import BEFORE_FDS, BY_FILE, INLINE, execute, ping, sealed

@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from asyncnn.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import DataLocation, Memory, Model, RequestArgument
 from asyncnn.service import wire
 from asyncnn.service.channel import MAX_PACKET_BYTES, Channel
-from asyncnn.service.decoding import decode_to_client
-from asyncnn.service.message_files import ReceivedFile, _sealed_file
-from asyncnn.service.paths import socket_address
+from asyncnn.service.decoding import ReceivedFile, _sealed_file, decode_to_client
+from asyncnn.service.process import socket_address
 from tests.networks import chain
 
 INLINE, BY_FILE, BEFORE_FDS = b"\0", b"\1", b"\2"

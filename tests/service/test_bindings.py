@@ -10,7 +10,7 @@ from asyncnn.hal.types import (
     RequestArgument,
 )
 from asyncnn.memory.pools import from_buffer
-from asyncnn.service.client.bindings import MAX_CANDIDATES, Bindings
+from asyncnn.service.client.burst import MAX_CANDIDATES, Bindings
 
 INPUTS = (RequestArgument(location=DataLocation(0, 0, 4)),)
 OUTPUTS = (RequestArgument(location=DataLocation(1, 0, 4)),)

@@ -10,7 +10,7 @@ import pytest
 
 import asyncnn
 from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     GeneralFailureError,

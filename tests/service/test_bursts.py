@@ -13,13 +13,11 @@ import numpy as np
 import pytest
 
 from asyncnn.burst import BurstController
-from asyncnn.burst.datums import DATUM_BYTES
-from asyncnn.burst.requests import RequestShape
-from asyncnn.burst.results import decode_result
-from asyncnn.burst.slots import PoolSlots
-from asyncnn.errors import DriverDiedError
+from asyncnn.burst.memories import PoolSlots
+from asyncnn.burst.packets import DATUM_BYTES, RequestShape, decode_result
 from asyncnn.fmq import MessageQueue, queue
 from asyncnn.fmq.layout import READER_SLEEPS, WRITTEN
+from asyncnn.hal.errors import DriverDiedError
 from asyncnn.hal.types import (
     DataLocation,
     ErrorStatus,

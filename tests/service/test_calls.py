@@ -9,7 +9,7 @@ import pytest
 
 from asyncnn.callbacks import IBurstCallback
 from asyncnn.devices import ReferenceDevice
-from asyncnn.errors import DeviceUnavailableError, ResourceExhaustedTransientError
+from asyncnn.hal.errors import DeviceUnavailableError, ResourceExhaustedTransientError
 from asyncnn.hal.types import BufferToken, ErrorStatus, Handle, Memory
 from asyncnn.memory.limits import MappingPolicy
 from asyncnn.memory.mapping import Mapper
@@ -18,9 +18,8 @@ from asyncnn.memory.shared import allocate
 from asyncnn.qos import Client
 from asyncnn.service import ServiceLimits, UserLimits, wire
 from asyncnn.service.client.connection import Connection
-from asyncnn.service.driver.calls import CallsToClient, RemoteBurstCallback
-from asyncnn.service.driver.quotas import UserQuotas
-from asyncnn.service.driver.resources import DriverResources
+from asyncnn.service.driver.executions import CallsToClient, RemoteBurstCallback
+from asyncnn.service.driver.quotas import DriverResources, UserQuotas
 from asyncnn.service.driver.session import Session
 from tests.service.raw import RawClient, ping, until
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from asyncnn.callbacks import ExecutionFuture, PreparedModelFuture
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     DeviceClosedError,
     DeviceUnavailableError,
     DriverDiedError,

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from tests.memory.foreign import leaks, traces
 from tests.service.raw import BY_FILE, INLINE, Inbox, RawClient
 

@@ -12,7 +12,7 @@ import pytest
 
 from asyncnn.callbacks import IPreparedModelCallback, PreparedModelFuture
 from asyncnn.devices import ReferenceDevice
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     InvalidArgumentError,
@@ -27,7 +27,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.runtime.device import connect
 from asyncnn.service import RemoteDevice, Server, wire
-from asyncnn.service.paths import MAX_PATH_BYTES, Peer
+from asyncnn.service.process import MAX_PATH_BYTES, Peer
 from tests.networks import addition
 from tests.service.fake_driver import accept, listening, until, welcome
 

@@ -10,10 +10,10 @@ import pytest
 
 from asyncnn.callbacks import PreparedModelFuture
 from asyncnn.devices import ReferenceDevice
-from asyncnn.errors import DeviceClosedError, NoDriverError
+from asyncnn.hal.errors import DeviceClosedError, NoDriverError
 from asyncnn.hal.types import ErrorStatus, ExecutionPreference, Model, Priority
 from asyncnn.service import RemoteDevice, Server
-from asyncnn.service.client import sending
+from asyncnn.service.client import staging
 from asyncnn.service.driver import preparations
 from asyncnn.service.driver.session import Session
 from asyncnn.service.process import running_driver
@@ -119,14 +119,14 @@ class TestConnections:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         may_go, encoding = threading.Event(), threading.Event()
-        encoded = sending._encoded
+        encoded = staging._encoded
 
         def encode(message: Any) -> object:
             encoding.set()
             assert may_go.wait(5)
             return encoded(message)
 
-        monkeypatch.setattr(sending, "_encoded", encode)
+        monkeypatch.setattr(staging, "_encoded", encode)
         async with running(tmp_path / "driver.sock") as driver:
             device = RemoteDevice(driver.path)
             await device.__aenter__()

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from asyncnn.callbacks import ExecutionFuture, PreparedModelFuture
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     GeneralFailureError,

@@ -9,9 +9,9 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from asyncnn.errors import ResourceExhaustedTransientError
+from asyncnn.hal.errors import ResourceExhaustedTransientError
 from asyncnn.service.descriptors import DescriptorReserve, are_free
-from asyncnn.service.driver.budget import Budget, Owner
+from asyncnn.service.driver.quotas import Budget, Owner
 from tests.memory.foreign import leaks, traces
 from tests.service.raw import BEFORE_FDS, INLINE, Inbox, RawClient
 

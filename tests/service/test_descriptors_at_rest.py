@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from asyncnn.memory import slabs
-from asyncnn.memory.arrays import shared_array
-from asyncnn.memory.handles import READ_WRITE, Span
+from asyncnn.memory.handles import READ_WRITE, Span, create_file
 from asyncnn.memory.pages import map_pages
-from asyncnn.memory.sealing import create_file
+from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.device import Device, connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service.process import driver_process

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from asyncnn.errors import NoDriverError
+from asyncnn.hal.errors import NoDriverError
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.memory.shared import allocate
 from asyncnn.runtime.device import connect

@@ -16,14 +16,14 @@ from msgspec.structs import replace
 
 from asyncnn.callbacks import IFencedExecutionCallback
 from asyncnn.devices import ReferenceDevice
-from asyncnn.errors import (
+from asyncnn.fences import SyncFence
+from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     GeneralFailureError,
     MissedDeadlineTransientError,
     ResourceExhaustedTransientError,
 )
-from asyncnn.fences import SyncFence
 from asyncnn.hal.types import (
     DataLocation,
     ErrorStatus,

@@ -15,8 +15,8 @@ import pytest
 
 from asyncnn.callbacks import ExecutionFuture, PreparedModelFuture
 from asyncnn.devices import ReferenceDevice
-from asyncnn.errors import ForkedError
 from asyncnn.fences import SyncFence
+from asyncnn.hal.errors import ForkedError
 from asyncnn.hal.types import (
     BufferDesc,
     BufferRole,
@@ -33,8 +33,7 @@ from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import RemoteDevice, Server
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.prepared import RemotePreparedModel
-from asyncnn.service.paths import can_connect
-from asyncnn.service.process import driver_process, running_driver
+from asyncnn.service.process import can_connect, driver_process, running_driver
 from tests.forks import in_child
 from tests.networks import addition, chain
 from tests.service.fake_driver import FakeDriver

@@ -21,7 +21,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.kernels.kernel import PreparedKernel
 from asyncnn.memory.shared import allocate
-from asyncnn.service import channel, message_files, wire
+from asyncnn.service import channel, decoding, wire
 from asyncnn.service.process import driver_process
 from tests.networks import addition, chain
 from tests.service.bad_models import BAD_MODELS
@@ -339,7 +339,7 @@ class TestRequests:
         client = await attach().greet()
         with monkeypatch.context() as patch:
             patch.setattr(channel, "MAX_PACKET_BYTES", 0)
-            patch.setattr(message_files, "_sealed_file", _fail_for_want_of_descriptors)
+            patch.setattr(decoding, "_sealed_file", _fail_for_want_of_descriptors)
             assert await hung_up_on(client, ping(1))
 
 

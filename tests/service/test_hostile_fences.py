@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from asyncnn.errors import DeviceUnavailableError
 from asyncnn.fences import SyncFence
+from asyncnn.hal.errors import DeviceUnavailableError
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.memory.shared import allocate
 from asyncnn.service import wire

@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from asyncnn.callbacks import ExecutionFuture
-from asyncnn.errors import DeviceUnavailableError, GeneralFailureError
 from asyncnn.fences import SyncFence
+from asyncnn.hal.errors import DeviceUnavailableError, GeneralFailureError
 from asyncnn.hal.types import (
     DataLocation,
     ErrorStatus,
@@ -21,11 +21,11 @@ from asyncnn.hal.types import (
     Request,
     RequestArgument,
 )
-from asyncnn.memory.arrays import shared_array
 from asyncnn.memory.pools import from_buffer
+from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.device import connect
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.service.client.deferred import DeferredExecutions
+from asyncnn.service.client.answers import DeferredExecutions
 from asyncnn.service.client.prepared import RemotePreparedModel
 from asyncnn.service.client.staging import Staged, Staging
 from tests.networks import addition

@@ -10,7 +10,7 @@ import pytest
 
 from asyncnn.callbacks import PreparedModelFuture
 from asyncnn.devices import ReferenceDevice
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceClosedError,
     DriverDiedError,
@@ -26,7 +26,7 @@ from asyncnn.hal.types import (
 from asyncnn.hal.validate import validate_model
 from asyncnn.runtime.device import connect
 from asyncnn.service import RemoteDevice, Server, wire
-from asyncnn.service.client import sending
+from asyncnn.service.client import staging
 from asyncnn.service.driver import preparations, queries
 from tests.networks import chain
 from tests.service.conftest import LIMITS, Connect, Service
@@ -82,13 +82,13 @@ def checking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
 @pytest.fixture
 def encoding(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     """Holds up the client where it encodes a large model."""
-    held, encoded = Held(), sending._encoded
+    held, encoded = Held(), staging._encoded
 
     def encode(message: wire.ToDriver) -> object:
         held()
         return encoded(message)
 
-    monkeypatch.setattr(sending, "_encoded", encode)
+    monkeypatch.setattr(staging, "_encoded", encode)
     yield held
     held.may_go.set()
 

@@ -10,7 +10,7 @@ from asyncnn.devices import DeviceSettings
 from asyncnn.qos import Client, Policy, User
 from asyncnn.runtime.device import DEFAULT_MAX_IN_FLIGHT
 from asyncnn.service import ServiceLimits, UserLimits, wire
-from asyncnn.service.driver import resources
+from asyncnn.service.driver import quotas
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE, QOS = ((DOCS / name).read_text() for name in ("service.md", "qos.md"))
@@ -76,6 +76,6 @@ def test_bound_requests_are_those_of_the_protocol() -> None:
 
 def test_the_reserve_is_as_large_as_it_says() -> None:
     limits = ServiceLimits()
-    count = limits.max_fds_per_message + 1 + resources.FOR_ACCEPTING
-    assert f"less {count} that are held back, {resources.OWN_DESCRIPTORS} for" in LIMITS
+    count = limits.max_fds_per_message + 1 + quotas.FOR_ACCEPTING
+    assert f"less {count} that are held back, {quotas.OWN_DESCRIPTORS} for" in LIMITS
     assert f"The {count} descriptors" in LIMITS

@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 
 from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.errors import DeviceUnavailableError, InvalidArgumentError
+from asyncnn.hal.errors import DeviceUnavailableError, InvalidArgumentError
 from asyncnn.runtime.device import connect
 from asyncnn.service import Server
-from asyncnn.service.paths import can_connect, private_address, socket_address
-from asyncnn.service.process import driver_process, running_driver
+from asyncnn.service.process import (
+    can_connect,
+    driver_process,
+    private_address,
+    running_driver,
+    socket_address,
+)
 from tests.service.fake_driver import until
 
 pytestmark = pytest.mark.slow

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from asyncnn.devices import ReferenceDevice
-from asyncnn.errors import NoDriverError, ResourceExhaustedTransientError
+from asyncnn.hal.errors import NoDriverError, ResourceExhaustedTransientError
 from asyncnn.hal.types import ErrorStatus, Model
-from asyncnn.memory.sealing import FIXED_CONTENTS, seal
+from asyncnn.memory.handles import FIXED_CONTENTS, seal
 from asyncnn.memory.shared import allocate
 from asyncnn.runtime.device import connect
 from asyncnn.service import Server, ServiceLimits, decoding, wire
 from asyncnn.service.caches import CacheInfo
 from asyncnn.service.driver import refusals, server
-from asyncnn.service.paths import Peer
+from asyncnn.service.process import Peer
 from tests.networks import addition, chain
 from tests.service.conftest import Connect, Service, is_served
 from tests.service.raw import BY_FILE, RawClient, execute, ping, prepare, until
@@ -116,7 +116,7 @@ class TestMessages:
         def check(*_: object) -> None:
             raise ResourceExhaustedTransientError("no room: max_things")
 
-        monkeypatch.setattr("asyncnn.service.driver.budget.Account.check_room", check)
+        monkeypatch.setattr("asyncnn.service.driver.quotas.Account.check_room", check)
         return monkeypatch
 
     async def test_with_pools(self, attach: Connect, full: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,7 @@ class TestMessages:
         with monkeypatch.context() as patch:
             data = wire.encode(wire.GetSupportedOperations(1, model, ()))
             client.send_file(data)
-            patch.setattr("asyncnn.service.message_files._sealed_file", fail)
+            patch.setattr("asyncnn.service.decoding._sealed_file", fail)
             answer = await client.receive()
             assert answer == wire.SupportedOperations(1, EXHAUSTED, ())
         client.send(ping(2))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from asyncnn import connect, shared_array
-from asyncnn.errors import ResourceExhaustedTransientError
-from asyncnn.service.driver.budget import Account
+from asyncnn.hal.errors import ResourceExhaustedTransientError
+from asyncnn.service.driver.quotas import Account
 from tests.networks import addition
 from tests.service.conftest import Service
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.errors import DeviceUnavailableError, GeneralFailureError
+from asyncnn.hal.errors import DeviceUnavailableError, GeneralFailureError
 from asyncnn.runtime.device import connect
 from asyncnn.service import RemoteDevice, Server
 from asyncnn.service.driver import server
-from asyncnn.service.paths import Peer, can_connect
+from asyncnn.service.process import Peer, can_connect
 from tests.networks import chain
 from tests.service.conftest import Connect, Service, is_served
 from tests.service.raw import RawClient, until

@@ -10,20 +10,19 @@ import numpy as np
 import pytest
 
 from asyncnn.devices import ReferenceDevice
-from asyncnn.errors import (
+from asyncnn.fences import SyncFence
+from asyncnn.hal.errors import (
     DeviceUnavailableError,
     GeneralFailureError,
     InvalidArgumentError,
 )
-from asyncnn.fences import SyncFence
-from asyncnn.memory.arrays import place_of, shared_array
-from asyncnn.memory.slabs import FIRST_SLAB_BYTES, Part
+from asyncnn.memory.slabs import FIRST_SLAB_BYTES, Part, place_of, shared_array
 from asyncnn.runtime.device import Device, connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import Server, ServiceLimits
 from asyncnn.service.driver.announced import AnnouncedPools
 from asyncnn.service.driver.executions import Executions
-from asyncnn.service.paths import Peer
+from asyncnn.service.process import Peer
 from tests.networks import addition
 from tests.service.raw import until
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import DataLocation, Memory, Request, RequestArgument
 from asyncnn.memory.pools import from_buffer
 from asyncnn.memory.shared import allocate

@@ -11,14 +11,13 @@ import pytest
 
 from asyncnn import Device
 from asyncnn.devices import ClientStatistics, DeviceStatistics, ReferenceDevice
-from asyncnn.errors import DeviceUnavailableError, GeneralFailureError
+from asyncnn.hal.errors import DeviceUnavailableError, GeneralFailureError
 from asyncnn.hal.types import DeviceStatus, ErrorStatus
 from asyncnn.runtime.device import connect
 from asyncnn.service import Server, wire
-from asyncnn.service.client.queries import Queries
+from asyncnn.service.client.preparations import Queries
 from asyncnn.service.driver import server
-from asyncnn.service.paths import Peer
-from asyncnn.service.process import driver_process
+from asyncnn.service.process import Peer, driver_process
 from tests.networks import chain
 from tests.service.conftest import LIMITS
 from tests.service.raw import RawClient, until

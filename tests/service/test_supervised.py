@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import asyncnn
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     DriverDiedError,
@@ -26,7 +26,7 @@ from asyncnn.hal.types import (
     MeasureTiming,
     Request,
 )
-from asyncnn.memory.arrays import place_of
+from asyncnn.memory.slabs import place_of
 from asyncnn.runtime.device import connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import ServiceLimits, Supervision

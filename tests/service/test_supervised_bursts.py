@@ -20,8 +20,12 @@ from asyncnn import (
     connect,
 )
 from asyncnn.service import ServiceLimits
-from asyncnn.service.paths import can_connect
-from asyncnn.service.process import DriverProcess, driver_process, running_driver
+from asyncnn.service.process import (
+    DriverProcess,
+    can_connect,
+    driver_process,
+    running_driver,
+)
 from tests.networks import addition, chain
 from tests.service.fake_driver import until
 from tests.service.restarting import BRIEFLY, Driver, lost, running

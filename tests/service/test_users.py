@@ -15,19 +15,19 @@ import pytest
 
 from asyncnn import Device, PreparedModel
 from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.errors import (
+from asyncnn.fences import SyncFence
+from asyncnn.hal.errors import (
     AsyncnnError,
     InvalidArgumentError,
     ResourceExhaustedTransientError,
 )
-from asyncnn.fences import SyncFence
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.memory.shared import allocate
 from asyncnn.runtime.device import connect
 from asyncnn.service import Server, ServiceLimits, UserLimits, wire
 from asyncnn.service.driver.clients import Clients, started_at
 from asyncnn.service.driver.quotas import Quota
-from asyncnn.service.paths import Peer
+from asyncnn.service.process import Peer
 from tests.networks import addition, chain
 from tests.qos.recorded import Recorded
 from tests.service.raw import RawClient, execute, until

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from asyncnn.devices import ClientStatistics, DeviceStatistics, ModelStatistics
 from asyncnn.devices.capabilities import reference_capabilities
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import (
     NO_TIMING,
     BufferRole,

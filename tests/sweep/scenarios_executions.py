@@ -4,8 +4,8 @@ import asyncio
 
 import numpy as np
 
-from asyncnn.errors import AsyncnnError
 from asyncnn.fences import SyncFence
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.fenced import FencedRun
 from tests.networks import chain

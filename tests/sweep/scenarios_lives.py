@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from asyncnn.devices import ReferenceDevice
-from asyncnn.errors import DeviceUnavailableError
+from asyncnn.hal.errors import DeviceUnavailableError
 from asyncnn.runtime.device import Device, connect, open_device
 from asyncnn.service import Server
 from tests.networks import chain

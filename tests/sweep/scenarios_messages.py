@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any, TypeAlias
 
-from asyncnn.burst.datums import DATUM_BYTES
-from asyncnn.burst.requests import RequestShape
+from asyncnn.burst.packets import DATUM_BYTES, RequestShape
 from asyncnn.fences import SyncFence
 from asyncnn.fmq import MessageQueue
 from asyncnn.hal.types import (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.errors import DeviceUnavailableError
+from asyncnn.hal.errors import DeviceUnavailableError
 from asyncnn.hal.types import DeviceStatus
 from asyncnn.runtime.device import Device, connect, open_device
 from asyncnn.runtime.prepared import PreparedModel

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import (
 )
 
 from asyncnn.tracing import Layer, Phase, Span, active, recording, recording_to
-from asyncnn.tracing.opentelemetry import OpenTelemetrySink
+from asyncnn.tracing.active import OpenTelemetrySink
 from asyncnn.tracing.spans import FLUSH_SPANS
 
 CHILD = """

@@ -10,8 +10,8 @@ Source: 1.2/IDevice.hal (getNumberOfCacheFilesNeeded, prepareModelFromCache).
 """
 
 from asyncnn.devices.cache.caches import ModelCaches, Prepare
-from asyncnn.devices.cache.compiled import Compiled
 from asyncnn.devices.cache.files import DATA_FILES, MODEL_FILES
+from asyncnn.devices.cache.records import Compiled
 
 __all__ = (
     "DATA_FILES",

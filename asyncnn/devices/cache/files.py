@@ -16,10 +16,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from asyncnn.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.types import BYTE_SIZE_OF_CACHE_TOKEN, Handle
-from asyncnn.memory.copying import Descriptor
-from asyncnn.memory.sealing import access_of, keeps_its_bytes, seals_of
+from asyncnn.memory.handles import access_of, keeps_its_bytes, seals_of
+from asyncnn.memory.pages import Descriptor
 
 MODEL_FILES = 1
 DATA_FILES = 1

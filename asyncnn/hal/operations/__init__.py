@@ -6,8 +6,7 @@ operations through `bound` and share the arithmetic of `windows`. Imports nothin
 asyncnn but the HAL's data and the errors.
 """
 
-from asyncnn.hal.operations.check import check_operation
-from asyncnn.hal.operations.infer import infer_shapes
+from asyncnn.hal.operations.check import check_operation, infer_shapes
 from asyncnn.hal.operations.table import SIGNATURES, allowed_types
 
 __all__ = ("SIGNATURES", "allowed_types", "check_operation", "infer_shapes")

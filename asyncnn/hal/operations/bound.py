@@ -13,9 +13,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncnn.errors import GeneralFailureError
-from asyncnn.hal.extensions import AnyOperandType, AnyOperationType
-from asyncnn.hal.operands import dtype_of
+from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.hal.operands import AnyOperandType, AnyOperationType, dtype_of
 from asyncnn.hal.types import (
     FusedActivationFunc,
     SymmPerChannelQuantParams,

@@ -6,7 +6,7 @@ Source: 1.3/types.hal (IF, WHILE).
 from collections.abc import Sequence
 from typing import Never
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import combine_dimensions, is_tensor, size_of_data_bytes
 from asyncnn.hal.operations.bound import BoundOperation, ValueNeededError
 from asyncnn.hal.operations.signature import (

@@ -7,7 +7,7 @@ DETECTION_POSTPROCESSING, GENERATE_PROPOSALS, HEATMAP_MAX_KEYPOINT).
 """
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
-from asyncnn.hal.operations.resize import BOX_QUANTIZATION
+from asyncnn.hal.operations.image import BOX_QUANTIZATION
 from asyncnn.hal.operations.shapes import (
     data_dependent,
     image_shape,

@@ -5,8 +5,11 @@ Source: 1.3/types.hal (FULLY_CONNECTED); AIDL feature level 6 (BATCH_MATMUL).
 
 import math
 
-from asyncnn.hal.operations.bias import check_bias_scale, output_scale_rule_is_old
 from asyncnn.hal.operations.bound import BoundOperation, Shape
+from asyncnn.hal.operations.convolution import (
+    check_bias_scale,
+    output_scale_rule_is_old,
+)
 from asyncnn.hal.operations.shapes import (
     require,
     require_shape,

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from asyncnn.errors import InvalidArgumentError
-from asyncnn.hal.extensions import AnyOperationType
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operands import AnyOperationType
 from asyncnn.hal.operations.signature import (
     V1_0,
     AnyCheck,

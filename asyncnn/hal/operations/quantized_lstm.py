@@ -6,7 +6,7 @@ Source: 1.3/types.hal (QUANTIZED_16BIT_LSTM, QUANTIZED_LSTM).
 import math
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
-from asyncnn.hal.operations.lstm_cell import (
+from asyncnn.hal.operations.lstm import (
     GATES,
     CellInputs,
     cell_arguments,

@@ -7,13 +7,17 @@ FILL, RANK); AIDL feature level 6 (RESHAPE of int32) and 7 (REVERSE).
 import math
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
-from asyncnn.hal.operations.checks import quantization_is_kept, rank_is_kept
 from asyncnn.hal.operations.shapes import (
+    image_shape,
+    in_layout,
     integers,
     integers_of_length,
     normalized_axes,
     permuted,
+    quantization_is_kept,
+    rank_is_kept,
     require,
+    require_shape,
     shape_of_rank,
     whole_quotient,
 )
@@ -21,6 +25,7 @@ from asyncnn.hal.operations.signature import (
     AIDL_V2,
     AIDL_V3,
     B8,
+    BOOL,
     F16,
     F32,
     FLOAT16,
@@ -43,11 +48,13 @@ from asyncnn.hal.operations.signature import (
     Layout,
     OperationSignature,
     Requirement,
+    TypedCheck,
+    TypeRow,
     Usage,
     row,
     rows,
 )
-from asyncnn.hal.types import OperationType
+from asyncnn.hal.types import HalVersion, OperationType
 
 
 def _reshape_shape(operation: BoundOperation) -> tuple[Shape]:
@@ -150,6 +157,79 @@ _SINCE_1_1 = rows(V1_1, F32, Q8) + rows(V1_2, F16) + rows(V1_3, Q8S)
 _SINCE_1_2 = rows(V1_2, F16, F32, I32, Q8) + rows(V1_3, Q8S)
 _INPUT_TO_4 = Argument("input", ranks=UP_TO_4)
 
+
+def _rows_since(first: HalVersion) -> tuple[TypeRow, ...]:
+    return rows(first, F32, Q8) + rows(V1_2, F16) + rows(V1_3, Q8S)
+
+
+_NCHW = Argument("nchw", BOOL, since=V1_2)
+
+
+def _block_size(operation: BoundOperation) -> int:
+    size = operation.integer(1)
+    require(operation, size > 0, f"block size {size} is not positive")
+    return size
+
+
+def _block_shape(operation: BoundOperation) -> tuple[int, int]:
+    height, width = integers_of_length(operation, 1, 2)
+    require(
+        operation,
+        height > 0 and width > 0,
+        f"block [{height}, {width}] is not positive",
+    )
+    return height, width
+
+
+def _depth_to_space_shape(operation: BoundOperation) -> tuple[Shape]:
+    nchw = operation.boolean(2, False)
+    batches, height, width, channels = image_shape(operation, nchw)
+    block = _block_size(operation)
+    depth = whole_quotient(operation, channels, block * block, "channel count")
+    return (in_layout((batches, height * block, width * block, depth), nchw),)
+
+
+def _space_to_depth_shape(operation: BoundOperation) -> tuple[Shape]:
+    nchw = operation.boolean(2, False)
+    batches, height, width, channels = image_shape(operation, nchw)
+    block = _block_size(operation)
+    lines = whole_quotient(operation, height, block, "height")
+    columns = whole_quotient(operation, width, block, "width")
+    return (in_layout((batches, lines, columns, channels * block * block), nchw),)
+
+
+def _batch_to_space_shape(operation: BoundOperation) -> tuple[Shape]:
+    nchw = operation.boolean(2, False)
+    batches, height, width, channels = image_shape(operation, nchw)
+    block = _block_shape(operation)
+    images = whole_quotient(operation, batches, block[0] * block[1], "batch count")
+    shape = images, height * block[0], width * block[1], channels
+    return (in_layout(shape, nchw),)
+
+
+def _space_to_batch_shape(operation: BoundOperation) -> tuple[Shape]:
+    nchw = operation.boolean(3, False)
+    batches, height, width, channels = image_shape(operation, nchw)
+    block = _block_shape(operation)
+    require_shape(operation, 2, (2, 2), "paddings")
+    top, bottom, left, right = paddings = integers(operation, 2)
+    require(operation, min(paddings) >= 0, f"paddings {paddings} are negative")
+    lines = whole_quotient(operation, top + height + bottom, block[0], "padded height")
+    columns = whole_quotient(operation, left + width + right, block[1], "padded width")
+    return (in_layout((batches * block[0] * block[1], lines, columns, channels), nchw),)
+
+
+def _zero_point_is_new(usage: Usage) -> Requirement | None:
+    zero_point = usage.input("input").zero_point
+    if zero_point:
+        return Requirement(V1_2, f"zero point {zero_point} of the input")
+    return None
+
+
+zero_point_is_new = TypedCheck("input", frozenset({Q8}), _zero_point_is_new, until=V1_2)
+"""Before 1.2, padding wrote stored zeros, which had to mean zero."""
+
+
 SIGNATURES = (
     OperationSignature(
         OperationType.RESHAPE,
@@ -211,5 +291,55 @@ SIGNATURES = (
         rows=rows(V1_3, F16, F32, I32, B8, Q8, Q8S, Q8SYM, Q8PC, Q16S, Q16A),
         layouts=(Layout((Argument("input"),), (Argument("output", INT32),)),),
         shape=_rank_shape,
+    ),
+    OperationSignature(
+        OperationType.DEPTH_TO_SPACE,
+        rows=_rows_since(V1_0),
+        layouts=(
+            Layout(
+                (Argument("input"), Argument("block_size", INT32), _NCHW),
+                counts=(2, 3),
+            ),
+        ),
+        shape=_depth_to_space_shape,
+    ),
+    OperationSignature(
+        OperationType.SPACE_TO_DEPTH,
+        rows=_rows_since(V1_0),
+        layouts=(
+            Layout(
+                (Argument("input"), Argument("block_size", INT32), _NCHW),
+                counts=(2, 3),
+            ),
+        ),
+        shape=_space_to_depth_shape,
+    ),
+    OperationSignature(
+        OperationType.BATCH_TO_SPACE_ND,
+        rows=_rows_since(V1_1),
+        layouts=(
+            Layout(
+                (Argument("input"), Argument("block_shape", I32), _NCHW),
+                counts=(2, 3),
+            ),
+        ),
+        shape=_batch_to_space_shape,
+    ),
+    OperationSignature(
+        OperationType.SPACE_TO_BATCH_ND,
+        rows=_rows_since(V1_1),
+        layouts=(
+            Layout(
+                (
+                    Argument("input"),
+                    Argument("block_shape", I32),
+                    Argument("paddings", I32),
+                    _NCHW,
+                ),
+                counts=(3, 4),
+            ),
+        ),
+        shape=_space_to_batch_shape,
+        checks=(zero_point_is_new,),
     ),
 )

@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from asyncnn.errors import InvalidArgumentError
-from asyncnn.hal.extensions import AnyOperandType, AnyOperationType
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operands import AnyOperandType, AnyOperationType
 from asyncnn.hal.operations.bound import ShapeRule
 from asyncnn.hal.types import HalVersion, Operand, OperandType, Subgraph
 

@@ -3,60 +3,45 @@
 from collections.abc import Mapping
 from itertools import chain
 from types import MappingProxyType
+from typing import cast
 
-from asyncnn.hal.extensions import (
+from asyncnn.hal.operands import (
     AnyOperandType,
     AnyOperationType,
     ExtensionOperationType,
 )
 from asyncnn.hal.operations import (
-    activation,
-    comparison,
+    axiswise,
     control_flow,
     convolution,
     detection,
     elementwise,
-    joining,
+    image,
+    layout,
     lookup,
     lstm,
     matmul,
-    normalization,
-    padding,
-    pooling,
-    quantization,
     quantized_lstm,
     recurrent,
-    reduction,
     reshaping,
-    resize,
-    slicing,
-    spatial,
 )
 from asyncnn.hal.operations.signature import OperationSignature
 from asyncnn.hal.types import HalVersion, OperationType
 
 FAMILIES = (
-    activation,
-    comparison,
+    axiswise,
     control_flow,
     convolution,
     detection,
     elementwise,
-    joining,
+    image,
+    layout,
     lookup,
     lstm,
     matmul,
-    normalization,
-    padding,
-    pooling,
-    quantization,
     quantized_lstm,
     recurrent,
-    reduction,
     reshaping,
-    resize,
-    slicing,
-    spatial,
 )
 
 SIGNATURES: Mapping[OperationType, OperationSignature] = MappingProxyType(
@@ -74,7 +59,7 @@ SIGNATURES: Mapping[OperationType, OperationSignature] = MappingProxyType(
 def signature_of(type_: AnyOperationType) -> OperationSignature | None:
     """Return what is known of an operation, also of an extension's."""
     if isinstance(type_, ExtensionOperationType):
-        return type_.signature
+        return cast("OperationSignature", type_.signature)
     return SIGNATURES.get(type_)
 
 

@@ -19,15 +19,15 @@ M17 preference and priority
 `asyncnn.hal.validate.buffers` has the rules of device-managed buffers: A1 to A5 for
 their allocation, B1 and B2 for copies.
 
-Imports only `asyncnn.hal`, `asyncnn.errors` and `asyncnn.cooperative`.
+Imports only `asyncnn.hal`, `asyncnn.hal.errors` and `asyncnn.cooperative`.
 """
 
-from asyncnn.hal.validate.memory import validate_memory
 from asyncnn.hal.validate.model import validate_model, validating
 from asyncnn.hal.validate.request import RequestRules, signature_of, validate_request
-from asyncnn.hal.validate.settings import (
+from asyncnn.hal.validate.rules import (
     validate_execution_preference,
     validate_measure_timing,
+    validate_memory,
     validate_priority,
 )
 

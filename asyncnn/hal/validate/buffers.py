@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import (
     combine_dimensions,
     has_unknown_dimensions,
@@ -24,10 +24,11 @@ from asyncnn.hal.types import (
     Model,
     Operand,
 )
-from asyncnn.hal.validate.limits import RANK_MAX, is_uint32
-from asyncnn.hal.validate.wording import (
+from asyncnn.hal.validate.rules import (
+    RANK_MAX,
     brief,
     broken,
+    is_uint32,
     located,
     malformed_as_invalid,
     operand_type_name,

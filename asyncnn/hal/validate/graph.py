@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import chain, compress, count
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import is_extension_type
 from asyncnn.hal.types import (
     OperandLifeTime,
@@ -15,9 +15,9 @@ from asyncnn.hal.types import (
     OperationType,
     Subgraph,
 )
-from asyncnn.hal.validate.limits import SLICE
 from asyncnn.hal.validate.operand import OperandRules
-from asyncnn.hal.validate.wording import (
+from asyncnn.hal.validate.rules import (
+    SLICE,
     brief,
     broken,
     located,

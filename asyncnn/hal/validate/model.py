@@ -7,9 +7,10 @@ Source: HAL 1.0 to 1.3/types.hal (Model) and 1.3/IDevice.hal (prepareModel_1_3).
 
 import re
 from collections.abc import Generator, Iterator, Sequence
+from weakref import WeakValueDictionary
 
 from asyncnn.cooperative import Steps
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations import check_operation
 from asyncnn.hal.operations.patterns import Form, known_pattern, limit
 from asyncnn.hal.types import (
@@ -17,20 +18,70 @@ from asyncnn.hal.types import (
     HalVersion,
     Memory,
     Model,
+    Operand,
     OperandLifeTime,
+    Operation,
     Subgraph,
 )
 from asyncnn.hal.validate.graph import GraphRules
-from asyncnn.hal.validate.known import is_known, remember
-from asyncnn.hal.validate.limits import SLICE
-from asyncnn.hal.validate.memory import validate_memory
 from asyncnn.hal.validate.operand import OperandRules
-from asyncnn.hal.validate.wording import (
+from asyncnn.hal.validate.rules import (
+    SLICE,
     brief,
     broken,
     located,
     malformed_as_invalid,
+    validate_memory,
 )
+
+_known: WeakValueDictionary[tuple[int, HalVersion], Model] = WeakValueDictionary()
+"""By identity: to compare models by value would take as long as to validate them.
+
+An entry dies with its model, before another one can get the same identity.
+"""
+
+
+def is_known(model: Model, version: HalVersion) -> bool:
+    """Tell whether this very model is remembered."""
+    return isinstance(model, Model) and _known.get((id(model), version)) is model
+
+
+def remember(model: Model, version: HalVersion) -> None:
+    """Let `is_known` know a valid model, while it lives, if it cannot change.
+
+    The caller vouches for what lies within operands and operations.
+    """
+    if (
+        isinstance(model, Model)
+        and isinstance(model.operand_values, bytes)
+        and isinstance(model.pools, tuple)
+        and isinstance(model.extension_name_to_prefix, tuple)
+        and isinstance(model.referenced, tuple)
+        and all(map(_is_unchangeable_pool, model.pools))
+        and all(map(_is_unchangeable, (model.main, *model.referenced)))
+    ):
+        _known[id(model), version] = model
+
+
+def _is_unchangeable(subgraph: Subgraph) -> bool:
+    parts = (
+        subgraph.operands,
+        subgraph.operations,
+        subgraph.input_indexes,
+        subgraph.output_indexes,
+    )
+    return (
+        {*map(type, parts)} == {tuple}
+        and {*map(type, subgraph.operands)} == {Operand}
+        and {*map(type, subgraph.operations)} == {Operation}
+    )
+
+
+def _is_unchangeable_pool(pool: Memory) -> bool:
+    if pool.buffer is None:
+        return isinstance(pool.handle.fds, tuple)
+    return isinstance(pool.buffer, memoryview)
+
 
 EXTENSION_NAME = re.compile(r"[a-z0-9_.]*\.[a-z0-9_.]*", re.ASCII)
 """What names of extensions look like; they begin with a domain in reverse."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import (
     is_opaque_type,
     is_scalar,
@@ -26,9 +26,17 @@ from asyncnn.hal.types import (
     RequestArgument,
     Subgraph,
 )
-from asyncnn.hal.validate.limits import RANK_MAX, checked_size_bytes, is_uint32
-from asyncnn.hal.validate.memory import HARDWARE_BUFFER, validate_memory
-from asyncnn.hal.validate.wording import brief, broken, located, operand_type_name
+from asyncnn.hal.validate.rules import (
+    HARDWARE_BUFFER,
+    RANK_MAX,
+    brief,
+    broken,
+    checked_size_bytes,
+    is_uint32,
+    located,
+    operand_type_name,
+    validate_memory,
+)
 from asyncnn.tracing import Layer, Phase, span
 
 _NOWHERE = DataLocation()

@@ -3,20 +3,225 @@
 import logging
 from typing import TypeAlias, overload
 
-from asyncnn.hal.types import Capabilities, ErrorStatus, HalVersion, Model, Request
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operands import SCALAR_TYPES, is_extension_type
+from asyncnn.hal.operations import check_operation
+from asyncnn.hal.types import (
+    Capabilities,
+    ErrorStatus,
+    HalVersion,
+    Memory,
+    Model,
+    Operand,
+    OperandLifeTime,
+    Operation,
+    Request,
+    Subgraph,
+)
+from asyncnn.hal.validate import validate_memory
+from asyncnn.hal.validate.operand import EXTENSION_RULES, TYPE_RULES
 from asyncnn.hal.versions import v1_0, v1_1, v1_2
 from asyncnn.hal.versions.capabilities import (
     AnyCapabilities,
     convert_capabilities,
     is_compliant_capabilities,
 )
-from asyncnn.hal.versions.models import AnyModel, convert_model, is_compliant_model
-from asyncnn.hal.versions.requests import (
-    AnyRequest,
-    convert_request,
-    is_compliant_request,
-)
-from asyncnn.hal.versions.statuses import convert_status, is_compliant_status
+
+_LAST_OF_1_0 = ErrorStatus.INVALID_ARGUMENT
+
+
+def is_compliant_status(status: ErrorStatus, version: HalVersion) -> bool:
+    """Tell whether ``version`` has this status."""
+    return version >= HalVersion.V1_3 or status <= _LAST_OF_1_0
+
+
+def convert_status(status: ErrorStatus, version: HalVersion) -> ErrorStatus:
+    """Return the status that stands for ``status`` in ``version``.
+
+    Before HAL 1.3 missed deadlines and exhausted resources are GENERAL_FAILURE.
+    """
+    if is_compliant_status(status, version):
+        return status
+    return ErrorStatus.GENERAL_FAILURE
+
+
+AnyRequest: TypeAlias = Request | v1_0.Request
+
+
+def is_compliant_request(request: AnyRequest, version: HalVersion) -> bool:
+    """Tell whether ``version`` can express a valid request: its pools decide."""
+    if version >= HalVersion.V1_3:
+        return True
+    try:
+        for pool in request.pools:
+            if not isinstance(pool, Memory):
+                return False
+            validate_memory(pool, version)
+    except InvalidArgumentError:
+        return False
+    return True
+
+
+def canonical_request(request: AnyRequest) -> Request:
+    """Return the request in the newest shape."""
+    if isinstance(request, Request):
+        return request
+    return Request(request.inputs, request.outputs, request.pools)
+
+
+def convert_request(request: AnyRequest, version: HalVersion) -> AnyRequest:
+    """Return the request in the shape of ``version``.
+
+    :raises InvalidArgumentError: if it names a buffer of the device, for which no
+        memory can stand in.
+    """
+    newest = canonical_request(request)
+    if version >= HalVersion.V1_3:
+        return newest
+    pools = tuple(pool for pool in newest.pools if isinstance(pool, Memory))
+    if len(pools) < len(newest.pools):
+        raise InvalidArgumentError(f"{version.name} has no buffers of the device")
+    return v1_0.Request(newest.inputs, newest.outputs, pools)
+
+
+AnyModel: TypeAlias = Model | v1_2.Model | v1_1.Model | v1_0.Model
+
+
+def is_compliant_model(model: AnyModel, version: HalVersion) -> bool:
+    """Tell whether ``version`` can express a valid model without loss.
+
+    Whether it may be computed with less precision is not asked: HAL 1.0 has no way to
+    allow it, and the full precision is always right.
+    """
+    newest = canonical_model(model)
+    return (
+        not (newest.referenced and version < HalVersion.V1_3)
+        and not (newest.extension_name_to_prefix and version < HalVersion.V1_2)
+        and _have_pools(newest, version)
+        and all(_has_operand(operand, version) for operand in newest.main.operands)
+        and not noncompliant_operations(newest, version)
+    )
+
+
+def noncompliant_operations(model: AnyModel, version: HalVersion) -> frozenset[int]:
+    """Return the indices of the main subgraph's operations that ``version`` lacks.
+
+    An operation counts if it is newer, is used in a newer way, or has an operand of a
+    type, lifetime or unknown rank that is newer.
+    """
+    newest = canonical_model(model)
+    main = newest.main
+    lacking = {
+        index
+        for index, operand in enumerate(main.operands)
+        if not _has_operand(operand, version)
+    }
+    return frozenset(
+        index
+        for index, operation in enumerate(main.operations)
+        if not lacking.isdisjoint((*operation.inputs, *operation.outputs))
+        or not _has_operation(operation, newest, version)
+    )
+
+
+def canonical_model(model: AnyModel) -> Model:
+    """Return the model in the newest shape, which can express all of it."""
+    if isinstance(model, Model):
+        return model
+    relaxed = not isinstance(model, v1_0.Model) and (
+        model.relax_computation_float32_to_float16
+    )
+    extensions = model.extension_name_to_prefix if isinstance(model, v1_2.Model) else ()
+    return Model(
+        main=Subgraph(
+            operands=tuple(map(_canonical_operand, model.operands)),
+            operations=model.operations,
+            input_indexes=model.input_indexes,
+            output_indexes=model.output_indexes,
+        ),
+        operand_values=model.operand_values,
+        pools=model.pools,
+        relax_computation_float32_to_float16=relaxed,
+        extension_name_to_prefix=extensions,
+    )
+
+
+def convert_model(model: AnyModel, version: HalVersion) -> AnyModel:
+    """Return the model in the shape of ``version``.
+
+    What has no place there is dropped: referenced subgraphs, names of extensions,
+    extra parameters, permission to compute with less precision.
+    """
+    newest = canonical_model(model)
+    if version >= HalVersion.V1_3:
+        return newest
+    main = newest.main
+    graph = (main.operations, main.input_indexes, main.output_indexes)
+    constants = (newest.operand_values, newest.pools)
+    relaxed = newest.relax_computation_float32_to_float16
+    if version >= HalVersion.V1_2:
+        extensions = newest.extension_name_to_prefix
+        return v1_2.Model(main.operands, *graph, *constants, relaxed, extensions)
+    operands = tuple(map(_operand_of_1_0, main.operands))
+    if version >= HalVersion.V1_1:
+        return v1_1.Model(operands, *graph, *constants, relaxed)
+    return v1_0.Model(operands, *graph, *constants)
+
+
+def _canonical_operand(operand: Operand | v1_0.Operand) -> Operand:
+    if isinstance(operand, Operand):
+        return operand
+    return Operand(
+        operand.type,
+        operand.dimensions,
+        operand.number_of_consumers,
+        operand.scale,
+        operand.zero_point,
+        operand.lifetime,
+        operand.location,
+    )
+
+
+def _operand_of_1_0(operand: Operand) -> v1_0.Operand:
+    return v1_0.Operand(
+        operand.type,
+        operand.dimensions,
+        operand.number_of_consumers,
+        operand.scale,
+        operand.zero_point,
+        operand.lifetime,
+        operand.location,
+    )
+
+
+def _has_operand(operand: Operand, version: HalVersion) -> bool:
+    rules = EXTENSION_RULES
+    if not is_extension_type(operand.type):
+        rules = TYPE_RULES[operand.type]
+    if version < rules.since:
+        return False
+    if version < HalVersion.V1_3 and operand.lifetime == OperandLifeTime.SUBGRAPH:
+        return False
+    is_ranked = bool(operand.dimensions) or operand.type in SCALAR_TYPES
+    return is_ranked or version >= HalVersion.V1_2
+
+
+def _has_operation(operation: Operation, model: Model, version: HalVersion) -> bool:
+    try:
+        check_operation(operation, model.main.operands, version, model.referenced)
+    except InvalidArgumentError:
+        return False
+    return True
+
+
+def _have_pools(model: Model, version: HalVersion) -> bool:
+    try:
+        for pool in model.pools:
+            validate_memory(pool, version)
+    except InvalidArgumentError:
+        return False
+    return True
+
 
 logger = logging.getLogger(__name__)
 

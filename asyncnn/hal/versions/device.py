@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TypeAlias, cast
 
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
-from asyncnn.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.interfaces import IBuffer, IDevice, IPreparedModel
 from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,
@@ -26,10 +26,13 @@ from asyncnn.hal.types import (
 )
 from asyncnn.hal.validate import validate_model
 from asyncnn.hal.versions import v1_0, v1_1, v1_2
-from asyncnn.hal.versions.convert import convert_to
-from asyncnn.hal.versions.models import AnyModel, canonical_model
+from asyncnn.hal.versions.convert import (
+    AnyModel,
+    canonical_model,
+    convert_status,
+    convert_to,
+)
 from asyncnn.hal.versions.prepared import VersionedPreparedModel
-from asyncnn.hal.versions.statuses import convert_status
 
 _NO_TOKEN = bytes(BYTE_SIZE_OF_CACHE_TOKEN)
 

@@ -11,7 +11,7 @@ from asyncnn.callbacks import (
     IFencedExecutionCallback,
     OneShot,
 )
-from asyncnn.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.interfaces import (
     IBurstContext,
     IDescribed,
@@ -32,8 +32,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.hal.validate import RequestRules
 from asyncnn.hal.versions import v1_0, v1_2
-from asyncnn.hal.versions.requests import canonical_request
-from asyncnn.hal.versions.statuses import convert_status
+from asyncnn.hal.versions.convert import canonical_request, convert_status
 
 _V1_2 = HalVersion.V1_2
 

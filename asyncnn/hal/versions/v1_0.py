@@ -4,7 +4,7 @@ Source: 1.0/types.hal, 1.0/IPreparedModelCallback.hal and 1.0/IExecutionCallback
 """
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import Any
 
 import msgspec
 
@@ -18,9 +18,6 @@ from asyncnn.hal.types import (
     PerformanceInfo,
     RequestArgument,
 )
-
-if TYPE_CHECKING:
-    from asyncnn.hal.versions.prepared import VersionedPreparedModel
 
 
 class Operand(msgspec.Struct, frozen=True):
@@ -67,10 +64,8 @@ class IPreparedModelCallback(CallbackObject, ABC):
     __slots__ = ()
 
     @abstractmethod
-    def notify(
-        self, status: ErrorStatus, prepared_model: "VersionedPreparedModel | None"
-    ) -> None:
-        """Receive a prepared model if and only if ``status`` is NONE."""
+    def notify(self, status: ErrorStatus, prepared_model: Any) -> None:
+        """Receive a `VersionedPreparedModel` if ``status`` is NONE, otherwise None."""
 
 
 class IExecutionCallback(CallbackObject, ABC):

@@ -4,7 +4,7 @@ Source: 1.2/types.hal, 1.2/IPreparedModelCallback.hal and 1.2/IExecutionCallback
 """
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import Any
 
 import msgspec
 
@@ -20,9 +20,6 @@ from asyncnn.hal.types import (
     PerformanceInfo,
     Timing,
 )
-
-if TYPE_CHECKING:
-    from asyncnn.hal.versions.prepared import VersionedPreparedModel
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -52,10 +49,8 @@ class IPreparedModelCallback(CallbackObject, ABC):
     __slots__ = ()
 
     @abstractmethod
-    def notify_1_2(
-        self, status: ErrorStatus, prepared_model: "VersionedPreparedModel | None"
-    ) -> None:
-        """Receive a prepared model if and only if ``status`` is NONE."""
+    def notify_1_2(self, status: ErrorStatus, prepared_model: Any) -> None:
+        """Receive a `VersionedPreparedModel` if ``status`` is NONE, otherwise None."""
 
 
 class IExecutionCallback(CallbackObject, ABC):

@@ -7,25 +7,21 @@ stored values stand for). Loops go over boxes, classes, images and taps, never p
 
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.detection import (
-    bbox_transform,
+    boxes,
     heatmap_max_keypoint,
-    nms_limit,
     postprocessing,
     proposals,
-    roi_align,
-    roi_pooling,
+    roi,
 )
 from asyncnn.kernels.kernel import Compute, Prepare
 
 KERNELS: dict[OperationType, Prepare] = {
-    **bbox_transform.KERNELS,
+    **boxes.KERNELS,
     **heatmap_max_keypoint.KERNELS,
     **postprocessing.KERNELS,
-    **roi_align.KERNELS,
-    **roi_pooling.KERNELS,
+    **roi.KERNELS,
 }
 
 DATA_DEPENDENT: dict[OperationType, Compute] = {
-    **nms_limit.DATA_DEPENDENT,
     **proposals.DATA_DEPENDENT,
 }

@@ -8,11 +8,11 @@ import numpy as np
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.operations.shapes import NHWC_TO_NCHW
 from asyncnn.hal.types import OperandType, OperationType
-from asyncnn.kernels.detection.boxes import require_boxes
-from asyncnn.kernels.detection.numbers import (
+from asyncnn.kernels.detection.boxes import (
     Integers,
     Reals,
     from_float32,
+    require_boxes,
     to_float32,
 )
 from asyncnn.kernels.kernel import Inputs, Outputs, Prepare, PreparedKernel, stateless

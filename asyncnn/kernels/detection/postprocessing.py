@@ -10,15 +10,16 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperationType
-from asyncnn.kernels.detection.numbers import Integers, Reals
-from asyncnn.kernels.detection.suppression import (
+from asyncnn.kernels.detection.boxes import (
+    Integers,
+    Reals,
     falling,
     hard,
     pick_boxes,
     pick_by_class,
 )
 from asyncnn.kernels.kernel import Inputs, Outputs, Prepare, PreparedKernel, stateless
-from asyncnn.kernels.numerics.float16 import widen_float16
+from asyncnn.kernels.numerics import widen_float16
 
 Detect: TypeAlias = Callable[[Reals, Reals], tuple[Integers, Integers]]
 """Finds box and class indices, given one image's scores and boxes."""

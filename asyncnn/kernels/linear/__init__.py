@@ -7,20 +7,11 @@ cache, and `epilogue` turns sums into stored values.
 
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import Prepare
-from asyncnn.kernels.linear import (
-    convolution,
-    depthwise,
-    fully_connected,
-    grouped_convolution,
-    matmul,
-    transpose_convolution,
-)
+from asyncnn.kernels.linear import convolution, depthwise, matmul, transpose_convolution
 
 KERNELS: dict[OperationType, Prepare] = {
     **convolution.KERNELS,
     **depthwise.KERNELS,
-    **fully_connected.KERNELS,
-    **grouped_convolution.KERNELS,
     **matmul.KERNELS,
     **transpose_convolution.KERNELS,
 }

@@ -16,17 +16,18 @@ from asyncnn.hal.operations.shapes import image_shape
 from asyncnn.hal.operations.windows import Window2D, depthwise_window
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import Prepare, PreparedKernel, Scratch
-from asyncnn.kernels.linear.blocks import (
+from asyncnn.kernels.linear.convolution import convolve
+from asyncnn.kernels.linear.lowering import lower
+from asyncnn.kernels.linear.patches import (
     Accumulate,
     AccumulateInto,
     Block,
     Load,
+    PaddedImage,
     Source,
     image_kernel,
+    tap_groups,
 )
-from asyncnn.kernels.linear.convolution import convolve
-from asyncnn.kernels.linear.lowering import lower
-from asyncnn.kernels.linear.patches import PaddedImage, tap_groups
 
 _ELEMENTS_AT_MOST = 2**16
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import Array
 from asyncnn.kernels.kernel import Scratch
-from asyncnn.kernels.numerics.rounding import Integers, Line, RoundingRule, fit
+from asyncnn.kernels.rounding import Integers, Line, RoundingRule, fit
 
 Finish: TypeAlias = Callable[[Array], None]
 """Writes stored values into an array of the shape of the sums."""

@@ -33,15 +33,13 @@ from asyncnn.kernels.linear.epilogue import (
     QuantizedEpilogue,
     fitted_line,
 )
-from asyncnn.kernels.numerics.quantized import code_limits
-from asyncnn.kernels.numerics.requantize import (
-    activation_bounds,
-    quantized_activation_range,
-)
-from asyncnn.kernels.numerics.rounding import (
+from asyncnn.kernels.numerics import code_limits
+from asyncnn.kernels.rounding import (
     FixedPointRounding,
     Reals,
     RoundingRule,
+    activation_bounds,
+    quantized_activation_range,
 )
 
 Rounding: TypeAlias = Callable[[Reals], RoundingRule]

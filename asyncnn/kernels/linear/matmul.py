@@ -27,10 +27,10 @@ from asyncnn.kernels.linear.epilogue import (
     fitted_line,
     pixels_per_row,
 )
-from asyncnn.kernels.linear.lowering import exact_dtype, largest_magnitude
-from asyncnn.kernels.numerics.float16 import widen_float16
-from asyncnn.kernels.numerics.quantized import code_limits
-from asyncnn.kernels.numerics.rounding import FixedPointRounding
+from asyncnn.kernels.linear.lowering import exact_dtype, largest_magnitude, lower
+from asyncnn.kernels.linear.matrix import rows_kernel
+from asyncnn.kernels.numerics import code_limits, widen_float16
+from asyncnn.kernels.rounding import FixedPointRounding, RealRounding
 
 Load: TypeAlias = Callable[[Array], Array]
 """Gives the real values of stored matrices, in units of their scale."""
@@ -116,4 +116,19 @@ def _centered(
     return instantiate
 
 
-KERNELS: dict[OperationType, Prepare] = {OperationType.BATCH_MATMUL: _prepare}
+def _prepare_fully_connected(operation: BoundOperation) -> PreparedKernel:
+    """Compute ``activation(data @ weights.T + bias)``, ``data`` as [batch, inputs].
+
+    Quantised results are the float64 product of the exact sum and the real multiplier,
+    rounded once, half away from zero.
+    """
+    matrix = operation.value(1).T
+    lowered = lower(operation, matrix, operation.activation(3), RealRounding)
+    batch = math.prod(operation.shape(0)) // len(matrix)
+    return rows_kernel(lowered, batch, operation.input(0).dtype)
+
+
+KERNELS: dict[OperationType, Prepare] = {
+    OperationType.BATCH_MATMUL: _prepare,
+    OperationType.FULLY_CONNECTED: _prepare,
+}

@@ -9,16 +9,16 @@ from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.operations.shapes import NCHW_TO_NHWC
 from asyncnn.hal.operations.windows import Window2D
 from asyncnn.kernels.kernel import PreparedKernel, Scratch
-from asyncnn.kernels.linear.blocks import (
+from asyncnn.kernels.linear.lowering import Lowered
+from asyncnn.kernels.linear.patches import (
     Accumulate,
     AccumulateInto,
     Block,
     Load,
+    PaddedImage,
     Source,
     nhwc_kernel,
 )
-from asyncnn.kernels.linear.lowering import Lowered
-from asyncnn.kernels.linear.patches import PaddedImage
 
 _ELEMENTS_AT_MOST = 2**16
 _PIXELS_WORTH_A_PRODUCT = 256

@@ -13,7 +13,9 @@ from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, image_shape
 from asyncnn.hal.operations.windows import Window, Window2D, transpose_window
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import Prepare, PreparedKernel, Scratch
-from asyncnn.kernels.linear.blocks import (
+from asyncnn.kernels.linear.lowering import lower
+from asyncnn.kernels.linear.matrix import pixels_of_product
+from asyncnn.kernels.linear.patches import (
     Accumulate,
     AccumulateInto,
     Block,
@@ -21,8 +23,6 @@ from asyncnn.kernels.linear.blocks import (
     Source,
     image_kernel,
 )
-from asyncnn.kernels.linear.lowering import lower
-from asyncnn.kernels.linear.matrix import pixels_of_product
 
 
 def _prepare(operation: BoundOperation) -> PreparedKernel:

@@ -6,11 +6,11 @@ quantised operations are in `integer`.
 
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import Prepare
-from asyncnn.kernels.recurrent import integer, lstm, rnn, svdf
+from asyncnn.kernels.recurrent import lstm, quantized_16bit_lstm, quantized_lstm, rnn
 
 KERNELS: dict[OperationType, Prepare] = {
-    **integer.KERNELS,
     **lstm.KERNELS,
+    **quantized_16bit_lstm.KERNELS,
+    **quantized_lstm.KERNELS,
     **rnn.KERNELS,
-    **svdf.KERNELS,
 }

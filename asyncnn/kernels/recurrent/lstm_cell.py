@@ -12,13 +12,104 @@ normalisation replaces the sum ``s`` of a gate by ``normalised(s) * weights + b`
 Source: 1.3/types.hal (LSTM).
 """
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import msgspec
 import numpy as np
 
-from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.operations.bound import Array, BoundOperation, OperationFailedError
 from asyncnn.kernels.kernel import Scratch
-from asyncnn.kernels.recurrent.activations import Activation, to_logistic
-from asyncnn.kernels.recurrent.layer_norm import LayerNorm
+
+Activation: TypeAlias = Callable[[Array, Array], object]
+"""Takes float32 values and the array for the results, which may be the same."""
+
+_HALF = np.array(0.5, np.float32)
+
+
+def to_logistic(tanh: Array) -> None:
+    """Turn tanh of some values into the logistic function of twice these, in place."""
+    np.multiply(tanh, _HALF, out=tanh)
+    np.add(tanh, _HALF, out=tanh)
+
+
+def _logistic(values: Array, out: Array) -> None:
+    """Compute ``1 / (1 + exp(-values))``, by way of tanh as that cannot overflow."""
+    np.multiply(values, _HALF, out=out)
+    np.tanh(out, out=out)
+    to_logistic(out)
+
+
+def _copy(values: Array, out: Array) -> None:
+    if values is not out:
+        np.copyto(out, values)
+
+
+def _clamp(low: float, high: float) -> Activation:
+    bounds = np.array(low, np.float32), np.array(high, np.float32)
+    return lambda values, out: values.clip(*bounds, out)
+
+
+_BY_CODE: dict[int, Activation] = {
+    0: _copy,
+    1: _clamp(0, np.inf),
+    2: _clamp(-1, 1),
+    3: _clamp(0, 6),
+    4: lambda values, out: np.tanh(values, out=out),
+    6: _logistic,
+}
+
+
+def read_activation(operation: BoundOperation, index: int) -> Activation:
+    """Return the activation whose code is scalar input ``index``.
+
+    :raises OperationFailedError: if the code is none of 0, 1, 2, 3, 4 and 6.
+    """
+    code = operation.integer(index)
+    try:
+        return _BY_CODE[code]
+    except KeyError:
+        known = ", ".join(map(str, _BY_CODE))
+        raise OperationFailedError(
+            f"{operation.type.name}: {code} is not an activation ({known})"
+        ) from None
+
+
+_EPSILON = np.array(1e-8, np.float32)
+
+
+class LayerNorm:
+    """Normalises ``gates`` [batches, gates, units] in place along the units.
+
+    ``weights * (x - mean(x)) / sqrt(variance(x) + 1e-8) + bias``, the latter two
+    [gates, units].
+    Source: TensorFlow Lite's LSTM, to which the HAL's reference device delegates.
+    """
+
+    def __init__(
+        self, scratch: Scratch, gates: Array, weights: Array, bias: Array
+    ) -> None:
+        per_gate = (*gates.shape[:2], 1)
+        self._gates, self._weights, self._bias = gates, weights, bias
+        self._mean = scratch.transient(per_gate, np.float32)
+        self._deviation = scratch.transient(per_gate, np.float32)
+        self._squares = scratch.transient(gates.shape, np.float32)
+        self._share = np.array(1 / gates.shape[2], np.float32)
+
+    def __call__(self) -> None:
+        """Replace the gates by their normalised values."""
+        gates, mean, deviation = self._gates, self._mean, self._deviation
+        np.add.reduce(gates, axis=2, out=mean, keepdims=True)
+        np.multiply(mean, self._share, out=mean)
+        np.subtract(gates, mean, out=gates)
+        np.multiply(gates, gates, out=self._squares)
+        np.add.reduce(self._squares, axis=2, out=deviation, keepdims=True)
+        np.multiply(deviation, self._share, out=deviation)
+        np.add(deviation, _EPSILON, out=deviation)
+        np.sqrt(deviation, out=deviation)
+        np.divide(gates, deviation, out=gates)
+        np.multiply(gates, self._weights, out=gates)
+        np.add(gates, self._bias, out=gates)
 
 
 class Projection(msgspec.Struct, frozen=True, eq=False):

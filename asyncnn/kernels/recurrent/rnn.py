@@ -11,10 +11,23 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperationType
-from asyncnn.kernels.kernel import Outputs, Prepare, PreparedKernel, Scratch
-from asyncnn.kernels.recurrent.activations import Activation, read_activation
-from asyncnn.kernels.recurrent.two_way import Auxiliary, two_way
-from asyncnn.kernels.recurrent.unroll import Direction, Extent, Results, unrolled
+from asyncnn.kernels.kernel import (
+    Inputs,
+    Outputs,
+    Prepare,
+    PreparedKernel,
+    Run,
+    Scratch,
+)
+from asyncnn.kernels.recurrent.lstm_cell import Activation, read_activation
+from asyncnn.kernels.recurrent.unroll import (
+    Auxiliary,
+    Direction,
+    Extent,
+    Results,
+    two_way,
+    unrolled,
+)
 
 
 class _RnnWeights(msgspec.Struct, frozen=True, eq=False):
@@ -105,8 +118,58 @@ def _prepare_two_way(operation: BoundOperation) -> PreparedKernel:
     )
 
 
+def _prepare(operation: BoundOperation) -> PreparedKernel:
+    """Filter features, then each feature's past.
+
+    ``memory[b, f] = state_in[b, f]`` with its last entry replaced by
+    ``input[b] @ feature_weights[f]``;
+    ``output[b, u] = activation(sum(memory[b, f] * time_weights[f]) + bias[u])`` over
+    the ``rank`` filters ``f`` of unit ``u``; ``state_out`` is the memory one entry
+    further, with a zero at the end.
+
+    ``input: T [batches, inputs]``, ``feature_weights: T [filters, inputs]``,
+    ``time_weights: T [filters, memory]``, ``bias: T [units]`` (optional),
+    ``state_in: T [batches, filters * memory]``; gives ``state_out`` alike and
+    ``output: T [batches, units]``, where ``filters = units * rank``.
+    """
+    features = np.ascontiguousarray(operation.value(1).T, np.float32)
+    times = operation.value(2).astype(np.float32)
+    bias = operation.value(3).astype(np.float32) if operation.has(3) else None
+    activation = read_activation(operation, 6)
+    filters, length = times.shape
+    batches, units = operation.outputs[1].require_shape()
+
+    def instantiate(scratch: Scratch) -> Run:
+        data = scratch.transient(operation.shape(0), np.float32)
+        feature = scratch.transient((batches, filters), np.float32)
+        memory = scratch.transient((batches, filters, length), np.float32)
+        weighted = scratch.transient(memory.shape, np.float32)
+        by_unit = weighted.reshape(batches, units, filters // units * length)
+        sums = scratch.transient((batches, units), np.float32)
+
+        def run(inputs: Inputs, outputs: Outputs) -> None:
+            np.copyto(data, inputs[0])
+            np.copyto(memory, inputs[4].reshape(memory.shape))
+            np.matmul(data, features, out=feature)
+            memory[..., -1] = feature
+            np.multiply(memory, times, out=weighted)
+            np.add.reduce(by_unit, axis=2, out=sums)
+            if bias is not None:
+                np.add(sums, bias, out=sums)
+            activation(sums, sums)
+            np.copyto(outputs[1], sums)
+            moved = outputs[0].reshape(memory.shape)
+            np.copyto(moved[..., :-1], memory[..., 1:])
+            moved[..., -1] = 0
+
+        return run
+
+    return instantiate
+
+
 KERNELS: dict[OperationType, Prepare] = {
     OperationType.RNN: _prepare_step,
     OperationType.UNIDIRECTIONAL_SEQUENCE_RNN: _prepare_sequence,
     OperationType.BIDIRECTIONAL_SEQUENCE_RNN: _prepare_two_way,
+    OperationType.SVDF: _prepare,
 }

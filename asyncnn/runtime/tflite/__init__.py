@@ -4,7 +4,7 @@
 operations, ``importer`` drives both.
 """
 
-from asyncnn.runtime.tflite.errors import UnsupportedOperatorError
 from asyncnn.runtime.tflite.importer import import_tflite, load_tflite
+from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
 
 __all__ = ("UnsupportedOperatorError", "import_tflite", "load_tflite")

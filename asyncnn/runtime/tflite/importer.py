@@ -6,19 +6,22 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Memory, OperandLifeTime, OperationType
 from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import view
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.files import located, map_model_file
-from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.tflite.allowance import Allowance
-from asyncnn.runtime.tflite.errors import UnsupportedOperatorError, decoding
-from asyncnn.runtime.tflite.node import Node
+from asyncnn.runtime.model import NamedModel, located, map_model_file
+from asyncnn.runtime.tflite.node import Allowance, Node
 from asyncnn.runtime.tflite.operands import describe
 from asyncnn.runtime.tflite.operators import CONVERTERS, SHAPE_INPUTS
-from asyncnn.runtime.tflite.schema import Graph, Operator, read_graph
+from asyncnn.runtime.tflite.schema import (
+    Graph,
+    Operator,
+    UnsupportedOperatorError,
+    decoding,
+    read_graph,
+)
 
 
 def load_tflite(path: str | os.PathLike[str]) -> NamedModel:

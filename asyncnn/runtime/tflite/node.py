@@ -5,13 +5,14 @@ hands each result to `Node.store`, which adds what is missing between the value 
 HAL computes and the tensor that the file promises: requantisation or a reshape.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import DTYPES, QUANT8_TYPES
 from asyncnn.hal.operations import check_operation
 from asyncnn.hal.types import (
@@ -24,11 +25,46 @@ from asyncnn.hal.types import (
     OperationType,
 )
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.tflite.allowance import Allowance
-from asyncnn.runtime.tflite.errors import UnsupportedOperatorError
-from asyncnn.runtime.tflite.operands import add_constant, describe
-from asyncnn.runtime.tflite.operator_tensors import OperatorTensors
-from asyncnn.runtime.tflite.schema import Graph, Operator
+from asyncnn.runtime.tflite.operands import OperatorTensors, add_constant, describe
+from asyncnn.runtime.tflite.schema import Graph, Operator, UnsupportedOperatorError
+
+MAX_ELEMENTS = 1 << 24
+"""Most elements, all together, of constants that a file implies but does not hold."""
+
+MAX_STEPS = 1 << 14
+"""Most time steps, all together, that become operations of their own."""
+
+
+class Allowance:
+    """What is left of both for the rest of one file."""
+
+    def __init__(self) -> None:
+        self._elements = MAX_ELEMENTS
+        self._steps = MAX_STEPS
+
+    def take_elements(self, dimensions: Dimensions) -> None:
+        """Account for a constant.
+
+        :raises InvalidArgumentError: if it is one too many.
+        """
+        self._elements -= math.prod(dimensions)
+        if self._elements < 0:
+            raise InvalidArgumentError(
+                f"constants that the file does not hold have more than {MAX_ELEMENTS} "
+                f"elements, with the last of shape {list(dimensions)}"
+            )
+
+    def take_steps(self, count: int) -> None:
+        """Account for the steps of a layer.
+
+        :raises UnsupportedOperatorError: if they are too many.
+        """
+        self._steps -= count
+        if self._steps < 0:
+            raise UnsupportedOperatorError(
+                f"{count} time steps, of at most {MAX_STEPS} in all layers"
+            )
+
 
 _ACTIVATIONS = {
     FusedActivationFunc.RELU: OperationType.RELU,

@@ -7,6 +7,7 @@ all that is read is no longer than a multiple of it, and there are not too many 
 
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,8 +15,33 @@ import numpy as np
 import tflite  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from asyncnn.errors import InvalidArgumentError
-from asyncnn.runtime.tflite.errors import UnsupportedOperatorError
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+
+
+class UnsupportedOperatorError(GeneralFailureError):
+    """A valid file uses an operator, or a variant of one, that has no HAL form."""
+
+
+@contextmanager
+def decoding() -> Iterator[None]:
+    """Turn what a decoder raises on damaged bytes into one error of the family.
+
+    :raises InvalidArgumentError: if the block raises such an error.
+    """
+    try:
+        yield
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        struct.error,
+    ) as error:
+        raise InvalidArgumentError(
+            f"damaged TFLite file ({type(error).__name__}: {error})"
+        ) from error
+
 
 IDENTIFIER = b"TFL3"
 """Bytes 4 to 8 of every TFLite file."""

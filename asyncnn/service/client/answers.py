@@ -1,15 +1,24 @@
 """What a client answers when its driver calls."""
 
+import asyncio
 import itertools
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 from asyncnn.callbacks import IBurstCallback
-from asyncnn.errors import AsyncnnError, InvalidArgumentError
-from asyncnn.hal.types import ErrorStatus
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    InvalidArgumentError,
+    ResourceExhaustedTransientError,
+    failure_of,
+)
+from asyncnn.hal.types import NO_TIMING, ErrorStatus, OutputShape, Timing
+from asyncnn.offload import SerialOffload
 from asyncnn.service import wire
+from asyncnn.service.causes import Cause
 from asyncnn.service.client.offered import OfferedPools
-from asyncnn.service.driver.tasks import OwnedTasks
+from asyncnn.service.driver.refusals import OwnedTasks
 
 logger = logging.getLogger(__name__)
 
@@ -81,3 +90,123 @@ class BurstCallbacks:
                 hint="asyncnn.shared_array makes memory that the driver shares",
             )
         return ErrorStatus(status), self._pools.numbers_of(memories)
+
+
+class Executed(Protocol):
+    """Told how an execution ended."""
+
+    def __call__(
+        self,
+        status: ErrorStatus,
+        shapes: tuple[OutputShape, ...],
+        timing: Timing,
+        reason: str,
+    ) -> None:
+        """Take the outcome, once; ``reason`` explains a failure."""
+        ...
+
+    def expire(self, error: AsyncnnError) -> None:
+        """Tell whoever waits that no answer came in time; the call may yet follow."""
+        ...
+
+
+class DeferredExecution:
+    """One of them. ``launch`` sends it and returns its number."""
+
+    __slots__ = ("_cancel", "executed", "is_cancelled", "launch", "number")
+
+    def __init__(
+        self,
+        executed: Executed,
+        launch: Callable[[], int],
+        cancel: Callable[[int], None],
+    ) -> None:
+        self.executed = executed
+        self.launch = launch
+        self._cancel = cancel
+        self.is_cancelled = False
+        self.number: int | None = None
+
+    def cancel(self) -> None:
+        """Send it no more, or tell the driver that nobody waits."""
+        self.is_cancelled = True
+        if self.number is not None:
+            self._cancel(self.number)
+
+
+class DeferredExecutions:
+    """Those of a connection. Belongs to the event loop.
+
+    One copies at a time, so that they are sent in order and share one thread.
+    ``cancel`` tells the driver, by the number of an execution, that nobody waits.
+    """
+
+    def __init__(self, cancel: Callable[[int], None], most: int) -> None:
+        self._cancel = cancel
+        self._tasks = OwnedTasks(most)
+        self._on_thread = SerialOffload()
+        self._waiting: set[DeferredExecution] = set()
+
+    def start(
+        self, copy: Callable[[], None], launch: Callable[[], int], executed: Executed
+    ) -> DeferredExecution:
+        """Launch an execution after ``copy``, unless there is no use by then.
+
+        :raises ResourceExhaustedTransientError: if too many are under way.
+        """
+        self._tasks.check_room()
+        deferred = DeferredExecution(executed, launch, self._cancel)
+        self._waiting.add(deferred)
+        self._tasks.start(self._run(deferred, copy))
+        return deferred
+
+    def finish(self, copy: Callable[[], None], then: Callable[[], None]) -> None:
+        """Call ``then`` after ``copy``: the result of an execution that has ended.
+
+        ``copy`` keeps what it fails with to itself. Where it cannot be done on a
+        thread, it is done on the loop.
+        """
+        self._tasks.start(self._finish(copy, then))
+
+    def lose(self, cause: Cause) -> None:
+        """Fail those that are not sent yet: the connection has ended."""
+        error = cause()
+        for deferred in tuple(self._waiting):
+            self._fail(deferred, error)
+
+    async def wait_ended(self) -> None:
+        """Wait until no thread copies any more."""
+        await self._tasks.wait_ended()
+
+    async def _run(self, deferred: DeferredExecution, copy: Callable[[], None]) -> None:
+        try:
+            if not deferred.is_cancelled:
+                await self._on_thread(copy)
+            if deferred.is_cancelled:
+                raise ResourceExhaustedTransientError("the execution was cancelled")
+            if deferred in self._waiting:
+                deferred.number = deferred.launch()
+                self._waiting.discard(deferred)
+        except Exception as error:
+            self._fail(deferred, failure_of(error))
+
+    async def _finish(self, copy: Callable[[], None], then: Callable[[], None]) -> None:
+        try:
+            await self._on_thread(copy)
+        except ResourceExhaustedTransientError as error:
+            logger.info("outputs are copied on the loop: %s", error)
+            copy()
+        except asyncio.CancelledError:  # the loop is about to end
+            copy()
+            then()
+            raise
+        then()
+
+    def _fail(self, deferred: DeferredExecution, error: AsyncnnError) -> None:
+        """Tell whoever waits, unless that was done before."""
+        if deferred in self._waiting:
+            self._waiting.discard(deferred)
+            try:
+                deferred.executed(error.status, (), NO_TIMING, str(error))
+            except (Exception, asyncio.CancelledError):
+                logger.exception("a listener failed while it was notified")

@@ -7,7 +7,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from asyncnn.errors import AsyncnnError, DeviceUnavailableError, InvalidArgumentError
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    DeviceUnavailableError,
+    InvalidArgumentError,
+)
 from asyncnn.hal.types import (
     BufferDesc,
     BufferRole,
@@ -17,12 +21,12 @@ from asyncnn.hal.types import (
 )
 from asyncnn.hal.validate import validate_memory
 from asyncnn.hal.validate.buffers import check_dimensions
-from asyncnn.hal.validate.wording import malformed_as_invalid
+from asyncnn.hal.validate.rules import malformed_as_invalid
 from asyncnn.memory.pools import view
 from asyncnn.memory.shared import allocate, shareable
 from asyncnn.service import wire
 from asyncnn.service.causes import Cause
-from asyncnn.service.client.bindings import Bindings
+from asyncnn.service.client.burst import Bindings
 from asyncnn.service.client.offered import OfferedPools
 
 

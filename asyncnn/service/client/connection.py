@@ -15,41 +15,40 @@ from contextlib import ExitStack
 from functools import partial
 from weakref import WeakSet
 
-from asyncnn.errors import (
+from asyncnn.grace import DEADLINE_GRACE_S, unanswered
+from asyncnn.hal.errors import (
     DeviceUnavailableError,
     DriverDiedError,
     InvalidArgumentError,
     NoDriverError,
     ResourceExhaustedTransientError,
 )
-from asyncnn.forking import own
-from asyncnn.grace import DEADLINE_GRACE_S, unanswered
 from asyncnn.hal.types import (
     NO_TIMING,
     DeviceStatus,
     ErrorStatus,
     Request,
 )
+from asyncnn.interpreter import own
 from asyncnn.memory import slabs
 from asyncnn.service import wire
 from asyncnn.service.causes import DEAD_OBJECT, Cause, closed, died, forked
 from asyncnn.service.channel import Channel
-from asyncnn.service.client.answers import BurstCallbacks
-from asyncnn.service.client.bindings import Bindings
+from asyncnn.service.client.answers import BurstCallbacks, DeferredExecutions, Executed
 from asyncnn.service.client.buffers import RemoteBuffers
-from asyncnn.service.client.burst import RemoteBursts
-from asyncnn.service.client.deferred import DeferredExecutions, Executed
+from asyncnn.service.client.burst import Bindings, RemoteBursts
 from asyncnn.service.client.fenced import RemoteFences
 from asyncnn.service.client.offered import OfferedPools
 from asyncnn.service.client.overdue import DeadlineWatch
-from asyncnn.service.client.preparations import Preparations
-from asyncnn.service.client.queries import Queries
-from asyncnn.service.client.sending import ModelSender
-from asyncnn.service.client.staging import Staging
-from asyncnn.service.decoding import decode_file_to_client, decode_to_client
-from asyncnn.service.driver.tasks import OwnedTasks
+from asyncnn.service.client.preparations import Preparations, Queries
+from asyncnn.service.client.staging import ModelSender, Staging
+from asyncnn.service.decoding import (
+    MessageFile,
+    decode_file_to_client,
+    decode_to_client,
+)
+from asyncnn.service.driver.refusals import OwnedTasks
 from asyncnn.service.limits import ServiceLimits
-from asyncnn.service.message_files import MessageFile
 
 logger = logging.getLogger(__name__)
 

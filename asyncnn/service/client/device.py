@@ -10,13 +10,13 @@ from typing import Self
 
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
 from asyncnn.devices.statistics import DeviceStatistics
-from asyncnn.errors import (
+from asyncnn.grace import DEADLINE_GRACE_S, check_grace
+from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     InvalidArgumentError,
     NoDriverError,
 )
-from asyncnn.grace import DEADLINE_GRACE_S, check_grace
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
 from asyncnn.hal.types import (
     BufferDesc,
@@ -43,7 +43,7 @@ from asyncnn.service.caches import NOTHING_SENT, SentCache, to_send
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.prepared import RemotePreparedModel
 from asyncnn.service.limits import is_large
-from asyncnn.service.paths import peer_of, socket_address
+from asyncnn.service.process import peer_of, socket_address
 
 logger = logging.getLogger(__name__)
 

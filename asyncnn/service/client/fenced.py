@@ -10,14 +10,14 @@ import msgspec
 
 from asyncnn.callbacks import FencedOutcome
 from asyncnn.devices.fenced import active_fences
-from asyncnn.errors import AsyncnnError, InvalidArgumentError, failure_of
 from asyncnn.fences import FenceSource, SyncFence, merge
-from asyncnn.fences.outcome import outcome_now
-from asyncnn.fences.pipe import WriteEnd
+from asyncnn.fences.core import outcome_now
+from asyncnn.fences.local import WriteEnd
 from asyncnn.grace import unanswered
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, failure_of
 from asyncnn.hal.interfaces import ISyncFence
 from asyncnn.hal.types import NO_TIMING, ErrorStatus
-from asyncnn.memory.copying import Descriptor
+from asyncnn.memory.pages import Descriptor
 from asyncnn.service import wire
 from asyncnn.service.client.overdue import DeadlineWatch
 from asyncnn.service.client.staging import Staged, Staging

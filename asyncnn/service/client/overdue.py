@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from typing import TypeAlias
 
-from asyncnn.errors import ResourceExhaustedTransientError
-from asyncnn.qos.coarse import CoarseTimer
+from asyncnn.hal.errors import ResourceExhaustedTransientError
+from asyncnn.qos.lanes import CoarseTimer
 
 MAX_UNANSWERED = 256
 """Calls that the driver may owe an answer when nobody waits for it any more.

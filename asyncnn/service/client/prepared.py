@@ -11,12 +11,12 @@ from asyncnn.callbacks import (
     IFencedExecutionCallback,
     OneShot,
 )
-from asyncnn.errors import (
+from asyncnn.grace import check_deadline
+from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     failure_of,
 )
-from asyncnn.grace import check_deadline
 from asyncnn.hal.interfaces import IBurstContext, ISyncFence
 from asyncnn.hal.refusals import NoFencesNorBursts
 from asyncnn.hal.types import (
@@ -30,12 +30,12 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.hal.validate import RequestRules, signature_of, validate_measure_timing
+from asyncnn.logs import EXECUTION
 from asyncnn.service.caches import to_send
+from asyncnn.service.client.answers import DeferredExecutions, Executed
 from asyncnn.service.client.connection import Connection
-from asyncnn.service.client.deferred import DeferredExecutions, Executed
 from asyncnn.service.client.fenced import RemoteFenced
 from asyncnn.service.client.staging import Staged, Staging
-from asyncnn.vlog import EXECUTION
 
 logger = logging.getLogger(__name__)
 

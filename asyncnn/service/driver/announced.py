@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     AsyncnnError,
     InvalidArgumentError,
     ResourceExhaustedTransientError,
@@ -30,8 +30,8 @@ from asyncnn.memory.mapping import Mapper
 from asyncnn.memory.pools import own
 from asyncnn.offload import SerialOffload
 from asyncnn.qos.watching import IdleTimer
-from asyncnn.service.driver.failures import explained, log
 from asyncnn.service.driver.quotas import Quota, Table
+from asyncnn.service.driver.refusals import explained, log
 from asyncnn.service.wire import PoolInfo, PoolsRefused
 
 _KEEP_S = 2.0

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from asyncnn.callbacks import IBurstCallback
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     AsyncnnError,
     InvalidArgumentError,
     ResourceExhaustedTransientError,
@@ -14,9 +14,8 @@ from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
 from asyncnn.hal.types import Handle
 from asyncnn.service import wire
 from asyncnn.service.descriptors import close_all, duplicates
-from asyncnn.service.driver.failures import explained
 from asyncnn.service.driver.quotas import Quota, Table
-from asyncnn.service.driver.tasks import OwnedTasks
+from asyncnn.service.driver.refusals import OwnedTasks, explained
 from asyncnn.service.limits import ServiceLimits
 
 _DESCRIPTORS = 8

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from asyncnn.qos import Client, User
 from asyncnn.service.driver.quotas import UserQuotas
 from asyncnn.service.limits import ServiceLimits, UserLimits
-from asyncnn.service.paths import Peer
+from asyncnn.service.process import Peer
 
 _STARTED = 19
 """Position in ``/proc/PID/stat`` of the time of start, counted after the name."""

@@ -11,7 +11,7 @@ from weakref import WeakSet
 from msgspec.structs import replace
 
 from asyncnn.callbacks import IPreparedModelCallback
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
     InvalidArgumentError,
@@ -26,9 +26,14 @@ from asyncnn.qos import LOCAL
 from asyncnn.service import wire
 from asyncnn.service.caches import CacheInfo, ReceivedCache
 from asyncnn.service.driver.announced import AnnouncedPools, are_mapped
-from asyncnn.service.driver.failures import explained, kill, log, warn_if_refused
 from asyncnn.service.driver.quotas import Quota, Table
-from asyncnn.service.driver.tasks import OwnedTasks
+from asyncnn.service.driver.refusals import (
+    OwnedTasks,
+    explained,
+    kill,
+    log,
+    warn_if_refused,
+)
 from asyncnn.service.limits import ServiceLimits, is_large
 
 

@@ -4,12 +4,126 @@ Nothing is counted as it comes and goes, where a way out could be forgotten: wha
 connection has lies in tables, and their lengths are looked at when one more is wanted.
 """
 
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
-from asyncnn.errors import too_many
+from asyncnn.hal.errors import ResourceExhaustedTransientError, too_many
 from asyncnn.memory.limits import CommonBytes
+from asyncnn.service.descriptors import DescriptorReserve
+from asyncnn.service.driver.turns import (
+    MAX_DECODING,
+    DecodingTurns,
+    Readers,
+    ReadingTurns,
+)
 from asyncnn.service.limits import ServiceLimits, UserLimits
+
+_RECOUNT_S = 0.1
+"""Counting everybody's takes long where there are hundreds of connections."""
+
+
+class Budget:
+    """``most`` of ``what`` for all clients, and up to ``most_each`` for each process.
+
+    ``limit`` names what bounds all of them, ``limit_each`` the setting for one.
+    """
+
+    def __init__(
+        self, what: str, most: int, limit: str, most_each: int, limit_each: str
+    ) -> None:
+        self.what = what
+        self.most = most
+        self.limit = limit
+        self.most_each = most_each
+        self.limit_each = limit_each
+        self.used = 0
+        self._accounts: WeakSet[Account] = WeakSet()
+        self._counted_at = -_RECOUNT_S
+
+    def account(self, owner: "Owner", count: Callable[[], int]) -> "Account":
+        """Return the account of a connection, which has as many as ``count`` says."""
+        account = Account(self, owner, count)
+        self._accounts.add(account)
+        return account
+
+    def recount(self) -> None:
+        """Learn what has been given back lately."""
+        now = time.monotonic()
+        if now - self._counted_at >= _RECOUNT_S:
+            for account in self._accounts:
+                account.update()
+            self._counted_at = now
+
+
+class Owner:
+    """A process, and what its connections have of one budget."""
+
+    def __init__(self) -> None:
+        self.used = 0
+
+
+class Account:
+    """What one connection has of a budget. Belongs to the event loop."""
+
+    def __init__(self, budget: Budget, owner: Owner, count: Callable[[], int]) -> None:
+        self._budget = budget
+        self._owner = owner
+        self._count = count
+        self._used = 0
+
+    def update(self) -> None:
+        """Count anew what the connection has."""
+        self._set(self._count())
+
+    def check_room(self, more: int) -> None:
+        """Check that the connection may have ``more``, and count them until `update`.
+
+        Others of the process may ask for as many before the next one.
+
+        :raises ResourceExhaustedTransientError: if its process or the driver has not as
+            many left.
+        """
+        self.update()
+        refusal = self._refusal(more)
+        if refusal is not None:
+            self._budget.recount()
+            refusal = self._refusal(more)
+        if refusal is not None:
+            raise refusal
+        if self._count is not _nothing:
+            self._set(self._used + more)
+
+    def close(self) -> None:
+        """Count nothing any more: the connection has ended."""
+        self._count = _nothing
+        self._set(0)
+
+    def _set(self, used: int) -> None:
+        more, self._used = used - self._used, used
+        self._owner.used += more
+        self._budget.used += more
+
+    def _refusal(self, more: int) -> ResourceExhaustedTransientError | None:
+        budget, own = self._budget, self._owner.used
+        if own + more > budget.most_each:
+            return too_many(budget.what, budget.limit_each, budget.most_each)
+        left = budget.most - budget.used
+        if own + more > left - more:
+            return ResourceExhaustedTransientError(
+                f"the client has {own} of the driver's {budget.most} {budget.what}, "
+                f"and {max(left, 0)} are left for others: {budget.limit}"
+            )
+        return None
+
+
+def _nothing() -> int:
+    return 0
+
 
 T = TypeVar("T")
 
@@ -78,3 +192,80 @@ class UserQuotas:
             f"bytes in pools of uid {uid}",
             "UserLimits.max_pool_bytes",
         )
+
+
+OWN_DESCRIPTORS = 16
+"""Left to the driver itself, besides those that are open at its start."""
+
+FOR_ACCEPTING = 10
+"""Of the reserve: connections that are refused, and files of answers."""
+
+_MAX_MAP_COUNT = Path("/proc/sys/vm/max_map_count")
+_USUAL_MAP_COUNT = 65530
+_MAPPINGS_DIVISOR = 2
+"""The other half of a process's mappings is for its heap, threads and libraries."""
+
+
+class DriverResources:
+    """The resources of a driver; belongs to the event loop.
+
+    ``reserve`` has the descriptors to receive one message of a client with, to refuse
+    a connection with, and to answer with.
+    """
+
+    def __init__(self, limits: ServiceLimits) -> None:
+        self.reserve = DescriptorReserve(limits.max_fds_per_message + 1 + FOR_ACCEPTING)
+        used = len(os.listdir("/proc/self/fd")) + OWN_DESCRIPTORS
+        self.descriptors = Budget(
+            "descriptors",
+            max(self.reserve.limit - used, 0),
+            "its limit of open files (ulimit -n)",
+            limits.max_descriptors,
+            "ServiceLimits.max_descriptors",
+        )
+        self.mappings = Budget(
+            "mappings of memory",
+            _max_map_count() // _MAPPINGS_DIVISOR,
+            "vm.max_map_count",
+            limits.max_mappings,
+            "ServiceLimits.max_mappings",
+        )
+        self.readers = Readers()
+        self._decoding = asyncio.Semaphore(MAX_DECODING)
+        self._processes: WeakValueDictionary[int, ProcessResources] = (
+            WeakValueDictionary()
+        )
+
+    def of_process(self, client: int) -> "ProcessResources":
+        """Return what the connections of a process share, by its client's number."""
+        process = self._processes.get(client)
+        if process is None:
+            process = self._processes[client] = ProcessResources(self, self._decoding)
+        return process
+
+
+class ProcessResources:
+    """What the connections of one process share among them."""
+
+    def __init__(self, driver: DriverResources, decoding: asyncio.Semaphore) -> None:
+        self.reserve = driver.reserve
+        self.reading = ReadingTurns(driver.readers)
+        self.decoding = DecodingTurns(decoding)
+        self._driver = driver
+        self._descriptors = Owner()
+        self._mappings = Owner()
+
+    def descriptors(self, count: Callable[[], int]) -> Account:
+        """Return the account of a connection that has as many as ``count`` says."""
+        return self._driver.descriptors.account(self._descriptors, count)
+
+    def mappings(self, count: Callable[[], int]) -> Account:
+        """Return the account of a connection; likewise."""
+        return self._driver.mappings.account(self._mappings, count)
+
+
+def _max_map_count() -> int:
+    try:
+        return int(_MAX_MAP_COUNT.read_text())
+    except (OSError, ValueError):
+        return _USUAL_MAP_COUNT

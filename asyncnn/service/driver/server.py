@@ -13,25 +13,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from asyncnn.errors import DeviceUnavailableError, GeneralFailureError
-from asyncnn.forking import own
+from asyncnn.hal.errors import DeviceUnavailableError, GeneralFailureError
 from asyncnn.hal.interfaces import IDevice
+from asyncnn.interpreter import own
+from asyncnn.logs import SparseLogger
 from asyncnn.memory.limits import MappingPolicy
 from asyncnn.memory.mapping import Mapper
 from asyncnn.service.driver.clients import Clients
-from asyncnn.service.driver.failures import NO_DESCRIPTOR
-from asyncnn.service.driver.refusals import Refusals
-from asyncnn.service.driver.resources import DriverResources
+from asyncnn.service.driver.quotas import DriverResources
+from asyncnn.service.driver.refusals import NO_DESCRIPTOR, Refusals
 from asyncnn.service.driver.session import Session
 from asyncnn.service.limits import ServiceLimits, UserLimits
-from asyncnn.service.paths import (
+from asyncnn.service.process import (
     Peer,
     can_connect,
     is_abstract,
     peer_of,
     socket_address,
 )
-from asyncnn.sparse_log import SparseLogger
 
 logger = logging.getLogger(__name__)
 

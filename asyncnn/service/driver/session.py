@@ -11,9 +11,10 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from asyncnn.errors import InvalidArgumentError, ResourceExhaustedTransientError
+from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel, IWatched
 from asyncnn.hal.types import DeviceStatus, ErrorStatus
+from asyncnn.logs import DRIVER
 from asyncnn.memory.mapping import Mapper
 from asyncnn.offload import SerialOffload
 from asyncnn.qos import Client, acting_for
@@ -26,20 +27,19 @@ from asyncnn.service.decoding import (
     decode_to_driver,
 )
 from asyncnn.service.driver.announced import AnnouncedPools
-from asyncnn.service.driver.buffers import Buffers
 from asyncnn.service.driver.bursts import Bursts
-from asyncnn.service.driver.calls import CallsToClient, RemoteBurstCallback
-from asyncnn.service.driver.executions import Executions
-from asyncnn.service.driver.failures import NO_DESCRIPTOR, explained, log
+from asyncnn.service.driver.executions import (
+    CallsToClient,
+    Executions,
+    RemoteBurstCallback,
+)
 from asyncnn.service.driver.fenced import FencedOrders
 from asyncnn.service.driver.preparations import Preparations
-from asyncnn.service.driver.queries import Queries
-from asyncnn.service.driver.quotas import Table, UserQuotas
-from asyncnn.service.driver.resources import ProcessResources
-from asyncnn.service.driver.tasks import OwnedTasks
+from asyncnn.service.driver.queries import Buffers, Queries
+from asyncnn.service.driver.quotas import ProcessResources, Table, UserQuotas
+from asyncnn.service.driver.refusals import NO_DESCRIPTOR, OwnedTasks, explained, log
 from asyncnn.service.limits import ServiceLimits
 from asyncnn.tracing import Layer, Phase, active, span
-from asyncnn.vlog import DRIVER
 
 _WITH_DESCRIPTORS = {
     wire.AnnouncePools,

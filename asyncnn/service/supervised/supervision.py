@@ -1,6 +1,17 @@
 """How patiently a lost driver is replaced."""
 
+import asyncio
+import time
+from collections.abc import Callable
+
 import msgspec
+
+from asyncnn.callbacks import CallbackObject
+from asyncnn.hal.errors import DeviceUnavailableError
+from asyncnn.hal.types import ErrorStatus
+from asyncnn.interpreter import own
+from asyncnn.service.causes import Cause, forked
+from asyncnn.service.client.device import RemoteDevice
 
 SETTLED_S = 2.0
 """A driver that lived that long was not part of the trouble before it."""
@@ -45,3 +56,147 @@ class Backoff:
         delay = self._delay
         self._delay = min(2 * delay, self._supervision.max_delay)
         return delay
+
+
+class Life:
+    """What a supervised device and its prepared models know of their drivers.
+
+    Whoever asks for the cause of death was just refused, maybe by a driver that has a
+    successor by now: the loss of the last driver is told until the device ends.
+    """
+
+    def __init__(self) -> None:
+        self._end: Cause | None = None
+        self._loss: Cause | None = None
+        own(self)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is going to be no other driver."""
+        return self._end is not None
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a forked child of the device's process."""
+        return self._end is forked
+
+    def lose(self, cause: Cause) -> None:
+        """Remember why a driver was lost; there may be another."""
+        self._loss = cause
+
+    def end(self, cause: Cause) -> None:
+        """Remember why there is going to be no other driver."""
+        if self._end is None:
+            self._end = cause
+
+    def check(self) -> None:
+        """Check that there may be another driver.
+
+        :raises DeviceUnavailableError: if not.
+        """
+        if self._end is not None:
+            raise self._end()
+
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        """Return a new error that says what was lost; None while nothing was."""
+        cause = self._end or self._loss
+        return None if cause is None else cause()
+
+    def disown(self) -> None:
+        """Give up hope in a forked child, which has no driver."""
+        self._end = forked
+
+
+def cause_of_death(
+    life: Life, remote: RemoteDevice | None
+) -> DeviceUnavailableError | None:
+    """Return why a call was refused: ``remote`` may be lost and nobody has noticed."""
+    if not life.has_ended and remote is not None and remote.is_lost:
+        return remote.cause_of_death()
+    return life.cause_of_death()
+
+
+Launch = Callable[[], object]
+Fail = Callable[[ErrorStatus], None]
+
+NO_DRIVER = "there is no driver at the moment (DEAD_OBJECT)"
+
+
+class _Held:
+    """A call, how to launch it, and how to notify its callback otherwise."""
+
+    __slots__ = ("callback", "fail", "launch", "timer")
+
+    def __init__(self, callback: CallbackObject, launch: Launch, fail: Fail) -> None:
+        self.callback = callback
+        self.launch = launch
+        self.fail = fail
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Waiting:
+    """Holds calls for at most ``patience`` seconds, in the order of their arrival.
+
+    Each is either launched, or its callback is told of the failure, exactly once.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._held: dict[_Held, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(
+        self,
+        callback: CallbackObject,
+        deadline: int | None,
+        launch: Launch,
+        fail: Fail,
+    ) -> ErrorStatus:
+        """Keep a call until it is released, or fail it now if there is no patience."""
+        held = _Held(callback, launch, fail)
+        self._held[held] = None
+        if self._patience <= 0:
+            self._end(held, ErrorStatus.DEVICE_UNAVAILABLE, NO_DRIVER)
+            return ErrorStatus.DEVICE_UNAVAILABLE
+        delay, outcome = self._patience, ErrorStatus.DEVICE_UNAVAILABLE
+        if deadline is not None:
+            until_deadline = (deadline - time.monotonic_ns()) / 1e9
+            if until_deadline < delay:
+                delay = max(0.0, until_deadline)
+                outcome = ErrorStatus.MISSED_DEADLINE_TRANSIENT
+        loop = asyncio.get_running_loop()
+        held.timer = loop.call_later(delay, self._end, held, outcome, NO_DRIVER)
+        callback.link_to_death(
+            lambda: self._end(
+                held, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT, "the call was cancelled"
+            )
+        )
+        return ErrorStatus.NONE
+
+    def release(self) -> None:
+        """Launch every call that is held."""
+        for held in list(self._held):
+            if self._take(held):
+                held.launch()
+
+    def fail(self, status: ErrorStatus, reason: str) -> None:
+        """Tell the callback of every call that is held."""
+        for held in list(self._held):
+            self._end(held, status, reason)
+
+    def _end(self, held: _Held, status: ErrorStatus, reason: str) -> None:
+        if self._take(held):
+            held.callback.reason = reason
+            held.fail(status)
+
+    def _take(self, held: _Held) -> bool:
+        """Tell whether ``held`` is still held, and do not hold it any more."""
+        if held not in self._held:
+            return False
+        del self._held[held]
+        if held.timer is not None:
+            held.timer.cancel()
+        held.callback.unlink_to_death()
+        return True

@@ -15,7 +15,7 @@ from functools import partial
 
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
 from asyncnn.devices.statistics import DeviceStatistics
-from asyncnn.errors import (
+from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     DriverDiedError,
@@ -43,16 +43,21 @@ from asyncnn.hal.validate import (
 from asyncnn.service.caches import to_send
 from asyncnn.service.causes import Cause, closed, given_up
 from asyncnn.service.client.device import RemoteDevice
-from asyncnn.service.supervised.life import Life, cause_of_death
-from asyncnn.service.supervised.revived import (
+from asyncnn.service.supervised.device import (
     AnyOrder,
     CacheArguments,
     CachedOrder,
     Order,
     RevivedModel,
 )
-from asyncnn.service.supervised.supervision import Backoff, Supervision
-from asyncnn.service.supervised.waiting import NO_DRIVER, Waiting
+from asyncnn.service.supervised.supervision import (
+    NO_DRIVER,
+    Backoff,
+    Life,
+    Supervision,
+    Waiting,
+    cause_of_death,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from asyncnn.hal.types import (
     OperationType,
     Request,
 )
-from asyncnn.memory.arrays import shared_array
+from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.prepared import PreparedModel

@@ -1,6 +1,6 @@
 """What keeps a peer from being measured."""
 
-from asyncnn.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError
 
 
 class PeerMissingError(AsyncnnError):

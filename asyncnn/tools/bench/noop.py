@@ -22,8 +22,8 @@ from asyncnn.callbacks import (
 )
 from asyncnn.devices.capabilities import reference_capabilities
 from asyncnn.devices.fenced import active_fences
-from asyncnn.errors import AsyncnnError
 from asyncnn.fences import SyncFence, merge
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel, ISyncFence
 from asyncnn.hal.refusals import NoCachesNorDomains, NoFencesNorBursts
 from asyncnn.hal.types import (

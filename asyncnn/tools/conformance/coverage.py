@@ -5,8 +5,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from asyncnn.errors import InvalidArgumentError
-from asyncnn.hal.extensions import AnyOperandType, AnyOperationType
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operands import AnyOperandType, AnyOperationType
 from asyncnn.hal.operations import SIGNATURES
 from asyncnn.hal.operations.signature import Argument, OperationSignature, TypeRow
 from asyncnn.hal.types import Operand, Operation, OperationType

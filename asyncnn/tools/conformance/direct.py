@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from asyncnn import kernels
-from asyncnn.errors import GeneralFailureError
+from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operands import DTYPES, SCALAR_TYPES
 from asyncnn.hal.operations import infer_shapes
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation

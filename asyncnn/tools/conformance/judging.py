@@ -8,7 +8,7 @@ executing cannot report shapes, it is to refuse outputs that are open.
 from msgspec.structs import replace
 
 from asyncnn.callbacks import ExecutionResult
-from asyncnn.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.operands import is_tensor
 from asyncnn.hal.types import (

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from asyncnn import kernels
 from asyncnn.engine.plan import CONTROL_FLOW
-from asyncnn.hal.extensions import AnyOperandType, AnyOperationType
+from asyncnn.hal.operands import AnyOperandType, AnyOperationType
 from asyncnn.hal.operations import SIGNATURES, allowed_types
 from asyncnn.hal.operations.signature import Argument, Layout, OperationSignature
 from asyncnn.hal.types import HalVersion, OperandType

@@ -12,8 +12,8 @@ from asyncnn.callbacks import (
     ExecutionResult,
     IFencedExecutionCallback,
 )
-from asyncnn.errors import AsyncnnError
 from asyncnn.fences import SyncFence
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.interfaces import IPreparedModel, ISyncFence
 from asyncnn.hal.types import (
     NO_TIMING,

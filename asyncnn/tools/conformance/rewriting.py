@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from asyncnn.engine.constants import CONSTANT_LIFETIMES, constant_array
+from asyncnn.engine.plan import CONSTANT_LIFETIMES, constant_array
 from asyncnn.hal.operations import check_operation
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 import numpy as np
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import DTYPES, SCALAR_TYPES
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import (

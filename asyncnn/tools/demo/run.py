@@ -13,8 +13,8 @@ from rich.table import Table
 
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.hal.operations.bound import Array
+from asyncnn.runtime.container import load
 from asyncnn.runtime.device import Device, open_device
-from asyncnn.runtime.loading import load
 from asyncnn.runtime.prepared import AnyPath, PreparedModel
 from asyncnn.tools.demo.digits import (
     ACCURACY_FLOORS,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from asyncnn.callbacks import PreparedModelFuture
-from asyncnn.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (

@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.types import ErrorStatus, Handle, Memory, OperationType, Priority
 from asyncnn.hal.versions import VersionedDevice, VersionedPreparedModel

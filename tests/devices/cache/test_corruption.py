@@ -12,8 +12,8 @@ import pytest
 
 from asyncnn.devices.cache import Compiled
 from asyncnn.engine import Execution
-from asyncnn.errors import GeneralFailureError
-from asyncnn.runtime.loading import load as load_model
+from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.runtime.container import load as load_model
 from tests.devices.cache.folder import Folder, shape_of_plans
 from tests.devices.cache.models import dense
 

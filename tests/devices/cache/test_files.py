@@ -11,14 +11,13 @@ import pytest
 
 from asyncnn.cooperative import completed
 from asyncnn.devices.cache import Compiled
-from asyncnn.devices.cache.key import CacheKey
-from asyncnn.devices.cache.records import TAG_BYTES, unsealed
+from asyncnn.devices.cache.records import TAG_BYTES, CacheKey, unsealed
 from asyncnn.devices.cache.saving import saving
 from asyncnn.engine import Program
-from asyncnn.errors import GeneralFailureError
+from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.slices import joined
 from asyncnn.hal.types import ExecutionPreference, Priority
-from asyncnn.runtime.loading import load as load_model
+from asyncnn.runtime.container import load as load_model
 from tests.devices.cache.client import TOKEN
 from tests.devices.cache.folder import Folder, plans_of
 from tests.devices.cache.models import INPUTS, dense, folding

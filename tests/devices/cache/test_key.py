@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncnn.devices.cache.key import CacheKey, default_path
-from asyncnn.errors import GeneralFailureError
+from asyncnn.devices.cache.records import CacheKey, default_path
+from asyncnn.hal.errors import GeneralFailureError
 
 
 def test_the_key_is_created_for_its_owner_alone(tmp_path: Path) -> None:

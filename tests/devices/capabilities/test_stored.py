@@ -23,7 +23,7 @@ from asyncnn.devices.capabilities import (
     reference_capabilities,
     store_measurement,
 )
-from asyncnn.errors import GeneralFailureError
+from asyncnn.hal.errors import GeneralFailureError
 
 Edit = Callable[[dict[str, Any]], object]
 

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations import check_operation
 from asyncnn.hal.operations.signature import (
     B8,

@@ -1,7 +1,7 @@
 import pytest
 from msgspec.structs import replace
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations import infer_shapes
 from asyncnn.hal.operations.bound import BoundOperation, ValueNeededError
 from asyncnn.hal.operations.signature import B8, F16, F32, Q8

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from asyncnn.errors import GeneralFailureError
+from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations import infer_shapes
 from asyncnn.hal.operations.bound import (
     BoundOperand,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import DTYPES, SCALAR_TYPES, has_unknown_dimensions
 from asyncnn.hal.operations import check_operation, infer_shapes
 from asyncnn.hal.operations.bound import (

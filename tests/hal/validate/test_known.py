@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import HalVersion, Model
 from asyncnn.hal.validate import model as model_rules
 from asyncnn.hal.validate import validate_model, validating
-from asyncnn.hal.validate.known import is_known
+from asyncnn.hal.validate.model import is_known
 from asyncnn.hal.validate.operand import OperandRules
 from asyncnn.tools.conformance.mutations.editing import with_main, with_operand
 from tests.hal.validate.chains import chain

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import HalVersion, Model
 from asyncnn.hal.validate import validate_model
 from asyncnn.tools.conformance.mutations.mutant import Mutant, Row

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import (
     BufferToken,
     DataLocation,

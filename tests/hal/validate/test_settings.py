@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import ExecutionPreference, Priority
 from asyncnn.hal.validate import validate_execution_preference, validate_priority
 

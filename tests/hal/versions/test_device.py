@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from asyncnn.callbacks import PreparedModelFuture
 from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,

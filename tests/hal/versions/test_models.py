@@ -1,7 +1,7 @@
 import pytest
 from msgspec.structs import replace
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import (
     BufferToken,
     ErrorStatus,

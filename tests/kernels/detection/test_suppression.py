@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncnn.kernels.detection.suppression import falling, hard, pick_boxes
+from asyncnn.kernels.detection.boxes import falling, hard, pick_boxes
 from tests.kernels.detection.cases import naive_iou
 
 BOXES = st.lists(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from asyncnn.kernels.embedding.hashing import fingerprint64
+from asyncnn.kernels.lookup import fingerprint64
 
 FINGERPRINTS = {
     0: 0x9AE16A3B2F90404F,

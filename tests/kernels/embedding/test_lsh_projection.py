@@ -8,7 +8,7 @@ import pytest
 from asyncnn.hal.operations.bound import OperationFailedError
 from asyncnn.hal.operations.lookup import DENSE, SPARSE, SPARSE_DEPRECATED
 from asyncnn.hal.types import OperationType
-from asyncnn.kernels.embedding.hashing import fingerprint64
+from asyncnn.kernels.lookup import fingerprint64
 from tests.kernels.operations import (
     F16,
     F32,

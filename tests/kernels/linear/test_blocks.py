@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from asyncnn.kernels.linear.blocks import split
+from asyncnn.kernels.linear.patches import split
 
 
 @pytest.mark.parametrize("pixels_at_most", [1, 7, 20, 60, 100, 10_000])

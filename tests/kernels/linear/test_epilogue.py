@@ -10,7 +10,7 @@ from asyncnn.kernels.linear.epilogue import (
     fitted_line,
     pixels_per_row,
 )
-from asyncnn.kernels.numerics.rounding import FixedPointRounding, RealRounding
+from asyncnn.kernels.rounding import FixedPointRounding, RealRounding
 
 
 @pytest.mark.parametrize("pixels", [1, 7, 36, 97, 2304, 12544])

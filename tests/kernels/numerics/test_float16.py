@@ -4,7 +4,7 @@ import numpy as np
 
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import HeapScratch, stateless
-from asyncnn.kernels.numerics.float16 import widen_float16
+from asyncnn.kernels.numerics import widen_float16
 from tests.kernels.operations import F16, F32, I32, bind, constant, result, tensor
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from asyncnn.kernels.kernel import HeapScratch
-from asyncnn.kernels.numerics.quantized import (
+from asyncnn.kernels.numerics import (
     code_steps,
     code_store,
     mean_store,

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncnn.errors import GeneralFailureError
+from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.types import FusedActivationFunc
-from asyncnn.kernels.numerics.requantize import (
+from asyncnn.kernels.rounding import (
     activation_bounds,
     multiply_by_quantized_multiplier,
     quantize_multiplier,

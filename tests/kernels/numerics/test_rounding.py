@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from asyncnn.kernels.numerics.rounding import FixedPointRounding, RealRounding, fit
+from asyncnn.kernels.rounding import FixedPointRounding, RealRounding, fit
 
 RULES = [FixedPointRounding, RealRounding]
 

@@ -7,7 +7,7 @@ from asyncnn import kernels
 from asyncnn.hal.operations.bound import OperationFailedError
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import HeapScratch
-from asyncnn.kernels.sampling.philox import uniform_doubles
+from asyncnn.kernels.multinomial import uniform_doubles
 from tests.kernels.operations import F16, F32, I32, bind, compute, result, tensor
 
 MULTINOMIAL = OperationType.RANDOM_MULTINOMIAL

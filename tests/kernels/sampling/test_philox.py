@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from asyncnn.kernels.sampling.philox import philox_4x32, uniform_doubles
+from asyncnn.kernels.multinomial import philox_4x32, uniform_doubles
 
 KNOWN = [
     ([0] * 4, [0] * 2, "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),

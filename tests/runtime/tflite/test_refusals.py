@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from asyncnn.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.tflite import (
     UnsupportedOperatorError,

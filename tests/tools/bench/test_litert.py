@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncnn.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.tools.bench.errors import PeerMissingError, PeerRefusedError
 from asyncnn.tools.bench.litert import LiteRt, litert_module, litert_version
 from asyncnn.tools.bench.tflite.mobilenet import mobilenet_v1

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from asyncnn.callbacks import ExecutionFuture, IExecutionCallback, PreparedModelFuture
-from asyncnn.errors import InvalidArgumentError
 from asyncnn.fences import FenceSource, SyncFence
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,

@@ -10,16 +10,16 @@ import pytest
 from msgspec.structs import replace
 
 from asyncnn.burst import BurstStatistics
-from asyncnn.burst.datums import (
+from asyncnn.burst.packets import (
     DATUM_BYTES,
     DEFAULT_QUEUE_LENGTH,
     RESULT_OPERAND,
     ResultKind,
+    ResultShape,
 )
-from asyncnn.burst.results import ResultShape
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.devices import ReferenceDevice
-from asyncnn.errors import GeneralFailureError
+from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,

@@ -6,7 +6,7 @@ import pytest
 
 from asyncnn.callbacks import PreparedModelFuture
 from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.types import ExecutionPreference, Model, Priority
 from asyncnn.tools.conformance.caching import through_cache

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations import SIGNATURES, allowed_types
 from asyncnn.hal.types import Operand, OperandType, Operation, OperationType
 from asyncnn.tools.conformance.coverage import (

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncnn.errors import GeneralFailureError
+from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.tools.conformance.direct import run_direct
 from asyncnn.tools.conformance.vectors import (
     Case,

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncnn.runtime.loading import load
+from asyncnn.runtime.container import load
 from asyncnn.tools.conformance.dumping import FOLDER_VARIABLE, dump
 from tests.networks import addition
 

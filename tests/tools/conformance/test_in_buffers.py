@@ -8,7 +8,7 @@ import pytest
 
 from asyncnn.callbacks import PreparedModelFuture
 from asyncnn.devices import ReferenceDevice
-from asyncnn.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,

@@ -16,8 +16,8 @@ from asyncnn.callbacks import (
     IPreparedModelCallback,
 )
 from asyncnn.devices import ReferenceDevice
-from asyncnn.errors import AsyncnnError
 from asyncnn.fences import SyncFence
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.interfaces import IPreparedModel, ISyncFence
 from asyncnn.hal.types import (
     ErrorStatus,

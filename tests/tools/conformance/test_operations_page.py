@@ -63,7 +63,7 @@ def test_each_operation_has_a_section_and_a_link_to_it(signature, page: str) -> 
         ),
         (
             "ADD",
-            "Code 0, since 1.0. Computed by `asyncnn.kernels.elementwise.arithmetic`, "
+            "Code 0, since 1.0. Computed by `asyncnn.kernels.arithmetic`, "
             "tested in `tests/kernels/elementwise/test_arithmetic.py`.",
         ),
     ],

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from asyncnn.hal.types import OperandType
-from asyncnn.runtime.loading import load
+from asyncnn.runtime.container import load
 from asyncnn.runtime.model import TensorInfo
 from asyncnn.tools.demo.digits import (
     CLASSES,

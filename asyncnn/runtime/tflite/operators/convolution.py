@@ -1,13 +1,98 @@
 """Convolutions and pooling. Layouts of TFLite and the HAL are the same (NHWC)."""
 
+import math
 from typing import Any
 
-from asyncnn.errors import InvalidArgumentError
+import numpy as np
+from msgspec.structs import replace
+
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Shape
-from asyncnn.hal.types import OperationType
-from asyncnn.runtime.tflite.errors import UnsupportedOperatorError
+from asyncnn.hal.types import (
+    Operand,
+    OperandType,
+    OperationType,
+    SymmPerChannelQuantParams,
+)
 from asyncnn.runtime.tflite.node import Converter, Node
-from asyncnn.runtime.tflite.operators.weights import read_bias, read_weights
+from asyncnn.runtime.tflite.operands import add_constant, bias_scale, describe
+from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
+
+
+def read_real(node: Node, index: int) -> int:
+    """Return input ``index`` as float32, dequantised if need be, or left out."""
+    if not node.has(index):
+        return node.builder.omitted(OperandType.TENSOR_FLOAT32)
+    tensor = node.tensor(index)
+    if tensor.type != "UINT8" or tensor.data is None:
+        return node.dequantize(node.read(index))
+    # In layers on floats, TFLite takes the bytes of such weights for signed ones.
+    signed = node.builder.constant(
+        tensor.data.view(np.int8),
+        OperandType.TENSOR_QUANT8_ASYMM_SIGNED,
+        scale=describe(tensor).scale,
+    )
+    return node.dequantize(signed)
+
+
+def read_weights(node: Node, index: int, *, channel_dim: int, data: int = 0) -> int:
+    """Return the operand of the weights in input ``index``.
+
+    Where input ``data`` is float, quantised weights are dequantised: the HAL has no
+    arithmetic on mixed types.
+
+    :raises UnsupportedOperatorError: if they are quantised along another axis.
+    """
+    if node.builder.operand(node.read(data)).type == OperandType.TENSOR_FLOAT32:
+        return read_real(node, index)
+    weights = node.read(index)
+    quant = node.builder.operand(weights).extra_params
+    if (
+        isinstance(quant, SymmPerChannelQuantParams)
+        and quant.channel_dim != channel_dim
+    ):
+        raise UnsupportedOperatorError(
+            f"weights are quantised along axis {quant.channel_dim}, not {channel_dim}"
+        )
+    return weights
+
+
+def read_bias(
+    node: Node, index: int, weights: int, units: int, *, data: int = 0
+) -> int:
+    """Return the operand of the bias in input ``index``, zeros if it is left out.
+
+    A quantised bias gets the scale that the HAL derives from input ``data`` and the
+    weights; what the file says of it is ignored.
+
+    :raises InvalidArgumentError: if it does not have ``units`` elements.
+    :raises UnsupportedOperatorError: if it is quantised but not a constant.
+    """
+    source = node.builder.operand(node.read(data))
+    if source.type == OperandType.TENSOR_FLOAT32:
+        operand = Operand(OperandType.TENSOR_FLOAT32, (units,))
+    else:
+        scale = bias_scale(source, node.builder.operand(weights))
+        operand = Operand(OperandType.TENSOR_INT32, (units,), scale=scale)
+    if not node.has(index):
+        return node.zeros(operand)
+    tensor = node.tensor(index)
+    if tensor.data is None or tensor.type == "FLOAT16":
+        return _computed(node, index, operand)
+    if tensor.data.size != units:
+        raise InvalidArgumentError(
+            f"{tensor.label} has {tensor.data.size} elements for {units} channels"
+        )
+    return add_constant(node.builder, tensor, operand)
+
+
+def _computed(node: Node, index: int, operand: Operand) -> int:
+    if operand.type != OperandType.TENSOR_FLOAT32:
+        raise UnsupportedOperatorError(
+            f"{node.tensor(index).label} is a quantised bias but not a constant"
+        )
+    return node.reshape(node.dequantize(node.read(index)), operand.dimensions)
+
 
 _SCHEMES = {0: 1, 1: 2}
 """Implicit padding of the HAL by the number in TFLite: SAME, VALID."""
@@ -121,6 +206,79 @@ def _shape4(node: Node, index: int) -> Shape:
 
 SHAPE_INPUTS = {"TRANSPOSE_CONV": frozenset({0})}
 
+
+_VALID = 2
+
+
+def _fully_connected(node: Node) -> None:
+    options = node.options("FullyConnectedOptions")
+    if options.WeightsFormat():
+        raise UnsupportedOperatorError("its weights are shuffled for one kernel")
+    shape = node.tensor(1).shape
+    if len(shape) != 2 or not all(shape):
+        raise InvalidArgumentError(f"weights of shape {list(shape)}")
+    units, depth = shape
+    batch, rest = divmod(math.prod(node.tensor(0).shape), depth)
+    if rest:
+        raise InvalidArgumentError(
+            f"input of shape {list(node.tensor(0).shape)} for rows of {depth} weights"
+        )
+    if len(node.tensor(1).scales) > 1 and node.type != OperandType.TENSOR_FLOAT32:
+        _as_convolution(node, options, batch, units, depth)
+        return
+    data = node.read(0)
+    if not 2 <= node.rank() <= 4:
+        data = node.reshape(data, (batch, depth))
+    weights = read_weights(node, 1, channel_dim=0)
+    bias = read_bias(node, 2, weights, units)
+    node.store(
+        node.compute(
+            OperationType.FULLY_CONNECTED,
+            [data, weights, bias, node.fused(options.FusedActivationFunction())],
+            replace(node.target(), dimensions=(batch, units)),
+        )
+    )
+
+
+def _as_convolution(
+    node: Node, options: Any, batch: int, units: int, depth: int
+) -> None:
+    # The HAL has weights quantised per channel in convolutions only.
+    tensor = node.tensor(1)
+    if tensor.quantized_dimension:
+        raise UnsupportedOperatorError("its weights are not quantised per output")
+    filter_ = add_constant(
+        node.builder, tensor, replace(describe(tensor), dimensions=(units, 1, 1, depth))
+    )
+    one = node.scalar(1)
+    node.store(
+        node.compute(
+            OperationType.CONV_2D,
+            [
+                node.reshape(node.read(0), (batch, 1, 1, depth)),
+                filter_,
+                read_bias(node, 2, filter_, units),
+                node.scalar(_VALID),
+                one,
+                one,
+                node.fused(options.FusedActivationFunction()),
+            ],
+            replace(node.target(), dimensions=(batch, 1, 1, units)),
+        )
+    )
+
+
+def _batch_matmul(node: Node) -> None:
+    options = node.options("BatchMatMulOptions")
+    factors = node.read_all()
+    flags = [node.scalar(bool(flag)) for flag in (options.AdjX(), options.AdjY())]
+    types = {node.builder.operand(factor).type for factor in factors}
+    if types & {OperandType.TENSOR_FLOAT32, OperandType.TENSOR_QUANT8_ASYMM}:
+        node.emit_float(OperationType.BATCH_MATMUL, factors + flags)
+    else:
+        node.emit(OperationType.BATCH_MATMUL, factors + flags)
+
+
 CONVERTERS: dict[str, Converter] = {
     "CONV_2D": _conv_2d,
     "DEPTHWISE_CONV_2D": _depthwise_conv_2d,
@@ -128,4 +286,6 @@ CONVERTERS: dict[str, Converter] = {
     "AVERAGE_POOL_2D": _pool(OperationType.AVERAGE_POOL_2D),
     "MAX_POOL_2D": _pool(OperationType.MAX_POOL_2D),
     "L2_POOL_2D": _pool(OperationType.L2_POOL_2D),
+    "FULLY_CONNECTED": _fully_connected,
+    "BATCH_MATMUL": _batch_matmul,
 }

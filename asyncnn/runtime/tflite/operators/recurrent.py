@@ -1,33 +1,286 @@
 """Recurrent layers without gates, in float; state starts from zero each inference."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
-from asyncnn.errors import InvalidArgumentError
-from asyncnn.hal.types import OperandType, OperationType
-from asyncnn.runtime.tflite.errors import UnsupportedOperatorError
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operands import DTYPES
+from asyncnn.hal.types import Operand, OperandType, OperationType
 from asyncnn.runtime.tflite.node import Converter, Node
-from asyncnn.runtime.tflite.operators.cells import activation, zero_state
-from asyncnn.runtime.tflite.operators.weights import read_real
+from asyncnn.runtime.tflite.operands import add_constant, describe
+from asyncnn.runtime.tflite.operators.convolution import read_real
+from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
+
+_STATE_TYPES = {
+    OperandType.TENSOR_FLOAT32: "FLOAT32",
+    OperandType.TENSOR_QUANT8_ASYMM_SIGNED: "INT8",
+    OperandType.TENSOR_QUANT16_SYMM: "INT16",
+}
+
+
+def activation(node: Node, code: int, *known: int) -> int:
+    """Return the scalar operand of a cell's activation.
+
+    :raises UnsupportedOperatorError: if ``code`` is not a ``known`` one.
+    """
+    if code not in known:
+        raise UnsupportedOperatorError(f"activation {code} has no HAL form")
+    return node.scalar(code)
+
+
+def zero_state(node: Node, index: int, type_: OperandType) -> int:
+    """Return the state in input ``index`` before the first step: real zeros.
+
+    :raises UnsupportedOperatorError: if the input is no variable of type ``type_``.
+    :raises InvalidArgumentError: if it has no sensible shape or not one scale.
+    """
+    tensor = node.tensor(index)
+    if not tensor.is_variable or tensor.type != _STATE_TYPES[type_]:
+        raise UnsupportedOperatorError(
+            f"{tensor.label} is not a state of type {_STATE_TYPES[type_]}"
+        )
+    if not all(tensor.shape) or not tensor.shape:
+        raise InvalidArgumentError(f"{tensor.label} has shape {list(tensor.shape)}")
+    if type_ == OperandType.TENSOR_FLOAT32:
+        return node.zeros(Operand(type_, tensor.shape))
+    if len(tensor.scales) != 1:
+        raise InvalidArgumentError(f"{tensor.label} must have one scale")
+    zero_point = next(iter(tensor.zero_points), 0)
+    return node.zeros(
+        Operand(type_, tensor.shape, scale=tensor.scales[0], zero_point=zero_point)
+    )
+
+
+WEIGHTS = range(1, 9)
+"""From the input to the four gates, then from the latest output to them."""
+
+PEEPHOLES = range(9, 12)
+BIASES = range(12, 16)
+PROJECTION, PROJECTION_BIAS = 16, 17
+OUTPUT_STATE, CELL_STATE = 18, 19
+LAYER_NORMS = range(20, 24)
+
+HIDDEN = 4
+"""The intermediate that tells how the output before the projection is quantised.
+
+Those before it belong to the gates.
+"""
+
+
+_Q8S = OperandType.TENSOR_QUANT8_ASYMM_SIGNED
+_Q8SYM = OperandType.TENSOR_QUANT8_SYMM
+_Q16S = OperandType.TENSOR_QUANT16_SYMM
+_I32 = OperandType.TENSOR_INT32
+
+_GATE_SCALE = 2.0**-12
+"""Scale of a gate's 16-bit sums where no layer normalisation sets another."""
+
+
+def quantized_steps(node: Node, options: Any, steps: Sequence[int]) -> list[int]:
+    """Return the outputs of ``steps``, operands of shape [batch, inputs].
+
+    :raises UnsupportedOperatorError: if the cell is not quantised as the HAL has it.
+    """
+    weights = _weights(node)
+    settings = [
+        *(_constant(node, index, _Q16S) for index in LAYER_NORMS),
+        node.scalar(options.CellClip(), OperandType.FLOAT32),
+        node.scalar(options.ProjClip(), OperandType.FLOAT32),
+        *_intermediates(node),
+    ]
+    state = zero_state(node, OUTPUT_STATE, _Q8S)
+    cell = zero_state(node, CELL_STATE, _Q16S)
+    like = [node.builder.operand(operand) for operand in (state, cell, state)]
+    outputs = []
+    for step in steps:
+        state, cell, output = node.compute_all(
+            OperationType.QUANTIZED_LSTM,
+            [step, *weights, state, cell, *settings],
+            like,
+        )
+        outputs.append(output)
+    return outputs
+
+
+def _weights(node: Node) -> list[int]:
+    return [
+        *(_constant(node, index, _Q8SYM) for index in WEIGHTS),
+        *(_constant(node, index, _Q16S) for index in PEEPHOLES),
+        *(_constant(node, index, _I32) for index in BIASES),
+        _constant(node, PROJECTION, _Q8SYM),
+        _constant(node, PROJECTION_BIAS, _I32),
+    ]
+
+
+def _constant(node: Node, index: int, type_: OperandType) -> int:
+    if not node.has(index):
+        return node.builder.omitted(type_, scale=0.0 if type_ == _I32 else 1.0)
+    tensor = node.tensor(index)
+    if node.values(index).dtype != DTYPES[type_]:
+        raise UnsupportedOperatorError(f"{tensor.label} is of {tensor.type}")
+    described = describe(tensor)
+    if described.extra_params is not None or described.zero_point:
+        raise UnsupportedOperatorError(f"{tensor.label} is not quantised symmetrically")
+    scale = tensor.scales[0] if tensor.scales else described.scale
+    operand = Operand(type_, described.dimensions, scale=scale)
+    return add_constant(node.builder, tensor, operand)
+
+
+def _intermediates(node: Node) -> list[int]:
+    """Add scales of the four gates, then zero point and scale of the hidden state."""
+    scales = [
+        _scale(node, gate) if node.has(index) else _GATE_SCALE
+        for gate, index in enumerate(LAYER_NORMS)
+    ]
+    zero_point = next(iter(node.intermediate(HIDDEN).zero_points), 0)
+    return [
+        *(node.scalar(scale, OperandType.FLOAT32) for scale in scales),
+        node.scalar(zero_point, OperandType.INT32),
+        node.scalar(_scale(node, HIDDEN), OperandType.FLOAT32),
+    ]
+
+
+def _scale(node: Node, index: int) -> float:
+    tensor = node.intermediate(index)
+    if len(tensor.scales) != 1 or not tensor.scales[0] > 0:
+        raise InvalidArgumentError(f"{tensor.label} must have one positive scale")
+    return tensor.scales[0]
+
 
 _F32 = OperandType.TENSOR_FLOAT32
 
-_ACTIVATIONS = (0, 1, 2, 3, 4)
+_ACTIVATIONS = (1, 3, 4)
+"""Codes that mean the same in both: ReLU, ReLU6, tanh.
+
+Integer cells have no choice: there it is always tanh, whatever the file says.
+"""
+
+_FULL_KERNEL = 0
+
+
+def _step(node: Node) -> None:
+    options = node.options("LSTMOptions")
+    if options.KernelType() != _FULL_KERNEL:
+        raise UnsupportedOperatorError("an LSTM with all weights in one tensor")
+    _require_rank(node, 2)
+    if not _is_float(node):
+        node.store(*quantized_steps(node, options, [node.read(0)]))
+        return
+    inputs = _float_inputs(node, options) + _layer_norms(node)
+    state, cell = (
+        replace(node.target(), dimensions=node.tensor(index).shape)
+        for index in (OUTPUT_STATE, CELL_STATE)
+    )
+    batch, units = cell.dimensions
+    gates = 4 if node.has(1) else 3
+    scratch = replace(cell, dimensions=(batch, gates * units))
+    *_, output = node.compute_all(
+        OperationType.LSTM, inputs, [scratch, state, cell, node.target()]
+    )
+    node.store(output)
+
+
+def _sequence(node: Node) -> None:
+    options = node.options("UnidirectionalSequenceLSTMOptions")
+    if options.DiagonalRecurrentTensors():
+        raise UnsupportedOperatorError("an LSTM with diagonal recurrent weights")
+    _require_rank(node, 3)
+    time_major = bool(options.TimeMajor())
+    if _is_float(node):
+        inputs = [*_float_inputs(node, options), node.scalar(time_major)]
+        inputs += _layer_norms(node)
+        node.emit(OperationType.UNIDIRECTIONAL_SEQUENCE_LSTM, inputs)
+    else:
+        steps = _split_time(node, time_major=time_major)
+        outputs = quantized_steps(node, options, steps)
+        node.store(_join_time(node, outputs, time_major=time_major))
+
+
+def _require_rank(node: Node, rank: int) -> None:
+    for shape in (node.tensor(0).shape, node.result().shape):
+        if len(shape) != rank:
+            raise InvalidArgumentError(
+                f"input or output has rank {len(shape)}, not {rank}"
+            )
+
+
+def _is_float(node: Node) -> bool:
+    """Tell whether the layer is float, not integer.
+
+    :raises UnsupportedOperatorError: if it is neither, as far as the HAL knows.
+    """
+    types = node.type, OperandType(node.target().type)
+    if types not in ((_F32, _F32), (_Q8S, _Q8S)):
+        names = " to ".join(type_.name for type_ in types)
+        raise UnsupportedOperatorError(f"an LSTM from {names} has no HAL form")
+    return node.type == _F32
+
+
+def _float_inputs(node: Node, options: Any) -> list[int]:
+    """Return all inputs but the last ones, in the order that the HAL shares."""
+    return [
+        node.read(0),
+        *(read_real(node, index) for index in range(1, OUTPUT_STATE)),
+        zero_state(node, OUTPUT_STATE, _F32),
+        zero_state(node, CELL_STATE, _F32),
+        activation(node, options.FusedActivationFunction(), *_ACTIVATIONS),
+        node.scalar(options.CellClip(), OperandType.FLOAT32),
+        node.scalar(options.ProjClip(), OperandType.FLOAT32),
+    ]
+
+
+def _layer_norms(node: Node) -> list[int]:
+    return [read_real(node, index) for index in LAYER_NORMS]
+
+
+def _split_time(node: Node, *, time_major: bool) -> Sequence[int]:
+    """Return the input of every step, [batch, inputs]."""
+    first, second, size = node.tensor(0).shape
+    steps, batch = (first, second) if time_major else (second, first)
+    node.allowance.take_steps(steps)
+    flat = (steps * batch, size) if time_major else (batch, steps * size)
+    joined = node.reshape(node.read(0), flat)
+    if steps == 1:
+        return [joined]
+    step = replace(node.builder.operand(joined), dimensions=(batch, size))
+    axis = node.scalar(0 if time_major else 1)
+    inputs = [joined, axis, node.scalar(steps)]
+    return node.compute_all(OperationType.SPLIT, inputs, [step] * steps)
+
+
+def _join_time(node: Node, outputs: Sequence[int], *, time_major: bool) -> int:
+    """Return the outputs of all steps as one operand of rank 3."""
+    joined, steps = outputs[0], len(outputs)
+    like = node.builder.operand(joined)
+    batch, size = like.dimensions
+    if steps > 1:
+        flat = (steps * batch, size) if time_major else (batch, steps * size)
+        joined = node.compute(
+            OperationType.CONCATENATION,
+            [*outputs, node.scalar(0 if time_major else 1)],
+            replace(like, dimensions=flat),
+        )
+    whole = (steps, batch, size) if time_major else (batch, steps, size)
+    return node.reshape(joined, whole)
+
+
+_ACTIVATIONS_recurrent = (0, 1, 2, 3, 4)
 """Codes that mean the same in both: none, three kinds of ReLU, tanh."""
 
 
 def _rnn(node: Node) -> None:
     options = node.options("RNNOptions")
     inputs = _cell_inputs(node)
-    code = activation(node, options.FusedActivationFunction(), *_ACTIVATIONS)
+    code = activation(node, options.FusedActivationFunction(), *_ACTIVATIONS_recurrent)
     _store_step(node, OperationType.RNN, [*inputs, code])
 
 
 def _sequence_rnn(node: Node) -> None:
     options = node.options("SequenceRNNOptions")
     inputs = _cell_inputs(node)
-    code = activation(node, options.FusedActivationFunction(), *_ACTIVATIONS)
+    code = activation(node, options.FusedActivationFunction(), *_ACTIVATIONS_recurrent)
     time_major = node.scalar(int(options.TimeMajor()))
     node.emit(OperationType.UNIDIRECTIONAL_SEQUENCE_RNN, [*inputs, code, time_major])
 
@@ -46,7 +299,7 @@ def _svdf(node: Node) -> None:
         *(read_real(node, index) for index in (1, 2, 3)),
         zero_state(node, 4, _F32),
         node.scalar(options.Rank()),
-        activation(node, options.FusedActivationFunction(), *_ACTIVATIONS),
+        activation(node, options.FusedActivationFunction(), *_ACTIVATIONS_recurrent),
     ]
     _store_step(node, OperationType.SVDF, inputs)
 
@@ -69,6 +322,8 @@ def _require_float(node: Node) -> None:
 
 
 CONVERTERS: dict[str, Converter] = {
+    "LSTM": _step,
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": _sequence,
     "RNN": _rnn,
     "UNIDIRECTIONAL_SEQUENCE_RNN": _sequence_rnn,
     "SVDF": _svdf,

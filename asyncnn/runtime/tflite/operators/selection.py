@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 
 from asyncnn.hal.types import OperationType
-from asyncnn.runtime.tflite.errors import UnsupportedOperatorError
 from asyncnn.runtime.tflite.node import Converter, Node
+from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
 
 
 def _slice(node: Node) -> None:

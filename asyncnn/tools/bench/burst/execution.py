@@ -11,16 +11,18 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
 
 from asyncnn.burst import BurstController
-from asyncnn.burst.binding import Binder
-from asyncnn.burst.datums import DATUM_BYTES, DEFAULT_QUEUE_LENGTH
-from asyncnn.burst.requests import RequestShape
-from asyncnn.burst.results import ResultShape
-from asyncnn.burst.slots import PoolSlots
+from asyncnn.burst.memories import Binder, PoolSlots
+from asyncnn.burst.packets import (
+    DATUM_BYTES,
+    DEFAULT_QUEUE_LENGTH,
+    RequestShape,
+    ResultShape,
+)
 from asyncnn.callbacks import IExecutionCallback
 from asyncnn.fmq import MessageQueue
 from asyncnn.hal.types import ErrorStatus, MeasureTiming, Memory, OutputShape, Timing
+from asyncnn.logs import SparseLogger
 from asyncnn.runtime.device import Device
-from asyncnn.sparse_log import SparseLogger
 from asyncnn.tools.bench.addition import LENGTH, addition_request, tiny_addition
 from asyncnn.tools.bench.drivers import no_op_driver_on
 from asyncnn.tools.bench.noop import NoOpDevice

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from asyncnn.callbacks import PreparedModelFuture
 from asyncnn.devices import OWN_PROCESS, DeviceSettings, ReferenceDevice
-from asyncnn.engine.constants import CONSTANT_LIFETIMES
+from asyncnn.engine.plan import CONSTANT_LIFETIMES
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.types import ExecutionPreference, Handle, Model, Priority
-from asyncnn.runtime.loading import load
+from asyncnn.runtime.container import load
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.bench.arrays import random_inputs

@@ -11,9 +11,9 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from asyncnn.engine import Program
 from asyncnn.engine.execution import run_straight
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.runtime.loading import load
+from asyncnn.runtime.container import load
 from asyncnn.tools.bench.arrays import Difference, largest_difference, random_inputs
 from asyncnn.tools.bench.environment import describe_environment
 from asyncnn.tools.bench.goals import LITERT

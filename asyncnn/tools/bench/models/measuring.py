@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from asyncnn.devices import OWN_PROCESS
-from asyncnn.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
+from asyncnn.runtime.container import load
 from asyncnn.runtime.device import Device, open_device
-from asyncnn.runtime.loading import load
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.bench.arrays import InputKind, largest_difference, random_inputs
 from asyncnn.tools.bench.environment import describe_environment

@@ -12,7 +12,10 @@ import msgspec
 import numpy as np
 
 from asyncnn.engine import Execution, Program
-from asyncnn.errors import MissedDeadlinePersistentError, MissedDeadlineTransientError
+from asyncnn.hal.errors import (
+    MissedDeadlinePersistentError,
+    MissedDeadlineTransientError,
+)
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import FusedActivationFunc, Operand, OperandType, OperationType
 from asyncnn.runtime.builder import ModelBuilder

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.engine import Execution, Program
-from asyncnn.engine.frame import Frame
+from asyncnn.engine.workspace import Frame
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import Pause, Scheduler, Work
 from asyncnn.runtime.device import open_device

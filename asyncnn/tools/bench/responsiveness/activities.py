@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import TypeAlias
 
-from asyncnn.errors import GeneralFailureError
+from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel

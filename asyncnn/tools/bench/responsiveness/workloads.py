@@ -7,7 +7,7 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import FusedActivationFunc, Operand, OperandType, OperationType
-from asyncnn.memory.arrays import shared_array
+from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
 

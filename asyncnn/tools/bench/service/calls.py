@@ -15,7 +15,7 @@ from asyncnn.hal.types import (
     OperationType,
     OutputShape,
 )
-from asyncnn.memory.arrays import shared_array
+from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.tools.bench.tflite.mobilenet import mobilenet_v1
 
 DEFAULT_FOLDER = Path("../shared/models")

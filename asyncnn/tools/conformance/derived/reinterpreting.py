@@ -5,8 +5,7 @@ from collections.abc import Iterator, Set
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.hal.extensions import AnyOperandType
-from asyncnn.hal.operands import DTYPES, QUANT8_TYPES
+from asyncnn.hal.operands import DTYPES, QUANT8_TYPES, AnyOperandType
 from asyncnn.hal.operations import SIGNATURES
 from asyncnn.hal.operations.signature import TypeRow
 from asyncnn.hal.types import OperationType

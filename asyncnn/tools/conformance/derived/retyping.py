@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence, Set
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.hal.extensions import AnyOperandType
-from asyncnn.hal.operands import DTYPES, QUANT8_TYPES
+from asyncnn.hal.operands import DTYPES, QUANT8_TYPES, AnyOperandType
 from asyncnn.hal.operations import SIGNATURES
 from asyncnn.hal.operations.signature import Argument, TypeRow
 from asyncnn.hal.types import (

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from asyncnn.callbacks import IExecutionCallback, IPreparedModelCallback
-from asyncnn.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.refusals import NoFencesNorBursts
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -26,7 +26,7 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.service.client.connection import Connection
-from asyncnn.service.paths import socket_address
+from asyncnn.service.process import socket_address
 
 
 @contextlib.asynccontextmanager

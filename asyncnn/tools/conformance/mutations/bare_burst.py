@@ -3,11 +3,10 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from asyncnn.burst.datums import DATUM_BYTES, DEFAULT_QUEUE_LENGTH
-from asyncnn.burst.results import decode_result
+from asyncnn.burst.packets import DATUM_BYTES, DEFAULT_QUEUE_LENGTH, decode_result
 from asyncnn.callbacks import ExecutionResult, IBurstCallback
-from asyncnn.errors import GeneralFailureError, error_for
 from asyncnn.fmq import MessageQueue
+from asyncnn.hal.errors import GeneralFailureError, error_for
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
 from asyncnn.hal.types import ErrorStatus, Memory
 

@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from asyncnn.burst.datums import DATUM_BYTES
-from asyncnn.burst.results import ResultShape, decode_result
+from asyncnn.burst.packets import DATUM_BYTES, ResultShape, decode_result
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.types import ErrorStatus, Memory
 from asyncnn.tools.conformance.mutations.bare_burst import BareBurst, bare_burst

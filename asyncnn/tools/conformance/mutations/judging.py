@@ -16,7 +16,7 @@ from asyncnn.callbacks import (
     IPreparedModelCallback,
     PreparedModelFuture,
 )
-from asyncnn.errors import AsyncnnError, DeviceUnavailableError
+from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,

@@ -6,7 +6,7 @@ Source: HAL 1.3/vts/functional/ValidateBurst.cpp.
 from collections.abc import Iterator, Sequence
 from struct import pack
 
-from asyncnn.burst.datums import (
+from asyncnn.burst.packets import (
     DATUM_BYTES,
     DEFAULT_QUEUE_LENGTH,
     MEASURE_FORMAT,

@@ -6,7 +6,7 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from asyncnn.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.tools.conformance.mutations.mutant import AnyMutant, sample
 from asyncnn.tools.conformance.mutations.plan import Plan, Tally
 from asyncnn.tools.conformance.mutations.table import ITSELF

@@ -5,8 +5,7 @@ from typing import Self
 
 from msgspec.structs import replace
 
-from asyncnn.burst.datums import DATUM_BYTES, DEFAULT_QUEUE_LENGTH
-from asyncnn.burst.requests import RequestShape
+from asyncnn.burst.packets import DATUM_BYTES, DEFAULT_QUEUE_LENGTH, RequestShape
 from asyncnn.hal.types import MeasureTiming, Memory, Model, Request
 from asyncnn.memory.pools import view
 from asyncnn.memory.shared import shareable

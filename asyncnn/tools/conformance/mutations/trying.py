@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from msgspec.structs import replace
 
 from asyncnn.burst import BurstController
-from asyncnn.errors import AsyncnnError, error_for
+from asyncnn.hal.errors import AsyncnnError, error_for
 from asyncnn.hal.types import ErrorStatus, HalVersion, Model
 from asyncnn.tools.conformance.mutations.cyclic import cyclic_mutant
 from asyncnn.tools.conformance.mutations.judging import (

@@ -8,11 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncnn.kernels.kernel import HeapScratch
-from asyncnn.kernels.numerics.requantize import (
-    multiply_by_quantized_multiplier,
-    quantize_multiplier,
-)
-from asyncnn.kernels.recurrent.integer.fixed_point import (
+from asyncnn.kernels.recurrent.fixed_point import (
     TABLE_OFFSET,
     gate_places,
     gate_table,
@@ -21,11 +17,15 @@ from asyncnn.kernels.recurrent.integer.fixed_point import (
     saturated_shift,
     tanh_table,
 )
-from asyncnn.kernels.recurrent.integer.in_place import (
+from asyncnn.kernels.recurrent.integer_steps import (
     Rescaling,
     RoundedShift,
     clamping,
     look_up,
+)
+from asyncnn.kernels.rounding import (
+    multiply_by_quantized_multiplier,
+    quantize_multiplier,
 )
 
 RAW = np.arange(-(2**15), 2**15)

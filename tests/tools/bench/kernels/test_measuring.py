@@ -2,7 +2,7 @@
 
 import pytest
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.tools.bench.arrays import Difference
 from asyncnn.tools.bench.errors import PeerMissingError
 from asyncnn.tools.bench.goals import LITERT

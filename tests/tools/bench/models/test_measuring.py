@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.tools.bench.errors import PeerRefusedError
 from asyncnn.tools.bench.goals import LITERT, LITERT_REF
 from asyncnn.tools.bench.models.measuring import bench_models

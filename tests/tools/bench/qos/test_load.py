@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from asyncnn.errors import MissedDeadlineTransientError
+from asyncnn.hal.errors import MissedDeadlineTransientError
 from asyncnn.runtime.device import open_device
 from asyncnn.tools.bench.qos.load import (
     FifoPool,

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from asyncnn.errors import GeneralFailureError
+from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.runtime.device import open_device
 from asyncnn.tools.bench.responsiveness import activities, measuring
 from asyncnn.tools.bench.responsiveness.activities import ACTIVITIES, Stage, Watched

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from asyncnn.memory.arrays import place_of
+from asyncnn.memory.slabs import place_of
 from asyncnn.runtime.device import open_device
 from asyncnn.tools.bench.responsiveness.workloads import (
     LAYOUTS,

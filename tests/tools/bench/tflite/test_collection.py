@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncnn.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.tools.bench.tflite import collection
 from asyncnn.tools.bench.tflite.collection import model_files
 

@@ -1,0 +1,336 @@
+"""What a fenced execution executes, and how it reports."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from asyncnn.callbacks import FencedOutcome
+from asyncnn.devices.buffer_use import BufferUse
+from asyncnn.devices.work import Executable, ExecuteWork, ReportExecuted
+from asyncnn.fences import FenceSource, SyncFence
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    GeneralFailureError,
+    MissedDeadlineTransientError,
+    OutputInsufficientSizeError,
+    ResourceExhaustedTransientError,
+)
+from asyncnn.hal.interfaces import ISyncFence
+from asyncnn.hal.types import (
+    NO_TIMING,
+    ErrorStatus,
+    MeasureTiming,
+    OutputShape,
+    Request,
+    Timing,
+)
+from asyncnn.qos import Client, Scheduler
+from asyncnn.tracing import Layer, Phase, active
+
+_CAUSE = "what it waited for failed: "
+
+
+class FencedJob(msgspec.Struct, frozen=True, eq=False):
+    """A validated request and all that its execution needs, but for the fences."""
+
+    executable: Executable
+    client: Client
+    request: Request
+    measure: MeasureTiming
+    deadline_ns: int | None
+    loop_timeout_ns: int | None
+    duration_ns: int | None
+    use: BufferUse | None = None
+
+    @property
+    def may_be_run_at_once(self) -> bool:
+        """Whether it is short enough for the loop, and bound to no time."""
+        return (
+            self.executable.inliner.is_due
+            and self.deadline_ns is None
+            and self.duration_ns is None
+        )
+
+    def settle(self, status: ErrorStatus, shapes: tuple[OutputShape, ...]) -> None:
+        """Give up the buffers: it has ended."""
+        if self.use is not None:
+            self.use.settle(status, shapes)
+
+    def claimed_work(
+        self, deadline_ns: int | None, report: ReportExecuted
+    ) -> ExecuteWork:
+        """Return the work of executing it, with its buffers claimed.
+
+        :raises AsyncnnError: if they cannot be claimed.
+        """
+        work = ExecuteWork(
+            self.executable,
+            self.request,
+            self.measure,
+            deadline_ns,
+            self.loop_timeout_ns,
+            report,
+            self.client,
+            reports_early=True,
+        )
+        if self.use is not None:
+            work.claim(self.use)
+        return work
+
+
+def timing_of(measure: MeasureTiming, on_device_us: int, in_driver_us: int) -> Timing:
+    """Return what is reported of a success: nothing unless it was asked for."""
+    if measure != MeasureTiming.YES:
+        return NO_TIMING
+    return Timing(on_device_us, max(on_device_us, in_driver_us))
+
+
+def as_fenced(error: AsyncnnError) -> tuple[ErrorStatus, str]:
+    """Return status and reason for a fence, which knows of no insufficient sizes."""
+    if isinstance(error, OutputInsufficientSizeError):
+        return ErrorStatus.GENERAL_FAILURE, str(error)
+    return error.status, str(error)
+
+
+def because(reason: str) -> GeneralFailureError:
+    """Return the error of an execution that waited for what failed for ``reason``.
+
+    The root of a chain's failure is named once, however long the chain.
+    """
+    cause = reason if reason.startswith(_CAUSE) else _CAUSE + reason
+    return GeneralFailureError(cause)
+
+
+logger = logging.getLogger(__name__)
+
+
+class Owner(Protocol):
+    """What an execution needs of the device's others."""
+
+    scheduler: Scheduler
+
+    def producer_of(self, fence: ISyncFence) -> "FencedExecution | None":
+        """Return the execution under way that will signal ``fence``."""
+        ...
+
+    def make_ready(self, execution: "FencedExecution") -> None:
+        """Have ``execution`` begin, or fail, soon and not inside this call."""
+        ...
+
+    def forget(self, execution: "FencedExecution") -> None:
+        """Note that ``execution`` has ended."""
+        ...
+
+
+class FencedExecution(FencedOutcome):
+    """One execution that waits for fences or runs; its own fence tells of the end."""
+
+    __slots__ = (
+        "_dependants",
+        "_due_ns",
+        "_failure",
+        "_job",
+        "_launched_ns",
+        "_owner",
+        "_source",
+        "_timer",
+        "_waiting",
+        "_watched",
+        "_work",
+        "fence",
+    )
+
+    def __init__(self, owner: Owner, job: FencedJob) -> None:
+        super().__init__()
+        self._owner = owner
+        self._job: FencedJob | None = job
+        self._launched_ns = time.monotonic_ns()
+        self.fence: SyncFence
+        self._source: FenceSource
+        self.fence, self._source = SyncFence.pair()
+        self._waiting = 0
+        self._due_ns: int | None = None
+        self._watched: list[ISyncFence] = []
+        self._dependants: list[FencedExecution] = []
+        self._failure: AsyncnnError | None = None
+        self._work: ExecuteWork | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended."""
+        return self._job is None
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether it has been given to the scheduler."""
+        return self._work is not None
+
+    @property
+    def may_be_run_at_once(self) -> bool:
+        """Whether it is short enough for the loop, and bound to no time."""
+        return self._job is not None and self._job.may_be_run_at_once
+
+    def wait(self, fences: Sequence[ISyncFence]) -> None:
+        """Become ready when all of ``fences`` have signalled or one has failed."""
+        assert self._job is not None
+        if self._job.deadline_ns is not None:
+            delay = (self._job.deadline_ns - self._launched_ns) / 1e9
+            self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
+        self._waiting = len(fences)
+        for fence in fences:
+            producer = self._owner.producer_of(fence)
+            if producer is not None:
+                producer._dependants.append(self)
+            else:
+                own = fence.duplicate()  # the caller may close the fence
+                self._watched.append(own)
+                own.add_done_callback(self._watched_is_done)
+        if not fences:
+            self._become_ready()
+
+    def begin(self, *, may_run: bool) -> bool:
+        """Run at once if that is short, else on a lane; True if it is on a lane.
+
+        :raises AsyncnnError: if the scheduler refuses it, a fence has failed, or a
+            buffer is not to be had.
+        """
+        job = self._job
+        assert job is not None
+        if self._failure is not None:
+            raise self._failure
+        deadline_ns = _earlier(job.deadline_ns, self._due_ns)
+        work = job.claimed_work(deadline_ns, self._executed)
+        if self._owner.scheduler.run_or_submit(work, may_run=may_run):
+            return False
+        self._work = work
+        self._stop_timer()
+        return True
+
+    def cancel(self) -> None:
+        """End at the next boundary between two operations, or before it begins."""
+        if self._work is not None:
+            status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+            self._owner.scheduler.cancel(self._work, status)
+        else:
+            self.fail(ResourceExhaustedTransientError("the execution was cancelled"))
+
+    def fail(self, error: AsyncnnError) -> None:
+        """End without success, and make what waits for it fail as well."""
+        if self._job is None:
+            return
+        status, reason = as_fenced(error)
+        logger.info("fenced execution failed: %s: %s", status.name, reason)
+        self.complete(status, NO_TIMING, NO_TIMING)
+        self._end(self._job, status)
+        self._source.fail(status, reason)
+        for dependant in self._dependants:
+            dependant._fence_failed(reason)
+        self._dependants.clear()
+
+    def _succeed(
+        self,
+        job: FencedJob,
+        shapes: tuple[OutputShape, ...],
+        launched: Timing,
+        fenced: Timing,
+    ) -> None:
+        self.complete(ErrorStatus.NONE, launched, fenced)
+        self._end(job, ErrorStatus.NONE, shapes)
+        self._source.signal()
+        for dependant in self._dependants:
+            dependant._fence_signalled()
+        self._dependants.clear()
+
+    def _end(
+        self, job: FencedJob, status: ErrorStatus, shapes: tuple[OutputShape, ...] = ()
+    ) -> None:
+        """Let go of everything that was needed until now."""
+        job.settle(status, shapes)
+        self._job = None
+        # It was raised: its traceback refers to this execution, and to the job.
+        self._failure = None
+        self._stop_timer()
+        self._unwatch()
+        self._owner.forget(self)
+        self._work = None
+
+    def _executed(
+        self,
+        error: AsyncnnError | None,
+        shapes: tuple[OutputShape, ...],
+        timing: Timing,
+    ) -> None:
+        job = self._job
+        assert job is not None
+        if error is not None:
+            self.fail(error)
+            return
+        launched = self._since_launch(job, timing.time_on_device)
+        self._succeed(job, shapes, launched, timing)
+
+    def _since_launch(self, job: FencedJob, on_device_us: int) -> Timing:
+        in_driver_us = (time.monotonic_ns() - self._launched_ns) // 1000
+        return timing_of(job.measure, on_device_us, in_driver_us)
+
+    def _watched_is_done(self, fence: ISyncFence) -> None:
+        if self._job is None:
+            return
+        if fence.status is ErrorStatus.NONE:
+            self._fence_signalled()
+        else:
+            self._fence_failed(fence.reason)
+
+    def _fence_signalled(self) -> None:
+        self._waiting -= 1
+        if self._waiting == 0 and self._failure is None and self._job is not None:
+            self._become_ready()
+
+    def _fence_failed(self, reason: str) -> None:
+        if self._failure is not None or self._job is None:
+            return
+        self._failure = because(reason)
+        self._owner.make_ready(self)
+
+    def _become_ready(self) -> None:
+        assert self._job is not None
+        if self._job.duration_ns is not None:
+            self._due_ns = time.monotonic_ns() + self._job.duration_ns
+        self._unwatch()
+        if active.recorder is not None:
+            active.recorder.add(
+                "wait-fence",
+                Layer.DRIVER,
+                Phase.EXECUTION,
+                self._launched_ns,
+                time.monotonic_ns(),
+                active.recorder.new_group(),
+            )
+        self._owner.make_ready(self)
+
+    def _expire(self) -> None:
+        self._timer = None
+        self.fail(
+            MissedDeadlineTransientError("the deadline passed before it could begin")
+        )
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _unwatch(self) -> None:
+        for fence in self._watched:
+            fence.remove_done_callback(self._watched_is_done)
+            fence.close()
+        self._watched.clear()
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

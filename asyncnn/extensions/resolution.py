@@ -1,0 +1,175 @@
+"""The extensions of one device, and what models mean there."""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
+
+from asyncnn.extensions.extension import Extension
+from asyncnn.hal import types as hal
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.operands import (
+    ExtensionOperandType,
+    ExtensionOperationType,
+    has_unknown_dimensions,
+    is_extension_type,
+    size_of_data_bytes,
+)
+from asyncnn.hal.operations import check_operation
+from asyncnn.hal.types import (
+    EXTENSION_TYPE_BITS,
+    HalVersion,
+    Model,
+    Operand,
+    OperandLifeTime,
+    Operation,
+    Subgraph,
+)
+
+
+class Extensions:
+    """What a device has of types beyond those of the HAL.
+
+    :raises InvalidArgumentError: if two have the same name.
+    """
+
+    def __init__(self, extensions: Iterable[Extension] = ()) -> None:
+        self._by_name: dict[str, Extension] = {}
+        for extension in extensions:
+            if extension.name in self._by_name:
+                raise InvalidArgumentError(f"{extension.name} is given twice")
+            self._by_name[extension.name] = extension
+
+    def described(self) -> tuple[hal.Extension, ...]:
+        """Return what the HAL says of them."""
+        return tuple(extension.described() for extension in self._by_name.values())
+
+    def versions(self, model: Model) -> tuple[str, ...]:
+        """Return names and versions of those that ``model`` uses."""
+        used = (
+            self._by_name.get(entry.name) for entry in model.extension_name_to_prefix
+        )
+        return tuple(f"{each.name} {each.version}" for each in used if each)
+
+    def resolved(self, model: Model) -> Model:
+        """Return a validated model with types instead of the numbers for them.
+
+        Numbers that are nothing of these extensions stay.
+        """
+        known = {
+            entry.prefix: self._by_name[entry.name]
+            for entry in model.extension_name_to_prefix
+            if entry.name in self._by_name
+        }
+        if not known:
+            return model
+        return replace(
+            model,
+            main=_resolved_subgraph(model.main, known),
+            referenced=tuple(
+                _resolved_subgraph(subgraph, known) for subgraph in model.referenced
+            ),
+        )
+
+
+NO_EXTENSIONS = Extensions()
+"""Those of a device that has none."""
+
+
+def _resolved_subgraph(subgraph: Subgraph, known: Mapping[int, Extension]) -> Subgraph:
+    return replace(
+        subgraph,
+        operands=tuple(_resolved_operand(each, known) for each in subgraph.operands),
+        operations=tuple(
+            _resolved_operation(each, known) for each in subgraph.operations
+        ),
+    )
+
+
+def _resolved_operand(operand: Operand, known: Mapping[int, Extension]) -> Operand:
+    extension = known.get(operand.type >> EXTENSION_TYPE_BITS)
+    if extension is None:
+        return operand
+    type_ = extension.operand_types.get(operand.type & hal.BASE_MAX)
+    return operand if type_ is None else replace(operand, type=type_)
+
+
+def _resolved_operation(
+    operation: Operation, known: Mapping[int, Extension]
+) -> Operation:
+    extension = known.get(operation.type >> EXTENSION_TYPE_BITS)
+    if extension is None:
+        return operation
+    type_ = extension.operation_types.get(operation.type & hal.BASE_MAX)
+    return operation if type_ is None else replace(operation, type=type_)
+
+
+_CONSTANTS = frozenset(
+    {OperandLifeTime.CONSTANT_COPY, OperandLifeTime.CONSTANT_REFERENCE}
+)
+_NEWEST = max(HalVersion)
+
+
+def check_extended(model: Model) -> None:
+    """Check all that a resolved model has of extensions.
+
+    :raises InvalidArgumentError: if a rule of an extension is broken.
+    :raises GeneralFailureError: if an extension, or a type of it, is not known.
+    """
+    if not model.extension_name_to_prefix:
+        return
+    for subgraph in (model.main, *model.referenced):
+        for index, operand in enumerate(subgraph.operands):
+            _check_operand(model, index, operand)
+        for operation in subgraph.operations:
+            _check_operation(model, subgraph, operation)
+
+
+def check_extended_operation(
+    model: Model, subgraph: Subgraph, operation: Operation
+) -> None:
+    """Check one operation of a resolved model, and the operands that it uses.
+
+    :raises InvalidArgumentError: if a rule of an extension is broken.
+    :raises GeneralFailureError: if an extension, or a type of it, is not known.
+    """
+    for index in (*operation.inputs, *operation.outputs):
+        _check_operand(model, index, subgraph.operands[index])
+    _check_operation(model, subgraph, operation)
+
+
+def _check_operand(model: Model, index: int, operand: Operand) -> None:
+    type_ = operand.type
+    if not isinstance(type_, ExtensionOperandType):
+        _check_known(model, type_, "operand")
+        return
+    what = f"operand {index} ({type_.name})"
+    if operand.dimensions and not type_.is_tensor:
+        raise InvalidArgumentError(f"{what} is a scalar, but has dimensions")
+    size = size_of_data_bytes(type_, operand.dimensions)
+    if operand.lifetime not in _CONSTANTS:
+        return
+    if type_.is_tensor and has_unknown_dimensions(operand):
+        raise InvalidArgumentError(f"{what} is a constant with open dimensions")
+    if operand.location.length != size:
+        raise InvalidArgumentError(
+            f"{what} is a constant of {operand.location.length} bytes, expected {size}"
+        )
+
+
+def _check_operation(model: Model, subgraph: Subgraph, operation: Operation) -> None:
+    if isinstance(operation.type, ExtensionOperationType):
+        check_operation(operation, subgraph.operands, _NEWEST, model.referenced)
+    else:
+        _check_known(model, operation.type, "operation")
+
+
+def _check_known(model: Model, type_: int, kind: str) -> None:
+    if not is_extension_type(type_):
+        return
+    prefix = type_ >> EXTENSION_TYPE_BITS
+    names = {entry.prefix: entry.name for entry in model.extension_name_to_prefix}
+    name, number = names[prefix], type_ - (prefix << EXTENSION_TYPE_BITS)
+    raise GeneralFailureError(
+        f"{kind} type {number} of extension {name} is not known to this device",
+        hint="open the device with the extension, or a newer version of it",
+    )

@@ -1,0 +1,139 @@
+"""What a forked child process has to leave to its parent.
+
+A child inherits copies of open devices and connections, but none of their threads, and
+it shares their sockets and the event loop's selector with its parent. So whatever a
+process owns is told in the child that it has no owner there: from then on it refuses
+all use with `ForkedError`, and closing it does nothing.
+"""
+
+import gc
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Protocol
+from weakref import WeakSet
+
+from asyncnn.hal.errors import ForkedError
+
+
+class Owned(Protocol):
+    """What only the process that made it can use."""
+
+    def disown(self) -> None:
+        """Refuse all use from now on; touch no descriptor, lock or event loop."""
+        ...
+
+
+_owned: WeakSet[Owned] = WeakSet()
+
+
+def own(thing: Owned) -> None:
+    """Have ``thing`` disowned in every child that this process forks."""
+    _owned.add(thing)
+
+
+def inherited(what: str) -> ForkedError:
+    """Return the error for using ``what`` in a child of the process that owns it."""
+    return ForkedError(
+        f"{what} belongs to the process that opened it, and this is a fork of it",
+        hint="open a device in this process, or start it with spawn",
+    )
+
+
+def _disown_all() -> None:
+    for thing in tuple(_owned):
+        with suppress(Exception):
+            thing.disown()
+    _owned.clear()
+
+
+os.register_at_fork(after_in_child=_disown_all)
+
+
+_NEVER = 2**31 - 1
+
+
+class _Collector:
+    """Who builds, and who allows to freeze what was built."""
+
+    def __init__(self) -> None:
+        # The collector itself ends blocks that were left for good, even in here.
+        self._lock = threading.RLock()
+        # Of this process: a forked child has copies of blocks, but not their counts.
+        self._building: set[object] = set()
+        self._allowing: set[object] = set()
+        self._has_frozen = False
+        self._usual = gc.get_threshold()
+        self._ours = self._usual
+
+    def begin(self, block: object) -> None:
+        with self._lock:
+            is_first = not self._building
+            self._building.add(block)
+            if is_first:
+                self._usual = young, middle, _ = gc.get_threshold()
+                if young:  # 0: the application has switched the collector off
+                    gc.set_threshold(young, middle, _NEVER)
+                self._ours = gc.get_threshold()
+
+    def end(self, block: object) -> None:
+        with self._lock:
+            if block not in self._building:
+                return
+            self._building.remove(block)
+            if self._building:
+                return
+            if self._allowing and gc.isenabled():
+                # What the application has frozen is its own to thaw.
+                self._has_frozen = self._has_frozen or not gc.get_freeze_count()
+                gc.freeze()
+            if gc.get_threshold() == self._ours:  # nobody has changed it meanwhile
+                gc.set_threshold(*self._usual)
+
+    def allow(self, block: object) -> None:
+        with self._lock:
+            self._allowing.add(block)
+
+    def forbid(self, block: object) -> None:
+        with self._lock:
+            self._allowing.discard(block)
+            if not self._allowing and self._has_frozen:
+                self._has_frozen = False
+                gc.unfreeze()
+
+    def renew(self) -> None:
+        """Begin anew in a forked child, whose parent's threads may hold the lock."""
+        if self._building and gc.get_threshold() == self._ours:
+            gc.set_threshold(*self._usual)
+        self._lock = threading.RLock()
+        self._building, self._allowing = set(), set()
+
+
+_collector = _Collector()
+os.register_at_fork(after_in_child=_collector.renew)
+
+
+@contextmanager
+def building_large() -> Iterator[None]:
+    """Have no full collection inside the block, which builds many objects that stay.
+
+    They are frozen at its end, or that of the last such block, where that is allowed.
+    """
+    block = object()
+    _collector.begin(block)
+    try:
+        yield
+    finally:
+        _collector.end(block)
+
+
+@contextmanager
+def freezing_allowed() -> Iterator[None]:
+    """Have what is built frozen, inside the block."""
+    block = object()
+    _collector.allow(block)
+    try:
+        yield
+    finally:
+        _collector.forbid(block)

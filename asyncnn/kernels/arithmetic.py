@@ -1,0 +1,279 @@
+"""Kernels that are one NumPy function of every element, or of every pair of them."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncnn.hal.operands import QUANT8_TYPES
+from asyncnn.hal.operations.bound import Array, BoundOperation, OperationFailedError
+from asyncnn.hal.types import FusedActivationFunc, OperandType, OperationType
+from asyncnn.kernels.kernel import (
+    Inputs,
+    Outputs,
+    Prepare,
+    PreparedKernel,
+    Run,
+    Scratch,
+    stateless,
+)
+from asyncnn.kernels.lookup_tables import (
+    binary_lookup,
+    conversion_table,
+    formula_lookup,
+)
+from asyncnn.kernels.numerics import code_steps, same_quantization, widen_float16
+from asyncnn.kernels.rounding import (
+    activation_bounds,
+    multiply_by_quantized_multiplier,
+    quantize_multiplier,
+    quantized_activation_range,
+)
+
+
+def of_one(ufunc: np.ufunc) -> PreparedKernel:
+    """Return the kernel ``output = ufunc(input 0)``.
+
+    NumPy computes float16 elements in float32, and integers wrap around.
+    """
+
+    def run(inputs: Inputs, outputs: Outputs) -> None:
+        ufunc(inputs[0], out=outputs[0])
+
+    return stateless(run)
+
+
+def of_two(ufunc: np.ufunc) -> PreparedKernel:
+    """Return the kernel ``output = ufunc(input 0, input 1)``; the inputs broadcast."""
+
+    def run(inputs: Inputs, outputs: Outputs) -> None:
+        ufunc(inputs[0], inputs[1], out=outputs[0])
+
+    return stateless(run)
+
+
+def _each(ufunc: np.ufunc) -> Prepare:
+    return lambda operation: of_one(ufunc)
+
+
+def _rsqrt_formula(real: Array) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(1 / np.sqrt(real))
+
+
+def _prepare_rsqrt(operation: BoundOperation) -> PreparedKernel:
+    """Compute ``1 / sqrt(x)``; of codes, 0 gives the largest code."""
+    if operation.input(0).type in QUANT8_TYPES:
+        return formula_lookup(operation, _rsqrt_formula)
+
+    def run(inputs: Inputs, outputs: Outputs) -> None:
+        np.sqrt(inputs[0], out=outputs[0])
+        np.reciprocal(outputs[0], out=outputs[0])
+
+    return widen_float16(operation, stateless(run))
+
+
+def _prepare_cast(operation: BoundOperation) -> PreparedKernel:
+    """Convert stored values; fractions are dropped, integers saturate."""
+    source, target = operation.input(0), operation.outputs[0]
+    narrows = target.dtype.kind in "iu" and source.dtype != target.dtype
+    if narrows and source.dtype != np.uint8:
+        return _saturating_cast(operation)
+
+    def run(inputs: Inputs, outputs: Outputs) -> None:
+        np.copyto(outputs[0], inputs[0], casting="unsafe")
+
+    return stateless(run)
+
+
+def _saturating_cast(operation: BoundOperation) -> PreparedKernel:
+    source, target = operation.input(0).dtype, operation.outputs[0].dtype
+    limits = np.iinfo(target)
+    # float16 holds no int32 limit, and float64 is the first float to hold both.
+    wide = np.dtype(np.float64) if source.kind == "f" else source
+    low, high = (np.array(limit, wide) for limit in (limits.min, limits.max))
+    shape = operation.shape(0)
+
+    def instantiate(scratch: Scratch) -> Run:
+        clamped = scratch.transient(shape, wide)
+
+        def run(inputs: Inputs, outputs: Outputs) -> None:
+            np.maximum(inputs[0], low, out=clamped)
+            np.minimum(clamped, high, out=clamped)
+            np.copyto(outputs[0], clamped, casting="unsafe")
+
+        return run
+
+    return instantiate
+
+
+_SUM_FRACTION_BITS = 20
+"""Bits that both terms of a sum gain before they are brought to a common scale."""
+
+
+def _scaled(values: NDArray[np.int64], multiplier: float) -> NDArray[np.int64]:
+    return multiply_by_quantized_multiplier(values, *quantize_multiplier(multiplier))
+
+
+def _lookup_of_steps(
+    operation: BoundOperation,
+    steps: NDArray[np.int64],
+    activation: FusedActivationFunc = FusedActivationFunc.NONE,
+) -> PreparedKernel:
+    """Return the lookup of ``steps + zero_point``, clamped, as output codes."""
+    output = operation.outputs[0]
+    low, high = quantized_activation_range(
+        activation, output.scale, output.zero_point, output.dtype
+    )
+    table = np.clip(steps + output.zero_point, low, high).astype(output.dtype)
+    return binary_lookup(table, output.require_shape())
+
+
+def _prepare_sum(operation: BoundOperation, sign: int) -> PreparedKernel:
+    first, second, output = *map(operation.input, (0, 1)), operation.outputs[0]
+    common_scale = 2 * max(first.scale, second.scale)
+    augend, addend = (
+        _scaled(code_steps(term) << _SUM_FRACTION_BITS, term.scale / common_scale)
+        for term in (first, second)
+    )
+    total = augend[:, np.newaxis] + sign * addend
+    unit = common_scale / (output.scale * 2**_SUM_FRACTION_BITS)
+    return _lookup_of_steps(operation, _scaled(total, unit), operation.activation(2))
+
+
+def prepare_quantized_add(operation: BoundOperation) -> PreparedKernel:
+    """Add real values; each of the three may have its own scale and zero point."""
+    return _prepare_sum(operation, sign=1)
+
+
+def prepare_quantized_sub(operation: BoundOperation) -> PreparedKernel:
+    """Subtract the real values of input 1 from those of input 0."""
+    return _prepare_sum(operation, sign=-1)
+
+
+def prepare_quantized_mul(operation: BoundOperation) -> PreparedKernel:
+    """Multiply real values."""
+    first, second, output = *map(operation.input, (0, 1)), operation.outputs[0]
+    products = np.multiply.outer(code_steps(first), code_steps(second))
+    steps = _scaled(products, first.scale * second.scale / output.scale)
+    return _lookup_of_steps(operation, steps, operation.activation(2))
+
+
+def prepare_quantized_prelu(operation: BoundOperation) -> PreparedKernel:
+    """Compute ``x`` where ``x >= 0``, else ``alpha * x``, in real values."""
+    operand, alpha, output = *map(operation.input, (0, 1)), operation.outputs[0]
+    steps = code_steps(operand)
+    products = np.multiply.outer(steps, code_steps(alpha))
+    negative = _scaled(products, operand.scale * alpha.scale / output.scale)
+    positive = _scaled(steps, operand.scale / output.scale)[:, np.newaxis]
+    chosen = np.where(steps[:, np.newaxis] >= 0, positive, negative)
+    return _lookup_of_steps(operation, chosen)
+
+
+def prepare_quantized_extremum(
+    operation: BoundOperation, ufunc: np.ufunc
+) -> PreparedKernel:
+    """Convert both codes to the output's scale, then apply ``ufunc`` to them."""
+    first, second, output = *map(operation.input, (0, 1)), operation.outputs[0]
+    if same_quantization(first, output) and same_quantization(second, output):
+        return of_two(ufunc)
+    table = ufunc.outer(
+        conversion_table(first, output), conversion_table(second, output)
+    )
+    return binary_lookup(table, output.require_shape())
+
+
+def _with_activation(ufunc: np.ufunc) -> Prepare:
+    """Apply ``ufunc``, then the fused activation of input 2."""
+
+    def prepare(operation: BoundOperation) -> PreparedKernel:
+        activation = operation.activation(2)
+        if activation is FusedActivationFunc.NONE:
+            return of_two(ufunc)
+        dtype = operation.outputs[0].dtype
+        if dtype.kind != "f":
+            raise OperationFailedError(
+                f"{operation.type.name}: {dtype} tensors take no fused activation, "
+                f"not {activation.name}"
+            )
+        bounds = activation_bounds(activation)
+        low, high = (np.array(bound, dtype) for bound in bounds)
+
+        def run(inputs: Inputs, outputs: Outputs) -> None:
+            output = outputs[0]
+            ufunc(inputs[0], inputs[1], out=output)
+            output.clip(low, high, output)
+
+        return stateless(run)
+
+    return prepare
+
+
+def _prepare_div(operation: BoundOperation) -> PreparedKernel:
+    """Divide; int32 rounds towards minus infinity, and gives 0 for a divisor of 0."""
+    if operation.input(0).type is OperandType.TENSOR_INT32:
+        return _with_activation(np.floor_divide)(operation)
+    return _with_activation(np.divide)(operation)
+
+
+def _prepare_pow(operation: BoundOperation) -> PreparedKernel:
+    """Raise input 0 to the power of input 1."""
+    return of_two(np.power)
+
+
+def _prepare_prelu(operation: BoundOperation) -> PreparedKernel:
+    """Compute ``x`` where ``x >= 0``, else ``alpha * x``."""
+    operand = operation.input(0)
+    zero = np.array(0, operand.dtype)
+    shape = operand.require_shape()
+
+    def instantiate(scratch: Scratch) -> Run:
+        keeps = scratch.transient(shape, np.bool_)
+
+        def run(inputs: Inputs, outputs: Outputs) -> None:
+            np.multiply(inputs[0], inputs[1], out=outputs[0])
+            np.greater_equal(inputs[0], zero, out=keeps)
+            np.copyto(outputs[0], inputs[0], where=keeps)
+
+        return run
+
+    return instantiate
+
+
+def _by_type(
+    prepare: Prepare, prepare_quantized: Callable[[BoundOperation], PreparedKernel]
+) -> Prepare:
+    def choose(operation: BoundOperation) -> PreparedKernel:
+        quantized = operation.input(0).type in QUANT8_TYPES
+        return (prepare_quantized if quantized else prepare)(operation)
+
+    return choose
+
+
+def _extremum(ufunc: np.ufunc) -> Prepare:
+    """Choose the larger or smaller element; quantised ones by their real values."""
+    return _by_type(
+        lambda operation: of_two(ufunc),
+        lambda operation: prepare_quantized_extremum(operation, ufunc),
+    )
+
+
+KERNELS: dict[OperationType, Prepare] = {
+    OperationType.ABS: _each(np.absolute),
+    OperationType.NEG: _each(np.negative),
+    OperationType.EXP: _each(np.exp),
+    OperationType.LOG: _each(np.log),
+    OperationType.SQRT: _each(np.sqrt),
+    OperationType.SIN: _each(np.sin),
+    OperationType.FLOOR: _each(np.floor),
+    OperationType.RSQRT: _prepare_rsqrt,
+    OperationType.CAST: _prepare_cast,
+    OperationType.ADD: _by_type(_with_activation(np.add), prepare_quantized_add),
+    OperationType.SUB: _by_type(_with_activation(np.subtract), prepare_quantized_sub),
+    OperationType.MUL: _by_type(_with_activation(np.multiply), prepare_quantized_mul),
+    OperationType.DIV: _prepare_div,
+    OperationType.MAXIMUM: _extremum(np.maximum),
+    OperationType.MINIMUM: _extremum(np.minimum),
+    OperationType.POW: _prepare_pow,
+    OperationType.PRELU: _by_type(_prepare_prelu, prepare_quantized_prelu),
+}

@@ -1,0 +1,158 @@
+"""Float16 operands for kernels that compute in float32: widen, compute, round once."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
+from asyncnn.hal.types import OperandType
+from asyncnn.kernels.kernel import (
+    Inputs,
+    Outputs,
+    PreparedKernel,
+    Run,
+    Scratch,
+    TiledRun,
+    tiles_of,
+)
+
+
+def widen_float16(operation: BoundOperation, kernel: PreparedKernel) -> PreparedKernel:
+    """Return ``kernel`` such that every float16 tensor reaches it as float32.
+
+    Results are rounded to float16 once, at the end. Other operands pass unchanged;
+    without float16 tensors the result is ``kernel`` itself.
+    """
+    if not any(map(_is_float16, operation.inputs + operation.outputs)):
+        return kernel
+
+    def instantiate(scratch: Scratch) -> Run:
+        wide_inputs = _float32_copies(operation.inputs, scratch)
+        wide_outputs = _float32_copies(operation.outputs, scratch)
+        run = kernel(scratch)
+
+        def run_widened(inputs: Inputs, outputs: Outputs) -> Iterator[None]:
+            arguments, results = list(inputs), list(outputs)
+            for index, copy in wide_inputs.items():
+                np.copyto(copy, inputs[index])
+                arguments[index] = copy
+            for index, copy in wide_outputs.items():
+                results[index] = copy
+            yield from tiles_of(run, arguments, results)
+            for index, copy in wide_outputs.items():
+                np.copyto(outputs[index], copy)
+
+        return TiledRun(run_widened)
+
+    return instantiate
+
+
+def _is_float16(operand: BoundOperand | None) -> bool:
+    return operand is not None and operand.type is OperandType.TENSOR_FLOAT16
+
+
+def _float32_copies(
+    operands: tuple[BoundOperand | None, ...], scratch: Scratch
+) -> dict[int, Array]:
+    return {
+        index: scratch.transient(operand.require_shape(), np.float32)
+        for index, operand in enumerate(operands)
+        if operand is not None and _is_float16(operand)
+    }
+
+
+def code_steps(operand: BoundOperand) -> NDArray[np.int64]:
+    """Return ``code - zero_point`` of all codes of an 8-bit operand, by raw byte."""
+    codes = np.arange(256, dtype=np.uint8).view(operand.dtype)
+    return codes.astype(np.int64) - operand.zero_point
+
+
+def code_limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Return the smallest and the largest code of a dtype."""
+    limits = np.iinfo(dtype)
+    return int(limits.min), int(limits.max)
+
+
+def real_values(operand: BoundOperand) -> NDArray[np.float64]:
+    """Return what the 256 codes of an 8-bit operand stand for, by raw byte."""
+    return code_steps(operand).astype(np.float64) * operand.scale
+
+
+def round_half_away(values: Array) -> NDArray[np.float64]:
+    """Return the nearest integers as float64; halves go away from zero."""
+    half = np.nextafter(0.5, 0.0)
+    rounded: NDArray[np.float64] = np.trunc(values + np.copysign(half, values))
+    return rounded
+
+
+def to_codes(real: Array, operand: BoundOperand) -> Array:
+    """Return float64 real values as the operand stores them; NaN becomes zero."""
+    steps = round_half_away(np.nan_to_num(real / operand.scale, nan=0.0))
+    codes = np.clip(steps + operand.zero_point, *code_limits(operand.dtype))
+    return codes.astype(operand.dtype)
+
+
+def same_quantization(first: BoundOperand, second: BoundOperand) -> bool:
+    """Tell whether equal codes of the two operands mean equal real values."""
+    return (first.scale, first.zero_point) == (second.scale, second.zero_point)
+
+
+Store = Callable[[Array, Array], None]
+"""Rounds numbers into an array of codes; overwrites the numbers."""
+
+
+def code_store(
+    scratch: Scratch,
+    shape: Shape,
+    dtype: type[np.floating[Any]],
+    zero_point: int,
+    bounds: tuple[int, int],
+) -> Store:
+    """Return ``store(steps, codes)`` for float ``steps`` of this shape and dtype.
+
+    ``steps`` are real values divided by the scale; ``bounds`` clamp the codes.
+    """
+    # The largest float below 1/2: adding 1/2 itself would round 0.49999997 up.
+    half = np.array(np.nextafter(dtype(0.5), dtype(0)))
+    offset = np.array(zero_point, dtype)
+    low, high = (np.array(bound, dtype) for bound in bounds)
+    signed_half = scratch.transient(shape, dtype)
+
+    def store(steps: Array, codes: Array) -> None:
+        np.copysign(half, steps, out=signed_half)
+        np.add(steps, signed_half, out=steps)
+        np.trunc(steps, out=steps)
+        np.add(steps, offset, out=steps)
+        steps.clip(low, high, steps)
+        np.copyto(codes, steps, casting="unsafe")
+
+    return store
+
+
+def mean_store(
+    scratch: Scratch,
+    shape: Shape,
+    code_dtype: np.dtype[Any],
+    counts: Array,
+    bounds: tuple[int, int],
+) -> Store:
+    """Return ``store(sums, codes)`` for int64 sums of stored values of this shape.
+
+    ``counts`` tells how many values each sum has, and broadcasts to ``shape``. Means
+    are rounded half away from the middle of the type's range (0 for signed, 128 for
+    unsigned codes) and clamped to ``bounds``.
+    """
+    middle = 128 if code_dtype == np.uint8 else 0
+    offsets = np.asarray(counts * middle, np.int64)
+    means = scratch.transient(shape, np.float64)
+    store_means = code_store(scratch, shape, np.float64, middle, bounds)
+
+    def store(sums: Array, codes: Array) -> None:
+        if middle:
+            np.subtract(sums, offsets, out=sums)
+        np.divide(sums, counts, out=means)
+        store_means(means, codes)
+
+    return store

@@ -1,0 +1,259 @@
+"""Reads QUANTIZED_LSTM and packs its weights, multipliers and bounds.
+
+Effective scales are computed in float32, as the reference kernels do, before they
+become fixed-point multipliers. The gates lie side by side like those of a float cell.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncnn.hal.operations.bound import (
+    BoundOperand,
+    BoundOperation,
+    OperationFailedError,
+)
+from asyncnn.hal.operations.lstm import CellInputs
+from asyncnn.kernels.recurrent.fixed_point import Integers
+from asyncnn.kernels.recurrent.integer_steps import IntegerLayerNorm, Product, Rescaling
+from asyncnn.kernels.recurrent.lstm import CELL, packed_gates, peephole_inputs
+
+_CELL = CellInputs(weights=1, states=18, layer_norm=20)
+_RECURRENT = _CELL.weights + 4
+_BIAS = _CELL.weights + 11
+_PROJECTION = _CELL.weights + 15
+_CELL_CLIP, _PROJECTION_CLIP = 24, 25
+_INTERMEDIATE_SCALES = 26
+_HIDDEN_ZERO_POINT, _HIDDEN_SCALE = 30, 31
+
+_FINEST_STATE, _COARSEST_STATE = -15, -9
+
+Gates: TypeAlias = tuple[int, ...]
+Bounds: TypeAlias = tuple[int, int]
+"""Lowest and highest stored value."""
+
+
+class GateSums(msgspec.Struct, frozen=True, eq=False):
+    """Products of the data and of the latest output.
+
+    ``rescaling`` [2, 1, gates * units] turns both into raw gates.
+    """
+
+    data: Product
+    recurrent: Product
+    rescaling: Rescaling
+
+
+class GateBlock(msgspec.Struct, frozen=True, eq=False):
+    """What gates ``[start, stop)`` go through after their sums.
+
+    ``peepholes`` [gates, units] belong to those that end in the logistic function, with
+    a multiplier for each gate.
+    """
+
+    start: int
+    stop: int
+    peepholes: Integers | None
+    rescaling: Rescaling | None
+    norm: IntegerLayerNorm | None
+
+
+class QuantizedProjection(msgspec.Struct, frozen=True, eq=False):
+    """From hidden codes to output codes, the latter with zero point and bounds."""
+
+    product: Product
+    rescaling: Rescaling
+    zero_point: int
+    bounds: Bounds
+
+
+class QuantizedWeights(msgspec.Struct, frozen=True, eq=False):
+    """Everything constant of a cell.
+
+    ``blocks`` are all gates at once or, with peepholes, all but the output gate before
+    that. ``state_shift`` is the binary exponent of the cell state's scale.
+    """
+
+    gates: int
+    units: int
+    sums: GateSums
+    blocks: tuple[GateBlock, ...]
+    state_shift: int
+    state_bounds: Bounds
+    hidden_rescaling: Rescaling
+    hidden_zero_point: int
+    projection: QuantizedProjection | None
+
+
+def pack(operation: BoundOperation) -> QuantizedWeights:
+    """Read and pack a QUANTIZED_LSTM.
+
+    :raises ValueNeededError: if a weight is not constant.
+    :raises OperationFailedError: if a scale is not positive, or that of the cell state
+        no power of two from ``2**-15`` to ``2**-9``.
+    """
+    gates = packed_gates(operation, _CELL)
+    bias = _stack(operation, _BIAS, gates)
+    norm = _layer_norm(operation, gates, bias)
+    state = operation.input(_CELL.states + 1)
+    shift = _state_shift(operation, state)
+    hidden_real = 2.0**-15 / float(_hidden_scale(operation)) * 2.0**-15
+    return QuantizedWeights(
+        gates=len(gates),
+        units=len(bias) // len(gates),
+        sums=_gate_sums(operation, gates, None if norm else bias),
+        blocks=_blocks(operation, gates, norm, shift),
+        state_shift=shift,
+        state_bounds=_bounds(operation, _CELL_CLIP, state),
+        hidden_rescaling=Rescaling(np.float32(hidden_real)),
+        hidden_zero_point=_hidden_zero_point(operation),
+        projection=_projection(operation),
+    )
+
+
+def _gate_sums(
+    operation: BoundOperation, gates: Gates, bias: Integers | None
+) -> GateSums:
+    data, output = operation.input(0), operation.input(_CELL.states)
+    data_weights = _stack(operation, _CELL.weights, gates)
+    output_weights = _stack(operation, _RECURRENT, gates)
+    reals = np.stack(
+        [
+            _gate_reals(operation, _CELL.weights, gates, data),
+            _gate_reals(operation, _RECURRENT, gates, output),
+        ]
+    )
+    by_column = np.repeat(reals, len(data_weights) // len(gates), axis=1)
+    return GateSums(
+        Product.of(data_weights, data.zero_point, bias),
+        Product.of(output_weights, output.zero_point, None),
+        Rescaling(by_column[:, np.newaxis]),
+    )
+
+
+def _gate_reals(
+    operation: BoundOperation, first: int, gates: Gates, source: BoundOperand
+) -> NDArray[np.float32]:
+    scales = [operation.input(first + gate).scale for gate in gates]
+    intermediate = [_intermediate_scale(operation, gate) for gate in gates]
+    return np.array(scales, np.float32) * np.float32(source.scale) / intermediate
+
+
+def _projection(operation: BoundOperation) -> QuantizedProjection | None:
+    if not operation.has(_PROJECTION):
+        return None
+    operand, result = operation.input(_PROJECTION), operation.input(_CELL.states)
+    weights = _join(operation, [_PROJECTION])
+    bias = None
+    if operation.has(_PROJECTION + 1):
+        bias = _join(operation, [_PROJECTION + 1])
+    scale = _positive(operation, result.scale, "output scale")
+    real = np.float32(operand.scale) * _hidden_scale(operation) / scale
+    return QuantizedProjection(
+        Product.of(weights, _hidden_zero_point(operation), bias),
+        Rescaling(real),
+        result.zero_point,
+        _bounds(operation, _PROJECTION_CLIP, result),
+    )
+
+
+def _hidden_zero_point(operation: BoundOperation) -> int:
+    """Return the zero point of the hidden codes; before a projection it is negated."""
+    zero_point = operation.integer(_HIDDEN_ZERO_POINT)
+    return -zero_point if operation.has(_PROJECTION) else zero_point
+
+
+def _blocks(
+    operation: BoundOperation, gates: Gates, norm: IntegerLayerNorm | None, shift: int
+) -> tuple[GateBlock, ...]:
+    if not _CELL.has_peepholes(operation):
+        return (GateBlock(0, len(gates), None, None, norm),)
+    return tuple(
+        GateBlock(
+            start,
+            stop,
+            *_peepholes(operation, gates[start:stop], shift),
+            norm and norm.part(start, stop),
+        )
+        for start, stop in ((1, len(gates)), (0, 1))
+    )
+
+
+def _peepholes(
+    operation: BoundOperation, gates: Gates, shift: int
+) -> tuple[Integers, Rescaling]:
+    seeing = [gate for gate in gates if gate != CELL]
+    indices = peephole_inputs(_CELL, seeing)
+    scales = np.array([[operation.input(index).scale] for index in indices])
+    intermediate = [[float(_intermediate_scale(operation, gate))] for gate in seeing]
+    reals = (2.0**shift * scales / intermediate).astype(np.float32)
+    weights = _join(operation, indices).reshape(len(indices), -1)
+    return weights, Rescaling(reals)
+
+
+def _layer_norm(
+    operation: BoundOperation, gates: Gates, bias: Integers
+) -> IntegerLayerNorm | None:
+    if not _CELL.has_layer_norm(operation):
+        return None
+    indices = [_CELL.layer_norm + gate for gate in gates]
+    return IntegerLayerNorm(
+        _join(operation, indices).reshape(len(gates), -1),
+        bias.reshape(len(gates), -1),
+        tuple(operation.input(index).scale for index in indices),
+    )
+
+
+def _bounds(
+    operation: BoundOperation, clip_index: int, clipped: BoundOperand
+) -> Bounds:
+    """Return the range of stored values after a clip, which is truncated to steps."""
+    limits = np.iinfo(clipped.dtype)
+    low, high = int(limits.min), int(limits.max)
+    clip = operation.real(clip_index, 0.0)
+    if clip <= 0:
+        return low, high
+    scale = _positive(operation, clipped.scale, "scale of what is clipped")
+    steps = int(min(np.float32(clip) / scale, np.float32(high)))
+    return (-steps, steps) if steps else (low, high)
+
+
+def _state_shift(operation: BoundOperation, state: BoundOperand) -> int:
+    exponent = math.log2(_positive(operation, state.scale, "cell state's scale"))
+    shift = round(exponent)
+    if abs(exponent - shift) < 1e-3 and _FINEST_STATE <= shift <= _COARSEST_STATE:
+        return shift
+    raise OperationFailedError(
+        f"{operation.type.name}: the cell state's scale {state.scale} is no power of "
+        f"two from 2**{_FINEST_STATE} to 2**{_COARSEST_STATE}"
+    )
+
+
+def _intermediate_scale(operation: BoundOperation, gate: int) -> np.float32:
+    scale = operation.real(_INTERMEDIATE_SCALES + gate)
+    return _positive(operation, scale, "intermediate scale")
+
+
+def _hidden_scale(operation: BoundOperation) -> np.float32:
+    return _positive(operation, operation.real(_HIDDEN_SCALE), "hidden state's scale")
+
+
+def _positive(operation: BoundOperation, scale: float, name: str) -> np.float32:
+    if not scale > 0:
+        raise OperationFailedError(
+            f"{operation.type.name}: the {name} is {scale}, not positive"
+        )
+    return np.float32(scale)
+
+
+def _stack(operation: BoundOperation, first: int, gates: Gates) -> Integers:
+    return _join(operation, [first + gate for gate in gates])
+
+
+def _join(operation: BoundOperation, indices: Iterable[int]) -> Integers:
+    values = [operation.value(index) for index in indices]
+    return np.concatenate(values, dtype=np.int64)

@@ -1,0 +1,242 @@
+"""Exact sums of products of 8-bit data and weights, by way of floats."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike
+
+from asyncnn.hal.operations.bound import Array
+from asyncnn.kernels.kernel import Scratch
+from asyncnn.kernels.recurrent.fixed_point import (
+    INT16_MAX,
+    INT16_MIN,
+    Integers,
+    Table,
+    high_product,
+    rounded_shift,
+    saturated_shift,
+)
+from asyncnn.kernels.rounding import (
+    INT32_MAX,
+    multiply_by_quantized_multiplier,
+    quantize_multiplier,
+    quantize_multipliers,
+)
+
+_EXACT_FLOAT32 = 2**24
+_LARGEST_CODE = 255
+
+
+class Product(msgspec.Struct, frozen=True, eq=False):
+    """Integer ``weights`` [inputs, columns] as floats in which all sums are exact.
+
+    ``fold`` [columns] is what the sums lack: the bias and the zero point of the data.
+    """
+
+    weights: Array
+    fold: Integers
+
+    @classmethod
+    def of(
+        cls, weights: Integers, data_zero_point: int, bias: Integers | None
+    ) -> "Product":
+        """Pack weights [columns, inputs] for stored data of that zero point."""
+        reach = int(np.abs(weights).sum(axis=1).max(initial=0)) * _LARGEST_CODE
+        dtype = np.float32 if reach < _EXACT_FLOAT32 else np.float64
+        fold = -data_zero_point * weights.sum(axis=1)
+        if bias is not None:
+            fold = fold + bias
+        return cls(np.ascontiguousarray(weights.T, dtype), fold)
+
+
+class ExactSums:
+    """A `Product` at work on a batch."""
+
+    def __init__(self, product: Product, scratch: Scratch, batches: int) -> None:
+        dtype = product.weights.dtype
+        size, columns = product.weights.shape
+        self._weights = product.weights
+        self.data = scratch.transient((batches, size), dtype)
+        self._sums = scratch.transient((batches, columns), dtype)
+
+    def compute(self, out: Array) -> None:
+        """Write the sums of what ``data`` holds to int64 [batches, columns]."""
+        self.data.dot(self._weights, self._sums)
+        np.copyto(out, self._sums, casting="unsafe")
+
+
+_NOTHING = np.array(0)
+_HALF = np.array(1 << 30)
+_FRACTION_BITS = np.array(31)
+
+
+def clamping(
+    values: Array, low: ArrayLike = INT16_MIN, high: ArrayLike = INT16_MAX
+) -> Callable[[], object]:
+    """Return the pass that clamps integers, to 16 bits unless bounds are given."""
+    lowest, highest = (np.asarray(bound, values.dtype) for bound in (low, high))
+    return partial(values.clip, lowest, highest, values)
+
+
+def look_up(table: Table, places: Array, out: Array) -> None:
+    """Write ``table[places]`` to ``out``; places are int64 and within the table."""
+    # With mode "clip" NumPy writes to `out` directly, without checking the places.
+    table.take(places, None, out, "clip")
+
+
+class RoundedShift:
+    """Divides an array by powers of two, rounding to the nearest, halves away from 0.
+
+    ``shifts`` broadcast against the values; ``offset`` is added to the quotients.
+    """
+
+    def __init__(
+        self, scratch: Scratch, values: Array, shifts: ArrayLike, offset: int = 0
+    ) -> None:
+        dtype = values.dtype
+        self._values = values
+        self._shifts = np.asarray(shifts, dtype)
+        units = np.left_shift(1, self._shifts, dtype=dtype)
+        self._terms = np.asarray(offset * units + (units >> 1))
+        self._sign_bits = np.array(8 * dtype.itemsize - 1, dtype)
+        self._signs = scratch.transient(values.shape, dtype)
+        # Only a shift leaves halves, which a negative sign sends down.
+        shifting = self._shifts > 0
+        self._down = None if shifting.all() else -shifting.astype(dtype)
+
+    def __call__(self) -> None:
+        """Replace the values by the quotients."""
+        values, signs = self._values, self._signs
+        np.right_shift(values, self._sign_bits, out=signs)
+        if self._down is not None:
+            np.bitwise_and(signs, self._down, out=signs)
+        np.add(values, self._terms, out=values)
+        np.add(values, signs, out=values)
+        np.right_shift(values, self._shifts, out=values)
+
+
+class Rescaling:
+    """Multiplication by ``reals``, whose shape broadcasts against the values.
+
+    Bit for bit `asyncnn.kernels.rounding.multiply_by_quantized_multiplier`.
+
+    :raises GeneralFailureError: if one of them is negative or not finite.
+    """
+
+    def __init__(self, reals: ArrayLike) -> None:
+        reals = np.asarray(reals, np.float64)
+        factor, shift = quantize_multipliers(reals)
+        left = np.clip(shift, 0, 31)
+        self._limit = INT32_MAX >> left
+        self._factor = np.asarray(factor << left)
+        self._right: Integers = np.maximum(-shift, 0)
+
+    def bind(
+        self,
+        scratch: Scratch,
+        values: Array,
+        fold: Integers = _NOTHING,
+        offset: int = 0,
+    ) -> Callable[[], None]:
+        """Return the pass over int64 ``values``: ``(values + fold) * real + offset``.
+
+        ``fold`` broadcasts against the values.
+        """
+        factor = self._factor
+        shift = RoundedShift(scratch, values, self._right, offset)
+        clamp = clamping(values, -self._limit - 1, self._limit)
+        may_overflow = bool((self._limit < INT32_MAX).any())
+        term = _HALF if may_overflow else np.asarray(fold * factor + _HALF)
+
+        def rescale() -> None:
+            if may_overflow:
+                np.add(values, fold, out=values)
+                clamp()
+            np.multiply(values, factor, out=values)
+            np.add(values, term, out=values)
+            np.right_shift(values, _FRACTION_BITS, out=values)
+            shift()
+
+        return rescale
+
+
+_EXTRA_BITS = 10
+_FRACTION_BITS_layer_norm = 12
+_ROOT_INTEGER_BITS = 3
+_ROOT_STEPS = 5
+_ONE = 1 << (31 - _ROOT_INTEGER_BITS)
+_HALF_SQRT_2 = 1518500250
+
+
+class IntegerLayerNorm:
+    """Normalises raw gates by weights and bias [gates, units].
+
+    ``scales`` are those of the weights, by gate; a bias has the scale of its weights
+    times ``2**-10``. Results are raw gates with 12 fractional bits.
+    """
+
+    def __init__(
+        self, weights: Integers, bias: Integers, scales: Sequence[float]
+    ) -> None:
+        self._weights, self._bias, self._scales = weights, bias, scales
+        pairs = np.array([quantize_multiplier(scale) for scale in scales])
+        self._multiplier, self._shift = pairs.T[..., np.newaxis]
+        # Stands for a variance of zero, so that nothing overflows.
+        least = [max(1, int(np.float32(10000) * np.float32(s))) for s in scales]
+        self._least_variance = np.array(least)[:, np.newaxis]
+
+    def part(self, start: int, stop: int) -> "IntegerLayerNorm":
+        """Return the normalisation of gates ``[start, stop)`` alone."""
+        chosen = slice(start, stop)
+        return IntegerLayerNorm(
+            self._weights[chosen], self._bias[chosen], self._scales[chosen]
+        )
+
+    def apply(self, gates: Array) -> None:
+        """Normalise ``gates``, int64 [batches, gates, units], along the units."""
+        units = gates.shape[-1]
+        sums = gates.sum(axis=-1, keepdims=True) << _EXTRA_BITS
+        mean = np.sign(sums) * (np.abs(sums) // units)
+        squares = np.square(gates).sum(axis=-1, keepdims=True)
+        share = (1 << 2 * _EXTRA_BITS) // units
+        variance = (squares * share - np.square(mean)) >> 2 * _EXTRA_BITS
+        variance = np.where(variance < 1, self._least_variance, variance)
+        factor, right = _inverse_square_root(variance)
+        normalised = multiply_by_quantized_multiplier(
+            (gates << _EXTRA_BITS) - mean, factor, -right
+        )
+        weighted = rounded_shift(normalised * self._weights + self._bias, _EXTRA_BITS)
+        raw = multiply_by_quantized_multiplier(
+            weighted, self._multiplier, self._shift + _FRACTION_BITS_layer_norm
+        )
+        np.clip(raw, INT16_MIN, INT16_MAX, out=gates)
+
+
+def _inverse_square_root(values: Integers) -> tuple[Integers, Integers]:
+    """Return ``(M, shift)`` such that ``M * 2**(-31 - shift)`` is the inverse root.
+
+    The value is brought into ``[2**27, 2**29)`` by powers of four, where Newton's
+    iteration begins with 1. Source: gemmlowp's fixed-point types with 3 integer bits.
+    """
+    _, bits = np.frexp(values.astype(np.float64))
+    pairs = (31 - bits.astype(np.int64)) // 2 - 1
+    scaled = np.where(
+        pairs >= 0,
+        values << 2 * np.maximum(pairs, 0),
+        values >> 2 * np.maximum(-pairs, 0),
+    )
+    right = 11 - pairs
+    half = rounded_shift(scaled >> 1, 1)
+    root = np.full_like(scaled, _ONE)
+    for _ in range(_ROOT_STEPS):
+        square = high_product(root, root, 32)
+        cube = saturated_shift(
+            high_product(square, root, 32), 2 * _ROOT_INTEGER_BITS, 32
+        )
+        step = high_product(root, _ONE + _ONE // 2, 32) - high_product(half, cube, 32)
+        root = saturated_shift(step, _ROOT_INTEGER_BITS, 32)
+    root = high_product(root, _HALF_SQRT_2, 32) << np.maximum(-right, 0)
+    is_one = values <= 1
+    return np.where(is_one, INT32_MAX, root), np.where(is_one, 0, np.maximum(right, 0))

@@ -1,0 +1,241 @@
+"""QUANTIZED_LSTM: one step in 8-bit data, 16-bit gates and states.
+
+It computes what `lstm_cell` says, activation always tanh, in the very roundings of
+TensorFlow Lite's integer LSTM, for which such models are trained. Where that and the
+HAL's reference device differ from the HAL's description, or from each other:
+
+- Without layer normalisation, biases count too (the reference device ignores them).
+- Without a projection, the hidden state is the output, stored plus its zero point (the
+  reference device subtracts it). A state that is projected is stored *minus* its zero
+  point, as both do; that shows where the state saturates.
+- The projection clip is measured in steps of the output and bounds stored values,
+  whatever their zero point.
+- Peepholes serve all units. Both mistake the number of outputs for that of units, which
+  shows with a projection only.
+
+Source: 1.3/types.hal (QUANTIZED_LSTM); NN common/cpu_operations/QLSTM.cpp.
+"""
+
+import numpy as np
+
+from asyncnn.hal.operations.bound import Array, BoundOperation
+from asyncnn.hal.types import OperationType
+from asyncnn.kernels.kernel import (
+    Inputs,
+    Outputs,
+    Prepare,
+    PreparedKernel,
+    Run,
+    Scratch,
+)
+from asyncnn.kernels.recurrent.fixed_point import (
+    INT16_MAX,
+    TABLE_OFFSET,
+    gate_places,
+    gate_table,
+    tanh_table,
+)
+from asyncnn.kernels.recurrent.integer_packing import (
+    GateBlock,
+    QuantizedProjection,
+    QuantizedWeights,
+    pack,
+)
+from asyncnn.kernels.recurrent.integer_steps import (
+    ExactSums,
+    RoundedShift,
+    clamping,
+    look_up,
+)
+
+_ONE = np.array(INT16_MAX, np.int32)
+_OFFSET = np.array(TABLE_OFFSET)
+
+
+class _RawGates:
+    """Raw ``gates`` [batches, gates, units], of the data and of the latest output."""
+
+    def __init__(
+        self, weights: QuantizedWeights, scratch: Scratch, batches: int
+    ) -> None:
+        products = weights.sums.data, weights.sums.recurrent
+        shape = 2, batches, weights.gates * weights.units
+        terms = scratch.transient(shape, np.int64)
+        self._exact = [ExactSums(product, scratch, batches) for product in products]
+        self._sums = list(terms)
+        fold = np.stack([product.fold for product in products])[:, np.newaxis]
+        self._rescale = weights.sums.rescaling.bind(scratch, terms, fold)
+        gates = batches, weights.gates, weights.units
+        self.gates, self._recurrent = terms.reshape(2, *gates)
+        self._saturate = clamping(self.gates)
+
+    def compute(self, data: Array, output: Array) -> None:
+        """Fill the gates; each term saturates to 16 bits as it is added."""
+        for exact, source, sums in zip(
+            self._exact, (data, output), self._sums, strict=True
+        ):
+            np.copyto(exact.data, source)
+            exact.compute(sums)
+        self._rescale()
+        self._saturate()
+        np.add(self.gates, self._recurrent, out=self.gates)
+        self._saturate()
+
+
+class _Gates:
+    """Some neighbouring gates, from their sums to their values."""
+
+    def __init__(
+        self, block: GateBlock, scratch: Scratch, raw: Array, values: Array
+    ) -> None:
+        """Take the gates of ``block`` among all [batches, gates, units]."""
+        _, count, units = raw.shape
+        chosen = slice(block.start, block.stop)
+        places = gate_places(count, units).reshape(count, units)
+        self._block, self._places = block, places[chosen]
+        self._raw, self._values = raw[:, chosen], values[:, chosen]
+        if block.peepholes is not None and block.rescaling is not None:
+            self._seeing = raw[:, block.start : block.start + len(block.peepholes)]
+            self._seen = scratch.transient(self._seeing.shape, np.int64)
+            self._rescale = block.rescaling.bind(scratch, self._seen)
+            self._saturate = clamping(self._seeing)
+
+    def finish(self, memory: Array) -> None:
+        """Apply what follows the sums; peepholes see ``memory`` [batches, 1, units]."""
+        raw, block = self._raw, self._block
+        if block.peepholes is not None:
+            np.multiply(memory, block.peepholes, out=self._seen)
+            self._rescale()
+            np.add(self._seeing, self._seen, out=self._seeing)
+            self._saturate()
+        if block.norm is not None:
+            block.norm.apply(raw)
+        np.add(raw, self._places, out=raw)
+        look_up(gate_table(), raw, self._values)
+
+
+class _Memory:
+    """The cell state [batches, units]: ``clip(forget * c + input * candidate)``."""
+
+    def __init__(
+        self, weights: QuantizedWeights, scratch: Scratch, gates: Array
+    ) -> None:
+        """Take the values of the gates, int32 [batches, gates, units]."""
+        shape = gates.shape[0], weights.units
+        self.values = scratch.transient(shape, np.int32)
+        self._input_gate = gates[:, 1] if weights.gates == 4 else None
+        self._forget_gate, self._candidate = gates[:, -2], gates[:, -1]
+        self._clip = clamping(self.values, *weights.state_bounds)
+        terms = scratch.transient((2, *shape), np.int32)
+        shifts = np.array([15, 30 + weights.state_shift]).reshape(2, 1, 1)
+        self._shift = RoundedShift(scratch, terms, shifts)
+        self._kept, self._added = terms
+        self._coupled = scratch.transient(shape, np.int32)
+
+    def update(self) -> None:
+        """Advance by one step; products are rounded, halves away from zero."""
+        np.multiply(self.values, self._forget_gate, out=self._kept)
+        input_gate = self._input_gate
+        if input_gate is None:
+            input_gate = np.subtract(_ONE, self._forget_gate, out=self._coupled)
+        np.multiply(self._candidate, input_gate, out=self._added)
+        self._shift()
+        np.add(self._kept, self._added, out=self.values)
+        self._clip()
+
+
+class _Hidden:
+    """The codes ``output * tanh(c)`` [batches, units], as int64."""
+
+    def __init__(
+        self, weights: QuantizedWeights, scratch: Scratch, gate: Array, memory: Array
+    ) -> None:
+        """Take the output gate and the cell state, int32 [batches, units]."""
+        self._gate, self._memory = gate, memory
+        self._tanh = tanh_table(weights.state_shift + 15)
+        self._places = scratch.transient(memory.shape, np.int64)
+        self._activated = scratch.transient(memory.shape, np.int32)
+        self.codes = scratch.transient(memory.shape, np.int64)
+        self._rescale = weights.hidden_rescaling.bind(
+            scratch, self.codes, offset=weights.hidden_zero_point
+        )
+        self._clamp = clamping(self.codes, -128, 127)
+
+    def update(self) -> None:
+        """Compute the codes of the present cell state."""
+        np.add(self._memory, _OFFSET, out=self._places)
+        look_up(self._tanh, self._places, self._activated)
+        np.multiply(self._activated, self._gate, out=self.codes)
+        self._rescale()
+        self._clamp()
+
+
+class _Projected:
+    """The codes of a projected hidden state [batches, outputs], as int64."""
+
+    def __init__(
+        self, projection: QuantizedProjection, scratch: Scratch, hidden: Array
+    ) -> None:
+        """Take the codes of the hidden state, int64 [batches, units]."""
+        shape = len(hidden), len(projection.product.fold)
+        self._hidden = hidden
+        self._sums = ExactSums(projection.product, scratch, len(hidden))
+        self.codes = scratch.transient(shape, np.int64)
+        self._rescale = projection.rescaling.bind(
+            scratch, self.codes, projection.product.fold, projection.zero_point
+        )
+        self._clip = clamping(self.codes, *projection.bounds)
+
+    def update(self) -> None:
+        """Compute the codes of the present hidden state."""
+        np.copyto(self._sums.data, self._hidden)
+        self._sums.compute(self.codes)
+        self._rescale()
+        self._clip()
+
+
+def _prepare(operation: BoundOperation) -> PreparedKernel:
+    """Compute one step of ``input: q8s [batches, inputs]``.
+
+    Gives ``output_state_out`` and ``output: q8s [batches, outputs]``, which are the
+    same, and ``cell_state_out: q16s [batches, units]``.
+    """
+    weights = pack(operation)
+    batches = operation.shape(0)[0]
+
+    def instantiate(scratch: Scratch) -> Run:
+        sums = _RawGates(weights, scratch, batches)
+        values = scratch.transient(sums.gates.shape, np.int32)
+        early, *late = (
+            _Gates(block, scratch, sums.gates, values) for block in weights.blocks
+        )
+        memory = _Memory(weights, scratch, values)
+        seen = memory.values[:, np.newaxis]
+        hidden = _Hidden(weights, scratch, values[:, 0], memory.values)
+        projected = weights.projection and _Projected(
+            weights.projection, scratch, hidden.codes
+        )
+        codes = projected.codes if projected else hidden.codes
+
+        def run(inputs: Inputs, outputs: Outputs) -> None:
+            np.copyto(memory.values, inputs[19])
+            sums.compute(inputs[0], inputs[18])
+            early.finish(seen)
+            memory.update()
+            for gates in late:
+                gates.finish(seen)
+            hidden.update()
+            if projected:
+                projected.update()
+            for place in (0, 2):
+                np.copyto(outputs[place], codes, casting="unsafe")
+            np.copyto(outputs[1], memory.values, casting="unsafe")
+
+        return run
+
+    return instantiate
+
+
+KERNELS: dict[OperationType, Prepare] = {
+    OperationType.QUANTIZED_LSTM: _prepare,
+}

@@ -1,0 +1,225 @@
+"""Rounding rules of quantised sums, and float64 lines that equal them.
+
+A rule maps an integer sum to an integer and never decreases. `fit` looks for a line
+whose truncation, ``trunc(sum * scale + offset)``, takes every step of the rule at the
+same sum. It proves that by evaluating the very float64 expression on both sides of each
+step: rounded multiplication and addition never decrease either, so that nothing can
+differ in between. A rule that treats signs differently needs the signed form
+``trunc(v + copysign(half, v))``, where ``v`` is the line.
+"""
+
+import math
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.hal.types import FusedActivationFunc
+from asyncnn.kernels.numerics import round_half_away
+
+INT32_MAX = 2**31 - 1
+
+_REAL_BOUNDS: dict[FusedActivationFunc, tuple[float, float]] = {
+    FusedActivationFunc.NONE: (-math.inf, math.inf),
+    FusedActivationFunc.RELU: (0.0, math.inf),
+    FusedActivationFunc.RELU1: (-1.0, 1.0),
+    FusedActivationFunc.RELU6: (0.0, 6.0),
+}
+
+
+def activation_bounds(activation: FusedActivationFunc) -> tuple[float, float]:
+    """Return the closed range that a fused activation clamps real values to."""
+    return _REAL_BOUNDS[activation]
+
+
+def quantized_activation_range(
+    activation: FusedActivationFunc,
+    scale: float,
+    zero_point: int,
+    dtype: np.dtype[Any],
+) -> tuple[int, int]:
+    """Return the closed range of stored values after a fused activation.
+
+    A bound is divided by ``scale`` in float32 and rounded half away from zero.
+    """
+    limits = np.iinfo(dtype)
+
+    def quantize(bound: float, limit: int) -> int:
+        if math.isinf(bound):
+            return limit
+        with np.errstate(over="ignore"):
+            quotient = float(np.float32(bound) / np.float32(scale))
+        steps = math.floor(min(abs(quotient), 1e6) + 0.5)
+        stored = zero_point + (steps if quotient > 0 else -steps)
+        return min(max(stored, int(limits.min)), int(limits.max))
+
+    low, high = _REAL_BOUNDS[activation]
+    return quantize(low, int(limits.min)), quantize(high, int(limits.max))
+
+
+def quantize_multiplier(real: float) -> tuple[int, int]:
+    """Return ``(M, shift)`` with ``real`` close to ``M * 2**(shift - 31)``.
+
+    ``M`` is 0 or in ``[2**30, 2**31)``; multipliers below ``2**-32`` become 0.
+
+    :raises GeneralFailureError: if ``real`` is negative or not finite.
+    """
+    multipliers, shifts = quantize_multipliers(np.array([real], np.float64))
+    return int(multipliers[0]), int(shifts[0])
+
+
+def quantize_multipliers(
+    reals: NDArray[np.float64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return what `quantize_multiplier` does of each, as ``M`` and shifts.
+
+    :raises GeneralFailureError: if one is negative or not finite.
+    """
+    legal = (reals >= 0) & (reals < math.inf)
+    if not legal.all():
+        wrong = float(reals[~legal][0])
+        raise GeneralFailureError(f"{wrong} is not a multiplier of quantised values")
+    fractions, exponents = np.frexp(reals)
+    multipliers = np.floor(fractions * 2**31 + 0.5).astype(np.int64)
+    carries = multipliers == 2**31
+    shifts = exponents.astype(np.int64) + carries
+    counts = shifts >= -31
+    return (multipliers >> carries) * counts, shifts * counts
+
+
+def multiply_by_quantized_multiplier(
+    values: ArrayLike, multiplier: ArrayLike, shift: ArrayLike
+) -> NDArray[np.int64]:
+    """Return ``values`` times ``M * 2**(shift - 31)``, rounded twice, as int64.
+
+    ``values`` must fit in int32 and saturate there when shifted left. Multipliers and
+    shifts broadcast against ``values``.
+    """
+    left = np.clip(np.asarray(shift, np.int64), 0, 30)
+    right = np.maximum(-np.asarray(shift, np.int64), 0)
+    limit = INT32_MAX >> left
+    shifted = np.clip(np.asarray(values, np.int64), -limit - 1, limit) << left
+    high = (shifted * np.asarray(multiplier, np.int64) + (1 << 30)) >> 31
+    half = np.left_shift(1, right, dtype=np.int64) >> 1
+    tie_down = (high < 0) & (right > 0)
+    return np.asarray((high + half - tie_down) >> right, np.int64)
+
+
+Integers: TypeAlias = NDArray[np.int64]
+Reals: TypeAlias = NDArray[np.float64]
+
+
+class RoundingRule(Protocol):
+    """Rounds int32 sums times ``scale``; saturates in int32."""
+
+    scale: Reals
+    """Multipliers [channels, 1] or, one for all channels, [1, 1]."""
+
+    def __call__(self, sums: Integers) -> Integers:
+        """Return the rounded products of ``sums`` [channels, n]."""
+        ...
+
+
+class FixedPointRounding:
+    """The double rounding of `multiply_by_quantized_multiplier`."""
+
+    def __init__(self, multipliers: Reals) -> None:
+        fraction, shift = quantize_multipliers(multipliers)
+        self._fraction, self._shift = fraction[:, np.newaxis], shift[:, np.newaxis]
+        self.scale = np.ldexp(self._fraction.astype(np.float64), self._shift - 31)
+
+    def __call__(self, sums: Integers) -> Integers:
+        """Return the products, rounded twice."""
+        return multiply_by_quantized_multiplier(sums, self._fraction, self._shift)
+
+
+class RealRounding:
+    """One rounding of the float64 product, half away from zero."""
+
+    def __init__(self, multipliers: Reals) -> None:
+        self.scale = multipliers[:, np.newaxis]
+
+    def __call__(self, sums: Integers) -> Integers:
+        """Return the products, rounded once."""
+        products = np.clip(sums * self.scale, -INT32_MAX, INT32_MAX)
+        return round_half_away(products).astype(np.int64)
+
+
+class Line(msgspec.Struct, frozen=True, eq=False):
+    """Rounds sums as ``trunc(sum * scale + offset)``; all are [channels, 1].
+
+    With ``half``, ``copysign(half, v)`` is added to the line ``v`` first.
+    """
+
+    scale: Reals
+    offset: Reals
+    half: Reals | None = None
+
+    def arrays(self) -> tuple[Reals, ...]:
+        """Return scale, offset and, if there is one, half."""
+        parts = (self.scale, self.offset)
+        return parts if self.half is None else (*parts, self.half)
+
+    def __call__(self, sums: Integers) -> Reals:
+        """Return the rounded values of ``sums`` [channels, n]."""
+        values = sums * self.scale + self.offset
+        if self.half is not None:
+            values += np.copysign(self.half, values)
+        return np.trunc(values)
+
+
+def fit(
+    rule: RoundingRule, fold: Integers, first: int, last: int, lift: int
+) -> Line | None:
+    """Return a line equal to the rule where results are clamped to [first, last].
+
+    The line takes sums from which the constant ``fold`` [channels, 1] is left out. A
+    line without ``half`` gives results that are ``lift`` too high, so that truncation
+    rounds down; ``first + lift`` must not be negative. None if no such line is found.
+    """
+    steps = np.arange(first + 1, last + 1)
+    at = _first_sums(rule, steps)
+    constant = fold * rule.scale
+    line = Line(rule.scale, _middle_offset(rule, at, steps) + constant + lift)
+    if _proves(line, at, fold, steps + lift):
+        return line
+    positive = steps > 0
+    above = _middle_offset(rule, at[:, positive], steps[positive])
+    below = _middle_offset(rule, at[:, ~positive], steps[~positive])
+    offset = (above + below - 1) / 2 + constant
+    line = Line(rule.scale, offset, (above - below + 1) / 2)
+    return line if _proves(line, at, fold, steps) else None
+
+
+def _first_sums(rule: RoundingRule, steps: Integers) -> Integers:
+    """Return the least sums [channels, n] that the rule rounds to each step or more.
+
+    Where the rule is below a step throughout int32, the sum lies just above int32.
+    """
+    with np.errstate(divide="ignore"):
+        guess = np.ceil((steps - 0.5) / rule.scale)
+    at = np.clip(guess, -INT32_MAX, INT32_MAX + 1).astype(np.int64)
+    while True:
+        too_low = (at <= INT32_MAX) & (rule(at) < steps)
+        too_high = (at > -INT32_MAX) & (rule(at - 1) >= steps)
+        if not (too_low.any() or too_high.any()):
+            return at
+        at += too_low.astype(np.int64) - too_high
+
+
+def _middle_offset(rule: RoundingRule, at: Integers, steps: Integers) -> Reals:
+    """Return the middle of the offsets [channels, 1] that put every step in place."""
+    least = steps - at * rule.scale
+    most = least + rule.scale
+    lowest = least.max(axis=1, initial=0.0, keepdims=True, where=at <= INT32_MAX)
+    highest = most.min(axis=1, initial=1.0, keepdims=True, where=at > -INT32_MAX)
+    return np.asarray((lowest + highest) / 2)
+
+
+def _proves(line: Line, at: Integers, fold: Integers, steps: Integers) -> bool:
+    """Tell whether the line reaches each step at the sum ``at``, and not before."""
+    reached = (line(at - fold) >= steps) | (at > INT32_MAX)
+    not_before = (line(at - 1 - fold) < steps) | (at <= -INT32_MAX)
+    return bool(np.all(reached & not_before))

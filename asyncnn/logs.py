@@ -1,0 +1,157 @@
+"""A logger for what strangers can bring about as often as they like."""
+
+import logging
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable
+
+INTERVAL_S = 10.0
+"""Seconds that pass between two lines of a kind."""
+
+
+class KindLimit:
+    """Lets one of each kind through every `INTERVAL_S`, and counts all others."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._due: dict[Hashable, float] = {}
+        self._left_out: Counter[Hashable] = Counter()
+
+    def admit(self, kind: Hashable, count: int = 0) -> int | None:
+        """Return how many were left out before this one; None if it is, too.
+
+        It stands for ``count`` others, which were left out elsewhere.
+        """
+        now = self._clock()
+        if now < self._due.get(kind, now):
+            self._left_out[kind] += 1 + count
+            return None
+        self._due[kind] = now + INTERVAL_S
+        return self._left_out.pop(kind, 0) + count
+
+
+class SparseLogger:
+    """Logs a line of each kind at most once every `INTERVAL_S`.
+
+    What is left out is counted, and the next line of the kind says how many that were.
+    A kind is a message without its arguments, so that nobody can make up new ones.
+    """
+
+    def __init__(
+        self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._logger = logger
+        self._limit = KindLimit(clock)
+
+    def log(
+        self,
+        level: int,
+        message: str,
+        *arguments: object,
+        error: BaseException | None = None,
+        kind: Hashable = None,
+        **fields: object,
+    ) -> None:
+        """Log a line, unless one of its ``kind`` was logged lately.
+
+        The traceback of an ``error`` follows it. The record has ``fields``, ``kind``
+        and ``left_out`` as attributes, for handlers that store them.
+        """
+        kind = kind or message
+        left_out = self._limit.admit(kind)
+        if left_out is None:
+            return
+        if left_out:
+            message, arguments = f"{message} (and %d more)", (*arguments, left_out)
+        extra = {"fields": fields, "kind": kind, "left_out": left_out}
+        self._logger.log(
+            level, message, *arguments, exc_info=error, stacklevel=2, extra=extra
+        )
+
+
+logger = logging.getLogger(__name__)
+
+VARIABLE = "ASYNCNN_VLOG"
+
+_SEPARATORS = re.compile(r"[ ,:]+")
+_EVERYTHING = frozenset({"1", "all"})
+
+
+class Tag:
+    """A topic; true while it is on. Calling it logs a message with its fields.
+
+    The record has ``tag`` and ``fields`` as attributes, for handlers that store them.
+    """
+
+    __slots__ = ("_is_on", "_logger", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._is_on = False
+        self._logger = logging.getLogger(f"{__name__}.{name}")
+
+    def __bool__(self) -> bool:
+        return self._is_on
+
+    def __call__(self, message: str, **fields: object) -> None:
+        """Log ``message`` and the fields, if this tag is on."""
+        if self._is_on:
+            told = [message, *(f"{key}={value}" for key, value in fields.items())]
+            extra = {"tag": self.name, "fields": fields}
+            self._logger.info(" ".join(told), extra=extra)
+
+    def switch(self, is_on: bool) -> None:
+        """Turn the tag on or off."""
+        self._is_on = is_on
+        self._logger.setLevel(logging.INFO if is_on else logging.NOTSET)
+
+
+MODEL = Tag("model")
+COMPILATION = Tag("compilation")
+EXECUTION = Tag("execution")
+CPUEXE = Tag("cpuexe")
+MANAGER = Tag("manager")
+DRIVER = Tag("driver")
+MEMORY = Tag("memory")
+
+TAGS = {
+    tag.name: tag
+    for tag in (MODEL, COMPILATION, EXECUTION, CPUEXE, MANAGER, DRIVER, MEMORY)
+}
+"""All tags; their order is that of the bits in the HAL's mask."""
+
+
+def set_tags(setting: str) -> None:
+    """Turn on the tags that ``setting`` names and the others off.
+
+    A tag that does not exist is logged as an error; the others count.
+    """
+    names = set(filter(None, _SEPARATORS.split(setting)))
+    if names & _EVERYTHING:
+        names = set(TAGS)
+    for name in sorted(names - TAGS.keys()):
+        logger.error("there is no tag %r; known: %s", name, ", ".join(TAGS))
+    for tag in TAGS.values():
+        tag.switch(tag.name in names)
+
+
+def obey_environment() -> None:
+    """Turn on what the environment asks for, and show it on standard error."""
+    setting = os.environ.get(VARIABLE, "")
+    set_tags(setting)
+    if any(TAGS.values()) and not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(
+            logging.Formatter("asyncnn[%(process)d] %(tag)s: %(message)s")
+        )
+        handler.addFilter(_is_of_a_tag)
+        logger.addHandler(handler)
+
+
+def _is_of_a_tag(record: logging.LogRecord) -> bool:
+    return hasattr(record, "tag")
+
+
+obey_environment()

@@ -1,0 +1,88 @@
+"""What a frame has become."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import UINT64_MAX, Timing
+
+
+class FrameResult(dict[str, Array]):
+    """Outputs of the last stage by name, without its state; the arrays are copies.
+
+    ``number`` counts the frames that were put, from 0, dropped ones included.
+    ``latency_us`` is the time since then, in microseconds.
+    """
+
+    __slots__ = ("latency_us", "number")
+
+    def __init__(
+        self, number: int, latency_us: int, outputs: Iterable[tuple[str, Array]]
+    ) -> None:
+        super().__init__(outputs)
+        self.number = number
+        self.latency_us = latency_us
+
+    def __repr__(self) -> str:
+        return f"<FrameResult {self.number} {list(self)} {self.latency_us} us>"
+
+
+class StageStatistics(msgspec.Struct, frozen=True):
+    """Counts and times of one stage, over all frames; times in microseconds.
+
+    ``busy_us`` is the time on the device, of which ``longest_us`` is the longest of one
+    frame. ``queued_us`` is what frames waited for the device after all that they needed
+    was there. Frames in ``failed`` failed in this stage first.
+    """
+
+    frames: int = 0
+    failed: int = 0
+    busy_us: int = 0
+    longest_us: int = 0
+    queued_us: int = 0
+
+
+class PipelineStatistics(msgspec.Struct, frozen=True):
+    """Counts of frames, and the statistics of each stage by name.
+
+    ``put = dropped + failed + delivered + in_flight + waiting``, but for frames that
+    the end of the pipeline has cut off. ``delivered`` counts results that were taken,
+    ``in_flight`` those on their way or not taken, ``waiting`` those outside.
+    """
+
+    put: int
+    dropped: int
+    failed: int
+    delivered: int
+    in_flight: int
+    waiting: int
+    stages: dict[str, StageStatistics]
+
+
+class StageTally:
+    """Counts for `StageStatistics`."""
+
+    __slots__ = ("_busy_us", "_frames", "_longest_us", "_queued_us", "failed")
+
+    def __init__(self) -> None:
+        self.failed = 0
+        self._frames = self._busy_us = self._longest_us = self._queued_us = 0
+
+    def count(self, timing: Timing) -> None:
+        """Count a frame that went well; ``timing`` is that since its last fence."""
+        self._frames += 1
+        on_device = timing.time_on_device
+        if on_device == UINT64_MAX:
+            return
+        self._busy_us += on_device
+        if on_device > self._longest_us:
+            self._longest_us = on_device
+        if timing.time_in_driver != UINT64_MAX:
+            self._queued_us += timing.time_in_driver - on_device
+
+    def statistics(self) -> StageStatistics:
+        """Return the counts."""
+        return StageStatistics(
+            self._frames, self.failed, self._busy_us, self._longest_us, self._queued_us
+        )

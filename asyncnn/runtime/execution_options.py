@@ -1,0 +1,108 @@
+"""Timeouts of the awaitable face as deadlines of the HAL."""
+
+import asyncio
+import os
+import time
+from collections import deque
+
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import Timing
+
+
+def deadline_after(timeout: float | None) -> int | None:
+    """Return the steady-clock time in nanoseconds ``timeout`` seconds from now.
+
+    :raises InvalidArgumentError: if ``timeout`` is not a number or infinite.
+    """
+    duration = nanoseconds(timeout)
+    return None if duration is None else time.monotonic_ns() + duration
+
+
+def seconds_until(deadline: int | None) -> float | None:
+    """Return the timeout that ends at ``deadline``; negative if that has passed."""
+    return None if deadline is None else (deadline - time.monotonic_ns()) / 1e9
+
+
+def nanoseconds(seconds: float | None) -> int | None:
+    """Return a duration of the awaitable face as one of the HAL.
+
+    :raises InvalidArgumentError: if ``seconds`` is not a number or infinite.
+    """
+    if seconds is None:
+        return None
+    try:
+        return round(seconds * 1e9)
+    except (ValueError, OverflowError):
+        raise InvalidArgumentError(f"{seconds} is no number of seconds") from None
+
+
+SYNC_EXEC_VARIABLE = "ASYNCNN_SYNCEXEC_HAL"
+"""Stands for the property ``debug.nn.syncexec-hal``."""
+
+
+def sync_exec_hal(setting: bool | None) -> bool | None:
+    """Return which HAL call is forced: the synchronous one, that with a callback, none.
+
+    Without a setting the environment decides: any number but 0 forces the synchronous
+    call, 0 the other.
+
+    Source: DeviceManager of the HAL's runtime (setSyncExecHal and the property).
+
+    :raises InvalidArgumentError: if the variable is set to anything but a number.
+    """
+    if setting is not None:
+        return setting
+    text = os.environ.get(SYNC_EXEC_VARIABLE, "").strip()
+    if not text:
+        return None
+    try:
+        return int(text) != 0
+    except ValueError:
+        raise InvalidArgumentError(
+            f"{SYNC_EXEC_VARIABLE} is {text!r}",
+            hint="1 forces synchronous execution, 0 execution with a callback",
+        ) from None
+
+
+class InFlight:
+    """Bounds what is under way; the rest waits in the order of arrival.
+
+    Does what `asyncio.Semaphore` does, for callers that nearly always find room: they
+    take it themselves, ``room -= 1`` while that is positive, and `wait` otherwise.
+    Belongs to one event loop.
+    """
+
+    __slots__ = ("_waiters", "room")
+
+    def __init__(self, maximum: int) -> None:
+        self.room = maximum
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    async def wait(self) -> None:
+        """Wait for room, and take it."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if not waiter.cancelled():  # it was given room, but cancelled before it ran
+                self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Give room to the one that has waited for longest, if any does."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self.room += 1
+
+
+class Outputs(dict[str, Array]):
+    """Output arrays by name, in the model's order; ``timing`` if it was measured."""
+
+    __slots__ = ("timing",)
+
+    timing: Timing
