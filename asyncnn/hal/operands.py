@@ -1,6 +1,12 @@
-"""Facts about operand types: dtypes, sizes, and how dimensions combine.
+"""Operand types: those of extensions, dtypes, sizes, and how dimensions combine.
 
-Source: HAL 1.3/types.hal (OperandType) and the rules of its validation utilities.
+In a model the type of an extension is a number: a prefix, which that model alone gives
+a meaning, and the number within the extension. What it stands for is an object of one
+of the classes below. They are integers themselves, so that they take the place of the
+number wherever the HAL has a type, but greater than any number a model can hold.
+
+Source: HAL 1.2/types.hal (Extension), 1.3/types.hal (OperandType, OperationType) and
+the rules of its validation utilities.
 """
 
 import math

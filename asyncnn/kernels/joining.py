@@ -17,7 +17,7 @@ from asyncnn.hal.operations.bound import (
     BoundOperation,
     OperationFailedError,
 )
-from asyncnn.hal.operations.layout import (
+from asyncnn.hal.operations.joining import (
     SYMMETRIC,
     paddings_of,
     slices_of,

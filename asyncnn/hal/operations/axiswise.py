@@ -1,6 +1,8 @@
-"""Conversions of the element type.
+"""Operations along axes: normalise, reduce, rank; and those that convert the dtype.
 
-Source: 1.3/types.hal (QUANTIZE, DEQUANTIZE, CAST).
+Source: 1.3/types.hal (L2_NORMALIZATION, LOCAL_RESPONSE_NORMALIZATION,
+INSTANCE_NORMALIZATION, REDUCE_*, MEAN, ARGMAX, ARGMIN, TOPK_V2, QUANTIZE, DEQUANTIZE,
+CAST).
 """
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape

@@ -1,4 +1,7 @@
-"""Checks operations of a model against their signatures."""
+"""Checks operations of a model against their signatures, and infers output shapes.
+
+Source: 1.0 to 1.3/types.hal (OperationType), AIDL OperationType.
+"""
 
 import math
 from collections.abc import Sequence

@@ -1,7 +1,8 @@
-"""Convolutions over images.
+"""Convolutions over images, and the scale that a quantised bias has to have.
 
 Filters are [out, height, width, in], except that of DEPTHWISE_CONV_2D, which is
-[1, height, width, out]; they do not follow the layout flag.
+[1, height, width, out]; they do not follow the layout flag. The scale of a bias is the
+product of those of input and filter.
 
 Source: 1.3/types.hal (CONV_2D, DEPTHWISE_CONV_2D, GROUPED_CONV_2D, TRANSPOSE_CONV_2D).
 """

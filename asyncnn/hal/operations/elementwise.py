@@ -1,7 +1,10 @@
 """Operations on each element alone, or on pairs of elements that broadcast.
 
-Source: 1.3/types.hal (ADD, SUB, MUL, DIV, MAXIMUM, MINIMUM, POW, PRELU, ABS, EXP,
-FLOOR, LOG, NEG, RSQRT, SIN, SQRT); AIDL feature level 7 for quantised RSQRT.
+Activations, arithmetic, comparison and logic; SOFTMAX stands with the activations as
+its shape follows the same rule.
+
+Source: 1.3/types.hal (RELU to SOFTMAX, ADD to PRELU, ABS to SQRT, EQUAL to SELECT);
+AIDL feature level 7 for quantised RSQRT.
 """
 
 import numpy as np

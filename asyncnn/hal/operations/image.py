@@ -1,6 +1,7 @@
-"""Pooling over a sliding window.
+"""Operations that make images of another size: pooling, resizing, regions of interest.
 
-Source: 1.3/types.hal (AVERAGE_POOL_2D, L2_POOL_2D, MAX_POOL_2D).
+Source: 1.3/types.hal (AVERAGE_POOL_2D, L2_POOL_2D, MAX_POOL_2D, RESIZE_BILINEAR,
+RESIZE_NEAREST_NEIGHBOR, ROI_ALIGN, ROI_POOLING).
 """
 
 import numpy as np

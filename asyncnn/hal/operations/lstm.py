@@ -1,5 +1,9 @@
 """Long short-term memory, one step or along a sequence, in one or two directions.
 
+A cell has four gates; `CellInputs` tells at which inputs of the operation its weights,
+biases and states stand, and checks their shapes. Shapes: input [batch, input size],
+states [batch, output size] and [batch, cell size].
+
 Source: 1.3/types.hal (LSTM, UNIDIRECTIONAL_SEQUENCE_LSTM, BIDIRECTIONAL_SEQUENCE_LSTM).
 """
 

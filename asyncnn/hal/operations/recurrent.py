@@ -1,4 +1,4 @@
-"""Plain recurrent networks and singular value decomposition filters.
+"""Plain recurrent networks, singular value decomposition filters, and their sequences.
 
 Source: 1.3/types.hal (RNN, SVDF, UNIDIRECTIONAL_SEQUENCE_RNN,
 BIDIRECTIONAL_SEQUENCE_RNN).

@@ -1,7 +1,10 @@
 """Operations that change the shape of a tensor or the order of its elements.
 
+Those with a block size move elements between the spatial dimensions, depth and batch.
+
 Source: 1.3/types.hal (RESHAPE, SQUEEZE, EXPAND_DIMS, TRANSPOSE, TILE, CHANNEL_SHUFFLE,
-FILL, RANK); AIDL feature level 6 (RESHAPE of int32) and 7 (REVERSE).
+FILL, RANK, DEPTH_TO_SPACE, SPACE_TO_DEPTH, BATCH_TO_SPACE_ND, SPACE_TO_BATCH_ND); AIDL
+feature level 6 (RESHAPE of int32) and 7 (REVERSE).
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Building blocks of shape rules.
+"""Building blocks of shape rules, and checks that many signatures share.
 
 A rule reads a `BoundOperation` and returns its output shapes. An illegal shape or value
 raises `OperationFailedError`, a value that is not known yet `ValueNeededError`.

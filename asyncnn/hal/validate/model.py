@@ -1,7 +1,9 @@
 """Checks whole models: rules M1 to M16.
 
 Everything that later rules index with is checked first, for all subgraphs; signatures
-and execution order follow. The work is linear in the size of the model.
+and execution order follow. The work is linear in the size of the model. A model that
+was found valid and cannot change since is remembered for as long as it lives.
+
 Source: HAL 1.0 to 1.3/types.hal (Model) and 1.3/IDevice.hal (prepareModel_1_3).
 """
 

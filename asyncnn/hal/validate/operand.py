@@ -1,6 +1,9 @@
 """Checks the operands of a model, each by itself: rules M2 to M7.
 
-Source: HAL 1.0 to 1.3/types.hal (OperandType, Operand, OperandLifeTime).
+Scale, zero point and extra parameters are rule M4.
+
+Source: HAL 1.0 to 1.3/types.hal (OperandType, Operand, OperandLifeTime,
+SymmPerChannelQuantParams).
 """
 
 from collections.abc import Generator, Sequence
@@ -138,7 +141,6 @@ def _check_channels(operand: Operand, quant: SymmPerChannelQuantParams) -> None:
             )
 
 
-_V1_2_operand = HalVersion.V1_2
 _LIFETIMES = frozenset(OperandLifeTime)
 _COPY = OperandLifeTime.CONSTANT_COPY
 _REFERENCE = OperandLifeTime.CONSTANT_REFERENCE
@@ -340,7 +342,7 @@ class OperandRules:
             size *= axis
         if facts.is_extension:
             return 0
-        if not dimensions and self._version < _V1_2_operand:
+        if not dimensions and self._version < _V1_2:
             raise broken("M3", f"{self._version.name} demands a known rank")
         if is_constant and (not dimensions or 0 in dimensions):
             raise broken("M6", f"a constant has open dimensions {brief(dimensions)}")

@@ -1,4 +1,8 @@
-"""What the numbers in a structure may be at most, whatever their meaning."""
+"""What all checks share: words for what is broken, limits of numbers; settings, memory.
+
+Source: HAL 1.0 to 1.3/types.hal (hidl_memory, ExecutionPreference, Priority,
+MeasureTiming).
+"""
 
 import reprlib
 from collections.abc import Iterator

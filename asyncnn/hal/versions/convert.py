@@ -1,4 +1,10 @@
-"""Whatever has a version, in that of another."""
+"""Models, requests, capabilities and statuses in the words of another version.
+
+`compliant_with` tells whether a version can say the same; `convert_to` says it there
+and logs what is lost; `canonical_model` and `canonical_request` say it in the newest.
+
+Source: HAL 1.0 to 1.3/types.hal.
+"""
 
 import logging
 from typing import TypeAlias, overload

@@ -1,6 +1,7 @@
-"""Operations that join several tensors into one, or cut one into several.
+"""Operations that join tensors, cut them into several, slice and pad them.
 
-Source: 1.3/types.hal (CONCATENATION, SPLIT); AIDL feature level 6 (PACK).
+Source: 1.3/types.hal (CONCATENATION, SPLIT, SLICE, STRIDED_SLICE, PAD, PAD_V2); AIDL
+feature level 6 (PACK) and 7 (MIRROR_PAD).
 """
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
