@@ -2,7 +2,8 @@
 
 Each call has a thread that ends with it: such work is rare and large, and no idle
 thread stays behind. While one runs, the interpreter switches between threads often
-enough for the loop to keep its pace.
+enough for the loop to keep its pace, and what says where it may rest makes way for
+executions.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from typing import Generic, ParamSpec, TypeVar, cast
 
 from asyncnn.cooperative import Steps, Stepwise
 from asyncnn.hal.errors import ResourceExhaustedTransientError
+from asyncnn.pacing import long_work, make_way
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,8 +53,12 @@ async def offload_steps(steps: Steps[T]) -> T:
         return stepwise.result
     stop = threading.Event()
 
+    def must_stop() -> bool:
+        make_way()
+        return stop.is_set()
+
     def take() -> None:
-        if not stepwise.advance(stop.is_set):
+        if not stepwise.advance(must_stop):
             stepwise.close()
 
     await _offload(take, stop.set)
@@ -99,7 +105,7 @@ def call_on_thread(function: Callable[[], None]) -> threading.Thread | None:
     """
 
     def call() -> None:
-        with switching_at_least_every(SWITCH_INTERVAL_S):
+        with switching_at_least_every(SWITCH_INTERVAL_S), long_work():
             function()
 
     thread = threading.Thread(target=call, name="asyncnn-release", daemon=True)
@@ -137,7 +143,7 @@ class _Call(Generic[T]):
     def run(self) -> None:
         """Call the function, on the thread."""
         try:
-            with switching_at_least_every(SWITCH_INTERVAL_S):
+            with switching_at_least_every(SWITCH_INTERVAL_S), long_work():
                 self._result = self._function()
         except BaseException as error:
             self._error = error

@@ -17,6 +17,7 @@ FLOORS = {
     "forking": 1,
     "grace": 1,
     "offload": 1,
+    "pacing": 1,
     "sparse_log": 1,
     "callbacks": 1,
     "collector": 1,

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self
 from weakref import WeakValueDictionary
 
+from asyncnn import pacing
 from asyncnn._version import __version__
 from asyncnn.burst import OpenBursts
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
@@ -122,6 +123,7 @@ class ReferenceDevice:
             stuck_after_s=settings.stuck_after_s,
             filled_or_freed=self._status_listeners.stir,
         )
+        pacing.watch(self._executions)
         self._executions.rest_after(settings.idle_after_s, self._rest)
         self._preparations.rest_after(settings.idle_after_s, self._rest)
         self._fenced = FencedExecutions(

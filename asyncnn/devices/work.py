@@ -32,6 +32,7 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.logs import CPUEXE, EXECUTION
+from asyncnn.pacing import long_work, make_way
 from asyncnn.qos import Client, Pause, Tally, Work
 from asyncnn.qos.work import JobState
 from asyncnn.tracing import Layer, Phase, Trace, active, begin
@@ -116,9 +117,8 @@ class PrepareWork(Work):
             self._steps = Stepwise(self._prepare())
             if self._trace is not None:
                 _trace_queue(self._trace, Phase.PREPARATION, resumed_ns)
-        has_ended = self._steps.advance(
-            lambda: pause.requested or self._error is not None
-        )
+        with long_work():
+            has_ended = self._steps.advance(lambda: self._must_stop(pause))
         if self._error is not None:
             self._steps.close()
             has_ended = True
@@ -128,6 +128,12 @@ class PrepareWork(Work):
                 "prepare", Layer.CPU, Phase.COMPILATION, resumed_ns, ended_ns
             )
         return has_ended
+
+    def _must_stop(self, pause: Pause) -> bool:
+        if pause.requested or self._error is not None:
+            return True
+        make_way()
+        return False
 
     def abort(self, status: ErrorStatus) -> None:
         """Report ``status`` instead of a model that is not ready yet."""

@@ -22,6 +22,7 @@ from asyncnn.hal.types import Model, Subgraph
 from asyncnn.interpreter import building_large
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.pools import mapped
+from asyncnn.pacing import make_way
 
 InputShapes: TypeAlias = tuple[Shape | None, ...]
 """Shape of each input of a subgraph; None is an omitted input."""
@@ -269,6 +270,7 @@ def take_apart(pieces: list[list[object]]) -> None:
         items = pieces.pop()
         while items:
             items.pop()
+            make_way()
 
 
 def is_large(model: Model) -> bool:

@@ -19,6 +19,7 @@ from asyncnn.hal.types import (
     Operation,
     Subgraph,
 )
+from asyncnn.pacing import make_way
 
 ITEMS = 256
 """Operands or operations of a slice at most."""
@@ -78,6 +79,7 @@ class SliceKind(Generic[T]):
         items: list[T] = []
         for part in self.parts(lengths, slices):
             items += part
+            make_way()
         return tuple(items)
 
     def parts(
@@ -184,12 +186,18 @@ def joined(
     whole = Model(
         main=_join(model.main, slices),
         referenced=tuple([_join(subgraph, slices) for subgraph in model.referenced]),
-        operand_values=bytes(slices.take(model.operand_values)),
+        operand_values=_values(model.operand_values, slices),
         relax_computation_float32_to_float16=model.relax_computation_float32_to_float16,
         extension_name_to_prefix=model.extension_name_to_prefix,
     )
     slices.check_end()
     return whole
+
+
+def _values(length: int, slices: Slices) -> bytes:
+    values = bytes(slices.take(length))
+    make_way()  # to fetch them takes long, but not the interpreter
+    return values
 
 
 def _cut(subgraph: Subgraph, slices: list[bytes]) -> SlicedSubgraph:

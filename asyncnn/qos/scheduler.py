@@ -115,6 +115,11 @@ class Scheduler:
         return not self._open
 
     @property
+    def is_busy(self) -> bool:
+        """Whether work waits or runs here; from any thread, a moment late."""
+        return bool(self._open) and self._refusal is not _inherited
+
+    @property
     def threads(self) -> int:
         """Number of threads there are at the moment."""
         return self._lanes.threads

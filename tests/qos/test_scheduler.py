@@ -29,6 +29,19 @@ async def test_work_runs_on_the_lane_and_finishes_on_the_loop(
     assert scheduler.is_idle
 
 
+async def test_it_is_busy_until_its_work_has_ended(
+    scheduler: Scheduler,
+) -> None:
+    gate = threading.Event()
+    work = Recorded([], gate=gate)
+    assert not scheduler.is_busy
+    scheduler.submit(work)
+    assert scheduler.is_busy
+    gate.set()
+    await work.finished.wait()
+    assert not scheduler.is_busy
+
+
 async def test_higher_priority_overtakes_what_waits(scheduler: Scheduler) -> None:
     log: list[str] = []
     gate = threading.Event()

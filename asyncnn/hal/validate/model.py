@@ -35,6 +35,7 @@ from asyncnn.hal.validate.rules import (
     malformed_as_invalid,
     validate_memory,
 )
+from asyncnn.pacing import make_way
 
 _known: WeakValueDictionary[tuple[int, HalVersion], Model] = WeakValueDictionary()
 """By identity: to compare models by value would take as long as to validate them.
@@ -99,7 +100,7 @@ def validate_model(model: Model, version: HalVersion = HalVersion.AIDL_V4) -> No
     :raises InvalidArgumentError: if it breaks one.
     """
     for _ in validating(model, version):
-        pass
+        make_way()
 
 
 def validating(model: Model, version: HalVersion = HalVersion.AIDL_V4) -> Steps[None]:

@@ -41,7 +41,7 @@ class Preparations:
     """Preparations under way by number; belongs to the event loop.
 
     What is prepared goes into ``models``, by number as well.
-    ``validating`` is the thread that checks the client's large models.
+    ``validating`` is the thread that checks large models of the client's process.
     """
 
     def __init__(

@@ -14,6 +14,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from asyncnn.hal.errors import ResourceExhaustedTransientError, too_many
 from asyncnn.memory.limits import CommonBytes
+from asyncnn.offload import SerialOffload
 from asyncnn.service.descriptors import DescriptorReserve
 from asyncnn.service.driver.turns import (
     MAX_DECODING,
@@ -251,6 +252,7 @@ class ProcessResources:
         self.reserve = driver.reserve
         self.reading = ReadingTurns(driver.readers)
         self.decoding = DecodingTurns(decoding)
+        self.validating = SerialOffload()
         self._driver = driver
         self._descriptors = Owner()
         self._mappings = Owner()

@@ -16,7 +16,6 @@ from asyncnn.hal.interfaces import IDevice, IPreparedModel, IWatched
 from asyncnn.hal.types import DeviceStatus, ErrorStatus
 from asyncnn.logs import DRIVER
 from asyncnn.memory.mapping import Mapper
-from asyncnn.offload import SerialOffload
 from asyncnn.qos import Client, acting_for
 from asyncnn.service import wire
 from asyncnn.service.channel import MAX_PACKET_BYTES, Channel
@@ -90,13 +89,12 @@ class Session:
         self._pools = AnnouncedPools(mapper, limits.max_pools, quotas.pools, self._send)
         self._prepared: Table[IPreparedModel] = quotas.prepared_models.table()
         self._tasks = OwnedTasks(limits.max_executions)
-        validating = SerialOffload()
         self._preparations = Preparations(
             device,
             self._prepared,
             self._pools,
             self._tasks,
-            validating,
+            resources.validating,
             limits,
             quotas.prepared_models,
             self._send,
@@ -105,7 +103,7 @@ class Session:
             device,
             self._pools,
             self._tasks,
-            validating,
+            resources.validating,
             limits,
             self._send,
             seen_by=None if sees_others else client.number,

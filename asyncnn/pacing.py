@@ -1,0 +1,125 @@
+"""How long work on threads makes way for executions.
+
+Threads of one interpreter share it evenly, and an execution of many short operations
+asks for it anew after each of them: beside a thread that never rests, each operation
+waits for as long as the interpreter lets that thread go on. So long work rests while
+there are executions, for several times as long as it has just worked, and all such work
+together takes no more than a fixed share. Without executions it does not rest.
+
+Long work says where it may be left for a while, by `make_way`. That does nothing on
+threads that have not said that they are for long work: an event loop never rests.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+from weakref import WeakSet
+
+SLICE_S = 0.0005
+"""How long work goes on between two rests."""
+
+REST = 4.0
+"""How many times as long it rests: it has a fifth of a processor's time."""
+
+LINGER_S = 0.02
+"""How long executions count after their end: more of them may be about to come."""
+
+_LOOK_S = 0.002
+"""Between two looks, while work rests, whether there still are executions."""
+
+
+class Busy(Protocol):
+    """What long work makes way for."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is something to do at the moment; asked from any thread."""
+        ...
+
+
+class _Slice(threading.local):
+    """What a thread has done since it rested; of threads for long work only."""
+
+    is_long_work = False
+    began_s = 0.0
+    used_s = 0.0
+
+
+class Pace:
+    """Lets threads that do long work rest; they share one share of the time.
+
+    ``clock`` tells the time, ``used`` how long this thread has had a processor, both in
+    seconds, and ``sleep`` waits. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        used: Callable[[], float] = time.thread_time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._clock = clock
+        self._used = used
+        self._sleep = sleep
+        self._slice = _Slice()
+        self._lock = threading.Lock()
+        self._watched: WeakSet[Busy] = WeakSet()
+        self._busy_until_s = float("-inf")
+        self._free_s = float("-inf")
+
+    def watch(self, executions: Busy) -> None:
+        """Have long work make way for ``executions``, for as long as they exist."""
+        with self._lock:
+            self._watched.add(executions)
+
+    @contextmanager
+    def long_work(self) -> Iterator[None]:
+        """Let the thread rest where the block, or what it calls, says `make_way`."""
+        mine = self._slice
+        before, mine.is_long_work = mine.is_long_work, True
+        if not mine.began_s:
+            mine.began_s, mine.used_s = self._clock(), self._used()
+        try:
+            yield
+        finally:
+            mine.is_long_work = before
+
+    def make_way(self) -> None:
+        """Rest if it is time to, beside executions."""
+        mine = self._slice
+        if not mine.is_long_work or self._clock() - mine.began_s < SLICE_S:
+            return
+        if self._has_executions():
+            self._rest(self._used() - mine.used_s)
+        mine.began_s, mine.used_s = self._clock(), self._used()
+
+    def renew(self) -> None:
+        """Begin anew in a forked child, whose parent's threads may hold the lock."""
+        self._lock = threading.Lock()
+        self._watched = WeakSet()
+
+    def _has_executions(self) -> bool:
+        now_s = self._clock()
+        with self._lock:
+            if any(each.is_busy for each in self._watched):
+                self._busy_until_s = now_s + LINGER_S
+            return now_s < self._busy_until_s
+
+    def _rest(self, worked_s: float) -> None:
+        """Wait for a slice's turn: the slices of all threads follow one another."""
+        with self._lock:
+            from_s = max(self._clock() + worked_s * REST, self._free_s)
+            self._free_s = from_s + worked_s * (1 + REST)
+        while (left_s := from_s - self._clock()) > 0 and self._has_executions():
+            self._sleep(min(left_s, _LOOK_S))
+
+
+_pace = Pace()
+os.register_at_fork(after_in_child=_pace.renew)
+
+watch = _pace.watch
+long_work = _pace.long_work
+make_way = _pace.make_way
