@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from asyncnn.hal.operations.layout import REFLECT, SYMMETRIC
+from asyncnn.hal.operations.joining import REFLECT, SYMMETRIC
 from asyncnn.hal.types import OperationType
 from tests.kernels.operations import (
     F16,
