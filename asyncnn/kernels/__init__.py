@@ -1,8 +1,10 @@
-"""Floor 2: NumPy reference kernels, one folder per family of operations.
+"""Floor 2: NumPy reference kernels, one file per family of operations.
 
-Pure NumPy: no asyncio, no files, no global state. `prepare` finds the kernel of an
-operation; `asyncnn.kernels.kernel` says what a kernel is. A family knows no other: what
-they share is in `asyncnn.kernels.numerics`. Imports only `asyncnn.hal`.
+Pure NumPy: no asyncio, no files, no global state. `prepare` does all one-time work of
+an operation and returns its kernel; `asyncnn.kernels.kernel` says what a kernel is.
+`compute` runs the operations whose output shapes only the data tell. A family knows no
+other; what they share is in ``numerics`` (stored values), ``rounding`` (sums that
+become codes) and ``lookup_tables``. Imports only `asyncnn.hal`.
 """
 
 from asyncnn.kernels.registry import (

@@ -1,4 +1,15 @@
-"""Kernels that are one NumPy function of every element, or of every pair of them."""
+"""ADD to PRELU on pairs of elements, ABS to CAST on each element.
+
+Shapes broadcast from the last axis on; layouts play no part. float16 is computed in
+float32 and rounded once, int32 wraps around, DIV of int32 rounds towards negative
+infinity. Two 8-bit codes have 65,536 combinations: the exact integer arithmetic is done
+for all of them at preparation, and an execution looks its results up.
+
+Source: 1.3/types.hal (ADD, SUB, MUL, DIV, MAXIMUM, MINIMUM, POW, PRELU, ABS, NEG, EXP,
+LOG, SQRT, RSQRT, SIN, FLOOR, CAST); AIDL feature level 7 (RSQRT of codes);
+Broadcast.cpp for integer division; TensorFlow Lite's reference kernels for codes, bit
+for bit.
+"""
 
 from collections.abc import Callable
 

@@ -1,6 +1,10 @@
-"""Joining several tensors into one, and cutting one into several.
+"""CONCATENATION, PACK and SPLIT; PAD, PAD_V2 and MIRROR_PAD; SLICE to GATHER.
 
-Source: 1.3/types.hal (CONCATENATION, SPLIT); AIDL feature level 6 (PACK).
+Elements of any dtype are moved and not computed with, but for codes that are joined
+with another scale or zero point: those are rescaled through a table of 256 entries.
+
+Source: 1.3/types.hal (CONCATENATION, SPLIT, PAD, PAD_V2, SLICE, STRIDED_SLICE, GATHER);
+AIDL feature level 6 (PACK) and 7 (MIRROR_PAD).
 """
 
 import functools

@@ -1,9 +1,13 @@
-"""FarmHash Fingerprint64 of many keys at once: stable 64-bit hashes of bytes.
+"""EMBEDDING_LOOKUP, HASHTABLE_LOOKUP and LSH_PROJECTION.
 
-The function has one form for each range of key lengths, so it is vectorised over keys
-of equal length. All arithmetic is modulo 2**64, words are little-endian.
+Rows of a table [rows, ...] of any dtype, by int32 index or by key; and the bits that
+tell on which side of random hyperplanes an input lies. Those are signs of sums in
+float64 of FarmHash Fingerprint64, a stable 64-bit hash of bytes. The hash has one form
+for each range of key lengths, so it is vectorised over keys of equal length; its
+arithmetic is modulo 2**64 and words are little-endian.
 
-Source: the published definition of FarmHash (``farmhashna::Hash64``).
+Source: 1.3/types.hal (the operations above); NN common/cpu_operations/
+LSHProjection.cpp; the published definition of FarmHash (``farmhashna::Hash64``).
 """
 
 import math

@@ -1,9 +1,12 @@
-"""Philox 4x32-10: random numbers as a function of a key and a counter.
+"""RANDOM_MULTINOMIAL: classes drawn with the probabilities that logits give.
 
-Any part of a stream can be computed by itself, and all of it at once. Streams are those
-of the reference device, number for number.
+Logits are [batch, classes] in float16 or float32, samples [batch, count] in int32. The
+random numbers are those of Philox 4x32-10, a function of a key and a counter: any part
+of a stream can be computed by itself, and all of it at once. Streams are those of the
+reference device, number for number.
 
-Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
+Source: 1.3/types.hal (RANDOM_MULTINOMIAL); NN common/cpu_operations/Multinomial.cpp;
+Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
 """
 
 import secrets

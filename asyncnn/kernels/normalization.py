@@ -1,6 +1,12 @@
-"""L2_NORMALIZATION, LOCAL_RESPONSE_NORMALIZATION and INSTANCE_NORMALIZATION.
+"""Normalisation along axes: L2, local response, instance; SOFTMAX and LOG_SOFTMAX.
 
-Source: 1.3/types.hal (the operations above); L2Normalization.cpp for the smallest norm.
+Floats are computed in float32, float16 rounded once at the end. Codes of SOFTMAX and
+L2_NORMALIZATION are read as real values, and results rounded to the fixed output scale
+that the HAL demands (1/256 and 1/128).
+
+Source: 1.3/types.hal (L2_NORMALIZATION, LOCAL_RESPONSE_NORMALIZATION,
+INSTANCE_NORMALIZATION, SOFTMAX, LOG_SOFTMAX); L2Normalization.cpp for the smallest
+norm.
 """
 
 import math

@@ -1,4 +1,12 @@
-"""Float16 operands for kernels that compute in float32: widen, compute, round once."""
+"""What stored values stand for: float16 operands, and codes of quantised tensors.
+
+float16 is widened to float32, computed, and rounded once. A real value is stored as
+``round(real / scale) + zero_point``, rounded half away from zero *before* the zero
+point is added, then clamped to the type. So a signed tensor gives the same result as
+the unsigned one whose zero point is 128 higher.
+
+Source: 1.3/types.hal (QUANTIZE, DEQUANTIZE).
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any

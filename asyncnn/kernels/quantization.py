@@ -1,5 +1,9 @@
 """DEQUANTIZE and QUANTIZE.
 
+Any shape. A code stands for ``(code - zero_point) * scale`` in float32; a real value is
+rounded half away from zero and clamped to the type. Per-channel codes have one scale
+for each index of their channel axis.
+
 Source: 1.3/types.hal (DEQUANTIZE, QUANTIZE).
 """
 

@@ -1,7 +1,11 @@
-"""MEAN and the reductions over any set of axes.
+"""MEAN and the reductions over any set of axes; ARGMAX, ARGMIN and TOPK_V2.
+
+Axes may be negative; reduced ones stay as 1 if the operation is told to keep them.
+float16 is summed in float32; codes keep scale and zero point where the operation only
+selects, and MEAN of them is rounded once. Among equal elements the first one counts.
 
 Source: 1.3/types.hal (MEAN, REDUCE_ALL, REDUCE_ANY, REDUCE_MAX, REDUCE_MIN,
-REDUCE_PROD, REDUCE_SUM).
+REDUCE_PROD, REDUCE_SUM, ARGMAX, ARGMIN, TOPK_V2).
 """
 
 import math

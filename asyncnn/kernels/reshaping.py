@@ -1,7 +1,12 @@
 """The same elements in another shape or order, repeated, or a constant in their place.
 
+Any dtype; nothing is computed. Images are [batch, height, width, channels], or [batch,
+channels, height, width] if the operation says so. Block operations move elements
+between height and width, and the batch or channels.
+
 Source: 1.3/types.hal (RESHAPE, SQUEEZE, EXPAND_DIMS, TRANSPOSE, CHANNEL_SHUFFLE, TILE,
-FILL, RANK); AIDL feature level 7 (REVERSE).
+FILL, RANK, DEPTH_TO_SPACE, SPACE_TO_DEPTH, BATCH_TO_SPACE_ND, SPACE_TO_BATCH_ND); AIDL
+feature level 7 (REVERSE).
 """
 
 import math

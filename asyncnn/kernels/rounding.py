@@ -1,11 +1,20 @@
 """Rounding rules of quantised sums, and float64 lines that equal them.
 
+A real multiplier is written as ``M * 2**(shift - 31)`` with a 31-bit integer ``M``. An
+integer times it is rounded twice, as fixed-point hardware does: first ``floor(x +
+1/2)`` of ``x = integer * 2**max(shift, 0) * M / 2**31``, then the division by
+``2**-shift``, ties away from zero. Convolutions follow this rule bit for bit; of
+FULLY_CONNECTED see `asyncnn.kernels.linear.matmul`.
+
 A rule maps an integer sum to an integer and never decreases. `fit` looks for a line
 whose truncation, ``trunc(sum * scale + offset)``, takes every step of the rule at the
 same sum. It proves that by evaluating the very float64 expression on both sides of each
 step: rounded multiplication and addition never decrease either, so that nothing can
 differ in between. A rule that treats signs differently needs the signed form
 ``trunc(v + copysign(half, v))``, where ``v`` is the line.
+
+Source: NN common/OperationsExecutionUtils.cpp (QuantizeMultiplier and the activation
+ranges); the double rounding of TensorFlow Lite's reference kernels.
 """
 
 import math

@@ -1,8 +1,7 @@
 """Kernels for boxes around objects: refine, select, pool, and find key points in them.
 
-One operation per module. They share `boxes` (what a box is), `suppression` (which boxes
-survive one another), `regions` (where boxes lie on a feature map) and `numbers` (what
-stored values stand for). Loops go over boxes, classes, images and taps, never pixels.
+They share ``boxes``: what a box is, what stored values stand for, and which boxes
+survive one another. Loops go over boxes, classes, images and taps, never pixels.
 """
 
 from asyncnn.hal.types import OperationType

@@ -1,7 +1,19 @@
 """Boxes: which ones are legal, how much they overlap, and how deltas refine them.
 
 A box is [x1, y1, x2, y2], or with the axes in the other order; here it makes no
-difference.
+difference. Detection kernels compute in float32 whatever the types of their operands
+are, in the order of the reference's operations: what they compare with thresholds has
+to agree to the last bit.
+
+Non-maximum suppression picks the best box, weakens what overlaps it, and repeats. Among
+equal scores the order of the candidates decides. Boxes that drop out leave gaps, which
+are filled from the end of the list; that changes the order, so this is done exactly as
+the reference does it.
+
+AXIS_ALIGNED_BBOX_TRANSFORM refines boxes [boxes, 4] by deltas [boxes, classes * 4].
+
+Source: 1.3/types.hal (AXIS_ALIGNED_BBOX_TRANSFORM, BOX_WITH_NMS_LIMIT); NN
+common/cpu_operations/GenerateProposals.cpp.
 """
 
 from collections.abc import Callable

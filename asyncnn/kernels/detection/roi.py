@@ -1,4 +1,11 @@
-"""Regions of interest: boxes of an image, laid on its smaller feature map."""
+"""ROI_ALIGN and ROI_POOLING: regions of a feature map, each brought to the same size.
+
+Regions [regions, 4] are boxes of an image, laid on its feature map [batch, height,
+width, channels] (or channels first), which is smaller by a ratio for each axis. The
+result is [regions, height, width, channels], in float32 or rounded to codes once.
+
+Source: 1.3/types.hal (ROI_ALIGN, ROI_POOLING).
+"""
 
 from collections.abc import Callable
 from itertools import product

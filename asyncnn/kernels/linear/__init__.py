@@ -1,8 +1,8 @@
 """Kernels that sum products with weights: convolutions, fully connected, matrices.
 
-One operation per module. `lowering` turns stored values into floats that multiply
-exactly, `patches` lays images out, `matrix` multiplies, `blocks` keeps each step in the
-cache, and `epilogue` turns sums into stored values.
+``lowering`` turns stored values into floats that multiply exactly, ``patches`` lays
+images out and keeps each step in the cache, ``matrix`` multiplies, and ``epilogue``
+turns sums into stored values.
 """
 
 from asyncnn.hal.types import OperationType

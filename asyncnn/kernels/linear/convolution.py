@@ -1,6 +1,9 @@
-"""CONV_2D as one matrix product per block of output pixels.
+"""CONV_2D and GROUPED_CONV_2D as one matrix product per group and block of pixels.
 
-Source: 1.3/types.hal (CONV_2D).
+Input [batch, height, width, in] (or channels first), filter [out, height, width, in],
+of a group ``in`` its share; float16, float32 or 8-bit codes, filters per channel too.
+
+Source: 1.3/types.hal (CONV_2D, GROUPED_CONV_2D).
 """
 
 import math

@@ -1,6 +1,10 @@
-"""BATCH_MATMUL: products of matrices, batch by batch.
+"""BATCH_MATMUL and FULLY_CONNECTED: products of matrices.
 
-Source: AIDL feature level 6 (BATCH_MATMUL).
+[..., m, k] @ [..., k, n] with either side transposed, batch by batch; and [batch, k] @
+weights [n, k], transposed, plus bias [n]. Sums of codes are exact and rounded as
+TensorFlow Lite's reference kernels do.
+
+Source: AIDL feature level 6 (BATCH_MATMUL); 1.3/types.hal (FULLY_CONNECTED).
 """
 
 import math

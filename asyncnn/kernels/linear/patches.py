@@ -1,4 +1,9 @@
-"""Images in padded buffers, and the strided views through which filters see them."""
+"""Images in padded buffers, the strided views that filters see, and blocks of rows.
+
+A convolution-like kernel runs block by block, so that a block stays in the cache: a
+range of output rows of one image, or several whole images. For each, a `Source`
+computes the sums and the epilogue stores them.
+"""
 
 import math
 from collections.abc import Callable, Iterator

@@ -1,7 +1,9 @@
 """Recurrent kernels: LSTM and RNN in all their forms, SVDF, and LSTM in integers.
 
-`unroll` walks float cells along sequences; `lstm_cell` and `rnn` are such cells. The
-quantised operations are in `integer`.
+``unroll`` walks float cells along sequences; ``lstm_cell`` and ``rnn`` are such cells.
+Integer cells compute one step as TensorFlow Lite does, bit for bit: ``fixed_point``
+says what raw values mean, ``integer_steps`` are the steps of a cell, and
+``integer_packing`` prepares its weights.
 """
 
 from asyncnn.hal.types import OperationType

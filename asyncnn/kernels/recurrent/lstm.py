@@ -1,5 +1,9 @@
 """LSTM, UNIDIRECTIONAL_SEQUENCE_LSTM and BIDIRECTIONAL_SEQUENCE_LSTM.
 
+Input [batch, input size] or a sequence [time, batch, input size] (or batch first),
+states [batch, output size] and [batch, cell size]; float16 or float32. The weights of
+all gates are packed side by side for one product per step.
+
 Source: 1.3/types.hal (the operations above).
 """
 

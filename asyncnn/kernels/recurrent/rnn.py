@@ -1,9 +1,11 @@
-"""RNN, UNIDIRECTIONAL_SEQUENCE_RNN and BIDIRECTIONAL_SEQUENCE_RNN.
+"""RNN, UNIDIRECTIONAL_SEQUENCE_RNN, BIDIRECTIONAL_SEQUENCE_RNN, and SVDF.
 
-Each step computes ``h' = activation(x @ weights.T + h @ recurrent_weights.T + bias)``;
-in two directions, an auxiliary input may add ``aux @ auxiliary_weights.T``.
+Each step of an RNN computes ``h' = activation(x @ weights.T + h @ recurrent_weights.T +
+bias)``; in two directions, an auxiliary input may add ``aux @ auxiliary_weights.T``.
+SVDF is a feature filter, a memory of its latest results, and a filter over time.
 
-Source: 1.3/types.hal (the operations above).
+Source: 1.3/types.hal (the operations above); the reference device's SVDF.cpp for the
+size of a state.
 """
 
 import msgspec

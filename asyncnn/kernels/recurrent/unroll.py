@@ -1,8 +1,9 @@
-"""Runs recurrent cells along sequences, forwards and backwards.
+"""Runs recurrent cells along sequences, forwards, backwards, or both.
 
 What the inputs of all time steps contribute is one matrix product, computed first; the
 loop over time is left with the recurrent part. Sequences stay in the layout in which
-they come: time-major or batch-major only decides which view the loop walks along.
+they come: time-major or batch-major only decides which view the loop walks along. Of
+two directions the outputs stand apart or are merged along the last axis.
 """
 
 import math
