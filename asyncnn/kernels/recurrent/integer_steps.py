@@ -1,7 +1,7 @@
 """The steps of an integer LSTM cell: exact sums, rescaling, layer normalisation.
 
 Sums of products of 8-bit data and weights go by way of floats that hold them exactly;
-everything else is fixed-point arithmetic on int64 arrays in place, rounded as the
+everything else is fixed-point arithmetic on integer arrays in place, rounded as the
 reference device and TensorFlow Lite do.
 
 Source: NN common/QuantUtils.cpp (ApplyLayerNorm) for the roundings; TensorFlow Lite for
