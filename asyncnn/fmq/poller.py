@@ -199,7 +199,7 @@ class LoopPoller:
     ) -> Served:
         """Have ``on_ready`` called whenever there is something to read.
 
-        No task may wait at this end then. ``on_failed`` is called with the error, if one
+        No task may wait at this end then. ``on_failed`` is called with an error that
         ends the serving.
 
         :raises QueueBusyError: if it is served already.
