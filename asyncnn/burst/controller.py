@@ -18,7 +18,6 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from asyncnn.burst.memories import PoolSlots
 from asyncnn.burst.packets import (
     DATUM_BYTES,
     DEFAULT_QUEUE_LENGTH,
@@ -28,6 +27,7 @@ from asyncnn.burst.packets import (
     decode_result,
 )
 from asyncnn.burst.server import QUEUE_ENDED
+from asyncnn.burst.slots import PoolSlots
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult
 from asyncnn.fmq import MemoryOrderError, MessageQueue
 from asyncnn.grace import DEADLINE_GRACE_S, check_deadline, check_grace, unanswered

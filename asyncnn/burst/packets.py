@@ -1,8 +1,15 @@
-"""The elements of burst packets: byte layout of the HAL's two message unions.
+"""Requests and results of bursts as packets, byte by byte those of the HAL.
 
 A packet is a series of datums of 24 bytes. A datum is a safe union: a byte that says
 which member it is (in order of declaration), then the member, aligned as its widest
 field demands. Whatever lies between fields is zero.
+
+What an application sends over and over differs in little: the slots of its pools, and
+whether to measure. Everything before those is a `RequestShape`, made into bytes once by
+the sender and into arguments once by the receiver, which knows it again by comparing
+bytes. Neither of them looks at single fields of a repeated request. Likewise one result
+of a model differs from the next in its timing at most; what comes before that is a
+`ResultShape`. A packet of unknown shape is taken apart with every step checked.
 
 Source: HAL 1.2/types.hal (FmqRequestDatum, FmqResultDatum).
 """
@@ -28,10 +35,6 @@ DATUM_BYTES = 24
 
 DEFAULT_QUEUE_LENGTH = 1024
 """Datums that a queue of a burst holds by convention."""
-
-
-class PacketError(GeneralFailureError):
-    """A packet is not what the HAL says packets are."""
 
 
 class RequestKind:
@@ -72,80 +75,15 @@ RESULT_OPERAND = Struct("<B7xB3xI8x")
 RESULT_DIMENSION = Struct("<B7xI12x")
 RESULT_TIMING = Struct("<B7xQQ")
 
+_POOL = Struct("<" + POOL_FORMAT)
+_MEASURE = Struct("<" + MEASURE_FORMAT)
+_MEASURES = {int(measure): measure for measure in MeasureTiming}
 
-class Datums:
-    """Walks over a packet that nothing is known of; every step is checked.
+_NO_TIMING_DATUM = RESULT_TIMING.pack(
+    ResultKind.TIMING, NO_TIMING.time_on_device, NO_TIMING.time_in_driver
+)
 
-    ``names`` are those of the union's members, in order.
-    """
-
-    __slots__ = ("_kinds", "_names", "packet", "position")
-
-    def __init__(self, packet: bytes, names: tuple[str, ...]) -> None:
-        if not packet or len(packet) % DATUM_BYTES:
-            raise PacketError(f"{len(packet)} bytes are no datums of {DATUM_BYTES}")
-        self.packet = packet
-        self.position = 0
-        self._kinds = packet[::DATUM_BYTES]
-        self._names = names
-
-    def __len__(self) -> int:
-        return len(self._kinds)
-
-    def take(self, kind: int, layout: Struct) -> tuple[int, ...]:
-        """Return the fields of the next datum, without its kind.
-
-        :raises PacketError: if the packet has ended or the datum is of another kind.
-        """
-        position = self.position
-        if position >= len(self._kinds):
-            raise PacketError(
-                f"the packet ends after {position} datums, before {self._names[kind]}"
-            )
-        found = self._kinds[position]
-        if found != kind:
-            known = found < len(self._names)
-            raise PacketError(
-                f"datum {position} is {self._names[found] if known else found}, "
-                f"expected {self._names[kind]}"
-            )
-        self.position = position + 1
-        return layout.unpack_from(self.packet, position * DATUM_BYTES)[1:]
-
-    def dimensions(self, count: int, kind: int, layout: Struct) -> tuple[int, ...]:
-        """Return ``count`` dimension values; the count is the sender's word.
-
-        :raises PacketError: if the packet does not hold as many.
-        """
-        if count > len(self._kinds) - self.position:
-            raise PacketError(
-                f"datum {self.position - 1} announces {count} dimensions, "
-                f"{len(self._kinds) - self.position} datums are left"
-            )
-        return tuple([self.take(kind, layout)[0] for _ in range(count)])
-
-    def check_size(self, size: int) -> None:
-        """Check what the first datum says of the packet's size.
-
-        :raises PacketError: if as many datums did not come.
-        """
-        if size != len(self._kinds):
-            raise PacketError(
-                f"the packet says it has {size} datums, it has {len(self._kinds)}"
-            )
-
-    def check_end(self) -> None:
-        """Check that the packet ends here.
-
-        :raises PacketError: if it does not.
-        """
-        if self.position != len(self._kinds):
-            raise PacketError(
-                f"{len(self._kinds) - self.position} datums follow the last one"
-            )
-
-
-_NAMES: Final = (
+_REQUEST_MEMBERS: Final = (
     "packetInformation",
     "inputOperandInformation",
     "inputOperandDimensionValue",
@@ -154,16 +92,28 @@ _NAMES: Final = (
     "poolIdentifier",
     "measureTiming",
 )
+_RESULT_MEMBERS: Final = (
+    "packetInformation",
+    "operandInformation",
+    "operandDimensionValue",
+    "executionTiming",
+)
 
-_POOL = Struct("<" + POOL_FORMAT)
-_MEASURE = Struct("<" + MEASURE_FORMAT)
-_MEASURES = {int(measure): measure for measure in MeasureTiming}
+_NEWEST_STATUS = ErrorStatus.INVALID_ARGUMENT
+"""Statuses of HAL 1.3 do not travel by burst."""
 
 Arguments: TypeAlias = tuple[RequestArgument, ...]
 
 
+class PacketError(GeneralFailureError):
+    """A packet is not what the HAL says packets are."""
+
+
 class RequestShape:
-    """The arguments of a request and the number of its pools, and their bytes."""
+    """The arguments of a request and the number of its pools, and their bytes.
+
+    ``size_bytes`` is the size of the whole packet.
+    """
 
     __slots__ = (
         "_kinds",
@@ -223,56 +173,32 @@ class RequestShape:
         return fields[1:-2:2], measure
 
 
-@functools.lru_cache(maxsize=64)
-def _tail(pool_count: int) -> Struct:
-    return Struct("<" + POOL_FORMAT * pool_count + MEASURE_FORMAT)
-
-
-def _operands(arguments: Arguments, kind: int, dimension_kind: int) -> list[bytes]:
-    datums: list[bytes] = []
-    for argument in arguments:
-        at, dimensions = argument.location, argument.dimensions
-        if argument.has_no_value:
-            at, dimensions = DataLocation(), ()
-        datums.append(
-            REQUEST_OPERAND.pack(
-                kind,
-                argument.has_no_value,
-                at.pool_index,
-                at.offset,
-                at.length,
-                len(dimensions),
-            )
-        )
-        datums += [REQUEST_DIMENSION.pack(dimension_kind, axis) for axis in dimensions]
-    return datums
-
-
 def decode_request(
     packet: bytes,
 ) -> tuple[RequestShape, tuple[int, ...], MeasureTiming]:
     """Return shape, slots and measurement of a packet that may hold anything.
 
-    What the arguments mean is left to the validation of requests.
+    The arguments are decoded, not validated.
 
     :raises PacketError: if the packet is malformed.
     """
-    datums = Datums(packet, _NAMES)
-    size, inputs, outputs, pools = datums.take(RequestKind.PACKET, REQUEST_PACKET)
-    datums.check_size(size)
-    # The counts are the sender's word: each round takes a datum, or ends it all.
+    reader = _PacketReader(packet, _REQUEST_MEMBERS)
+    size, inputs, outputs, pools = reader.take(RequestKind.PACKET, REQUEST_PACKET)
+    reader.check_size(size)
+    # The sender may announce any counts: each round takes a datum or raises, so a
+    # lie costs no more than the packet is long.
     arguments = [
-        _argument(datums, RequestKind.INPUT, RequestKind.INPUT_DIMENSION)
+        _argument(reader, RequestKind.INPUT, RequestKind.INPUT_DIMENSION)
         for _ in range(inputs)
     ]
     results = [
-        _argument(datums, RequestKind.OUTPUT, RequestKind.OUTPUT_DIMENSION)
+        _argument(reader, RequestKind.OUTPUT, RequestKind.OUTPUT_DIMENSION)
         for _ in range(outputs)
     ]
-    prefix = packet[: datums.position * DATUM_BYTES]
-    slots = tuple([datums.take(RequestKind.POOL, _POOL)[0] for _ in range(pools)])
-    (number,) = datums.take(RequestKind.MEASURE, _MEASURE)
-    datums.check_end()
+    prefix = packet[: reader.position * DATUM_BYTES]
+    slots = tuple([reader.take(RequestKind.POOL, _POOL)[0] for _ in range(pools)])
+    (number,) = reader.take(RequestKind.MEASURE, _MEASURE)
+    reader.check_end()
     measure = _MEASURES.get(number)
     if measure is None:
         raise PacketError(f"{number} is no MeasureTiming")
@@ -281,30 +207,6 @@ def decode_request(
         slots,
         measure,
     )
-
-
-def _argument(datums: Datums, kind: int, dimension_kind: int) -> RequestArgument:
-    has_no_value, pool, offset, length, rank = datums.take(kind, REQUEST_OPERAND)
-    return RequestArgument(
-        bool(has_no_value),
-        DataLocation(pool, offset, length),
-        datums.dimensions(rank, dimension_kind, REQUEST_DIMENSION),
-    )
-
-
-_NAMES_results: Final = (
-    "packetInformation",
-    "operandInformation",
-    "operandDimensionValue",
-    "executionTiming",
-)
-
-_NEWEST_STATUS = ErrorStatus.INVALID_ARGUMENT
-"""Statuses of HAL 1.3 do not travel by burst."""
-
-_NO_TIMING_DATUM = RESULT_TIMING.pack(
-    ResultKind.TIMING, NO_TIMING.time_on_device, NO_TIMING.time_in_driver
-)
 
 
 class ResultShape:
@@ -369,13 +271,13 @@ def decode_result(packet: bytes) -> tuple[ResultShape, Timing]:
 
     :raises PacketError: if the packet is malformed.
     """
-    datums = Datums(packet, _NAMES_results)
-    size, number, operands = datums.take(ResultKind.PACKET, RESULT_PACKET)
-    datums.check_size(size)
-    shapes = tuple([_shape(datums) for _ in range(operands)])
-    prefix = packet[: datums.position * DATUM_BYTES]
-    on_device, in_driver = datums.take(ResultKind.TIMING, RESULT_TIMING)
-    datums.check_end()
+    reader = _PacketReader(packet, _RESULT_MEMBERS)
+    size, number, operands = reader.take(ResultKind.PACKET, RESULT_PACKET)
+    reader.check_size(size)
+    shapes = tuple([_shape(reader) for _ in range(operands)])
+    prefix = packet[: reader.position * DATUM_BYTES]
+    on_device, in_driver = reader.take(ResultKind.TIMING, RESULT_TIMING)
+    reader.check_end()
     if not ErrorStatus.NONE <= number <= _NEWEST_STATUS:
         raise PacketError(f"{number} is no ErrorStatus of a burst")
     return (
@@ -384,7 +286,113 @@ def decode_result(packet: bytes) -> tuple[ResultShape, Timing]:
     )
 
 
-def _shape(datums: Datums) -> OutputShape:
-    is_sufficient, rank = datums.take(ResultKind.OPERAND, RESULT_OPERAND)
-    dimensions = datums.dimensions(rank, ResultKind.DIMENSION, RESULT_DIMENSION)
+class _PacketReader:
+    """Reads a packet that may hold anything, datum by datum, with every step checked.
+
+    ``names`` are those of the union's members, in order.
+    """
+
+    __slots__ = ("_kinds", "_names", "packet", "position")
+
+    def __init__(self, packet: bytes, names: tuple[str, ...]) -> None:
+        if not packet or len(packet) % DATUM_BYTES:
+            raise PacketError(f"{len(packet)} bytes are no datums of {DATUM_BYTES}")
+        self.packet = packet
+        self.position = 0
+        self._kinds = packet[::DATUM_BYTES]
+        self._names = names
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+    def take(self, kind: int, layout: Struct) -> tuple[int, ...]:
+        """Return the fields of the next datum, without its kind.
+
+        :raises PacketError: if the packet has ended or the datum is of another kind.
+        """
+        position = self.position
+        if position >= len(self._kinds):
+            raise PacketError(
+                f"the packet ends after {position} datums, before {self._names[kind]}"
+            )
+        found = self._kinds[position]
+        if found != kind:
+            known = found < len(self._names)
+            raise PacketError(
+                f"datum {position} is {self._names[found] if known else found}, "
+                f"expected {self._names[kind]}"
+            )
+        self.position = position + 1
+        return layout.unpack_from(self.packet, position * DATUM_BYTES)[1:]
+
+    def dimensions(self, count: int, kind: int, layout: Struct) -> tuple[int, ...]:
+        """Return ``count`` dimension values; the sender may have lied about the count.
+
+        :raises PacketError: if the packet does not hold as many.
+        """
+        if count > len(self._kinds) - self.position:
+            raise PacketError(
+                f"datum {self.position - 1} announces {count} dimensions, "
+                f"{len(self._kinds) - self.position} datums are left"
+            )
+        return tuple([self.take(kind, layout)[0] for _ in range(count)])
+
+    def check_size(self, size: int) -> None:
+        """Check the size in datums that the first datum announces.
+
+        :raises PacketError: if as many datums did not come.
+        """
+        if size != len(self._kinds):
+            raise PacketError(
+                f"the packet says it has {size} datums, it has {len(self._kinds)}"
+            )
+
+    def check_end(self) -> None:
+        """Check that the packet ends here.
+
+        :raises PacketError: if it does not.
+        """
+        if self.position != len(self._kinds):
+            raise PacketError(
+                f"{len(self._kinds) - self.position} datums follow the last one"
+            )
+
+
+@functools.lru_cache(maxsize=64)
+def _tail(pool_count: int) -> Struct:
+    return Struct("<" + POOL_FORMAT * pool_count + MEASURE_FORMAT)
+
+
+def _operands(arguments: Arguments, kind: int, dimension_kind: int) -> list[bytes]:
+    datums: list[bytes] = []
+    for argument in arguments:
+        at, dimensions = argument.location, argument.dimensions
+        if argument.has_no_value:
+            at, dimensions = DataLocation(), ()
+        datums.append(
+            REQUEST_OPERAND.pack(
+                kind,
+                argument.has_no_value,
+                at.pool_index,
+                at.offset,
+                at.length,
+                len(dimensions),
+            )
+        )
+        datums += [REQUEST_DIMENSION.pack(dimension_kind, axis) for axis in dimensions]
+    return datums
+
+
+def _argument(reader: _PacketReader, kind: int, dimension_kind: int) -> RequestArgument:
+    has_no_value, pool, offset, length, rank = reader.take(kind, REQUEST_OPERAND)
+    return RequestArgument(
+        bool(has_no_value),
+        DataLocation(pool, offset, length),
+        reader.dimensions(rank, dimension_kind, REQUEST_DIMENSION),
+    )
+
+
+def _shape(reader: _PacketReader) -> OutputShape:
+    is_sufficient, rank = reader.take(ResultKind.OPERAND, RESULT_OPERAND)
+    dimensions = reader.dimensions(rank, ResultKind.DIMENSION, RESULT_DIMENSION)
     return OutputShape(dimensions, bool(is_sufficient))

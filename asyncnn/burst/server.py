@@ -1,9 +1,10 @@
-"""The driver's side of a burst: takes packets, executes, answers.
+"""The driver's side of bursts: takes packets, executes, answers.
 
-Nothing of an application is trusted. What it sends is decoded with every step checked,
-requests are validated by the prepared model, and a packet that makes no sense is
-answered with GENERAL_FAILURE. One packet is worked on at a time; the next stays in the
-queue until the result of this one is in the other.
+`OpenBursts` holds the bursts of a device, each of them a `BurstServer`. Nothing that an
+application sends is trusted: packets are decoded with every step checked, requests are
+validated by the prepared model, and a malformed packet is answered with
+GENERAL_FAILURE. One packet is worked on at a time; the next stays in its queue until
+the result of this one is in the other.
 
 Source: HAL 1.2/IPreparedModel.hal (configureExecutionBurst), 1.2/IBurstContext.hal.
 """
@@ -16,8 +17,8 @@ import time
 from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 
-from asyncnn.burst.memories import Binder, BoundRequest
 from asyncnn.burst.packets import DATUM_BYTES, PacketError, ResultShape
+from asyncnn.burst.slots import Binder, BoundRequest
 from asyncnn.callbacks import CallbackObject, IBurstCallback, IExecutionCallback
 from asyncnn.fmq import LoopPoller, MessageQueue, QueueBrokenError, QueueClosedError
 from asyncnn.hal.errors import (
@@ -31,6 +32,14 @@ from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
 from asyncnn.hal.types import NO_TIMING, ErrorStatus, Handle, OutputShape, Timing
 from asyncnn.interpreter import own
 from asyncnn.logs import EXECUTION, SparseLogger
+
+logger = logging.getLogger(__name__)
+
+MIN_QUEUE_LENGTH = 2
+"""Datums of the shortest packet of all: that of a failure."""
+
+MAX_QUEUE_LENGTH = 4096
+"""Datums of a packet at most: it is taken apart on the event loop."""
 
 QUEUE_ENDED = (QueueBrokenError, QueueClosedError)
 """What a queue raises that will never work again."""
@@ -70,7 +79,7 @@ class BurstServer(CallbackObject):
         self._spare: _Execution | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_paused = False
-        # Executions belong to the client that is calling now, whoever runs the loop.
+        # Executions belong to the client that calls now, in whatever context they run.
         serve = partial(contextvars.copy_context().run, self._serve)
         self._served = LoopPoller.running().serve(requests, serve, self._give_up)
         own(self)
@@ -80,16 +89,16 @@ class BurstServer(CallbackObject):
         self._binder.free(slot)
 
     def cancel(self, request: int) -> None:
-        """Stop the execution of the packet of that number, if it is under way."""
+        """Stop the execution of packet number ``request``, if it is under way."""
         if request != self._number:
             return
         if self._running is not None:
             self._running.die()
-        else:
+        else:  # its memories are being asked for: `_bind` will see this
             self._cancelled = request
 
     def rest(self) -> None:
-        """Let go of memories unless a request is under way; the next asks for them."""
+        """Forget all memories unless a request is under way; the next asks again."""
         if self._running is None and self._task is None:
             self._binder.clear()
 
@@ -99,15 +108,16 @@ class BurstServer(CallbackObject):
         self.die()
 
     def die(self) -> None:
-        """Close, and tell whoever linked to the death of the burst."""
+        """Close, and call the recipients that were linked to the death of the burst."""
         if self.is_dead:
             return
         self._served.stop()
         running, self._running = self._running, None
         task, self._task = self._task, None
-        # It refers to the server, which should go with its last user.
-        self._spare = None
-        with contextlib.ExitStack() as parts:  # all of them, whatever one may raise
+        self._spare = None  # a cycle: the server should go with its last user
+        # Run in reverse: executions stop before the queues close, and the owner is told
+        # last. Each part runs, whatever another one raises.
+        with contextlib.ExitStack() as parts:
             parts.callback(self._ended, self)
             parts.callback(super().die)
             parts.callback(self._results.close)
@@ -119,7 +129,7 @@ class BurstServer(CallbackObject):
                 parts.callback(running.die)
 
     def disown(self) -> None:
-        """Be dead in a forked child, and tell nobody: all else is the parent's."""
+        """Be dead in a forked child, silently: all else is the parent's."""
         self._is_dead = True
         self._running = None
 
@@ -128,7 +138,7 @@ class BurstServer(CallbackObject):
         return self._running is not None
 
     def _serve(self) -> None:
-        """Take a packet and begin with what it asks for."""
+        """Take a packet and begin to execute it."""
         packet = self._requests.read_nowait()
         if packet is None:
             return
@@ -174,7 +184,7 @@ class BurstServer(CallbackObject):
         if self._is_executing:
             self._pause()
         elif not execution.is_dead:
-            # It was told within the call: the model has no use for it any more.
+            # Notified within the call, so the model is done with it: use it again.
             execution.unlink_to_death()
             self._spare = execution
 
@@ -204,7 +214,7 @@ class BurstServer(CallbackObject):
         self._answer(ResultShape.of(error.status).encode())
 
     def _answer(self, packet: bytes) -> None:
-        """Send a result, or that there is no room for it."""
+        """Send a result, or a failure if it does not fit."""
         if len(packet) > self._max_result_bytes:
             packet = _FAILED
         try:
@@ -240,7 +250,7 @@ class BurstServer(CallbackObject):
         self._task = asyncio.get_running_loop().create_task(self._guard(work))
 
     async def _guard(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Do work that nobody awaits; a burst that cannot go on has to end."""
+        """Do work that is not awaited; if it fails the burst cannot go on, and ends."""
         try:
             await work()
         except Exception as error:
@@ -252,43 +262,14 @@ class BurstServer(CallbackObject):
         self.die()
 
 
-class _Execution(IExecutionCallback):
-    """Receives the outcome of the execution under way."""
-
-    __slots__ = ("_server",)
-
-    takes_early_results = True
-
-    def __init__(self, server: BurstServer) -> None:
-        super().__init__()
-        self._server = server
-
-    def notify_1_3(
-        self,
-        status: ErrorStatus,
-        output_shapes: tuple[OutputShape, ...],
-        timing: Timing,
-    ) -> None:
-        self._server.finish(self, status, output_shapes, timing)
-
-
-logger = logging.getLogger(__name__)
-
-MIN_QUEUE_LENGTH = 2
-"""Datums of the shortest packet of all: that of a failure."""
-
-MAX_QUEUE_LENGTH = 4096
-"""Datums of a packet at most: it is taken apart on the event loop."""
-
-
 class OpenBursts:
-    """Opens the bursts of a device and closes those that are left with it."""
+    """Opens the bursts of a device, and closes with it those that are left."""
 
     def __init__(self, max_bursts: int) -> None:
         self._max_bursts = max_bursts
         self._servers: set[BurstServer] = set()
         self._is_closed = False
-        # One for all bursts: clients may open as many as they like, one by one.
+        # Shared by all bursts: opening many in turn gives a client no more log lines.
         self._log = SparseLogger(logger)
 
     def __len__(self) -> int:
@@ -315,7 +296,7 @@ class OpenBursts:
         return ErrorStatus.NONE, server
 
     def rest(self, models: Collection[IPreparedModel]) -> None:
-        """Let go of the memories of the bursts of ``models``, which are idle."""
+        """Forget the memories of the bursts of ``models``, which are idle."""
         for server in self._servers:
             if server.prepared in models:
                 server.rest()
@@ -355,6 +336,26 @@ class OpenBursts:
         )
         self._servers.add(server)
         return server
+
+
+class _Execution(IExecutionCallback):
+    """Receives the outcome of the execution under way."""
+
+    __slots__ = ("_server",)
+
+    takes_early_results = True
+
+    def __init__(self, server: BurstServer) -> None:
+        super().__init__()
+        self._server = server
+
+    def notify_1_3(
+        self,
+        status: ErrorStatus,
+        output_shapes: tuple[OutputShape, ...],
+        timing: Timing,
+    ) -> None:
+        self._server.finish(self, status, output_shapes, timing)
 
 
 def _opened(channel: Handle) -> MessageQueue:

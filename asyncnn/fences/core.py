@@ -1,9 +1,9 @@
 """What all handles of one fence share: its outcome and who waits for it.
 
 Sources signal from any thread, and the garbage collector from within any statement of
-any thread. So nothing here holds a lock while it works. Whoever waits enters himself
-first and looks for an outcome second; whoever resolves sets the outcome first and looks
-for entries second. Whatever the interleaving, one of the two sees the other.
+any thread, so nothing here holds a lock while it works. A waiter registers before it
+checks the outcome, and `Core.resolve` sets the outcome before it looks for waiters: in
+any interleaving at least one of the two sees the other.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class FenceState(Enum):
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """The end of a fence; ``at_ns`` is of the steady clock, None if nobody noted it."""
+    """How a fence ended; ``at_ns`` is of the steady clock, None if not known."""
 
     status: ErrorStatus
     reason: str
@@ -62,28 +62,28 @@ Callback: TypeAlias = Callable[..., Any]
 
 
 class Producer(Protocol):
-    """What is going to end a fence, where another process has to be told of waiters."""
+    """What will end a fence in another process, which must learn of foreign waiters."""
 
     def hand_over(self, write_end: int) -> None:
-        """Take, own and pass on the descriptor that the end is to be written to.
+        """Own and pass on the write end of the pipe that the outcome is written to.
 
-        Called by whichever thread asks for the fence's descriptor, at most once.
+        Called at most once, by the thread that asks for the fence's descriptor.
         """
         ...
 
 
 class Core(ABC):
-    """The state of a fence, resolved once and for all.
+    """The state of a fence, which is resolved once and for all.
 
-    ``outcome`` is what is known without looking, `look` what can be known now.
-    ``producer`` is what will end it, if that said so and has not done it yet.
+    ``outcome`` is what is known already; `look` finds out what can be known now.
+    ``producer`` is what will end the fence, if it has one and is active.
     """
 
     __slots__ = (
         "__weakref__",
+        "_blocked_threads",
         "_callbacks",
-        "_claim",
-        "_threads",
+        "_resolving",
         "_waiters",
         "outcome",
         "producer",
@@ -92,11 +92,11 @@ class Core(ABC):
     def __init__(self, producer: Producer | None = None) -> None:
         self.outcome: Outcome | None = None
         self.producer = producer
-        self._claim = threading.Lock()
+        self._resolving = threading.Lock()
         self._waiters: dict[Future[None], Callback | None] = {}
         self._callbacks: dict[tuple[AbstractEventLoop, Callback], list[Future[None]]]
         self._callbacks = {}
-        self._threads: dict[threading.Lock, None] = {}
+        self._blocked_threads: dict[threading.Lock, None] = {}
 
     @abstractmethod
     def look(self) -> Outcome | None:
@@ -110,14 +110,15 @@ class Core(ABC):
         """
 
     def resolve(self, outcome: Outcome) -> bool:
-        """Settle on ``outcome`` and wake everyone; False if that was done before."""
-        if not self._claim.acquire(False):
+        """Settle on ``outcome`` and wake all waiters; False if that was done before."""
+        # Never released: of all that resolve, the first wins and none waits.
+        if not self._resolving.acquire(False):
             return False
         self.outcome = outcome
-        self.producer = None  # which may refer to this fence
+        self.producer = None  # it may refer to this fence: break the cycle
         self._publish(outcome)
-        if self._threads:
-            for blocked in list(self._threads):
+        if self._blocked_threads:
+            for blocked in list(self._blocked_threads):
                 blocked.release()
         if self._waiters:
             waiters = list(self._waiters)
@@ -126,23 +127,24 @@ class Core(ABC):
             _wake(waiters)
         return True
 
-    def enter(
+    def add_waiter(
         self, loop: AbstractEventLoop, callback: Callback | None = None
     ) -> "Future[None]":
         """Return a future of the running ``loop`` that is done when the fence is.
 
-        It must be given back with `leave`. `futures_of` finds it by ``callback``.
+        It must be given to `remove_waiter`. `waiters_of` finds it by ``callback``.
         """
         future = loop.create_future()
         self._waiters[future] = callback
         if callback is not None:
             self._callbacks.setdefault((loop, callback), []).append(future)
+        # Checked after registering: `resolve` may have looked for waiters in between.
         if self.outcome is not None and not future.done():
             future.set_result(None)
         return future
 
-    def leave(self, future: "Future[None]") -> None:
-        """Forget a future that `enter` returned."""
+    def remove_waiter(self, future: "Future[None]") -> None:
+        """Forget a future that `add_waiter` returned."""
         callback = self._waiters.pop(future, None)
         if callback is not None:
             key = future.get_loop(), callback
@@ -152,7 +154,7 @@ class Core(ABC):
             if others:
                 self._callbacks[key] = others
 
-    def futures_of(
+    def waiters_of(
         self, loop: AbstractEventLoop, callback: Callback
     ) -> "list[Future[None]]":
         """Return the futures of the running ``loop`` that came with ``callback``."""
@@ -161,14 +163,14 @@ class Core(ABC):
     def block(self, timeout: float | None) -> None:
         """Block this thread until the fence is resolved, or ``timeout`` seconds."""
         signal = threading.Lock()
-        signal.acquire()  # released by whoever resolves
-        self._threads[signal] = None
+        signal.acquire()  # `resolve` releases it
+        self._blocked_threads[signal] = None
         if self.outcome is None:
             signal.acquire(timeout=-1 if timeout is None else timeout)
-        self._threads.pop(signal, None)
+        self._blocked_threads.pop(signal, None)
 
     def _publish(self, outcome: Outcome) -> None:  # noqa: B027 - most have no descriptor
-        """Tell those who hold the descriptor."""
+        """Tell the holders of the fence's descriptor."""
 
 
 def _wake(futures: "Iterable[Future[None]]") -> None:
@@ -180,7 +182,7 @@ def _wake(futures: "Iterable[Future[None]]") -> None:
         if loop is here:
             _settle(waiting)
         else:
-            with suppress(RuntimeError):  # a closed loop waits for nothing
+            with suppress(RuntimeError):  # a closed loop has no waiters
                 loop.call_soon_threadsafe(_settle, waiting)
 
 

@@ -1,4 +1,8 @@
-"""The fence as those see it who wait."""
+"""Fences and their sources: `SyncFence` is waited for, `FenceSource` signals it.
+
+Both are thin handles of one `Core`: of a `LocalCore` for fences that are signalled in
+this process, of a `ForeignCore` for those that came as a descriptor.
+"""
 
 import asyncio
 import os
@@ -23,10 +27,10 @@ from asyncnn.hal.types import ErrorStatus, Handle
 
 
 class FenceSource:
-    """The one thing that can signal a fence; made with it by `SyncFence.pair`.
+    """The only thing that can signal a fence; `SyncFence.pair` makes both.
 
-    It may be used from any thread. Whoever is first decides: later calls change
-    nothing. A source that is collected unused fails its fence with DEVICE_UNAVAILABLE.
+    It may be used from any thread. The first call decides, later ones change nothing. A
+    source that is collected unused fails its fence with DEVICE_UNAVAILABLE.
     """
 
     __slots__ = ("__weakref__", "_core")
@@ -36,7 +40,7 @@ class FenceSource:
 
     @classmethod
     def adopt(cls, fd: int) -> "FenceSource":
-        """Become the owner of a fence of another process, that handed over ``fd``.
+        """Return the source of a fence of another process, which handed over ``fd``.
 
         The descriptor, the write end of the fence's pipe, is duplicated.
 
@@ -80,11 +84,11 @@ class FenceSource:
 
 
 class SyncFence:
-    """Something to wait for, from any number of tasks, threads and processes at once.
+    """A one-time event that any number of tasks, threads and processes wait for.
 
     Awaiting it returns None once it was signalled, and raises the `AsyncnnError` of its
     status if it failed. Cancelling one waiter leaves the others alone. A fence that is
-    done does not suspend who awaits it, but for a turn of the loop every `TURN_NS`.
+    done does not suspend its waiters, but for a turn of the loop every `TURN_NS`.
 
     It is closed with the last reference to it. Objects made by `duplicate` stand for
     the same fence, and are closed one by one. Handing one to a process that
@@ -100,11 +104,11 @@ class SyncFence:
 
     @classmethod
     def pair(cls, producer: Producer | None = None) -> tuple[Self, FenceSource]:
-        """Return an active fence, and the one thing that can signal it.
+        """Return an active fence, and the only thing that can signal it.
 
-        Where another process knows the end first, ``producer`` passes the descriptor on
-        that other waiters have asked for. It is to use the source as well, which then
-        resolves the fence for this process alone.
+        Where another process learns the outcome first, ``producer`` passes on to it the
+        write end of the fence's pipe. The source then resolves the fence for this
+        process alone.
         """
         core = LocalCore(producer)
         return cls(core), FenceSource(core)
@@ -127,7 +131,7 @@ class SyncFence:
     @classmethod
     def _done(cls, outcome: Outcome) -> Self:
         core = LocalCore()
-        core.outcome = outcome  # nobody has the source that could resolve it
+        core.outcome = outcome  # there is no source that could resolve it
         return cls(core)
 
     @classmethod
@@ -171,7 +175,7 @@ class SyncFence:
 
     @property
     def reason(self) -> str:
-        """What the owner said of an error; not known of fences from elsewhere."""
+        """What the source said of an error; empty for fences of other makers."""
         outcome = self._outcome()
         return "" if outcome is None else outcome.reason
 
@@ -195,7 +199,7 @@ class SyncFence:
         if core.look() is not None:
             loop.call_soon(callback, self)
         else:
-            future = core.enter(loop, callback)
+            future = core.add_waiter(loop, callback)
             future.add_done_callback(partial(self._call, core, callback))
 
     def _call(
@@ -205,7 +209,7 @@ class SyncFence:
         future: "asyncio.Future[None]",
     ) -> None:
         if not future.cancelled():
-            core.leave(future)
+            core.remove_waiter(future)
             callback(self)
 
     def remove_done_callback(self, callback: Callable[[Self], object]) -> int:
@@ -214,20 +218,20 @@ class SyncFence:
         Those of a fence that is done are on their way already.
         """
         core, loop = self._open_core(), asyncio.get_running_loop()
-        active = [f for f in core.futures_of(loop, callback) if f.cancel()]
+        active = [f for f in core.waiters_of(loop, callback) if f.cancel()]
         for future in active:
-            core.leave(future)
+            core.remove_waiter(future)
         return len(active)
 
     def __await__(self) -> Generator[Any, None, None]:
         core = self._open_core()
         outcome = core.look()
         if outcome is None:
-            future = core.enter(asyncio.get_running_loop())
+            future = core.add_waiter(asyncio.get_running_loop())
             try:
                 yield from future
             finally:
-                core.leave(future)
+                core.remove_waiter(future)
             outcome = core.outcome
             assert outcome is not None
         else:
@@ -267,10 +271,10 @@ class SyncFence:
             raise outcome.error
 
     def fileno(self) -> int:
-        """Return a descriptor of the fence's that polls as readable once it is done.
+        """Return a descriptor of the fence that polls as readable once it is done.
 
-        It stays open while any object of this fence does; whoever keeps it for longer
-        duplicates it.
+        It stays open while any object of this fence does; duplicate it to keep it for
+        longer.
 
         :raises InvalidArgumentError: if this object is closed.
         :raises ResourceExhaustedTransientError: if descriptors have run out.
@@ -278,7 +282,7 @@ class SyncFence:
         return self._open_core().fileno()
 
     def handle(self) -> Handle:
-        """Return the handle that the HAL knows a fence by, of what `fileno` returns.
+        """Return the HAL's handle of the fence, with the descriptor of `fileno`.
 
         :raises InvalidArgumentError: if this object is closed.
         :raises ResourceExhaustedTransientError: if descriptors have run out.
@@ -293,7 +297,7 @@ class SyncFence:
         return type(self)(self._open_core())
 
     def close(self) -> None:
-        """Let go of the fence, once; whoever waits already goes on waiting."""
+        """Let go of the fence; tasks that wait already go on waiting."""
         self._core = None
 
     def __enter__(self) -> Self:
@@ -335,9 +339,9 @@ def _received(cls: type[SyncFence], duplicate: Any) -> SyncFence:
 def merge(*fences: SyncFence) -> SyncFence:
     """Return a fence that is signalled once all of ``fences`` are.
 
-    It fails as soon as the first of them does, with the same status and reason. While
-    any is active the running loop watches over them; without any at all the result is
-    signalled. The fences may be closed afterwards.
+    It fails as soon as the first of them does, with the same status and reason. The
+    running loop watches those that are active. Merging no fences at all returns a
+    signalled one. The fences may be closed afterwards.
 
     :raises InvalidArgumentError: if one of them is closed.
     :raises RuntimeError: if one is active and no loop runs.
@@ -352,12 +356,12 @@ def merge(*fences: SyncFence) -> SyncFence:
     if not active:
         return fences[0].duplicate() if len(fences) == 1 else SyncFence.signalled()
     merged, source = SyncFence.pair()
-    _Countdown(source, active)
+    _Merger(source, active)
     return merged
 
 
-class _Countdown:
-    """Waits for fences, whose callbacks keep it, and with it the source."""
+class _Merger:
+    """Signals ``source`` once all ``active`` fences are done, which keep it alive."""
 
     __slots__ = ("_active", "_source")
 

@@ -1,4 +1,14 @@
-"""Fences that are signalled within this process."""
+"""Fences that are signalled in this process, and the pipe that tells other processes.
+
+The owner of a pipe writes once: one byte for success, one more than the status for an
+error. The number of bytes that wait in a pipe can be asked for without reading them, so
+any number of processes find the same answer there, for ever. If the owner dies nothing
+is written and the pipe reports its end. When it was written lies in the access time of
+the pipe, which no reader changes, on the steady clock.
+
+Rejected: an eventfd, which cannot tell that its owner died, and whose value is gone
+once read; a socket pair, which costs a system call and a copy at each look.
+"""
 
 import fcntl
 import os
@@ -18,12 +28,68 @@ from asyncnn.memory.pages import Descriptor, os_errors
 
 OWNER_IS_GONE = "the owner of the fence is gone"
 
-_MOST_BYTES = 1 + max(ErrorStatus)
+_MAX_BYTES = 1 + max(ErrorStatus)
 _COUNT = struct.Struct("i")
+
+_write_ends: "weakref.WeakSet[WriteEnd]" = weakref.WeakSet()
+
+# Reentrant, as the collector runs arbitrary code within any statement. Held across
+# forks, so that a child finds it free and no pipe half made.
+_pipe_lock = threading.RLock()
+os.register_at_fork(
+    before=_pipe_lock.acquire,
+    after_in_parent=_pipe_lock.release,
+    after_in_child=_pipe_lock.release,
+)
+
+
+class LocalCore(Core):
+    """A fence whose pipe is opened when its descriptor is asked for.
+
+    Its producer then gets the write end; without one this process writes the outcome.
+    ``write_end`` is that of a pipe which another process has opened.
+    """
+
+    __slots__ = ("_read_end", "_write_end")
+
+    def __init__(
+        self,
+        producer: Producer | None = None,
+        write_end: "WriteEnd | None" = None,
+    ) -> None:
+        super().__init__(producer)
+        self._read_end: Descriptor | None = None
+        self._write_end = write_end
+
+    def look(self) -> Outcome | None:
+        """Return the outcome, which is known here first."""
+        return self.outcome
+
+    def fileno(self) -> int:
+        """Return the read end of the pipe."""
+        with _pipe_lock:
+            if self._read_end is not None:
+                return self._read_end.fd
+            fd, writer = open_pipe()
+            self._read_end = Descriptor(fd)
+            producer, end = self.producer, None
+            if producer is None:
+                # Known before a fork can copy it, so that the child closes its copy.
+                end = self._write_end = WriteEnd(writer)
+        if producer is not None:
+            producer.hand_over(writer)
+        elif end is not None and self.outcome is not None:
+            # Resolved meanwhile: `_publish` may have come too early to see the end.
+            end.write(self.outcome)
+        return fd
+
+    def _publish(self, outcome: Outcome) -> None:
+        if self._write_end is not None:
+            self._write_end.write(outcome)
 
 
 class WriteEnd:
-    """The end of the pipe that the owner holds; it closes with the last reference."""
+    """The owner's end of a pipe, which closes with the last reference to it."""
 
     __slots__ = ("__weakref__", "_close")
 
@@ -34,14 +100,14 @@ class WriteEnd:
 
     @classmethod
     def received(cls, fd: int) -> "WriteEnd":
-        """Take a duplicate of an end that a peer sent, and that he cannot make block.
+        """Return an end that a peer sent, opened anew so that the peer cannot block it.
 
         :raises InvalidArgumentError: if ``fd`` is no pipe that can be written.
         """
         try:
             if not stat.S_ISFIFO(os.fstat(fd).st_mode):
                 raise InvalidArgumentError(f"descriptor {fd} is not a pipe")
-            # Flags are shared by all duplicates of an end: open one of our own.
+            # The peer could clear O_NONBLOCK of a duplicate, which shares its flags.
             flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
             return cls(os.open(f"/proc/self/fd/{fd}", flags))
         except OSError as error:
@@ -52,27 +118,24 @@ class WriteEnd:
     def write(self, outcome: Outcome) -> None:
         """Write how the fence ended and close; does nothing the second time.
 
-        What a peer with another write end has said before stays the outcome.
+        What a peer has written before through another write end stays the outcome.
         """
         detached = self._close.detach()
         if detached is None:
             return
         _, close, (fd,), _ = detached
-        # A reader may be gone, and a peer may have filled or locked his own pipe.
+        # The reader may be gone, and a peer may have filled or locked its own pipe.
         with suppress(OSError):
             if not bytes_waiting(fd):
                 if outcome.at_ns is not None:
-                    with suppress(OSError):
+                    with suppress(OSError):  # the time is optional
                         os.utime(fd, ns=(outcome.at_ns, outcome.at_ns))
                 os.write(fd, bytes(1 + outcome.status))
         close(fd)
 
     def close(self) -> None:
-        """Close without a word, which readers take for the owner's death."""
+        """Close without writing, which readers take for the owner's death."""
         self._close()
-
-
-_write_ends: "weakref.WeakSet[WriteEnd]" = weakref.WeakSet()
 
 
 def open_pipe() -> tuple[int, int]:
@@ -85,13 +148,13 @@ def open_pipe() -> tuple[int, int]:
 
 
 def outcome_in_pipe(fd: int, events: int) -> Outcome | None:
-    """Return what the owner wrote; ``events`` are those that a poll found."""
+    """Return the outcome in a pipe; ``events`` are those that a poll found."""
     if not events & select.POLLIN:
         if events & select.POLLHUP:
             return Outcome(ErrorStatus.DEVICE_UNAVAILABLE, OWNER_IS_GONE, None)
         return None
     count = bytes_waiting(fd)
-    if not 1 <= count <= _MOST_BYTES:
+    if not 1 <= count <= _MAX_BYTES:
         reason = f"the pipe of a fence holds {count} bytes, which stand for no status"
         return Outcome(ErrorStatus.GENERAL_FAILURE, reason, None)
     return Outcome(ErrorStatus(count - 1), "", _written_at_ns(fd))
@@ -104,69 +167,15 @@ def bytes_waiting(fd: int) -> int:
 
 
 def _written_at_ns(fd: int) -> int | None:
-    """Return the noted time. One that is still to come is the clock on the wall's."""
+    """Return the time noted in the pipe; one in the future is of the wall clock."""
     at_ns = os.fstat(fd).st_atime_ns
     return at_ns if 0 < at_ns <= time.monotonic_ns() else None
 
 
-def _forsake_write_ends() -> None:
-    """Leave the pipes of the parent to it: a copy here would hide its death."""
+def _close_write_ends() -> None:
+    """Close the parent's write ends in a forked child, which would hide its death."""
     for end in list(_write_ends):
         end.close()
 
 
-os.register_at_fork(after_in_child=_forsake_write_ends)
-
-
-_opening = threading.RLock()
-os.register_at_fork(
-    before=_opening.acquire,
-    after_in_parent=_opening.release,
-    after_in_child=_opening.release,
-)
-
-
-class LocalCore(Core):
-    """A fence whose pipe is opened when its descriptor is asked for.
-
-    A producer then takes the write end. Without one the outcome is written from here.
-    ``write_end`` is that of a pipe which somebody else has opened.
-    """
-
-    __slots__ = ("_read_end", "_write_end")
-
-    def __init__(
-        self,
-        producer: Producer | None = None,
-        write_end: WriteEnd | None = None,
-    ) -> None:
-        super().__init__(producer)
-        self._read_end: Descriptor | None = None
-        self._write_end = write_end
-
-    def look(self) -> Outcome | None:
-        """Return the outcome, which is known here first."""
-        return self.outcome
-
-    def fileno(self) -> int:
-        """Return the read end of the pipe."""
-        with _opening:
-            if self._read_end is not None:
-                return self._read_end.fd
-            fd, writer = open_pipe()
-            self._read_end = Descriptor(fd)
-        self._place(writer)
-        return fd
-
-    def _place(self, writer: int) -> None:
-        producer = self.producer
-        if producer is not None:
-            producer.hand_over(writer)
-            return
-        self._write_end = WriteEnd(writer)
-        if self.outcome is not None:
-            self._write_end.write(self.outcome)
-
-    def _publish(self, outcome: Outcome) -> None:
-        if self._write_end is not None:
-            self._write_end.write(outcome)
+os.register_at_fork(after_in_child=_close_write_ends)

@@ -2,19 +2,28 @@
 
 Knows bytes and descriptors, nothing of what a burst is. `MessageQueue` is one end of a
 queue for exactly one writer and one reader; `LoopPoller` serves many queues by
-callbacks on one event loop. ``ring`` is what moves the bytes, in Python and, where that
-was built, in C. ``ordering`` argues why no locks are needed, ``layout``
-says what lies where, ``bells`` who wakes whom, ``spin`` how long not to sleep.
+callbacks on one event loop.
+
+==============  ======================================================================
+``layout``      what lies where in the shared memory
+``ring``        moves the bytes, and argues why that needs no locks; ``_ring.c`` is
+                the same, compiled
+``spans``       packets written and read in place
+``doorbell``    wakes the end that sleeps
+``spin``        how long not to sleep
+``queue``       all that put together, with ways to wait
+``poller``      serves the queues of one event loop
+==============  ======================================================================
 """
 
-from asyncnn.fmq.layout import (
+from asyncnn.fmq.poller import LoopPoller, Served
+from asyncnn.fmq.queue import MessageQueue
+from asyncnn.fmq.queue_errors import (
     MemoryOrderError,
     QueueBrokenError,
     QueueBusyError,
     QueueClosedError,
 )
-from asyncnn.fmq.poller import LoopPoller, Served
-from asyncnn.fmq.queue import MessageQueue
 from asyncnn.fmq.ring import IS_COMPILED
 from asyncnn.fmq.spans import Spans
 

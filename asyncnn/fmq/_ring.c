@@ -3,7 +3,7 @@
  * What ring.py has to borrow from the strong order of x86-64 is asked for by name here:
  * a counter is stored with release and loaded with acquire semantics, and what wakes a
  * sleeper is kept apart from the counter by a sequentially consistent fence. So it is
- * right on every processor; ordering.py has the argument. It also looks at a counter
+ * right on every processor; ring.py has the argument. It also looks at a counter
  * with the instruction that leaves the core to its other hardware thread meanwhile.
  *
  * Nothing in here waits or gives up the interpreter lock: waiting is left to queue.py.
@@ -35,7 +35,7 @@ typedef struct {
     uint64_t count;
     uint64_t read;
     uint64_t written;
-    uint64_t limit; /* what `written` may grow to, as far as is known */
+    uint64_t limit; /* what `written` may grow to without asking for room again */
     PyObject *wake_peer;
     PyObject *error; /* returns what is raised once the ring is closed */
 } Ring;
@@ -64,7 +64,7 @@ relax(void)
 #endif
 }
 
-/* Tell whether a word is not `seen`, after so many looks at most. */
+/* Tell whether a word differs from `seen`, looking `looks` times at most. */
 static inline bool
 has_moved(const Ring *self, int word, uint64_t seen, unsigned long long looks)
 {
@@ -83,7 +83,7 @@ has_moved(const Ring *self, int word, uint64_t seen, unsigned long long looks)
 static void
 refuse(const char *format, ...)
 {
-    PyObject *errors = PyImport_ImportModule("asyncnn.errors"), *kind = NULL;
+    PyObject *errors = PyImport_ImportModule("asyncnn.hal.errors"), *kind = NULL;
     if (errors)
         kind = PyObject_GetAttrString(errors, "InvalidArgumentError");
     if (kind) {
@@ -96,12 +96,12 @@ refuse(const char *format, ...)
     Py_XDECREF(errors);
 }
 
-/* Call what may be replaced meanwhile. */
+/* Call an object that the call itself may replace: hold a reference for as long. */
 static PyObject *
 call(PyObject *callable)
 {
     if (!callable) {
-        PyErr_SetString(PyExc_AttributeError, "there is nobody to call");
+        PyErr_SetString(PyExc_AttributeError, "there is nothing to call");
         return NULL;
     }
     Py_INCREF(callable);
@@ -177,7 +177,7 @@ count_of(PyObject *number, unsigned long long *count)
     return *count != ULLONG_MAX || !PyErr_Occurred();
 }
 
-/* Turn what Python counts in into a number, or into 0 if that is out of range. */
+/* Convert a count to a number, or to 0 if it is out of range. */
 static bool
 elements_of(PyObject *count, uint64_t *elements)
 {
@@ -198,14 +198,15 @@ takes(const char *name, Py_ssize_t given, Py_ssize_t least, Py_ssize_t most)
 
 /* ---- packets -------------------------------------------------------------------- */
 
-/* Ring if the peer has announced its sleep. */
+/* Wake the peer if it has announced that it sleeps. The fence comes between the store
+ * of the counter and the load of the announcement; see "Waking" in ring.py. */
 static bool
 wake_if_asleep(Ring *self, int flag)
 {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     if (!load(self, flag)) /* [sleep] */
         return true;
-    store(self, flag, 0);
+    store(self, flag, 0); /* before it rings: later it could undo the next sleep */
     PyObject *result = call(self->wake_peer);
     Py_XDECREF(result);
     return result != NULL;
@@ -347,7 +348,7 @@ Ring_available_to_write(Ring *self, PyObject *Py_UNUSED(ignored))
     return PyLong_FromUnsignedLongLong(room / self->quantum);
 }
 
-/* ---- for whoever waits or works in place ---------------------------------------- */
+/* ---- for waiting and for spans ---------------------------------------------------- */
 
 static bool
 word_of(PyObject *number, int *word)
@@ -578,7 +579,7 @@ static PyGetSetDef getters[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "One end of a queue; see asyncnn.fmq.ring.Ring."},
+    {Py_tp_doc, "One end of a queue; see asyncnn.fmq.ring.PythonRing."},
     {Py_tp_init, Ring_init},
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_dealloc, Ring_dealloc},

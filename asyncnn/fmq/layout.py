@@ -15,8 +15,8 @@ pairs of cache lines of their own, since processors fetch lines in pairs. The fi
 with a whole page and is sealed, so that its bytes cannot go away beneath a process that
 has it mapped.
 
-The handle has three descriptors, the file, the bell of the end that opens the queue and
-the bell of the end that created it, and two integers, ``quantum`` and ``count``.
+The handle has three descriptors, the file, the doorbell of the end that opens the queue
+and that of the end that created it, and two integers, ``quantum`` and ``count``.
 
 Source: hidl/MQDescriptor.h, HAL 1.2/types.hal (FmqRequestDatum).
 """
@@ -27,12 +27,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from asyncnn.hal.errors import (
-    BusyError,
-    DeviceClosedError,
-    GeneralFailureError,
-    InvalidArgumentError,
-)
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.memory.handles import (
     FIXED_SIZE,
     READ_WRITE,
@@ -45,7 +40,7 @@ from asyncnn.memory.handles import (
 )
 
 READ, WRITTEN, READER_SLEEPS, WRITER_SLEEPS = 0, 16, 32, 48
-"""Numbers of the words."""
+"""Indices of the words, each of 8 bytes."""
 
 RING_OFFSET = 4096
 MAX_RING_BYTES = 1 << 26
@@ -55,7 +50,7 @@ _MAX_POSITION = 1 << 62
 
 
 class Geometry(msgspec.Struct, frozen=True):
-    """Bytes of an element, and how many fit in."""
+    """Bytes of an element (``quantum``), and how many elements fit in (``count``)."""
 
     quantum: int
     count: int
@@ -72,7 +67,7 @@ class Geometry(msgspec.Struct, frozen=True):
         return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
 
     def check(self) -> None:
-        """Check that such a queue can be.
+        """Check that a queue can have this geometry.
 
         :raises InvalidArgumentError: if it is empty or too large.
         """
@@ -85,7 +80,7 @@ class Geometry(msgspec.Struct, frozen=True):
 
 
 class Pages(NamedTuple):
-    """A mapped queue: its words, its ring, and the counters at that moment.
+    """A mapped queue: its words, its ring, and the counters when it was mapped.
 
     The mapping goes with the last view of it.
     """
@@ -112,13 +107,14 @@ def create_pages(geometry: Geometry) -> int:
 
 
 def map_pages(fd: int, geometry: Geometry) -> Pages:
-    """Map the file of a queue, which may come from a stranger.
+    """Map the file of a queue, which may come from a malicious peer.
 
     :raises InvalidArgumentError: if it is not a memory file of the right size that is
         sealed against changes of it and that both ends may write to, or if a counter
         is about to overflow.
     :raises OSError: if memory has run out.
     """
+    # Seals cannot be taken back, so what holds here holds for as long as it is mapped.
     seals = seals_of(fd)
     if not seals & FIXED_SIZE == FIXED_SIZE:
         raise InvalidArgumentError("the memory of a queue is not sealed in its size")
@@ -139,19 +135,3 @@ def map_pages(fd: int, geometry: Geometry) -> Pages:
     if max(pages.read, pages.written) > _MAX_POSITION:
         raise InvalidArgumentError("the counters of a queue are out of range")
     return pages
-
-
-class MemoryOrderError(GeneralFailureError):
-    """This platform does not order memory the way a queue needs."""
-
-
-class QueueClosedError(DeviceClosedError):
-    """This end of the queue was closed here."""
-
-
-class QueueBrokenError(GeneralFailureError):
-    """The peer put something impossible into the queue, which is closed now."""
-
-
-class QueueBusyError(BusyError):
-    """Another task or callback waits at this end of the queue already."""

@@ -1,10 +1,14 @@
 """What one event loop does for all queues whose packets are served by callbacks.
 
 A served queue is cold, hot or paused. The reader of a cold one is announced as asleep,
-and its bell is a file descriptor that the loop watches: it costs nothing. A hot one is
-looked at in slices of 50 us, each followed by an ordinary turn of the loop, until
+and its doorbell is a file descriptor that the loop watches: it costs nothing. A hot one
+is looked at in slices of 50 us, each followed by an ordinary turn of the loop, until
 nothing has come for as long as its window lasts. A paused one is left alone. So one
-thread, that of the loop, spins for all queues, and only while somebody makes use of it.
+thread, that of the loop, spins for all queues, and only while packets come.
+
+Windows follow what happens: a gap between two packets that a longer window would have
+bridged widens it, up to 5 ms, and each window that passes in vain is halved. What comes
+less often than every 5 ms is not waited for: a camera costs a wake-up a frame.
 """
 
 import asyncio
@@ -12,9 +16,18 @@ from collections.abc import Callable
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-from asyncnn.fmq.layout import QueueBusyError
-from asyncnn.fmq.spin import MANY_LOOKS, Patience, clock, give_way
+from asyncnn.fmq.queue_errors import QueueBusyError
+from asyncnn.fmq.spin import MANY_LOOKS, AdaptiveSpinner, clock, yield_core
 from asyncnn.interpreter import own
+
+SPIN_SLICE_NS = 50_000
+"""Nanoseconds for which hot queues keep the loop from its other work."""
+
+TIME_SLICE_NS = 100_000
+"""Nanoseconds that a task may go on with packets that are there before others run."""
+
+RECHECK_S = 0.005
+"""Seconds that pass once or twice before a sleeper looks again."""
 
 MAX_WINDOW_NS = 5_000_000
 """Nanoseconds that a queue stays hot without a packet, at most."""
@@ -24,28 +37,28 @@ _NEVER = -(1 << 62)
 
 
 class Readable(Protocol):
-    """What is served: the reading end of a queue.
+    """The reading end of a queue, as the poller needs it.
 
-    ``served`` says how, if it is; closing the queue stops that.
+    ``served`` is set while it is served; closing the queue stops that.
     """
 
     served: "Served | None"
 
     @property
     def is_local(self) -> bool:
-        """Whether this process writes as well, so that nothing comes of spinning."""
+        """Whether this process writes as well, so that spinning only delays it."""
         ...
 
     def is_readable(self, looks: int = 1) -> bool:
-        """Tell whether a packet waits, after so many looks at most."""
+        """Tell whether a packet waits, looking ``looks`` times at most."""
         ...
 
-    def sleep_until_readable(self, wake: Callable[[], None]) -> bool:
+    def arm_wakeup(self, wake: Callable[[], None]) -> bool:
         """Have ``wake`` called once the writer rings; False if a packet waits."""
         ...
 
-    def stay_awake(self) -> None:
-        """Have no ``wake`` called any more."""
+    def disarm_wakeup(self) -> None:
+        """Have ``wake`` called no more."""
         ...
 
 
@@ -91,16 +104,17 @@ class Served:
         if not self.is_stopped:
             self.pause()
             self.is_stopped = True
-            # Whoever is called back may hold this.
-            self.on_ready, self.on_failed = _nobody, _report
+            # They may refer back to this: break the cycle.
+            self.on_ready, self.on_failed = _ignore, _report
             self._poller.remove(self)
 
     def fail(
         self, error: BaseException, on_failed: Callable[[BaseException], object]
     ) -> None:
-        """Call back no more, and tell whoever wanted the queue served.
+        """Call back no more, and report ``error`` to ``on_failed``.
 
-        That is ``on_failed`` as it was before: a queue that breaks stops by itself.
+        The caller read that beforehand: a queue that breaks stops itself, which resets
+        it.
         """
         self.stop()
         try:
@@ -111,10 +125,10 @@ class Served:
     def disown(self) -> None:
         """Call back no more, in a forked child."""
         self.is_paused = self.is_stopped = True
-        self.on_ready, self.on_failed = _nobody, _report
+        self.on_ready, self.on_failed = _ignore, _report
 
     def woken(self) -> None:
-        """Note that the bell has rung, perhaps for nothing."""
+        """Note that the doorbell was rung, perhaps for nothing."""
         self._poller.woken(self)
 
     def learn(self) -> None:
@@ -134,26 +148,6 @@ class Served:
         return True
 
 
-def _report(error: BaseException) -> None:
-    asyncio.get_running_loop().call_exception_handler(
-        {"message": "serving a queue failed", "exception": error}
-    )
-
-
-def _nobody() -> None:
-    """Stand in for who is called back no more."""
-
-
-SLICE_NS = 50_000
-"""Nanoseconds for which the loop is kept from its other work while a queue is hot."""
-
-TURN_NS = 100_000
-"""Nanoseconds of packets that came without waiting before other tasks get a turn."""
-
-RECHECK_S = 0.005
-"""Seconds that pass once or twice before a sleeper looks again."""
-
-
 class LoopPoller:
     """Serves queues on one event loop, the one that runs when it is called.
 
@@ -163,24 +157,25 @@ class LoopPoller:
     def __init__(self) -> None:
         self.served: list[Served] = []
         self._hot: list[Served] = []
-        self._patience = Patience()
-        self._has_turn = False
-        self._gives_way = False  # since the latest packet
-        self._has_turned = True
-        self._turned_ns = 0
+        self._spinner = AdaptiveSpinner()
+        self._is_scheduled = False
+        # Whether yields since the latest packet were fast: then no need to ask again.
+        self._is_yielding = False
+        self._has_yielded = True
+        self._yielded_ns = 0
         self._is_serving = False
-        self._lain_down: set[Callable[[], None]] = set()
+        self._armed_lately: set[Callable[[], None]] = set()
         self._asleep: set[Callable[[], None]] = set()
-        self._looks_again = False
+        self._is_rechecking = False
 
     def disown(self) -> None:
-        """Forget all queues: in a forked child they are the parent's to serve."""
+        """Forget all queues in a forked child: the parent serves them."""
         for served in self.served:
             served.disown()
         self.served.clear()
         self._hot.clear()
         self._asleep.clear()
-        self._lain_down.clear()
+        self._armed_lately.clear()
 
     @staticmethod
     def running() -> "LoopPoller":
@@ -204,8 +199,8 @@ class LoopPoller:
     ) -> Served:
         """Have ``on_ready`` called whenever there is something to read.
 
-        Nobody else may wait at this end then. ``on_failed`` learns if that ends for a
-        reason other than `Served.stop`.
+        No task may wait at this end then. ``on_failed`` is called with an error that
+        ends the serving.
 
         :raises QueueBusyError: if it is served already.
         """
@@ -217,8 +212,9 @@ class LoopPoller:
         return served
 
     def serve_ready(self) -> None:
-        """Serve what is there at the moment, for one who spins on this loop's thread.
+        """Serve what is there now, for a task that spins on this loop's thread.
 
+        Without it the task could spin for a packet that its own loop has to answer.
         Does nothing within a callback of this poller.
         """
         if self._is_serving:
@@ -229,77 +225,81 @@ class LoopPoller:
                 if not served.is_paused:
                     self.heat(served)
 
-    def look_later(self, look: Callable[[], None]) -> None:
-        """Have ``look`` called once, some milliseconds from now."""
-        self._lain_down.add(look)
-        if not self._looks_again:
-            self._looks_again = True
-            asyncio.get_running_loop().call_later(RECHECK_S, self._look_again)
+    def recheck_later(self, look: Callable[[], None]) -> None:
+        """Have ``look`` called once, some milliseconds from now.
 
-    def owes_turn(self) -> bool:
-        """Tell whether other tasks of this loop have waited for long.
-
-        Ask before each packet that may be there already; `turned` when they had one.
+        For sleepers, in case a wake-up is lost; one timer serves all of them.
         """
-        if self._has_turned:
-            self._has_turned = False
-            self._turned_ns = clock()
-            asyncio.get_running_loop().call_soon(self.turned)
-            return False
-        return clock() - self._turned_ns > TURN_NS
+        self._armed_lately.add(look)
+        if not self._is_rechecking:
+            self._is_rechecking = True
+            asyncio.get_running_loop().call_later(RECHECK_S, self._recheck)
 
-    def turned(self) -> None:
-        """Note that every task that was ready has had its turn."""
-        self._has_turned = True
+    def must_yield(self) -> bool:
+        """Tell whether other tasks of this loop have waited for a time slice.
+
+        Asked before each packet that may be there already. `yielded_to_loop` starts the
+        next slice.
+        """
+        if self._has_yielded:
+            self._has_yielded = False
+            self._yielded_ns = clock()
+            asyncio.get_running_loop().call_soon(self.yielded_to_loop)
+            return False
+        return clock() - self._yielded_ns > TIME_SLICE_NS
+
+    def yielded_to_loop(self) -> None:
+        """Note that every task that was ready has run."""
+        self._has_yielded = True
 
     def heat(self, served: Served) -> None:
-        """Look at a queue from the next turn of the loop on."""
-        served.queue.stay_awake()
+        """Spin for a queue from the next turn of the loop on."""
+        served.queue.disarm_wakeup()
         if served not in self._hot:
             self._hot.append(served)
-        if not self._has_turn:
-            self._has_turn = True
-            asyncio.get_running_loop().call_soon(self._take_turn)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._run)
 
     def forget(self, served: Served) -> None:
-        """Look at a queue no more, and do not listen for its bell."""
-        served.queue.stay_awake()
+        """Neither spin for a queue nor listen for its doorbell."""
+        served.queue.disarm_wakeup()
         if served in self._hot:
             self._hot.remove(served)
 
     def remove(self, served: Served) -> None:
-        """Drop a queue that was forgotten."""
+        """Drop a queue after `forget`."""
         served.queue.served = None
         self.served.remove(served)
 
-    def _take_turn(self) -> None:
+    def _run(self) -> None:
         try:
-            self._spend_slice()
-        finally:  # whatever a callback has raised, the others are served on
-            self._has_turn = bool(self._hot)
-            if self._has_turn:
-                asyncio.get_running_loop().call_soon(self._take_turn)
+            self._spin_slice()
+        finally:  # whatever a callback raised, the other queues are served on
+            self._is_scheduled = bool(self._hot)
+            if self._is_scheduled:
+                asyncio.get_running_loop().call_soon(self._run)
 
-    def _spend_slice(self) -> None:
-        patience = self._patience
-        end = clock() + SLICE_NS
-        cools = True  # early and late: windows are longer than a turn
+    def _spin_slice(self) -> None:
+        spinner = self._spinner
+        end = clock() + SPIN_SLICE_NS
+        cools = True  # at the first and the last look: windows are longer than a slice
         while self._hot:
-            came = self._look(patience.looks)
+            came = self._look(spinner.looks)
             now = clock()
             is_over = now > end
             if came:
-                self._gives_way = False
+                self._is_yielding = False
             elif cools or is_over:
                 cools = False
                 self._cool([served for served in self._hot if served.has_cooled(now)])
             if is_over:
                 break
             if self._hot and not came:
-                self._give_way(now)
+                self._yield_core(now)
 
     def _look(self, most: int = MANY_LOOKS) -> bool:
-        """Look at the hot queues a few times; tell whether one was served."""
+        """Look at the hot queues a few times each; tell whether one was served."""
         hot = self._hot
         looks = most // len(hot) or 1
         came = False
@@ -308,56 +308,56 @@ class LoopPoller:
             if queue.is_readable(1 if queue.is_local else looks):
                 self._handle(served)
                 came = True
-        if came and self._gives_way:
-            self._patience.paid()
+        if came and self._is_yielding:
+            self._spinner.note_hit()
         return came
 
-    def _give_way(self, now: int) -> None:
-        """Let others use this core; sleep if they take their time, or did so lately."""
-        if not (self._gives_way or self._patience.may_give_way()):
-            if not self._patience.stare(self._look):
+    def _yield_core(self, now: int) -> None:
+        """Yield the core; cool all queues if that takes long, or did so lately."""
+        if not (self._is_yielding or self._spinner.may_yield()):
+            if not self._spinner.spin_without_yielding(self._look):
                 self._cool(list(self._hot))
             return
-        give_way()
+        yield_core()
         took_ns = clock() - now
-        self._gives_way = self._patience.gave_way(took_ns)
-        if self._gives_way:
+        self._is_yielding = self._spinner.yielded(took_ns)
+        if self._is_yielding:
             return
         if self._look(1):
-            self._patience.cost(took_ns)
+            self._spinner.note_late(took_ns)
         else:
             self._cool(list(self._hot))
 
     def _cool(self, hot: list[Served]) -> None:
         for served in hot:
-            if served in self._hot:  # one that fails may have had it stopped
+            if served in self._hot:  # the failure of another may have stopped it
                 self._hot.remove(served)
                 self._sleep(served)
 
     def _sleep(self, served: Served) -> None:
         on_failed = served.on_failed
         try:
-            is_asleep = served.queue.sleep_until_readable(served.woken)
-        except Exception as error:  # neither hot nor asleep it would be forgotten
+            is_asleep = served.queue.arm_wakeup(served.woken)
+        except Exception as error:  # neither hot nor asleep, it would never be served
             served.fail(error, on_failed)
             return
-        if not is_asleep:
+        if not is_asleep:  # a packet came between the last look and the announcement
             self.heat(served)
 
     def woken(self, served: Served) -> None:
-        """Serve a cold queue whose bell has rung, perhaps for nothing."""
-        served.queue.stay_awake()
+        """Serve a cold queue whose doorbell was rung, perhaps for nothing."""
+        served.queue.disarm_wakeup()
         if served.queue.is_readable():
             served.learn()
             self._handle(served)
             if served.is_paused:
                 return
             if served.window_ns:
-                if served not in self._hot:  # its callback may have resumed it
+                if served not in self._hot:  # its own callback may have resumed it
                     self._hot.append(served)
-                if not self._has_turn:
-                    self._has_turn = True
-                    self._take_turn()
+                if not self._is_scheduled:
+                    self._is_scheduled = True
+                    self._run()
                 return
         self._sleep(served)
 
@@ -372,14 +372,25 @@ class LoopPoller:
         finally:
             self._is_serving = False
 
-    def _look_again(self) -> None:
+    def _recheck(self) -> None:
+        # Two generations: each sleeper sleeps for one whole period before it looks.
         looks = self._asleep
-        self._asleep, self._lain_down = self._lain_down, set()
-        self._looks_again = bool(self._asleep)
-        if self._looks_again:
-            asyncio.get_running_loop().call_later(RECHECK_S, self._look_again)
+        self._asleep, self._armed_lately = self._armed_lately, set()
+        self._is_rechecking = bool(self._asleep)
+        if self._is_rechecking:
+            asyncio.get_running_loop().call_later(RECHECK_S, self._recheck)
         for look in looks:
             look()
 
 
 _POLLERS: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopPoller] = WeakKeyDictionary()
+
+
+def _report(error: BaseException) -> None:
+    asyncio.get_running_loop().call_exception_handler(
+        {"message": "serving a queue failed", "exception": error}
+    )
+
+
+def _ignore() -> None:
+    """Stand in for a callback that is called no more."""

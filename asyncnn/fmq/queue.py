@@ -19,11 +19,9 @@ from typing import Self
 
 from asyncnn import interpreter
 from asyncnn.fmq.doorbell import (
-    Bell,
-    EventBell,
-    SocketBell,
-    received_event_bell,
-    received_socket_bell,
+    Doorbell,
+    EventDoorbell,
+    SocketDoorbell,
     wait_for,
 )
 from asyncnn.fmq.layout import (
@@ -33,14 +31,14 @@ from asyncnn.fmq.layout import (
     WRITTEN,
     Geometry,
     Pages,
-    QueueBusyError,
     create_pages,
     map_pages,
 )
 from asyncnn.fmq.poller import RECHECK_S, LoopPoller, Served
+from asyncnn.fmq.queue_errors import QueueBusyError
 from asyncnn.fmq.ring import Bytes, check_platform
 from asyncnn.fmq.spans import OpenRing
-from asyncnn.fmq.spin import Patience, clock, spin
+from asyncnn.fmq.spin import AdaptiveSpinner, clock, spin
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.types import Handle
 from asyncnn.memory.pages import os_errors
@@ -50,26 +48,31 @@ class MessageQueue(OpenRing):
     """The writing or the reading end of a queue, for one task or thread at a time.
 
     ``quantum`` is the bytes of an element, ``count`` the elements that fit in. The
-    ``descriptor`` of an end that was created leads to the other end and is valid until
+    ``descriptor`` of an end that was created opens the other end and is valid until
     `close`; that of an end that was opened is empty. ``is_local`` tells whether both
     ends are in this process. Close both ends.
     """
 
     def __init__(
-        self, geometry: Geometry, pages: Pages, own: Bell, peer: Bell, owned: ExitStack
+        self,
+        geometry: Geometry,
+        pages: Pages,
+        own: Doorbell,
+        peer: Doorbell,
+        owned: ExitStack,
     ) -> None:
         super().__init__(geometry, pages, peer.ring)
         self.descriptor = Handle()
         self.is_local = False
         self.served: Served | None = None
-        self._bell = own
-        self._peer_bell = peer
+        self._doorbell = own
+        self._peer_doorbell = peer
         self._owned = owned
-        self._patience = Patience()
+        self._spinner = AdaptiveSpinner()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._poller = LoopPoller()
         self._wake: Callable[[], None] | None = None
-        self._blocks = False
+        self._is_blocking = False
         self._awaited = (WRITTEN, 0)
         interpreter.own(self)
 
@@ -88,9 +91,9 @@ class MessageQueue(OpenRing):
             fd = create_pages(geometry)
             owned.callback(os.close, fd)
             pages = map_pages(fd, geometry)
-            theirs = EventBell.create()
+            theirs = EventDoorbell.create()
             owned.callback(theirs.close)
-            ours, to_ring = SocketBell.pair()
+            ours, to_ring = SocketDoorbell.pair()
             owned.callback(ours.close)
             owned.callback(to_ring.close)
             queue = cls(geometry, pages, ours, theirs, owned.pop_all())
@@ -101,10 +104,10 @@ class MessageQueue(OpenRing):
 
     @classmethod
     def open(cls, descriptor: Handle) -> Self:
-        """Return the other end of a queue, which may be a stranger's.
+        """Return the other end of a queue, whose creator may be malicious.
 
-        The descriptors stay the caller's. Whatever the other end does from now on, no
-        call but those that wait on purpose keeps this one waiting.
+        The caller keeps its descriptors. Whatever the peer does from now on, only the
+        calls that are meant to wait can be kept waiting.
 
         :raises InvalidArgumentError: if that is not the handle of a queue.
         :raises MemoryOrderError: if this platform cannot have queues.
@@ -120,9 +123,9 @@ class MessageQueue(OpenRing):
         file, own, peer = descriptor.fds
         with os_errors("a queue"), ExitStack() as owned:
             pages = map_pages(file, geometry)
-            ours = received_event_bell(own)
+            ours = EventDoorbell.received(own)
             owned.callback(ours.close)
-            theirs = received_socket_bell(peer)
+            theirs = SocketDoorbell.received(peer)
             owned.callback(theirs.close)
             queue = cls(geometry, pages, ours, theirs, owned.pop_all())
         creator = _CREATED.get(_identity(file))
@@ -141,7 +144,7 @@ class MessageQueue(OpenRing):
         """Write whole elements as one packet, once there is room for it.
 
         ``timeout`` is in seconds. Cancelling leaves the queue as it was. Without
-        ``spins`` it sleeps at once, for a reader known to take its time.
+        ``spins`` it sleeps at once, which suits a slow reader.
 
         :raises InvalidArgumentError: if these are no whole elements or more than fit.
         :raises QueueBrokenError: if the reader's counter is impossible.
@@ -152,8 +155,8 @@ class MessageQueue(OpenRing):
         if timeout is not None:
             async with asyncio.timeout(timeout):
                 return await self.write(data, spins=spins)
-        if self._poller.owes_turn():
-            await self._let_others_run()
+        if self._poller.must_yield():
+            await self._yield_to_loop()
         while True:
             seen = self._word(READ)
             if self.write_nowait(data):
@@ -171,7 +174,7 @@ class MessageQueue(OpenRing):
         """Read ``count`` elements, or all there are once there is one.
 
         ``timeout`` is in seconds. Cancelling leaves the queue as it was. Without
-        ``spins`` it sleeps at once, for a writer known to take its time.
+        ``spins`` it sleeps at once, which suits a slow writer.
 
         :raises InvalidArgumentError: if as many never fit.
         :raises QueueBrokenError: if the writer's counter is impossible.
@@ -182,9 +185,9 @@ class MessageQueue(OpenRing):
         if timeout is not None:
             async with asyncio.timeout(timeout):
                 return await self.read(count, spins=spins)
-        if self._poller.owes_turn():
-            await self._let_others_run()
-        looks = self._patience.looks if spins and not self.is_local else 1
+        if self._poller.must_yield():
+            await self._yield_to_loop()
+        looks = self._spinner.looks if spins and not self.is_local else 1
         while True:
             seen = self._read if count is None else self._word(WRITTEN)
             data = self.read_nowait(count, looks)
@@ -198,8 +201,8 @@ class MessageQueue(OpenRing):
     ) -> None:
         """Like `write`, blocking this thread.
 
-        With ``spins`` it looks for a while before it sleeps, which is for threads that
-        have their process to themselves. Closing the queue meanwhile is not noticed.
+        With ``spins`` it spins before it sleeps, which is for threads that have their
+        process to themselves. It does not notice that the queue is closed meanwhile.
         """
         deadline = _deadline_ns(timeout)
         while True:
@@ -224,82 +227,83 @@ class MessageQueue(OpenRing):
                 return data
             self._block(WRITTEN, READER_SLEEPS, seen, deadline, spins)
 
-    def sleep_until_readable(self, wake: Callable[[], None]) -> bool:
-        """Have ``wake`` called by the loop once the writer rings, maybe for nothing.
+    def arm_wakeup(self, wake: Callable[[], None]) -> bool:
+        """Have the loop call ``wake`` once the writer rings, perhaps for nothing.
 
         Returns False, and does not, if a packet waits. For the `LoopPoller`.
 
         :raises QueueClosedError: if this end is closed.
         """
-        return self._lie_down(WRITTEN, READER_SLEEPS, self._read, wake)
+        return self._arm(WRITTEN, READER_SLEEPS, self._read, wake)
 
-    def stay_awake(self) -> None:
-        """Have no ``wake`` called any more."""
+    def disarm_wakeup(self) -> None:
+        """Have ``wake`` called no more."""
         self._wake = None
 
-    async def _let_others_run(self) -> None:
-        self._attend()
+    async def _yield_to_loop(self) -> None:
+        self._join_loop()
         await asyncio.sleep(0)
-        self._poller.turned()
+        self._poller.yielded_to_loop()
 
-    def _attend(self) -> None:
-        """Listen on the loop that runs now, unless this end is closed."""
+    def _join_loop(self) -> None:
+        """Listen for the doorbell on the running loop, unless this end is closed."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop and not self.is_closed:
             self._leave_loop()
-            with os_errors("listening for the bell of a queue"):
-                loop.add_reader(self._bell.fileno(), self._rung)
+            with os_errors("listening for the doorbell of a queue"):
+                loop.add_reader(self._doorbell.fileno(), self._on_doorbell)
             self._loop, self._poller = loop, LoopPoller.running()
 
     def _spin(self, counter: int, seen: int, spins: bool) -> bool:
-        """Look at a counter without sleeping; tell whether it is not ``seen``."""
+        """Spin for a counter; tell whether it differs from ``seen``."""
         if self._wake is not None or self.served is not None:
             raise QueueBusyError("another task waits at this end of the queue")
         poller = self._poller
         serve = poller.serve_ready if poller.served else None
         if spins and not self.is_local:
-            return spin(self._has_moved, counter, seen, self._patience, serve)
+            return spin(self._has_moved, counter, seen, self._spinner, serve)
         if serve is not None:
-            serve()  # the other end may well be here
+            serve()  # the peer's packets may be among those that this loop serves
         return False
 
     async def _sleep(self, counter: int, flag: int, seen: int) -> None:
-        """Wait for the bell, unless the counter is not ``seen``."""
+        """Wait for the doorbell, unless the counter differs from ``seen``."""
         future = asyncio.get_running_loop().create_future()
 
         def wake() -> None:
             if not future.done():
                 future.set_result(None)
 
-        if self._lie_down(counter, flag, seen, wake):
+        if self._arm(counter, flag, seen, wake):
             try:
                 await future
             finally:
                 self._wake = None
-                if not self.is_closed:  # or cancelling would end as an error
+                if not self.is_closed:  # or cancelling would raise that
                     self._withdraw(flag)
 
-    def _lie_down(
+    def _arm(
         self, counter: int, flag: int, seen: int, wake: Callable[[], None]
     ) -> bool:
-        """Announce and have ``wake`` called; return False if there is no need to."""
-        self._attend()
+        """Announce sleep and have ``wake`` called; False if the counter has moved."""
+        # The loop listens before the announcement, so that no ring goes unheard.
+        self._join_loop()
         if not self._announce(flag, counter, seen):
             return False
         self._wake, self._awaited = wake, (counter, seen)
-        self._poller.look_later(self._look_again)
+        self._poller.recheck_later(self._recheck)
         return True
 
-    def _rung(self) -> None:
-        if not self._blocks:  # or the thread that it rang for would sleep on
-            self._bell.silence()
-            self._rouse()
+    def _on_doorbell(self) -> None:
+        if not self._is_blocking:  # else this would steal the ring of a blocked thread
+            self._doorbell.silence()
+            self._wake_waiter()
 
-    def _rouse(self) -> None:
+    def _wake_waiter(self) -> None:
         if self._wake is not None:
             self._wake()
 
-    def _look_again(self) -> None:
+    def _recheck(self) -> None:
         counter, seen = self._awaited
         if self._wake is not None and self._has_moved(counter, seen):
             self._wake()
@@ -307,18 +311,18 @@ class MessageQueue(OpenRing):
     def _block(
         self, counter: int, flag: int, seen: int, deadline: int | None, spins: bool
     ) -> None:
-        """Sleep until rung, or for the few milliseconds of a first look."""
-        if spins and spin(self._has_moved, counter, seen, self._patience):
+        """Sleep until rung, but look once more after a few milliseconds."""
+        if spins and spin(self._has_moved, counter, seen, self._spinner):
             return
         for limit_ms in (RECHECK_S * 1000, None):
             left_ms = _left_ms(deadline, limit_ms)
             if not self._announce(flag, counter, seen):
                 return
-            self._blocks = True
+            self._is_blocking = True
             try:
-                wait_for(self._bell, left_ms)
+                wait_for(self._doorbell, left_ms)
             finally:
-                self._blocks = False
+                self._is_blocking = False
                 self._withdraw(flag)
             if self._has_moved(counter, seen):
                 return
@@ -327,7 +331,7 @@ class MessageQueue(OpenRing):
         if self.is_closed:
             return
         super()._give_up(error)
-        if self.served is not None:  # first, as it must not look any more
+        if self.served is not None:  # first: the poller must not look at a closed end
             self.served.stop()
         self._leave_loop()
         self._owned.close()
@@ -337,9 +341,9 @@ class MessageQueue(OpenRing):
             wake()
 
     def close(self) -> None:
-        """Give everything back. The memory goes with the last `Spans` in it.
+        """Release everything; the memory goes with the last `Spans` in it.
 
-        In a forked child, those are its own copies of what its parent still uses.
+        In a forked child, that is its own copies of what its parent still uses.
         """
         super().close()
         self._owned.close()
@@ -355,7 +359,7 @@ class MessageQueue(OpenRing):
     def _leave_loop(self) -> None:
         loop, self._loop = self._loop, None
         if loop is not None and not loop.is_closed():
-            loop.remove_reader(self._bell.fileno())
+            loop.remove_reader(self._doorbell.fileno())
 
     def __del__(self) -> None:
         if not getattr(self, "is_closed", True):
@@ -376,28 +380,33 @@ _CREATED: weakref.WeakValueDictionary[tuple[int, int, int], MessageQueue] = (
 
 
 def _introduce(end: MessageQueue, peer: MessageQueue) -> None:
-    """Tell an end that its peer is in this process, where it needs no bell."""
+    """Tell an end that its peer is in this process, where it needs no doorbell."""
     end.is_local = True
-    end._wake_peer = partial(_wake_local, weakref.ref(peer), end._peer_bell.ring)
+    end._wake_peer = partial(_wake_local, weakref.ref(peer), end._peer_doorbell.ring)
 
 
 def _wake_local(
-    peer: "weakref.ref[MessageQueue]", ring_bell: Callable[[], None]
+    peer: "weakref.ref[MessageQueue]", ring_doorbell: Callable[[], None]
 ) -> None:
-    """Wake an end that sleeps on this very loop on its next turn; else ring."""
+    """Wake an end that sleeps on the running loop directly; else ring its doorbell."""
     sleeper = peer()
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
         loop = None
-    if loop is None or sleeper is None or sleeper._loop is not loop or sleeper._blocks:
-        ring_bell()
+    if (
+        loop is None
+        or sleeper is None
+        or sleeper._loop is not loop
+        or sleeper._is_blocking
+    ):
+        ring_doorbell()
     else:
-        loop.call_soon(sleeper._rouse)
+        loop.call_soon(sleeper._wake_waiter)
 
 
 def _identity(fd: int) -> tuple[int, int, int]:
-    """Return what no other file has; in a forked process all have another one."""
+    """Return what tells a file from all others, here and in a forked child."""
     status = os.fstat(fd)
     return os.getpid(), status.st_dev, status.st_ino
 

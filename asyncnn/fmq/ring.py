@@ -1,13 +1,56 @@
 """The ring between one writer and one reader: everything that never waits.
 
-Each end keeps the position it has reached to itself and only publishes it; what it
-loads from shared memory is the other end's position, which may be anything and is
-checked before use. ``ordering`` says why nothing more is needed.
-
+Each end keeps its own position to itself and publishes it; what it loads from shared
+memory is the other end's position, which may be anything and is checked before use.
 Stores and loads that belong together carry the same mark: [packet] bytes are there,
-[space] bytes are free again, [sleep] somebody is about to sleep.
+[space] bytes are free again, [sleep] an end is about to sleep.
 
-``_ring.c`` is this file in C; ``built`` says which of the two is taken.
+`Ring` is the class in ``_ring.c`` where that was built, else `PythonRing`. Both work on
+the same memory, so each end may have either. ``ASYNCNN_PURE_RING=1`` asks for Python.
+
+**Why two processes need no locks.** A queue makes two demands on the order in which
+memory changes become visible.
+
+*Publishing.* An end that sees a counter must see what was done before it was stored:
+the bytes of a packet before ``WRITTEN`` covers them, and the last load of a packet
+before ``READ`` gives its bytes back to the writer.
+
+*Waking.* An end that goes to sleep stores its announcement, then loads the counter; its
+peer stores the counter and then loads the announcement. At least one of them must see
+the other's store, or a packet lies there while its reader sleeps.
+
+*Compiled.* ``_ring.c`` asks for both by name. Counters and announcements are atomic,
+stored with release and loaded with acquire semantics, which is publishing; a
+sequentially consistent fence stands between the store and the load of waking. By C11's
+rules one of the two fences comes first, and the end whose fence is second sees what was
+stored before the first. On aarch64 that makes ``stlr``, ``ldar`` or ``ldapr``, and
+``dmb ish``; on x86-64 plain moves and a locked instruction or ``mfence``.
+
+*In Python* there is no asking, so `PythonRing` needs a processor that does it unasked.
+x86-64 has total store order: loads are not reordered with loads, stores not with
+stores, and no store moves before an older load. That is all that publishing needs. An
+item of an aligned ``memoryview`` of format ``Q`` is loaded and stored by a single
+``mov``, so a counter is never torn. Bytes are copied by the C library, which ends
+non-temporal stores with a fence of its own; string instructions may store out of order
+among themselves, but never after a later store to another place.
+
+The one thing this order leaves open is a load that overtakes an older store to another
+address, which waits in the processor's store buffer: just what waking forbids. A locked
+instruction in between drains the buffer. Taking an uncontended ``threading.Lock`` runs
+one, and it is what pure Python has to offer; every lock here belongs to one end, so it
+is uncontended but for threads that share that end. Without it about one sleep in two
+thousand was seen to miss its packet. ``tests/fmq/test_protocol.py`` explores all
+interleavings under this model, with the fence and without.
+
+That argument rests on the interpreter storing an item at once and in program order. As
+a second line of defence every sleeper looks again a few milliseconds after it went to
+sleep, which bounds the cost of a wake-up that is lost for a reason not foreseen here.
+Once is enough: a store leaves the buffer within microseconds, so whatever is written
+later meets the announcement.
+
+On aarch64 plain stores may become visible in any order: a reader could see the counter
+before the bytes. There, and wherever nothing is known, a queue without the compiled
+ring refuses to open (`check_platform`) rather than be right most of the time.
 """
 
 import importlib
@@ -17,7 +60,7 @@ import sys
 import threading
 from collections.abc import Callable
 from itertools import repeat
-from typing import TYPE_CHECKING, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from asyncnn.fmq.layout import (
     READ,
@@ -25,39 +68,22 @@ from asyncnn.fmq.layout import (
     WRITER_SLEEPS,
     WRITTEN,
     Geometry,
-    MemoryOrderError,
     Pages,
 )
+from asyncnn.fmq.queue_errors import MemoryOrderError
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 """Whatever is written; a ``memoryview`` has to be one of contiguous bytes."""
 
-
-class _Words(Protocol):
-    """The counters and announcements of a queue."""
-
-    def __getitem__(self, index: int, /) -> int: ...
-    def __setitem__(self, index: int, value: int, /) -> None: ...
+_TOTAL_STORE_ORDER = frozenset({"x86_64", "AMD64"})
+"""Machines on which `PythonRing` is right."""
 
 
-class _Gone:
-    """Stands for the memory of a queue that is closed."""
+class PythonRing:
+    """One end of a queue, which either writes or reads, one thread at a time.
 
-    def __init__(self, error: Callable[[], AsyncnnError]) -> None:
-        self._error = error
-
-    def __getitem__(self, index: object) -> NoReturn:
-        raise self._error()
-
-    def __setitem__(self, index: object, value: object) -> NoReturn:
-        raise self._error()
-
-
-class Ring:
-    """One end of a queue. An end either writes or reads, one thread at a time.
-
-    ``wake_peer`` is called when the other end sleeps and should not.
+    ``wake_peer`` is called when the peer has announced that it sleeps.
     """
 
     def __init__(
@@ -67,13 +93,13 @@ class Ring:
         self.count = geometry.count
         self.is_closed = False
         self._capacity = geometry.capacity
-        self._words: _Words = pages.words
+        self._words: memoryview | _ClosedMemory = pages.words
         self._data = pages.ring
         self._read = pages.read
         self._written = pages.written
         self._limit = pages.written  # what `_written` may grow to, as far as is known
         self._wake_peer = wake_peer
-        # A lock for its locked instruction; see ordering.
+        # Taken and released for its locked instruction, never for exclusion.
         self._fence = threading.Lock()
 
     def available_to_read(self) -> int:
@@ -95,7 +121,7 @@ class Ring:
         return self._room() // self.quantum
 
     def is_readable(self, looks: int = 1) -> bool:
-        """Tell whether anything seems to wait, after so many looks at most.
+        """Tell whether a packet waits, looking ``looks`` times at most.
 
         :raises QueueClosedError: if this end is closed.
         """
@@ -114,7 +140,10 @@ class Ring:
         written, capacity = self._written, self._capacity
         if size > self._limit - written or size % self.quantum:
             room = self._room()
-            self._check_size(size)
+            if size % self.quantum or size > capacity:
+                raise InvalidArgumentError(
+                    f"{size} bytes are not 0 to {self.count} elements of {self.quantum}"
+                )
             if size > room:
                 return False
         words = self._words
@@ -126,6 +155,7 @@ class Ring:
             split = capacity - start
             self._data[start:] = data[:split]
             self._data[: size - split] = data[split:]
+        # The bytes come first: a peer that sees the counter reads them at once.
         words[WRITTEN] = self._written = written + size  # [packet]
         with self._fence:
             pass
@@ -136,7 +166,7 @@ class Ring:
     def read_nowait(self, count: int | None = None, looks: int = 1, /) -> bytes | None:
         """Read ``count`` elements or all there are; return None if there are fewer.
 
-        Looks so many times at most whether anything comes.
+        Looks ``looks`` times at most for something to come.
 
         :raises InvalidArgumentError: if as many never fit.
         :raises QueueBrokenError: if the writer's counter is impossible.
@@ -170,14 +200,14 @@ class Ring:
         return data
 
     def _break(self, unread: int, /) -> NoReturn:
-        """Close this end and raise: the other one counts what cannot be."""
+        """Close this end and raise: the peer's counter has an impossible value."""
         raise NotImplementedError
 
     def _end(self, error: Callable[[], AsyncnnError], /) -> None:
-        """Let go of the memory; whatever is done afterwards raises ``error()``."""
+        """Release the memory; every later use raises ``error()``."""
         self.is_closed = True
-        self._limit = -1  # not even nothing may be written
-        self._words = _Gone(error)
+        self._limit = -1  # so that even an empty write asks for room, and raises
+        self._words = _ClosedMemory(error)
         self._data = memoryview(b"")
 
     def _word(self, number: int, /) -> int:
@@ -185,7 +215,7 @@ class Ring:
         return self._words[number]
 
     def _has_moved(self, counter: int, seen: int, looks: int = 1, /) -> bool:
-        """Tell whether a counter is not ``seen``, after so many looks at most."""
+        """Tell whether a counter differs from ``seen``, looking ``looks`` times."""
         words = self._words
         for _ in repeat(None, looks):  # noqa: SIM110 - a generator takes longer
             if words[counter] != seen:
@@ -193,8 +223,10 @@ class Ring:
         return False
 
     def _announce(self, flag: int, counter: int, seen: int, /) -> bool:
-        """Say that this end is about to sleep; return False if it must not."""
+        """Announce that this end sleeps; return False if the counter has moved."""
         words = self._words
+        # Announce first, look second: the peer does it the other way round, so one of
+        # the two sees the other's store and no packet is slept through.
         words[flag] = 1  # [sleep]
         with self._fence:
             pass
@@ -226,11 +258,12 @@ class Ring:
             self._wake_up(WRITER_SLEEPS)
 
     def _wake_up(self, flag: int) -> None:
+        # Cleared before it rings: afterwards it could undo the sleeper's next one.
         self._words[flag] = 0
         self._wake_peer()
 
     def _room(self) -> int:
-        """Return how many bytes are free, as the writer sees it, and remember it."""
+        """Return how many bytes are free, and let `write_nowait` use them unasked."""
         unread = self._written - self._words[READ]  # [space]
         self._check_unread(unread)
         room = self._capacity - unread
@@ -241,52 +274,38 @@ class Ring:
         if not 0 <= unread <= self._capacity or unread % self.quantum:
             self._break(unread)
 
-    def _check_size(self, size: int) -> None:
-        if size % self.quantum or size > self._capacity:
-            raise InvalidArgumentError(
-                f"{size} bytes are not 0 to {self.count} elements of {self.quantum}"
-            )
+
+class _ClosedMemory:
+    """Stands for the words of a closed queue, so that open ones need no check."""
+
+    def __init__(self, error: Callable[[], AsyncnnError]) -> None:
+        self._error = error
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise self._error()
+
+    def __setitem__(self, index: object, value: object) -> NoReturn:
+        raise self._error()
 
 
-def check_count(count: int, most: int) -> None:
-    """Check that so many elements can be read or written at once.
-
-    :raises InvalidArgumentError: if as many never fit.
-    """
-    if not 0 < count <= most:
-        raise InvalidArgumentError(
-            f"{count} elements of a queue that has room for 1 to {most}"
-        )
-
-
-def _check_position(reached: int, begun: int) -> None:
-    if reached != begun:
-        raise InvalidArgumentError(
-            "other elements were read or written since these spans were taken"
-        )
-
-
-def _ring() -> type[Ring]:
+def _preferred_ring() -> type[PythonRing]:
     if os.environ.get("ASYNCNN_PURE_RING") == "1":
-        return Ring
+        return PythonRing
     try:
         compiled = importlib.import_module("asyncnn.fmq._ring")
     except ImportError:  # there was no compiler
-        return Ring
-    ring: type[Ring] = compiled.Ring
+        return PythonRing
+    ring: type[PythonRing] = compiled.Ring
     return ring
 
 
 if TYPE_CHECKING:
-    Ring = Ring
+    Ring = PythonRing
 else:
-    Ring = _ring()
+    Ring = _preferred_ring()
 
-IS_COMPILED = Ring is not Ring
+IS_COMPILED = Ring is not PythonRing
 """Whether queues use the compiled ring."""
-
-
-_TOTAL_STORE_ORDER = frozenset({"x86_64", "AMD64"})
 
 
 def check_platform() -> None:
@@ -307,3 +326,21 @@ def check_platform() -> None:
         )
     if python != "CPython":
         raise MemoryOrderError(f"nothing is known of how {python} orders its stores")
+
+
+def check_count(count: int, most: int) -> None:
+    """Check that so many elements can be read or written at once.
+
+    :raises InvalidArgumentError: if as many never fit.
+    """
+    if not 0 < count <= most:
+        raise InvalidArgumentError(
+            f"{count} elements of a queue that has room for 1 to {most}"
+        )
+
+
+def _check_position(reached: int, begun: int) -> None:
+    if reached != begun:
+        raise InvalidArgumentError(
+            "other elements were read or written since these spans were taken"
+        )

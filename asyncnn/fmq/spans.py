@@ -4,16 +4,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import NoReturn, Self
 
-from asyncnn.fmq.layout import Geometry, Pages, QueueBrokenError, QueueClosedError
+from asyncnn.fmq.layout import Geometry, Pages
+from asyncnn.fmq.queue_errors import QueueBrokenError, QueueClosedError
 from asyncnn.fmq.ring import Ring, check_count
 from asyncnn.hal.errors import AsyncnnError
 
 
 class Spans:
-    """Bytes within a ring, in place: ``second`` goes on where ``first`` ends.
+    """Bytes of a ring, in place: ``second`` goes on at its start where it has wrapped.
 
-    Nothing is read or written before `commit`. Without it the bytes stay as they were.
-    The peer shares this memory: what is read here may change while one looks at it.
+    Nothing counts as read or written before `commit`; without it the peer sees no
+    change. The peer shares this memory: what is read here may change between two looks.
     """
 
     __slots__ = ("_commit", "first", "second")
@@ -26,7 +27,7 @@ class Spans:
         self._commit = commit
 
     def commit(self) -> None:
-        """Hand the bytes to the peer all at once. The views end.
+        """Hand the bytes to the peer all at once, and release both views.
 
         :raises QueueClosedError: if the queue was closed meanwhile.
         :raises InvalidArgumentError: if this end has moved on meanwhile.
@@ -37,7 +38,7 @@ class Spans:
 
 
 class OpenRing(Ring):
-    """A ring whose bytes may be used in place, and which can be closed."""
+    """A ring whose bytes can be used in place, and which can be closed."""
 
     def __init__(
         self, geometry: Geometry, pages: Pages, wake_peer: Callable[[], None]
@@ -74,7 +75,7 @@ class OpenRing(Ring):
         return self._spans(self._read, count * self.quantum, self._consume)
 
     def close(self) -> None:
-        """Give everything back. The memory goes with the last `Spans` in it."""
+        """Release everything; the memory goes with the last `Spans` in it."""
         self._give_up(QueueClosedError("the queue is closed"))
 
     def __enter__(self) -> Self:
@@ -85,7 +86,7 @@ class OpenRing(Ring):
 
     def _give_up(self, error: AsyncnnError) -> None:
         self._bytes = memoryview(b"")
-        # Not the error itself, whose traceback would keep the memory alive.
+        # A new error each time: this one's traceback would keep the memory alive.
         self._end(partial(type(error), error.message))
 
     def _break(self, unread: int, /) -> NoReturn:

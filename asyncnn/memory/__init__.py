@@ -3,8 +3,8 @@
 A client makes pools (`allocate` and its kin, `map_file`, `from_buffer`) and sends them
 with `shareable`. A driver receives them with one `Mapper` for each connection: it calls
 `Mapper.map` for the pools of every request and `Mapper.flush` for the spans it wrote,
-and so never touches memory that a client could take away beneath it. Of what a device
-keeps for its clients instead, `asyncnn.memory.managed` holds the state.
+and so never touches memory that a client could take away beneath it. Buffers that a
+device keeps for its clients are in `asyncnn.memory.managed`.
 """
 
 from asyncnn.memory.limits import MapperStatistics, MappingPolicy

@@ -1,4 +1,6 @@
-"""What the handle of a pool says: a span of a file, and what may be done with it.
+"""What the handle of a pool says, and what the seals of its file promise.
+
+A handle stands for a span of a file and for what may be done with it:
 
 ========================  ===  ======================================================
 kind                      fds  integers
@@ -15,6 +17,12 @@ file, described by the fields of ``AHardwareBuffer_Desc`` in their order.
 
 A handle that cannot be decoded is GENERAL_FAILURE: the pool may be one that another
 driver understands. A kind that the HAL does not have is INVALID_ARGUMENT.
+
+A file that loses bytes raises SIGBUS in every process that touches them. A memory file
+sealed against shrinking does not: its pages appear on first use, and a hole punched in
+it reads as zeros. That holds for ordinary pages only, as huge pages may have run out
+when one is needed. Where the system promises no more memory than it has (overcommit
+mode 2), the same can befall ordinary pages; such systems must bound their clients.
 
 Source: HAL 1.0/types.hal (hidl_memory), graphics/common/1.0/types.hal (usage, format);
 the memory pool page of the HAL's documentation for drivers (statuses).
@@ -39,6 +47,18 @@ CPU_READ_MASK = 0xF
 CPU_WRITE_MASK = 0xF0
 CPU_READ_OFTEN = 0x3
 CPU_WRITE_OFTEN = 0x30
+
+SHRINK = fcntl.F_SEAL_SHRINK
+FIXED_SIZE = SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+"""Seals of every memory file made here: its size is final, and so are the seals."""
+
+FIXED_CONTENTS = FIXED_SIZE | fcntl.F_SEAL_WRITE
+"""Seals of a memory file whose contents are final, too."""
+
+_FUTURE_WRITE = 0x10
+_WRITES = fcntl.F_SEAL_WRITE | _FUTURE_WRITE
+_NOEXEC_SEAL = 0x8
+_ACCESS = os.O_ACCMODE | os.O_PATH
 
 _WORD = 0xFFFF_FFFF
 _INT32 = range(-(2**31), _WORD + 1)
@@ -98,7 +118,7 @@ def span_of(memory: Memory) -> Span:
 
 
 def label(memory: Memory) -> str:
-    """Return what messages call a pool, whatever a client wrote into it."""
+    """Return what messages call a pool, without quoting what a client wrote into it."""
     return f"{memory.name} pool" if memory.name in _INTS else "pool of another kind"
 
 
@@ -115,39 +135,6 @@ def malformed(memory: Memory) -> AsyncnnError:
         f"the handle of a {name} pool has {len(memory.handle.fds)} descriptors and "
         f"{len(memory.handle.ints)} integers"
     )
-
-
-def _blob_protection(ints: tuple[int, ...], size: int) -> int:
-    width, height, layers, format_, low, high = ints
-    if (width & _WORD, height, layers, format_) != (size, 1, 1, BLOB_FORMAT):
-        raise GeneralFailureError(
-            f"a blob of {size} bytes is described as {width} x {height} x {layers} "
-            f"of format {format_:#x}"
-        )
-    usage = _joined(low, high)
-    if not usage & CPU_READ_MASK:
-        raise GeneralFailureError("the CPU may not read the hardware buffer")
-    return READ_WRITE if usage & CPU_WRITE_MASK else READ
-
-
-def _words(value: int) -> tuple[int, int]:
-    return value & _WORD, value >> 32
-
-
-def _joined(low: int, high: int) -> int:
-    return (high & _WORD) << 32 | low & _WORD
-
-
-SHRINK = fcntl.F_SEAL_SHRINK
-FIXED_SIZE = SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-"""Seals of every memory file made here: its size is final, and so are the seals."""
-FIXED_CONTENTS = FIXED_SIZE | fcntl.F_SEAL_WRITE
-"""Seals of a memory file that nobody can change any more."""
-
-_FUTURE_WRITE = 0x10
-_WRITES = fcntl.F_SEAL_WRITE | _FUTURE_WRITE
-_NOEXEC_SEAL = 0x8
-_ACCESS = os.O_ACCMODE | os.O_PATH
 
 
 def create_file(name: str) -> int:
@@ -183,7 +170,7 @@ def seals_of(fd: int) -> int:
 
 
 def access_of(fd: int) -> int:
-    """Return the flags of a descriptor that bear on what it may be used for."""
+    """Return the flags of a descriptor that tell whether it can be read and written."""
     return fcntl.fcntl(fd, fcntl.F_GETFL) & _ACCESS
 
 
@@ -200,8 +187,29 @@ def keeps_its_bytes(seals: int, device: int) -> bool:
 
 
 def is_immutable(seals: int) -> bool:
-    """Tell whether nobody can write to the file any more."""
+    """Tell whether the contents of the file are final."""
     return bool(seals & fcntl.F_SEAL_WRITE)
+
+
+def _blob_protection(ints: tuple[int, ...], size: int) -> int:
+    width, height, layers, format_, low, high = ints
+    if (width & _WORD, height, layers, format_) != (size, 1, 1, BLOB_FORMAT):
+        raise GeneralFailureError(
+            f"a blob of {size} bytes is described as {width} x {height} x {layers} "
+            f"of format {format_:#x}"
+        )
+    usage = _joined(low, high)
+    if not usage & CPU_READ_MASK:
+        raise GeneralFailureError("the CPU may not read the hardware buffer")
+    return READ_WRITE if usage & CPU_WRITE_MASK else READ
+
+
+def _words(value: int) -> tuple[int, int]:
+    return value & _WORD, value >> 32
+
+
+def _joined(low: int, high: int) -> int:
+    return (high & _WORD) << 32 | low & _WORD
 
 
 @functools.cache

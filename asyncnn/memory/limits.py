@@ -1,4 +1,4 @@
-"""What a client may have mapped, and the count of what it has."""
+"""How much memory one client may have mapped, and the accounting of what it has."""
 
 import mmap
 import threading
@@ -63,7 +63,7 @@ class MapperStatistics(msgspec.Struct, frozen=True):
 
 
 class CommonBytes:
-    """Bounds the bytes of ``what`` that several holdings have together. Thread-safe.
+    """Bounds the bytes of ``what`` that several clients have together. Thread-safe.
 
     ``limit`` names the setting.
     """
@@ -72,13 +72,13 @@ class CommonBytes:
         self.most = most
         self._what = what
         self._limit = limit
-        self._parts: weakref.WeakSet[Holdings] = weakref.WeakSet()
+        self._parts: weakref.WeakSet[Accounting] = weakref.WeakSet()
         self._lock = threading.Lock()
 
     def __str__(self) -> str:
         return f"{self._what}: {self._limit} is {self.most}"
 
-    def join(self, part: "Holdings") -> None:
+    def join(self, part: "Accounting") -> None:
         """Count the bytes of ``part``, as long as it exists."""
         with self._lock:
             self._parts.add(part)
@@ -89,11 +89,11 @@ class CommonBytes:
             return sum(part.bytes for part in self._parts) + length <= self.most
 
 
-class Holdings:
-    """Counts mapped and copied memory for as long as anything views it.
+class Accounting:
+    """Counts mapped and copied memory of one client for as long as anything views it.
 
-    Views may end in any thread; all else is done by one at a time. The bytes are part
-    of what is in ``common``, if that is given.
+    Views may end in any thread; methods are called by one thread at a time. If
+    ``common`` is given, the bytes count there as well.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Holdings:
         self._add(self._mapped, pages)
 
     def add_copy(self, copy: NDArray[np.uint8]) -> None:
-        """Count memory of the driver's own."""
+        """Count a copy in memory of this process."""
         self._add(self._copied, copy)
 
     def make_room(self, length: int, evict: Callable[[], bool]) -> None:
@@ -188,4 +188,5 @@ class Holdings:
 
 
 def _total(sizes: dict[int, int]) -> int:
+    # A list first: the collector may end a view in the midst of a sum.
     return sum(list(sizes.values()))

@@ -1,9 +1,9 @@
-"""Buffers that a device manages: who uses them, what they hold, whom they count for.
+"""The state of buffers that a device manages: contents, claims and accounting.
 
-A buffer holds something, or nothing: it is not initialised. Executions and copies claim
-it for as long as they run, any number to read it or one to write it. Claims never wait;
-one that is not to be had is an error. They belong to the event loop, whereas memory is
-reserved in whatever thread computes its contents.
+A buffer has contents or is uninitialised. Executions and copies claim it for as long as
+they run, any number to read it or one to write it. Claims never wait; one that cannot
+be had is an error. Only the event loop claims, whereas memory is reserved on the thread
+that computes the contents.
 
 A writer that fails takes the memory with it, as a thread that could not be stopped may
 still be writing. The next writer gets other memory.
@@ -30,7 +30,7 @@ class Account:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        # Memory may go, and be given back, in the midst of anything.
+        # Reentrant: the collector may give memory back within `allocate`.
         self._lock = threading.RLock()
         self._used_bytes = 0
 
@@ -77,8 +77,7 @@ class Storage:
     def reserve(self, size: int) -> NDArray[np.uint8]:
         """Return the first ``size`` bytes; what they held is lost if they grow.
 
-        Whoever writes the buffer may call it, and whoever reads it for no more bytes
-        than it holds.
+        A writer may reserve any size, a reader no more than the contents have.
 
         :raises ResourceExhaustedTransientError: if there is no memory for it.
         """
@@ -119,7 +118,7 @@ class ManagedBuffer:
 
     @property
     def claimed(self) -> ClaimedBuffer:
-        """What whoever has a claim executes with."""
+        """What the holder of a claim executes with."""
         return ClaimedBuffer(self.token, self._storage)
 
     def size_bytes(self, dimensions: Dimensions) -> int:
@@ -150,9 +149,9 @@ class ManagedBuffer:
         self._readers -= 1
 
     def check_unused(self) -> None:
-        """Check that nobody reads or writes the buffer.
+        """Check that the buffer is neither read nor written.
 
-        :raises GeneralFailureError: if somebody does.
+        :raises GeneralFailureError: if it is.
         """
         if self._is_written or self._readers:
             raise GeneralFailureError(
@@ -161,9 +160,9 @@ class ManagedBuffer:
             )
 
     def begin_writing(self) -> ClaimedBuffer:
-        """Claim the buffer for oneself, until `end_writing`.
+        """Claim the buffer exclusively, until `end_writing`.
 
-        :raises GeneralFailureError: if somebody else uses it.
+        :raises GeneralFailureError: if it is in use.
         """
         self.check_unused()
         self._is_written = True
@@ -178,6 +177,6 @@ class ManagedBuffer:
             self._storage = Storage(self._account)
 
     def discard(self) -> None:
-        """Become uninitialised; whoever is reading reads on."""
+        """Become uninitialised; readers keep the memory that they have."""
         if not self._is_written:
             self.end_writing(None)

@@ -3,11 +3,11 @@
 A client may truncate the file of a pool while the driver works on it, which would kill
 the driver if it had mapped the file. Hence only files that cannot shrink are mapped:
 memory files with the seal for it and, on request, those of the driver's own user. All
-others are copied, at a cost, with reads and writes that fail in peace.
+others are copied, at a cost, with reads and writes that fail without a signal.
 
-A request brings a descriptor of its own for a pool that may be mapped already. What
-tells is the identity of the file, which costs one ``fstat``: numbers of descriptors are
-reused, and a mapped file cannot give up its identity.
+A request brings a descriptor of its own for a pool that may be mapped already. The
+identity of the file tells, which costs one ``fstat``: descriptors are reused, whereas a
+mapped file cannot give up its identity.
 """
 
 import mmap
@@ -32,8 +32,8 @@ from asyncnn.memory.handles import (
     seals_of,
 )
 from asyncnn.memory.limits import (
+    Accounting,
     CommonBytes,
-    Holdings,
     MapperStatistics,
     MappingPolicy,
 )
@@ -52,7 +52,7 @@ _Key: TypeAlias = tuple[str, int, tuple[int, ...], int, int, int, int]
 """Kind, size, integers of the handle, device, inode, access and seals of the file."""
 
 LARGE_BYTES = 2**24
-"""Mappings whose pages the system takes milliseconds to give back."""
+"""Mappings from here on are unmapped on a thread: the system takes milliseconds."""
 
 
 class Mapper:
@@ -72,7 +72,7 @@ class Mapper:
         self._cached: OrderedDict[_Key, Memory] = OrderedDict()
         self._alive: WeakValueDictionary[_Key, Memory] = WeakValueDictionary()
         self._copies: WeakKeyDictionary[Memory, CopiedSpan] = WeakKeyDictionary()
-        self._holdings = Holdings(self._policy, common)
+        self._accounting = Accounting(self._policy, common)
         self._is_closed = False
 
     def __enter__(self) -> Self:
@@ -179,12 +179,12 @@ class Mapper:
     def statistics(self) -> MapperStatistics:
         """Return what is held at the moment."""
         with self._lock:
-            return self._holdings.statistics(len(self._cached))
+            return self._accounting.statistics(len(self._cached))
 
     @property
     def mappings(self) -> int:
         """How many mappings there are."""
-        return self._holdings.mappings
+        return self._accounting.mappings
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -200,11 +200,11 @@ class Mapper:
             span = checked_span(memory, seals, status)
             if not self._is_safe(seals, status):
                 return None
-            self._holdings.make_room(span.length, self._evict)
+            self._accounting.make_room(span.length, self._evict)
             with os_errors(label(memory)):
                 data = map_pages(span, seals)
             if isinstance(data.obj, mmap.mmap):
-                self._holdings.add_mapping(data.obj)
+                self._accounting.add_mapping(data.obj)
             mapped = Memory(memory.name, span.length, Handle(), data)
             MEMORY("mapped", pool=memory.name, size=span.length)
             self._alive[key] = mapped
@@ -224,20 +224,20 @@ class Mapper:
         copied = self._copies.get(memory) or CopiedSpan.open(memory)
         with self._lock:
             self._check_open()
-            self._holdings.make_room_for_copy(copied.size, self._evict)
+            self._accounting.make_room_for_copy(copied.size, self._evict)
             with os_errors("copy of a pool"):
                 # The heap, unlike fresh pages, has often been paged in already.
                 owned = np.empty(copied.size, np.uint8)
-            self._holdings.add_copy(owned)
+            self._accounting.add_copy(owned)
         copy = Memory(copied.kind, copied.size, Handle(), copied.read(owned))
         MEMORY("copied", pool=memory.name, size=copied.size)
         with self._lock:
-            self._check_open()
+            self._check_open()  # again: it may have been closed during the read
             self._copies[copy] = copied
         return copy
 
     def _evict(self) -> bool:
-        """Drop the mapping from the cache that has not been asked for the longest."""
+        """Drop the least recently used mapping of the cache; False if it is empty."""
         if not self._cached:
             return False
         self._cached.popitem(last=False)

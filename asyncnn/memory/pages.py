@@ -1,6 +1,8 @@
-"""The system calls that map files, checked before and translated after.
+"""The system calls that map and copy spans of files, with their errors translated.
 
-A mapping keeps no descriptor: what has been mapped can be closed.
+A mapping keeps no descriptor: a file that is mapped can be closed. A `CopiedSpan` is
+for files that cannot be mapped safely: reading from one that has been truncated merely
+comes back short.
 """
 
 import ctypes
@@ -94,25 +96,6 @@ def map_pages(span: Span, seals: int) -> memoryview:
     return memoryview(pages)[skipped:]
 
 
-def _map_over(pages: mmap.mmap, span: Span, flags: int) -> None:
-    """Map a file to where ``pages`` are, as far as they go.
-
-    :raises OSError: if the system does not.
-    """
-    address = np.frombuffer(pages, np.uint8).ctypes.data
-    found = _mmap(
-        address,
-        len(pages),
-        span.protection,
-        flags | _MAP_FIXED,
-        span.fd,
-        span.offset,
-    )
-    if found != address:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-
-
 def granted(span: Span, seals: int, where: str) -> Span:
     """Return ``span`` with the protection to map it with.
 
@@ -181,7 +164,10 @@ class Descriptor:
 
 
 class CopiedSpan:
-    """A span of a file that pools are copied from and written back to."""
+    """A span of a file that pools are copied from and written back to.
+
+    ``kind`` is that of the pool, for messages.
+    """
 
     __slots__ = ("_descriptor", "_span", "kind")
 
@@ -243,3 +229,22 @@ class CopiedSpan:
         with os_errors(f"{self.kind} pool"):
             while done < len(data):
                 done += os.pwritev(fd, [data[done:]], start + done)
+
+
+def _map_over(pages: mmap.mmap, span: Span, flags: int) -> None:
+    """Map a file to where ``pages`` are, as far as they go.
+
+    :raises OSError: if the system does not.
+    """
+    address = np.frombuffer(pages, np.uint8).ctypes.data
+    found = _mmap(
+        address,
+        len(pages),
+        span.protection,
+        flags | _MAP_FIXED,
+        span.fd,
+        span.offset,
+    )
+    if found != address:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))

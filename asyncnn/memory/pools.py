@@ -79,16 +79,10 @@ def map_file(
                 raise InvalidArgumentError(f"{where}: {misfit}")
             seals = seals_of(fd)
             data = map_pages(granted(span, seals, where), seals)
-            return own(Memory("mmap_fd", length, file_handle(span), data))
+            return owning(Memory("mmap_fd", length, file_handle(span), data))
         except BaseException:
             os.close(fd)
             raise
-
-
-def own(memory: Memory) -> Memory:
-    """Return a pool whose descriptor closes once the pool is gone."""
-    weakref.finalize(memory, os.close, memory.handle.fds[0])
-    return memory
 
 
 def part_of(memory: Memory, offset: int, length: int) -> Memory:
@@ -111,7 +105,7 @@ def part_of(memory: Memory, offset: int, length: int) -> Memory:
         whole.fd, READ if data.readonly else READ_WRITE, whole.offset + offset, length
     )
     part = Memory("mmap_fd", length, file_handle(span), data)
-    # The descriptor is the whole pool's: this reference holds it open.
+    # The descriptor is the whole pool's: the finalizer's reference keeps that open.
     weakref.finalize(part, id, memory)
     return part
 
@@ -132,7 +126,7 @@ def view(memory: Memory) -> memoryview:
 
 
 def mapped(memory: Memory) -> Memory:
-    """Return ``memory`` if it has a buffer, else a pool over its bytes without handle.
+    """Return ``memory`` if it has a buffer, else a pool of its bytes without a handle.
 
     The descriptor may be closed afterwards.
 
@@ -170,6 +164,12 @@ def as_array(
         return np.ndarray(shape, element, view(memory), offset)
     except ValueError as error:
         raise InvalidArgumentError(f"{element} {list(shape)}: {error}") from error
+
+
+def owning(memory: Memory) -> Memory:
+    """Return ``memory``, whose descriptor closes from now on when the pool is gone."""
+    weakref.finalize(memory, os.close, memory.handle.fds[0])
+    return memory
 
 
 def _open(source: str | os.PathLike[str] | int, *, writable: bool) -> int:

@@ -19,7 +19,7 @@ from asyncnn.memory.handles import (
     seal,
 )
 from asyncnn.memory.pages import map_pages, os_errors
-from asyncnn.memory.pools import own, view
+from asyncnn.memory.pools import owning, view
 
 
 def allocate(size: int) -> Memory:
@@ -32,7 +32,7 @@ def allocate(size: int) -> Memory:
     :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
     """
     fd, data = create_sealed(size)
-    return own(Memory("ashmem", size, Handle((fd,)), data))
+    return owning(Memory("ashmem", size, Handle((fd,)), data))
 
 
 def allocate_blob(size: int) -> Memory:
@@ -46,7 +46,7 @@ def allocate_blob(size: int) -> Memory:
     if size >= 1 << 32:
         raise InvalidArgumentError(f"a blob of {size} bytes is too wide")
     fd, data = create_sealed(size)
-    return own(Memory("hardware_buffer_blob", size, blob_handle(fd, size), data))
+    return owning(Memory("hardware_buffer_blob", size, blob_handle(fd, size), data))
 
 
 def shareable(memory: Memory) -> Memory:
@@ -99,7 +99,7 @@ def _immutable(data: memoryview) -> Memory:
             seal(fd, FIXED_CONTENTS)
             span = Span(fd, READ, 0, size)
             pages = map_pages(span, FIXED_CONTENTS)
-            return own(Memory("mmap_fd", size, file_handle(span), pages))
+            return owning(Memory("mmap_fd", size, file_handle(span), pages))
         except BaseException:
             os.close(fd)
             raise

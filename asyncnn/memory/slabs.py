@@ -1,13 +1,17 @@
-"""Slabs: memory files that many small pools lie in, at one descriptor and one mapping.
+"""Slabs, and arrays that are shared with other processes.
 
-A small pool is a `Part` of a slab. In this process it is a pool like any other; another
-process is given the slab, and the part's offset in it. All parts of one slab have room
-for the same number of bytes.
+A slab is a memory file that many small pools lie in, at one descriptor and one mapping.
+A small pool is a `Part` of a slab: a pool like any other in this process, whereas
+another process is given the slab, and the part's offset in it. All parts of one slab
+have room for the same number of bytes.
 
 The bytes of a part are free again once nothing views them: neither the pool, nor an
-array or memoryview over it, on whichever thread the last of them goes. Whoever has
-another process work on a part keeps the pool until that has ended, and calls `retire`
-if there is no telling whether it has.
+array or memoryview over it, on whichever thread the last of them goes. Code that
+has another process work on a part keeps the pool until that has ended, and calls
+`retire` if it cannot know whether it has.
+
+What ties a `shared_array` to its pool is the array's ``base``, so that a view of the
+array has a pool too (`place_of`), and the pool goes with the last of them.
 """
 
 import math
@@ -21,7 +25,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from asyncnn.hal.types import DataLocation, Handle, Memory, Request, RequestArgument
-from asyncnn.memory.pools import as_array, own, view
+from asyncnn.memory.pools import as_array, owning, view
 from asyncnn.memory.shared import allocate, create_sealed
 
 MIN_PART_BYTES = 64
@@ -39,10 +43,11 @@ MAX_IDLE_BYTES = 2**20
 that has room."""
 
 _Bytes = NDArray[np.uint8]
+_Array = NDArray[np.generic]
 
 
 class Slab(Memory, frozen=True):
-    """A pool that other pools are parts of: whoever gets it may see them all."""
+    """A pool that other pools are parts of: a process that gets it can see them all."""
 
 
 class Part(Memory, frozen=True, kw_only=True):
@@ -50,6 +55,101 @@ class Part(Memory, frozen=True, kw_only=True):
 
     slab: Slab
     offset: int
+
+
+def shared_array(
+    shape: int | tuple[int, ...],
+    dtype: DTypeLike = np.float32,
+    *,
+    isolated: bool = False,
+) -> _Array:
+    """Return a new array of zeros in memory that is shared with driver processes.
+
+    As an input or output of a run, the array, or a contiguous view of it, is used where
+    it is instead of being copied. In all else it is an ordinary array.
+
+    Arrays of up to 64 KiB share slabs of memory. A driver of this user or of root that
+    is given one of them could see, and change, others of the slab. A driver of another
+    user gets copies of such arrays; it works on an ``isolated`` array where it is.
+
+    :param isolated: lay the array in memory of its own, whatever its size.
+    :raises InvalidArgumentError: if there is no such array, or it would hold objects.
+    :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
+    """
+    dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
+    # The view of an empty pool would be read-only.
+    size = max(1, math.prod(dimensions) * np.dtype(dtype).itemsize)
+    memory = allocate(size) if isolated else allocate_in_slab(size)
+    return array_in(memory, dtype, dimensions)
+
+
+def array_in(memory: Memory, dtype: DTypeLike, shape: tuple[int, ...]) -> _Array:
+    """Return a shared array at the beginning of a pool that can be sent.
+
+    :raises InvalidArgumentError: if there is no such array, or it would hold objects.
+    """
+    return np.asarray(_Owner(memory, as_array(memory, dtype, shape)))
+
+
+def isolated_array(shape: tuple[int, ...], dtype: DTypeLike) -> _Array:
+    """Return a new `shared_array` in memory of its own.
+
+    :raises AsyncnnError: as `shared_array`.
+    """
+    return shared_array(shape, dtype, isolated=True)
+
+
+def place_of(array: _Array) -> tuple[Memory, int] | None:
+    """Return the pool that an array of `shared_array` lies in, and its offset there.
+
+    None for any other array.
+    """
+    base: object = array.base
+    if isinstance(base, _Owner):
+        return base.memory, 0
+    owner: object = base.base if isinstance(base, np.ndarray) else None
+    if not isinstance(owner, _Owner):
+        return None
+    start, _ = owner.__array_interface__["data"]
+    return owner.memory, array.__array_interface__["data"][0] - start
+
+
+def allocate_in_slab(size: int) -> Memory:
+    """Return a writable pool of ``size`` zero bytes: a `Part` if it is small.
+
+    :raises InvalidArgumentError: if ``size`` is negative.
+    :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
+    """
+    if 0 < size <= MAX_PART_BYTES:
+        return _slabs.allocate(size)
+    return allocate(size)
+
+
+def retire(pools: Iterable[object]) -> None:
+    """Have the bytes of the parts among ``pools`` not be used again.
+
+    For parts that another process may still be writing to.
+    """
+    for pool in pools:
+        if type(pool) is Part:
+            _slabs.retire(pool.slab)
+
+
+def trim() -> None:
+    """Give back the slabs that have no parts."""
+    _slabs.trim()
+
+
+def in_slabs(request: Request) -> Request:
+    """Return ``request`` with slabs in place of parts, so that it can be sent."""
+    shifts = [pool.offset if type(pool) is Part else -1 for pool in request.pools]
+    if max(shifts, default=-1) < 0:
+        return request
+    return Request(
+        _shifted(request.inputs, shifts),
+        _shifted(request.outputs, shifts),
+        tuple([pool.slab if type(pool) is Part else pool for pool in request.pools]),
+    )
 
 
 class _Places:
@@ -94,9 +194,9 @@ class _Lease(weakref.ref[_Bytes]):
 class Slabs:
     """Makes parts of slabs. Thread-safe.
 
-    Bytes may come back in the midst of anything, of `allocate` too, since the garbage
-    collector runs there. So that takes no lock: they are put into a queue, which is
-    worked off by whoever has the lock, or gets it at once.
+    The garbage collector may end a part in the midst of any statement, `allocate`
+    included. So that takes no lock: the part is put into a queue, which the thread that
+    has the lock works off, or this one if it gets the lock at once.
     """
 
     def __init__(self) -> None:
@@ -150,7 +250,7 @@ class Slabs:
         self._settle()
 
     def abandon(self) -> None:
-        """Let go of what has no parts; the others go with theirs, and are not reused.
+        """Drop slabs without parts; the others go with their parts, and are not reused.
 
         Does nothing while another thread makes a part.
         """
@@ -175,7 +275,8 @@ class Slabs:
         self._settle()
 
     def _settle(self) -> None:
-        """Work the queue off, unless somebody else has the lock, who will do it."""
+        """Work the queue off, unless another thread has the lock, which will do it."""
+        # Looks again after releasing: what came in between found the lock taken.
         while self._returned and self._lock.acquire(blocking=False):
             try:
                 emptied = self._take_back()
@@ -184,7 +285,7 @@ class Slabs:
             del emptied
 
     def _take_back(self) -> list[_Places]:
-        """Free what has come back; return slabs that are to go without the lock."""
+        """Free what has come back; return slabs to be dropped without the lock."""
         emptied: list[_Places] = []
         while self._returned:
             lease = self._returned.popleft()
@@ -215,42 +316,29 @@ class Slabs:
 _slabs = Slabs()
 
 
-def allocate_in_slab(size: int) -> Memory:
-    """Return a writable pool of ``size`` zero bytes: a `Part` if it is small.
-
-    :raises InvalidArgumentError: if ``size`` is negative.
-    :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
-    """
-    if 0 < size <= MAX_PART_BYTES:
-        return _slabs.allocate(size)
-    return allocate(size)
+def _renew() -> None:
+    """Before a fork, leave all slabs behind: parent and child share their bytes."""
+    global _slabs
+    before, _slabs = _slabs, Slabs()
+    before.abandon()
 
 
-def retire(pools: Iterable[object]) -> None:
-    """Have nobody get the bytes of the parts among ``pools`` after they are gone.
-
-    Another process may still be writing there.
-    """
-    for pool in pools:
-        if type(pool) is Part:
-            _slabs.retire(pool.slab)
+def _renew_in_child() -> None:
+    global _slabs
+    _slabs = Slabs()  # a thread of the parent may have held the lock of the other
 
 
-def trim() -> None:
-    """Give back the slabs that have no parts."""
-    _slabs.trim()
+os.register_at_fork(before=_renew, after_in_child=_renew_in_child)
 
 
-def in_slabs(request: Request) -> Request:
-    """Return ``request`` with slabs in place of their parts: it can travel then."""
-    shifts = [pool.offset if type(pool) is Part else -1 for pool in request.pools]
-    if max(shifts, default=-1) < 0:
-        return request
-    return Request(
-        _shifted(request.inputs, shifts),
-        _shifted(request.outputs, shifts),
-        tuple([pool.slab if type(pool) is Part else pool for pool in request.pools]),
-    )
+class _Owner:
+    """Holds a pool for the arrays over it."""
+
+    __slots__ = ("__array_interface__", "memory")
+
+    def __init__(self, memory: Memory, array: _Array) -> None:
+        self.memory = memory
+        self.__array_interface__ = array.__array_interface__
 
 
 def _shifted(
@@ -278,90 +366,5 @@ def _moved(argument: RequestArgument, shift: int) -> RequestArgument:
 def _make_slab(size: int) -> Slab:
     fd, data = create_sealed(size, "asyncnn-slab")
     slab = Slab("ashmem", size, Handle((fd,)), data)
-    own(slab)
+    owning(slab)
     return slab
-
-
-def _renew() -> None:
-    """Use no slab of before a fork after it: parent and child share their bytes."""
-    global _slabs
-    before, _slabs = _slabs, Slabs()
-    before.abandon()
-
-
-def _renew_in_child() -> None:
-    global _slabs
-    _slabs = Slabs()  # another thread of the parent may have had the lock of that one
-
-
-os.register_at_fork(before=_renew, after_in_child=_renew_in_child)
-
-
-_Array = NDArray[np.generic]
-
-
-class _Owner:
-    """Holds a pool for the arrays over it."""
-
-    __slots__ = ("__array_interface__", "memory")
-
-    def __init__(self, memory: Memory, array: _Array) -> None:
-        self.memory = memory
-        self.__array_interface__ = array.__array_interface__
-
-
-def shared_array(
-    shape: int | tuple[int, ...],
-    dtype: DTypeLike = np.float32,
-    *,
-    isolated: bool = False,
-) -> _Array:
-    """Return a new array of zeros in memory that is shared with driver processes.
-
-    As an input or output of a run, the array, or a contiguous view of it, is used where
-    it is instead of being copied. In all else it is an ordinary array.
-
-    Arrays of up to 64 KiB share slabs of memory. A driver of this user or of root that
-    is given one of them could see, and change, others of the slab. A driver of another
-    user gets copies of such arrays; it works on an ``isolated`` array where it is.
-
-    :param isolated: lay the array in memory of its own, whatever its size.
-    :raises InvalidArgumentError: if there is no such array, or it would hold objects.
-    :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
-    """
-    dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
-    # An empty pool could not be written to, not even nothing.
-    size = max(1, math.prod(dimensions) * np.dtype(dtype).itemsize)
-    memory = allocate(size) if isolated else allocate_in_slab(size)
-    return array_in(memory, dtype, dimensions)
-
-
-def array_in(memory: Memory, dtype: DTypeLike, shape: tuple[int, ...]) -> _Array:
-    """Return a shared array at the beginning of a pool that can travel.
-
-    :raises InvalidArgumentError: if there is no such array, or it would hold objects.
-    """
-    return np.asarray(_Owner(memory, as_array(memory, dtype, shape)))
-
-
-def isolated_array(shape: tuple[int, ...], dtype: DTypeLike) -> _Array:
-    """Return a new `shared_array` in memory of its own.
-
-    :raises AsyncnnError: as `shared_array`.
-    """
-    return shared_array(shape, dtype, isolated=True)
-
-
-def place_of(array: _Array) -> tuple[Memory, int] | None:
-    """Return the pool that an array of `shared_array` lies in, and its offset there.
-
-    None for any other array.
-    """
-    base: object = array.base
-    if isinstance(base, _Owner):
-        return base.memory, 0
-    owner: object = base.base if isinstance(base, np.ndarray) else None
-    if not isinstance(owner, _Owner):
-        return None
-    start, _ = owner.__array_interface__["data"]
-    return owner.memory, array.__array_interface__["data"][0] - start

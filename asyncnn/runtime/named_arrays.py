@@ -28,8 +28,7 @@ from asyncnn.hal.types import Handle, Memory
 from asyncnn.interpreter import own
 from asyncnn.memory.handles import SHRINK, seals_of
 from asyncnn.memory.pages import Descriptor, failure, os_errors
-from asyncnn.memory.pools import own as own_pool
-from asyncnn.memory.pools import view
+from asyncnn.memory.pools import owning, view
 from asyncnn.memory.slabs import array_in, place_of, shared_array
 from asyncnn.service.process import peer_of
 
@@ -225,7 +224,7 @@ def _received(connection: socket.socket, name: str) -> Array:
             raise GeneralFailureError(f"{name!r} has no memory that can be mapped")
         size = os.fstat(fds[0]).st_size
         memory = Memory("ashmem", size, Handle((os.dup(fds[0]),)))
-        memory = own_pool(msgspec.structs.replace(memory, buffer=view(memory)))
+        memory = owning(msgspec.structs.replace(memory, buffer=view(memory)))
     del descriptors
     try:
         found = msgspec.msgpack.decode(data, type=_Description)

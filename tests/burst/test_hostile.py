@@ -23,7 +23,7 @@ from tests.burst.ends import (
     ScriptedModel,
     addition_pools,
 )
-from tests.fmq.test_hostile_bells import SOCKETS, unconnected
+from tests.fmq.test_hostile_doorbells import SOCKETS, unconnected
 from tests.fmq.words import add_to_word, words_of
 
 PACKET = ADDITION.encode((4, 9), MeasureTiming.NO)
@@ -55,7 +55,7 @@ class Driver:
         self._stack.callback(context.close)
         for server in self.bursts._servers:  # as if they were in another process
             for end in (server._requests, server._results):
-                end._wake_peer = end._peer_bell.ring
+                end._wake_peer = end._peer_doorbell.ring
         return Ends(requests, results, context)
 
 
@@ -155,7 +155,7 @@ async def test_a_burst_whose_queue_cannot_be_listened_to_dies_alone(
     died = death_of(ends.context)
     server = ends.context
     file = os.memfd_create("no bell")
-    monkeypatch.setattr(server._requests._bell, "fileno", lambda: file)
+    monkeypatch.setattr(server._requests._doorbell, "fileno", lambda: file)
     await asyncio.wait_for(died.wait(), 5)
     os.close(file)
     assert server._requests.is_closed

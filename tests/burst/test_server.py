@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from asyncnn.burst import memories
+from asyncnn.burst import slots as slots_module
 from asyncnn.burst.packets import DATUM_BYTES, RequestShape
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.fmq.layout import READ, WRITTEN
@@ -168,7 +168,7 @@ class Unhelpful(KnownPools):
 async def test_memories_that_do_not_come_fail_the_request_alone(
     scripted: ScriptedModel, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memories, "GET_MEMORIES_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(slots_module, "GET_MEMORIES_TIMEOUT_S", 0.05)
     callback = Unhelpful(how)
     async with served(scripted, callback) as ends:
         assert await ends(TIMED) == failed(ErrorStatus.GENERAL_FAILURE)
@@ -299,7 +299,7 @@ class TestFreeing:
         known: KnownPools,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(memories, "MAX_CACHED_SLOTS", 2)
+        monkeypatch.setattr(slots_module, "MAX_CACHED_SLOTS", 2)
         known.pools[5] = allocate(64)
         async with served(scripted, known) as ends:
             for slots in ((4, 9), (4, 5), (4, 9)):

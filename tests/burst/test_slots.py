@@ -4,8 +4,8 @@ import gc
 
 import pytest
 
-from asyncnn.burst import memories as slots_module
-from asyncnn.burst.memories import PoolSlots
+from asyncnn.burst import slots as slots_module
+from asyncnn.burst.slots import PoolSlots
 from asyncnn.hal.errors import ResourceExhaustedPersistentError
 from asyncnn.hal.types import ErrorStatus, Memory
 from asyncnn.memory.pools import from_buffer

@@ -61,7 +61,7 @@ def count_lost(parks: int) -> Outcome:
 
 def _read(queue: MessageQueue, parks: int) -> Outcome:
     poll = select.poll()
-    poll.register(queue._bell.fileno(), select.POLLIN)
+    poll.register(queue._doorbell.fileno(), select.POLLIN)
     delays = _delays(1)
     announced = sleeps = lost = 0
     while announced < parks:
@@ -74,7 +74,7 @@ def _read(queue: MessageQueue, parks: int) -> Outcome:
         if queue._announce(READER_SLEEPS, WRITTEN, seen):
             sleeps += 1
             if poll.poll(_LONG_MS):
-                queue._bell.silence()
+                queue._doorbell.silence()
             else:
                 lost += queue.is_readable()
             queue._withdraw(READER_SLEEPS)

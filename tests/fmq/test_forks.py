@@ -62,14 +62,14 @@ def test_the_ring_and_its_announcements_stay_as_they_are(ends: Ends) -> None:
 
         in_child_blocking(act)
         assert words.tobytes() == before
-    assert ends.writer._bell.fileno() >= 0
+    assert ends.writer._doorbell.fileno() >= 0
 
 
 @pytest.mark.parametrize("closes", [True, False])
 async def test_who_sleeps_in_the_parent_is_woken_all_the_same(
     ends: Ends, closes: bool
 ) -> None:
-    ends.writer._wake_peer = ends.writer._peer_bell.ring  # as in two processes
+    ends.writer._wake_peer = ends.writer._peer_doorbell.ring  # as in two processes
     reading = asyncio.create_task(ends.reader.read())
     await asyncio.sleep(0.02)  # longer than until it looks again
 
@@ -86,7 +86,7 @@ async def test_who_sleeps_in_the_parent_is_woken_all_the_same(
 
 
 async def test_served_queues_are_served_by_the_parent(ends: Ends) -> None:
-    ends.writer._wake_peer = ends.writer._peer_bell.ring
+    ends.writer._wake_peer = ends.writer._peer_doorbell.ring
     read: list[bytes | None] = []
     poller = LoopPoller.running()
     served = poller.serve(ends.reader, lambda: read.append(ends.reader.read_nowait()))

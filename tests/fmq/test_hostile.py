@@ -145,7 +145,7 @@ class TestBells:
             for _ in range(3):  # rung for nothing, and silent once looked at
                 os.eventfd_write(bell, 1)
                 await asyncio.sleep(0.001)
-            opened._bell.silence()
+            opened._doorbell.silence()
             created.write_nowait(elements(1))
             assert await reading == elements(1)
 
@@ -164,7 +164,7 @@ class TestBells:
     ) -> None:
         opened = MessageQueue.open(created.descriptor)
         created._announce(READER_SLEEPS, WRITTEN, 0)
-        created._bell.close()
+        created._doorbell.close()
         assert opened.write_nowait(elements(1))
         opened.close()
 

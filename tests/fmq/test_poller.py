@@ -10,9 +10,8 @@ import pytest
 
 from asyncnn.fmq import LoopPoller, MessageQueue, Served
 from asyncnn.fmq import poller as poller_module
-from asyncnn.fmq import poller as served_module
 from asyncnn.fmq.layout import READER_SLEEPS
-from asyncnn.fmq.poller import MAX_WINDOW_NS, SLICE_NS
+from asyncnn.fmq.poller import MAX_WINDOW_NS, SPIN_SLICE_NS
 from tests.fmq.conftest import COUNT, QUANTUM, Ends, elements
 
 
@@ -202,7 +201,7 @@ class FakeClock:
     def __call__(self) -> int:
         return self.now
 
-    def give_way(self) -> None:
+    def yield_core(self) -> None:
         self.now += self.yield_ns
         self.spun_ns += self.yield_ns
         self.during_yield()
@@ -211,9 +210,8 @@ class FakeClock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     clock = FakeClock()
-    for module in (poller_module, served_module):
-        monkeypatch.setattr(module, "clock", clock)
-    monkeypatch.setattr(poller_module, "give_way", clock.give_way)
+    monkeypatch.setattr(poller_module, "clock", clock)
+    monkeypatch.setattr(poller_module, "yield_core", clock.yield_core)
     return clock
 
 
@@ -240,7 +238,7 @@ class TestWindows:
         await until(lambda: len(echo.read) > count)
         spun = clock.spun_ns
         await until(lambda: is_cold(echo.queue))
-        assert clock.spun_ns - spun <= MAX_WINDOW_NS + SLICE_NS
+        assert clock.spun_ns - spun <= MAX_WINDOW_NS + SPIN_SLICE_NS
         return clock.spun_ns - before
 
     async def test_the_first_packet_is_not_waited_for(
@@ -268,7 +266,7 @@ class TestWindows:
         for _ in range(20):
             await self.arrive(echo, clock, 33 * 10**6)
             spun_ns = await self.arrive(echo, clock, 60_000)
-        assert spun_ns <= 4 * 60_000 + SLICE_NS
+        assert spun_ns <= 4 * 60_000 + SPIN_SLICE_NS
 
     async def test_a_core_is_left_to_others_once_packets_have_waited_for_it(
         self, echo: Echo, clock: FakeClock

@@ -65,7 +65,7 @@ async def test_who_closed_in_this_turn_is_not_looked_at(ends: Ends) -> None:
     await until(lambda: is_cold(ends.reader))
     ends.reader.close()
     for _ in range(2):
-        LoopPoller.running()._look_again()
+        LoopPoller.running()._recheck()
     with pytest.raises(QueueClosedError):
         await reading
 

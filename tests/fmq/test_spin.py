@@ -12,8 +12,8 @@ from asyncnn.fmq.spin import (
     MANY_LOOKS,
     SHARED_YIELD_NS,
     SLOW_YIELD_NS,
-    STARE_NS,
-    Patience,
+    UNYIELDING_NS,
+    AdaptiveSpinner,
     spin,
 )
 
@@ -39,7 +39,7 @@ class Core:
     def clock(self) -> int:
         return self.now
 
-    def give_way(self) -> None:
+    def yield_core(self) -> None:
         self.now += self.yield_ns
         self.yields += 1
         self.after_yield()
@@ -51,55 +51,55 @@ class Core:
 
         self.yields, self.words[0], self.after_yield = 0, SEEN, change
 
-    def spin(self, patience: Patience) -> bool:
-        return spin(self.has_moved, 0, SEEN, patience)
+    def spin(self, spinner: AdaptiveSpinner) -> bool:
+        return spin(self.has_moved, 0, SEEN, spinner)
 
 
 @pytest.fixture
 def core(monkeypatch: pytest.MonkeyPatch) -> Core:
     core = Core()
     monkeypatch.setattr(spin_module, "clock", core.clock)
-    monkeypatch.setattr(spin_module, "give_way", core.give_way)
+    monkeypatch.setattr(spin_module, "yield_core", core.yield_core)
     return core
 
 
 @pytest.fixture
-def patience() -> Patience:
-    return Patience()
+def spinner() -> AdaptiveSpinner:
+    return AdaptiveSpinner()
 
 
-def test_what_is_there_costs_nothing(core: Core, patience: Patience) -> None:
+def test_what_is_there_costs_nothing(core: Core, spinner: AdaptiveSpinner) -> None:
     core.words[0] = OTHER
-    assert core.spin(patience)
+    assert core.spin(spinner)
     assert core.yields == 0
 
 
 @pytest.mark.parametrize("yields", [1, 5, 40])
 def test_what_comes_soon_is_waited_for(
-    core: Core, patience: Patience, yields: int
+    core: Core, spinner: AdaptiveSpinner, yields: int
 ) -> None:
     core.changes_after(yields)
-    assert core.spin(patience)
+    assert core.spin(spinner)
     assert core.yields == yields
 
 
 def test_the_budget_is_kept_and_two_waits_are_skipped_then(
-    core: Core, patience: Patience
+    core: Core, spinner: AdaptiveSpinner
 ) -> None:
-    assert not core.spin(patience)
+    assert not core.spin(spinner)
     assert BUDGET_NS < core.now <= BUDGET_NS + 2 * core.yield_ns
     core.yields = 0
-    assert not core.spin(patience)
-    assert not core.spin(patience)
+    assert not core.spin(spinner)
+    assert not core.spin(spinner)
     assert core.yields == 0
-    assert not core.spin(patience)
+    assert not core.spin(spinner)
     assert core.yields > 0
 
 
-def test_a_skipped_wait_still_looks(core: Core, patience: Patience) -> None:
-    core.spin(patience)
+def test_a_skipped_wait_still_looks(core: Core, spinner: AdaptiveSpinner) -> None:
+    core.spin(spinner)
     core.words[0] = OTHER
-    assert core.spin(patience)
+    assert core.spin(spinner)
 
 
 @pytest.mark.parametrize(
@@ -107,94 +107,98 @@ def test_a_skipped_wait_still_looks(core: Core, patience: Patience) -> None:
     [(SHARED_YIELD_NS, MANY_LOOKS), (SHARED_YIELD_NS + 1, FEW_LOOKS)],
 )
 def test_a_shared_core_is_given_away_more_often(
-    core: Core, patience: Patience, yield_ns: int, looks: int
+    core: Core, spinner: AdaptiveSpinner, yield_ns: int, looks: int
 ) -> None:
     core.yield_ns = yield_ns
     core.changes_after(3)
-    assert core.spin(patience)
-    assert patience.looks == looks
+    assert core.spin(spinner)
+    assert spinner.looks == looks
 
 
-def test_a_slow_yield_ends_the_wait(core: Core, patience: Patience) -> None:
+def test_a_slow_yield_ends_the_wait(core: Core, spinner: AdaptiveSpinner) -> None:
     core.yield_ns = SLOW_YIELD_NS + 1
-    assert not core.spin(patience)
+    assert not core.spin(spinner)
     assert core.yields == 1
     core.changes_after(1)
-    assert core.spin(patience)  # it had come meanwhile
+    assert core.spin(spinner)  # it had come meanwhile
 
 
-def slow_yields(core: Core, patience: Patience, waits: int) -> int:
+def slow_yields(core: Core, spinner: AdaptiveSpinner, waits: int) -> int:
     core.changes_after(0)
     core.yield_ns = LOST_YIELD_NS + 1
     for _ in range(waits):
-        core.spin(patience)
+        core.spin(spinner)
     return core.yields
 
 
-def test_a_busy_core_is_tried_ever_less_often(core: Core, patience: Patience) -> None:
-    assert slow_yields(core, patience, 100) >= 3
-    assert slow_yields(core, patience, 1000) <= 3
-    assert slow_yields(core, patience, 50_000) >= 6
+def test_a_busy_core_is_tried_ever_less_often(
+    core: Core, spinner: AdaptiveSpinner
+) -> None:
+    assert slow_yields(core, spinner, 100) >= 3
+    assert slow_yields(core, spinner, 1000) <= 3
+    assert slow_yields(core, spinner, 50_000) >= 6
 
 
 def test_on_a_busy_core_one_looks_on_without_giving_it_away(
-    core: Core, patience: Patience
+    core: Core, spinner: AdaptiveSpinner
 ) -> None:
-    slow_yields(core, patience, 100)
+    slow_yields(core, spinner, 100)
     core.yields = 0
 
     def come() -> None:
-        if core.now > begun + STARE_NS // 2:
+        if core.now > begun + UNYIELDING_NS // 2:
             core.words[0] = OTHER
 
     core.after_look = come
     hits = []
     for _ in range(2000):
         core.words[0], begun = SEEN, core.now
-        hits.append(core.spin(patience))
+        hits.append(core.spin(spinner))
     assert sum(hits[1000:]) > 990
     assert core.yields <= 3
 
 
-def test_looking_on_in_vain_becomes_rare(core: Core, patience: Patience) -> None:
-    slow_yields(core, patience, 100)
+def test_looking_on_in_vain_becomes_rare(core: Core, spinner: AdaptiveSpinner) -> None:
+    slow_yields(core, spinner, 100)
     core.yields = 0
     core.yield_ns, begun = LOST_YIELD_NS + 1, core.now
     for _ in range(2000):
-        core.spin(patience)
+        core.spin(spinner)
     looked_ns = core.now - begun - core.yields * core.yield_ns
-    assert looked_ns < 10 * STARE_NS + 2000 * 2 * MANY_LOOKS
+    assert looked_ns < 10 * UNYIELDING_NS + 2000 * 2 * MANY_LOOKS
 
 
 def test_nobody_looks_on_for_a_peer_that_takes_its_time(
-    core: Core, patience: Patience
+    core: Core, spinner: AdaptiveSpinner
 ) -> None:
-    assert not core.spin(patience)
+    assert not core.spin(spinner)
     begun = core.now
-    assert not core.spin(patience)
+    assert not core.spin(spinner)
     assert core.now - begun <= MANY_LOOKS
 
 
-def test_a_core_that_is_free_again_is_soon_used(core: Core, patience: Patience) -> None:
-    slow_yields(core, patience, 100)
+def test_a_core_that_is_free_again_is_soon_used(
+    core: Core, spinner: AdaptiveSpinner
+) -> None:
+    slow_yields(core, spinner, 100)
     core.yield_ns = 1000
     hits = 0
     for _ in range(2000):
         core.changes_after(2)
-        hits += core.spin(patience)
+        hits += core.spin(spinner)
     assert hits > 900
     # One that is slow now and then is not a busy one.
-    assert slow_yields(core, patience, 1) == 1
+    assert slow_yields(core, spinner, 1) == 1
     core.yield_ns = 1000
     core.changes_after(1)
-    assert not core.spin(patience)
+    assert not core.spin(spinner)
     core.changes_after(1)
-    assert core.spin(patience)
+    assert core.spin(spinner)
 
 
-def test_others_are_served_between_looks(core: Core, patience: Patience) -> None:
+def test_others_are_served_between_looks(core: Core, spinner: AdaptiveSpinner) -> None:
     def serve() -> None:
         core.words[0] = OTHER
 
-    assert spin(core.has_moved, 0, SEEN, patience, serve)
+    assert spin(core.has_moved, 0, SEEN, spinner, serve)
     assert core.yields == 0

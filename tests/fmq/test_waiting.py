@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from asyncnn.fmq import LoopPoller, MessageQueue, QueueBusyError, QueueClosedError
-from asyncnn.fmq.doorbell import EventBell, SocketBell
+from asyncnn.fmq.doorbell import EventDoorbell, SocketDoorbell
 from asyncnn.fmq.layout import READER_SLEEPS, WRITER_SLEEPS
 from asyncnn.hal.errors import BusyError, DeviceClosedError, InvalidArgumentError
 from tests.fmq.conftest import COUNT, QUANTUM, Ends, elements
@@ -268,7 +268,7 @@ def test_no_loop_no_waiting(ends: Ends) -> None:
 async def test_ends_on_one_loop_need_no_bell(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for bell in (EventBell, SocketBell):
+    for bell in (EventDoorbell, SocketDoorbell):
         monkeypatch.setattr(bell, "silence", lambda _: pytest.fail("it has rung"))
     reading = asyncio.create_task(ends.reader.read())
     await until_asleep(ends)
@@ -312,7 +312,7 @@ async def test_a_thread_may_block_at_an_end_that_was_awaited(
     ends: Ends, is_local: bool
 ) -> None:
     if not is_local:  # as if they were in two processes
-        ends.writer._wake_peer = ends.writer._peer_bell.ring
+        ends.writer._wake_peer = ends.writer._peer_doorbell.ring
     reading = asyncio.create_task(ends.reader.read())
     await until_asleep(ends)
     ends.writer.write_nowait(elements(1))
@@ -331,7 +331,7 @@ async def test_a_thread_may_block_at_an_end_that_was_awaited(
 async def test_waiting_at_a_closed_end_fails_as_such_however_long_others_wait(
     ends: Ends, use: str
 ) -> None:
-    LoopPoller.running().owes_turn = lambda: True  # type: ignore[method-assign]
+    LoopPoller.running().must_yield = lambda: True  # type: ignore[method-assign]
     end = ends.reader if use == "read" else ends.writer
     end._poller = LoopPoller.running()
     end.close()

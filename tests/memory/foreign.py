@@ -9,7 +9,7 @@ from asyncnn.hal.types import Handle, Memory
 from asyncnn.memory import slabs
 from asyncnn.memory.handles import READ_WRITE, Span
 from asyncnn.memory.pages import map_pages, os_errors
-from asyncnn.memory.pools import own
+from asyncnn.memory.pools import owning
 
 
 def sent(memory: Memory) -> Memory:
@@ -31,7 +31,7 @@ def allocate_unsealed(size: int) -> Memory:
         try:
             os.ftruncate(fd, size)
             data = map_pages(Span(fd, READ_WRITE, 0, size), 0)
-            return own(Memory("ashmem", size, Handle((fd,)), data))
+            return owning(Memory("ashmem", size, Handle((fd,)), data))
         except BaseException:
             os.close(fd)
             raise

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from asyncnn.burst import BurstController
-from asyncnn.burst.memories import PoolSlots
 from asyncnn.burst.packets import DATUM_BYTES, RequestShape, decode_result
+from asyncnn.burst.slots import PoolSlots
 from asyncnn.fmq import MessageQueue, queue
 from asyncnn.fmq.layout import READER_SLEEPS, WRITTEN
 from asyncnn.hal.errors import DriverDiedError
@@ -35,7 +35,7 @@ from asyncnn.service.client.burst import RemoteBursts
 from asyncnn.service.client.offered import OfferedPools
 from asyncnn.service.limits import ServiceLimits
 from asyncnn.service.process import driver_process
-from tests.fmq.test_hostile_bells import SOCKETS
+from tests.fmq.test_hostile_doorbells import SOCKETS
 from tests.fmq.words import add_to_word, words_of
 from tests.networks import addition, chain
 from tests.service.conftest import LIMITS, Connect, Service, is_served

@@ -27,7 +27,7 @@ from asyncnn.hal.types import (
     RequestArgument,
 )
 from asyncnn.memory.mapping import Mapper
-from asyncnn.memory.pools import own
+from asyncnn.memory.pools import owning
 from asyncnn.offload import SerialOffload
 from asyncnn.qos.watching import IdleTimer
 from asyncnn.service.driver.quotas import Quota, Table
@@ -231,7 +231,7 @@ class AnnouncedPools:
             kept = Handle((os.dup(fd),), info.ints)
         except OSError as error:
             raise ResourceExhaustedTransientError(str(error.strerror)) from error
-        return own(Memory(info.name, info.size, kept))
+        return owning(Memory(info.name, info.size, kept))
 
     def _map_nowait(self, memory: Memory) -> Memory | None:
         """Map a pool; return None if it has to be copied, or tried again later."""

@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
 
 from asyncnn.burst import BurstController
-from asyncnn.burst.memories import Binder, PoolSlots
 from asyncnn.burst.packets import (
     DATUM_BYTES,
     DEFAULT_QUEUE_LENGTH,
     RequestShape,
     ResultShape,
 )
+from asyncnn.burst.slots import Binder, PoolSlots
 from asyncnn.callbacks import IExecutionCallback
 from asyncnn.fmq import MessageQueue
 from asyncnn.hal.types import ErrorStatus, MeasureTiming, Memory, OutputShape, Timing

@@ -1,4 +1,15 @@
-"""What the driver knows of a burst's slots."""
+"""The slots of a burst: the numbers that its packets name pools by.
+
+`PoolSlots` gives them out on the application's side. On the driver's side a `Binder`
+turns packets into requests, for which its `SlotCache` remembers the memories of slots
+and asks the application for those it does not know.
+
+A slot that is free is taken again first, the latest before all others. Its number has
+changed by then: the driver may still know the old one, because the message that frees a
+slot and the packet that uses it take different ways.
+
+Source: HAL 1.2/IBurstCallback.hal, 1.2/IBurstContext.hal.
+"""
 
 import asyncio
 import logging
@@ -20,17 +31,27 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.types import ErrorStatus, MeasureTiming, Memory, Request
 from asyncnn.logs import SparseLogger
 
+MAX_CACHED_SLOTS = 1024
+"""Slots remembered besides those of the last request; others are asked for again."""
+
+GET_MEMORIES_TIMEOUT_S = 5.0
+"""How long an application may take to say what is in its slots."""
+
+MAX_SHAPES = 8
+"""Shapes of packets that are known again; all are forgotten at once."""
+
+# A slot is the generation of a place, then the number of the place.
 _PLACE_BITS = 16
 _PLACES = 1 << _PLACE_BITS
 _GENERATIONS = (1 << 31 - _PLACE_BITS) - 1
-"""So that no slot is the largest number there is, which is known to be invalid."""
+"""One fewer than fit in, as the HAL reserves the largest number as invalid."""
 
 
 class PoolSlots(IBurstCallback):
     """Gives slots to pools, and tells the driver which pool is in a slot.
 
-    A slot lasts until `free`, or until its pool is gone: ``gone`` is called with it,
-    on whichever thread the pool went.
+    A slot lasts until `free`, or until its pool is collected: ``gone`` is called with
+    the slot then, on whichever thread that happens.
     """
 
     def __init__(self, gone: Callable[[int], None]) -> None:
@@ -95,21 +116,8 @@ class PoolSlots(IBurstCallback):
         slot = self._slots.pop(reference, None)
         if slot is not None:
             del self._pools[slot]
-            self._free.append(_renewed(slot))
+            self._free.append(_next_generation(slot))
         return slot
-
-
-def _renewed(slot: int) -> int:
-    """Return the number that the place of ``slot`` has the next time."""
-    generation, place = divmod(slot, _PLACES)
-    return (generation + 1) % _GENERATIONS << _PLACE_BITS | place
-
-
-MAX_CACHED_SLOTS = 1024
-"""Slots remembered besides those of the last request; others are asked for again."""
-
-GET_MEMORIES_TIMEOUT_S = 5.0
-"""How long an application may take to say what is in its slots."""
 
 
 class SlotCache:
@@ -143,6 +151,7 @@ class SlotCache:
         known = self._memories
         found = {slot: known[slot] for slot in slots if slot in known}
         unknown = [slot for slot in dict.fromkeys(slots) if slot not in found]
+        # What is freed while the application is asked must not be remembered after.
         self._awaited = set(unknown)
         found.update(zip(unknown, await self._ask(unknown), strict=True))
         for slot in self._awaited:
@@ -152,7 +161,7 @@ class SlotCache:
         return tuple([found[slot] for slot in slots])
 
     def free(self, slot: int) -> None:
-        """Forget the memory of a slot, if there is one or will be."""
+        """Forget the memory of a slot, also one that is being asked for."""
         self._memories.pop(slot, None)
         self._awaited.discard(slot)
 
@@ -178,24 +187,11 @@ class SlotCache:
             raise GeneralFailureError(
                 f"{len(memories)} memories for {len(slots)} slots"
             )
-        return tuple(map(_apart, memories))
-
-
-def _apart(memory: Memory) -> Memory:
-    """Return another pool over the same bytes, if they are mapped.
-
-    In one process it is the application's own object that a slot stands for, and its
-    end frees the slot.
-    """
-    return memory if memory.buffer is None else replace(memory)
-
-
-MAX_SHAPES = 8
-"""Shapes of packets that are known again; all are forgotten at once."""
+        return tuple(map(_private_pool, memories))
 
 
 class BoundRequest(NamedTuple):
-    """What a packet asks for."""
+    """A packet, and the request that it stands for."""
 
     packet: bytes
     request: Request
@@ -203,10 +199,10 @@ class BoundRequest(NamedTuple):
 
 
 class Binder:
-    """Binds the packets of one burst.
+    """Turns the packets of one burst into requests with their memories.
 
-    A packet equal to the last one is the same `Request` object again, and one that
-    differs in slots alone has the same arguments, so that validation has seen them.
+    A packet equal to the last one yields the same `Request` object, and one that
+    differs in slots alone the same arguments, so that they are not validated again.
     """
 
     def __init__(self, callback: IBurstCallback, log: SparseLogger) -> None:
@@ -217,7 +213,7 @@ class Binder:
         self._was_freed = False
 
     def bind_nowait(self, packet: bytes) -> BoundRequest | None:
-        """Return what a packet asks for; None if `bind` has to ask for memories.
+        """Return the request of a packet; None if `bind` has to ask for memories.
 
         :raises PacketError: if the packet is malformed.
         """
@@ -229,7 +225,7 @@ class Binder:
         return None if pools is None else self._keep(packet, pools, measure)
 
     async def bind(self, packet: bytes) -> BoundRequest:
-        """Return what a packet asks for, asking for the memories that are unknown.
+        """Return the request of a packet, asking for the memories that are unknown.
 
         :raises PacketError: if the packet is malformed.
         :raises AsyncnnError: if the application does not provide the memories.
@@ -238,7 +234,7 @@ class Binder:
         self._was_freed = False
         pools = await self._memories.fetch(slots)
         bound = self._keep(packet, pools, measure)
-        if self._was_freed:
+        if self._was_freed:  # while it was asked: the next packet has to ask again
             self._last = None
         return bound
 
@@ -274,3 +270,18 @@ class Binder:
         request = Request(self._shape.inputs, self._shape.outputs, pools)
         self._last = BoundRequest(packet, request, measure)
         return self._last
+
+
+def _next_generation(slot: int) -> int:
+    """Return the number under which the place of ``slot`` is taken the next time."""
+    generation, place = divmod(slot, _PLACES)
+    return (generation + 1) % _GENERATIONS << _PLACE_BITS | place
+
+
+def _private_pool(memory: Memory) -> Memory:
+    """Return another pool over the same bytes, if they are mapped.
+
+    In one process the callback returns the application's own pool, whose end frees the
+    slot: the cache must not keep that alive.
+    """
+    return memory if memory.buffer is None else replace(memory)

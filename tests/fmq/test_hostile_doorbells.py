@@ -1,4 +1,4 @@
-"""A bell that is none costs its owner a wake-up, and nobody else anything."""
+"""A doorbell that is none costs its owner a wake-up, and nobody else anything."""
 
 import asyncio
 import fcntl
@@ -112,7 +112,7 @@ def opened(
         fds = file, own, bell.fileno()
         opened = MessageQueue.open(Handle(fds, created.descriptor.ints))
         opened.is_local = False
-        opened._wake_peer = opened._peer_bell.ring  # as if it were in another process
+        opened._wake_peer = opened._peer_doorbell.ring  # as in another process
         stack.enter_context(opened)
         yield opened
 
@@ -220,7 +220,7 @@ async def test_queues_are_served_on_whatever_is_done_to_a_bell(
         for _ in range(5):
             tamper(created.descriptor.fds[1])
             await exchange(other[0], second, 1)
-            opened._bell.silence()
+            opened._doorbell.silence()
             await exchange(created, first, 1)
 
 
@@ -245,9 +245,9 @@ class Unwatchable:
 def unwatchable(created: MessageQueue) -> Iterator[MessageQueue]:
     with MessageQueue.open(created.descriptor) as opened:
         bell = Unwatchable()
-        own, opened._bell = opened._bell, bell
+        own, opened._doorbell = opened._doorbell, bell
         yield opened
-        opened._bell = own
+        opened._doorbell = own
         bell.close()
 
 
