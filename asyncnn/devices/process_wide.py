@@ -13,7 +13,7 @@ from threadpoolctl import (  # type: ignore[import-untyped]
     threadpool_limits,
 )
 
-from asyncnn.devices.settings import DeviceSettings
+from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.interpreter import freezing_allowed
 from asyncnn.offload import switching_at_least_every
 

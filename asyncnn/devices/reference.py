@@ -15,7 +15,6 @@ from asyncnn.burst import OpenBursts
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
 from asyncnn.cooperative import Steps
 from asyncnn.devices import process_wide
-from asyncnn.devices.buffers import Buffers
 from asyncnn.devices.cache import (
     DATA_FILES,
     MODEL_FILES,
@@ -23,11 +22,12 @@ from asyncnn.devices.cache import (
     ModelCaches,
     Prepare,
 )
-from asyncnn.devices.capabilities import known_capabilities
+from asyncnn.devices.device_buffers import Buffers
+from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.lifetime import Releases, return_free_memory
+from asyncnn.devices.measured_capabilities import known_capabilities
 from asyncnn.devices.prepared import ReferencePreparedModel
-from asyncnn.devices.settings import DeviceSettings
 from asyncnn.devices.statistics import (
     ClientStatistics,
     DeviceStatistics,
@@ -122,8 +122,8 @@ class ReferenceDevice:
             stuck_after_s=settings.stuck_after_s,
             filled_or_freed=self._status_listeners.stir,
         )
-        self._executions.rest_after(settings.idle_after_s, self._rest)
-        self._preparations.rest_after(settings.idle_after_s, self._rest)
+        self._executions.call_when_idle(settings.idle_after_s, self._rest)
+        self._preparations.call_when_idle(settings.idle_after_s, self._rest)
         self._fenced = FencedExecutions(
             self._executions, max_waiting=settings.max_waiting
         )
@@ -338,16 +338,16 @@ class ReferenceDevice:
         """
         executions = self._scheduler(self._executions)
         preparations = self._scheduler(self._preparations)
-        survey = executions.survey()
+        snapshot = executions.snapshot()
         clients = {*executions.clients(), *preparations.clients()}
         return DeviceStatistics(
             device=self.name,
             threads=executions.threads + preparations.threads,
             resident_bytes=resident_bytes(),
             preparations=preparations.statistics(),
-            executions=survey.of_all(),
+            executions=snapshot.of_all(),
             models=tuple(
-                model.statistics(number, survey)
+                model.statistics(number, snapshot)
                 for number, model in sorted(self._models.items())
             ),
             clients=tuple(
@@ -355,7 +355,7 @@ class ReferenceDevice:
                     number=client.number,
                     name=client.name,
                     weight=client.weight,
-                    executions=survey.of_client(client),
+                    executions=snapshot.of_client(client),
                     buffer_bytes=self._buffers.used_bytes(client),
                 )
                 for client in sorted(clients, key=lambda client: client.number)

@@ -56,7 +56,7 @@ async def test_an_idle_scheduler_rests_once_and_wakes_up_again() -> None:
         scheduler.retire()
         rests.append(scheduler.threads)
 
-    scheduler.rest_after(0.02, rest)
+    scheduler.call_when_idle(0.02, rest)
     for _ in range(2):
         work = Recorded([])
         scheduler.submit(work)
@@ -70,7 +70,7 @@ async def test_an_idle_scheduler_rests_once_and_wakes_up_again() -> None:
 async def test_a_busy_scheduler_does_not_rest() -> None:
     scheduler = Scheduler("busy-lane", max_pending=8)
     rests: list[None] = []
-    scheduler.rest_after(0.01, lambda: rests.append(None))
+    scheduler.call_when_idle(0.01, lambda: rests.append(None))
     first, work = Recorded([]), endless()
     scheduler.submit(first)
     await first.finished.wait()

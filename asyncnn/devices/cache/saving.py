@@ -6,8 +6,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.cooperative import Steps
-from asyncnn.devices.cache.files import CacheFiles, replace_together
-from asyncnn.devices.cache.records import (
+from asyncnn.devices.cache.cache_files import CacheFiles, replace_together
+from asyncnn.devices.cache.cache_format import (
     COMPILATION_BYTES,
     DATA_MAGIC,
     FOLDED,

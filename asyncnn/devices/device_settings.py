@@ -46,12 +46,12 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     ``capabilities_file`` holds what `asyncnn.tools.capabilities` has measured here;
     by default it lies where the user's programs keep their state.
 
-    ``policy`` orders what competes. With ``refuses_hopeless`` an execution whose
-    deadline is sooner than its model has ever lately been is not begun. After
-    ``idle_after_s`` without work, buffers and threads are given back, but for those of
-    models that were prepared for SUSTAINED_SPEED. Executions and preparations that come
-    to no boundary for ``stuck_after_s`` fail, at the latest after twice that, and
-    closing the device waits for that long at most; 0 waits for ever.
+    ``policy`` orders what competes. With ``refuses_unmeetable_deadlines`` an execution
+    is not begun if its deadline comes sooner than any that its model has lately needed.
+    After ``idle_after_s`` without work, buffers and threads are given back, but for
+    those of models that were prepared for SUSTAINED_SPEED. Executions and preparations
+    that come to no boundary for ``stuck_after_s`` fail, at the latest after twice that,
+    and closing the device waits for that long at most; 0 waits for ever.
 
     ``extensions`` are what the device has of operations and types beyond the HAL's.
 
@@ -70,7 +70,7 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     maps_cache_files: bool = True
     capabilities_file: str = ""
     policy: Policy = Policy()
-    refuses_hopeless: bool = False
+    refuses_unmeetable_deadlines: bool = False
     idle_after_s: float = 2.0
     stuck_after_s: float = 30.0
     extensions: tuple[Extension, ...] = ()
@@ -190,7 +190,8 @@ def _changed(
 def _policy(base: Policy, value: object, where: str, *, is_text: bool) -> Policy:
     if not isinstance(value, Mapping):
         raise InvalidArgumentError(
-            f"{where}policy is not a table", hint="its settings are policy.patience_ns"
+            f"{where}policy is not a table",
+            hint="its settings are policy.starvation_limit_ns",
         )
     return _with_values(base, value, f"{where}policy.", is_text=is_text)
 

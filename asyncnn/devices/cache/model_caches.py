@@ -11,14 +11,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.cooperative import Steps
-from asyncnn.devices.cache.files import (
+from asyncnn.devices.cache.cache_files import (
     CacheFiles,
     opened_for_loading,
     opened_for_saving,
     read,
     read_or_map,
 )
-from asyncnn.devices.cache.records import (
+from asyncnn.devices.cache.cache_format import (
     DATA_MAGIC,
     FOLDED,
     MOST_BYTES,
