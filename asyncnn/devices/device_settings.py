@@ -1,4 +1,16 @@
-"""What can be set when a device is opened."""
+"""What can be set when a device is opened, and how it is written down.
+
+A TOML file has the names of `DeviceSettings` as keys, those of its policy in a table,
+and extensions by the names that they are found by::
+
+    max_pending = 512
+    extensions = ["package.module:attribute"]
+
+    [policy]
+    starvation_limit_ns = 20_000_000
+
+Options of the command line are like ``max_pending=512`` and ``policy.slice_ns=1000``.
+"""
 
 import os
 import tomllib
@@ -14,8 +26,6 @@ from asyncnn.extensions import Extension, load_extension
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.offload import SWITCH_INTERVAL_S
 from asyncnn.qos import Policy
-
-T = TypeVar("T")
 
 
 class DeviceSettings(msgspec.Struct, frozen=True):
@@ -96,26 +106,19 @@ class DeviceSettings(msgspec.Struct, frozen=True):
         run best with: BLAS has one thread, the interpreter switches between threads
         every millisecond, large models are frozen.
         """
-        return replace(
-            self,
-            blas_threads=_given_or(self.blas_threads, 1),
-            switch_interval_s=_given_or(self.switch_interval_s, SWITCH_INTERVAL_S),
-            freezes_large_models=_given_or(self.freezes_large_models, True),
-        )
-
-
-def _given_or(value: T | None, best: T) -> T:
-    return best if value is None else value
+        best: dict[str, object] = {
+            "blas_threads": 1,
+            "switch_interval_s": SWITCH_INTERVAL_S,
+            "freezes_large_models": True,
+        }
+        unset = {k: v for k, v in best.items() if getattr(self, k) is None}
+        return replace(self, **unset)
 
 
 OWN_PROCESS = DeviceSettings().for_own_process()
 """The settings of a driver process, and of commands that run models."""
 
-
 SettingsT = TypeVar("SettingsT", DeviceSettings, Policy)
-
-_EXTENSIONS = "extensions"
-_POLICY = "policy"
 
 
 def read_settings(
@@ -169,7 +172,7 @@ def options_for(settings: DeviceSettings) -> list[str]:
     plain = replace(settings, policy=Policy())
     return [
         *_differences(plain, DeviceSettings(), ""),
-        *_differences(settings.policy, Policy(), f"{_POLICY}."),
+        *_differences(settings.policy, Policy(), "policy."),
     ]
 
 
@@ -178,8 +181,8 @@ def _changed(
 ) -> DeviceSettings:
     table = dict(table)
     special: dict[str, Callable[[Any], object]] = {
-        _POLICY: lambda value: _policy(base.policy, value, where, is_text=is_text),
-        _EXTENSIONS: lambda value: _extensions(value, where),
+        "policy": lambda value: _policy(base.policy, value, where, is_text=is_text),
+        "extensions": lambda value: _extensions(value, where),
     }
     known: dict[str, object] = {
         name: make(table.pop(name)) for name, make in special.items() if name in table
@@ -191,7 +194,7 @@ def _policy(base: Policy, value: object, where: str, *, is_text: bool) -> Policy
     if not isinstance(value, Mapping):
         raise InvalidArgumentError(
             f"{where}policy is not a table",
-            hint="its settings are policy.starvation_limit_ns",
+            hint="write its settings in a table [policy], or as policy.slice_ns=1000",
         )
     return _with_values(base, value, f"{where}policy.", is_text=is_text)
 

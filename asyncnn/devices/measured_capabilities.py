@@ -1,4 +1,12 @@
-"""What was measured, on what, and when."""
+"""What the reference device says of its performance.
+
+The HAL's figures are ratios to "the CPU". This device runs on the CPU, so all are 1
+unless they were measured on this machine, as `asyncnn.tools.capabilities` does. What
+was measured is kept in a file that devices read when they are made, and holds until
+the library or what is below it changes.
+
+Source: 1.0/types.hal (PerformanceInfo) and 1.3/types.hal (Capabilities).
+"""
 
 import logging
 from collections.abc import Mapping
@@ -12,7 +20,7 @@ import msgspec
 import numpy as np
 
 from asyncnn._version import __version__
-from asyncnn.devices.lifetime import private_draft, read_private, state_folder
+from asyncnn.devices.private_files import private_draft, read_private, state_folder
 from asyncnn.devices.process_wide import blas_in_use, cpu_name
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.performance import uniform_performance
@@ -22,6 +30,27 @@ from asyncnn.hal.types import (
     OperandType,
     PerformanceInfo,
 )
+
+logger = logging.getLogger(__name__)
+
+_MOST_BYTES = 2**14
+_UNUSABLE = (OSError, RuntimeError, msgspec.DecodeError, UnicodeDecodeError)
+
+_SAME_AS_CPU = 1.0
+
+_REPRESENTATIVES = {
+    OperandType.FLOAT32: OperandType.TENSOR_FLOAT32,
+    OperandType.INT32: OperandType.TENSOR_INT32,
+    OperandType.UINT32: OperandType.TENSOR_INT32,
+    OperandType.BOOL: OperandType.TENSOR_BOOL8,
+    OperandType.FLOAT16: OperandType.TENSOR_FLOAT16,
+    OperandType.OEM: OperandType.TENSOR_QUANT8_ASYMM,
+    OperandType.TENSOR_OEM_BYTE: OperandType.TENSOR_QUANT8_ASYMM,
+}
+"""Types that are no operation's first operand, and those whose figures they get.
+
+HAL 1.0 and 1.1 have one figure for the OEM types and quantised ones.
+"""
 
 
 class ReferenceWorkload(StrEnum):
@@ -91,69 +120,6 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("the time of the measurement has no time zone")
 
 
-_CPU = 1.0
-
-_GOES_WITH = {
-    OperandType.FLOAT32: OperandType.TENSOR_FLOAT32,
-    OperandType.INT32: OperandType.TENSOR_INT32,
-    OperandType.UINT32: OperandType.TENSOR_INT32,
-    OperandType.BOOL: OperandType.TENSOR_BOOL8,
-    OperandType.FLOAT16: OperandType.TENSOR_FLOAT16,
-    OperandType.OEM: OperandType.TENSOR_QUANT8_ASYMM,
-    OperandType.TENSOR_OEM_BYTE: OperandType.TENSOR_QUANT8_ASYMM,
-}
-"""Types that are no operation's first operand, and those that speak for them.
-
-HAL 1.0 and 1.1 have one figure for the OEM types and quantised ones.
-"""
-
-
-def capabilities_of(exec_times: Mapping[ReferenceWorkload, float]) -> Capabilities:
-    """Return the capabilities of a device with these times for all workloads.
-
-    It computes on the CPU, so the energy it needs goes with the time.
-    """
-    infos = {
-        workload: PerformanceInfo(exec_time=time, power_usage=time)
-        for workload, time in exec_times.items()
-    }
-    relaxed = infos[ReferenceWorkload.RELAXED_FLOAT32]
-    every_type = uniform_performance(PerformanceInfo(_CPU, _CPU))
-    return Capabilities(
-        relaxed_float32_to_float16_performance_scalar=relaxed,
-        relaxed_float32_to_float16_performance_tensor=relaxed,
-        operand_performance=tuple(
-            OperandPerformance(entry.type, infos[_workload_of(entry.type)])
-            for entry in every_type
-        ),
-        if_performance=infos[ReferenceWorkload.IF],
-        while_performance=infos[ReferenceWorkload.WHILE],
-    )
-
-
-def reference_capabilities() -> Capabilities:
-    """Return capabilities equal to the CPU's, as long as nothing was measured."""
-    return capabilities_of(dict.fromkeys(ReferenceWorkload, _CPU))
-
-
-def _workload_of(type_: OperandType) -> ReferenceWorkload:
-    return ReferenceWorkload[_GOES_WITH.get(type_, type_).name]
-
-
-logger = logging.getLogger(__name__)
-
-_MOST_BYTES = 2**14
-_UNUSABLE = (OSError, RuntimeError, msgspec.DecodeError, UnicodeDecodeError)
-
-
-def default_path() -> Path:
-    """Return where the file lies unless it is configured.
-
-    :raises RuntimeError: if there is no home.
-    """
-    return state_folder() / "capabilities.json"
-
-
 def known_capabilities(path: str = "") -> Capabilities:
     """Return the capabilities that the file tells, or those of the CPU."""
     try:
@@ -207,5 +173,45 @@ def store_measurement(measurement: Measurement, path: str = "") -> Path:
     return file
 
 
+def default_path() -> Path:
+    """Return where the file lies if `DeviceSettings.capabilities_file` is empty.
+
+    :raises RuntimeError: if there is no home.
+    """
+    return state_folder() / "capabilities.json"
+
+
+def capabilities_of(exec_times: Mapping[ReferenceWorkload, float]) -> Capabilities:
+    """Return the capabilities of a device with these times for all workloads.
+
+    It computes on the CPU, so the energy it needs goes with the time.
+    """
+    infos = {
+        workload: PerformanceInfo(exec_time=time, power_usage=time)
+        for workload, time in exec_times.items()
+    }
+    relaxed = infos[ReferenceWorkload.RELAXED_FLOAT32]
+    every_type = uniform_performance(PerformanceInfo(_SAME_AS_CPU, _SAME_AS_CPU))
+    return Capabilities(
+        relaxed_float32_to_float16_performance_scalar=relaxed,
+        relaxed_float32_to_float16_performance_tensor=relaxed,
+        operand_performance=tuple(
+            OperandPerformance(entry.type, infos[_workload_of(entry.type)])
+            for entry in every_type
+        ),
+        if_performance=infos[ReferenceWorkload.IF],
+        while_performance=infos[ReferenceWorkload.WHILE],
+    )
+
+
+def reference_capabilities() -> Capabilities:
+    """Return capabilities equal to the CPU's, as long as nothing was measured."""
+    return capabilities_of(dict.fromkeys(ReferenceWorkload, _SAME_AS_CPU))
+
+
 def _path(given: str) -> Path:
     return Path(given) if given else default_path()
+
+
+def _workload_of(type_: OperandType) -> ReferenceWorkload:
+    return ReferenceWorkload[_REPRESENTATIVES.get(type_, type_).name]

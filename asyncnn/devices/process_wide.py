@@ -1,4 +1,7 @@
-"""Settings of the whole process that hold while devices are open that ask for them."""
+"""What concerns the whole process: settings that devices hold, and what it runs on.
+
+A setting holds while devices are open that ask for it.
+"""
 
 import contextlib
 import os

@@ -25,9 +25,9 @@ from asyncnn.devices.cache import (
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.fenced import FencedExecutions
-from asyncnn.devices.lifetime import Releases, return_free_memory
 from asyncnn.devices.measured_capabilities import known_capabilities
 from asyncnn.devices.prepared import ReferencePreparedModel
+from asyncnn.devices.releasing import Releases, return_free_memory
 from asyncnn.devices.statistics import (
     ClientStatistics,
     DeviceStatistics,
@@ -113,17 +113,17 @@ class ReferenceDevice:
             max_pending=settings.max_pending,
             policy=settings.policy,
             stuck_after_s=settings.stuck_after_s,
-            filled_or_freed=self._status_listeners.stir,
+            filled_or_freed=self._status_listeners.tell_soon,
         )
         self._preparations = Scheduler(
             "asyncnn-prepare",
             max_pending=settings.max_pending,
             policy=settings.policy,
             stuck_after_s=settings.stuck_after_s,
-            filled_or_freed=self._status_listeners.stir,
+            filled_or_freed=self._status_listeners.tell_soon,
         )
-        self._executions.call_when_idle(settings.idle_after_s, self._rest)
-        self._preparations.call_when_idle(settings.idle_after_s, self._rest)
+        self._executions.call_when_idle(settings.idle_after_s, self._release_idle)
+        self._preparations.call_when_idle(settings.idle_after_s, self._release_idle)
         self._fenced = FencedExecutions(
             self._executions, max_waiting=settings.max_waiting
         )
@@ -366,19 +366,20 @@ class ReferenceDevice:
         """Return `statistics`; see `IMeasured`."""
         return self.statistics()
 
-    def _rest(self) -> None:
+    def _release_idle(self) -> None:
         """Give back what is held for work that does not come."""
         assert self._executions is not None
         assert self._preparations is not None
         self._preparations.retire()
         models = tuple(self._models.values())
-        resting = [model for model in models if not model.stays_ready]
-        if len(resting) == len(models):
+        idle = [model for model in models if not model.stays_ready]
+        # A model that stays ready needs a thread that runs.
+        if len(idle) == len(models):
             self._executions.retire()
-        self._bursts.rest(resting)
-        self._buffers.rest()
+        self._bursts.rest(idle)
+        self._buffers.trim()
         assert self._releases is not None
-        self._releases.give_back(partial(_trim, resting))
+        self._releases.free_on_thread(partial(_trim, idle))
 
     def _scheduler(self, scheduler: Scheduler | None) -> Scheduler:
         if scheduler is None:

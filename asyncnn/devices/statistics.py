@@ -1,4 +1,8 @@
-"""Frozen records of what a device does, for operators."""
+"""What a device tells of itself: statistics for operators, status for clients.
+
+The records are frozen: one look at all numbers. Listeners learn of a status that may
+have changed.
+"""
 
 import asyncio
 import os
@@ -13,6 +17,9 @@ from asyncnn.hal.types import DeviceStatus, Priority
 from asyncnn.qos import WorkStatistics
 
 _STATM = Path("/proc/self/statm")
+
+_STATUS_DELAY_S = 0.02
+"""Delay of a report: the queue of a busy device fills and empties all the time."""
 
 
 class ModelStatistics(msgspec.Struct, frozen=True):
@@ -84,16 +91,6 @@ class IMeasured(Protocol):
         ...
 
 
-def resident_bytes() -> int:
-    """Return what this process has in memory."""
-    pages = int(_STATM.read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-TOLD_AFTER_S = 0.02
-"""How late a change is told: a queue that is about full changes with each execution."""
-
-
 class StatusListeners:
     """Tells listeners the status of a device when it may have changed.
 
@@ -106,7 +103,10 @@ class StatusListeners:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, listener: Callable[[DeviceStatus], None]) -> Callable[[], None]:
-        """Have ``listener`` called until the result is; the status may be as before."""
+        """Have ``listener`` called until the function that is returned is.
+
+        The status that it is told may be the same as before.
+        """
         key = object()
         self._listeners[key] = listener
 
@@ -115,11 +115,11 @@ class StatusListeners:
 
         return remove
 
-    def stir(self) -> None:
-        """Look at the status soon: it may have changed."""
+    def tell_soon(self) -> None:
+        """Report the status soon: it may have changed."""
         if self._timer is None and self._listeners:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(TOLD_AFTER_S, self._tell)
+            self._timer = loop.call_later(_STATUS_DELAY_S, self._tell)
 
     def close(self) -> None:
         """Tell nobody any more."""
@@ -133,3 +133,9 @@ class StatusListeners:
         status = self._status()
         for listener in tuple(self._listeners.values()):
             listener(status)
+
+
+def resident_bytes() -> int:
+    """Return what this process has in memory."""
+    pages = int(_STATM.read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

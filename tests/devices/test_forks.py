@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import asyncnn
-from asyncnn.devices.lifetime import Releases
+from asyncnn.devices.releasing import Releases
 from asyncnn.engine import Program
 from asyncnn.qos.watching import ThreadTimer
 from tests.forks import in_child, in_child_blocking
