@@ -8,7 +8,10 @@ the library or what is below it changes.
 Source: 1.0/types.hal (PerformanceInfo) and 1.3/types.hal (Capabilities).
 """
 
+import contextlib
 import logging
+import os
+import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -18,10 +21,10 @@ from typing import Annotated, Self, TypeAlias
 
 import msgspec
 import numpy as np
+from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 
 from asyncnn._version import __version__
 from asyncnn.devices.private_files import private_draft, read_private, state_folder
-from asyncnn.devices.process_wide import blas_in_use, cpu_name
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.performance import uniform_performance
 from asyncnn.hal.types import (
@@ -76,6 +79,19 @@ Ratio: TypeAlias = Annotated[float, msgspec.Meta(ge=1e-3, le=1e3)]
 
 ExecTimes: TypeAlias = dict[ReferenceWorkload, Ratio]
 """The device's time for each workload, divided by the CPU's."""
+
+
+class Blas(msgspec.Struct, frozen=True):
+    """The BLAS that NumPy calls. ``core_type`` is OPENBLAS_CORETYPE, empty if unset."""
+
+    name: str
+    version: str
+    architecture: str
+    core_type: str
+
+    def __str__(self) -> str:
+        core_type = f", OPENBLAS_CORETYPE={self.core_type}" if self.core_type else ""
+        return f"{self.name} {self.version} ({self.architecture}{core_type})"
 
 
 class Surroundings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -207,6 +223,29 @@ def capabilities_of(exec_times: Mapping[ReferenceWorkload, float]) -> Capabiliti
 def reference_capabilities() -> Capabilities:
     """Return capabilities equal to the CPU's, as long as nothing was measured."""
     return capabilities_of(dict.fromkeys(ReferenceWorkload, _SAME_AS_CPU))
+
+
+def blas_in_use() -> Blas:
+    """Describe the BLAS that this process has loaded, "unknown" if there is none."""
+    found: dict[str, str] = next(
+        (i for i in threadpool_info() if i["user_api"] == "blas"), {}
+    )
+    return Blas(
+        name=found.get("internal_api", "unknown"),
+        version=found.get("version") or "unknown",
+        architecture=found.get("architecture", "unknown"),
+        core_type=os.environ.get("OPENBLAS_CORETYPE", ""),
+    )
+
+
+def cpu_name() -> str:
+    """Return the model name of the CPU, or its architecture where there is none."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
+        for line in lines:
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()
 
 
 def _path(given: str) -> Path:

@@ -1,6 +1,6 @@
 """Files that the user's programs keep for themselves, in the state directory.
 
-Whoever finds one trusts it, so none is read that somebody else may have written.
+Their contents are trusted, so none is read that somebody else may have written.
 """
 
 import os

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from itertools import count
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 from weakref import WeakValueDictionary
 
 from asyncnn._version import __version__
@@ -84,9 +84,7 @@ class ReferenceDevice:
 
     def __init__(self, settings: DeviceSettings | None = None) -> None:
         self._settings = settings or DeviceSettings()
-        self._executions: Scheduler | None = None
-        self._preparations: Scheduler | None = None
-        self._fenced: FencedExecutions | None = None
+        self._entered: _Entered | None = None
         self._extensions = Extensions(self._settings.extensions)
         self._capabilities = known_capabilities(self._settings.capabilities_file)
         self._bursts = OpenBursts(self._settings.max_bursts)
@@ -100,35 +98,19 @@ class ReferenceDevice:
             WeakValueDictionary()
         )
         self._numbers = count(1)
-        self._releases: Releases | None = None
         self._status_listeners = StatusListeners(self.get_status)
         self._closing: asyncio.Task[None] | None = None
-        self._undo_process_wide: Callable[[], None] = lambda: None
 
     async def __aenter__(self) -> Self:
-        settings = self._settings
         self._closing = None
-        self._executions = Scheduler(
-            "asyncnn-lane",
-            max_pending=settings.max_pending,
-            policy=settings.policy,
-            stuck_after_s=settings.stuck_after_s,
-            filled_or_freed=self._status_listeners.tell_soon,
+        executions = self._new_scheduler("asyncnn-lane")
+        self._entered = _Entered(
+            executions,
+            self._new_scheduler("asyncnn-prepare"),
+            FencedExecutions(executions, max_waiting=self._settings.max_waiting),
+            Releases(),
+            process_wide.hold(self._settings),
         )
-        self._preparations = Scheduler(
-            "asyncnn-prepare",
-            max_pending=settings.max_pending,
-            policy=settings.policy,
-            stuck_after_s=settings.stuck_after_s,
-            filled_or_freed=self._status_listeners.tell_soon,
-        )
-        self._executions.call_when_idle(settings.idle_after_s, self._release_idle)
-        self._preparations.call_when_idle(settings.idle_after_s, self._release_idle)
-        self._fenced = FencedExecutions(
-            self._executions, max_waiting=settings.max_waiting
-        )
-        self._releases = Releases()
-        self._undo_process_wide = process_wide.hold(self._settings)
         return self
 
     async def __aexit__(
@@ -144,8 +126,7 @@ class ReferenceDevice:
 
         Any number of tasks may.
         """
-        executions = self._scheduler(self._executions)
-        if isinstance(executions.cause_of_death(), ForkedError):
+        if isinstance(self._parts().executions.cause_of_death(), ForkedError):
             return  # it is the parent's to close
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close())
@@ -153,29 +134,27 @@ class ReferenceDevice:
 
     async def _close(self) -> None:
         """Close each part, whatever happens to the others."""
-        executions = self._scheduler(self._executions)
-        preparations = self._scheduler(self._preparations)
-        assert self._fenced is not None
-        assert self._releases is not None
-        async with AsyncExitStack() as parts:
-            parts.callback(self._undo_process_wide)
-            parts.push_async_callback(self._releases.wait_ended)
-            parts.push_async_callback(self._buffers.wait_ended)
-            parts.push_async_callback(executions.aclose)
-            parts.push_async_callback(preparations.aclose)
-            parts.callback(self._buffers.close)
-            parts.callback(self._bursts.close)
-            parts.callback(self._status_listeners.close)
-            parts.callback(executions.begin_closing)
-            parts.callback(self._fenced.close)
-            parts.callback(preparations.begin_closing)
+        parts = self._parts()
+        # The last one comes first: all work is aborted before anything waits for it.
+        async with AsyncExitStack() as ends:
+            ends.callback(parts.undo_process_wide)
+            ends.push_async_callback(parts.releases.wait_ended)
+            ends.push_async_callback(self._buffers.wait_ended)
+            ends.push_async_callback(parts.executions.aclose)
+            ends.push_async_callback(parts.preparations.aclose)
+            ends.callback(self._buffers.close)
+            ends.callback(self._bursts.close)
+            ends.callback(self._status_listeners.close)
+            ends.callback(parts.executions.begin_closing)
+            ends.callback(parts.fenced.close)
+            ends.callback(parts.preparations.begin_closing)
 
     def get_status(self) -> DeviceStatus:
         """Return AVAILABLE, BUSY while a queue is full, or OFFLINE if it is closed."""
-        executions, preparations = self._executions, self._preparations
-        if executions is None or preparations is None or executions.is_closed:
+        parts = self._entered
+        if parts is None or parts.executions.is_closed:
             return DeviceStatus.OFFLINE
-        is_busy = executions.is_full or preparations.is_full
+        is_busy = parts.executions.is_full or parts.preparations.is_full
         return DeviceStatus.BUSY if is_busy else DeviceStatus.AVAILABLE
 
     def watch_status(
@@ -186,8 +165,8 @@ class ReferenceDevice:
 
     def cause_of_death(self) -> DeviceUnavailableError | None:
         """Return why the device takes no work any more; see `IMortal`."""
-        executions = self._executions
-        return None if executions is None else executions.cause_of_death()
+        parts = self._entered
+        return None if parts is None else parts.executions.cause_of_death()
 
     def get_version_string(self) -> tuple[ErrorStatus, str]:
         """Return the version of asyncnn."""
@@ -296,15 +275,15 @@ class ReferenceDevice:
         )
         try:
             work = PrepareWork(order(), Priority(priority), deadline, report)
-            self._scheduler(self._preparations).submit(work)
+            preparations = self._parts().preparations
+            preparations.submit(work)
         except AsyncnnError as error:
             report(error)
             # A deadline that has passed is an outcome, not an error of the call.
             missed = isinstance(error, MissedDeadlinePersistentError)
             return ErrorStatus.NONE if missed else error.status
-        cancel = self._scheduler(self._preparations).cancel
         callback.link_to_death(
-            partial(cancel, work, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
+            partial(preparations.cancel, work, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
         )
         return ErrorStatus.NONE
 
@@ -336,8 +315,7 @@ class ReferenceDevice:
 
         Executions that were refused before they were scheduled are not counted.
         """
-        executions = self._scheduler(self._executions)
-        preparations = self._scheduler(self._preparations)
+        executions, preparations = self._parts().executions, self._parts().preparations
         snapshot = executions.snapshot()
         clients = {*executions.clients(), *preparations.clients()}
         return DeviceStatistics(
@@ -366,25 +344,35 @@ class ReferenceDevice:
         """Return `statistics`; see `IMeasured`."""
         return self.statistics()
 
+    def _new_scheduler(self, name: str) -> Scheduler:
+        settings = self._settings
+        scheduler = Scheduler(
+            name,
+            max_pending=settings.max_pending,
+            policy=settings.policy,
+            stuck_after_s=settings.stuck_after_s,
+            filled_or_freed=self._status_listeners.tell_soon,
+        )
+        scheduler.call_when_idle(settings.idle_after_s, self._release_idle)
+        return scheduler
+
+    def _parts(self) -> "_Entered":
+        if self._entered is None:
+            raise RuntimeError("enter the device's context first: async with device:")
+        return self._entered
+
     def _release_idle(self) -> None:
         """Give back what is held for work that does not come."""
-        assert self._executions is not None
-        assert self._preparations is not None
-        self._preparations.retire()
+        parts = self._parts()
+        parts.preparations.retire()
         models = tuple(self._models.values())
         idle = [model for model in models if not model.stays_ready]
-        # A model that stays ready needs a thread that runs.
+        # A model that stays ready keeps the thread that runs it, too.
         if len(idle) == len(models):
-            self._executions.retire()
+            parts.executions.retire()
         self._bursts.rest(idle)
         self._buffers.trim()
-        assert self._releases is not None
-        self._releases.free_on_thread(partial(_trim, idle))
-
-    def _scheduler(self, scheduler: Scheduler | None) -> Scheduler:
-        if scheduler is None:
-            raise RuntimeError("enter the device's context first: async with device:")
-        return scheduler
+        parts.releases.free_on_thread(partial(_trim, idle))
 
     def _prepared(
         self,
@@ -400,22 +388,31 @@ class ReferenceDevice:
             callback.reason = str(outcome)
             notify(outcome.status, None)
             return
-        assert self._fenced is not None
+        parts = self._parts()
         prepared = ReferencePreparedModel(
             outcome,
             self._caches,
-            self._scheduler(self._executions),
-            self._fenced,
+            parts.executions,
+            parts.fenced,
             self._bursts,
             self._buffers,
             self._settings,
             client=client,
         )
         self._models[next(self._numbers)] = prepared
-        assert self._releases is not None
-        self._releases.watch(prepared, outcome.program)
+        parts.releases.watch(prepared, outcome.program)
         COMPILATION("prepared", priority=outcome.priority.name)
         notify(ErrorStatus.NONE, prepared)
+
+
+class _Entered(NamedTuple):
+    """What a device has from the time that its context is entered."""
+
+    executions: Scheduler
+    preparations: Scheduler
+    fenced: FencedExecutions
+    releases: Releases
+    undo_process_wide: Callable[[], None]
 
 
 def _described(model: Model) -> dict[str, int]:

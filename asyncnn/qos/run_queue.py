@@ -38,8 +38,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How fair lanes are to clients, and how strict priorities inside a client.
 
     While others wait, a client keeps a lane until the first boundary after
-    ``slice_ns``, then whoever has had least goes on. A client that was away gets a lane
-    at the next boundary, and may be that much of lane time ahead of the others.
+    ``slice_ns``, then the one that has had least goes on. A client that was away gets a
+    lane at the next boundary, and may be that much of lane time ahead of the others.
 
     A priority of a client is starved when its work waits and none of it has run for
     ``starvation_limit_ns``. It runs before higher ones of that client then, until the
