@@ -27,17 +27,17 @@ _ANY_LENGTH = 0xFFFF_FFFF
 
 
 class KnownBuffer(msgspec.Struct, frozen=True, eq=False, weakref=True):
-    """A buffer of the device, and what it is for."""
+    """A buffer of the device, and the roles that it was allocated for."""
 
     managed: ManagedBuffer
     plan: BufferPlan
 
 
 class BufferUse:
-    """What a request does with the buffers that it names.
+    """The use that one execution makes of the buffers that its request names.
 
-    ``known`` are they, by the position of their pool; ``identity`` is that of the
-    prepared model in their roles. Belongs to the event loop.
+    ``known`` are these buffers by the position of their pool; ``identity`` stands for
+    the prepared model in their roles. Belongs to the event loop.
 
     :raises InvalidArgumentError: if one has no such role, or is used as an output
         beside something else.
@@ -64,12 +64,12 @@ class BufferUse:
             raise InvalidArgumentError("an output shares its buffer with an argument")
 
     def claim(self) -> Request:
-        """Claim the buffers; return the request with what is behind the tokens.
+        """Claim the buffers; return the request with memory in place of the tokens.
 
         A second call returns the same.
 
-        :raises GeneralFailureError: if an input is uninitialised, or somebody else uses
-            a buffer in a way that does not go together.
+        :raises GeneralFailureError: if an input is uninitialised, or another execution
+            or copy uses a buffer in a way that excludes this one.
         :raises InvalidArgumentError: if dimensions of the request contradict a buffer.
         """
         if self._claimed is None:
@@ -85,7 +85,7 @@ class BufferUse:
     def settle(self, status: ErrorStatus, shapes: Sequence[OutputShape]) -> None:
         """Give up the claims: the execution has ended with ``status``.
 
-        Its outputs are uninitialised unless it went well, whether it had begun or not.
+        Its outputs are uninitialised unless that is NONE, even if it has never begun.
         """
         if self._is_settled:
             return
@@ -114,6 +114,7 @@ class BufferUse:
             )
             reading.add(managed)
             inputs[position] = _input(argument, operand, managed)
+        # Checked first: a buffer that was claimed for writing loses its contents.
         for position, used in self._outputs.items():
             used.managed.check_unused()
             outputs[position] = _output(outputs[position], used.plan)

@@ -35,9 +35,9 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     ones under way, which cost little while they wait for their fences; more are refused
     with RESOURCE_EXHAUSTED_TRANSIENT, and so are bursts beyond ``max_bursts`` that are
     open at a time. The device-managed buffers of one client hold ``max_buffer_bytes``
-    at most. Executions of a model that lately took less than
-    ``inline_below_us`` microseconds run on the event loop itself when nothing else is
-    pending, since handing them to a thread would cost more; 0 switches that off.
+    at most. Executions of a model that lately took less than ``inline_below_us``
+    microseconds run on the event loop itself when nothing else is pending, since
+    handing them to a thread would cost more; 0 switches that off.
 
     Three change the whole process while the device is open: ``blas_threads`` is the
     most that BLAS has, whose threads are slower than one on small matrices, and
@@ -45,8 +45,9 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     With ``freezes_large_models``, the objects of the process are kept from full garbage
     collections (`gc.freeze`) once a model of many operations was prepared, since each
     would stop the loop for some hundred milliseconds; circular garbage that exists then
-    stays until the last device is closed. Unset, they change nothing, but in a process
-    that does nothing else, as a driver; see `for_own_process`. Nor does 0 or False.
+    stays until the last device is closed. None leaves them as they are, except in a
+    process that does nothing else, such as a driver: see `for_own_process`. So does 0
+    or False, everywhere.
 
     ``cache_key_file`` is the secret that keeps cached models from being forged, created
     when it is needed; by default it lies where the user's programs keep their state.
@@ -100,11 +101,11 @@ class DeviceSettings(msgspec.Struct, frozen=True):
             raise InvalidArgumentError("a setting of DeviceSettings is negative")
 
     def for_own_process(self) -> Self:
-        """Return these for a process that does nothing but run models.
+        """Return the settings for a process that does nothing but run models.
 
-        What is unset of the settings of the whole process gets the values that models
-        run best with: BLAS has one thread, the interpreter switches between threads
-        every millisecond, large models are frozen.
+        Settings of the whole process that are None get the values that models run best
+        with: BLAS has one thread, the interpreter switches between threads every
+        millisecond, large models are frozen.
         """
         best: dict[str, object] = {
             "blas_threads": 1,

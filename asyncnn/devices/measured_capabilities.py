@@ -57,7 +57,7 @@ HAL 1.0 and 1.1 have one figure for the OEM types and quantised ones.
 
 
 class ReferenceWorkload(StrEnum):
-    """What has a figure of its own; most are named after the type of operand."""
+    """A workload with a figure of its own; most are named after a type of operand."""
 
     TENSOR_FLOAT32 = "TENSOR_FLOAT32"
     RELAXED_FLOAT32 = "RELAXED_FLOAT32"
@@ -95,7 +95,7 @@ class Blas(msgspec.Struct, frozen=True):
 
 
 class Surroundings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a measurement holds for: these versions on this CPU."""
+    """The versions and the CPU that a measurement holds for."""
 
     asyncnn: str
     numpy: str
@@ -105,7 +105,7 @@ class Surroundings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     @cache
     def present(cls) -> Self:
-        """Return those of this process."""
+        """Return the versions and the CPU of this process."""
         return cls(__version__, np.__version__, str(blas_in_use()), cpu_name())
 
     def __str__(self) -> str:
@@ -124,7 +124,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def now(cls, exec_times: ExecTimes) -> Self:
-        """Return what has just been measured in this process."""
+        """Return a measurement of this moment in this process."""
         moment = datetime.now(UTC).replace(microsecond=0)
         return cls(exec_times, Surroundings.present(), moment)
 
@@ -137,7 +137,10 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def known_capabilities(path: str = "") -> Capabilities:
-    """Return the capabilities that the file tells, or those of the CPU."""
+    """Return the capabilities that were measured, or those of the CPU.
+
+    A file that cannot be used is named in the log.
+    """
     try:
         measurement = load_measurement(path)
     except GeneralFailureError as error:
@@ -172,7 +175,7 @@ def load_measurement(path: str = "") -> Measurement | None:
 
 
 def store_measurement(measurement: Measurement, path: str = "") -> Path:
-    """Keep a measurement for all devices that are opened from now on; say where.
+    """Keep a measurement for all devices that are opened from now on; return its path.
 
     :raises GeneralFailureError: if the file cannot be written, or could not be used.
     """

@@ -28,7 +28,7 @@ def hold(settings: DeviceSettings) -> Callable[[], None]:
 
 
 class _BlasThreads:
-    """The number of BLAS's threads: the least that anybody holds."""
+    """Sets the number of BLAS's threads to the least that is held."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -47,13 +47,13 @@ class _BlasThreads:
                 self._apply()
 
     def renew(self) -> None:
-        """Begin anew in a forked child, whose parent's threads may hold the lock."""
+        """Start over in a forked child: a thread of the parent may hold the lock."""
         self._lock = threading.Lock()
         self._held.clear()
         self._limits = None
 
     def _apply(self) -> None:
-        # Undone first, so that what comes back in the end is what there was before.
+        # Undone first: the next limits record what was there before as the original.
         if self._limits is not None:
             self._limits.restore_original_limits()
             self._limits = None

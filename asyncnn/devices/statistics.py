@@ -25,8 +25,8 @@ _STATUS_DELAY_S = 0.02
 class ModelStatistics(msgspec.Struct, frozen=True):
     """One prepared model. ``number`` counts a device's models from 1.
 
-    It was prepared for the client of number ``client``. ``idle_bytes`` are kept for its
-    next executions.
+    ``client`` is the number of the client that it was prepared for. ``idle_bytes`` of
+    memory are kept for its next executions.
     """
 
     number: int
@@ -71,7 +71,7 @@ class DeviceStatistics(msgspec.Struct, frozen=True):
         return sum(client.buffer_bytes for client in self.clients)
 
     def seen_by(self, client: int) -> "DeviceStatistics":
-        """Return what a client may know that must not know of others."""
+        """Return what the client of that number may know if it must not know others."""
         return replace(
             self,
             models=tuple(model for model in self.models if model.client == client),
@@ -81,10 +81,10 @@ class DeviceStatistics(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class IMeasured(Protocol):
-    """A device that tells what it does. Not in the HAL."""
+    """A device that has statistics. Not in the HAL."""
 
     async def get_statistics(self) -> DeviceStatistics:
-        """Return what it does and has done since it was opened.
+        """Return the statistics since the device was opened.
 
         :raises DeviceUnavailableError: if it is closed, or its driver is gone.
         """
@@ -94,7 +94,7 @@ class IMeasured(Protocol):
 class StatusListeners:
     """Tells listeners the status of a device when it may have changed.
 
-    ``status`` returns the present one. Belongs to the event loop.
+    ``status`` returns the present status. Belongs to the event loop.
     """
 
     def __init__(self, status: Callable[[], DeviceStatus]) -> None:
@@ -122,7 +122,7 @@ class StatusListeners:
             self._timer = loop.call_later(_STATUS_DELAY_S, self._tell)
 
     def close(self) -> None:
-        """Tell nobody any more."""
+        """Drop all listeners and the report that is due."""
         self._listeners.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -136,6 +136,6 @@ class StatusListeners:
 
 
 def resident_bytes() -> int:
-    """Return what this process has in memory."""
+    """Return the bytes of this process that are in memory."""
     pages = int(_STATM.read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")

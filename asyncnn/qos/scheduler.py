@@ -191,9 +191,9 @@ class Scheduler:
         if self._lanes.withdraw(work) or work.is_separable:
             self._finish(work)
 
-    def call_when_idle(self, idle_s: float, rest: Callable[[], None]) -> None:
-        """Call ``rest`` each time that there was no activity for ``idle_s`` seconds."""
-        self._idle = IdleTimer(idle_s, partial(self._rest, rest))
+    def call_when_idle(self, idle_s: float, on_idle: Callable[[], None]) -> None:
+        """Call ``on_idle`` each time that nothing happened for ``idle_s`` seconds."""
+        self._idle = IdleTimer(idle_s, partial(self._became_idle, on_idle))
 
     def retire(self) -> None:
         """End the threads that have nothing to do; new work starts them again."""
@@ -366,11 +366,11 @@ class Scheduler:
         accountings = self._accounting, work.account.accounting, work.accounting
         count_end(accountings, latency_ns, status, work.preemptions)
 
-    def _rest(self, rest: Callable[[], None]) -> None:
+    def _became_idle(self, on_idle: Callable[[], None]) -> None:
         if self.is_idle and self._refusal is None:
             if self._stuck is not None:
                 self._stuck.close()
-            rest()
+            on_idle()
 
     def _give_up(self, work: Work) -> None:
         logger.error(

@@ -52,7 +52,7 @@ class Shares(Generic[ShareT]):
         self.active: list[ShareT] = []
 
     def enter(self, share: ShareT) -> None:
-        """Let a share compete that has work again; all time must be charged until now."""
+        """Let a share compete that has work again; all lane time has been charged."""
         if self.active:
             self._advance()
         if share.virtual_ns == _NEVER:

@@ -84,7 +84,7 @@ async def use_a_new_device() -> str:
         ThreadTimer(0.001, fired.set)
         await fired.wait()
         while (await device.statistics()).threads:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)  # until it rests
+            await asyncio.sleep(0.01)  # until it is idle
         await prepared.run(INPUTS, timeout=1.0)
     return str(outputs["z"].tolist())
 

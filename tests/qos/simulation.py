@@ -89,7 +89,7 @@ class Simulation:
         self.run_queue: RunQueue[SimulatedJob] = RunQueue(policy, lanes)
         self.max_waiting = max_waiting
         self.now_ns = 0
-        self.arrived = self.refused = self.missed = self.turns = self.stops = 0
+        self.arrived = self.refused = self.missed = self.starved_slices = self.stops = 0
         self.ended = self.late = 0
         self.served_ns: Counter[Client] = Counter()
         self.worst_inversion_ns = 0
@@ -98,8 +98,8 @@ class Simulation:
         self._lanes = [_Lane() for _ in range(lanes)]
         self._events: list[tuple[int, int, _Lane, int]] = []
         self._serial = count()
-        # Of each client, by priority: time in which a lower one had a lane, turns not
-        # counted, and lane time that higher ones had since it last had some.
+        # Of each client, by priority: time in which a lower one had a lane, not counting
+        # starved slices, and lane time that higher ones had since it last had some.
         self._inverted_ns: defaultdict[Client, list[int]] = defaultdict(_by_priority)
         self._passed_over_ns: defaultdict[Client, list[int]] = defaultdict(_by_priority)
         self._pending: Counter[tuple[Priority, Client]] = Counter()
@@ -213,10 +213,10 @@ class Simulation:
             self._passed_over_ns[job.client][job.priority] = 0
 
     def _check(self, job: SimulatedJob) -> None:
-        """Check that it is this one's turn."""
+        """Check that no other job should run instead."""
         passed_over_ns = self._passed_over_ns[job.client][job.priority]
         self.worst_starvation_ns = max(self.worst_starvation_ns, passed_over_ns)
-        self.turns += job.was_starved
+        self.starved_slices += job.was_starved
         if job.begun_ns is None:
             self._check_beginning(job)
 

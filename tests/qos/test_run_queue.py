@@ -186,18 +186,18 @@ class TestDeadlines:
 
 
 class TestShares:
-    def share_of_bob(self, r: RunQueue[Job], turns: int) -> float:
+    def share_of_bob(self, r: RunQueue[Job], slices: int) -> float:
         now = had = 0
         for client in (ALICE, BOB):
-            for _ in range(turns):
+            for _ in range(slices):
                 add(r, now_ns=0, client=client)
-        for _ in range(turns):
+        for _ in range(slices):
             job = r.take(now)
             assert job is not None
             now += 10
             had += job.client is BOB
             r.end(job, now)
-        return had / turns
+        return had / slices
 
     def test_clients_get_time_by_weight(self) -> None:
         assert self.share_of_bob(run_queue(), 400) == pytest.approx(0.75, abs=0.03)

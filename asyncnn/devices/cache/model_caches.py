@@ -58,7 +58,7 @@ Prepare = Callable[[], Steps[Compiled]]
 
 
 class ModelCaches:
-    """Turns the calls that prepare models into what is to be done for them.
+    """Makes steps of the calls that prepare, load and save models.
 
     ``key_file`` is where the key lies, see `CacheKey`. With ``may_map``, files of
     this user are mapped.
