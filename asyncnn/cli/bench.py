@@ -13,7 +13,7 @@ from rich.console import Console
 from asyncnn.cli.console import announced, console, progress
 from asyncnn.cli.setting import SettingOption
 from asyncnn.devices import OWN_PROCESS
-from asyncnn.devices.settings import with_options
+from asyncnn.devices.device_settings import with_options
 from asyncnn.tools.bench.awaiting.measuring import bench_awaiting
 from asyncnn.tools.bench.awaiting.report import AwaitingReport
 from asyncnn.tools.bench.awaiting.table import awaiting_table

@@ -21,7 +21,7 @@ from asyncnn.cli.metrics import metrics_served
 from asyncnn.cli.setting import SettingOption
 from asyncnn.cli.stderr_log import Level, logging_to_stderr
 from asyncnn.devices import DeviceSettings
-from asyncnn.devices.settings import read_settings, with_options
+from asyncnn.devices.device_settings import read_settings, with_options
 from asyncnn.extensions import load_extension
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice

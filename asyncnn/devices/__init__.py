@@ -3,8 +3,8 @@
 `ReferenceDevice` runs every operation with the NumPy kernels, in this process.
 """
 
+from asyncnn.devices.device_settings import OWN_PROCESS, DeviceSettings
 from asyncnn.devices.reference import ReferenceDevice
-from asyncnn.devices.settings import OWN_PROCESS, DeviceSettings
 from asyncnn.devices.statistics import (
     ClientStatistics,
     DeviceStatistics,

@@ -1,19 +1,11 @@
 """One execution's use of buffers: what it may do, what it claims, what it leaves."""
 
-import asyncio
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import partial
+from collections.abc import Hashable, Mapping, Sequence
 
 import msgspec
-import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    DeviceUnavailableError,
-    InvalidArgumentError,
-)
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operands import combine_dimensions, is_scalar
 from asyncnn.hal.types import (
     BufferToken,
@@ -29,25 +21,23 @@ from asyncnn.hal.types import (
 )
 from asyncnn.hal.validate.buffers import BufferPlan, Slot
 from asyncnn.memory.managed import ManagedBuffer
-from asyncnn.memory.mapping import Mapper
-from asyncnn.offload import SerialOffload
 
 _ANY_LENGTH = 0xFFFF_FFFF
 """Length of outputs in buffers: they take up what they need."""
 
 
-class Known(msgspec.Struct, frozen=True, eq=False, weakref=True):
-    """A buffer of the device, and what it is for."""
+class KnownBuffer(msgspec.Struct, frozen=True, eq=False, weakref=True):
+    """A buffer of the device, and the roles that it was allocated for."""
 
     managed: ManagedBuffer
     plan: BufferPlan
 
 
 class BufferUse:
-    """What a request does with the buffers that it names.
+    """The use that one execution makes of the buffers that its request names.
 
-    ``known`` are they, by the position of their pool; ``identity`` is that of the
-    prepared model in their roles. Belongs to the event loop.
+    ``known`` are these buffers by the position of their pool; ``identity`` stands for
+    the prepared model in their roles. Belongs to the event loop.
 
     :raises InvalidArgumentError: if one has no such role, or is used as an output
         beside something else.
@@ -58,7 +48,7 @@ class BufferUse:
         identity: Hashable,
         model: Model,
         request: Request,
-        known: Mapping[int, Known],
+        known: Mapping[int, KnownBuffer],
     ) -> None:
         self._main = model.main
         self._request = request
@@ -74,12 +64,12 @@ class BufferUse:
             raise InvalidArgumentError("an output shares its buffer with an argument")
 
     def claim(self) -> Request:
-        """Claim the buffers; return the request with what is behind the tokens.
+        """Claim the buffers; return the request with memory in place of the tokens.
 
         A second call returns the same.
 
-        :raises GeneralFailureError: if an input is uninitialised, or somebody else uses
-            a buffer in a way that does not go together.
+        :raises GeneralFailureError: if an input is uninitialised, or another execution
+            or copy uses a buffer in a way that excludes this one.
         :raises InvalidArgumentError: if dimensions of the request contradict a buffer.
         """
         if self._claimed is None:
@@ -95,7 +85,7 @@ class BufferUse:
     def settle(self, status: ErrorStatus, shapes: Sequence[OutputShape]) -> None:
         """Give up the claims: the execution has ended with ``status``.
 
-        Its outputs are uninitialised unless it went well, whether it had begun or not.
+        Its outputs are uninitialised unless that is NONE, even if it has never begun.
         """
         if self._is_settled:
             return
@@ -124,6 +114,7 @@ class BufferUse:
             )
             reading.add(managed)
             inputs[position] = _input(argument, operand, managed)
+        # Checked first: a buffer that was claimed for writing loses its contents.
         for position, used in self._outputs.items():
             used.managed.check_unused()
             outputs[position] = _output(outputs[position], used.plan)
@@ -134,8 +125,8 @@ class BufferUse:
 
 
 def _uses(
-    arguments: Sequence[RequestArgument], known: Mapping[int, Known]
-) -> dict[int, Known]:
+    arguments: Sequence[RequestArgument], known: Mapping[int, KnownBuffer]
+) -> dict[int, KnownBuffer]:
     """Return the buffers that arguments lie in, by position of the argument."""
     return {
         position: known[argument.location.pool_index]
@@ -145,7 +136,7 @@ def _uses(
 
 
 def _check_roles(
-    identity: Hashable, is_output: bool, uses: Mapping[int, Known]
+    identity: Hashable, is_output: bool, uses: Mapping[int, KnownBuffer]
 ) -> None:
     for position, used in uses.items():
         if Slot(identity, is_output, position) not in used.plan.slots:
@@ -181,117 +172,3 @@ def _output(argument: RequestArgument, plan: BufferPlan) -> RequestArgument:
         location=DataLocation(argument.location.pool_index, 0, _ANY_LENGTH),
         dimensions=dimensions,
     )
-
-
-SHORT_BYTES = 256 * 1024
-"""Copying no more takes the loop about as long as handing it to a thread would."""
-
-
-class Copier:
-    """Copies for one device. `close` is final but for copies under way.
-
-    ``cause_of_death`` says why the device takes no work any more, if so.
-    """
-
-    def __init__(
-        self, cause_of_death: Callable[[], DeviceUnavailableError | None]
-    ) -> None:
-        self.cause_of_death = cause_of_death
-        self._mapper = Mapper()
-        self._offload = SerialOffload()
-        self._copies: set[asyncio.Task[None]] = set()
-
-    async def fill(
-        self,
-        target: Callable[[int], NDArray[np.uint8]],
-        memory: Memory,
-        ended: Callable[[bool], None],
-    ) -> None:
-        """Copy a pool into as many bytes of ``target``; see `_run` for ``ended``.
-
-        :raises AsyncnnError: if the pool cannot be mapped or memory reserved.
-        """
-        await self._run(partial(_fill, self._mapper, target, memory), memory, ended)
-
-    async def empty(
-        self,
-        source: Callable[[int], NDArray[np.uint8]],
-        memory: Memory,
-        ended: Callable[[bool], None],
-    ) -> None:
-        """Copy as many bytes of ``source`` into a pool; see `_run` for ``ended``.
-
-        :raises AsyncnnError: if the pool cannot be mapped, or written to.
-        """
-        await self._run(partial(_empty, self._mapper, source, memory), memory, ended)
-
-    def check_open(self) -> None:
-        """Check that the device takes work.
-
-        :raises DeviceUnavailableError: if it does not.
-        """
-        cause = self.cause_of_death()
-        if cause is not None:
-            raise cause
-
-    def rest(self) -> None:
-        """Give back what is not needed until the next copy."""
-        self._mapper.trim()
-
-    def close(self) -> None:
-        """Give everything back."""
-        self.rest()
-        self._mapper.close()
-
-    async def wait_ended(self) -> None:
-        """Wait for the copies under way."""
-        if self._copies:
-            await asyncio.wait(self._copies)
-
-    async def _run(
-        self, copy: Callable[[], None], memory: Memory, ended: Callable[[bool], None]
-    ) -> None:
-        """Run ``copy``, and tell ``ended``, once, whether it has gone well.
-
-        That is when it is over, even if the caller was cancelled before.
-        """
-        if memory.buffer is not None and memory.size <= SHORT_BYTES:
-            has_succeeded = False
-            try:
-                copy()
-                has_succeeded = True
-            finally:
-                ended(has_succeeded)
-            return
-        copied = asyncio.get_running_loop().create_task(self._offload(copy))
-        self._copies.add(copied)
-        copied.add_done_callback(self._copies.discard)
-        copied.add_done_callback(
-            lambda done: ended(not done.cancelled() and done.exception() is None)
-        )
-        await asyncio.shield(copied)
-
-
-def _fill(
-    mapper: Mapper, target: Callable[[int], NDArray[np.uint8]], memory: Memory
-) -> None:
-    data = _bytes(mapper.map(memory))
-    np.copyto(target(memory.size), data)
-
-
-def _empty(
-    mapper: Mapper, source: Callable[[int], NDArray[np.uint8]], memory: Memory
-) -> None:
-    mapped = mapper.map(memory)
-    data = _bytes(mapped)
-    if not data.flags.writeable:
-        raise InvalidArgumentError("the pool to copy to is read-only")
-    np.copyto(data, source(memory.size))
-    mapper.flush(mapped)
-
-
-def _bytes(mapped: Memory) -> NDArray[np.uint8]:
-    assert mapped.buffer is not None
-    if not mapped.size:
-        return np.empty(0, np.uint8)
-    return np.frombuffer(mapped.buffer, np.uint8, mapped.size)

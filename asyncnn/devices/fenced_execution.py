@@ -50,7 +50,7 @@ class FencedJob(msgspec.Struct, frozen=True, eq=False):
     def may_be_run_at_once(self) -> bool:
         """Whether it is short enough for the loop, and bound to no time."""
         return (
-            self.executable.inliner.is_due
+            self.executable.inliner.should_inline
             and self.deadline_ns is None
             and self.duration_ns is None
         )

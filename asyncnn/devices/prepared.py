@@ -12,11 +12,11 @@ from asyncnn.callbacks import (
     IExecutionCallback,
     IFencedExecutionCallback,
 )
-from asyncnn.devices.buffers import Buffers
 from asyncnn.devices.cache import Compiled, ModelCaches
+from asyncnn.devices.device_buffers import Buffers
+from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.fenced_execution import FencedJob
-from asyncnn.devices.settings import DeviceSettings
 from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.work import Executable, ExecuteWork, Inliner
 from asyncnn.hal.errors import (
@@ -41,7 +41,7 @@ from asyncnn.hal.types import (
 from asyncnn.hal.validate import RequestRules, signature_of, validate_measure_timing
 from asyncnn.logs import DRIVER, EXECUTION
 from asyncnn.offload import offload_steps
-from asyncnn.qos import Scheduler, Survey, Tally, calling_client
+from asyncnn.qos import PendingSnapshot, Scheduler, WorkAccounting, calling_client
 
 logger = logging.getLogger(__name__)
 
@@ -79,14 +79,14 @@ class ReferencePreparedModel(NoFencesNorBursts):
         self._client = client
         self._rules = RequestRules(program.model)
         self.buffers = buffers.of(signature_of(program.model))
-        self._tally = Tally()
+        self._accounting = WorkAccounting()
         self.refusal = ""
         self._executable = Executable(
             program,
             Inliner(program, settings.inline_below_us * 1000),
             priority,
-            self._tally,
-            settings.refuses_hopeless,
+            self._accounting,
+            settings.refuses_unmeetable_deadlines,
         )
         sustained = ExecutionPreference.SUSTAINED_SPEED
         self.stays_ready = compiled.preference is sustained
@@ -202,14 +202,14 @@ class ReferencePreparedModel(NoFencesNorBursts):
         """Return why its device executes nothing any more; see `IMortal`."""
         return self._scheduler.cause_of_death()
 
-    def statistics(self, number: int, survey: Survey) -> ModelStatistics:
+    def statistics(self, number: int, snapshot: PendingSnapshot) -> ModelStatistics:
         """Return what became of this model's executions; ``number`` names it."""
         return ModelStatistics(
             number=number,
             client=self._client,
             operations=len(self._program.model.main.operations),
             priority=self._compiled.priority,
-            executions=survey.of(self._tally),
+            executions=snapshot.of(self._accounting),
             idle_bytes=self._program.idle_bytes,
         )
 

@@ -1,57 +1,15 @@
 """Settings of the whole process that hold while devices are open that ask for them."""
 
-import contextlib
 import os
-import platform
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-import msgspec
-from threadpoolctl import (  # type: ignore[import-untyped]
-    threadpool_info,
-    threadpool_limits,
-)
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from asyncnn.devices.settings import DeviceSettings
+from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.interpreter import freezing_allowed
 from asyncnn.offload import switching_at_least_every
-
-
-class Blas(msgspec.Struct, frozen=True):
-    """The BLAS that NumPy calls. ``core_type`` is OPENBLAS_CORETYPE, empty if unset."""
-
-    name: str
-    version: str
-    architecture: str
-    core_type: str
-
-    def __str__(self) -> str:
-        core_type = f", OPENBLAS_CORETYPE={self.core_type}" if self.core_type else ""
-        return f"{self.name} {self.version} ({self.architecture}{core_type})"
-
-
-def blas_in_use() -> Blas:
-    """Describe the BLAS that this process has loaded, "unknown" if there is none."""
-    found: dict[str, str] = next(
-        (i for i in threadpool_info() if i["user_api"] == "blas"), {}
-    )
-    return Blas(
-        name=found.get("internal_api", "unknown"),
-        version=found.get("version") or "unknown",
-        architecture=found.get("architecture", "unknown"),
-        core_type=os.environ.get("OPENBLAS_CORETYPE", ""),
-    )
-
-
-def cpu_name() -> str:
-    """Return the model name of the CPU, or its architecture where there is none."""
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
-        for line in lines:
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                return value.strip()
-    return platform.processor() or platform.machine()
 
 
 def hold(settings: DeviceSettings) -> Callable[[], None]:
@@ -70,7 +28,7 @@ def hold(settings: DeviceSettings) -> Callable[[], None]:
 
 
 class _BlasThreads:
-    """The number of BLAS's threads: the least that anybody holds."""
+    """Sets the number of BLAS's threads to the least that is held."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -89,13 +47,13 @@ class _BlasThreads:
                 self._apply()
 
     def renew(self) -> None:
-        """Begin anew in a forked child, whose parent's threads may hold the lock."""
+        """Start over in a forked child: a thread of the parent may hold the lock."""
         self._lock = threading.Lock()
         self._held.clear()
         self._limits = None
 
     def _apply(self) -> None:
-        # Undone first, so that what comes back in the end is what there was before.
+        # Undone first: the next limits record what was there before as the original.
         if self._limits is not None:
             self._limits.restore_original_limits()
             self._limits = None

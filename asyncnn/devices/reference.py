@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from itertools import count
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 from weakref import WeakValueDictionary
 
 from asyncnn import pacing
@@ -16,7 +16,6 @@ from asyncnn.burst import OpenBursts
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
 from asyncnn.cooperative import Steps
 from asyncnn.devices import process_wide
-from asyncnn.devices.buffers import Buffers
 from asyncnn.devices.cache import (
     DATA_FILES,
     MODEL_FILES,
@@ -24,11 +23,12 @@ from asyncnn.devices.cache import (
     ModelCaches,
     Prepare,
 )
-from asyncnn.devices.capabilities import known_capabilities
+from asyncnn.devices.device_buffers import Buffers
+from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.fenced import FencedExecutions
-from asyncnn.devices.lifetime import Releases, return_free_memory
+from asyncnn.devices.measured_capabilities import known_capabilities
 from asyncnn.devices.prepared import ReferencePreparedModel
-from asyncnn.devices.settings import DeviceSettings
+from asyncnn.devices.releasing import Releases, return_free_memory
 from asyncnn.devices.statistics import (
     ClientStatistics,
     DeviceStatistics,
@@ -85,9 +85,7 @@ class ReferenceDevice:
 
     def __init__(self, settings: DeviceSettings | None = None) -> None:
         self._settings = settings or DeviceSettings()
-        self._executions: Scheduler | None = None
-        self._preparations: Scheduler | None = None
-        self._fenced: FencedExecutions | None = None
+        self._entered: _Entered | None = None
         self._extensions = Extensions(self._settings.extensions)
         self._capabilities = known_capabilities(self._settings.capabilities_file)
         self._bursts = OpenBursts(self._settings.max_bursts)
@@ -101,36 +99,20 @@ class ReferenceDevice:
             WeakValueDictionary()
         )
         self._numbers = count(1)
-        self._releases: Releases | None = None
         self._status_listeners = StatusListeners(self.get_status)
         self._closing: asyncio.Task[None] | None = None
-        self._undo_process_wide: Callable[[], None] = lambda: None
 
     async def __aenter__(self) -> Self:
-        settings = self._settings
         self._closing = None
-        self._executions = Scheduler(
-            "asyncnn-lane",
-            max_pending=settings.max_pending,
-            policy=settings.policy,
-            stuck_after_s=settings.stuck_after_s,
-            filled_or_freed=self._status_listeners.stir,
+        executions = self._new_scheduler("asyncnn-lane")
+        self._entered = _Entered(
+            executions,
+            self._new_scheduler("asyncnn-prepare"),
+            FencedExecutions(executions, max_waiting=self._settings.max_waiting),
+            Releases(),
+            process_wide.hold(self._settings),
         )
-        self._preparations = Scheduler(
-            "asyncnn-prepare",
-            max_pending=settings.max_pending,
-            policy=settings.policy,
-            stuck_after_s=settings.stuck_after_s,
-            filled_or_freed=self._status_listeners.stir,
-        )
-        pacing.watch(self._executions)
-        self._executions.rest_after(settings.idle_after_s, self._rest)
-        self._preparations.rest_after(settings.idle_after_s, self._rest)
-        self._fenced = FencedExecutions(
-            self._executions, max_waiting=settings.max_waiting
-        )
-        self._releases = Releases()
-        self._undo_process_wide = process_wide.hold(self._settings)
+        pacing.watch(executions)
         return self
 
     async def __aexit__(
@@ -146,8 +128,7 @@ class ReferenceDevice:
 
         Any number of tasks may.
         """
-        executions = self._scheduler(self._executions)
-        if isinstance(executions.cause_of_death(), ForkedError):
+        if isinstance(self._parts().executions.cause_of_death(), ForkedError):
             return  # it is the parent's to close
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close())
@@ -155,29 +136,27 @@ class ReferenceDevice:
 
     async def _close(self) -> None:
         """Close each part, whatever happens to the others."""
-        executions = self._scheduler(self._executions)
-        preparations = self._scheduler(self._preparations)
-        assert self._fenced is not None
-        assert self._releases is not None
-        async with AsyncExitStack() as parts:
-            parts.callback(self._undo_process_wide)
-            parts.push_async_callback(self._releases.wait_ended)
-            parts.push_async_callback(self._buffers.wait_ended)
-            parts.push_async_callback(executions.aclose)
-            parts.push_async_callback(preparations.aclose)
-            parts.callback(self._buffers.close)
-            parts.callback(self._bursts.close)
-            parts.callback(self._status_listeners.close)
-            parts.callback(executions.begin_closing)
-            parts.callback(self._fenced.close)
-            parts.callback(preparations.begin_closing)
+        parts = self._parts()
+        # The last one comes first: all work is aborted before anything waits for it.
+        async with AsyncExitStack() as ends:
+            ends.callback(parts.undo_process_wide)
+            ends.push_async_callback(parts.releases.wait_ended)
+            ends.push_async_callback(self._buffers.wait_ended)
+            ends.push_async_callback(parts.executions.aclose)
+            ends.push_async_callback(parts.preparations.aclose)
+            ends.callback(self._buffers.close)
+            ends.callback(self._bursts.close)
+            ends.callback(self._status_listeners.close)
+            ends.callback(parts.executions.begin_closing)
+            ends.callback(parts.fenced.close)
+            ends.callback(parts.preparations.begin_closing)
 
     def get_status(self) -> DeviceStatus:
         """Return AVAILABLE, BUSY while a queue is full, or OFFLINE if it is closed."""
-        executions, preparations = self._executions, self._preparations
-        if executions is None or preparations is None or executions.is_closed:
+        parts = self._entered
+        if parts is None or parts.executions.is_closed:
             return DeviceStatus.OFFLINE
-        is_busy = executions.is_full or preparations.is_full
+        is_busy = parts.executions.is_full or parts.preparations.is_full
         return DeviceStatus.BUSY if is_busy else DeviceStatus.AVAILABLE
 
     def watch_status(
@@ -188,8 +167,8 @@ class ReferenceDevice:
 
     def cause_of_death(self) -> DeviceUnavailableError | None:
         """Return why the device takes no work any more; see `IMortal`."""
-        executions = self._executions
-        return None if executions is None else executions.cause_of_death()
+        parts = self._entered
+        return None if parts is None else parts.executions.cause_of_death()
 
     def get_version_string(self) -> tuple[ErrorStatus, str]:
         """Return the version of asyncnn."""
@@ -298,15 +277,15 @@ class ReferenceDevice:
         )
         try:
             work = PrepareWork(order(), Priority(priority), deadline, report)
-            self._scheduler(self._preparations).submit(work)
+            preparations = self._parts().preparations
+            preparations.submit(work)
         except AsyncnnError as error:
             report(error)
             # A deadline that has passed is an outcome, not an error of the call.
             missed = isinstance(error, MissedDeadlinePersistentError)
             return ErrorStatus.NONE if missed else error.status
-        cancel = self._scheduler(self._preparations).cancel
         callback.link_to_death(
-            partial(cancel, work, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
+            partial(preparations.cancel, work, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
         )
         return ErrorStatus.NONE
 
@@ -338,18 +317,17 @@ class ReferenceDevice:
 
         Executions that were refused before they were scheduled are not counted.
         """
-        executions = self._scheduler(self._executions)
-        preparations = self._scheduler(self._preparations)
-        survey = executions.survey()
+        executions, preparations = self._parts().executions, self._parts().preparations
+        snapshot = executions.snapshot()
         clients = {*executions.clients(), *preparations.clients()}
         return DeviceStatistics(
             device=self.name,
             threads=executions.threads + preparations.threads,
             resident_bytes=resident_bytes(),
             preparations=preparations.statistics(),
-            executions=survey.of_all(),
+            executions=snapshot.of_all(),
             models=tuple(
-                model.statistics(number, survey)
+                model.statistics(number, snapshot)
                 for number, model in sorted(self._models.items())
             ),
             clients=tuple(
@@ -357,7 +335,7 @@ class ReferenceDevice:
                     number=client.number,
                     name=client.name,
                     weight=client.weight,
-                    executions=survey.of_client(client),
+                    executions=snapshot.of_client(client),
                     buffer_bytes=self._buffers.used_bytes(client),
                 )
                 for client in sorted(clients, key=lambda client: client.number)
@@ -368,24 +346,35 @@ class ReferenceDevice:
         """Return `statistics`; see `IMeasured`."""
         return self.statistics()
 
-    def _rest(self) -> None:
-        """Give back what is held for work that does not come."""
-        assert self._executions is not None
-        assert self._preparations is not None
-        self._preparations.retire()
-        models = tuple(self._models.values())
-        resting = [model for model in models if not model.stays_ready]
-        if len(resting) == len(models):
-            self._executions.retire()
-        self._bursts.rest(resting)
-        self._buffers.rest()
-        assert self._releases is not None
-        self._releases.give_back(partial(_trim, resting))
-
-    def _scheduler(self, scheduler: Scheduler | None) -> Scheduler:
-        if scheduler is None:
-            raise RuntimeError("enter the device's context first: async with device:")
+    def _new_scheduler(self, name: str) -> Scheduler:
+        settings = self._settings
+        scheduler = Scheduler(
+            name,
+            max_pending=settings.max_pending,
+            policy=settings.policy,
+            stuck_after_s=settings.stuck_after_s,
+            filled_or_freed=self._status_listeners.tell_soon,
+        )
+        scheduler.call_when_idle(settings.idle_after_s, self._release_idle)
         return scheduler
+
+    def _parts(self) -> "_Entered":
+        if self._entered is None:
+            raise RuntimeError("enter the device's context first: async with device:")
+        return self._entered
+
+    def _release_idle(self) -> None:
+        """Give back what is held for work that does not come."""
+        parts = self._parts()
+        parts.preparations.retire()
+        models = tuple(self._models.values())
+        idle = [model for model in models if not model.stays_ready]
+        # A model that stays ready keeps the thread that runs it, too.
+        if len(idle) == len(models):
+            parts.executions.retire()
+        self._bursts.rest(idle)
+        self._buffers.trim()
+        parts.releases.free_on_thread(partial(_trim, idle))
 
     def _prepared(
         self,
@@ -401,22 +390,31 @@ class ReferenceDevice:
             callback.reason = str(outcome)
             notify(outcome.status, None)
             return
-        assert self._fenced is not None
+        parts = self._parts()
         prepared = ReferencePreparedModel(
             outcome,
             self._caches,
-            self._scheduler(self._executions),
-            self._fenced,
+            parts.executions,
+            parts.fenced,
             self._bursts,
             self._buffers,
             self._settings,
             client=client,
         )
         self._models[next(self._numbers)] = prepared
-        assert self._releases is not None
-        self._releases.watch(prepared, outcome.program)
+        parts.releases.watch(prepared, outcome.program)
         COMPILATION("prepared", priority=outcome.priority.name)
         notify(ErrorStatus.NONE, prepared)
+
+
+class _Entered(NamedTuple):
+    """What a device has from the time that its context is entered."""
+
+    executions: Scheduler
+    preparations: Scheduler
+    fenced: FencedExecutions
+    releases: Releases
+    undo_process_wide: Callable[[], None]
 
 
 def _described(model: Model) -> dict[str, int]:

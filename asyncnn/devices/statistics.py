@@ -1,4 +1,8 @@
-"""Frozen records of what a device does, for operators."""
+"""What a device tells of itself: statistics for operators, status for clients.
+
+The records are frozen: one look at all numbers. Listeners learn of a status that may
+have changed.
+"""
 
 import asyncio
 import os
@@ -14,12 +18,15 @@ from asyncnn.qos import WorkStatistics
 
 _STATM = Path("/proc/self/statm")
 
+_STATUS_DELAY_S = 0.02
+"""Delay of a report: the queue of a busy device fills and empties all the time."""
+
 
 class ModelStatistics(msgspec.Struct, frozen=True):
     """One prepared model. ``number`` counts a device's models from 1.
 
-    It was prepared for the client of number ``client``. ``idle_bytes`` are kept for its
-    next executions.
+    ``client`` is the number of the client that it was prepared for. ``idle_bytes`` of
+    memory are kept for its next executions.
     """
 
     number: int
@@ -64,7 +71,7 @@ class DeviceStatistics(msgspec.Struct, frozen=True):
         return sum(client.buffer_bytes for client in self.clients)
 
     def seen_by(self, client: int) -> "DeviceStatistics":
-        """Return what a client may know that must not know of others."""
+        """Return what the client of that number may know if it must not know others."""
         return replace(
             self,
             models=tuple(model for model in self.models if model.client == client),
@@ -74,30 +81,20 @@ class DeviceStatistics(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class IMeasured(Protocol):
-    """A device that tells what it does. Not in the HAL."""
+    """A device that has statistics. Not in the HAL."""
 
     async def get_statistics(self) -> DeviceStatistics:
-        """Return what it does and has done since it was opened.
+        """Return the statistics since the device was opened.
 
         :raises DeviceUnavailableError: if it is closed, or its driver is gone.
         """
         ...
 
 
-def resident_bytes() -> int:
-    """Return what this process has in memory."""
-    pages = int(_STATM.read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-TOLD_AFTER_S = 0.02
-"""How late a change is told: a queue that is about full changes with each execution."""
-
-
 class StatusListeners:
     """Tells listeners the status of a device when it may have changed.
 
-    ``status`` returns the present one. Belongs to the event loop.
+    ``status`` returns the present status. Belongs to the event loop.
     """
 
     def __init__(self, status: Callable[[], DeviceStatus]) -> None:
@@ -106,7 +103,10 @@ class StatusListeners:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, listener: Callable[[DeviceStatus], None]) -> Callable[[], None]:
-        """Have ``listener`` called until the result is; the status may be as before."""
+        """Have ``listener`` called until the function that is returned is.
+
+        The status that it is told may be the same as before.
+        """
         key = object()
         self._listeners[key] = listener
 
@@ -115,14 +115,14 @@ class StatusListeners:
 
         return remove
 
-    def stir(self) -> None:
-        """Look at the status soon: it may have changed."""
+    def tell_soon(self) -> None:
+        """Report the status soon: it may have changed."""
         if self._timer is None and self._listeners:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(TOLD_AFTER_S, self._tell)
+            self._timer = loop.call_later(_STATUS_DELAY_S, self._tell)
 
     def close(self) -> None:
-        """Tell nobody any more."""
+        """Drop all listeners and the report that is due."""
         self._listeners.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -133,3 +133,9 @@ class StatusListeners:
         status = self._status()
         for listener in tuple(self._listeners.values()):
             listener(status)
+
+
+def resident_bytes() -> int:
+    """Return the bytes of this process that are in memory."""
+    pages = int(_STATM.read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -33,7 +33,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.logs import CPUEXE, EXECUTION
 from asyncnn.pacing import long_work, make_way
-from asyncnn.qos import Client, Pause, Tally, Work
+from asyncnn.qos import Client, Pause, Work, WorkAccounting
 from asyncnn.qos.work import JobState
 from asyncnn.tracing import Layer, Phase, Trace, active, begin
 
@@ -49,7 +49,8 @@ _CERTAIN = 0.75
 class Inliner:
     """Learns how long executions of a program take.
 
-    ``is_due`` tells whether they have lately taken less than ``below_ns`` nanoseconds.
+    ``should_inline`` tells whether they have lately taken less than ``below_ns``
+    nanoseconds.
     """
 
     def __init__(self, program: Program, below_ns: float) -> None:
@@ -58,10 +59,10 @@ class Inliner:
         # Known once there was an execution: a plan may be restored for the first.
         self._is_foreseeable: bool | None = None
         self._least_ns = float("inf")
-        self.is_due = False
+        self.should_inline = False
 
     @property
-    def certain_ns(self) -> int:
+    def min_runtime_ns(self) -> int:
         """Nanoseconds that the next execution takes at least; 0 if that is open."""
         if not self._is_foreseeable:
             return 0
@@ -77,7 +78,7 @@ class Inliner:
         if run_ns < least_ns:
             least_ns = run_ns
         self._least_ns = least_ns
-        self.is_due = least_ns < self._below_ns
+        self.should_inline = least_ns < self._below_ns
 
 
 ReportPrepared = Callable[[Compiled | AsyncnnError], None]
@@ -178,8 +179,8 @@ class Executable(msgspec.Struct, frozen=True, eq=False):
     program: Program
     inliner: Inliner
     priority: Priority
-    tally: Tally
-    refuses_hopeless: bool = False
+    accounting: WorkAccounting
+    refuses_unmeetable_deadlines: bool = False
 
 
 class ExecuteWork(Work):
@@ -230,13 +231,15 @@ class ExecuteWork(Work):
         self.priority = executable.priority
         self.deadline_ns = deadline_ns
         self.client = client
-        self.least_ns = inliner.certain_ns if executable.refuses_hopeless else 0
+        self.min_runtime_ns = (
+            inliner.min_runtime_ns if executable.refuses_unmeetable_deadlines else 0
+        )
         self.preemptions = 0
         self.state = _OUTSIDE
         self.is_stopping = False
-        self.tally = executable.tally
+        self.accounting = executable.accounting
         self.is_withdrawn = False
-        self.is_short = inliner.is_due and deadline_ns is None
+        self.should_inline = inliner.should_inline and deadline_ns is None
         self.reports_early = reports_early
         self._executable = executable
         self._request = request

@@ -1,4 +1,8 @@
-"""Counts of finished work, and the frozen records that are made of them."""
+"""Counts of finished work, and the frozen records that are made of them.
+
+`WorkAccounting` counts for a scheduler, a client or a model; each piece of work counts
+in several of them when it ends. `WorkStatistics` is what users get.
+"""
 
 from collections.abc import Iterable
 
@@ -10,8 +14,8 @@ _BUCKETS = 26
 _FIRST_BOUND_NS = 1024
 
 BOUNDS_NS = tuple(_FIRST_BOUND_NS << exponent for exponent in range(_BUCKETS - 1))
-"""Upper bounds of the latency buckets, not included: 1 us to 17 s, each twice the one
-before. What is longer lies in one more bucket.
+"""Upper bounds of the latency buckets, exclusive: 1 us to 17 s, each twice the one
+before. One more bucket holds what is longer.
 """
 
 MISSES = (
@@ -75,20 +79,23 @@ class WorkStatistics(msgspec.Struct, frozen=True):
         return sum(self.done.get(status, 0) for status in MISSES)
 
 
-class Tally:
-    """Counts pieces of work as they end. Belongs to one thread."""
+class WorkAccounting:
+    """Counts pieces of work as they end. Belongs to one thread.
+
+    Ends are counted by `count_end`, in several at once.
+    """
 
     __slots__ = ("_ended", "_preemptions", "_refused", "_total_ns")
 
     def __init__(self) -> None:
-        # By status and bucket.
+        # By status and bucket: one place to count up for each end.
         self._ended = [0] * (len(ErrorStatus) * _BUCKETS)
         self._refused = [0] * len(ErrorStatus)
         self._total_ns = 0
         self._preemptions = 0
 
     def count_refusal(self, status: ErrorStatus) -> None:
-        """Count a piece of work that was not accepted."""
+        """Count a piece of work that was not accepted: it has no latency."""
         self._refused[status] += 1
 
     def statistics(self, queued: int = 0, running: int = 0) -> WorkStatistics:
@@ -109,21 +116,24 @@ class Tally:
 
 
 def count_end(
-    tallies: Iterable[Tally | None],
+    accountings: Iterable[WorkAccounting | None],
     latency_ns: int,
     status: ErrorStatus = ErrorStatus.NONE,
     preemptions: int = 0,
 ) -> None:
-    """Count a piece of work that ended, in each of ``tallies`` that there is."""
+    """Count a piece of work that ended, in each of ``accountings`` that is not None.
+
+    One call for all, on the way of work that takes microseconds.
+    """
     place = (latency_ns // _FIRST_BOUND_NS).bit_length()
     if place >= _BUCKETS:
         place = _BUCKETS - 1
     if status:
         place += status * _BUCKETS
-    for tally in tallies:
-        if tally is None:
+    for accounting in accountings:
+        if accounting is None:
             continue
-        tally._ended[place] += 1
-        tally._total_ns += latency_ns
+        accounting._ended[place] += 1
+        accounting._total_ns += latency_ns
         if preemptions:
-            tally._preemptions += preemptions
+            accounting._preemptions += preemptions

@@ -1,25 +1,26 @@
-"""Worker threads that carry out what a roster decides."""
+"""Worker threads that carry out what a run queue decides.
 
-import asyncio
-import contextlib
-import heapq
-import os
+A lane takes a job from the queue, advances it until it ends or has to pause, and
+exchanges it for the next one. All decisions are taken under one lock, which no lane
+holds while it works.
+"""
+
 import threading
 import time
 from collections.abc import Callable
-from itertools import count
 
 from asyncnn.hal.errors import ResourceExhaustedTransientError
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.offload import start_thread
-from asyncnn.qos.run_queue import Policy, Roster
+from asyncnn.qos.run_queue import Policy, RunQueue
 from asyncnn.qos.work import Pause, TimedPause, Work, fail_with
 
 
 class Lane:
-    """One worker thread: the work it has and the pause that it looks at.
+    """One worker thread, the work it has and the pause that this work looks at.
 
-    A lane that ``is_dismissed`` takes no more work; what it does is of no interest.
+    A lane that ``is_dismissed`` takes no more work, and how its last work ends is
+    ignored: it is idle, or stuck.
     """
 
     __slots__ = ("is_dismissed", "pause", "thread", "work")
@@ -34,7 +35,7 @@ class Lane:
 
 
 class Lanes:
-    """Up to ``count`` threads that run work in the order of one roster.
+    """Up to ``count`` threads that run work in the order of one run queue.
 
     A thread starts when there is work for it. ``completed`` is called on it for each
     piece that has ended and must not block. Thread-safe.
@@ -50,8 +51,8 @@ class Lanes:
         self._name = name
         self._count = count
         self._completed = completed
-        self._roster: Roster[Work] = Roster(policy, count)
-        # Taken by itself, since a condition takes it by calls of Python functions.
+        self._run_queue: RunQueue[Work] = RunQueue(policy, count)
+        # Taken itself: `with` on the condition costs two more Python calls.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._lanes: list[Lane] = []
@@ -60,9 +61,9 @@ class Lanes:
         self._is_closing = False
 
     @property
-    def roster(self) -> Roster[Work]:
-        """The roster, to read from: numbers of it may be a moment old."""
-        return self._roster
+    def run_queue(self) -> RunQueue[Work]:
+        """The run queue, to read from: its numbers may be a moment old."""
+        return self._run_queue
 
     @property
     def threads(self) -> int:
@@ -70,7 +71,7 @@ class Lanes:
         return len(self._lanes)
 
     def submit(self, work: Work) -> None:
-        """Let ``work`` wait for its turn.
+        """Let ``work`` wait for a lane.
 
         :raises RuntimeError: if the lanes are closed.
         :raises ResourceExhaustedTransientError: if there is no thread, nor can one be
@@ -79,10 +80,11 @@ class Lanes:
         with self._lock:
             if self._is_closing:
                 raise RuntimeError(f"lane {self._name} is closed")
-            to_stop = self._roster.add(work, time.monotonic_ns())
+            to_stop = self._run_queue.add(work, time.monotonic_ns())
             if to_stop is not None:
                 to_stop.pause.requested = True
             elif self._sleeping:
+                # By the waker, or two pieces of work would count on one sleeper.
                 self._sleeping -= 1
                 self._changed.notify()
             elif len(self._lanes) < self._count:
@@ -90,26 +92,26 @@ class Lanes:
                     self._start()
                 except ResourceExhaustedTransientError:
                     if not self._lanes:  # else it waits for one of them
-                        self._roster.discard(work)
+                        self._run_queue.discard(work)
                         raise
 
     def withdraw(self, work: Work) -> bool:
         """Take ``work`` back; False if it runs at the moment, then it soon ends."""
         with self._lock:
             work.is_withdrawn = True
-            return self._roster.discard(work)
+            return self._run_queue.discard(work)
 
     def retire(self) -> None:
         """End the threads that have nothing to do; new work starts them again."""
         with self._lock:
-            if not self._roster.waiting:
+            if not self._run_queue.waiting:
                 for lane in self._lanes:
                     lane.is_dismissed = lane.work is None
                 self._lanes = [lane for lane in self._lanes if not lane.is_dismissed]
                 self._wake_all()
 
     def pauses(self) -> list[Pause]:
-        """Return the pause of each piece of work that runs: a new one per turn."""
+        """Return the pauses of all work that runs: each resumption has a new one."""
         with self._lock:
             return [lane.pause for lane in self._lanes if lane.work is not None]
 
@@ -122,7 +124,7 @@ class Lanes:
             for lane in self._lanes:
                 if lane.pause is pause and lane.work is not None:
                     self._dismiss(lane, lane.work)
-                    if self._roster.waiting:
+                    if self._run_queue.waiting:
                         self._replace()
                     return lane.work
         return None
@@ -141,10 +143,10 @@ class Lanes:
         """Take no more work, abort what runs; return the work that does not run."""
         with self._lock:
             self._is_closing = True
-            for work in self._roster.running:
+            for work in self._run_queue.running:
                 work.abort(status)
             self._wake_all()
-            return self._roster.clear()
+            return self._run_queue.clear()
 
     @property
     def have_ended(self) -> bool:
@@ -152,13 +154,13 @@ class Lanes:
         return not any(thread.is_alive() for thread in self._threads)
 
     def _start(self) -> None:
-        """Start another thread; the lock is held.
+        """Start another thread; the lock is held, for which the thread waits first.
 
         :raises ResourceExhaustedTransientError: if the system has no more.
         """
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         lane = Lane(self._name, self._serve)
-        start_thread(lane.thread)  # it waits for the lock first of all
+        start_thread(lane.thread)
         self._lanes.append(lane)
         self._threads.append(lane.thread)
 
@@ -167,7 +169,7 @@ class Lanes:
         lane.is_dismissed = True
         self._lanes.remove(lane)
         self._threads.remove(lane.thread)
-        self._roster.end(work, time.monotonic_ns())
+        self._run_queue.end(work, time.monotonic_ns())
 
     def _replace(self) -> None:
         """Start a thread for what waits, or let that fail; the lock is held."""
@@ -176,7 +178,7 @@ class Lanes:
         except ResourceExhaustedTransientError as error:
             if self._lanes:
                 return
-            for work in self._roster.clear():
+            for work in self._run_queue.clear():
                 work.fail(error)
                 self._completed(work)
 
@@ -203,9 +205,10 @@ class Lanes:
         return has_ended
 
     def _next(self, lane: Lane, has_ended: bool) -> bool:
-        """Exchange the lane's work for that whose turn it is; False at the very end.
+        """Exchange the lane's work for what is to run next; False if the thread ends.
 
-        No name refers to what has ended while the thread sleeps.
+        No name refers to what has ended while the thread sleeps, so that its memory is
+        freed.
         """
         while True:
             with self._lock:
@@ -216,7 +219,7 @@ class Lanes:
                     self._sleeping += 1
                     self._changed.wait()
                     dropped = self._exchange(lane, has_ended=False)
-            # First: the lane may have been dismissed since it took these over.
+            # Even if the lane is dismissed by now: nobody else knows of these.
             if dropped:
                 self._report(dropped)
             if lane.is_dismissed:
@@ -226,140 +229,37 @@ class Lanes:
             has_ended = False
 
     def _report(self, dropped: list[Work]) -> None:
-        for work in dropped:
+        for work in dropped:  # not in `_next`, which must keep no reference to it
             self._completed(work)
 
     def _exchange(self, lane: Lane, has_ended: bool) -> list[Work]:
-        """Give the lane the work whose turn it is; return what will not go on."""
+        """Give the lane what is to run next; return what will not go on.
+
+        The lock is held.
+        """
         dropped: list[Work] = []
         if lane.is_dismissed:
             return dropped
         now_ns = time.monotonic_ns()
-        roster, previous = self._roster, lane.work
+        run_queue, previous = self._run_queue, lane.work
         if previous is not None:
             if has_ended:
-                roster.end(previous, now_ns)
+                run_queue.end(previous, now_ns)
                 previous = None
             elif previous.is_withdrawn or self._is_closing:
-                roster.end(previous, now_ns)
+                run_queue.end(previous, now_ns)
                 dropped.append(previous)
                 previous = None
             else:
-                roster.give_back(previous, now_ns)
-        lane.work = work = roster.take(now_ns)
+                run_queue.give_back(previous, now_ns)
+        lane.work = work = run_queue.take(now_ns)
         if work is not None:
             at_ns = work.review_ns
             work.pause = lane.pause = Pause() if at_ns is None else TimedPause(at_ns)
         if previous is not None and work is not previous:
             previous.preemptions += 1
-        while roster.missed:
-            missed = roster.missed.popleft()
+        while run_queue.missed:
+            missed = run_queue.missed.popleft()
             missed.abort(ErrorStatus.MISSED_DEADLINE_TRANSIENT)
             dropped.append(missed)
         return dropped
-
-
-class CoarseTimer:
-    """Calls ``callback`` once on the running loop, ``delay_s`` seconds from now.
-
-    It may come some milliseconds late.
-    """
-
-    def __init__(self, delay_s: float, callback: Callable[[], None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._callback: Callable[[], None] | None = callback
-        self._instead: asyncio.TimerHandle | None = None
-        try:
-            _sleeper.add(time.monotonic() + delay_s, self)
-        except ResourceExhaustedTransientError:
-            self._instead = self._loop.call_later(delay_s, self._fire)
-
-    def cancel(self) -> None:
-        """Do not call; nothing happens if it was called already."""
-        if self._callback is not None:
-            self._callback = None
-            if self._instead is None:
-                _sleeper.remove(self)
-            else:
-                self._instead.cancel()
-
-    def expire(self) -> None:
-        """Let the loop call; for the thread that sleeps."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-            self._loop.call_soon_threadsafe(self._fire)
-
-    def _fire(self) -> None:
-        callback, self._callback = self._callback, None
-        if callback is not None:
-            callback()
-
-
-class _Sleeper:
-    """The thread, and the timers that it waits for."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
-        self._timers: list[tuple[float, int, CoarseTimer]] = []
-        self._serial = count()
-        self._thread: threading.Thread | None = None
-        self._leaving: threading.Thread | None = None
-
-    @property
-    def has_left(self) -> bool:
-        """Whether the last thread that was not needed any more has ended."""
-        leaving = self._leaving
-        return leaving is None or not leaving.is_alive()
-
-    def add(self, due: float, timer: CoarseTimer) -> None:
-        with self._changed:
-            heapq.heappush(self._timers, (due, next(self._serial), timer))
-            if self._thread is None:
-                thread = threading.Thread(
-                    target=self._sleep, name="asyncnn-timer", daemon=True
-                )
-                self._thread = thread  # it waits for the lock, then looks
-                try:
-                    start_thread(thread)
-                except ResourceExhaustedTransientError:
-                    self._thread = None
-                    self._timers.clear()
-                    raise
-            elif self._timers[0][-1] is timer:
-                self._changed.notify_all()
-
-    def remove(self, timer: CoarseTimer) -> None:
-        with self._changed:
-            self._timers = [entry for entry in self._timers if entry[-1] is not timer]
-            heapq.heapify(self._timers)
-            if not self._timers and self._thread is not None:
-                self._leaving, self._thread = self._thread, None
-                self._changed.notify_all()
-
-    def _sleep(self) -> None:
-        me = threading.current_thread()
-        with self._changed:
-            while self._thread is me:
-                left = self._timers[0][0] - time.monotonic()
-                if left > 0:
-                    self._changed.wait(left)
-                    continue
-                heapq.heappop(self._timers)[-1].expire()
-                if not self._timers:
-                    self._leaving, self._thread = me, None
-
-
-_sleeper = _Sleeper()
-
-
-def _begin_anew() -> None:
-    """Have another in a forked child, which has neither the thread nor its timers."""
-    global _sleeper
-    _sleeper = _Sleeper()
-
-
-os.register_at_fork(after_in_child=_begin_anew)
-
-
-def sleeper_has_left() -> bool:
-    """Tell whether no thread of timers lives that has none to wait for."""
-    return _sleeper.has_left

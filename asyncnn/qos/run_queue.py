@@ -1,9 +1,25 @@
-"""The constants of the scheduling policy; `Roster` says what they mean together."""
+"""Who runs now, who waits, and who has to make way: the scheduling policy.
 
-import heapq
+A state machine without clock, thread or event loop: the time is an argument, what is to
+be done is returned, and the caller does it. Production and simulation share it.
+
+Lane time is shared by weight between users, and inside a user between clients: a
+priority counts among the work of one client only, so that no client can take a lane
+from another by asking for more.
+
+1. Of the users that wait, the one that has had least of the lanes by weight is next; of
+   its clients likewise: see `Shares`. While anybody else waits, that is decided anew at
+   the first boundary after each time slice.
+2. A client that was away, and has not had more than its share, takes a lane from
+   another one at the next boundary, whatever the priorities of both.
+3. Inside a client, a higher `Priority` runs before a lower one and takes its lane from
+   it at the next boundary. A starved priority gets a slice first: see `Policy`.
+4. Inside a priority of a client, what has begun is resumed first, the rest goes by
+   deadline: see `ReadyQueue`.
+5. What would miss its deadline if it began now is not begun.
+"""
+
 from collections import deque
-from collections.abc import Iterator
-from itertools import count
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -11,8 +27,9 @@ import msgspec
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Priority
+from asyncnn.qos.ready_queue import ReadyQueue
 from asyncnn.qos.virtual_time import Shares
-from asyncnn.qos.work import Account, Client, Job, JobState, User, UserAccount
+from asyncnn.qos.work import Client, ClientAccount, Job, JobState, User, UserAccount
 
 _MS = 1_000_000
 
@@ -20,15 +37,16 @@ _MS = 1_000_000
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How fair lanes are to clients, and how strict priorities inside a client.
 
-    Shares: while others wait, a client keeps a lane until the first boundary after
-    ``slice_ns``, then whoever has had least goes on. A client that was away gets a lane
-    at the next boundary, and may be that much of lane time ahead of the others.
+    While others wait, a client keeps a lane until the first boundary after
+    ``slice_ns``, then the one that has had least goes on. A client that was away gets a
+    lane at the next boundary, and may be that much of lane time ahead of the others.
 
-    Aging: a priority of a client whose work waits while none of it ran for
-    ``patience_ns`` gets a turn before higher ones of that client, which ends at the
-    first boundary after ``turn_ns``. So while its client has a lane to itself, it gets
-    at least one operation in every ``patience_ns``, and a share of ``turn_ns /
-    (turn_ns + patience_ns)`` if its operations are short.
+    A priority of a client is starved when its work waits and none of it has run for
+    ``starvation_limit_ns``. It runs before higher ones of that client then, until the
+    first boundary after ``starved_slice_ns``. So while its client has a lane to itself,
+    it gets at least one operation in every ``starvation_limit_ns``, and a share of
+    ``starved_slice_ns / (starved_slice_ns + starvation_limit_ns)`` if its operations
+    are short.
 
     ``horizon_ns`` is how far deadlines count. Work without a deadline, or with a later
     one, is ordered as if it were due that long after its arrival, so that nothing is
@@ -38,12 +56,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     slice_ns: int = 2 * _MS
-    patience_ns: int = 50 * _MS
-    turn_ns: int = 1 * _MS
+    starvation_limit_ns: int = 50 * _MS
+    starved_slice_ns: int = 1 * _MS
     horizon_ns: int = 2000 * _MS
 
     def __post_init__(self) -> None:
-        if min(self.patience_ns, self.turn_ns, self.horizon_ns) < 0:
+        if min(self.starvation_limit_ns, self.starved_slice_ns, self.horizon_ns) < 0:
             raise InvalidArgumentError("a duration of Policy is negative")
         if self.slice_ns < 1:
             raise InvalidArgumentError("slice_ns of Policy must be positive")
@@ -51,110 +69,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 JobT = TypeVar("JobT", bound=Job)
 
-
-class _Line(Generic[JobT]):
-    """The jobs of one client; ``stale`` entries of the heap were discarded."""
-
-    __slots__ = ("heap", "stale", "suspended")
-
-    def __init__(self) -> None:
-        self.suspended: list[JobT] = []
-        self.heap: list[tuple[int, int, JobT]] = []
-        self.stale = 0
-
-    def __len__(self) -> int:
-        return len(self.suspended) + len(self.heap) - self.stale
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.suspended and len(self.heap) == self.stale
-
-
-class ReadyQueue(Generic[JobT]):
-    """Of each client the suspended jobs first, then those that are due earliest.
-
-    What has begun is resumed before anything else of its client and priority begins,
-    so that no more of these jobs hold memory than there are lanes. Of the others, the
-    one that is due first is first, in the order of arrival if that is equal.
-
-    Takes O(log n).
-    """
-
-    def __init__(self) -> None:
-        self._lines: dict[Account, _Line[JobT]] = {}
-        self._arrivals = count()
-
-    def __len__(self) -> int:
-        return sum(map(len, self._lines.values()))
-
-    def push(self, job: JobT) -> None:
-        """Add a job that has not begun; its ``account`` and ``due_ns`` are set."""
-        line = self._lines.get(job.account)
-        if line is None:
-            line = self._lines[job.account] = _Line()
-        heapq.heappush(line.heap, (job.due_ns, next(self._arrivals), job))
-        job.state = JobState.WAITING
-
-    def suspend(self, job: JobT) -> None:
-        """Add a job that has begun."""
-        line = self._lines.get(job.account)
-        if line is None:
-            line = self._lines[job.account] = _Line()
-        line.suspended.append(job)
-        job.state = JobState.SUSPENDED
-
-    def pop(self, account: Account) -> JobT:
-        """Remove and return the first job of a client that has one here."""
-        line = self._lines[account]
-        if line.suspended:
-            job = line.suspended.pop(0)
-        else:
-            heap = line.heap
-            job = heapq.heappop(heap)[-1]
-            while job.state is not JobState.WAITING:
-                line.stale -= 1
-                job = heapq.heappop(heap)[-1]
-        if line.is_empty:
-            del self._lines[account]
-        return job
-
-    def discard(self, job: JobT) -> None:
-        """Remove a job that waits or is suspended here."""
-        line = self._lines[job.account]
-        if job.state is JobState.SUSPENDED:
-            line.suspended.remove(job)
-        else:
-            line.stale += 1
-        job.state = JobState.OUTSIDE
-        # What is discarded may hold pools: none of it waits for other work to come.
-        if line.is_empty:
-            del self._lines[job.account]
-        elif line.stale > len(line) + 16:
-            line.heap = [e for e in line.heap if e[-1].state is JobState.WAITING]
-            heapq.heapify(line.heap)
-            line.stale = 0
-
-    def drain(self) -> list[JobT]:
-        """Remove and return all jobs, in some order."""
-        jobs = list(self)
-        self._lines.clear()
-        return jobs
-
-    def __iter__(self) -> Iterator[JobT]:
-        for line in self._lines.values():
-            yield from line.suspended
-            for _, _, job in line.heap:
-                if job.state is JobState.WAITING:
-                    yield job
-
-
 _DESCENDING = tuple(int(priority) for priority in reversed(Priority))
 
 
-class Roster(Generic[JobT]):
+class RunQueue(Generic[JobT]):
     """Assigns jobs to so many ``lanes``. Not thread-safe.
 
-    A job is added, taken by a free lane, given back or ended by that lane. One that
+    A job is added, taken by a free lane, and given back or ended by that lane. One that
     is not running can be discarded. ``missed`` collects the jobs that `take` dropped
     because of their deadlines, for the caller to remove.
     """
@@ -166,16 +87,16 @@ class Roster(Generic[JobT]):
         self._running: list[JobT] = []
         self._waiting = 0
         self._users: WeakKeyDictionary[User, UserAccount] = WeakKeyDictionary()
-        self._accounts: WeakKeyDictionary[Client, Account] = WeakKeyDictionary()
+        self._accounts: WeakKeyDictionary[Client, ClientAccount] = WeakKeyDictionary()
         self._active: Shares[UserAccount] = Shares(policy.slice_ns)
-        # Looking one up weakly costs as much as the rest of `add`.
-        self._latest_client = 0
-        self._latest: Account | None = None
+        # The latest client's: a weak look-up costs as much as the rest of `add`.
+        self._latest_number = 0
+        self._latest: ClientAccount | None = None
         self.missed: deque[JobT] = deque()
 
     def __repr__(self) -> str:
         waiting = ", ".join(f"{p.name} {len(self._queues[p])}" for p in Priority)
-        return f"Roster(running {len(self._running)} of {self._lanes}; {waiting})"
+        return f"RunQueue(running {len(self._running)} of {self._lanes}; {waiting})"
 
     @property
     def running(self) -> tuple[JobT, ...]:
@@ -191,7 +112,7 @@ class Roster(Generic[JobT]):
         """Return the clients that have an account."""
         return list(self._accounts)
 
-    def account(self, client: Client) -> Account:
+    def account(self, client: Client) -> ClientAccount:
         """Return the account of ``client``, which lives as long as the client."""
         account = self._accounts.get(client)
         if account is None:
@@ -199,7 +120,7 @@ class Roster(Generic[JobT]):
             if user is None:
                 user = UserAccount(client.user.weight, self._policy.slice_ns)
                 self._users[client.user] = user
-            account = self._accounts[client] = Account(client.weight, user)
+            account = self._accounts[client] = ClientAccount(client.weight, user)
         return account
 
     def add(self, job: JobT, now_ns: int) -> JobT | None:
@@ -209,9 +130,9 @@ class Roster(Generic[JobT]):
         """
         client = job.client
         account = self._latest
-        if account is None or client.number != self._latest_client:
+        if account is None or client.number != self._latest_number:
             account = self._latest = self.account(client)
-            self._latest_client = client.number
+            self._latest_number = client.number
         job.account = account
         job.added_ns = now_ns
         job.due_ns = now_ns + self._policy.horizon_ns
@@ -242,11 +163,12 @@ class Roster(Generic[JobT]):
     def take(self, now_ns: int) -> JobT | None:
         """Give a free lane the job to run now, None if there is none.
 
-        At its ``review_ns``, if that is not None, the job has to be given back at its
-        next boundary, since it may be another one's turn.
+        If its ``review_ns`` is not None, the job has to be given back at its first
+        boundary from then on, since another one may have to run.
         """
         while self._waiting:
             account = self._latest
+            # If all that waits is that client's, there is nothing to compare.
             if account is None or account.waiting < self._waiting:
                 account = self._active.next().clients.next()
             waiting_at = account.waiting_at
@@ -298,7 +220,7 @@ class Roster(Generic[JobT]):
             self._leave(job.account)
         return jobs
 
-    def _count_waiting(self, account: Account, priority: int, more: int) -> None:
+    def _count_waiting(self, account: ClientAccount, priority: int, more: int) -> None:
         account.waiting_at[priority] += more
         account.waiting += more
         account.user.waiting += more
@@ -306,25 +228,27 @@ class Roster(Generic[JobT]):
 
     def _is_dropped(self, job: JobT, now_ns: int) -> bool:
         """Let ``job`` go as missed if it cannot end in time; what has begun may try."""
-        if job.state is JobState.SUSPENDED or not job.is_hopeless(now_ns):
+        if job.state is JobState.SUSPENDED or not job.cannot_meet_deadline(now_ns):
             return False
         job.state = JobState.OUTSIDE
         self._leave(job.account)
         self.missed.append(job)
         return True
 
-    def _start(self, job: JobT, has_turn: bool, has_lower: bool, now_ns: int) -> None:
+    def _start(
+        self, job: JobT, was_starved: bool, has_lower: bool, now_ns: int
+    ) -> None:
         self._running.append(job)
         account = job.account
         job.state = JobState.RUNNING
         job.resumed_ns = job.charged_ns = now_ns
         job.is_stopping = False
-        job.has_turn = has_turn
+        job.was_starved = was_starved
         review_ns = None
-        if has_turn:
-            review_ns = now_ns + self._policy.turn_ns
+        if was_starved:
+            review_ns = now_ns + self._policy.starved_slice_ns
         elif has_lower:
-            review_ns = self._next_aging(account, job.priority)
+            review_ns = self._next_starvation_ns(account, job.priority)
         if self._waiting > account.waiting:
             slice_ends_ns = now_ns + self._policy.slice_ns
             if review_ns is None or slice_ends_ns < review_ns:
@@ -345,31 +269,35 @@ class Roster(Generic[JobT]):
         user = account.user
         user.virtual_ns += lane_ns / user.weight
 
-    def _aging(self, account: Account, below: int) -> list[int]:
-        """Return the priorities under ``below`` that wait while none of them runs."""
+    def _aging(self, account: ClientAccount, below: int) -> list[int]:
+        """Return the priorities under ``below`` that wait and of which no job runs."""
         running = {job.priority for job in self._running if job.account is account}
         waiting_at = account.waiting_at
         return [p for p in range(below) if waiting_at[p] and p not in running]
 
-    def _starved_below(self, account: Account, top: int, now_ns: int) -> int | None:
-        """Return the priority that has waited for longest, if beyond the patience."""
+    def _starved_below(
+        self, account: ClientAccount, top: int, now_ns: int
+    ) -> int | None:
+        """Return the priority that has waited for longest, if it is starved."""
         aging = self._aging(account, top)
         if not aging:
             return None
         served_ns = account.served_ns
         priority = min(aging, key=served_ns.__getitem__)
-        is_starved = now_ns - served_ns[priority] >= self._policy.patience_ns
+        is_starved = now_ns - served_ns[priority] >= self._policy.starvation_limit_ns
         return priority if is_starved else None
 
-    def _next_aging(self, account: Account, priority: int) -> int | None:
-        """Return when a priority below this one will have waited for too long."""
+    def _next_starvation_ns(self, account: ClientAccount, priority: int) -> int | None:
+        """Return when the next priority below this one will be starved."""
         aging = self._aging(account, priority)
         if not aging:
             return None
-        return min(account.served_ns[p] for p in aging) + self._policy.patience_ns
+        return (
+            min(account.served_ns[p] for p in aging) + self._policy.starvation_limit_ns
+        )
 
     def _own_to_stop(
-        self, account: Account, priority: int, is_first: bool, now_ns: int
+        self, account: ClientAccount, priority: int, is_first: bool, now_ns: int
     ) -> JobT | None:
         """Return the job of a client that has to stop for what the client has added.
 
@@ -379,7 +307,9 @@ class Roster(Generic[JobT]):
         for job in self._running:
             if job.account is not account or job.is_stopping:
                 continue
-            makes_way = job.priority < priority and not self._keeps_turn(job, now_ns)
+            makes_way = job.priority < priority and not self._is_in_starved_slice(
+                job, now_ns
+            )
             needs_review = job.priority > priority and job.review_ns is None
             if (makes_way or (is_first and needs_review)) and (
                 chosen is None or job.priority < chosen.priority
@@ -387,12 +317,13 @@ class Roster(Generic[JobT]):
                 chosen = job
         return chosen
 
-    def _other_to_stop(self, account: Account, now_ns: int) -> JobT | None:
+    def _other_to_stop(self, account: ClientAccount, now_ns: int) -> JobT | None:
         """Return the job that has to stop for a client that did not wait before.
 
         Either its client has had no less than that one, most of all, or it is not
         reviewed at the end of a time slice yet.
         """
+        # Charged until now, or a job that began long ago would seem to be behind.
         chosen, most_ahead = None, -1.0
         slice_ends_ns = now_ns + self._policy.slice_ns
         for job in self._running:
@@ -411,11 +342,14 @@ class Roster(Generic[JobT]):
                 chosen = job
         return chosen
 
-    def _keeps_turn(self, job: JobT, now_ns: int) -> bool:
-        return job.has_turn and now_ns < job.resumed_ns + self._policy.turn_ns
+    def _is_in_starved_slice(self, job: JobT, now_ns: int) -> bool:
+        return (
+            job.was_starved and now_ns < job.resumed_ns + self._policy.starved_slice_ns
+        )
 
-    def _enter(self, account: Account, now_ns: int) -> None:
+    def _enter(self, account: ClientAccount, now_ns: int) -> None:
         """Let a client compete that has work again."""
+        # First: virtual time advances to the least share, as `Shares.enter` finds it.
         for job in self._running:
             self._charge(job, now_ns)
         user = account.user
@@ -423,7 +357,7 @@ class Roster(Generic[JobT]):
             self._active.enter(user)
         user.clients.enter(account)
 
-    def _leave(self, account: Account) -> None:
+    def _leave(self, account: ClientAccount) -> None:
         account.pending -= 1
         if account.pending == 0:
             user = account.user

@@ -21,11 +21,16 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.interpreter import inherited, own
-from asyncnn.qos.accounting import Tally, WorkStatistics, count_end
+from asyncnn.qos.accounting import WorkAccounting, WorkStatistics, count_end
 from asyncnn.qos.admission import Admission
-from asyncnn.qos.lanes import Lanes, sleeper_has_left
+from asyncnn.qos.lanes import Lanes
 from asyncnn.qos.run_queue import Policy
-from asyncnn.qos.watching import IdleTimer, StuckWatch, Survey
+from asyncnn.qos.watching import (
+    IdleTimer,
+    PendingSnapshot,
+    Watchdog,
+    timer_thread_has_ended,
+)
 from asyncnn.qos.work import LOCAL, Client, Work, fail_with
 
 logger = logging.getLogger(__name__)
@@ -71,7 +76,7 @@ class Scheduler:
         self._name = name
         self._lanes = Lanes(name, lanes, policy, self._completed_on_lane)
         self._admission = Admission(max_pending, filled_or_freed)
-        self._tally = Tally()
+        self._accounting = WorkAccounting()
         self._done: deque[Work] = deque()
         self._is_draining = False
         self._open: set[Work] = set()
@@ -81,11 +86,11 @@ class Scheduler:
         self._stuck_after_s = stuck_after_s
         self._closing_ends: asyncio.TimerHandle | None = None
         self._inline_client = LOCAL.number
-        self._inline_account = self._lanes.roster.account(LOCAL)
+        self._inline_account = self._lanes.run_queue.account(LOCAL)
         self._idle: IdleTimer | None = None
-        self._stuck: StuckWatch | None = None
+        self._stuck: Watchdog | None = None
         if stuck_after_s:
-            self._stuck = StuckWatch(
+            self._stuck = Watchdog(
                 stuck_after_s, self._lanes, lambda: self.is_idle, self._give_up
             )
         own(self)
@@ -133,7 +138,7 @@ class Scheduler:
 
         :raises AsyncnnError: as `submit`. It is not finished then.
         """
-        if may_run and work.is_short and not self._open and self._refusal is None:
+        if may_run and work.should_inline and not self._open and self._refusal is None:
             self._run(work)
             return True
         self.submit(work)
@@ -156,10 +161,14 @@ class Scheduler:
                 self._admission.release(work.client)
                 raise
         except AsyncnnError as error:
-            work.account = self._lanes.roster.account(work.client)
-            for tally in (self._tally, work.account.tally, work.tally):
-                if tally is not None:
-                    tally.count_refusal(error.status)
+            work.account = self._lanes.run_queue.account(work.client)
+            for accounting in (
+                self._accounting,
+                work.account.accounting,
+                work.accounting,
+            ):
+                if accounting is not None:
+                    accounting.count_refusal(error.status)
             raise
         # A lane reports its end to the loop, which comes to that after this call.
         self._register(work)
@@ -187,9 +196,9 @@ class Scheduler:
         if self._lanes.withdraw(work) or work.is_separable:
             self._finish(work)
 
-    def rest_after(self, idle_s: float, rest: Callable[[], None]) -> None:
-        """Call ``rest`` each time that nothing has stirred for ``idle_s`` seconds."""
-        self._idle = IdleTimer(idle_s, partial(self._rest, rest))
+    def call_when_idle(self, idle_s: float, on_idle: Callable[[], None]) -> None:
+        """Call ``on_idle`` each time that nothing happened for ``idle_s`` seconds."""
+        self._idle = IdleTimer(idle_s, partial(self._became_idle, on_idle))
 
     def retire(self) -> None:
         """End the threads that have nothing to do; new work starts them again."""
@@ -197,23 +206,23 @@ class Scheduler:
 
     def clients(self) -> list[Client]:
         """Return the clients that have had work and still exist."""
-        return self._lanes.roster.clients()
+        return self._lanes.run_queue.clients()
 
-    def survey(self) -> Survey:
+    def snapshot(self) -> PendingSnapshot:
         """Count the work that has not ended, for the statistics of many at once."""
-        return Survey(self._open, self._tally, self._lanes.roster)
+        return PendingSnapshot(self._open, self._accounting, self._lanes.run_queue)
 
     def statistics(
-        self, *, client: Client | None = None, tally: Tally | None = None
+        self, *, client: Client | None = None, accounting: WorkAccounting | None = None
     ) -> WorkStatistics:
-        """Return what became of all work, of that of a client, or of that in a tally.
+        """Return what became of all work, or of that of a client or ``accounting``.
 
-        ``tally`` is the one that the work has in common.
+        ``accounting`` is the one that the work has in common.
         """
-        survey = self.survey()
+        snapshot = self.snapshot()
         if client is not None:
-            return survey.of_client(client)
-        return survey.of(tally or self._tally)
+            return snapshot.of_client(client)
+        return snapshot.of(accounting or self._accounting)
 
     def begin_closing(self) -> None:
         """Accept no more work; abort what is pending with DEVICE_UNAVAILABLE."""
@@ -253,7 +262,7 @@ class Scheduler:
         try:
             await self._drained.wait()
             # To join them would block the loop, and their last act is not to be seen.
-            while not (self._lanes.have_ended and sleeper_has_left()):  # noqa: ASYNC110
+            while not (self._lanes.have_ended and timer_thread_has_ended()):  # noqa: ASYNC110
                 await asyncio.sleep(_THREAD_POLL_S)
         except asyncio.CancelledError:
             self._give_up_all()
@@ -270,7 +279,7 @@ class Scheduler:
         """Do short work on the loop, count and report it."""
         if work.client.number != self._inline_client:
             self._inline_client = work.client.number
-            self._inline_account = self._lanes.roster.account(work.client)
+            self._inline_account = self._lanes.run_queue.account(work.client)
         work.account = self._inline_account
         took_ns = 0
         try:
@@ -285,7 +294,7 @@ class Scheduler:
         else:
             self._loop.call_soon(self._report, work, took_ns)
         if self._idle is not None and self._refusal is None:
-            self._idle.stir()
+            self._idle.note_activity()
 
     def _admit(self, work: Work) -> None:
         if self._refusal is not None:
@@ -294,10 +303,10 @@ class Scheduler:
             now_ns = time.monotonic_ns()
             if now_ns >= work.deadline_ns:
                 raise MissedDeadlinePersistentError("the deadline has passed already")
-            if work.is_hopeless(now_ns):
+            if work.cannot_meet_deadline(now_ns):
                 raise MissedDeadlinePersistentError(
                     f"the deadline is in {(work.deadline_ns - now_ns) / 1000:.0f} us, "
-                    f"but it takes at least {work.least_ns / 1000:.0f} us"
+                    f"but it takes at least {work.min_runtime_ns / 1000:.0f} us"
                 )
         self._admission.admit(work.client)
 
@@ -350,7 +359,7 @@ class Scheduler:
                 if self._refusal is not None:
                     self._drained.set()
                 elif self._idle is not None:
-                    self._idle.stir()
+                    self._idle.note_activity()
 
     def _report(self, work: Work, latency_ns: int) -> None:
         """Finish ``work`` and count it; others are not affected if that fails."""
@@ -359,14 +368,14 @@ class Scheduler:
         except (Exception, asyncio.CancelledError):
             logger.exception("reporting the end of work failed")
             status = ErrorStatus.GENERAL_FAILURE
-        tallies = self._tally, work.account.tally, work.tally
-        count_end(tallies, latency_ns, status, work.preemptions)
+        accountings = self._accounting, work.account.accounting, work.accounting
+        count_end(accountings, latency_ns, status, work.preemptions)
 
-    def _rest(self, rest: Callable[[], None]) -> None:
+    def _became_idle(self, on_idle: Callable[[], None]) -> None:
         if self.is_idle and self._refusal is None:
             if self._stuck is not None:
                 self._stuck.close()
-            rest()
+            on_idle()
 
     def _give_up(self, work: Work) -> None:
         logger.error(

@@ -1,10 +1,10 @@
 """Lane time by weight: what each has had of it, and who is next. No clock, no thread.
 
 Time is counted in virtual nanoseconds, that is nanoseconds of a lane divided by the
-weight of whoever had it. Who waits and has had least is next, so all that compete
-advance together: start-time fair queueing (Goyal, Vin and Cheng, 1996), with the least
-of the active shares as the virtual time. It is used twice, one inside the other: for
-the users, and for the clients of each user.
+weight of its user or client. The one that waits and has had least is next, so all that
+compete advance together: start-time fair queueing (Goyal, Vin and Cheng, 1996), with
+the least of the active shares as the virtual time. It is used twice, one inside the
+other: for the users, and for the clients of each user.
 """
 
 from math import inf
@@ -35,11 +35,11 @@ ShareT = TypeVar("ShareT", bound=Share)
 class Shares(Generic[ShareT]):
     """The shares that compete with each other; ``active`` are those with work.
 
-    One that enters is level with whoever has had least, if it has had no more itself,
-    and goes first. So it gets a lane at once, but not for long, unless it has had more
-    than its share until now. Up to ``credit_ns`` of lane time that was due to it while
-    it was away are made up for, to one that has entered before: whoever came anew each
-    time would have this for nothing.
+    A share that enters is put level with the one that has had least, unless it has had
+    more itself, and goes before it. So it gets a lane at once, but not for long. If it
+    has entered before, up to ``credit_ns`` of lane time that it missed while it was
+    away are made up for; a new one gets no credit, or a client could have it again and
+    again by coming back under a new identity.
 
     Takes O(active shares).
     """
@@ -52,7 +52,7 @@ class Shares(Generic[ShareT]):
         self.active: list[ShareT] = []
 
     def enter(self, share: ShareT) -> None:
-        """Let a share compete that has work again; all time is charged until now."""
+        """Let a share compete that has work again; all lane time has been charged."""
         if self.active:
             self._advance()
         if share.virtual_ns == _NEVER:
@@ -61,15 +61,17 @@ class Shares(Generic[ShareT]):
             least = self._virtual_ns - self._credit_ns / share.weight
             if share.virtual_ns < least:
                 share.virtual_ns = least
+        # In front, since `next` takes the first of equal shares.
         self.active.insert(0, share)
 
     def leave(self, share: ShareT) -> None:
         """Let a share go that has no work left."""
+        # First: the virtual time must not fall back when the least share leaves.
         self._advance()
         self.active.remove(share)
 
     def next(self) -> ShareT:
-        """Return whoever waits and has had least; there is one."""
+        """Return the share that waits and has had least; one must wait."""
         active = self.active
         if len(active) == 1:
             return active[0]

@@ -1,64 +1,125 @@
-"""Timers that notice what does not happen: activity, and boundaries of operations."""
+"""Watches the work of a scheduler: what is pending, idleness, and stuck lanes.
 
+`PendingSnapshot` counts what has not ended. `IdleTimer` notices that nothing happens,
+`Watchdog` that a lane comes to no boundary.
+
+Both wait by `ThreadTimer`, which costs the event loop nothing until it fires. A loop
+that has a timer of its own sets an alarm of the system each time it waits, and cancels
+it when it wakes up: on a virtual machine that costs some microseconds, twice per
+execution. Here one thread waits for all loops of the process.
+"""
+
+import asyncio
+import contextlib
+import heapq
+import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import count
 
-from asyncnn.qos.accounting import Tally, WorkStatistics
-from asyncnn.qos.lanes import CoarseTimer, Lanes
-from asyncnn.qos.run_queue import Roster
+from asyncnn.hal.errors import ResourceExhaustedTransientError
+from asyncnn.offload import start_thread
+from asyncnn.qos.accounting import WorkAccounting, WorkStatistics
+from asyncnn.qos.lanes import Lanes
+from asyncnn.qos.run_queue import RunQueue
 from asyncnn.qos.work import Client, JobState, Pause, Work
 
 
-class Survey:
-    """The state of so much ``pending`` work at the moment, by its tallies.
+class PendingSnapshot:
+    """The numbers of pieces of work that are queued and running at one moment.
 
-    ``tally`` is the one of all work of the scheduler.
+    ``pending`` is all work of a scheduler that has not ended, ``accounting`` that of
+    the scheduler, ``run_queue`` has that of each client. Taken once, it serves for the
+    statistics of any number of clients and models.
     """
 
     def __init__(
-        self, pending: Iterable[Work], tally: Tally, roster: Roster[Work]
+        self,
+        pending: Iterable[Work],
+        accounting: WorkAccounting,
+        run_queue: RunQueue[Work],
     ) -> None:
-        self._tally = tally
-        self._roster = roster
-        self._queued: Counter[Tally | None] = Counter()
-        self._running: Counter[Tally | None] = Counter()
+        self._accounting = accounting
+        self._run_queue = run_queue
+        self._queued: Counter[WorkAccounting | None] = Counter()
+        self._running: Counter[WorkAccounting | None] = Counter()
         for work in pending:
             is_queued = work.state is JobState.WAITING
             counter = self._queued if is_queued else self._running
-            for each in (tally, work.account.tally, work.tally):
-                counter[each] += 1
+            counter.update((accounting, work.account.accounting, work.accounting))
 
     def of_all(self) -> WorkStatistics:
-        """Return what became of all work."""
-        return self.of(self._tally)
+        """Return the statistics of all work."""
+        return self.of(self._accounting)
 
     def of_client(self, client: Client) -> WorkStatistics:
-        """Return what became of the work of a client."""
-        return self.of(self._roster.account(client).tally)
+        """Return the statistics of the work of a client."""
+        return self.of(self._run_queue.account(client).accounting)
 
-    def of(self, tally: Tally) -> WorkStatistics:
-        """Return what became of the work that has ``tally`` in common."""
-        return tally.statistics(self._queued[tally], self._running[tally])
+    def of(self, accounting: WorkAccounting) -> WorkStatistics:
+        """Return the statistics of the work that is counted by ``accounting``."""
+        queued, running = self._queued[accounting], self._running[accounting]
+        return accounting.statistics(queued, running)
+
+
+class ThreadTimer:
+    """Calls ``callback`` once on the running loop, ``delay_s`` seconds from now.
+
+    The call may be some milliseconds late. If no thread can be started, the loop's own
+    timer takes its place.
+    """
+
+    def __init__(self, delay_s: float, callback: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._callback: Callable[[], None] | None = callback
+        self._loop_timer: asyncio.TimerHandle | None = None
+        try:
+            _timer_thread.add(time.monotonic() + delay_s, self)
+        except ResourceExhaustedTransientError:
+            self._loop_timer = self._loop.call_later(delay_s, self._fire)
+
+    def cancel(self) -> None:
+        """Do not call; nothing happens if it was called already."""
+        if self._callback is not None:
+            # Also holds if the thread has just expired it: `_fire` looks again.
+            self._callback = None
+            if self._loop_timer is None:
+                _timer_thread.remove(self)
+            else:
+                self._loop_timer.cancel()
+
+    def expire(self) -> None:
+        """Hand the call to the loop; for the timer thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(self._fire)
+
+    def _fire(self) -> None:
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback()
 
 
 class IdleTimer:
-    """Calls ``rest`` when nothing has stirred for ``after_s`` seconds.
+    """Calls ``on_idle`` when there was no activity for ``after_s`` seconds.
 
-    Sleeps without a timer until something stirs again. Belongs to the running loop.
+    Has no timer from then on until there is activity again. Belongs to the running
+    loop.
     """
 
-    def __init__(self, after_s: float, rest: Callable[[], None]) -> None:
+    def __init__(self, after_s: float, on_idle: Callable[[], None]) -> None:
         self._after_s = after_s
-        self._rest = rest
-        self._stirred_at = 0.0
-        self._timer: CoarseTimer | None = None
+        self._on_idle = on_idle
+        self._active_at = 0.0
+        self._timer: ThreadTimer | None = None
 
-    def stir(self) -> None:
-        """Note that something happens."""
-        self._stirred_at = time.monotonic()
+    def note_activity(self) -> None:
+        """Begin to wait anew."""
+        # One timer serves for any number of calls: `_check` extends it.
+        self._active_at = time.monotonic()
         if self._timer is None:
-            self._timer = CoarseTimer(self._after_s, self._look)
+            self._timer = ThreadTimer(self._after_s, self._check)
 
     def close(self) -> None:
         """Stop waiting."""
@@ -66,22 +127,21 @@ class IdleTimer:
             self._timer.cancel()
             self._timer = None
 
-    def _look(self) -> None:
-        """Rest, or wait for as long as the latest activity is too recent."""
-        left = self._stirred_at + self._after_s - time.monotonic()
+    def _check(self) -> None:
+        left = self._active_at + self._after_s - time.monotonic()
         if left > 0:
-            self._timer = CoarseTimer(left, self._look)
+            self._timer = ThreadTimer(left, self._check)
         else:
             self._timer = None
-            self._rest()
+            self._on_idle()
 
 
-class StuckWatch:
+class Watchdog:
     """Gives up lanes on which no boundary comes within ``limit_s`` seconds.
 
-    Every so often all running work is asked to pause, which it does at its next
-    boundary, to go on at once. What has not done so by the next time is stuck, and
-    ``report`` gets it. Works for as long as ``is_idle`` is not true.
+    Each time that passes, all running work is asked to pause, which it does at its next
+    boundary, to go on at once. What has not done so the next time is stuck: it is given
+    to ``report``. Works until ``is_idle`` is true.
     """
 
     def __init__(
@@ -96,12 +156,12 @@ class StuckWatch:
         self._is_idle = is_idle
         self._report = report
         self._asked: list[Pause] = []
-        self._timer: CoarseTimer | None = None
+        self._timer: ThreadTimer | None = None
 
     def watch(self) -> None:
-        """Look in a while; does nothing if that is planned already."""
+        """Check the lanes in a while; nothing happens if that is planned already."""
         if self._timer is None:
-            self._timer = CoarseTimer(self._limit_s, self._look)
+            self._timer = ThreadTimer(self._limit_s, self._check)
 
     def close(self) -> None:
         """Stop watching, until `watch`."""
@@ -110,8 +170,9 @@ class StuckWatch:
             self._timer = None
         self._asked = []
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
+        # Lanes resume with a new pause: one that still has the old one is stuck.
         for pause in self._asked:
             stuck = self._lanes.give_up(pause)
             if stuck is not None:
@@ -121,3 +182,79 @@ class StuckWatch:
             pause.requested = True
         if not self._is_idle():
             self.watch()
+
+
+def timer_thread_has_ended() -> bool:
+    """Tell whether no timer thread lives that has no timer to wait for."""
+    return _timer_thread.has_ended
+
+
+class _TimerThread:
+    """The thread that waits for all `ThreadTimer` of the process, and their times.
+
+    It is started by the first timer and ends with the last.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._timers: list[tuple[float, int, ThreadTimer]] = []
+        self._serial = count()
+        self._thread: threading.Thread | None = None
+        self._ending: threading.Thread | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the last thread that was not needed any more has ended."""
+        ending = self._ending
+        return ending is None or not ending.is_alive()
+
+    def add(self, due: float, timer: ThreadTimer) -> None:
+        with self._changed:
+            heapq.heappush(self._timers, (due, next(self._serial), timer))
+            if self._thread is None:
+                thread = threading.Thread(
+                    target=self._run, name="asyncnn-timer", daemon=True
+                )
+                # Before the start: the thread ends at once if it is not this one.
+                self._thread = thread
+                try:
+                    start_thread(thread)
+                except ResourceExhaustedTransientError:
+                    self._thread = None
+                    self._timers.clear()
+                    raise
+            elif self._timers[0][-1] is timer:
+                self._changed.notify_all()
+
+    def remove(self, timer: ThreadTimer) -> None:
+        with self._changed:
+            self._timers = [entry for entry in self._timers if entry[-1] is not timer]
+            heapq.heapify(self._timers)
+            if not self._timers and self._thread is not None:
+                self._ending, self._thread = self._thread, None
+                self._changed.notify_all()
+
+    def _run(self) -> None:
+        me = threading.current_thread()
+        with self._changed:
+            # Another thread may have taken over while this one waited.
+            while self._thread is me:
+                left = self._timers[0][0] - time.monotonic()
+                if left > 0:
+                    self._changed.wait(left)
+                    continue
+                heapq.heappop(self._timers)[-1].expire()
+                if not self._timers:
+                    self._ending, self._thread = me, None
+
+
+_timer_thread = _TimerThread()
+
+
+def _begin_anew() -> None:
+    """Replace the timers in a forked child, which has not inherited their thread."""
+    global _timer_thread
+    _timer_thread = _TimerThread()
+
+
+os.register_at_fork(after_in_child=_begin_anew)

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, failure_of
 from asyncnn.hal.types import ErrorStatus, Priority
-from asyncnn.qos.accounting import Tally
+from asyncnn.qos.accounting import WorkAccounting
 from asyncnn.qos.virtual_time import Share, Shares
 
 _numbers = count(1)
@@ -132,18 +132,18 @@ class UserAccount(Share):
 
     def __init__(self, weight: float, credit_ns: int) -> None:
         super().__init__(weight)
-        self.clients: Shares[Account] = Shares(credit_ns)
+        self.clients: Shares[ClientAccount] = Shares(credit_ns)
 
 
-class Account(Share):
+class ClientAccount(Share):
     """The share of a client, inside that of its ``user``.
 
-    ``pending`` counts its jobs that wait, run or are suspended; ``tally`` counts what
-    became of the others. By priority, ``waiting_at`` counts those that have no lane,
-    and ``served_ns`` is when one of them last ran, or began to wait.
+    ``pending`` counts its jobs that wait, run or are suspended; ``accounting`` counts
+    what became of the others. By priority, ``waiting_at`` counts those that have no
+    lane, and ``served_ns`` is when one of them last ran, or began to wait.
     """
 
-    __slots__ = ("pending", "served_ns", "tally", "user", "waiting_at")
+    __slots__ = ("accounting", "pending", "served_ns", "user", "waiting_at")
 
     def __init__(self, weight: float, user: UserAccount) -> None:
         super().__init__(weight)
@@ -151,11 +151,11 @@ class Account(Share):
         self.pending = 0
         self.waiting_at = [0 for _ in Priority]
         self.served_ns = [0 for _ in Priority]
-        self.tally = Tally()
+        self.accounting = WorkAccounting()
 
 
 class JobState(Enum):
-    """Where a job stands in its `Roster`."""
+    """Where a job stands in its `RunQueue`."""
 
     OUTSIDE = "outside"
     WAITING = "waiting"
@@ -164,12 +164,12 @@ class JobState(Enum):
 
 
 class Job:
-    """A piece of work as the `Roster` sees it.
+    """A piece of work as the `RunQueue` sees it.
 
     ``deadline_ns`` is an absolute time of the steady clock, None if there is none.
-    ``least_ns`` is what it takes at least, 0 if unknown: it is not begun when that
-    would end after the deadline. ``preemptions`` counts how often it made way for
-    another one after it had begun. The rest is the roster's.
+    ``min_runtime_ns`` is what it takes at least, 0 if unknown: it is not begun when
+    that would end after the deadline. ``preemptions`` counts how often it made way for
+    another one after it had begun. The rest is the run queue's.
     """
 
     __slots__ = (
@@ -179,21 +179,21 @@ class Job:
         "client",
         "deadline_ns",
         "due_ns",
-        "has_turn",
         "is_stopping",
-        "least_ns",
+        "min_runtime_ns",
         "preemptions",
         "priority",
         "resumed_ns",
         "review_ns",
         "state",
+        "was_starved",
     )
 
-    account: Account
+    account: ClientAccount
     added_ns: int
     charged_ns: int
     due_ns: int
-    has_turn: bool
+    was_starved: bool
     resumed_ns: int
     review_ns: int | None
 
@@ -202,20 +202,20 @@ class Job:
         priority: Priority,
         deadline_ns: int | None = None,
         client: Client = LOCAL,
-        least_ns: int = 0,
+        min_runtime_ns: int = 0,
     ) -> None:
         self.priority = priority
         self.deadline_ns = deadline_ns
         self.client = client
-        self.least_ns = least_ns
+        self.min_runtime_ns = min_runtime_ns
         self.preemptions = 0
         self.state = JobState.OUTSIDE
         self.is_stopping = False
 
-    def is_hopeless(self, now_ns: int) -> bool:
+    def cannot_meet_deadline(self, now_ns: int) -> bool:
         """Tell whether it would miss its deadline if it began at ``now_ns``."""
         deadline_ns = self.deadline_ns
-        return deadline_ns is not None and now_ns + self.least_ns >= deadline_ns
+        return deadline_ns is not None and now_ns + self.min_runtime_ns >= deadline_ns
 
 
 logger = logging.getLogger(__name__)
@@ -247,16 +247,23 @@ class Work(Job, ABC):
     """Something to run on a lane, that is finished on the event loop exactly once.
 
     ``deadline_ns`` is an absolute time of ``time.monotonic_ns``; None is no deadline.
-    ``least_ns`` is what it takes at least, 0 if unknown. It is done for the client on
-    whose behalf it is made; ``tally`` counts its end beside that of all other work.
+    ``min_runtime_ns`` is what it takes at least, 0 if unknown. It is done for the
+    client on whose behalf it is made; ``accounting`` counts its end beside that of all
+    other work.
 
     Work that ``is_separable`` writes to nothing of its client's, so that an abort is
-    reported at once, whatever a lane still does with it. Work that ``is_short`` takes
-    less time than handing it to a lane would; if it ``reports_early``, `finish` may be
-    called before the call that brought it returns.
+    reported at once, whatever a lane still does with it. Work that ``should_inline``
+    takes less time than handing it to a lane would; if it ``reports_early``, `finish`
+    may be called before the call that brought it returns.
     """
 
-    __slots__ = ("is_short", "is_withdrawn", "pause", "reports_early", "tally")
+    __slots__ = (
+        "accounting",
+        "is_withdrawn",
+        "pause",
+        "reports_early",
+        "should_inline",
+    )
 
     is_separable: ClassVar[bool] = False
     pause: Pause
@@ -267,14 +274,14 @@ class Work(Job, ABC):
         deadline_ns: int | None = None,
         *,
         client: Client | None = None,
-        least_ns: int = 0,
-        tally: Tally | None = None,
+        min_runtime_ns: int = 0,
+        accounting: WorkAccounting | None = None,
     ) -> None:
         client = client or calling_client.get()
-        super().__init__(priority, deadline_ns, client, least_ns)
-        self.tally = tally
+        super().__init__(priority, deadline_ns, client, min_runtime_ns)
+        self.accounting = accounting
         self.is_withdrawn = False
-        self.is_short = False
+        self.should_inline = False
         self.reports_early = False
 
     @abstractmethod

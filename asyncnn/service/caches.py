@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from asyncnn.devices.cache.files import replace_together
+from asyncnn.devices.cache.cache_files import replace_together
 from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,

@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from asyncnn.devices import DeviceSettings
-from asyncnn.devices.settings import options_for, read_settings
+from asyncnn.devices.device_settings import options_for, read_settings
 from asyncnn.hal.errors import (
     DeviceUnavailableError,
     InvalidArgumentError,

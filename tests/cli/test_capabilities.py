@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from asyncnn.cli import capabilities as command
-from asyncnn.devices.capabilities import default_path
+from asyncnn.devices.measured_capabilities import default_path
 from asyncnn.tools.capabilities import Measurement, ReferenceWorkload, load_measurement
 from tests.cli.conftest import Ran
 

@@ -24,7 +24,7 @@ from asyncnn.cli.top_changes import Changes
 from asyncnn.cli.top_view import MAX_ROWS, WIDE, picture
 from asyncnn.devices import ClientStatistics, DeviceStatistics, ModelStatistics
 from asyncnn.hal.types import ErrorStatus, Priority
-from asyncnn.qos import Tally, WorkStatistics
+from asyncnn.qos import WorkAccounting, WorkStatistics
 from asyncnn.qos.accounting import count_end
 from asyncnn.runtime.device import Device, connect
 from asyncnn.service.process import DriverProcess, driver_process
@@ -37,12 +37,12 @@ MISSED = ErrorStatus.MISSED_DEADLINE_TRANSIENT
 
 
 def work(count: int, latency_ns: int = 3_000_000, misses: int = 0) -> WorkStatistics:
-    tally = Tally()
+    accounting = WorkAccounting()
     for _ in range(count):
-        count_end((tally,), latency_ns)
+        count_end((accounting,), latency_ns)
     for _ in range(misses):
-        count_end((tally,), latency_ns, MISSED)
-    return tally.statistics()
+        count_end((accounting,), latency_ns, MISSED)
+    return accounting.statistics()
 
 
 def statistics(

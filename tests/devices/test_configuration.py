@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from asyncnn.devices import DeviceSettings
-from asyncnn.devices.settings import options_for, read_settings, with_options
+from asyncnn.devices.device_settings import options_for, read_settings, with_options
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.qos import Policy
 from tests.devices.process_facts import NAME, facts
@@ -21,15 +21,15 @@ def file(tmp_path: Path) -> Path:
 class TestFiles:
     def test_what_it_has_replaces_what_there_was(self, file: Path) -> None:
         file.write_text(
-            "max_pending = 12\nidle_after_s = 3\nrefuses_hopeless = true\n"
-            f'extensions = ["{NAME}"]\n[policy]\npatience_ns = 5_000\n'
+            "max_pending = 12\nidle_after_s = 3\nrefuses_unmeetable_deadlines = true\n"
+            f'extensions = ["{NAME}"]\n[policy]\nstarvation_limit_ns = 5_000\n'
         )
         assert read_settings(file) == DeviceSettings(
             max_pending=12,
             idle_after_s=3.0,
-            refuses_hopeless=True,
+            refuses_unmeetable_deadlines=True,
             extensions=(facts,),
-            policy=Policy(patience_ns=5000),
+            policy=Policy(starvation_limit_ns=5000),
         )
         assert read_settings(file, DeviceSettings(max_bursts=3)).max_bursts == 3
 
@@ -41,7 +41,10 @@ class TestFiles:
         ("content", "message"),
         [
             ("max_pendin = 1", "no setting 'max_pendin'.*did you mean max_pending"),
-            ("[policy]\npatience = 1", "policy.*'patience'.*did you mean patience_ns"),
+            (
+                "[policy]\nstarvation = 1",
+                "policy.*'starvation'.*did you mean starvation_limit_ns",
+            ),
             ("zebra = 1", "no setting 'zebra'.*known: max_pending"),
             ("policy = 1", "policy is not a table"),
             ("max_pending = '1'", "max_pending: Expected `int`, got `str`"),
@@ -93,8 +96,8 @@ class TestOptions:
         [
             ("max_pending", "NAME=VALUE"),
             ("max_pendin=3", "did you mean max_pending"),
-            ("policy.turn=3", "did you mean turn_ns"),
-            ("policies.turn_ns=3", "did you mean policy"),
+            ("policy.slice=3", "did you mean slice_ns"),
+            ("policies.starved_slice_ns=3", "did you mean policy"),
             ("policy=3", "policy is not a table"),
             ("max_pending=three", "max_pending: Expected `int`"),
             ("maps_cache_files=maybe", "maps_cache_files: Expected `bool`"),
@@ -111,9 +114,13 @@ class TestOptions:
         "settings",
         [
             USUAL,
-            DeviceSettings(max_pending=5, idle_after_s=0.25, refuses_hopeless=True),
+            DeviceSettings(
+                max_pending=5, idle_after_s=0.25, refuses_unmeetable_deadlines=True
+            ),
             DeviceSettings(freezes_large_models=False, blas_threads=0),
-            DeviceSettings(policy=Policy(turn_ns=3, slice_ns=5), cache_key_file="a=b"),
+            DeviceSettings(
+                policy=Policy(starved_slice_ns=3, slice_ns=5), cache_key_file="a=b"
+            ),
         ],
     )
     def test_settings_travel_as_options(self, settings: DeviceSettings) -> None:

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import asyncnn
-from asyncnn.devices.lifetime import Releases
+from asyncnn.devices.releasing import Releases
 from asyncnn.engine import Program
-from asyncnn.qos.lanes import CoarseTimer
+from asyncnn.qos.watching import ThreadTimer
 from tests.forks import in_child, in_child_blocking
 from tests.networks import addition, chain
 
@@ -81,10 +81,10 @@ async def use_a_new_device() -> str:
         prepared = await device.prepare(addition(4))
         outputs = await prepared.run(INPUTS)
         fired = asyncio.Event()
-        CoarseTimer(0.001, fired.set)
+        ThreadTimer(0.001, fired.set)
         await fired.wait()
         while (await device.statistics()).threads:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)  # until it rests
+            await asyncio.sleep(0.01)  # until it is idle
         await prepared.run(INPUTS, timeout=1.0)
     return str(outputs["z"].tolist())
 

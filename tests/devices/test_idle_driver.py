@@ -13,7 +13,7 @@ from asyncnn.service.process import running_driver
 from tests.networks import chain
 
 SIDE = 1024
-REST_S = 3.0  # a device rests after two seconds
+UNTIL_IDLE_S = 3.0  # a device is idle after two seconds
 IDLE_S = 10.0
 CPU_NS = 10_000_000
 
@@ -48,14 +48,14 @@ async def test_an_idle_driver_process_gives_back_all_that_work_took() -> None:
     async with running_driver() as driver, connect(driver.path) as device:
         threads = len(threads_of(driver.pid))
         prepared = await device.prepare(chain(40, SIDE, SIDE))
-        await asyncio.sleep(REST_S)
+        await asyncio.sleep(UNTIL_IDLE_S)
         prepared_bytes = resident_bytes(driver.pid)
 
         await work(prepared)
         assert len(threads_of(driver.pid)) > threads
         assert resident_bytes(driver.pid) > prepared_bytes
 
-        await asyncio.sleep(REST_S)
+        await asyncio.sleep(UNTIL_IDLE_S)
         before_ns = cpu_ns(driver.pid)
         await asyncio.sleep(IDLE_S)
         assert cpu_ns(driver.pid) - before_ns < CPU_NS

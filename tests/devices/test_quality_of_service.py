@@ -190,7 +190,7 @@ async def _result(callback: Awaitable[object]) -> ErrorStatus:
 
 
 async def test_what_takes_longer_than_its_deadline_is_refused_if_so_set() -> None:
-    settings = DeviceSettings(inline_below_us=0, refuses_hopeless=True)
+    settings = DeviceSettings(inline_below_us=0, refuses_unmeetable_deadlines=True)
     async with ReferenceDevice(settings) as device:
         prepared = await prepare(device, chain(2000, 64, 64))
         runs = [(await launch(prepared, YES)).timing.time_on_device for _ in range(5)]

@@ -9,19 +9,19 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from asyncnn.devices import ClientStatistics, DeviceStatistics, ModelStatistics
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.metrics import DeviceCollector, openmetrics
-from asyncnn.qos import BOUNDS_NS, Tally, WorkStatistics
+from asyncnn.qos import BOUNDS_NS, WorkAccounting, WorkStatistics
 from asyncnn.qos.accounting import count_end
 
 NONE, MISSED = ErrorStatus.NONE, ErrorStatus.MISSED_DEADLINE_TRANSIENT
 
 
 def work(*latencies_ns: int, misses: int = 0, queued: int = 0) -> WorkStatistics:
-    tally = Tally()
+    accounting = WorkAccounting()
     for latency_ns in latencies_ns:
-        count_end((tally,), latency_ns, preemptions=2)
+        count_end((accounting,), latency_ns, preemptions=2)
     for _ in range(misses):
-        count_end((tally,), 1, MISSED)
-    return tally.statistics(queued, running=1)
+        count_end((accounting,), 1, MISSED)
+    return accounting.statistics(queued, running=1)
 
 
 STATISTICS = DeviceStatistics(

@@ -1,4 +1,4 @@
-"""A discrete-event simulation around the `Roster` that production uses.
+"""A discrete-event simulation around the `RunQueue` that production uses.
 
 Lanes are simulated: a job is a list of operations, of recorded durations, and stops at
 the first boundary at which it is asked to, as an execution does. Every decision is
@@ -14,7 +14,7 @@ from itertools import accumulate, count
 from pathlib import Path
 
 from asyncnn.hal.types import Priority
-from asyncnn.qos.run_queue import Policy, Roster
+from asyncnn.qos.run_queue import Policy, RunQueue
 from asyncnn.qos.work import Client, Job
 
 _TIMES = json.loads((Path(__file__).parent / "service_times.json").read_bytes())
@@ -46,9 +46,9 @@ class SimulatedJob(Job):
         priority: Priority,
         client: Client,
         deadline_ns: int | None = None,
-        least_ns: int = 0,
+        min_runtime_ns: int = 0,
     ) -> None:
-        super().__init__(priority, deadline_ns, client, least_ns)
+        super().__init__(priority, deadline_ns, client, min_runtime_ns)
         self.boundaries = _boundaries(MODELS_NS[model])
         self.position = 0
         self.begun_ns: int | None = None
@@ -86,10 +86,10 @@ class Simulation:
         self, policy: Policy, *, lanes: int = 1, max_waiting: int = 4096
     ) -> None:
         self.policy = policy
-        self.roster: Roster[SimulatedJob] = Roster(policy, lanes)
+        self.run_queue: RunQueue[SimulatedJob] = RunQueue(policy, lanes)
         self.max_waiting = max_waiting
         self.now_ns = 0
-        self.arrived = self.refused = self.missed = self.turns = self.stops = 0
+        self.arrived = self.refused = self.missed = self.starved_slices = self.stops = 0
         self.ended = self.late = 0
         self.served_ns: Counter[Client] = Counter()
         self.worst_inversion_ns = 0
@@ -98,8 +98,8 @@ class Simulation:
         self._lanes = [_Lane() for _ in range(lanes)]
         self._events: list[tuple[int, int, _Lane, int]] = []
         self._serial = count()
-        # Of each client, by priority: time in which a lower one had a lane, turns not
-        # counted, and lane time that higher ones had since it last had some.
+        # Of each client, by priority: time in which a lower one had a lane, not counting
+        # starved slices, and lane time that higher ones had since it last had some.
         self._inverted_ns: defaultdict[Client, list[int]] = defaultdict(_by_priority)
         self._passed_over_ns: defaultdict[Client, list[int]] = defaultdict(_by_priority)
         self._pending: Counter[tuple[Priority, Client]] = Counter()
@@ -111,8 +111,8 @@ class Simulation:
             self._run_until(time_ns)
             self._arrive(job)
         self._run_until(None)
-        assert self.roster.waiting == 0
-        assert not self.roster.running
+        assert self.run_queue.waiting == 0
+        assert not self.run_queue.running
 
     def _run_until(self, time_ns: int | None) -> None:
         events = self._events
@@ -128,8 +128,8 @@ class Simulation:
         elapsed = now_ns - self.now_ns
         if elapsed:
             lowest: dict[Client, int] = {}
-            for job in self.roster.running:
-                if not job.has_turn:
+            for job in self.run_queue.running:
+                if not job.was_starved:
                     least = lowest.get(job.client, job.priority)
                     lowest[job.client] = min(least, job.priority)
             for client, least in lowest.items():
@@ -139,13 +139,13 @@ class Simulation:
 
     def _arrive(self, job: SimulatedJob) -> None:
         self.arrived += 1
-        if self.roster.waiting >= self.max_waiting:
+        if self.run_queue.waiting >= self.max_waiting:
             self.refused += 1
             return
         job.number = self.arrived
         job.inverted_ns = self._inverted_ns[job.client][job.priority]
         self._count(job, 1)
-        to_stop = self.roster.add(job, self.now_ns)
+        to_stop = self.run_queue.add(job, self.now_ns)
         if to_stop is not None:
             self.stops += 1
             lane = next(lane for lane in self._lanes if lane.job is to_stop)
@@ -172,11 +172,11 @@ class Simulation:
         heapq.heappush(self._events, event)
 
     def _take(self, lane: _Lane) -> None:
-        job = self.roster.take(self.now_ns)
-        for missed in self.roster.missed:
+        job = self.run_queue.take(self.now_ns)
+        for missed in self.run_queue.missed:
             self.missed += 1
             self._count(missed, -1)
-        self.roster.missed.clear()
+        self.run_queue.missed.clear()
         lane.job = job
         if job is None:
             return
@@ -196,14 +196,14 @@ class Simulation:
                 passed_over_ns[priority] += lane_ns
         job.position = lane.stops_at
         if job.position == len(job.boundaries) - 1:
-            self.roster.end(job, self.now_ns)
+            self.run_queue.end(job, self.now_ns)
             assert not job.has_ended
             job.has_ended = True
             self.ended += 1
             self._count(job, -1)
             self.late += job.deadline_ns is not None and self.now_ns >= job.deadline_ns
         else:
-            self.roster.give_back(job, self.now_ns)
+            self.run_queue.give_back(job, self.now_ns)
         self._take(lane)
 
     def _count(self, job: SimulatedJob, more: int) -> None:
@@ -213,16 +213,16 @@ class Simulation:
             self._passed_over_ns[job.client][job.priority] = 0
 
     def _check(self, job: SimulatedJob) -> None:
-        """Check that it is this one's turn."""
+        """Check that no other job should run instead."""
         passed_over_ns = self._passed_over_ns[job.client][job.priority]
         self.worst_starvation_ns = max(self.worst_starvation_ns, passed_over_ns)
-        self.turns += job.has_turn
+        self.starved_slices += job.was_starved
         if job.begun_ns is None:
             self._check_beginning(job)
 
     def _check_beginning(self, job: SimulatedJob) -> None:
         job.begun_ns = self.now_ns
-        if not job.has_turn:
+        if not job.was_starved:
             inversion = self._inverted_ns[job.client][job.priority] - job.inverted_ns
             self.worst_inversion_ns = max(self.worst_inversion_ns, inversion)
         key = (job.priority, job.client)

@@ -13,7 +13,7 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
 )
 from asyncnn.hal.types import ErrorStatus
-from asyncnn.qos import Client, Scheduler, Tally, User, acting_for
+from asyncnn.qos import Client, Scheduler, User, WorkAccounting, acting_for
 from tests.qos.recorded import Recorded
 
 
@@ -121,23 +121,23 @@ async def test_a_waiter_that_is_refused_leaves_the_room_to_the_next(
     await patient.finished.wait()
 
 
-async def test_work_counts_for_its_client_and_in_its_tally(
+async def test_work_counts_for_its_client_and_in_its_accounting(
     scheduler: Scheduler,
 ) -> None:
-    client, tally = Client("counted"), Tally()
+    client, accounting = Client("counted"), WorkAccounting()
     with acting_for(client):
         mine = Recorded([])
-    mine.tally = tally
+    mine.accounting = accounting
     other = Recorded([])
     for work in (mine, other):
         scheduler.submit(work)
     await asyncio.gather(mine.finished.wait(), other.finished.wait())
     at_once = Recorded([], "early")
-    at_once.tally, at_once.is_short = tally, True
+    at_once.accounting, at_once.should_inline = accounting, True
     assert scheduler.run_or_submit(at_once)
     everything = scheduler.statistics()
     assert everything.done[ErrorStatus.NONE] == 3
     assert everything.latency.count == 3
     of_client = scheduler.statistics(client=client)
     assert of_client.done[ErrorStatus.NONE] == 1
-    assert scheduler.statistics(tally=tally).done[ErrorStatus.NONE] == 2
+    assert scheduler.statistics(accounting=accounting).done[ErrorStatus.NONE] == 2

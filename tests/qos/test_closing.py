@@ -101,7 +101,7 @@ async def test_a_closed_scheduler_runs_nothing_and_starts_nothing() -> None:
     scheduler = Scheduler("shut-lane", max_pending=8)
     await scheduler.aclose()
     short = Recorded([], "early")
-    short.is_short = True
+    short.should_inline = True
     for take in (scheduler.run_or_submit, scheduler.submit):
         with pytest.raises(DeviceClosedError, match="the device is closed"):
             take(short)
@@ -196,7 +196,7 @@ async def test_whatever_work_raises_is_its_end(
         raise error
 
     work = Recorded([], body=fail)
-    work.is_short = is_quick
+    work.should_inline = is_quick
     assert scheduler.run_or_submit(work) is is_quick
     await asyncio.wait_for(work.finished.wait(), 5)
     assert work.status is ErrorStatus.GENERAL_FAILURE
@@ -210,7 +210,7 @@ async def test_work_that_is_interrupted_on_the_loop_is_reported_first(
         raise KeyboardInterrupt
 
     work = Recorded([], body=interrupt)
-    work.is_short = True
+    work.should_inline = True
     with pytest.raises(KeyboardInterrupt):
         scheduler.run_or_submit(work)
     assert work.finished.is_set()
@@ -244,7 +244,7 @@ async def test_a_pause_is_never_asked_of_work_on_the_loop(scheduler: Scheduler) 
             return super().advance(pause)
 
     work = Observing([], "early")
-    work.is_short = True
+    work.should_inline = True
     assert scheduler.run_or_submit(work)
     assert work.finished.is_set()
 

@@ -8,19 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncnn.hal.types import Priority
-from asyncnn.qos.run_queue import ReadyQueue
-from asyncnn.qos.work import Account, Job, UserAccount
+from asyncnn.qos.ready_queue import ReadyQueue
+from asyncnn.qos.work import ClientAccount, Job, UserAccount
 
 
-def client() -> Account:
-    return Account(1.0, UserAccount(1.0, 0))
+def client() -> ClientAccount:
+    return ClientAccount(1.0, UserAccount(1.0, 0))
 
 
 class Watched(Job):
     """A job that can be referred to weakly."""
 
 
-def job(account: Account, due_ns: int) -> Job:
+def job(account: ClientAccount, due_ns: int) -> Job:
     made = Job(Priority.MEDIUM)
     made.account = account
     made.due_ns = due_ns
@@ -34,7 +34,7 @@ def filled(jobs: Sequence[Job]) -> ReadyQueue[Job]:
     return queue
 
 
-def drain(queue: ReadyQueue[Job], account: Account) -> list[Job]:
+def drain(queue: ReadyQueue[Job], account: ClientAccount) -> list[Job]:
     return [queue.pop(account) for _ in range(len(queue))]
 
 
@@ -107,7 +107,7 @@ def test_discarding_does_not_let_memory_grow(clients: int) -> None:
         queue.push(each)
         queue.discard(each)
     assert len(queue) == 0
-    assert not queue._lines
+    assert not queue._clients
 
 
 def test_what_is_discarded_is_let_go_of_beside_a_busy_client() -> None:

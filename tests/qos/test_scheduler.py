@@ -174,7 +174,7 @@ async def test_higher_priority_takes_the_lane_and_the_work_goes_on_afterwards(
 
 
 async def test_a_starved_priority_gets_its_turn() -> None:
-    policy = Policy(patience_ns=5_000_000, turn_ns=0)
+    policy = Policy(starvation_limit_ns=5_000_000, starved_slice_ns=0)
     scheduler = Scheduler("aging-lane", max_pending=8, policy=policy)
     high, low = endless(Priority.HIGH), endless(Priority.LOW)
     scheduler.submit(high)
@@ -253,7 +253,7 @@ async def test_lanes_run_side_by_side() -> None:
 
 async def test_what_surely_misses_its_deadline_is_refused(scheduler: Scheduler) -> None:
     work = Recorded([], deadline_ns=time.monotonic_ns() + 10**9)
-    work.least_ns = 2 * 10**9
+    work.min_runtime_ns = 2 * 10**9
     with pytest.raises(MissedDeadlinePersistentError, match="takes at least 2000000"):
         scheduler.submit(work)
     assert scheduler.statistics().deadline_misses == 1
@@ -267,7 +267,7 @@ async def test_what_surely_misses_its_deadline_by_waiting_is_not_begun(
     scheduler.submit(busy)
     busy.started.wait(5)
     late = Recorded([], deadline_ns=time.monotonic_ns() + 10**9)
-    late.least_ns = 10**9 - 1_000_000
+    late.min_runtime_ns = 10**9 - 1_000_000
     scheduler.submit(late)
     await asyncio.sleep(0.002)
     gate.set()

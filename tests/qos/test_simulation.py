@@ -112,9 +112,9 @@ def test_nothing_waits_for_more_than_one_operation_of_lower_priority(
 
 
 def test_no_priority_starves_beyond_the_bound(simulated: Simulation) -> None:
-    """Not counting the turns of other clients."""
-    turn_ns = POLICY.turn_ns + LONGEST_OPERATION_NS
-    bound_ns = POLICY.patience_ns + LONGEST_OPERATION_NS + turn_ns
+    """Not counting the time of other clients."""
+    starved_slice_ns = POLICY.starved_slice_ns + LONGEST_OPERATION_NS
+    bound_ns = POLICY.starvation_limit_ns + LONGEST_OPERATION_NS + starved_slice_ns
     assert simulated.worst_starvation_ns <= bound_ns
 
 
@@ -122,11 +122,11 @@ def test_what_is_due_earlier_begins_earlier(simulated: Simulation) -> None:
     assert simulated.out_of_order == 0
 
 
-def test_a_flood_leaves_the_others_their_turns() -> None:
+def test_a_flood_leaves_the_others_their_slices() -> None:
     simulation = Simulation(POLICY)
     simulation.run(flood(random.Random(SEED), 1.5))
-    least = simulation.now_ns / (POLICY.patience_ns + 10 * MS)
-    assert simulation.turns > least
+    least = simulation.now_ns / (POLICY.starvation_limit_ns + 10 * MS)
+    assert simulation.starved_slices > least
     assert simulation.refused > 0
 
 

@@ -48,35 +48,35 @@ async def test_long_work_with_boundaries_is_left_alone() -> None:
     await scheduler.aclose()
 
 
-async def test_an_idle_scheduler_rests_once_and_wakes_up_again() -> None:
-    scheduler = Scheduler("resting-lane", max_pending=8)
-    rests: list[int] = []
+async def test_an_idle_scheduler_tells_once_and_wakes_up_again() -> None:
+    scheduler = Scheduler("idle-lane", max_pending=8)
+    calls: list[int] = []
 
-    def rest() -> None:
+    def on_idle() -> None:
         scheduler.retire()
-        rests.append(scheduler.threads)
+        calls.append(scheduler.threads)
 
-    scheduler.rest_after(0.02, rest)
+    scheduler.call_when_idle(0.02, on_idle)
     for _ in range(2):
         work = Recorded([])
         scheduler.submit(work)
         await work.finished.wait()
         assert scheduler.threads == 1
         await asyncio.sleep(0.1)
-    assert rests == [0, 0]
+    assert calls == [0, 0]
     await scheduler.aclose()
 
 
-async def test_a_busy_scheduler_does_not_rest() -> None:
+async def test_a_busy_scheduler_is_not_idle() -> None:
     scheduler = Scheduler("busy-lane", max_pending=8)
-    rests: list[None] = []
-    scheduler.rest_after(0.01, lambda: rests.append(None))
+    calls: list[None] = []
+    scheduler.call_when_idle(0.01, lambda: calls.append(None))
     first, work = Recorded([]), endless()
     scheduler.submit(first)
     await first.finished.wait()
     scheduler.submit(work)
     await asyncio.sleep(0.05)
-    assert not rests
+    assert not calls
     work.gate.set()
     await work.finished.wait()
     await scheduler.aclose()

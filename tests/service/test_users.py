@@ -188,7 +188,7 @@ class TestAProcessThatTakesAllOfItsUsersQuota:
             mine, theirs = await one.prepare(MODEL), await other.prepare(MODEL)
             gate = threading.Event()
             first = Recorded([], gate=gate)
-            hal._executions.submit(first)
+            hal._parts().executions.submit(first)
             await until(first.started.is_set)
             running = [asyncio.create_task(mine.run([X])) for _ in range(3)]
             await until(lambda: hal.statistics().executions.queued == 3)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncnn.devices import ClientStatistics, DeviceStatistics, ModelStatistics
-from asyncnn.devices.capabilities import reference_capabilities
+from asyncnn.devices.measured_capabilities import reference_capabilities
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -20,7 +20,7 @@ from asyncnn.hal.types import (
     RequestArgument,
     Timing,
 )
-from asyncnn.qos import Tally
+from asyncnn.qos import WorkAccounting
 from asyncnn.service import wire
 from asyncnn.service.caches import CacheInfo
 from asyncnn.service.decoding import decode_to_client, decode_to_driver
@@ -29,7 +29,7 @@ from tests.networks import chain
 MODEL = chain(3, 2, 2).model
 INPUT = RequestArgument(False, DataLocation(1, 2, 3), (4, 5))
 OMITTED = RequestArgument(True)
-WORK = Tally().statistics(queued=1, running=2)
+WORK = WorkAccounting().statistics(queued=1, running=2)
 STATISTICS = DeviceStatistics(
     device="any",
     threads=1,

@@ -9,9 +9,9 @@ not checked, as the HAL allows: if it is damaged, results are wrong and nothing 
 Source: 1.2/IDevice.hal (getNumberOfCacheFilesNeeded, prepareModelFromCache).
 """
 
-from asyncnn.devices.cache.caches import ModelCaches, Prepare
-from asyncnn.devices.cache.files import DATA_FILES, MODEL_FILES
-from asyncnn.devices.cache.records import Compiled
+from asyncnn.devices.cache.cache_files import DATA_FILES, MODEL_FILES
+from asyncnn.devices.cache.cache_format import Compiled
+from asyncnn.devices.cache.model_caches import ModelCaches, Prepare
 
 __all__ = (
     "DATA_FILES",

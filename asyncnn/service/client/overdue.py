@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from asyncnn.hal.errors import ResourceExhaustedTransientError
-from asyncnn.qos.lanes import CoarseTimer
+from asyncnn.qos.watching import ThreadTimer
 
 MAX_UNANSWERED = 256
 """Calls that the driver may owe an answer when nobody waits for it any more.
@@ -34,7 +34,7 @@ class DeadlineWatch:
         self._grace_ns = None if math.isinf(grace_s) else round(grace_s * 1e9)
         self._due: dict[int, tuple[int, Expire]] = {}
         self._unanswered: set[int] = set()
-        self._timer: CoarseTimer | None = None
+        self._timer: ThreadTimer | None = None
         self._looks_at_ns = 0
         self._looked_ns = 0
 
@@ -87,7 +87,7 @@ class DeadlineWatch:
     def _look_at(self, at_ns: int) -> None:
         left_s = (at_ns - time.monotonic_ns()) / 1e9
         self._looks_at_ns = at_ns
-        self._timer = CoarseTimer(min(max(left_s, 0.0), _LONGEST_S), self._look)
+        self._timer = ThreadTimer(min(max(left_s, 0.0), _LONGEST_S), self._look)
 
     def _look(self) -> None:
         self._timer = None

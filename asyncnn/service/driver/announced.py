@@ -124,7 +124,7 @@ class AnnouncedPools:
             if isinstance(memory, Memory):
                 self._kept -= len(memory.handle.fds)
             self._buffers.pop(number, None)
-        self._forgotten.stir()
+        self._forgotten.note_activity()
 
     def adopt(self, number: int, token: BufferToken) -> None:
         """Let requests name a buffer of the client's like one of its pools."""

@@ -63,7 +63,7 @@ class Server:
 
     Each process is a client, however many connections it has. Users share lanes by
     ``user_weights``, 1 for each uid that is not in there, and their processes share
-    what is theirs; see `Roster`. ``limits`` are those of each connection, and
+    what is theirs; see `RunQueue`. ``limits`` are those of each connection, and
     ``user_limits`` those of all connections of a user. Clients of this process's user,
     and of root, may see what others do; see `IMeasured`.
 

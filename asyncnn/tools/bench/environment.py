@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from asyncnn._version import __version__
-from asyncnn.devices.process_wide import Blas, blas_in_use, cpu_name
+from asyncnn.devices.measured_capabilities import Blas, blas_in_use, cpu_name
 
 
 class Environment(msgspec.Struct, frozen=True):

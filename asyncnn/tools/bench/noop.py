@@ -20,8 +20,8 @@ from asyncnn.callbacks import (
     IPreparedModelCallback,
     OneShot,
 )
-from asyncnn.devices.capabilities import reference_capabilities
 from asyncnn.devices.fenced import active_fences
+from asyncnn.devices.measured_capabilities import reference_capabilities
 from asyncnn.fences import SyncFence, merge
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel, ISyncFence

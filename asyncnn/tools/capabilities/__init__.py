@@ -4,13 +4,13 @@ The HAL's `Capabilities` are ratios to the time that "the CPU" takes for the sam
 workload. That CPU is here a program as anyone would write it with NumPy, in `network`,
 `elementwise` and `control_flow` beside the model that it equals, on as many threads of
 the BLAS as the device has. Devices read the result when they are opened; see
-`asyncnn.devices.capabilities`.
+`asyncnn.devices.measured_capabilities`.
 
 >>> measurement = await measure_capabilities()
 >>> store_measurement(measurement)
 """
 
-from asyncnn.devices.capabilities import (
+from asyncnn.devices.measured_capabilities import (
     Measurement,
     ReferenceWorkload,
     Surroundings,

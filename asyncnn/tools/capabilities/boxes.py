@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from asyncnn.devices.capabilities import ReferenceWorkload
+from asyncnn.devices.measured_capabilities import ReferenceWorkload
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.runtime.builder import ModelBuilder

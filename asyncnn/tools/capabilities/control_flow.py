@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.devices.capabilities import ReferenceWorkload
+from asyncnn.devices.measured_capabilities import ReferenceWorkload
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     DataLocation,

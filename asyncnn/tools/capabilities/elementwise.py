@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from asyncnn.devices.capabilities import ReferenceWorkload
+from asyncnn.devices.measured_capabilities import ReferenceWorkload
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     FusedActivationFunc,

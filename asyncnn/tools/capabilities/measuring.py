@@ -5,7 +5,7 @@ from functools import partial
 from typing import TypeAlias
 
 from asyncnn.devices import OWN_PROCESS
-from asyncnn.devices.capabilities import Measurement, ReferenceWorkload
+from asyncnn.devices.measured_capabilities import Measurement, ReferenceWorkload
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.types import OperandType
 from asyncnn.runtime.device import Device, open_device

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from asyncnn.devices.capabilities import ReferenceWorkload
+from asyncnn.devices.measured_capabilities import ReferenceWorkload
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     Dimensions,

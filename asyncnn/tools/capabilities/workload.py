@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from asyncnn.devices.capabilities import ReferenceWorkload
+from asyncnn.devices.measured_capabilities import ReferenceWorkload
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand, SymmPerChannelQuantParams
 from asyncnn.runtime.builder import ModelBuilder

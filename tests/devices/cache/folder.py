@@ -7,13 +7,13 @@ from pathlib import Path
 
 from asyncnn.cooperative import completed
 from asyncnn.devices.cache import Compiled
-from asyncnn.devices.cache.caches import loading
-from asyncnn.devices.cache.files import (
+from asyncnn.devices.cache.cache_files import (
     CacheFiles,
     opened_for_loading,
     opened_for_saving,
 )
-from asyncnn.devices.cache.records import CacheKey
+from asyncnn.devices.cache.cache_format import CacheKey
+from asyncnn.devices.cache.model_caches import loading
 from asyncnn.devices.cache.saving import saving
 from asyncnn.engine import Program
 from asyncnn.engine.plan import Plan

@@ -11,7 +11,7 @@ import pytest
 
 from asyncnn.cooperative import completed
 from asyncnn.devices.cache import Compiled
-from asyncnn.devices.cache.records import TAG_BYTES, CacheKey, unsealed
+from asyncnn.devices.cache.cache_format import TAG_BYTES, CacheKey, unsealed
 from asyncnn.devices.cache.saving import saving
 from asyncnn.engine import Program
 from asyncnn.hal.errors import GeneralFailureError
@@ -183,7 +183,7 @@ def test_another_version_of_the_driver_prepares_anew(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder.save(dense(False).model)
-    monkeypatch.setattr("asyncnn.devices.cache.records.PACKING_VERSION", -1)
+    monkeypatch.setattr("asyncnn.devices.cache.cache_format.PACKING_VERSION", -1)
     with pytest.raises(GeneralFailureError, match="version"):
         folder.load()
 

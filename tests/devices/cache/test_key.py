@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncnn.devices.cache.records import CacheKey, default_path
+from asyncnn.devices.cache.cache_format import CacheKey, default_key_path
 from asyncnn.hal.errors import GeneralFailureError
 
 
@@ -83,7 +83,7 @@ def test_it_lies_with_the_state_of_programs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert default_path() == tmp_path / "asyncnn" / "cache-key"
+    assert default_key_path() == tmp_path / "asyncnn" / "cache-key"
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert default_path() == tmp_path / ".local" / "state" / "asyncnn" / "cache-key"
+    assert default_key_path() == tmp_path / ".local" / "state" / "asyncnn" / "cache-key"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncnn.devices.capabilities import Measurement, ReferenceWorkload
+from asyncnn.devices.measured_capabilities import Measurement, ReferenceWorkload
 
 
 @pytest.fixture

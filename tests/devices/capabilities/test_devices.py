@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 import asyncnn
 from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.devices.capabilities import (
+from asyncnn.devices.measured_capabilities import (
     Measurement,
     ReferenceWorkload,
     capabilities_of,

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from asyncnn.devices.capabilities import (
+from asyncnn.devices.measured_capabilities import (
     Measurement,
     ReferenceWorkload,
     capabilities_of,

@@ -1,6 +1,6 @@
 import pytest
 
-from asyncnn.devices.capabilities import (
+from asyncnn.devices.measured_capabilities import (
     Measurement,
     ReferenceWorkload,
     capabilities_of,

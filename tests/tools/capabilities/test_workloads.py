@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import asyncnn
-from asyncnn.devices.capabilities import ReferenceWorkload
+from asyncnn.devices.measured_capabilities import ReferenceWorkload
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.tools.capabilities.measuring import workloads
 from asyncnn.tools.capabilities.workload import Workload

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from asyncnn.devices import DeviceSettings
-from asyncnn.devices.settings import options_for, with_options
+from asyncnn.devices.device_settings import options_for, with_options
 from asyncnn.runtime.device import open_device
 from asyncnn.service.driver.server import Server
 from asyncnn.tools.bench.processes import READY, Pipe, process

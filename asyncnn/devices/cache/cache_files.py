@@ -1,8 +1,9 @@
 """The files of one cached model, as the handles of a call give them.
 
-A file may be mapped by others who loaded the model. Truncating it would kill them, so
-that whoever maps one holds a shared lock for as long, and writing takes an exclusive
-one. A lock belongs to an open file, which mappings therefore do not share with clients.
+Other processes may have mapped a file that they loaded a model from. Truncating it
+would kill them, so each holds a shared lock for as long as it maps, and writing takes
+an exclusive one. A lock belongs to an open file, so mappings open one of their own
+instead of sharing it with the client.
 """
 
 import errno

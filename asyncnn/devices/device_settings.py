@@ -1,4 +1,16 @@
-"""What can be set when a device is opened."""
+"""What can be set when a device is opened, and how it is written down.
+
+A TOML file has the names of `DeviceSettings` as keys, those of its policy in a table,
+and extensions by the names that they are found by::
+
+    max_pending = 512
+    extensions = ["package.module:attribute"]
+
+    [policy]
+    starvation_limit_ns = 20_000_000
+
+Options of the command line are like ``max_pending=512`` and ``policy.slice_ns=1000``.
+"""
 
 import os
 import tomllib
@@ -15,8 +27,6 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.offload import SWITCH_INTERVAL_S
 from asyncnn.qos import Policy
 
-T = TypeVar("T")
-
 
 class DeviceSettings(msgspec.Struct, frozen=True):
     """Limits and trade-offs of an in-process device.
@@ -25,9 +35,9 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     ones under way, which cost little while they wait for their fences; more are refused
     with RESOURCE_EXHAUSTED_TRANSIENT, and so are bursts beyond ``max_bursts`` that are
     open at a time. The device-managed buffers of one client hold ``max_buffer_bytes``
-    at most. Executions of a model that lately took less than
-    ``inline_below_us`` microseconds run on the event loop itself when nothing else is
-    pending, since handing them to a thread would cost more; 0 switches that off.
+    at most. Executions of a model that lately took less than ``inline_below_us``
+    microseconds run on the event loop itself when nothing else is pending, since
+    handing them to a thread would cost more; 0 switches that off.
 
     Three change the whole process while the device is open: ``blas_threads`` is the
     most that BLAS has, whose threads are slower than one on small matrices, and
@@ -35,8 +45,9 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     With ``freezes_large_models``, the objects of the process are kept from full garbage
     collections (`gc.freeze`) once a model of many operations was prepared, since each
     would stop the loop for some hundred milliseconds; circular garbage that exists then
-    stays until the last device is closed. Unset, they change nothing, but in a process
-    that does nothing else, as a driver; see `for_own_process`. Nor does 0 or False.
+    stays until the last device is closed. None leaves them as they are, except in a
+    process that does nothing else, such as a driver: see `for_own_process`. So does 0
+    or False, everywhere.
 
     ``cache_key_file`` is the secret that keeps cached models from being forged, created
     when it is needed; by default it lies where the user's programs keep their state.
@@ -46,12 +57,12 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     ``capabilities_file`` holds what `asyncnn.tools.capabilities` has measured here;
     by default it lies where the user's programs keep their state.
 
-    ``policy`` orders what competes. With ``refuses_hopeless`` an execution whose
-    deadline is sooner than its model has ever lately been is not begun. After
-    ``idle_after_s`` without work, buffers and threads are given back, but for those of
-    models that were prepared for SUSTAINED_SPEED. Executions and preparations that come
-    to no boundary for ``stuck_after_s`` fail, at the latest after twice that, and
-    closing the device waits for that long at most; 0 waits for ever.
+    ``policy`` orders what competes. With ``refuses_unmeetable_deadlines`` an execution
+    is not begun if its deadline comes sooner than any that its model has lately needed.
+    After ``idle_after_s`` without work, buffers and threads are given back, but for
+    those of models that were prepared for SUSTAINED_SPEED. Executions and preparations
+    that come to no boundary for ``stuck_after_s`` fail, at the latest after twice that,
+    and closing the device waits for that long at most; 0 waits for ever.
 
     ``extensions`` are what the device has of operations and types beyond the HAL's.
 
@@ -70,7 +81,7 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     maps_cache_files: bool = True
     capabilities_file: str = ""
     policy: Policy = Policy()
-    refuses_hopeless: bool = False
+    refuses_unmeetable_deadlines: bool = False
     idle_after_s: float = 2.0
     stuck_after_s: float = 30.0
     extensions: tuple[Extension, ...] = ()
@@ -90,32 +101,25 @@ class DeviceSettings(msgspec.Struct, frozen=True):
             raise InvalidArgumentError("a setting of DeviceSettings is negative")
 
     def for_own_process(self) -> Self:
-        """Return these for a process that does nothing but run models.
+        """Return the settings for a process that does nothing but run models.
 
-        What is unset of the settings of the whole process gets the values that models
-        run best with: BLAS has one thread, the interpreter switches between threads
-        every millisecond, large models are frozen.
+        Settings of the whole process that are None get the values that models run best
+        with: BLAS has one thread, the interpreter switches between threads every
+        millisecond, large models are frozen.
         """
-        return replace(
-            self,
-            blas_threads=_given_or(self.blas_threads, 1),
-            switch_interval_s=_given_or(self.switch_interval_s, SWITCH_INTERVAL_S),
-            freezes_large_models=_given_or(self.freezes_large_models, True),
-        )
-
-
-def _given_or(value: T | None, best: T) -> T:
-    return best if value is None else value
+        best: dict[str, object] = {
+            "blas_threads": 1,
+            "switch_interval_s": SWITCH_INTERVAL_S,
+            "freezes_large_models": True,
+        }
+        unset = {k: v for k, v in best.items() if getattr(self, k) is None}
+        return replace(self, **unset)
 
 
 OWN_PROCESS = DeviceSettings().for_own_process()
 """The settings of a driver process, and of commands that run models."""
 
-
 SettingsT = TypeVar("SettingsT", DeviceSettings, Policy)
-
-_EXTENSIONS = "extensions"
-_POLICY = "policy"
 
 
 def read_settings(
@@ -169,7 +173,7 @@ def options_for(settings: DeviceSettings) -> list[str]:
     plain = replace(settings, policy=Policy())
     return [
         *_differences(plain, DeviceSettings(), ""),
-        *_differences(settings.policy, Policy(), f"{_POLICY}."),
+        *_differences(settings.policy, Policy(), "policy."),
     ]
 
 
@@ -178,8 +182,8 @@ def _changed(
 ) -> DeviceSettings:
     table = dict(table)
     special: dict[str, Callable[[Any], object]] = {
-        _POLICY: lambda value: _policy(base.policy, value, where, is_text=is_text),
-        _EXTENSIONS: lambda value: _extensions(value, where),
+        "policy": lambda value: _policy(base.policy, value, where, is_text=is_text),
+        "extensions": lambda value: _extensions(value, where),
     }
     known: dict[str, object] = {
         name: make(table.pop(name)) for name, make in special.items() if name in table
@@ -190,7 +194,8 @@ def _changed(
 def _policy(base: Policy, value: object, where: str, *, is_text: bool) -> Policy:
     if not isinstance(value, Mapping):
         raise InvalidArgumentError(
-            f"{where}policy is not a table", hint="its settings are policy.patience_ns"
+            f"{where}policy is not a table",
+            hint="write its settings in a table [policy], or as policy.slice_ns=1000",
         )
     return _with_values(base, value, f"{where}policy.", is_text=is_text)
 

@@ -12,7 +12,7 @@ import pytest
 
 from asyncnn.callbacks import ExecutionFuture
 from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.devices.lifetime import return_free_memory
+from asyncnn.devices.releasing import return_free_memory
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.types import ErrorStatus, ExecutionPreference, MeasureTiming
 from tests.devices.test_execution import request_for
@@ -42,8 +42,8 @@ async def execute(prepared: IPreparedModel, side: int) -> None:
     assert (await callback).status is ErrorStatus.NONE
 
 
-async def rest() -> None:
-    """Wait until the device rests, and its threads have ended."""
+async def become_idle() -> None:
+    """Wait until the device is idle, and its threads have ended."""
     await asyncio.sleep(3 * IDLE_S)
 
 
@@ -53,7 +53,7 @@ async def test_threads_end_and_start_again() -> None:
         for _ in range(2):
             await execute(prepared, 8)
             assert lane_threads()
-            await rest()
+            await become_idle()
             assert lane_threads() == []
             assert device.statistics().threads == 0
 
@@ -63,11 +63,11 @@ async def test_buffers_are_given_back() -> None:
         prepared = await prepare(device, chain(3, 8, 8))
         await execute(prepared, 8)
         assert device.statistics().models[0].idle_bytes > 0
-        await rest()
+        await become_idle()
         assert device.statistics().models[0].idle_bytes == 0
 
 
-async def test_inline_executions_postpone_the_rest() -> None:
+async def test_inline_executions_keep_a_device_busy() -> None:
     settings = DeviceSettings(inline_below_us=1e9, idle_after_s=2 * IDLE_S)
     async with ReferenceDevice(settings) as device:
         prepared = await prepare(device, chain(3, 8, 8))
@@ -86,7 +86,7 @@ async def test_a_model_for_sustained_speed_stays_ready() -> None:
         other = await prepare(device, chain(4, 8, 8))
         await execute(prepared, 8)
         await execute(other, 8)
-        await rest()
+        await become_idle()
         ready, trimmed = device.statistics().models
         assert ready.idle_bytes > 0
         assert trimmed.idle_bytes == 0
@@ -97,7 +97,7 @@ async def test_a_model_for_sustained_speed_stays_ready() -> None:
 async def test_memory_returns_to_what_it_was_after_preparation() -> None:
     async with ReferenceDevice(SETTINGS) as device:
         prepared = await prepare(device, chain(40, SIDE, SIDE))
-        await rest()
+        await become_idle()
         gc.collect()
         return_free_memory()
         prepared_bytes = resident_bytes()
@@ -105,7 +105,7 @@ async def test_memory_returns_to_what_it_was_after_preparation() -> None:
             await asyncio.gather(*(execute(prepared, SIDE) for _ in range(8)))
         assert resident_bytes() > prepared_bytes
         gc.collect()
-        await rest()
+        await become_idle()
         assert resident_bytes() < 1.05 * prepared_bytes
 
 
@@ -114,7 +114,7 @@ async def test_an_idle_device_uses_no_processor_time() -> None:
     async with ReferenceDevice(SETTINGS) as device:
         prepared = await prepare(device, chain(3, 8, 8))
         await execute(prepared, 8)
-        await rest()
+        await become_idle()
         before = time.process_time_ns()
         await asyncio.sleep(0.5)
         # Of 10 ms in 10 s, the share of half a second.

@@ -1,4 +1,8 @@
-"""The caching of one device."""
+"""The caching of one device: which calls save a model, and how one is loaded.
+
+Loading validates and plans nothing. Plans are decoded when they are needed first, over
+bytes of the data cache that are not even touched before.
+"""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -11,14 +15,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.cooperative import Steps
-from asyncnn.devices.cache.files import (
+from asyncnn.devices.cache.cache_files import (
     CacheFiles,
     opened_for_loading,
     opened_for_saving,
     read,
     read_or_map,
 )
-from asyncnn.devices.cache.records import (
+from asyncnn.devices.cache.cache_format import (
     DATA_MAGIC,
     FOLDED,
     MOST_BYTES,
@@ -44,92 +48,17 @@ from asyncnn.hal.slices import Slices, joined
 from asyncnn.hal.types import ExecutionPreference, Handle, Memory, Model, Priority
 from asyncnn.interpreter import building_large
 
+logger = logging.getLogger(__name__)
+
 _LARGE_BYTES = 2**17
 """Bytes of a model cache with many operations."""
-
-
-def loading(
-    files: CacheFiles, key: CacheKey, extensions: Extensions, *, may_map: bool
-) -> Steps[Compiled]:
-    """Load the model that was saved with this token; its weights may be mapped.
-
-    ``may_map`` promises that nobody truncates files of this user. See `read_or_map`.
-
-    :raises GeneralFailureError: if the files are not as this driver wrote them.
-    """
-    content = read(files.model.fd, MOST_BYTES)
-    yield
-    with building_large() if len(content) > _LARGE_BYTES else nullcontext():
-        record, slices = unsealed(content, files.token, key)
-        yield
-        model = _model(record, slices[: record.model_bytes])
-    yield
-    header = DATA_MAGIC + record.compilation
-    data = read_or_map(files.data.fd, record.data_bytes, header, may_map=may_map)
-    pool = Memory("ashmem", len(data), buffer=data)
-    model = replace(model, pools=(pool,))
-    if extensions.versions(model) != record.extensions:
-        raise GeneralFailureError("the model cache is for other extensions")
-    values = memoryview(model.operand_values)
-    plans: dict[int, Callable[[], PlanRecord]] = {}
-    at = record.model_bytes
-    for number, plan in record.plans.items():
-        end = at + plan.size_bytes
-        plans[number] = partial(_restored, plan, bytes(slices[at:end]), data, values)
-        at = end
-    yield
-    program = yield from Program.compiling(model, plans, extensions)
-    return Compiled(program, record.preference, record.priority)
-
-
-def _model(record: CacheRecord, slices: memoryview) -> Model:
-    try:
-        return joined(record.model, slices, max_item_bytes=MOST_BYTES)
-    except (msgspec.MsgspecError, InvalidArgumentError) as error:
-        raise GeneralFailureError(f"the model cache: {error}") from error
-
-
-def _restored(
-    plan: SlicedPlan, slices: bytes, data: memoryview, values: memoryview
-) -> PlanRecord:
-    """Decode a plan; make arrays over the bytes, which they keep alive.
-
-    :raises AsyncnnError: if the slices are not those of the plan.
-    """
-
-    def array(stored: StoredArray) -> Array:
-        source = data if stored.is_data else values
-        return np.ndarray(stored.shape, _dtype(stored.dtype), source, stored.offset)
-
-    rest = Slices(memoryview(slices), max_item_bytes=MOST_BYTES)
-    shapes = SHAPES.join(plan.shapes, rest)
-    folded = {index: array(each) for index, each in FOLDED.join(plan.folded, rest)}
-    steps: list[StepRecord] = []
-    for part in STEPS.parts(plan.steps, rest):
-        for step in part:
-            packed = {
-                name: tuple([array(each) for each in arrays])
-                for name, arrays in step.packed.items()
-            }
-            steps.append(StepRecord(step.position, step.is_prepared, packed))
-    offsets = dict(OFFSETS.join(plan.offsets, rest))
-    arena = ArenaLayout(offsets, plan.arena_bytes)
-    return PlanRecord(shapes, folded, tuple(steps), arena)
-
-
-@cache
-def _dtype(name: str) -> np.dtype[Any]:
-    return np.dtype(name)
-
-
-logger = logging.getLogger(__name__)
 
 Prepare = Callable[[], Steps[Compiled]]
 """Prepares a model, in steps that raise an `AsyncnnError` if they cannot."""
 
 
 class ModelCaches:
-    """Turns the calls that prepare models into what is to be done for them.
+    """Makes steps of the calls that prepare, load and save models.
 
     ``key_file`` is where the key lies, see `CacheKey`. With ``may_map``, files of
     this user are mapped.
@@ -218,3 +147,78 @@ class ModelCaches:
             except AsyncnnError as error:
                 logger.warning("a model is not cached: %s", error)
         return compiled
+
+
+def loading(
+    files: CacheFiles, key: CacheKey, extensions: Extensions, *, may_map: bool
+) -> Steps[Compiled]:
+    """Load the model that was saved with the token of ``files``, in steps.
+
+    Its weights are mapped if that is safe; ``may_map`` promises that nobody truncates
+    files of this user. See `read_or_map`.
+
+    :raises GeneralFailureError: if the files are not as this driver wrote them.
+    """
+    content = read(files.model.fd, MOST_BYTES)
+    yield
+    with building_large() if len(content) > _LARGE_BYTES else nullcontext():
+        record, slices = unsealed(content, files.token, key)
+        yield
+        model = _model(record, slices[: record.model_bytes])
+    yield
+    header = DATA_MAGIC + record.compilation
+    data = read_or_map(files.data.fd, record.data_bytes, header, may_map=may_map)
+    pool = Memory("ashmem", len(data), buffer=data)
+    model = replace(model, pools=(pool,))
+    if extensions.versions(model) != record.extensions:
+        raise GeneralFailureError("the model cache is for other extensions")
+    values = memoryview(model.operand_values)
+    plans: dict[int, Callable[[], PlanRecord]] = {}
+    at = record.model_bytes
+    for number, plan in record.plans.items():
+        end = at + plan.size_bytes
+        plans[number] = partial(_restored, plan, bytes(slices[at:end]), data, values)
+        at = end
+    yield
+    program = yield from Program.compiling(model, plans, extensions)
+    return Compiled(program, record.preference, record.priority)
+
+
+def _model(record: CacheRecord, slices: memoryview) -> Model:
+    try:
+        return joined(record.model, slices, max_item_bytes=MOST_BYTES)
+    except (msgspec.MsgspecError, InvalidArgumentError) as error:
+        raise GeneralFailureError(f"the model cache: {error}") from error
+
+
+def _restored(
+    plan: SlicedPlan, slices: bytes, data: memoryview, values: memoryview
+) -> PlanRecord:
+    """Decode a plan; make arrays over the bytes, which they keep alive.
+
+    :raises AsyncnnError: if the slices are not those of the plan.
+    """
+
+    def array(stored: StoredArray) -> Array:
+        source = data if stored.is_data else values
+        return np.ndarray(stored.shape, _dtype(stored.dtype), source, stored.offset)
+
+    rest = Slices(memoryview(slices), max_item_bytes=MOST_BYTES)
+    shapes = SHAPES.join(plan.shapes, rest)
+    folded = {index: array(each) for index, each in FOLDED.join(plan.folded, rest)}
+    steps: list[StepRecord] = []
+    for part in STEPS.parts(plan.steps, rest):
+        for step in part:
+            packed = {
+                name: tuple([array(each) for each in arrays])
+                for name, arrays in step.packed.items()
+            }
+            steps.append(StepRecord(step.position, step.is_prepared, packed))
+    offsets = dict(OFFSETS.join(plan.offsets, rest))
+    arena = ArenaLayout(offsets, plan.arena_bytes)
+    return PlanRecord(shapes, folded, tuple(steps), arena)
+
+
+@cache
+def _dtype(name: str) -> np.dtype[Any]:
+    return np.dtype(name)

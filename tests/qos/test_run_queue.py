@@ -16,36 +16,38 @@ from hypothesis.stateful import (
 )
 
 from asyncnn.hal.types import Priority
-from asyncnn.qos.run_queue import Policy, Roster
+from asyncnn.qos.run_queue import Policy, RunQueue
 from asyncnn.qos.work import Client, Job, JobState, User
 
 LOW, MEDIUM, HIGH = Priority
-POLICY = Policy(patience_ns=1000, turn_ns=50, horizon_ns=10_000, slice_ns=100)
+POLICY = Policy(
+    starvation_limit_ns=1000, starved_slice_ns=50, horizon_ns=10_000, slice_ns=100
+)
 ALICE, BOB = Client("alice"), Client("bob", weight=3.0)
 CAROL = Client("carol", user=User("another user"))
 CLIENTS = [ALICE, BOB, CAROL]
 
 
-def roster(lanes: int = 1) -> Roster[Job]:
-    return Roster(POLICY, lanes)
+def run_queue(lanes: int = 1) -> RunQueue[Job]:
+    return RunQueue(POLICY, lanes)
 
 
 def add(
-    to: Roster[Job],
+    to: RunQueue[Job],
     priority: Priority = MEDIUM,
     now_ns: int = 0,
     deadline_ns: int | None = None,
     client: Client = ALICE,
-    least_ns: int = 0,
+    min_runtime_ns: int = 0,
 ) -> Job:
-    job = Job(priority, deadline_ns, client, least_ns)
+    job = Job(priority, deadline_ns, client, min_runtime_ns)
     to.add(job, now_ns)
     return job
 
 
 class TestPriorities:
     def test_the_higher_priority_goes_first_whatever_the_deadlines(self) -> None:
-        r = roster()
+        r = run_queue()
         low, medium = add(r, LOW, deadline_ns=1), add(r, MEDIUM, deadline_ns=100)
         high = add(r, HIGH)
         taken = []
@@ -63,7 +65,7 @@ class TestPriorities:
     def test_only_a_higher_priority_takes_the_lane(
         self, running: Priority, arriving: Priority, stops: bool
     ) -> None:
-        r = roster()
+        r = run_queue()
         first = add(r, running)
         assert r.take(0) is first
         to_stop = r.add(Job(arriving, None, ALICE), 1)
@@ -74,7 +76,7 @@ class TestPriorities:
             assert (r.take(2) is not first) == stops
 
     def test_the_suspended_job_is_resumed_before_others_of_its_priority(self) -> None:
-        r = roster()
+        r = run_queue()
         begun = add(r, LOW)
         assert r.take(0) is begun
         add(r, LOW, deadline_ns=500)
@@ -85,7 +87,7 @@ class TestPriorities:
         assert r.take(2) is begun
 
     def test_each_higher_arrival_stops_another_lane(self) -> None:
-        r = roster(lanes=2)
+        r = run_queue(lanes=2)
         first, second = add(r, LOW), add(r, LOW)
         assert {r.take(0), r.take(0)} == {first, second}
         stopped = {r.add(Job(HIGH, None, ALICE), 1), r.add(Job(HIGH, None, ALICE), 1)}
@@ -93,13 +95,13 @@ class TestPriorities:
         assert r.add(Job(HIGH, None, ALICE), 1) is None
 
     def test_the_lowest_priority_stops(self) -> None:
-        r = roster(lanes=2)
+        r = run_queue(lanes=2)
         medium, low = add(r, MEDIUM), add(r, LOW)
         assert {r.take(0), r.take(0)} == {medium, low}
         assert r.add(Job(HIGH, None, ALICE), 1) is low
 
     def test_nothing_stops_while_a_lane_is_free(self) -> None:
-        r = roster(lanes=2)
+        r = run_queue(lanes=2)
         add(r, LOW)
         r.take(0)
         assert r.add(Job(HIGH, None, ALICE), 1) is None
@@ -107,7 +109,7 @@ class TestPriorities:
 
 class TestAging:
     def test_a_starved_priority_gets_a_turn(self) -> None:
-        r = roster()
+        r = run_queue()
         low, high = add(r, LOW), add(r, HIGH)
         assert r.take(999) is high
         assert high.review_ns == 1000
@@ -116,7 +118,7 @@ class TestAging:
         assert low.review_ns == 1050
 
     def test_a_turn_is_kept_against_what_arrives(self) -> None:
-        r = roster()
+        r = run_queue()
         low, high = add(r, LOW), add(r, HIGH)
         assert r.take(1000) is low
         assert r.add(Job(HIGH, None, ALICE), 1049) is None
@@ -125,14 +127,14 @@ class TestAging:
         assert high.review_ns == 2050
 
     def test_after_its_time_a_turn_is_not_kept(self) -> None:
-        r = roster()
+        r = run_queue()
         low = add(r, LOW)
         add(r, HIGH)
         assert r.take(1000) is low
         assert r.add(Job(HIGH, None, ALICE), 1051) is low
 
     def test_the_longest_starved_goes_first(self) -> None:
-        r = roster()
+        r = run_queue()
         medium, low, high = add(r, MEDIUM, 0), add(r, LOW, 1), add(r, HIGH, 2)
         assert r.take(2000) is medium
         r.give_back(medium, 2050)
@@ -141,7 +143,7 @@ class TestAging:
         assert r.take(2100) is high
 
     def test_a_priority_that_is_served_is_not_starved(self) -> None:
-        r = roster()
+        r = run_queue()
         first = add(r, LOW, 0)
         add(r, LOW, 0)
         r.take(0)
@@ -150,7 +152,7 @@ class TestAging:
         assert r.take(5999) is high
 
     def test_without_lower_work_nothing_is_reviewed(self) -> None:
-        r = roster()
+        r = run_queue()
         high = add(r, HIGH)
         r.take(0)
         assert high.review_ns is None
@@ -158,7 +160,7 @@ class TestAging:
 
 class TestDeadlines:
     def test_undated_work_is_due_a_horizon_after_its_arrival(self) -> None:
-        r = roster()
+        r = run_queue()
         undated = add(r, now_ns=0)
         later = add(r, now_ns=0, deadline_ns=20_000)
         earlier = add(r, now_ns=1, deadline_ns=9_999)
@@ -170,45 +172,45 @@ class TestDeadlines:
     def test_what_cannot_end_in_time_is_not_begun(
         self, now_ns: int, begins: bool
     ) -> None:
-        r = roster()
-        job = add(r, deadline_ns=100, least_ns=30)
+        r = run_queue()
+        job = add(r, deadline_ns=100, min_runtime_ns=30)
         assert r.take(now_ns) is (job if begins else None)
         assert list(r.missed) == ([] if begins else [job])
 
     def test_what_has_begun_goes_on(self) -> None:
-        r = roster()
-        job = add(r, deadline_ns=100, least_ns=30)
+        r = run_queue()
+        job = add(r, deadline_ns=100, min_runtime_ns=30)
         r.take(0)
         r.give_back(job, 90)
         assert r.take(90) is job
 
 
 class TestShares:
-    def share_of_bob(self, r: Roster[Job], turns: int) -> float:
+    def share_of_bob(self, r: RunQueue[Job], slices: int) -> float:
         now = had = 0
         for client in (ALICE, BOB):
-            for _ in range(turns):
+            for _ in range(slices):
                 add(r, now_ns=0, client=client)
-        for _ in range(turns):
+        for _ in range(slices):
             job = r.take(now)
             assert job is not None
             now += 10
             had += job.client is BOB
             r.end(job, now)
-        return had / turns
+        return had / slices
 
     def test_clients_get_time_by_weight(self) -> None:
-        assert self.share_of_bob(roster(), 400) == pytest.approx(0.75, abs=0.03)
+        assert self.share_of_bob(run_queue(), 400) == pytest.approx(0.75, abs=0.03)
 
     def test_time_that_was_not_used_is_no_claim(self) -> None:
-        r = roster()
+        r = run_queue()
         alone = add(r, client=ALICE)
         r.take(0)
         r.end(alone, 1_000_000)
         assert self.share_of_bob(r, 400) == pytest.approx(0.75, abs=0.03)
 
     def test_users_share_before_their_clients_do(self) -> None:
-        r = roster()
+        r = run_queue()
         had = Counter[Client]()
         clients = [Client("one"), Client("of many"), Client("processes"), CAROL]
         for client in clients:
@@ -224,7 +226,7 @@ class TestShares:
             assert had[client] == pytest.approx(1000 / 3, abs=20)
 
     def test_priorities_do_not_count_across_clients(self) -> None:
-        r = roster()
+        r = run_queue()
         for _ in range(10):
             add(r, HIGH, client=ALICE)
             add(r, LOW, client=CAROL)
@@ -237,7 +239,7 @@ class TestShares:
         assert Counter(taken) == {ALICE: 5, CAROL: 5}
 
     def test_accounts_go_with_their_clients(self) -> None:
-        r = roster()
+        r = run_queue()
         client = Client("passing")
         job = add(r, client=client)
         r.take(0)
@@ -254,7 +256,7 @@ class TestTakingLanesFromOthers:
     def test_who_was_away_does_at_the_next_boundary(
         self, running: Priority, arriving: Priority, newcomer: Client
     ) -> None:
-        r = roster()
+        r = run_queue()
         long = add(r, running)
         add(r, HIGH)
         r.take(0)
@@ -266,7 +268,7 @@ class TestTakingLanesFromOthers:
         assert long.client is ALICE
 
     def test_who_has_had_more_than_the_others_does_not(self) -> None:
-        r = roster()
+        r = run_queue()
         greedy = add(r, client=BOB)
         r.take(0)
         add(r, client=ALICE)
@@ -281,7 +283,7 @@ class TestTakingLanesFromOthers:
         assert running.review_ns == 1011
 
     def test_who_was_away_does_not_if_its_user_has_had_more(self) -> None:
-        r = roster()
+        r = run_queue()
         long = add(r, client=ALICE)
         r.take(0)
         other = add(r, client=CAROL)
@@ -293,7 +295,7 @@ class TestTakingLanesFromOthers:
         assert r.take(201) is late
 
     def test_a_lane_is_kept_for_a_slice_while_others_wait(self) -> None:
-        r = roster()
+        r = run_queue()
         first, other = add(r, client=CAROL), add(r, client=ALICE)
         assert r.take(0) is other
         assert other.review_ns == POLICY.slice_ns
@@ -306,21 +308,21 @@ class TestTakingLanesFromOthers:
         assert r.take(120) is first
 
     def test_a_client_cannot_keep_a_lane_by_a_turn(self) -> None:
-        r = roster()
+        r = run_queue()
         low = add(r, LOW)
         add(r, HIGH)
         assert r.take(1000) is low
-        assert low.has_turn
+        assert low.was_starved
         assert r.add(Job(LOW, None, CAROL), 1001) is low
 
     def test_who_is_furthest_ahead_makes_way(self) -> None:
-        r = roster(lanes=2)
+        r = run_queue(lanes=2)
         light, heavy = add(r, client=BOB), add(r, client=ALICE)
         assert {r.take(0), r.take(0)} == {light, heavy}
         assert r.add(Job(LOW, None, Client("late")), 500) is heavy
 
     def test_time_slices_end_before_turns_and_aging(self) -> None:
-        r = roster()
+        r = run_queue()
         add(r, client=CAROL)
         add(r, LOW)
         high = add(r, HIGH)
@@ -343,7 +345,7 @@ class Driven(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.roster = Roster[NumberedJob](POLICY, 2)
+        self.run_queue = RunQueue[NumberedJob](POLICY, 2)
         self.now = self.arrivals = 0
         self.waiting: set[NumberedJob] = set()
         self.suspended: set[NumberedJob] = set()
@@ -363,16 +365,16 @@ class Driven(RuleBasedStateMachine):
         job = NumberedJob(priority, deadline, client)
         self.arrivals += 1
         job.number = self.arrivals
-        to_stop = self.roster.add(job, self.now)
+        to_stop = self.run_queue.add(job, self.now)
         self.waiting.add(job)
         assert to_stop is None or to_stop in self.on_lanes
 
     @precondition(lambda self: len(self.on_lanes) < 2)
     @rule(target=running)
     def a_lane_takes(self) -> NumberedJob | None:
-        job = self.roster.take(self.now)
-        missed = set(self.roster.missed)
-        self.roster.missed.clear()
+        job = self.run_queue.take(self.now)
+        missed = set(self.run_queue.missed)
+        self.run_queue.missed.clear()
         assert missed <= self.waiting
         assert all((m.deadline_ns or 0) <= self.now for m in missed)
         self.waiting -= missed
@@ -387,7 +389,7 @@ class Driven(RuleBasedStateMachine):
             if other.user is account.user:
                 assert account.virtual_ns <= other.virtual_ns
         mine = {c for c in candidates if c.account is account}
-        if not job.has_turn:
+        if not job.was_starved:
             assert job.priority == max(c.priority for c in mine)
         begun = {c for c in self.suspended & mine if c.priority == job.priority}
         assert job in begun or not begun
@@ -402,9 +404,9 @@ class Driven(RuleBasedStateMachine):
             return
         self.on_lanes.discard(job)
         if ends:
-            self.roster.end(job, self.now)
+            self.run_queue.end(job, self.now)
         else:
-            self.roster.give_back(job, self.now)
+            self.run_queue.give_back(job, self.now)
             self.suspended.add(job)
 
     @precondition(lambda self: self.waiting | self.suspended)
@@ -412,19 +414,19 @@ class Driven(RuleBasedStateMachine):
     def is_discarded(self, data: st.DataObject) -> None:
         pool = sorted(self.waiting | self.suspended, key=lambda job: job.number)
         job = data.draw(st.sampled_from(pool))
-        assert self.roster.discard(job)
-        assert not self.roster.discard(job)
+        assert self.run_queue.discard(job)
+        assert not self.run_queue.discard(job)
         self.waiting.discard(job)
         self.suspended.discard(job)
 
     @invariant()
     def counts_agree(self) -> None:
-        assert set(self.roster.running) == self.on_lanes
-        assert self.roster.waiting == len(self.waiting | self.suspended)
+        assert set(self.run_queue.running) == self.on_lanes
+        assert self.run_queue.waiting == len(self.waiting | self.suspended)
         everything = self.waiting | self.suspended | self.on_lanes
         for client in CLIENTS:
             mine = sum(job.client is client for job in everything)
-            assert self.roster.account(client).pending == mine
+            assert self.run_queue.account(client).pending == mine
 
     @invariant()
     def few_jobs_hold_memory(self) -> None:

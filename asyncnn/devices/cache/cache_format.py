@@ -1,4 +1,4 @@
-"""The contents of a model cache, and how they become bytes.
+"""The contents of a model cache, how they become bytes, and the key that seals them.
 
 A file is the tag of all that follows, `MAGIC`, the length of an envelope, the envelope
 around a `CacheRecord` as MessagePack, and slices: those of the model, then those of
@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from asyncnn._version import __version__
-from asyncnn.devices.lifetime import private_draft, read_private, state_folder
+from asyncnn.devices.private_files import private_draft, read_private, state_folder
 from asyncnn.engine import Program
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Shape
@@ -27,83 +27,12 @@ from asyncnn.hal.slices import SlicedModel, SliceKind
 from asyncnn.hal.types import ExecutionPreference, Priority
 from asyncnn.kernels.kernel import PACKING_VERSION
 
-
-class Compiled(msgspec.Struct, frozen=True, eq=False):
-    """A program, and how its client wants it to be executed."""
-
-    program: Program
-    preference: ExecutionPreference
-    priority: Priority
-
-
 logger = logging.getLogger(__name__)
 
 _KEY_BYTES = 32
 _DIGEST = "sha256"
 TAG_BYTES = 32
 """Length of what `CacheKey.tag` returns."""
-
-
-class CacheKey:
-    """The key in the file at ``path``, which is created when it is needed first.
-
-    By default the file lies where programs keep their state. It has to be readable by
-    its owner alone. Any thread may call any method.
-    """
-
-    def __init__(self, path: str | os.PathLike[str] = "") -> None:
-        self._given = path
-        self._secret: bytes | None = None
-
-    def tag(self, content: bytes | memoryview) -> bytes:
-        """Return the tag that nobody without the key can make for ``content``.
-
-        :raises GeneralFailureError: if there is no key and none can be created.
-        """
-        if self._secret is None:
-            self._secret = self._obtain()
-        return hmac.digest(self._secret, content, _DIGEST)
-
-    def verifies(self, tag: bytes | memoryview, content: bytes | memoryview) -> bool:
-        """Tell whether ``tag`` is that of ``content``, in constant time.
-
-        :raises GeneralFailureError: if there is no key and none can be created.
-        """
-        return hmac.compare_digest(tag, self.tag(content))
-
-    def _obtain(self) -> bytes:
-        try:
-            path = Path(self._given) if self._given else default_path()
-            with suppress(FileNotFoundError):
-                return _read(path)
-            _create(path)
-            return _read(path)
-        except (OSError, RuntimeError) as error:  # there may be no home
-            raise GeneralFailureError(
-                f"no key for caches: {error}",
-                hint="set DeviceSettings.cache_key_file",
-            ) from error
-
-
-def _read(path: Path) -> bytes:
-    secret = read_private(path, _KEY_BYTES + 1)
-    if len(secret) != _KEY_BYTES:
-        raise OSError(f"{path} is not a key of {_KEY_BYTES} bytes")
-    return secret
-
-
-def _create(path: Path) -> None:
-    """Create the file with all its bytes, unless somebody else does first."""
-    secret = secrets.token_bytes(_KEY_BYTES)
-    with private_draft(path, secret) as draft, suppress(FileExistsError):
-        os.link(draft, path)
-    logger.info("created the key of caches at %s", path)
-
-
-def default_path() -> Path:
-    """Return where the key lies unless it is configured."""
-    return state_folder() / "cache-key"
-
 
 MAGIC = b"asyncnnM"
 DATA_MAGIC = b"asyncnnD"
@@ -115,16 +44,15 @@ MOST_BYTES = 2**28
 
 _FORMAT_VERSION = 3
 
+_LENGTH = struct.Struct("<I")
 
-def versions() -> tuple[str, ...]:
-    """Return all that a cache depends on besides the model."""
-    return (
-        f"format {_FORMAT_VERSION}",
-        f"asyncnn {__version__}",
-        f"packing {PACKING_VERSION}",
-        f"numpy {np.__version__}",
-        sys.byteorder,
-    )
+
+class Compiled(msgspec.Struct, frozen=True, eq=False):
+    """A program, and how its client wants it to be executed."""
+
+    program: Program
+    preference: ExecutionPreference
+    priority: Priority
 
 
 class StoredArray(msgspec.Struct, frozen=True, array_like=True):
@@ -186,21 +114,45 @@ class CacheRecord(msgspec.Struct, frozen=True, array_like=True):
     extensions: tuple[str, ...]
 
 
-class _Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """Tells whether the record inside can be understood, and is the one wanted."""
+class CacheKey:
+    """The key in the file at ``path``, which is created when it is needed first.
 
-    versions: tuple[str, ...]
-    token: bytes
-    record: msgspec.Raw
+    By default the file lies where programs keep their state. It has to be readable by
+    its owner alone. Any thread may call any method.
+    """
 
+    def __init__(self, path: str | os.PathLike[str] = "") -> None:
+        self._given = path
+        self._secret: bytes | None = None
 
-_LENGTH = struct.Struct("<I")
+    def tag(self, content: bytes | memoryview) -> bytes:
+        """Return the tag that nobody without the key can make for ``content``.
 
-encode = msgspec.msgpack.Encoder().encode
-"""Turns what is defined here into bytes."""
+        :raises GeneralFailureError: if there is no key and none can be created.
+        """
+        if self._secret is None:
+            self._secret = self._obtain()
+        return hmac.digest(self._secret, content, _DIGEST)
 
-_envelopes: msgspec.msgpack.Decoder[_Envelope] = msgspec.msgpack.Decoder(_Envelope)
-_records: msgspec.msgpack.Decoder[CacheRecord] = msgspec.msgpack.Decoder(CacheRecord)
+    def verifies(self, tag: bytes | memoryview, content: bytes | memoryview) -> bool:
+        """Tell whether ``tag`` is that of ``content``, in constant time.
+
+        :raises GeneralFailureError: if there is no key and none can be created.
+        """
+        return hmac.compare_digest(tag, self.tag(content))
+
+    def _obtain(self) -> bytes:
+        try:
+            path = Path(self._given) if self._given else default_key_path()
+            with suppress(FileNotFoundError):
+                return _read_key(path)
+            _create_key(path)
+            return _read_key(path)
+        except (OSError, RuntimeError) as error:  # there may be no home
+            raise GeneralFailureError(
+                f"no key for caches: {error}",
+                hint="set DeviceSettings.cache_key_file",
+            ) from error
 
 
 def sealed(
@@ -210,7 +162,7 @@ def sealed(
 
     :raises GeneralFailureError: if the driver has no key, or they would be too many.
     """
-    envelope = encode(_Envelope(versions(), token, msgspec.Raw(encode(record))))
+    envelope = _encode(_Envelope(versions(), token, msgspec.Raw(_encode(record))))
     content = b"".join((MAGIC, _LENGTH.pack(len(envelope)), envelope, *slices))
     if len(content) > MOST_BYTES - TAG_BYTES:
         raise GeneralFailureError("the model is too large to be cached")
@@ -240,3 +192,48 @@ def unsealed(
         return _records.decode(envelope.record), content[end:]
     except (msgspec.MsgspecError, struct.error) as error:
         raise GeneralFailureError(f"the model cache: {error}") from error
+
+
+def versions() -> tuple[str, ...]:
+    """Return all that a cache depends on besides the model."""
+    return (
+        f"format {_FORMAT_VERSION}",
+        f"asyncnn {__version__}",
+        f"packing {PACKING_VERSION}",
+        f"numpy {np.__version__}",
+        sys.byteorder,
+    )
+
+
+def default_key_path() -> Path:
+    """Return where the key lies unless it is configured."""
+    return state_folder() / "cache-key"
+
+
+class _Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """Tells whether the record inside can be understood, and is the one wanted."""
+
+    versions: tuple[str, ...]
+    token: bytes
+    record: msgspec.Raw
+
+
+_encode = msgspec.msgpack.Encoder().encode
+
+_envelopes: msgspec.msgpack.Decoder[_Envelope] = msgspec.msgpack.Decoder(_Envelope)
+_records: msgspec.msgpack.Decoder[CacheRecord] = msgspec.msgpack.Decoder(CacheRecord)
+
+
+def _read_key(path: Path) -> bytes:
+    secret = read_private(path, _KEY_BYTES + 1)
+    if len(secret) != _KEY_BYTES:
+        raise OSError(f"{path} is not a key of {_KEY_BYTES} bytes")
+    return secret
+
+
+def _create_key(path: Path) -> None:
+    """Create the file with all its bytes, unless somebody else does first."""
+    secret = secrets.token_bytes(_KEY_BYTES)
+    with private_draft(path, secret) as draft, suppress(FileExistsError):
+        os.link(draft, path)
+    logger.info("created the key of caches at %s", path)

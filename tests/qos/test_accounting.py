@@ -1,17 +1,17 @@
 import pytest
 
 from asyncnn.hal.types import ErrorStatus
-from asyncnn.qos import BOUNDS_NS, LatencyHistogram, Tally
+from asyncnn.qos import BOUNDS_NS, LatencyHistogram, WorkAccounting
 from asyncnn.qos.accounting import count_end
 
 NONE, EXHAUSTED = ErrorStatus.NONE, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
 
 
 def histogram(*latencies_ns: int) -> LatencyHistogram:
-    tally = Tally()
+    accounting = WorkAccounting()
     for latency_ns in latencies_ns:
-        count_end((tally,), latency_ns)
-    return tally.statistics().latency
+        count_end((accounting,), latency_ns)
+    return accounting.statistics().latency
 
 
 @pytest.mark.parametrize(
@@ -46,18 +46,18 @@ def test_beyond_the_last_bound_a_quantile_is_twice_that() -> None:
 
 
 def test_what_was_added_since_an_earlier_record_is_a_histogram() -> None:
-    tally = Tally()
-    count_end((tally,), 100)
-    earlier = tally.statistics().latency
-    count_end((tally,), 5000)
-    assert tally.statistics().latency.since(earlier) == histogram(5000)
+    accounting = WorkAccounting()
+    count_end((accounting,), 100)
+    earlier = accounting.statistics().latency
+    count_end((accounting,), 5000)
+    assert accounting.statistics().latency.since(earlier) == histogram(5000)
 
 
 def test_refusals_end_work_that_has_no_latency() -> None:
-    tally = Tally()
-    tally.count_refusal(EXHAUSTED)
-    count_end((tally,), 100, EXHAUSTED)
-    statistics = tally.statistics()
+    accounting = WorkAccounting()
+    accounting.count_refusal(EXHAUSTED)
+    count_end((accounting,), 100, EXHAUSTED)
+    statistics = accounting.statistics()
     assert statistics.done[EXHAUSTED] == statistics.ended == 2
     assert statistics.done[NONE] == 0
     assert statistics.latency.count == 1

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from asyncnn.qos.lanes import CoarseTimer
+from asyncnn.qos.watching import ThreadTimer
 from tests.qos.recorded import until
 
 
@@ -18,7 +18,7 @@ async def test_timers_fire_on_the_loop_in_the_order_of_their_times() -> None:
     fired: list[tuple[str, int]] = []
     started = time.monotonic()
     for name, delay_s in (("late", 0.2), ("early", 0.05), ("middle", 0.1)):
-        CoarseTimer(
+        ThreadTimer(
             delay_s, lambda name=name: fired.append((name, threading.get_ident()))
         )
     assert is_asleep()
@@ -32,7 +32,7 @@ async def test_timers_fire_on_the_loop_in_the_order_of_their_times() -> None:
 
 async def test_a_cancelled_timer_does_not_fire_and_leaves_no_thread() -> None:
     fired: list[None] = []
-    timer = CoarseTimer(0.01, lambda: fired.append(None))
+    timer = ThreadTimer(0.01, lambda: fired.append(None))
     timer.cancel()
     await until(lambda: not is_asleep())
     await asyncio.sleep(0.03)
@@ -41,8 +41,8 @@ async def test_a_cancelled_timer_does_not_fire_and_leaves_no_thread() -> None:
 
 async def test_cancelling_one_leaves_the_others() -> None:
     fired = asyncio.Event()
-    cancelled = CoarseTimer(0.01, lambda: pytest.fail("cancelled"))
-    CoarseTimer(0.02, fired.set)
+    cancelled = ThreadTimer(0.01, lambda: pytest.fail("cancelled"))
+    ThreadTimer(0.02, fired.set)
     cancelled.cancel()
     await asyncio.wait_for(fired.wait(), 5)
     cancelled.cancel()  # nothing happens
@@ -50,7 +50,7 @@ async def test_cancelling_one_leaves_the_others() -> None:
 
 async def test_a_timer_that_is_cancelled_on_the_way_to_the_loop_does_not_fire() -> None:
     fired: list[None] = []
-    timer = CoarseTimer(0.001, lambda: fired.append(None))
+    timer = ThreadTimer(0.001, lambda: fired.append(None))
     time.sleep(0.01)  # noqa: ASYNC251 - it has expired, but the loop is busy
     timer.cancel()
     await asyncio.sleep(0.01)
@@ -59,7 +59,7 @@ async def test_a_timer_that_is_cancelled_on_the_way_to_the_loop_does_not_fire() 
 
 def test_a_closed_loop_is_not_called() -> None:
     async def leave() -> None:
-        CoarseTimer(0.01, lambda: pytest.fail("the loop is closed"))
+        ThreadTimer(0.01, lambda: pytest.fail("the loop is closed"))
 
     asyncio.run(leave())
     deadline = time.monotonic() + 5

@@ -1,0 +1,364 @@
+"""Device-managed buffers: allocation, tokens, and copies from and to pools.
+
+`Buffers` are those of one device, `ReferenceBuffer` is one as its client has it. Short
+copies run on the event loop, others on a thread. What executions do with buffers is in
+`buffer_use`.
+
+Source: HAL 1.3/IDevice.hal (allocate), 1.3/IBuffer.hal.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from functools import partial
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncnn.devices.buffer_use import BufferUse, KnownBuffer
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    DeviceUnavailableError,
+    GeneralFailureError,
+    InvalidArgumentError,
+)
+from asyncnn.hal.operands import dtype_of, element_size_bytes
+from asyncnn.hal.types import (
+    BufferDesc,
+    BufferRole,
+    BufferToken,
+    Dimensions,
+    ErrorStatus,
+    Memory,
+    Model,
+    Request,
+)
+from asyncnn.hal.validate import validate_memory
+from asyncnn.hal.validate.buffers import checked_contents, plan_buffer
+from asyncnn.hal.validate.rules import checked_size_bytes, malformed_as_invalid
+from asyncnn.memory.managed import Account, ManagedBuffer
+from asyncnn.memory.mapping import Mapper
+from asyncnn.offload import SerialOffload
+from asyncnn.qos import Client, calling_client
+
+logger = logging.getLogger(__name__)
+
+
+_TOKENS_FROM = 1 << 31
+"""Tokens are large, so that nobody takes one for a small number."""
+
+_SHORT_COPY_BYTES = 256 * 1024
+"""Copying no more takes the loop about as long as handing it to a thread would."""
+
+
+class Buffers:
+    """The buffers of one device that are alive. Belongs to the event loop.
+
+    Those of one client hold at most ``max_bytes``. ``cause_of_death`` says why the
+    device takes no work any more, if so.
+    """
+
+    def __init__(
+        self,
+        max_bytes: int,
+        cause_of_death: Callable[[], DeviceUnavailableError | None],
+    ) -> None:
+        self._max_bytes = max_bytes
+        self._known: WeakValueDictionary[int, KnownBuffer] = WeakValueDictionary()
+        self._accounts: WeakKeyDictionary[Client, Account] = WeakKeyDictionary()
+        self._copier = _Copier(cause_of_death)
+
+    def of(self, model: Model) -> "ModelBuffers":
+        """Return what stands for a prepared model in the roles of buffers."""
+        return ModelBuffers(self, model)
+
+    def allocate(
+        self,
+        desc: BufferDesc,
+        models: Sequence["ModelBuffers | None"],
+        input_roles: Sequence[BufferRole],
+        output_roles: Sequence[BufferRole],
+    ) -> tuple["ReferenceBuffer", int]:
+        """Allocate a buffer; return it and its token. None stands for a foreign model.
+
+        :raises DeviceUnavailableError: if the device takes no work.
+        :raises InvalidArgumentError: if a rule is broken.
+        :raises GeneralFailureError: if buffers of that type are not supported, or there
+            is no memory left.
+        """
+        self._copier.check_open()
+        plan = plan_buffer(
+            desc,
+            [(m, m.model) if m is not None and m.is_of(self) else None for m in models],
+            input_roles,
+            output_roles,
+        )
+        operand = plan.operand
+        if not element_size_bytes(operand.type):
+            raise GeneralFailureError(f"no buffers of type {operand.type}")
+        token = self._new_token()
+        managed = ManagedBuffer(token, dtype_of(operand.type), self._account())
+        if plan.is_fixed:
+            checked_size_bytes(operand.type, operand.dimensions, "A4")
+            try:
+                managed.reserve(operand.dimensions)
+            except AsyncnnError as error:
+                raise GeneralFailureError(str(error)) from error
+        known = self._known[token] = KnownBuffer(managed, plan)
+        return ReferenceBuffer(known, self._copier), token
+
+    def find(self, pool: BufferToken) -> KnownBuffer:
+        """Return the buffer of a token.
+
+        :raises InvalidArgumentError: if there is none.
+        """
+        known = self._known.get(pool.token)
+        if known is None:
+            raise InvalidArgumentError(f"there is no buffer {pool.token}")
+        return known
+
+    def trim(self) -> None:
+        """Unmap what is not needed until the next copy."""
+        self._copier.trim()
+
+    def close(self) -> None:
+        """End copies; buffers go with their last user."""
+        self._copier.close()
+
+    async def wait_ended(self) -> None:
+        """Wait for the copies under way."""
+        await self._copier.wait_ended()
+
+    def used_bytes(self, client: Client) -> int:
+        """Return the bytes that the buffers of ``client`` hold."""
+        account = self._accounts.get(client)
+        return 0 if account is None else account.used_bytes
+
+    def _new_token(self) -> int:
+        """Return a token that nobody can guess."""
+        while True:
+            token = _TOKENS_FROM | secrets.randbits(31)
+            if token not in self._known:
+                return token
+
+    def _account(self) -> Account:
+        client = calling_client.get()
+        account = self._accounts.get(client)
+        if account is None:
+            account = self._accounts[client] = Account(self._max_bytes)
+        return account
+
+
+class ModelBuffers:
+    """A prepared model's way to the buffers of its device, and its identity there."""
+
+    def __init__(self, buffers: Buffers, model: Model) -> None:
+        self._buffers = buffers
+        self.model = model
+
+    def is_of(self, buffers: Buffers) -> bool:
+        """Whether the prepared model is of the device of ``buffers``."""
+        return self._buffers is buffers
+
+    def use(self, request: Request) -> BufferUse | None:
+        """Return what a validated request does with buffers; None if it names none.
+
+        :raises InvalidArgumentError: if a buffer is unknown, has no such role, or is
+            used as an output beside something else.
+        """
+        if BufferToken not in map(type, request.pools):
+            return None
+        found = {
+            index: self._buffers.find(pool)
+            for index, pool in enumerate(request.pools)
+            if isinstance(pool, BufferToken)
+        }
+        return BufferUse(self, self.model, request, found)
+
+
+class ReferenceBuffer:
+    """An `IBuffer`; the buffer goes with it, once no execution uses it."""
+
+    def __init__(self, known: KnownBuffer, copier: "_Copier") -> None:
+        self._known = known
+        self._managed = known.managed
+        self._plan = known.plan
+        self._copier = copier
+
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        """Return why its device takes no work any more; see `IMortal`."""
+        return self._copier.cause_of_death()
+
+    async def copy_to(self, destination: Memory) -> ErrorStatus:
+        """Copy the contents; see `IBuffer.copy_to`."""
+        try:
+            self._copier.check_open()
+            await self._copy_to(destination)
+        except AsyncnnError as error:
+            logger.info("copy from a buffer failed: %s", error)
+            return error.status
+        return ErrorStatus.NONE
+
+    async def copy_from(self, source: Memory, dimensions: Dimensions) -> ErrorStatus:
+        """Set the contents; see `IBuffer.copy_from`."""
+        try:
+            self._copier.check_open()
+            await self._copy_from(source, dimensions)
+        except AsyncnnError as error:
+            logger.info("copy to a buffer failed: %s", error)
+            return error.status
+        return ErrorStatus.NONE
+
+    async def _copy_to(self, destination: Memory) -> None:
+        managed = self._managed
+        _check_pool(destination)
+        dimensions = managed.current
+        if dimensions is None and self._plan.is_fixed:
+            dimensions = self._plan.operand.dimensions
+        if dimensions is not None:
+            _check_size(destination, managed.size_bytes(dimensions))
+        claimed = managed.begin_reading()
+        await self._copier.empty(
+            claimed.storage.reserve, destination, lambda _: managed.end_reading()
+        )
+
+    async def _copy_from(self, source: Memory, dimensions: Dimensions) -> None:
+        managed = self._managed
+        try:
+            _check_pool(source)
+            complete = checked_contents(self._plan, dimensions)
+            _check_size(source, managed.size_bytes(complete))
+        except InvalidArgumentError:
+            managed.discard()  # as after any copy that fails
+            raise
+        claimed = managed.begin_writing()
+        await self._copier.fill(
+            claimed.storage.reserve, source, partial(self._filled, complete)
+        )
+
+    def _filled(self, dimensions: Dimensions, has_succeeded: bool) -> None:
+        self._managed.end_writing(dimensions if has_succeeded else None)
+
+
+def _check_pool(memory: Memory) -> None:
+    with malformed_as_invalid("pool"):
+        validate_memory(memory, rule="B2")
+
+
+def _check_size(memory: Memory, expected: int) -> None:
+    if memory.size != expected:
+        raise InvalidArgumentError(
+            f"the pool has {memory.size} bytes, the contents {expected} [B2]"
+        )
+
+
+class _Copier:
+    """The copies of one device. `close` is final but for copies under way.
+
+    ``cause_of_death`` says why the device takes no work any more, if so.
+    """
+
+    def __init__(
+        self, cause_of_death: Callable[[], DeviceUnavailableError | None]
+    ) -> None:
+        self.cause_of_death = cause_of_death
+        self._mapper = Mapper()
+        self._offload = SerialOffload()
+        self._copies: set[asyncio.Task[None]] = set()
+
+    async def fill(
+        self,
+        target: Callable[[int], NDArray[np.uint8]],
+        memory: Memory,
+        ended: Callable[[bool], None],
+    ) -> None:
+        """Copy a pool into as many bytes of ``target``; see `_run` for ``ended``.
+
+        :raises AsyncnnError: if the pool cannot be mapped or memory reserved.
+        """
+        await self._run(partial(_fill, self._mapper, target, memory), memory, ended)
+
+    async def empty(
+        self,
+        source: Callable[[int], NDArray[np.uint8]],
+        memory: Memory,
+        ended: Callable[[bool], None],
+    ) -> None:
+        """Copy as many bytes of ``source`` into a pool; see `_run` for ``ended``.
+
+        :raises AsyncnnError: if the pool cannot be mapped, or written to.
+        """
+        await self._run(partial(_empty, self._mapper, source, memory), memory, ended)
+
+    def check_open(self) -> None:
+        """Check that the device takes work.
+
+        :raises DeviceUnavailableError: if it does not.
+        """
+        cause = self.cause_of_death()
+        if cause is not None:
+            raise cause
+
+    def trim(self) -> None:
+        """Unmap what is not needed until the next copy."""
+        self._mapper.trim()
+
+    def close(self) -> None:
+        """Unmap everything."""
+        self.trim()
+        self._mapper.close()
+
+    async def wait_ended(self) -> None:
+        """Wait for the copies under way."""
+        if self._copies:
+            await asyncio.wait(self._copies)
+
+    async def _run(
+        self, copy: Callable[[], None], memory: Memory, ended: Callable[[bool], None]
+    ) -> None:
+        """Run ``copy``, and tell ``ended``, once, whether it has gone well.
+
+        That is when it is over, even if the caller was cancelled before.
+        """
+        if memory.buffer is not None and memory.size <= _SHORT_COPY_BYTES:
+            has_succeeded = False
+            try:
+                copy()
+                has_succeeded = True
+            finally:
+                ended(has_succeeded)
+            return
+        copied = asyncio.get_running_loop().create_task(self._offload(copy))
+        self._copies.add(copied)
+        copied.add_done_callback(self._copies.discard)
+        copied.add_done_callback(
+            lambda done: ended(not done.cancelled() and done.exception() is None)
+        )
+        await asyncio.shield(copied)
+
+
+def _fill(
+    mapper: Mapper, target: Callable[[int], NDArray[np.uint8]], memory: Memory
+) -> None:
+    data = _bytes(mapper.map(memory))
+    np.copyto(target(memory.size), data)
+
+
+def _empty(
+    mapper: Mapper, source: Callable[[int], NDArray[np.uint8]], memory: Memory
+) -> None:
+    mapped = mapper.map(memory)
+    data = _bytes(mapped)
+    if not data.flags.writeable:
+        raise InvalidArgumentError("the pool to copy to is read-only")
+    np.copyto(data, source(memory.size))
+    mapper.flush(mapped)
+
+
+def _bytes(mapped: Memory) -> NDArray[np.uint8]:
+    assert mapped.buffer is not None
+    if not mapped.size:
+        return np.empty(0, np.uint8)
+    return np.frombuffer(mapped.buffer, np.uint8, mapped.size)

@@ -1,0 +1,259 @@
+"""What the reference device says of its performance.
+
+The HAL's figures are ratios to "the CPU". This device runs on the CPU, so all are 1
+unless they were measured on this machine, as `asyncnn.tools.capabilities` does. What
+was measured is kept in a file that devices read when they are made, and holds until
+the library or what is below it changes.
+
+Source: 1.0/types.hal (PerformanceInfo) and 1.3/types.hal (Capabilities).
+"""
+
+import contextlib
+import logging
+import os
+import platform
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Self, TypeAlias
+
+import msgspec
+import numpy as np
+from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
+
+from asyncnn._version import __version__
+from asyncnn.devices.private_files import private_draft, read_private, state_folder
+from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.hal.performance import uniform_performance
+from asyncnn.hal.types import (
+    Capabilities,
+    OperandPerformance,
+    OperandType,
+    PerformanceInfo,
+)
+
+logger = logging.getLogger(__name__)
+
+_MOST_BYTES = 2**14
+_UNUSABLE = (OSError, RuntimeError, msgspec.DecodeError, UnicodeDecodeError)
+
+_SAME_AS_CPU = 1.0
+
+_REPRESENTATIVES = {
+    OperandType.FLOAT32: OperandType.TENSOR_FLOAT32,
+    OperandType.INT32: OperandType.TENSOR_INT32,
+    OperandType.UINT32: OperandType.TENSOR_INT32,
+    OperandType.BOOL: OperandType.TENSOR_BOOL8,
+    OperandType.FLOAT16: OperandType.TENSOR_FLOAT16,
+    OperandType.OEM: OperandType.TENSOR_QUANT8_ASYMM,
+    OperandType.TENSOR_OEM_BYTE: OperandType.TENSOR_QUANT8_ASYMM,
+}
+"""Types that are no operation's first operand, and those whose figures they get.
+
+HAL 1.0 and 1.1 have one figure for the OEM types and quantised ones.
+"""
+
+
+class ReferenceWorkload(StrEnum):
+    """A workload with a figure of its own; most are named after a type of operand."""
+
+    TENSOR_FLOAT32 = "TENSOR_FLOAT32"
+    RELAXED_FLOAT32 = "RELAXED_FLOAT32"
+    TENSOR_FLOAT16 = "TENSOR_FLOAT16"
+    TENSOR_INT32 = "TENSOR_INT32"
+    TENSOR_BOOL8 = "TENSOR_BOOL8"
+    TENSOR_QUANT8_ASYMM = "TENSOR_QUANT8_ASYMM"
+    TENSOR_QUANT8_ASYMM_SIGNED = "TENSOR_QUANT8_ASYMM_SIGNED"
+    TENSOR_QUANT8_SYMM = "TENSOR_QUANT8_SYMM"
+    TENSOR_QUANT8_SYMM_PER_CHANNEL = "TENSOR_QUANT8_SYMM_PER_CHANNEL"
+    TENSOR_QUANT16_SYMM = "TENSOR_QUANT16_SYMM"
+    TENSOR_QUANT16_ASYMM = "TENSOR_QUANT16_ASYMM"
+    IF = "IF"
+    WHILE = "WHILE"
+
+
+Ratio: TypeAlias = Annotated[float, msgspec.Meta(ge=1e-3, le=1e3)]
+"""Beyond these bounds something else than the device was measured."""
+
+ExecTimes: TypeAlias = dict[ReferenceWorkload, Ratio]
+"""The device's time for each workload, divided by the CPU's."""
+
+
+class Blas(msgspec.Struct, frozen=True):
+    """The BLAS that NumPy calls. ``core_type`` is OPENBLAS_CORETYPE, empty if unset."""
+
+    name: str
+    version: str
+    architecture: str
+    core_type: str
+
+    def __str__(self) -> str:
+        core_type = f", OPENBLAS_CORETYPE={self.core_type}" if self.core_type else ""
+        return f"{self.name} {self.version} ({self.architecture}{core_type})"
+
+
+class Surroundings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The versions and the CPU that a measurement holds for."""
+
+    asyncnn: str
+    numpy: str
+    blas: str
+    cpu: str
+
+    @classmethod
+    @cache
+    def present(cls) -> Self:
+        """Return the versions and the CPU of this process."""
+        return cls(__version__, np.__version__, str(blas_in_use()), cpu_name())
+
+    def __str__(self) -> str:
+        return f"asyncnn {self.asyncnn}, NumPy {self.numpy}, {self.blas}, {self.cpu}"
+
+
+class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Times of all reference workloads, relative to the CPU's.
+
+    :raises ValueError: if one is missing, or ``measured_at`` has no time zone.
+    """
+
+    exec_times: ExecTimes
+    surroundings: Surroundings
+    measured_at: datetime
+
+    @classmethod
+    def now(cls, exec_times: ExecTimes) -> Self:
+        """Return a measurement of this moment in this process."""
+        moment = datetime.now(UTC).replace(microsecond=0)
+        return cls(exec_times, Surroundings.present(), moment)
+
+    def __post_init__(self) -> None:
+        missing = [name for name in ReferenceWorkload if name not in self.exec_times]
+        if missing:
+            raise ValueError(f"nothing is said of {', '.join(missing)}")
+        if self.measured_at.tzinfo is None:
+            raise ValueError("the time of the measurement has no time zone")
+
+
+def known_capabilities(path: str = "") -> Capabilities:
+    """Return the capabilities that were measured, or those of the CPU.
+
+    A file that cannot be used is named in the log.
+    """
+    try:
+        measurement = load_measurement(path)
+    except GeneralFailureError as error:
+        logger.warning("%s", error)
+        measurement = None
+    if measurement is None:
+        return reference_capabilities()
+    return capabilities_of(measurement.exec_times)
+
+
+def load_measurement(path: str = "") -> Measurement | None:
+    """Return what was measured here, None if nothing ever was.
+
+    :raises GeneralFailureError: if the file cannot be used, and why.
+    """
+    try:
+        file = _path(path)
+        content = read_private(file, _MOST_BYTES)
+        measurement = msgspec.json.decode(content, type=Measurement)
+    except FileNotFoundError:
+        return None
+    except _UNUSABLE as error:
+        raise GeneralFailureError(
+            f"measured capabilities are not used: {error}"
+        ) from error
+    if measurement.surroundings != Surroundings.present():
+        raise GeneralFailureError(
+            f"capabilities measured with {measurement.surroundings} are not used",
+            hint="measure again: asyncnn capabilities --measure",
+        )
+    return measurement
+
+
+def store_measurement(measurement: Measurement, path: str = "") -> Path:
+    """Keep a measurement for all devices that are opened from now on; return its path.
+
+    :raises GeneralFailureError: if the file cannot be written, or could not be used.
+    """
+    content = msgspec.json.format(msgspec.json.encode(measurement))
+    try:
+        msgspec.json.decode(content, type=Measurement)
+        file = _path(path)
+        with private_draft(file, content + b"\n") as draft:
+            draft.replace(file)
+    except (OSError, RuntimeError, msgspec.DecodeError) as error:
+        raise GeneralFailureError(
+            f"measured capabilities are not kept: {error}"
+        ) from error
+    return file
+
+
+def default_path() -> Path:
+    """Return where the file lies if `DeviceSettings.capabilities_file` is empty.
+
+    :raises RuntimeError: if there is no home.
+    """
+    return state_folder() / "capabilities.json"
+
+
+def capabilities_of(exec_times: Mapping[ReferenceWorkload, float]) -> Capabilities:
+    """Return the capabilities of a device with these times for all workloads.
+
+    It computes on the CPU, so the energy it needs goes with the time.
+    """
+    infos = {
+        workload: PerformanceInfo(exec_time=time, power_usage=time)
+        for workload, time in exec_times.items()
+    }
+    relaxed = infos[ReferenceWorkload.RELAXED_FLOAT32]
+    every_type = uniform_performance(PerformanceInfo(_SAME_AS_CPU, _SAME_AS_CPU))
+    return Capabilities(
+        relaxed_float32_to_float16_performance_scalar=relaxed,
+        relaxed_float32_to_float16_performance_tensor=relaxed,
+        operand_performance=tuple(
+            OperandPerformance(entry.type, infos[_workload_of(entry.type)])
+            for entry in every_type
+        ),
+        if_performance=infos[ReferenceWorkload.IF],
+        while_performance=infos[ReferenceWorkload.WHILE],
+    )
+
+
+def reference_capabilities() -> Capabilities:
+    """Return capabilities equal to the CPU's, as long as nothing was measured."""
+    return capabilities_of(dict.fromkeys(ReferenceWorkload, _SAME_AS_CPU))
+
+
+def blas_in_use() -> Blas:
+    """Describe the BLAS that this process has loaded, "unknown" if there is none."""
+    found: dict[str, str] = next(
+        (i for i in threadpool_info() if i["user_api"] == "blas"), {}
+    )
+    return Blas(
+        name=found.get("internal_api", "unknown"),
+        version=found.get("version") or "unknown",
+        architecture=found.get("architecture", "unknown"),
+        core_type=os.environ.get("OPENBLAS_CORETYPE", ""),
+    )
+
+
+def cpu_name() -> str:
+    """Return the model name of the CPU, or its architecture where there is none."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
+        for line in lines:
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def _path(given: str) -> Path:
+    return Path(given) if given else default_path()
+
+
+def _workload_of(type_: OperandType) -> ReferenceWorkload:
+    return ReferenceWorkload[_REPRESENTATIVES.get(type_, type_).name]

@@ -1,0 +1,58 @@
+"""Files that the user's programs keep for themselves, in the state directory.
+
+Their contents are trusted, so none is read that somebody else may have written.
+"""
+
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def state_folder() -> Path:
+    """Return the folder in ``$XDG_STATE_HOME``, by default in ``~/.local/state``.
+
+    :raises RuntimeError: if there is no home.
+    """
+    state = os.environ.get("XDG_STATE_HOME", "")
+    folder = Path(state) if Path(state).is_absolute() else Path.home() / ".local/state"
+    return folder / "asyncnn"
+
+
+def read_private(path: Path, most: int) -> bytes:
+    """Return the contents of a file, and of longer ones the first ``most`` bytes.
+
+    :raises OSError: if it cannot be read, is not a regular file of this user, or others
+        may use it.
+    """
+    # A pipe in its place must not be waited for.
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    fd = os.open(path, flags)
+    with open(fd, "rb") as file:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise OSError(f"{path} is not a file of this user")
+        if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise OSError(f"others than its owner may use {path}")
+        return file.read(most)
+
+
+@contextmanager
+def private_draft(path: Path, content: bytes) -> Iterator[Path]:
+    """Write a complete file next to ``path``, which the block puts in its place.
+
+    :raises OSError: if that is not possible.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(fd, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(fd)
+        yield draft
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,91 @@
+"""Gives memory back without keeping an event loop waiting.
+
+To free a structure of a million objects takes the interpreter some hundred
+milliseconds, in one go if the last reference to all of it is dropped. So a thread takes
+large prepared models apart, a few objects at a time, between which others get the
+interpreter.
+"""
+
+import asyncio
+import ctypes
+import threading
+import weakref
+from collections.abc import Callable
+
+from asyncnn.engine import Program, take_apart
+from asyncnn.interpreter import own
+from asyncnn.offload import call_on_thread
+
+_POLL_S = 0.001
+
+
+class Releases:
+    """Frees the programs and buffers of one device. Belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._threads: set[threading.Thread] = set()
+        self._is_inherited = False
+        own(self)
+
+    def disown(self) -> None:
+        """Free everything where it is dropped in a forked child."""
+        self._is_inherited = True
+
+    def watch(self, prepared: object, program: Program) -> None:
+        """Take ``program`` apart on a thread once ``prepared`` is gone.
+
+        If somebody else refers to the program then, its last reference frees it.
+        """
+        if program.is_large:
+            gone = weakref.finalize(prepared, self._gone, [program])
+            gone.atexit = False
+
+    def _gone(self, last: list[Program]) -> None:
+        """Release the program in the list, which has the last reference to it."""
+        # Runs wherever the collector does, even in code that holds a lock: takes none.
+        if self._is_inherited:  # the loop's selector would wake up the parent's loop
+            last.clear()
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._release, last)
+        except RuntimeError:  # the loop is closed
+            last.clear()
+
+    def _release(self, last: list[Program]) -> None:
+        self.free_on_thread(lambda: take_apart(last.pop().pieces()))
+
+    def free_on_thread(self, free: Callable[[], None]) -> None:
+        """Call ``free``, which frees much, on a thread; here if none can be started."""
+        self._threads = {each for each in self._threads if each.is_alive()}
+        thread = call_on_thread(free)
+        if thread is not None:
+            self._threads.add(thread)
+
+    async def wait_ended(self) -> None:
+        """Wait until all threads that free something have ended."""
+        while any(thread.is_alive() for thread in self._threads):  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_S)
+
+
+def return_free_memory() -> None:
+    """Return what the allocator holds free: large blocks of the heap, not only its top.
+
+    Takes some milliseconds per GiB of heap.
+    """
+    if _malloc_trim is not None:
+        _malloc_trim(0)
+
+
+def _find_trim() -> Callable[[int], int] | None:
+    """Return the C library's ``malloc_trim``, which not every one has."""
+    try:
+        function = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError):
+        return None
+    function.argtypes = (ctypes.c_size_t,)
+    function.restype = ctypes.c_int
+    return lambda pad: int(function(pad))
+
+
+_malloc_trim = _find_trim()
