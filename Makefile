@@ -3,25 +3,35 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
 
-ON_UVLOOP := $(addprefix tests/,fmq fences burst service runtime pipeline)
-
-.PHONY: demo test test-uvloop coverage check lint types bench simulate docs clean
+.PHONY: demo test test-rest test-all test-exhaustive test-uvloop coverage check lint \
+	types bench simulate docs clean
 
 demo: $(READY)
 	$(BIN)/asyncnn demo
 
+# A few minutes; tests/tiers.py says which tests run when and how.
 test: check
-	$(BIN)/pytest -q
-	$(MAKE) test-uvloop
+	$(BIN)/python -m tests.tiers quick
+
+# What `make test` leaves out.
+test-rest: test-exhaustive test-uvloop coverage
+
+test-all: test test-rest
+
+test-exhaustive: $(READY)
+	$(BIN)/python -m tests.tiers exhaustive
 
 # What waits on the loop, on another one. Processes that tests start stay on asyncio.
 test-uvloop: $(READY)
-	$(BIN)/pytest -q --loop uvloop $(ON_UVLOOP)
+	$(BIN)/python -m tests.tiers uvloop
 
-# Twice as long; fails below the floor in pyproject.toml.
+# Fails below the floor in pyproject.toml.
 coverage: $(READY)
-	$(BIN)/pytest -q --cov --cov-report=term
+	$(BIN)/coverage erase
+	$(BIN)/python -m tests.tiers coverage
+	$(BIN)/coverage report
 
 check: lint types
 
@@ -51,12 +61,14 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-$(READY): pyproject.toml asyncnn/fmq/_ring.c
-	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "Python 3.11 or newer is needed; set PYTHON=..."; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	touch $(READY)
+# What pip and the tools that it calls say is only shown if they fail.
+$(READY): pyproject.toml setup.py asyncnn/fmq/_ring.c
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "Python 3.11 or newer is needed; set PYTHON=..."; exit 1; }
+	@echo "installing asyncnn and what its tests need into $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) --upgrade pip > $(VENV)/pip.log 2>&1 && \
+	$(PIP) --editable '.[dev]' >> $(VENV)/pip.log 2>&1 || { cat $(VENV)/pip.log; exit 1; }
+	@touch $(READY)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage htmlcov

@@ -3,16 +3,28 @@
 import asyncio
 import os
 import warnings
+from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from asyncnn.service.driver import clients
 
+pytest_plugins = ["tests.time_limit"]
+
 SHARED = Path(
     os.environ.get("ASYNCNN_SHARED", Path(__file__).parents[2] / "shared")
 ).resolve()
+
+
+def one_in(count: int, cases: Iterable[Any]) -> list[Any]:
+    """Return parameters of which all but each ``count``-th are exhaustive."""
+    return [
+        pytest.param(case, marks=[pytest.mark.exhaustive] if number % count else [])
+        for number, case in enumerate(cases)
+    ]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -32,6 +44,13 @@ def pytest_configure(config: pytest.Config) -> None:
             warnings.simplefilter("ignore", DeprecationWarning)
             asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
         uvloop.new_event_loop().close()  # what it opens but once is no test's leak
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse marks that `tests.tiers` would not find."""
+    for path in {item.path for item in items if item.get_closest_marker("alone")}:
+        if "mark.alone" not in path.read_text():
+            raise pytest.UsageError(f"{path} has tests that run alone, but no mark")
 
 
 @pytest.fixture(scope="session")

@@ -45,6 +45,7 @@ def _forked(work: Callable[[], object]) -> tuple[int, int]:
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # not the parent's time limit
         signal.alarm(LIMIT_S)
         _tell(writer, work)
     os.close(writer)

@@ -15,7 +15,7 @@ import pytest
 
 from asyncnn.service.process import DriverProcess, driver_process
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.alone
 
 ROOT = Path(__file__).parents[2]
 SECONDS = os.environ.get("ASYNCNN_BURST_SECONDS", "3")
@@ -75,6 +75,7 @@ async def until_it_has(driver: DriverProcess, queues: int) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.exhaustive
 async def test_all_get_their_results_and_their_share() -> None:
     with driver_process() as driver:
         starting = (Client.ready(driver, number) for number in range(CLIENTS))

@@ -66,7 +66,6 @@ def known_pools() -> KnownPools:
     return KnownPools({0: inputs, 1: outputs})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dimensions", [(), (4,)], ids=["closed", "with dimensions"])
 async def test_every_mutation_of_a_request_is_refused_and_the_burst_goes_on(
     device: Device, dimensions: tuple[int, ...]
@@ -101,6 +100,8 @@ async def test_padding_of_results_is_zero(
                 assert datum[16:] == bytes(8)
 
 
+MANY = int(os.environ.get("ASYNCNN_FUZZ_PACKETS", "100000"))
+
 WARM_UP = 1000
 """Packets after which memory is not to grow any more."""
 
@@ -128,12 +129,17 @@ def random_packet(random_: random.Random, valid: list[bytes]) -> bytes:
             return (b"".join(valid) * longest)[: longest * DATUM_BYTES]
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "count",
+    [
+        pytest.param(3000, id="some"),
+        pytest.param(MANY, id="many", marks=pytest.mark.exhaustive),
+    ],
+)
 async def test_random_packets_neither_crash_nor_hang_nor_leak(
-    prepared: IPreparedModel,
+    prepared: IPreparedModel, count: int
 ) -> None:
-    """ASYNCNN_FUZZ_PACKETS sets how many; ASYNCNN_FUZZ_SEED which."""
-    count = int(os.environ.get("ASYNCNN_FUZZ_PACKETS", "100000"))
+    """ASYNCNN_FUZZ_PACKETS sets how many are many; ASYNCNN_FUZZ_SEED which."""
     seed = int(os.environ.get("ASYNCNN_FUZZ_SEED", "1"))
     random_ = random.Random(seed)
     packet = ADDITION.encode((0, 1), MeasureTiming.YES)

@@ -25,6 +25,8 @@ from tests.mappings import mapped_pools
 from tests.networks import addition
 from tests.service.fake_driver import until
 
+pytestmark = pytest.mark.alone
+
 IDLE_S = 0.05
 SETTINGS = DeviceSettings(idle_after_s=IDLE_S)
 PACKET = ADDITION.encode((1, 2), MeasureTiming.NO)
@@ -83,7 +85,7 @@ async def test_a_burst_of_a_model_for_sustained_speed_keeps_its_memories(
     assert callback.asked == [[1, 2]]
 
 
-@pytest.mark.slow  # a driver unmaps what was forgotten after two seconds
+# A driver unmaps what was forgotten after two seconds.
 async def test_pools_that_the_application_has_dropped_are_unmapped(
     device: Device,
 ) -> None:

@@ -55,7 +55,12 @@ def test_a_folder_without_vectors_is_refused(
 
 
 @pytest.mark.parametrize(
-    "content", [b"not compressed", gzip.compress(b"{"), gzip.compress(b"{}")[:-9]]
+    "content",
+    [
+        b"not compressed",
+        gzip.compress(b"{", mtime=0),
+        gzip.compress(b"{}", mtime=0)[:-9],
+    ],
 )
 def test_a_damaged_file_of_vectors_is_named_in_one_line(
     asyncnn_command: Command, tmp_path: Path, content: bytes

@@ -66,7 +66,6 @@ class TestRun:
         ran = asyncnn_command("run", model)
         assert ran.status == 0, ran.err
 
-    @pytest.mark.slow
     def test_a_model_runs_in_a_driver_that_has_the_extension(
         self, asyncnn_command: Command, model: Path, samples: Path
     ) -> None:
@@ -128,7 +127,6 @@ class TestExplain:
         assert operation["cause"] == "extension"
         assert "does not have the extension com.example.vendor" in operation["reason"]
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("has_extension", [True, False])
     def test_a_driver_is_asked_for_what_is_not_known_here(
         self, asyncnn_command: Command, model: Path, has_extension: bool

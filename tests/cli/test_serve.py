@@ -40,7 +40,6 @@ def serving(tmp_path: Path) -> Iterator[Path]:
     assert not path.exists()
 
 
-@pytest.mark.slow
 class TestServing:
     def test_its_device_is_listed(
         self, asyncnn_command: Command, serving: Path
@@ -77,7 +76,6 @@ class TestServing:
         assert "serves" in second.stderr
 
 
-@pytest.mark.slow
 class TestLog:
     """What `serve` tells its operator, by the lines of the process itself."""
 

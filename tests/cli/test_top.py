@@ -196,7 +196,6 @@ async def _use(path: Path) -> None:
             await prepared.run({"x": np.zeros(8, np.float32)})
 
 
-@pytest.mark.slow
 class TestCommand:
     @pytest.mark.parametrize("options", [(), ("--once",)], ids=["in a pipe", "once"])
     def test_one_look_is_printed(
@@ -302,7 +301,6 @@ class TestCommand:
         assert "asyncnn[metrics]" in ran.err
 
 
-@pytest.mark.slow
 def test_a_driver_serves_its_metrics_on_a_port(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "asyncnn", "serve", "--metrics-port", "0"]
     with subprocess.Popen(

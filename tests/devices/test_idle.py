@@ -19,6 +19,8 @@ from tests.devices.test_execution import request_for
 from tests.devices.test_quality_of_service import prepare
 from tests.networks import chain
 
+pytestmark = pytest.mark.alone
+
 IDLE_S = 0.05
 SETTINGS = DeviceSettings(inline_below_us=0, idle_after_s=IDLE_S)
 SIDE = 1024
@@ -93,7 +95,6 @@ async def test_a_model_for_sustained_speed_stays_ready() -> None:
         assert lane_threads() == ["asyncnn-lane"]
 
 
-@pytest.mark.slow
 async def test_memory_returns_to_what_it_was_after_preparation() -> None:
     async with ReferenceDevice(SETTINGS) as device:
         prepared = await prepare(device, chain(40, SIDE, SIDE))
@@ -109,7 +110,6 @@ async def test_memory_returns_to_what_it_was_after_preparation() -> None:
         assert resident_bytes() < 1.05 * prepared_bytes
 
 
-@pytest.mark.slow
 async def test_an_idle_device_uses_no_processor_time() -> None:
     async with ReferenceDevice(SETTINGS) as device:
         prepared = await prepare(device, chain(3, 8, 8))

@@ -12,6 +12,8 @@ from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service.process import running_driver
 from tests.networks import chain
 
+pytestmark = pytest.mark.exhaustive
+
 SIDE = 1024
 UNTIL_IDLE_S = 3.0  # a device is idle after two seconds
 IDLE_S = 10.0
@@ -43,7 +45,6 @@ async def work(prepared: PreparedModel) -> None:
         await burst.run([x])
 
 
-@pytest.mark.slow
 async def test_an_idle_driver_process_gives_back_all_that_work_took() -> None:
     async with running_driver() as driver, connect(driver.path) as device:
         threads = len(threads_of(driver.pid))

@@ -15,6 +15,8 @@ from asyncnn.hal.operations.bound import BoundOperation
 from asyncnn.kernels.kernel import PreparedKernel
 from tests.networks import addition, chain
 
+pytestmark = pytest.mark.alone
+
 PROMPTLY_S = 0.05
 """What a deadline that passes, or a cancellation, may take to be noticed."""
 

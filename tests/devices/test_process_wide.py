@@ -103,7 +103,6 @@ def test_a_process_of_its_own_fills_in_what_is_open() -> None:
     assert (filled.switch_interval_s, filled.max_pending) == (0.001, 7)
 
 
-@pytest.mark.slow
 class TestDriverProcesses:
     async def test_the_usual_one_is_changed(self) -> None:
         async with asyncnn.connect(extensions=[NAME]) as device:

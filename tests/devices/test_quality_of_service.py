@@ -1,9 +1,11 @@
 """Priorities and deadlines of devices: the rows QS1 to QS12 of the VTS, and beyond."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ from asyncnn.callbacks import (
     PreparedModelFuture,
 )
 from asyncnn.devices import DeviceSettings, ReferenceDevice
+from asyncnn.engine.plan import Plan
+from asyncnn.engine.workspace import Workspace
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.types import (
@@ -173,14 +177,49 @@ def launch(
     return callback
 
 
-async def test_a_high_execution_overtakes_low_ones(device: IDevice) -> None:
+class Gate:
+    """Executions wait for it to open before they begin."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._opened = threading.Event()
+        self._reached = threading.Event()
+        self._make = Workspace.making
+        monkeypatch.setattr(Workspace, "making", self._making)
+
+    def _making(self, plan: Plan) -> Any:
+        self._reached.set()
+        assert self._opened.wait(30)
+        return self._make(plan)
+
+    async def reached(self) -> None:
+        """Wait until an execution waits for it."""
+        assert await asyncio.to_thread(self._reached.wait, 30)
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+async def test_a_high_execution_overtakes_low_ones(
+    device: IDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
     low = await prepare(device, chain(1000, 64, 64), LOW)
     high = await prepare(device, chain(5, 64, 64), HIGH)
-    slow = [asyncio.ensure_future(_result(launch(low))) for _ in range(5)]
-    await asyncio.sleep(0.002)
-    assert await _result(launch(high)) is ErrorStatus.NONE
-    assert not any(run.done() for run in slow[1:])
-    assert set(await asyncio.gather(*slow)) == {ErrorStatus.NONE}
+    gate = Gate(monkeypatch)
+    ended: list[Priority] = []
+
+    async def run(prepared: IPreparedModel, priority: Priority) -> None:
+        assert await _result(launch(prepared)) is ErrorStatus.NONE
+        ended.append(priority)
+
+    async with asyncio.TaskGroup() as runs:
+        for _ in range(5):
+            runs.create_task(run(low, LOW))
+        await gate.reached()
+        runs.create_task(run(high, HIGH))
+        # Answered after what was sent before, so that one has been submitted.
+        await device.get_supported_operations_1_3(chain(1, 4).model)
+        gate.open()
+    assert HIGH in ended[:2], "only the one under way may end before"
 
 
 async def _result(callback: Awaitable[object]) -> ErrorStatus:

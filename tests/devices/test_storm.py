@@ -127,7 +127,6 @@ class Launcher:
         return told
 
 
-@pytest.mark.slow
 async def test_each_execution_ends_exactly_once_with_a_legal_status(
     storm: Storm,
 ) -> None:

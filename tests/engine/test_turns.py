@@ -62,6 +62,7 @@ def test_an_execution_counts_its_calls(sleeps: Sleeps) -> None:
     assert (z == 3 * MANY_CALLS).all()
 
 
+@pytest.mark.alone
 async def test_a_loop_is_not_kept_waiting_by_products_of_small_matrices() -> None:
     a, b, out = (np.ones((8, 8), np.float32) for _ in range(3))
     has_ended = False

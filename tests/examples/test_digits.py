@@ -34,7 +34,7 @@ def quantize() -> ModuleType:
     return importlib.import_module("quantize")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_quick_training_writes_models_and_data_that_run(tmp_path: Path) -> None:
     command = [sys.executable, FOLDER / "train.py", "--quick", "--output", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -64,7 +64,6 @@ async def test_windows_that_do_not_fit_are_refused(
             await device.prepare(spectrogram(spectral, 64, window, hop))
 
 
-@pytest.mark.slow
 def test_the_pitch_is_the_same_in_this_process_and_in_a_driver(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, str(FOLDER / "app.py"), str(tmp_path / "pitch.asyncnn")],

@@ -5,8 +5,6 @@ import os
 import sys
 from pathlib import Path
 
-import pytest
-
 FOLDER = Path(__file__).parents[2] / "examples" / "frames"
 
 
@@ -21,7 +19,6 @@ async def script(name: str, *arguments: str) -> asyncio.subprocess.Process:
     )
 
 
-@pytest.mark.slow
 async def test_pictures_of_a_sensor_are_classified_where_they_lie(
     tmp_path: Path,
 ) -> None:

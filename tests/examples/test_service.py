@@ -142,7 +142,6 @@ def run_client(url: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
 def test_driver_application_and_client_work_together_and_survive_a_crash(
     tmp_path: Path,
 ) -> None:

@@ -228,8 +228,13 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [(), ("--driver",)], ids=["inprocess", "driver"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param((), id="inprocess", marks=pytest.mark.exhaustive),
+        pytest.param(("--driver",), id="driver"),
+    ],
+)
 def test_the_command_reports_in_json_and_traces_all_processes(
     options: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -249,7 +254,6 @@ def test_the_command_reports_in_json_and_traces_all_processes(
     assert report["held_out"]["error_rate"] < 0.02
 
 
-@pytest.mark.slow
 def test_the_command_plays_a_wav_file(tmp_path: Path) -> None:
     path = tmp_path / "line.wav"
     write = [sys.executable, FOLDER / "recordings.py", path, "--seconds", "4"]

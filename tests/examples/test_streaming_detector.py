@@ -170,6 +170,7 @@ class TestModels:
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.exhaustive
 class TestTraining:
     def test_gradients_agree_with_finite_differences(self, example: Example) -> None:
         rng = np.random.default_rng(0)
@@ -190,7 +191,6 @@ class TestTraining:
             slope = (above - below) / (2 * step)
             assert gradient[at] == pytest.approx(slope, rel=1e-4)
 
-    @pytest.mark.slow
     def test_a_quick_training_writes_weights(
         self, example: Example, tmp_path: Path
     ) -> None:
@@ -202,7 +202,6 @@ class TestTraining:
         found, ours = map(example.models.load_weights, (path, example.models.WEIGHTS))
         assert [a.shape for a in found] == [a.shape for a in ours]
 
-    @pytest.mark.slow
     async def test_on_held_out_recordings_less_than_2_percent_are_wrong(
         self, example: Example
     ) -> None:

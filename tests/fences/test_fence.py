@@ -337,6 +337,7 @@ class TestCallbacks:
         made.signal()
         await asyncio.wait_for(called.wait(), 1)
 
+    @pytest.mark.alone
     async def test_taking_back_one_of_thousands_takes_no_search(
         self, made: Made
     ) -> None:

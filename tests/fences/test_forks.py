@@ -4,8 +4,6 @@ import asyncio
 import os
 import threading
 
-import pytest
-
 from asyncnn.fences import SyncFence
 from tests.forks import in_child_blocking
 
@@ -44,7 +42,6 @@ async def test_a_child_can_wait_for_what_its_parent_waits_for() -> None:
     os.close(bell)
 
 
-@pytest.mark.slow
 def test_descriptors_of_fences_can_be_had_though_others_were_asked_for_meanwhile() -> (
     None
 ):

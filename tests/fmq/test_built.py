@@ -55,10 +55,10 @@ def test_one_may_ask_for_the_one_in_python(pure: bool) -> None:
     assert ("asyncnn.fmq.ring.PythonRing" in shown.stdout) == (pure or not BUILT)
 
 
+@pytest.mark.exhaustive
 @needs_compiled
-@pytest.mark.slow
 def test_the_one_in_python_does_the_same() -> None:
-    options = ["-q", "-m", "not slow", "-p", "no:cacheprovider"]
+    options = ["-q", "-m", "not alone and not exhaustive", "-p", "no:cacheprovider"]
     run = python("-m", "pytest", *options, str(Path(__file__).parent), pure=True)
     assert run.returncode == 0, run.stdout
 

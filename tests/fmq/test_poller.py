@@ -320,7 +320,7 @@ def times_slept() -> int:
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 async def test_idle_queues_use_no_processor_time(ends: Ends) -> None:
     for end in ends:
         end.is_local = False

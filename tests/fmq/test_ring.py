@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from asyncnn.fmq import MessageQueue, QueueClosedError
 from asyncnn.hal.errors import InvalidArgumentError
+from tests.conftest import one_in
 from tests.fmq.conftest import CAPACITY, COUNT, QUANTUM, Ends, elements
 
 
@@ -39,7 +40,7 @@ read = pytest.mark.parametrize("read", [MessageQueue.read_nowait, read_in_place]
 @write
 @read
 class TestPackets:
-    @pytest.mark.parametrize("start", range(COUNT))
+    @pytest.mark.parametrize("start", one_in(5, range(COUNT)))
     @pytest.mark.parametrize("count", [1, 2, COUNT - 1, COUNT])
     def test_they_arrive_wherever_they_begin(
         self, ends: Ends, write: Write, read: Read, start: int, count: int

@@ -27,7 +27,6 @@ from tests.fmq.peer import (
     send,
 )
 
-PACKETS = 200_000
 PACKETS_PER_STREAM = 4_000
 
 streams = st.builds(
@@ -97,10 +96,16 @@ class TwoProcesses(RuleBasedStateMachine):
             self.fro.close()
 
 
-@pytest.mark.slow
-def test_any_streams_both_ways_arrive_as_they_were_sent() -> None:
+@pytest.mark.parametrize(
+    "packets",
+    [
+        pytest.param(8_000, id="some"),
+        pytest.param(200_000, id="many", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_any_streams_both_ways_arrive_as_they_were_sent(packets: int) -> None:
     TwoProcesses.packets = 0
-    while TwoProcesses.packets < PACKETS:
+    while TwoProcesses.packets < packets:
         run_state_machine_as_test(
             TwoProcesses,
             settings=settings(

@@ -200,7 +200,6 @@ def test_a_malformed_handle_is_refused_even_to_a_mapped_file(
             mapper.map(Memory(name, mapped.size, Handle(pool.handle.fds * fds, ints)))
 
 
-@pytest.mark.slow
 class TestTruncation:
     @pytest.mark.parametrize("is_deep", [True, False], ids=["all", "part"])
     def test_a_file_cut_off_beneath_a_pool_does_not_harm_the_driver(

@@ -46,6 +46,7 @@ async def test_two_closers_end_together() -> None:
     assert not lanes_alive("twice-lane")
 
 
+@pytest.mark.alone
 async def test_work_that_is_stuck_is_given_up_in_bounded_time(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -1,11 +1,13 @@
 """Tries a test on random graphs, and keeps the one that it fails on."""
 
 import functools
+import inspect
 import os
 import re
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 
@@ -34,6 +36,13 @@ _FEW = settings(
 _MANY = settings(_FEW, max_examples=5000, derandomize=False)
 
 
+_DEPTHS = [
+    pytest.param(0.1, id="some"),
+    pytest.param(1.0, id="all", marks=pytest.mark.exhaustive),
+]
+"""Shares of the graphs that each test is run with."""
+
+
 def register_profiles() -> None:
     """Make `THOROUGH` known to Hypothesis."""
     settings.register_profile(THOROUGH, _MANY)
@@ -49,13 +58,12 @@ def on_graphs(
     """Make a function of ``graph`` a test that tries a share of the usual number.
 
     The graph on which it fails, the smallest one if it ``shrinks``, is dumped, and the
-    error tells how to replay it. Any ``others`` are drawn beside it.
+    error tells how to replay it. Any ``others`` are drawn beside it. pytest runs it
+    with some of the graphs and, as an exhaustive test, with all of them.
     """
     is_thorough = settings.get_current_profile_name() == THOROUGH
     profile = _MANY if is_thorough else _FEW
-    count = max(round(profile.max_examples * share), 1)
     phases = [phase for phase in profile.phases if shrinks or phase != Phase.shrink]
-    tried = settings(profile, max_examples=count, phases=phases)
     drawn = {"graph": graphs() if strategy is None else strategy, **others}
 
     def decorate(check: Callable[..., None]) -> Callable[..., None]:
@@ -69,17 +77,26 @@ def on_graphs(
                 failing[:] = [arguments["graph"]]
                 raise
 
-        test = tried(given(**drawn)(remember))
+        def test_of(count: int) -> Callable[..., None]:
+            tried = settings(profile, max_examples=count, phases=phases)
+            return tried(given(**drawn)(remember))  # settings are given but once
 
-        @functools.wraps(test)
-        def run(**arguments: Any) -> None:
+        whole = test_of(max(round(profile.max_examples * share), 1))
+
+        @pytest.mark.parametrize("depth", _DEPTHS)
+        @functools.wraps(whole)
+        def run(*, depth: float = 1.0, **arguments: Any) -> None:
+            count = max(round(profile.max_examples * share * depth), 1)
             try:
-                test(**arguments)
+                test_of(count)(**arguments)
             except Exception as error:
                 for graph in failing:
                     error.add_note(f"replay with: {_dump(graph)}")
                 raise
 
+        named = inspect.signature(whole).parameters.values()
+        depth = inspect.Parameter("depth", inspect.Parameter.KEYWORD_ONLY)
+        run.__signature__ = inspect.Signature([*named, depth])  # type: ignore[attr-defined]
         return run
 
     return decorate

@@ -171,6 +171,7 @@ async def test_a_bare_hal_model_gets_numbered_names(device: asyncnn.Device) -> N
 
 
 class TestDeadline:
+    @pytest.mark.alone
     async def test_a_timeout_ends_a_run(
         self, device: asyncnn.Device, path: Path
     ) -> None:
@@ -207,6 +208,7 @@ class TestDeadline:
 
 
 class TestCancellation:
+    @pytest.mark.alone
     async def test_a_cancelled_run_stops_between_two_operations(
         self, device: asyncnn.Device, path: Path
     ) -> None:

@@ -173,6 +173,7 @@ class TestLeaving:
         assert all(isinstance(each, asyncnn.DeviceClosedError) for each in ended)
         await until_idle()
 
+    @pytest.mark.alone
     async def test_a_time_limit_around_it_is_kept_and_it_closes_by_itself(
         self, gate: threading.Event
     ) -> None:
@@ -191,6 +192,7 @@ class TestLeaving:
             await run
         await until_idle()
 
+    @pytest.mark.alone
     async def test_work_that_is_stuck_ends_within_the_limit(
         self, gate: threading.Event
     ) -> None:

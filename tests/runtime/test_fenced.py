@@ -281,7 +281,6 @@ def longest_path() -> NamedModel:
     return builder.build()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("inline_below_us", [0.0, 50.0])
 async def test_ten_thousand_runs_respect_every_edge(inline_below_us: float) -> None:
     rng = random.Random(5)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import asyncnn
+from tests.measuring import best_of
 from tests.networks import addition, chain
 
 HEARTBEAT_S = 0.001
@@ -33,11 +34,10 @@ def lean_heap() -> Iterator[None]:
     gc.unfreeze()
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.usefixtures("lean_heap")
 async def test_a_heartbeat_keeps_time_while_a_model_runs() -> None:
-    best = float("inf")
-    for _ in range(3):  # other processes may disturb one attempt
+    async def p99_lag() -> float:
         lags: list[float] = []
         stop = asyncio.Event()
         async with asyncnn.open_device() as device:
@@ -50,14 +50,13 @@ async def test_a_heartbeat_keeps_time_while_a_model_runs() -> None:
                 await prepared.run(x)
             stop.set()
             await beating
-        assert len(lags) > 300
-        best = min(best, float(np.percentile(lags, 99)))
-        if best < MAX_LAG_S:
-            break
-    assert best < MAX_LAG_S
+        if len(lags) <= 300:
+            return float("inf")
+        return float(np.percentile(lags, 99))
+
+    await best_of(5, p99_lag, MAX_LAG_S)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("inline_below_us", [0.0, 50.0])
 async def test_a_thousand_concurrent_runs_each_complete_once(
     inline_below_us: float,
@@ -77,7 +76,6 @@ async def test_a_thousand_concurrent_runs_each_complete_once(
     assert completed == Counter(range(1000))
 
 
-@pytest.mark.slow
 async def test_a_thousand_concurrent_runs_hold_bounded_memory() -> None:
     side = 256
     output_bytes = side * side * 4

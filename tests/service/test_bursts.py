@@ -184,7 +184,6 @@ class TestOpening:
         assert sent[1:] == [wire.ReleaseBurst(1)]
 
 
-@pytest.mark.slow
 async def test_the_death_of_the_driver_ends_what_waits() -> None:
     with driver_process() as driver:
         async with connect(driver.path) as device:

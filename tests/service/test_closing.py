@@ -168,7 +168,6 @@ class TestConnections:
                 await until(lambda: isinstance(device.cause_of_death(), NoDriverError))
 
 
-@pytest.mark.slow
 class TestDrivers:
     async def test_one_ends_though_the_exit_is_cancelled_and_keeps_no_loop(
         self,

@@ -1,6 +1,7 @@
 """Descriptors that run out, at either end of a channel and in a whole driver."""
 
 import asyncio
+import gc
 import os
 import resource
 import socket
@@ -36,12 +37,17 @@ def limits() -> Iterator[tuple[int, int]]:
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
+LEAST_OPEN = 64
+"""A reserve takes no more than a part of all that there are."""
+
+
 @contextmanager
 def only(count: int) -> Iterator[None]:
     """Leave this process ``count`` free descriptors below its soft limit."""
+    gc.collect()  # or garbage may close others meanwhile
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with ExitStack() as taken:
-        highest = max(map(int, os.listdir("/proc/self/fd")))
+        highest = max(LEAST_OPEN, *map(int, os.listdir("/proc/self/fd")))
         while (fd := os.open(os.devnull, os.O_RDONLY)) < highest:
             taken.callback(os.close, fd)  # one that was free between others
         os.close(fd)

@@ -58,7 +58,6 @@ def unsealed() -> Iterator[int]:
     os.close(fd)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("limit", [256, 1024])
 async def test_one_that_takes_every_descriptor_leaves_others_theirs(
     tmp_path: Path, limit: int, unsealed: int
@@ -85,7 +84,6 @@ async def test_one_that_takes_every_descriptor_leaves_others_theirs(
             late.close()
 
 
-@pytest.mark.slow
 async def test_a_client_without_a_descriptor_for_it_is_told_so(
     tmp_path: Path,
 ) -> None:
@@ -141,7 +139,6 @@ def virtual_bytes_of(driver: DriverProcess) -> int:
     return int(pages) * resource.getpagesize()
 
 
-@pytest.mark.slow
 async def test_memory_that_has_run_out_fails_calls_and_comes_back(
     tmp_path: Path,
 ) -> None:
@@ -174,7 +171,6 @@ async def test_memory_that_has_run_out_fails_calls_and_comes_back(
         client.close()
 
 
-@pytest.mark.slow
 async def test_files_that_have_no_room_fail_calls_and_come_back(
     tmp_path: Path,
 ) -> None:
@@ -194,7 +190,6 @@ async def test_files_that_have_no_room_fail_calls_and_come_back(
         client.close()
 
 
-@pytest.mark.slow
 async def test_threads_that_have_run_out_fail_calls_and_come_back(
     tmp_path: Path,
 ) -> None:

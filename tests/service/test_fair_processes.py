@@ -14,6 +14,8 @@ from asyncnn import Device, connect
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.service.process import driver_process
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parents[2]
 Flooding: TypeAlias = "subprocess.Popen[bytes]"
 WINDOW_S = 0.6

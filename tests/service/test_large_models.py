@@ -221,6 +221,7 @@ class TestTheDriver:
         assert os.read(reader, 1) == b""
         os.close(reader)
 
+    @pytest.mark.alone
     async def test_large_messages_make_no_more_than_two_threads_for_a_client(
         self, attach: Connect, checking: Held
     ) -> None:

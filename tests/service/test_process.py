@@ -20,8 +20,6 @@ from asyncnn.service.process import (
 )
 from tests.service.fake_driver import until
 
-pytestmark = pytest.mark.slow
-
 
 def is_running(pid: int) -> bool:
     try:

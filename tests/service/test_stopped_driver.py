@@ -33,8 +33,6 @@ from tests.memory.foreign import leaks, traces
 from tests.networks import addition, chain
 from tests.service.fake_driver import until
 
-pytestmark = pytest.mark.slow
-
 TIMEOUT_S = 0.05
 TIMER_S = 0.002
 """How much earlier the timers of uvloop may fire."""
@@ -138,7 +136,13 @@ async def by_reusable_in_burst(model: PreparedModel, stack: AsyncExitStack) -> R
         by_reusable_in_burst,
     ],
 )
-@pytest.mark.parametrize("x", [X, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize(
+    "x",
+    [
+        pytest.param(X, id="small"),
+        pytest.param(LARGE, id="large", marks=pytest.mark.exhaustive),
+    ],
+)
 async def test_every_path_ends_and_works_again(
     driver: DriverProcess,
     device: Device,

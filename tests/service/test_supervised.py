@@ -209,6 +209,7 @@ class TestEnding:
             async with connect(tmp_path / "nothing", supervised=True):
                 pytest.fail("connected")
 
+    @pytest.mark.alone
     async def test_it_gives_up_in_the_end(self, driver: Driver) -> None:
         settings = Supervision(first_delay=0.005, max_delay=0.01, give_up_after=0.05)
         async with connect(driver.path, supervised=settings) as device:
@@ -309,7 +310,6 @@ def children() -> list[int]:
     return [int(pid) for pid in path.read_text().split()]
 
 
-@pytest.mark.slow
 class TestRealProcesses:
     async def test_a_driver_that_somebody_restarts(self, tmp_path: Path) -> None:
         path = tmp_path / "driver.sock"

@@ -178,7 +178,6 @@ def stopped(driver: DriverProcess) -> Iterator[None]:
     os.kill(driver.pid, signal.SIGKILL)
 
 
-@pytest.mark.slow
 async def test_a_killed_driver_fails_the_run_under_way_and_no_other(
     tmp_path: Path,
 ) -> None:

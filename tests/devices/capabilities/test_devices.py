@@ -94,7 +94,6 @@ async def test_the_settings_may_name_another_file(
         assert device.capabilities == capabilities_of(measurement.exec_times)
 
 
-@pytest.mark.slow
 async def test_a_driver_process_reads_it_when_it_starts(
     measured: Capabilities,
 ) -> None:

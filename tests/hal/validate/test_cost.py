@@ -77,6 +77,7 @@ def test_of_operations_that_differ_only_the_operands_are_checked(checks: Calls) 
     assert checks.count <= LENGTH + 3
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("varied", [False, True])
 def test_an_operation_costs_a_few_steps_of_the_interpreter(varied: bool) -> None:
     model = chain(LENGTH, varied=varied)

@@ -277,6 +277,7 @@ def test_values_of_a_wrong_python_type_are_invalid_arguments_too(
     refusal(request_, float_model(2))
 
 
+@pytest.mark.alone
 def test_checking_a_plain_request_costs_microseconds() -> None:
     rules, request = RequestRules(float_model(2)), float_request(2)
     best = math.inf

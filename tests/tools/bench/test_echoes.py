@@ -21,7 +21,6 @@ from tests.tools.bench.calling import CPU, answer
 Peer = Callable[[int, Any], AbstractAsyncContextManager[Call]]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("peer", [pipe_echo, streams_echo, grpc_echo])
 async def test_an_echo_has_the_size_it_should(peer: Peer) -> None:
     if peer is grpc_echo:

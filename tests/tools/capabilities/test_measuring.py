@@ -30,7 +30,6 @@ async def measured(monkeypatch: pytest.MonkeyPatch) -> tuple[Measurement, list[s
     return await measure_capabilities(rounds=1, progress=progress), told
 
 
-@pytest.mark.slow
 async def test_a_measurement_can_be_stored_and_found_again(
     measured: tuple[Measurement, list[str]], tmp_path: object
 ) -> None:
@@ -42,7 +41,6 @@ async def test_a_measurement_can_be_stored_and_found_again(
     assert load_measurement(path) == measurement
 
 
-@pytest.mark.slow
 async def test_figures_have_three_digits(
     measured: tuple[Measurement, list[str]],
 ) -> None:

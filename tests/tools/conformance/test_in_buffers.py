@@ -109,10 +109,20 @@ async def _source(
     return buffer
 
 
-@pytest.mark.slow
-async def test_every_vector_passes_in_buffers(shared: Path, device: IDevice) -> None:
+@pytest.mark.parametrize(
+    "every",
+    [
+        pytest.param(40, id="a sample"),
+        pytest.param(
+            1, id="all", marks=[pytest.mark.exhaustive, pytest.mark.timeout(900)]
+        ),
+    ],
+)
+async def test_vectors_pass_in_buffers(
+    shared: Path, device: IDevice, every: int
+) -> None:
     failed: dict[str, list[str]] = {}
-    for spec in find_specs(shared / "vts"):
+    for spec in find_specs(shared / "vts")[::every]:
         for case in load_cases(spec):
             found = await problems(device, case)
             # Only what the client library alone has to take may be refused.

@@ -10,8 +10,6 @@ from asyncnn.tools.demo.run import PATHS, DemoResult, run_demo
 
 FLOORS = {"float": 0.97, "int8": 0.96}
 
-pytestmark = pytest.mark.slow
-
 
 def console_of(*, is_terminal: bool = False) -> Console:
     return Console(file=io.StringIO(), width=100, force_terminal=is_terminal)

@@ -1,7 +1,5 @@
 """Whole executions by burst and their parts, as the benchmark calls them."""
 
-import pytest
-
 from asyncnn.hal.types import NO_TIMING, ErrorStatus
 from asyncnn.tools.bench.burst.execution import (
     PARTS,
@@ -12,7 +10,6 @@ from asyncnn.tools.bench.burst.execution import (
 from tests.tools.bench.calling import CPU
 
 
-@pytest.mark.slow
 async def test_a_burst_of_the_no_op_device_executes_and_runs() -> None:
     async with burst_execution(CPU) as execute:
         for _ in range(3):

@@ -28,7 +28,9 @@ def measure(report: Path) -> BurstReport:
     return msgspec.json.decode(report.read_bytes(), type=BurstReport)
 
 
-@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.exhaustive
+@pytest.mark.timeout(1300)
 @pytest.mark.skipif(not IS_COMPILED, reason="the gates are those of the compiled ring")
 def test_every_gate_is_passed(tmp_path: Path) -> None:
     closed: dict[tuple[str, str, str], float] = {}

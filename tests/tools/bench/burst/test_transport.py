@@ -26,7 +26,6 @@ EXCHANGE = Exchange(96, 72)
 Peer = Callable[[int, Exchange], AbstractAsyncContextManager[Any]]
 
 
-@pytest.mark.slow
 class TestEchoes:
     @pytest.mark.parametrize(("peer", "package"), [(queue_echo, ""), (zmq_echo, "zmq")])
     async def test_an_answer_has_the_size_it_should(

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from asyncnn.cli.bench import bench_app
@@ -18,6 +19,7 @@ def test_all_figures_are_measured(shared: Path) -> None:
     assert -model.weights_bytes < model.growth_bytes < 2 * model.weights_bytes
 
 
+@pytest.mark.exhaustive
 def test_the_largest_model_of_a_folder_always_has_goals(shared: Path) -> None:
     names = ["hello_world_float", "hello_world_int8"]
     paths = [shared / "models" / f"{name}.tflite" for name in names]

@@ -9,7 +9,6 @@ from asyncnn.tools.bench.fence.report import DESCRIPTIONS, FenceReport
 from tests.tools.bench.calling import CPU
 
 
-@pytest.mark.slow
 def test_every_contender_has_a_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "_BATCH_US", 500.0)
     monkeypatch.setattr(measuring, "cpu_pairs", lambda: [(CPU, CPU)])

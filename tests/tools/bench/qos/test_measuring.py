@@ -26,7 +26,6 @@ def report() -> QosReport:
         return bench_qos(rounds=1)
 
 
-@pytest.mark.slow
 def test_everything_is_measured(report: QosReport) -> None:
     assert list(report.latencies) == list(DESCRIPTIONS)
     assert all(0 < each.p50_us <= each.p99_us for each in report.latencies.values())

@@ -45,7 +45,7 @@ def pulse(longest_ms: float, waited_ms: float = 0.0, p99_ms: float = 1.0) -> Pul
     return Pulse(100, 0.5, p99_ms, longest_ms, waited_ms)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("hasty")
 def test_every_activity_is_heard_from_every_side(
     monkeypatch: pytest.MonkeyPatch,

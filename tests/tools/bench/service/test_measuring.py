@@ -34,8 +34,8 @@ def _missing(cpu: int, exchange: Exchange) -> AbstractAsyncContextManager[Call]:
     return Missing()
 
 
-@pytest.mark.slow
 class TestReport:
+    @pytest.mark.exhaustive
     def test_every_contender_has_a_figure_or_a_reason(
         self, report: ServiceReport
     ) -> None:

@@ -24,7 +24,6 @@ def image() -> np.ndarray:
     return np.random.default_rng(1).random(IMAGE_SHAPE, np.float32)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("peer", [pipe_image, executor_image])
 async def test_a_result_is_cut_from_the_image(peer: Peer, image: np.ndarray) -> None:
     async with peer(CPU, image) as call:

@@ -1,0 +1,97 @@
+"""What a run of a tier makes of tests that fail, then or always."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+PASSES = """
+import os
+from pathlib import Path
+import pytest
+
+def is_second_run_of(test):
+    done = Path(test + ".done")
+    if done.exists():
+        return True
+    done.touch()
+    return False
+
+def test_passes():
+    pass
+"""
+
+PASSES_IN_THE_END = """
+def test_fails_once():
+    assert is_second_run_of("fails")
+
+def test_kills_its_worker_once():
+    if not is_second_run_of("kills"):
+        os._exit(1)
+
+@pytest.mark.alone
+def test_fails_once_though_alone():
+    assert is_second_run_of("alone")
+"""
+
+FAILS_AGAIN = """
+def test_fails_once():
+    assert is_second_run_of("fails")
+
+def test_kills_whoever_runs_it():
+    os._exit(0)
+"""
+
+CANNOT_BE_COLLECTED = """
+import nothing_of_that_name
+"""
+
+
+FEW_PLUGINS = {
+    "PYTEST_ADDOPTS": "",
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    "PYTEST_PLUGINS": "xdist.plugin",
+}
+"""So that pytest starts sooner."""
+
+
+def run(folder: Path, more: str) -> "subprocess.CompletedProcess[str]":
+    (folder / "tests").mkdir()
+    (folder / "tests" / "test_it.py").write_text(PASSES + more)
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  alone\n  exhaustive\n")
+    return subprocess.run(
+        [sys.executable, "-m", "tests.tiers", "quick"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **FEW_PLUGINS},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+
+
+def test_what_passes_when_run_again_is_listed_as_unsteady(tmp_path: Path) -> None:
+    ended = run(tmp_path, PASSES_IN_THE_END)
+    assert ended.returncode == 0
+    assert ended.stdout.splitlines()[-4:] == [
+        "unsteady: passed when run alone (quick): tests/test_it.py::test_fails_once",
+        "unsteady: passed when run alone (quick): "
+        "tests/test_it.py::test_kills_its_worker_once",
+        "unsteady: passed when run alone (quick, alone): "
+        "tests/test_it.py::test_fails_once_though_alone",
+        "all passed",
+    ]
+
+
+def test_what_fails_again_fails_the_run(tmp_path: Path) -> None:
+    ended = run(tmp_path, FAILS_AGAIN)
+    assert ended.returncode == 1
+    assert ended.stdout.splitlines()[-1] == "failed: quick"
+
+
+def test_what_cannot_be_collected_fails_the_run(tmp_path: Path) -> None:
+    ended = run(tmp_path, CANNOT_BE_COLLECTED)
+    assert ended.returncode == 1
+    assert ended.stdout.splitlines()[-1] == "failed: quick; quick, alone"
