@@ -3,7 +3,8 @@
 import asyncio
 import os
 import warnings
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="asyncio",
         help="the event loop of all tests, but not of processes that they start",
     )
+    parser.addoption(
+        "--cases",
+        type=int,
+        metavar="N",
+        help="run N cases of each parametrised test, spread over all of them",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -46,11 +53,30 @@ def pytest_configure(config: pytest.Config) -> None:
         uvloop.new_event_loop().close()  # what it opens but once is no test's leak
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse marks that `tests.tiers` would not find."""
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Refuse marks that `tests.tiers` would not find; drop cases beyond ``--cases``."""
     for path in {item.path for item in items if item.get_closest_marker("alone")}:
         if "mark.alone" not in path.read_text():
             raise pytest.UsageError(f"{path} has tests that run alone, but no mark")
+    most = config.getoption("--cases")
+    if most is not None:
+        kept = set(_spread(items, most))
+        config.hook.pytest_deselected(items=[i for i in items if i not in kept])
+        items[:] = [item for item in items if item in kept]
+
+
+def _spread(items: Iterable[pytest.Item], most: int) -> Iterator[pytest.Item]:
+    """Yield at most so many cases of each test, from its first to its last."""
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        cases[item.nodeid.partition("[")[0]].append(item)
+    for of_one_test in cases.values():
+        step = max(1.0, len(of_one_test) / most)
+        yield from (
+            of_one_test[int(n * step)] for n in range(min(most, len(of_one_test)))
+        )
 
 
 @pytest.fixture(scope="session")

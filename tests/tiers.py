@@ -69,7 +69,10 @@ def both(name: str, chosen: str, *options: str, **others: Any) -> tuple[Part, Pa
     )
 
 
-MEASURED = ("--cov", "--cov-append", "--cov-report=", "--cov-fail-under=0")
+MEASURED = (
+    *("--cov", "--cov-append", "--cov-report=", "--cov-fail-under=0"),
+    *("--cases", "6"),  # further cases of a test run the same lines
+)
 
 TIERS: dict[str, tuple[Part, ...]] = {
     "quick": both("quick", "not exhaustive and "),
