@@ -220,9 +220,8 @@ class ReferenceBuffer:
         if dimensions is not None:
             _check_size(destination, managed.size_bytes(dimensions))
         claimed = managed.begin_reading()
-        await self._copier.empty(
-            claimed.storage.reserve, destination, lambda _: managed.end_reading()
-        )
+        copy = partial(_copy_out, claimed.storage.reserve, destination)
+        await self._copier.run(copy, destination, lambda _: managed.end_reading())
 
     async def _copy_from(self, source: Memory, dimensions: Dimensions) -> None:
         managed = self._managed
@@ -234,9 +233,8 @@ class ReferenceBuffer:
             managed.discard()  # as after any copy that fails
             raise
         claimed = managed.begin_writing()
-        await self._copier.fill(
-            claimed.storage.reserve, source, partial(self._filled, complete)
-        )
+        copy = partial(_copy_in, claimed.storage.reserve, source)
+        await self._copier.run(copy, source, partial(self._filled, complete))
 
     def _filled(self, dimensions: Dimensions, has_succeeded: bool) -> None:
         self._managed.end_writing(dimensions if has_succeeded else None)
@@ -268,29 +266,37 @@ class _Copier:
         self._offload = SerialOffload()
         self._copies: set[asyncio.Task[None]] = set()
 
-    async def fill(
+    async def run(
         self,
-        target: Callable[[int], NDArray[np.uint8]],
+        copy: Callable[[Mapper], None],
         memory: Memory,
         ended: Callable[[bool], None],
     ) -> None:
-        """Copy a pool into as many bytes of ``target``; see `_run` for ``ended``.
+        """Run ``copy`` from or to ``memory``; tell ``ended``, once, if it went well.
 
-        :raises AsyncnnError: if the pool cannot be mapped or memory reserved.
+        That is when it is over, even if the caller was cancelled before.
+
+        :raises AsyncnnError: if the pool cannot be mapped or written to, or memory
+            reserved.
         """
-        await self._run(partial(_fill, self._mapper, target, memory), memory, ended)
-
-    async def empty(
-        self,
-        source: Callable[[int], NDArray[np.uint8]],
-        memory: Memory,
-        ended: Callable[[bool], None],
-    ) -> None:
-        """Copy as many bytes of ``source`` into a pool; see `_run` for ``ended``.
-
-        :raises AsyncnnError: if the pool cannot be mapped, or written to.
-        """
-        await self._run(partial(_empty, self._mapper, source, memory), memory, ended)
+        if memory.buffer is not None and memory.size <= _SHORT_COPY_BYTES:
+            has_succeeded = False
+            try:
+                copy(self._mapper)
+                has_succeeded = True
+            finally:
+                ended(has_succeeded)
+            return
+        # A task of its own: the thread uses the memory even if the caller is cancelled.
+        copied = asyncio.get_running_loop().create_task(
+            self._offload(copy, self._mapper)
+        )
+        self._copies.add(copied)
+        copied.add_done_callback(self._copies.discard)
+        copied.add_done_callback(
+            lambda done: ended(not done.cancelled() and done.exception() is None)
+        )
+        await asyncio.shield(copied)
 
     def check_open(self) -> None:
         """Check that the device takes work.
@@ -315,40 +321,19 @@ class _Copier:
         if self._copies:
             await asyncio.wait(self._copies)
 
-    async def _run(
-        self, copy: Callable[[], None], memory: Memory, ended: Callable[[bool], None]
-    ) -> None:
-        """Run ``copy``, and tell ``ended``, once, whether it has gone well.
 
-        That is when it is over, even if the caller was cancelled before.
-        """
-        if memory.buffer is not None and memory.size <= _SHORT_COPY_BYTES:
-            has_succeeded = False
-            try:
-                copy()
-                has_succeeded = True
-            finally:
-                ended(has_succeeded)
-            return
-        copied = asyncio.get_running_loop().create_task(self._offload(copy))
-        self._copies.add(copied)
-        copied.add_done_callback(self._copies.discard)
-        copied.add_done_callback(
-            lambda done: ended(not done.cancelled() and done.exception() is None)
-        )
-        await asyncio.shield(copied)
-
-
-def _fill(
-    mapper: Mapper, target: Callable[[int], NDArray[np.uint8]], memory: Memory
+def _copy_in(
+    target: Callable[[int], NDArray[np.uint8]], memory: Memory, mapper: Mapper
 ) -> None:
+    """Copy a pool into as many bytes of ``target``."""
     data = _bytes(mapper.map(memory))
     np.copyto(target(memory.size), data)
 
 
-def _empty(
-    mapper: Mapper, source: Callable[[int], NDArray[np.uint8]], memory: Memory
+def _copy_out(
+    source: Callable[[int], NDArray[np.uint8]], memory: Memory, mapper: Mapper
 ) -> None:
+    """Copy as many bytes of ``source`` into a pool."""
     mapped = mapper.map(memory)
     data = _bytes(mapped)
     if not data.flags.writeable:

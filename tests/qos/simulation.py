@@ -98,7 +98,7 @@ class Simulation:
         self._lanes = [_Lane() for _ in range(lanes)]
         self._events: list[tuple[int, int, _Lane, int]] = []
         self._serial = count()
-        # Of each client, by priority: time in which a lower one had a lane, without
+        # Of each client, by priority: time in which a lower one had a lane, but for
         # starved slices, and lane time that higher ones had since it last had some.
         self._inverted_ns: defaultdict[Client, list[int]] = defaultdict(_by_priority)
         self._passed_over_ns: defaultdict[Client, list[int]] = defaultdict(_by_priority)
