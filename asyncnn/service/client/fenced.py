@@ -9,9 +9,9 @@ from typing import Protocol
 import msgspec
 
 from asyncnn.callbacks import FencedOutcome
-from asyncnn.devices.fenced import active_fences
 from asyncnn.fences import FenceSource, SyncFence, merge
 from asyncnn.fences.core import outcome_now
+from asyncnn.fences.fence import active_fences
 from asyncnn.fences.local import WriteEnd
 from asyncnn.grace import unanswered
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, failure_of

@@ -21,8 +21,8 @@ from asyncnn.callbacks import (
     OneShot,
 )
 from asyncnn.devices.capabilities import reference_capabilities
-from asyncnn.devices.fenced import active_fences
 from asyncnn.fences import SyncFence, merge
+from asyncnn.fences.fence import active_fences
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel, ISyncFence
 from asyncnn.hal.refusals import NoCachesNorDomains, NoFencesNorBursts
