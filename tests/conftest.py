@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncnn.service.driver import clients
+from asyncnn.service.driver import quotas as clients
 
 SHARED = Path(
     os.environ.get("ASYNCNN_SHARED", Path(__file__).parents[2] / "shared")

@@ -30,7 +30,6 @@ from asyncnn.hal.types import (
     RequestArgument,
     Timing,
 )
-from asyncnn.service.caches import NO_CACHE, CacheInfo
 from asyncnn.service.limits import ServiceLimits
 
 PROTOCOL_VERSION = 5
@@ -156,6 +155,21 @@ class Statistics(_Message, frozen=True):
     call: int
     status: int
     statistics: DeviceStatistics | None
+
+
+class CacheInfo(msgspec.Struct, frozen=True, array_like=True):
+    """The cache arguments of a call that travels, each file with one descriptor.
+
+    The descriptors beside the message are those of the model files, then of the data
+    files.
+    """
+
+    model_files: int
+    data_files: int
+    token: bytes
+
+
+NO_CACHE = CacheInfo(0, 0, b"")
 
 
 class PrepareModel(_Message, Generic[ModelT], frozen=True):

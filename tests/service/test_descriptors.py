@@ -10,8 +10,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from asyncnn.hal.errors import ResourceExhaustedTransientError
-from asyncnn.service.descriptors import DescriptorReserve, are_free
 from asyncnn.service.driver.quotas import Budget, Owner
+from asyncnn.service.limits import DescriptorReserve, are_free
 from tests.memory.foreign import leaks, traces
 from tests.service.raw import BEFORE_FDS, INLINE, Inbox, RawClient
 

@@ -17,7 +17,7 @@ from asyncnn.logs import KindLimit
 from asyncnn.memory.shared import allocate
 from asyncnn.runtime.device import connect
 from asyncnn.service import Server, ServiceLimits, UserLimits
-from asyncnn.service.driver import refusals
+from asyncnn.service.driver import reporting as refusals
 from tests.networks import addition
 from tests.service.raw import RawClient, execute
 

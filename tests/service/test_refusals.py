@@ -14,9 +14,9 @@ from asyncnn.memory.handles import FIXED_CONTENTS, seal
 from asyncnn.memory.shared import allocate
 from asyncnn.runtime.device import connect
 from asyncnn.service import Server, ServiceLimits, decoding, wire
-from asyncnn.service.caches import CacheInfo
 from asyncnn.service.driver import refusals, server
 from asyncnn.service.process import Peer
+from asyncnn.service.wire import CacheInfo
 from tests.networks import addition, chain
 from tests.service.conftest import Connect, Service, is_served
 from tests.service.raw import BY_FILE, RawClient, execute, ping, prepare, until

@@ -11,7 +11,7 @@ from asyncnn.hal.types import ErrorStatus
 from asyncnn.memory.pools import as_array
 from asyncnn.memory.shared import allocate
 from asyncnn.service import Server, wire
-from asyncnn.service.driver import refusals
+from asyncnn.service.driver import reporting as refusals
 from tests.memory.foreign import traces
 from tests.networks import addition, chain
 from tests.service.conftest import LIMITS, Connect, Service

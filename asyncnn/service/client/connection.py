@@ -32,23 +32,27 @@ from asyncnn.hal.types import (
 from asyncnn.interpreter import own
 from asyncnn.memory import slabs
 from asyncnn.service import wire
-from asyncnn.service.causes import DEAD_OBJECT, Cause, closed, died, forked
 from asyncnn.service.channel import Channel
 from asyncnn.service.client.answers import BurstCallbacks, DeferredExecutions, Executed
-from asyncnn.service.client.buffers import RemoteBuffers
 from asyncnn.service.client.burst import Bindings, RemoteBursts
 from asyncnn.service.client.fenced import RemoteFences
-from asyncnn.service.client.offered import OfferedPools
-from asyncnn.service.client.overdue import DeadlineWatch
+from asyncnn.service.client.pools import OfferedPools, RemoteBuffers
 from asyncnn.service.client.preparations import Preparations, Queries
 from asyncnn.service.client.staging import ModelSender, Staging
+from asyncnn.service.client.unanswered import (
+    DEAD_OBJECT,
+    Cause,
+    DeadlineWatch,
+    closed,
+    died,
+    forked,
+)
 from asyncnn.service.decoding import (
     MessageFile,
     decode_file_to_client,
     decode_to_client,
 )
-from asyncnn.service.driver.refusals import OwnedTasks
-from asyncnn.service.limits import ServiceLimits
+from asyncnn.service.limits import OwnedTasks, ServiceLimits
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +125,7 @@ class Connection:
             self._call_soon,
             self._numbers,
             self._pools,
-            self.bindings,
+            self.bindings.forget_buffer,
             self.cause_of_death,
         )
         self.burst_callbacks = BurstCallbacks(self._send_if_open, self._pools)

@@ -19,8 +19,8 @@ from asyncnn.hal.interfaces import ISyncFence
 from asyncnn.hal.types import NO_TIMING, ErrorStatus
 from asyncnn.memory.pages import Descriptor
 from asyncnn.service import wire
-from asyncnn.service.client.overdue import DeadlineWatch
 from asyncnn.service.client.staging import Staged, Staging
+from asyncnn.service.client.unanswered import DeadlineWatch
 
 logger = logging.getLogger(__name__)
 

@@ -3,27 +3,88 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
+
+import msgspec
 
 from asyncnn.devices.statistics import DeviceStatistics
 from asyncnn.grace import unanswered
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
+    InvalidArgumentError,
     ResourceExhaustedTransientError,
     error_for,
 )
-from asyncnn.hal.types import ErrorStatus, ExecutionPreference, Model, Priority
+from asyncnn.hal.types import ErrorStatus, ExecutionPreference, Handle, Model, Priority
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.pages import Descriptor
 from asyncnn.service import wire
-from asyncnn.service.caches import NOTHING_SENT, SentCache, duplicated
-from asyncnn.service.causes import Cause
-from asyncnn.service.client.overdue import DeadlineWatch
 from asyncnn.service.client.staging import ModelSender, Send
-from asyncnn.service.driver.refusals import OwnedTasks
+from asyncnn.service.client.unanswered import Cause, DeadlineWatch
+from asyncnn.service.limits import OwnedTasks, duplicated, handles_of
+
+
+class SentCache(msgspec.Struct, frozen=True):
+    """Cache arguments with their descriptors, which stay the caller's."""
+
+    info: wire.CacheInfo = wire.NO_CACHE
+    fds: tuple[int, ...] = ()
+
+
+NOTHING_SENT = SentCache()
+
+
+def to_send(
+    model_cache: Sequence[Handle],
+    data_cache: Sequence[Handle],
+    token: bytes,
+    needed: tuple[int, int],
+) -> SentCache:
+    """Return the arguments of a call; the driver needs so many files of each kind.
+
+    :raises InvalidArgumentError: if they are not as many, not one descriptor each, or
+        one file twice.
+    :raises GeneralFailureError: if the driver caches no models, or one is not open.
+    """
+    if needed == (0, 0):
+        raise GeneralFailureError("the driver does not cache models")
+    handles = (*model_cache, *data_cache)
+    counts = len(model_cache), len(data_cache)
+    if counts != needed or any(len(handle.fds) != 1 for handle in handles):
+        raise InvalidArgumentError(
+            f"{counts[0]} model and {counts[1]} data cache files, but {needed[0]} and "
+            f"{needed[1]} with one descriptor each are needed"
+        )
+    fds = tuple(handle.fds[0] for handle in handles)
+    files: set[tuple[int, int]] = set()
+    for fd in fds:
+        try:
+            status = os.fstat(fd)
+        except (OSError, OverflowError) as error:
+            raise GeneralFailureError(f"cache file {fd} is not open") from error
+        files.add((status.st_dev, status.st_ino))
+    if len(files) < len(fds):
+        raise InvalidArgumentError("a file cannot be two of a model's cache files")
+    return SentCache(wire.CacheInfo(*counts, bytes(token)), fds)
+
+
+class KeptCache:
+    """Cache arguments to use again, when the caller may have closed its descriptors.
+
+    :raises ResourceExhaustedTransientError: if descriptors have run out.
+    """
+
+    def __init__(self, sent: SentCache) -> None:
+        self._files = duplicated(sent.fds)
+        handles = handles_of(self._files)
+        self.model_cache = handles[: sent.info.model_files]
+        self.data_cache = handles[sent.info.model_files :]
+        self.token = sent.info.token
+
 
 Answer: TypeAlias = wire.SupportedOperations | wire.Statistics | wire.ModelSaved
 AnswerT = TypeVar("AnswerT", wire.SupportedOperations, wire.Statistics, wire.ModelSaved)

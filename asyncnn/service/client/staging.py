@@ -31,7 +31,7 @@ from asyncnn.memory.shared import allocate, shareable
 from asyncnn.memory.slabs import Part, allocate_in_slab, retire
 from asyncnn.offload import offload
 from asyncnn.service import wire
-from asyncnn.service.client.offered import OfferedPools
+from asyncnn.service.client.pools import OfferedPools
 from asyncnn.service.decoding import MessageFile
 from asyncnn.service.limits import is_large
 

@@ -30,11 +30,11 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.interfaces import refusal_of
 from asyncnn.hal.types import NO_TIMING, ErrorStatus, Timing
 from asyncnn.service import wire
-from asyncnn.service.driver.announced import AnnouncedPools
 from asyncnn.service.driver.executions import Bound, Executions
+from asyncnn.service.driver.pools import AnnouncedPools
 from asyncnn.service.driver.quotas import Quota, Table
-from asyncnn.service.driver.refusals import OwnedTasks, explained, log
-from asyncnn.service.limits import ServiceLimits
+from asyncnn.service.driver.reporting import explained, log
+from asyncnn.service.limits import OwnedTasks, ServiceLimits
 
 
 class FencedOnCopies(FencedOutcome):

@@ -1,4 +1,9 @@
-"""What the connections of one user may have in all.
+"""Whose work connections bring, and what each client and user may have in all.
+
+A client is a process, told by the kernel's credentials of the connection and by when it
+started, since numbers of processes are used again. All of its connections are one
+client, with one share of the lanes; all clients of a uid are of one user, and share its
+quotas.
 
 Nothing is counted as it comes and goes, where a way out could be forgotten: what each
 connection has lies in tables, and their lengths are looked at when one more is wanted.
@@ -7,21 +12,22 @@ connection has lies in tables, and their lengths are looked at when one more is 
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
 from asyncnn.hal.errors import ResourceExhaustedTransientError, too_many
 from asyncnn.memory.limits import CommonBytes
-from asyncnn.service.descriptors import DescriptorReserve
+from asyncnn.qos import Client, User
 from asyncnn.service.driver.turns import (
     MAX_DECODING,
     DecodingTurns,
     Readers,
     ReadingTurns,
 )
-from asyncnn.service.limits import ServiceLimits, UserLimits
+from asyncnn.service.limits import DescriptorReserve, ServiceLimits, UserLimits
+from asyncnn.service.process import Peer
 
 _RECOUNT_S = 0.1
 """Counting everybody's takes long where there are hundreds of connections."""
@@ -269,3 +275,87 @@ def _max_map_count() -> int:
         return int(_MAX_MAP_COUNT.read_text())
     except (OSError, ValueError):
         return _USUAL_MAP_COUNT
+
+
+_STARTED = 19
+"""Position in ``/proc/PID/stat`` of the time of start, counted after the name."""
+
+
+class _Process(NamedTuple):
+    peer: Peer
+    started: int
+
+
+class Clients:
+    """The clients and users that there are, for as long as anything refers to them.
+
+    ``weights`` are those of users, by uid; 1 unless given.
+
+    :raises InvalidArgumentError: if a weight is not positive.
+    """
+
+    def __init__(
+        self,
+        limits: ServiceLimits,
+        user_limits: UserLimits,
+        weights: Mapping[int, float],
+    ) -> None:
+        self._limits = limits
+        self._user_limits = user_limits
+        self._weighted = {
+            uid: self._new_user(uid, weight) for uid, weight in weights.items()
+        }
+        self._clients: WeakValueDictionary[_Process, Client] = WeakValueDictionary()
+        self._users: WeakValueDictionary[int, User] = WeakValueDictionary()
+        self._quotas: WeakValueDictionary[int, UserQuotas] = WeakValueDictionary()
+
+    def has(self, peer: Peer) -> bool:
+        """Tell whether the process has a connection, or work of one that goes on."""
+        return _Process(peer, started_at(peer.pid)) in self._clients
+
+    def client_of(self, peer: Peer) -> Client:
+        """Return the client that a connection belongs to."""
+        process = _Process(peer, started_at(peer.pid))
+        # The kernel gives 0 for a process that cannot be seen from here.
+        client = self._clients.get(process) if peer.pid else None
+        if client is None:
+            client = self._clients[process] = Client(
+                f"pid {peer.pid}",
+                max_pending=self._limits.max_executions,
+                limit="ServiceLimits.max_executions",
+                user=self._user_of(peer.uid),
+            )
+        return client
+
+    def quotas_of(self, peer: Peer) -> UserQuotas:
+        """Return the quotas that all connections of its user share."""
+        quotas = self._quotas.get(peer.uid)
+        if quotas is None:
+            quotas = UserQuotas(peer.uid, self._user_limits, self._limits)
+            self._quotas[peer.uid] = quotas
+        return quotas
+
+    def _user_of(self, uid: int) -> User:
+        user = self._weighted.get(uid) or self._users.get(uid)
+        if user is None:
+            user = self._users[uid] = self._new_user(uid)
+        return user
+
+    def _new_user(self, uid: int, weight: float = 1.0) -> User:
+        most = self._user_limits.max_executions
+        return User(
+            f"uid {uid}",
+            weight=weight,
+            max_pending=most,
+            limit="UserLimits.max_executions",
+        )
+
+
+def started_at(pid: int) -> int:
+    """Return when a process started, in the kernel's ticks; 0 if it does not tell."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return 0
+    # The name, in brackets, may contain anything.
+    return int(status[status.rindex(b")") + 1 :].split()[_STARTED])

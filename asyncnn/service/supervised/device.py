@@ -37,8 +37,8 @@ from asyncnn.hal.types import (
     Request,
 )
 from asyncnn.hal.validate import RequestRules, validate_measure_timing
-from asyncnn.service.caches import KeptCache, SentCache
 from asyncnn.service.client.device import RemoteDevice
+from asyncnn.service.client.preparations import KeptCache, SentCache
 from asyncnn.service.supervised.supervision import Life, Waiting, cause_of_death
 
 _ATTEMPTS = 5

@@ -10,8 +10,8 @@ from asyncnn.callbacks import CallbackObject
 from asyncnn.hal.errors import DeviceUnavailableError
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.interpreter import own
-from asyncnn.service.causes import Cause, forked
 from asyncnn.service.client.device import RemoteDevice
+from asyncnn.service.client.unanswered import Cause, forked
 
 SETTLED_S = 2.0
 """A driver that lived that long was not part of the trouble before it."""

@@ -40,9 +40,9 @@ from asyncnn.hal.validate import (
     validate_model,
     validate_priority,
 )
-from asyncnn.service.caches import to_send
-from asyncnn.service.causes import Cause, closed, given_up
 from asyncnn.service.client.device import RemoteDevice
+from asyncnn.service.client.preparations import to_send
+from asyncnn.service.client.unanswered import Cause, closed, given_up
 from asyncnn.service.supervised.device import (
     AnyOrder,
     CacheArguments,
