@@ -29,7 +29,7 @@ from asyncnn.service.limits import OwnedTasks, ServiceLimits, close_all, duplica
 logger = logging.getLogger(__name__)
 
 _DESCRIPTORS = 8
-"""Of a burst: two queues with two bells each, their files, and what watches them."""
+"""Of a burst: two queues, each a file and two doorbells, and what watches them."""
 
 _MAPPINGS = 2
 

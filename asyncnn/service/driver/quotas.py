@@ -1,12 +1,9 @@
-"""Whose work connections bring, and what each client and user may have in all.
+"""What processes and users may have of a driver in all, and who they are.
 
-A client is a process, told by the kernel's credentials of the connection and by when it
-started, since numbers of processes are used again. All of its connections are one
-client, with one share of the lanes; all clients of a uid are of one user, and share its
-quotas.
-
-Nothing is counted as it comes and goes, where a way out could be forgotten: what each
-connection has lies in tables, and their lengths are looked at when one more is wanted.
+A `Quota` bounds the objects of a user: models, bursts, pools. A `Budget` bounds what
+the driver itself can run out of, descriptors and mappings, and leaves some for others.
+Neither counts what comes and goes, where a way out could be forgotten: it looks at what
+each connection has when one wants more.
 """
 
 import asyncio
@@ -48,37 +45,39 @@ class Budget:
         self.most_each = most_each
         self.limit_each = limit_each
         self.used = 0
-        self._accounts: WeakSet[Account] = WeakSet()
+        self._holdings: WeakSet[Holding] = WeakSet()
         self._counted_at = -_RECOUNT_S
 
-    def account(self, owner: "Owner", count: Callable[[], int]) -> "Account":
-        """Return the account of a connection, which has as many as ``count`` says."""
-        account = Account(self, owner, count)
-        self._accounts.add(account)
-        return account
+    def holding(self, process: "ProcessUse", count: Callable[[], int]) -> "Holding":
+        """Return what a connection has: as many as ``count`` says."""
+        holding = Holding(self, process, count)
+        self._holdings.add(holding)
+        return holding
 
     def recount(self) -> None:
         """Learn what has been given back lately."""
         now = time.monotonic()
         if now - self._counted_at >= _RECOUNT_S:
-            for account in self._accounts:
-                account.update()
+            for holding in self._holdings:
+                holding.update()
             self._counted_at = now
 
 
-class Owner:
-    """A process, and what its connections have of one budget."""
+class ProcessUse:
+    """How much of one budget all connections of a process have."""
 
     def __init__(self) -> None:
         self.used = 0
 
 
-class Account:
+class Holding:
     """What one connection has of a budget. Belongs to the event loop."""
 
-    def __init__(self, budget: Budget, owner: Owner, count: Callable[[], int]) -> None:
+    def __init__(
+        self, budget: Budget, process: ProcessUse, count: Callable[[], int]
+    ) -> None:
         self._budget = budget
-        self._owner = owner
+        self._process = process
         self._count = count
         self._used = 0
 
@@ -111,11 +110,11 @@ class Account:
 
     def _set(self, used: int) -> None:
         more, self._used = used - self._used, used
-        self._owner.used += more
+        self._process.used += more
         self._budget.used += more
 
     def _refusal(self, more: int) -> ResourceExhaustedTransientError | None:
-        budget, own = self._budget, self._owner.used
+        budget, own = self._budget, self._process.used
         if own + more > budget.most_each:
             return too_many(budget.what, budget.limit_each, budget.most_each)
         left = budget.most - budget.used
@@ -258,16 +257,16 @@ class ProcessResources:
         self.reading = ReadingTurns(driver.readers)
         self.decoding = DecodingTurns(decoding)
         self._driver = driver
-        self._descriptors = Owner()
-        self._mappings = Owner()
+        self._descriptors = ProcessUse()
+        self._mappings = ProcessUse()
 
-    def descriptors(self, count: Callable[[], int]) -> Account:
-        """Return the account of a connection that has as many as ``count`` says."""
-        return self._driver.descriptors.account(self._descriptors, count)
+    def descriptors(self, count: Callable[[], int]) -> Holding:
+        """Return what a connection has of them: as many as ``count`` says."""
+        return self._driver.descriptors.holding(self._descriptors, count)
 
-    def mappings(self, count: Callable[[], int]) -> Account:
-        """Return the account of a connection; likewise."""
-        return self._driver.mappings.account(self._mappings, count)
+    def mappings(self, count: Callable[[], int]) -> Holding:
+        """Return what a connection has of them; likewise."""
+        return self._driver.mappings.holding(self._mappings, count)
 
 
 def _max_map_count() -> int:
@@ -288,6 +287,10 @@ class _Process(NamedTuple):
 
 class Clients:
     """The clients and users that there are, for as long as anything refers to them.
+
+    A client is a process: the kernel's credentials of a connection say which, and the
+    time when it started tells it from a later one of the same number. All of its
+    connections share one part of the lanes. A user is a uid, with quotas of its own.
 
     ``weights`` are those of users, by uid; 1 unless given.
 

@@ -53,14 +53,11 @@ def level_from_environment() -> tuple[Level, bool]:
     level = os.environ.get("ASYNCNN_LOG_LEVEL") or "warning"
     as_json = os.environ.get("ASYNCNN_LOG_JSON", "").strip().lower()
     if level not in get_args(Level):
-        known = ", ".join(get_args(Level))
         raise InvalidArgumentError(
-            f"ASYNCNN_LOG_LEVEL is {level}", hint=f"known: {known}"
+            f"ASYNCNN_LOG_LEVEL is {level}", hint=f"known: {', '.join(get_args(Level))}"
         )
     if as_json not in _YES | _NO:
-        raise InvalidArgumentError(
-            f"ASYNCNN_LOG_JSON is {as_json}", hint="set it to 1 or 0"
-        )
+        raise InvalidArgumentError(f"ASYNCNN_LOG_JSON is {as_json}", hint="1 or 0")
     return cast("Level", level), as_json in _YES
 
 
