@@ -116,7 +116,7 @@ class TestMessages:
         def check(*_: object) -> None:
             raise ResourceExhaustedTransientError("no room: max_things")
 
-        monkeypatch.setattr("asyncnn.service.driver.quotas.Account.check_room", check)
+        monkeypatch.setattr("asyncnn.service.driver.quotas.Holding.check_room", check)
         return monkeypatch
 
     async def test_with_pools(self, attach: Connect, full: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,7 @@ from asyncnn.service.client.unanswered import (
     DEAD_OBJECT,
     Cause,
     DeadlineWatch,
+    PendingAnswers,
     closed,
     died,
     forked,
@@ -117,7 +118,8 @@ class Connection:
             self._deadlines,
         )
         self.deferred = DeferredExecutions(self.cancel, _MAX_TASKS)
-        self.queries = Queries(self._send, models, self._numbers)
+        self._answers = PendingAnswers()
+        self.queries = Queries(self._send, models, self._numbers, self._answers)
         self.bindings = Bindings(call_forgotten=partial(self._call_soon, self._unbind))
         self.buffers = RemoteBuffers(
             self._send,
@@ -125,6 +127,7 @@ class Connection:
             self._call_soon,
             self._numbers,
             self._pools,
+            self._answers,
             self.bindings.forget_buffer,
             self.cause_of_death,
         )
@@ -431,17 +434,20 @@ class Connection:
         match message:
             case wire.Prepared():
                 self.preparations.prepared(message)
-            case wire.SupportedOperations() | wire.Statistics() | wire.ModelSaved():
-                self.queries.answered(message)
+            case (
+                wire.SupportedOperations()
+                | wire.Statistics()
+                | wire.ModelSaved()
+                | wire.BufferCopied()
+            ):
+                self._answers.answered(message.call, message)
             case wire.FencedDone():
                 self.fences.done(message)
             case wire.PoolsRefused():
                 for memory in self._pools.refused(message.numbers):
                     self.bindings.forget_pool(memory)
             case wire.Allocated():
-                self.buffers.allocated(message)
-            case wire.BufferCopied():
-                self.buffers.copied(message)
+                self._answers.answered(message.buffer, message)
             case wire.GetMemories():
                 self.burst_callbacks.answer(message)
             case wire.BurstConfigured():
@@ -479,8 +485,7 @@ class Connection:
             parts.callback(self.fences.lose, reason)
             parts.callback(self.preparations.lose, cause)
             parts.callback(self._fail_greeting, reason)
-            parts.callback(self.queries.lose, cause)
-            parts.callback(self.buffers.lose, cause)
+            parts.callback(self._answers.lose, cause)
             parts.callback(self.burst_callbacks.close)
             parts.callback(self.bursts.close)
             parts.callback(self._tasks.cancel)

@@ -11,7 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -35,7 +35,7 @@ from asyncnn.memory.pools import view
 from asyncnn.memory.shared import allocate, shareable
 from asyncnn.memory.slabs import Slab
 from asyncnn.service import wire
-from asyncnn.service.client.unanswered import Cause
+from asyncnn.service.client.unanswered import PendingAnswers
 from asyncnn.service.limits import ServiceLimits
 
 
@@ -254,10 +254,10 @@ class RemoteBuffers:
         call_soon: Callable[[Callable[[], None]], None],
         numbers: "itertools.count[int]",
         pools: OfferedPools,
+        answers: PendingAnswers,
         forget_buffer: Callable[[int], None],
         cause_of_death: Callable[[], DeviceUnavailableError | None],
     ) -> None:
-        self._loop = asyncio.get_running_loop()
         self._send = send
         self._send_if_open = send_if_open
         self._call_soon = call_soon
@@ -265,8 +265,7 @@ class RemoteBuffers:
         self._pools = pools
         self._forget_buffer = forget_buffer
         self.cause_of_death = cause_of_death
-        self._allocating: dict[int, asyncio.Future[wire.Allocated]] = {}
-        self._copying: dict[int, asyncio.Future[wire.BufferCopied]] = {}
+        self._answers = answers
 
     async def allocate(
         self,
@@ -289,14 +288,11 @@ class RemoteBuffers:
                 tuple(output_roles),
             )
         )
-        answer = self._allocating[number] = self._loop.create_future()
         try:
-            allocated = await answer
+            allocated = await self._answers.answer(number, wire.Allocated)
         except asyncio.CancelledError:
             self._send_if_open(wire.ForgetPools((number,)))
             raise
-        finally:
-            del self._allocating[number]
         status = wire.status_of(allocated.status)
         if status is not ErrorStatus.NONE:
             return status, None, 0
@@ -327,26 +323,6 @@ class RemoteBuffers:
             message = wire.CopyBufferFrom(call, number, place, tuple(dimensions))
         return await self._copy(message)
 
-    def allocated(self, message: wire.Allocated) -> None:
-        """Take an answer of the driver."""
-        answer = self._allocating.get(message.buffer)
-        if answer is not None and not answer.done():
-            answer.set_result(message)
-
-    def copied(self, message: wire.BufferCopied) -> None:
-        """Take an answer of the driver."""
-        answer = self._copying.get(message.call)
-        if answer is not None and not answer.done():
-            answer.set_result(message)
-
-    def lose(self, cause: Cause) -> None:
-        """Fail what waits: the connection has ended, and the buffers with it."""
-        waiting: list[asyncio.Future[Any]] = list(self._allocating.values())
-        waiting += self._copying.values()
-        for answer in waiting:
-            if not answer.done():
-                answer.set_exception(cause())
-
     def _place_of(self, pool: Memory) -> int:
         """Return the number of a pool; one without bytes needs none."""
         return self._pools.numbers_of((pool,))[0] if pool.size else wire.NO_POOL
@@ -355,11 +331,8 @@ class RemoteBuffers:
         self, message: wire.CopyBufferTo | wire.CopyBufferFrom
     ) -> ErrorStatus:
         self._send(message)
-        answer = self._copying[message.call] = self._loop.create_future()
-        try:
-            return wire.status_of((await answer).status)
-        finally:
-            del self._copying[message.call]
+        answer = await self._answers.answer(message.call, wire.BufferCopied)
+        return wire.status_of(answer.status)
 
     def _gone(self, token: int) -> None:
         """Forget a buffer; called by its finaliser, on any thread."""

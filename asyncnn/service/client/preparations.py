@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol
 
 import msgspec
 
@@ -24,7 +24,7 @@ from asyncnn.logs import COMPILATION
 from asyncnn.memory.pages import Descriptor
 from asyncnn.service import wire
 from asyncnn.service.client.staging import ModelSender, Send
-from asyncnn.service.client.unanswered import Cause, DeadlineWatch
+from asyncnn.service.client.unanswered import Cause, DeadlineWatch, PendingAnswers
 from asyncnn.service.limits import OwnedTasks, duplicated, handles_of
 
 
@@ -86,21 +86,20 @@ class KeptCache:
         self.token = sent.info.token
 
 
-Answer: TypeAlias = wire.SupportedOperations | wire.Statistics | wire.ModelSaved
-AnswerT = TypeVar("AnswerT", wire.SupportedOperations, wire.Statistics, wire.ModelSaved)
-
-
 class Queries:
     """The queries of a connection. Belongs to the event loop."""
 
     def __init__(
-        self, send: Send, models: ModelSender, numbers: "itertools.count[int]"
+        self,
+        send: Send,
+        models: ModelSender,
+        numbers: "itertools.count[int]",
+        answers: PendingAnswers,
     ) -> None:
-        self._loop = asyncio.get_running_loop()
         self._send = send
         self._numbers = numbers
         self._models = models
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._answers = answers
 
     async def supported_operations(
         self, model: Model
@@ -118,7 +117,7 @@ class Queries:
             await self._models.send(model, question)
         else:
             self._models.send_now(model, question)
-        answer = await self._answer(call, wire.SupportedOperations)
+        answer = await self._answers.answer(call, wire.SupportedOperations)
         return wire.status_of(answer.status), answer.supported
 
     async def statistics(self) -> DeviceStatistics:
@@ -128,7 +127,7 @@ class Queries:
         """
         call = next(self._numbers)
         self._send(wire.GetStatistics(call))
-        answer = await self._answer(call, wire.Statistics)
+        answer = await self._answers.answer(call, wire.Statistics)
         status = wire.status_of(answer.status)
         if status is not ErrorStatus.NONE:
             raise error_for(status, "the driver tells no statistics")
@@ -143,30 +142,8 @@ class Queries:
         """
         call = next(self._numbers)
         self._send(wire.SaveModel(call, prepared, cache.info), cache.fds)
-        answer = await self._answer(call, wire.ModelSaved)
+        answer = await self._answers.answer(call, wire.ModelSaved)
         return wire.status_of(answer.status)
-
-    def answered(self, answer: Answer) -> None:
-        """Take an answer of the driver."""
-        future = self._waiting.get(answer.call)
-        if future is not None and not future.done():
-            future.set_result(answer)
-
-    def lose(self, cause: Cause) -> None:
-        """Fail what waits: the connection has ended."""
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(cause())
-
-    async def _answer(self, call: int, kind: type[AnswerT]) -> AnswerT:
-        future = self._waiting[call] = self._loop.create_future()
-        try:
-            answer = await future
-        finally:
-            del self._waiting[call]
-        if not isinstance(answer, kind):
-            raise GeneralFailureError(f"the driver answers with {answer!r}")
-        return answer
 
 
 logger = logging.getLogger(__name__)
