@@ -21,6 +21,7 @@ from asyncnn.memory.pages import Descriptor
 from asyncnn.service import wire
 from asyncnn.service.client.staging import Staged, Staging
 from asyncnn.service.client.unanswered import DeadlineWatch
+from asyncnn.service.decoding import encode_given
 
 logger = logging.getLogger(__name__)
 
@@ -287,7 +288,7 @@ class RemoteFences:
             self._is_holding = True
             self._loop.call_soon(self._end_turn)
             return
-        length = len(wire.encode_given(message))  # it fails alone, if it does
+        length = len(encode_given(message))  # it fails alone, if it does
         if length > _MOST_HELD_BYTES or self._is_lost:
             self._send(message)
             return
