@@ -1,6 +1,8 @@
 """Packages whose public names are imported when they are first used (PEP 562).
 
 A process loads the parts that it uses: a client no kernels, a driver no model files.
+What computes or serves names its imports by their modules all the same: a driver that
+imported something late could not do so once its descriptors have run out.
 """
 
 import sys
