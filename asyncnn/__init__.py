@@ -25,48 +25,120 @@ From the outside in:
 """
 
 import logging
+from typing import TYPE_CHECKING
 
 from asyncnn._version import __version__
-from asyncnn.devices import DeviceSettings
-from asyncnn.extensions import Extension
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    BusyError,
-    DeviceClosedError,
-    DeviceUnavailableError,
-    DriverDiedError,
-    ForkedError,
-    GeneralFailureError,
-    InvalidArgumentError,
-    MissedDeadlinePersistentError,
-    MissedDeadlineTransientError,
-    NoDriverError,
-    OutputInsufficientSizeError,
-    ResourceExhaustedPersistentError,
-    ResourceExhaustedTransientError,
-)
-from asyncnn.hal.types import (
-    ErrorStatus,
-    ExecutionPreference,
-    OperandType,
-    OperationType,
-    Priority,
-)
-from asyncnn.memory.slabs import shared_array
-from asyncnn.runtime.buffers import DeviceBuffer
-from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.burst import Burst
-from asyncnn.runtime.container import load, save
-from asyncnn.runtime.device import Device, connect, device_names, open_device
-from asyncnn.runtime.execution_options import Outputs
-from asyncnn.runtime.explain import Explanation, explain
-from asyncnn.runtime.fenced import FencedRun
-from asyncnn.runtime.model import NamedModel, TensorInfo
-from asyncnn.runtime.model_cache import ModelCache
-from asyncnn.runtime.named_arrays import named_array, open_named_array
-from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.runtime.reusable import ReusableExecution
-from asyncnn.service import Supervision
+from asyncnn.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from asyncnn.devices import DeviceSettings
+    from asyncnn.extensions import Extension
+    from asyncnn.hal.errors import (
+        AsyncnnError,
+        BusyError,
+        DeviceClosedError,
+        DeviceUnavailableError,
+        DriverDiedError,
+        ForkedError,
+        GeneralFailureError,
+        InvalidArgumentError,
+        MissedDeadlinePersistentError,
+        MissedDeadlineTransientError,
+        NoDriverError,
+        OutputInsufficientSizeError,
+        ResourceExhaustedPersistentError,
+        ResourceExhaustedTransientError,
+    )
+    from asyncnn.hal.types import (
+        ErrorStatus,
+        ExecutionPreference,
+        OperandType,
+        OperationType,
+        Priority,
+    )
+    from asyncnn.memory.slabs import shared_array
+    from asyncnn.runtime.buffers import DeviceBuffer
+    from asyncnn.runtime.builder import ModelBuilder
+    from asyncnn.runtime.burst import Burst
+    from asyncnn.runtime.container import load, save
+    from asyncnn.runtime.device import Device, connect, device_names, open_device
+    from asyncnn.runtime.execution_options import Outputs
+    from asyncnn.runtime.explain import Explanation, explain
+    from asyncnn.runtime.fenced import FencedRun
+    from asyncnn.runtime.model import NamedModel, TensorInfo
+    from asyncnn.runtime.model_cache import ModelCache
+    from asyncnn.runtime.named_arrays import named_array, open_named_array
+    from asyncnn.runtime.prepared import PreparedModel
+    from asyncnn.runtime.reusable import ReusableExecution
+    from asyncnn.service import Supervision
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "asyncnn.devices": ("DeviceSettings",),
+            "asyncnn.extensions": ("Extension",),
+            "asyncnn.hal.errors": (
+                "AsyncnnError",
+                "BusyError",
+                "DeviceClosedError",
+                "DeviceUnavailableError",
+                "DriverDiedError",
+                "ForkedError",
+                "GeneralFailureError",
+                "InvalidArgumentError",
+                "MissedDeadlinePersistentError",
+                "MissedDeadlineTransientError",
+                "NoDriverError",
+                "OutputInsufficientSizeError",
+                "ResourceExhaustedPersistentError",
+                "ResourceExhaustedTransientError",
+            ),
+            "asyncnn.hal.types": (
+                "ErrorStatus",
+                "ExecutionPreference",
+                "OperandType",
+                "OperationType",
+                "Priority",
+            ),
+            "asyncnn.memory.slabs": ("shared_array",),
+            "asyncnn.runtime.buffers": ("DeviceBuffer",),
+            "asyncnn.runtime.builder": ("ModelBuilder",),
+            "asyncnn.runtime.burst": ("Burst",),
+            "asyncnn.runtime.container": ("load", "save"),
+            "asyncnn.runtime.device": (
+                "Device",
+                "connect",
+                "device_names",
+                "open_device",
+            ),
+            "asyncnn.runtime.execution_options": ("Outputs",),
+            "asyncnn.runtime.explain": ("Explanation", "explain"),
+            "asyncnn.runtime.fenced": ("FencedRun",),
+            "asyncnn.runtime.model": ("NamedModel", "TensorInfo"),
+            "asyncnn.runtime.model_cache": ("ModelCache",),
+            "asyncnn.runtime.named_arrays": ("named_array", "open_named_array"),
+            "asyncnn.runtime.prepared": ("PreparedModel",),
+            "asyncnn.runtime.reusable": ("ReusableExecution",),
+            "asyncnn.service": ("Supervision",),
+        },
+        subpackages=(
+            "burst",
+            "devices",
+            "engine",
+            "extensions",
+            "fences",
+            "fmq",
+            "hal",
+            "kernels",
+            "memory",
+            "metrics",
+            "pipeline",
+            "qos",
+            "runtime",
+            "service",
+            "tracing",
+        ),
+    )
 
 __all__ = (
     "AsyncnnError",

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from asyncnn.service.driver import clients
+from asyncnn.service.driver import quotas as clients
 
 pytest_plugins = ["tests.time_limit"]
 

@@ -12,6 +12,7 @@ ROOT = Path(asyncnn.__file__).parent
 
 FLOORS = {
     "__main__": 8,
+    "lazy": 1,
     "_version": 1,
     "errors": 1,
     "forking": 1,

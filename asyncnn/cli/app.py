@@ -16,10 +16,8 @@ from asyncnn.cli.graph import graph
 from asyncnn.cli.run import run
 from asyncnn.cli.serve import serve
 from asyncnn.cli.top import top
-from asyncnn.hal.errors import AsyncnnError
+from asyncnn.service.start import errors_as_lines
 from asyncnn.tracing import join_recording, recording
-
-EXIT_BAD_INPUT = 2
 
 app = typer.Typer(
     name="asyncnn",
@@ -67,15 +65,5 @@ def _options(
 def main() -> None:
     """Run the command line; errors of the family become one line and status 2."""
     join_recording(" ".join(["asyncnn", *sys.argv[1:2]]))
-    try:
+    with errors_as_lines():
         app()
-    except (AsyncnnError, OSError) as error:
-        print(f"asyncnn: {_one_line(error)}", file=sys.stderr)  # noqa: T201
-        sys.exit(EXIT_BAD_INPUT)
-
-
-def _one_line(error: AsyncnnError | OSError) -> str:
-    text = str(error)
-    if isinstance(error, OSError) and error.filename is not None:
-        text = f"{error.filename}: {error.strerror}"
-    return " ".join(text.split())

@@ -1,17 +1,11 @@
 """``asyncnn serve``: the driver as a process of its own."""
 
-import gc
-import os
-import signal
-import stat
-import sys
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import anyio
 import typer
 
 from asyncnn.cli.console import console
@@ -19,15 +13,16 @@ from asyncnn.cli.extending import ExtensionOption
 from asyncnn.cli.limiting import LimitOption, limits_of
 from asyncnn.cli.metrics import metrics_served
 from asyncnn.cli.setting import SettingOption
-from asyncnn.cli.stderr_log import Level, logging_to_stderr
 from asyncnn.devices import DeviceSettings
 from asyncnn.devices.device_settings import read_settings, with_options
 from asyncnn.extensions import load_extension
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.runtime.device import Device, open_device
+from asyncnn.service.driver.reporting import Level
 from asyncnn.service.driver.server import MAX_CONNECTIONS, Server
 from asyncnn.service.process import default_socket_path, socket_address
+from asyncnn.service.start import serve_until_stopped
 
 
 def serve(
@@ -98,8 +93,6 @@ def serve(
     """Publish a device on a Unix-domain socket until interrupted."""
     path = socket or default_socket_path()
     socket_address(path)
-    if until_eof and not stat.S_ISFIFO(os.fstat(sys.stdin.fileno()).st_mode):
-        raise InvalidArgumentError("--until-eof needs a pipe as standard input")
     extensions = [load_extension(place) for place in extension or ()]
     given = DeviceSettings() if settings is None else read_settings(settings)
     given = with_options(given, setting or ()).for_own_process()
@@ -115,8 +108,8 @@ def serve(
         limits=limits,
         user_limits=user_limits,
     )
-    with logging_to_stderr(log_level, as_json=log_json):
-        anyio.run(_serve, path, opened, publish, metrics_port, until_eof)
+    published = _published(path, opened, publish, metrics_port)
+    serve_until_stopped(published, log_level, as_json=log_json, until_eof=until_eof)
 
 
 def _user_weight(text: str) -> tuple[int, float]:
@@ -134,33 +127,17 @@ def _user_weight(text: str) -> tuple[int, float]:
         ) from None
 
 
-async def _serve(
+@asynccontextmanager
+async def _published(
     path: Path,
     opened: AbstractAsyncContextManager[Device],
     publish: Callable[[IDevice], Server],
     metrics_port: int | None,
-    until_eof: bool,
-) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with (
-            opened as device,
-            publish(device.hal),
-            metrics_served(device, metrics_port),
-            anyio.create_task_group() as group,
-        ):
-            # A client that has many objects made is not to have all these looked at.
-            gc.freeze()
-            console().print(f"serving {device.name} at {path}", soft_wrap=True)
-            if until_eof:
-                group.start_soon(_standard_input_ended, group.cancel_scope)
-            async for _ in signals:
-                group.cancel_scope.cancel()
-
-
-async def _standard_input_ended(scope: anyio.CancelScope) -> None:
-    descriptor = sys.stdin.fileno()
-    while True:
-        await anyio.wait_readable(descriptor)
-        if not os.read(descriptor, 4096):
-            scope.cancel()
-            return
+) -> AsyncIterator[None]:
+    async with (
+        opened as device,
+        publish(device.hal),
+        metrics_served(device, metrics_port),
+    ):
+        console().print(f"serving {device.name} at {path}", soft_wrap=True)
+        yield

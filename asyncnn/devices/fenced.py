@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from asyncnn.callbacks import TURN_NS, FencedOutcome
 from asyncnn.devices.fenced_execution import FencedExecution, FencedJob, as_fenced
 from asyncnn.fences import SyncFence
+from asyncnn.fences.fence import active_fences
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceClosedError,
-    InvalidArgumentError,
     MissedDeadlinePersistentError,
     ResourceExhaustedTransientError,
     failure_of,
@@ -173,22 +173,3 @@ class FencedExecutions:
         except Exception as error:
             # Whatever it is, its fence ends, and the others have their turn.
             execution.fail(failure_of(error))
-
-
-def active_fences(fences: Sequence[ISyncFence]) -> list[ISyncFence]:
-    """Return the fences that are still to be waited for.
-
-    :raises InvalidArgumentError: if one has failed, or is no fence.
-    """
-    active: list[ISyncFence] = []
-    for position, fence in enumerate(fences):
-        if fence is None:
-            raise InvalidArgumentError(f"fence {position} is empty")
-        status = fence.status
-        if status is None:
-            active.append(fence)
-        elif status is not ErrorStatus.NONE:
-            raise InvalidArgumentError(
-                f"fence {position} has failed: {status.name}: {fence.reason}"
-            )
-    return active

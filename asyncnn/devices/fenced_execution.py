@@ -14,10 +14,10 @@ from asyncnn.devices.work import Executable, ExecuteWork, ReportExecuted
 from asyncnn.fences import FenceSource, SyncFence
 from asyncnn.hal.errors import (
     AsyncnnError,
-    GeneralFailureError,
     MissedDeadlineTransientError,
     OutputInsufficientSizeError,
     ResourceExhaustedTransientError,
+    waited_in_vain,
 )
 from asyncnn.hal.interfaces import ISyncFence
 from asyncnn.hal.types import (
@@ -30,8 +30,6 @@ from asyncnn.hal.types import (
 )
 from asyncnn.qos import Client, Scheduler
 from asyncnn.tracing import Layer, Phase, active
-
-_CAUSE = "what it waited for failed: "
 
 
 class FencedJob(msgspec.Struct, frozen=True, eq=False):
@@ -94,15 +92,6 @@ def as_fenced(error: AsyncnnError) -> tuple[ErrorStatus, str]:
     if isinstance(error, OutputInsufficientSizeError):
         return ErrorStatus.GENERAL_FAILURE, str(error)
     return error.status, str(error)
-
-
-def because(reason: str) -> GeneralFailureError:
-    """Return the error of an execution that waited for what failed for ``reason``.
-
-    The root of a chain's failure is named once, however long the chain.
-    """
-    cause = reason if reason.startswith(_CAUSE) else _CAUSE + reason
-    return GeneralFailureError(cause)
 
 
 logger = logging.getLogger(__name__)
@@ -293,7 +282,7 @@ class FencedExecution(FencedOutcome):
     def _fence_failed(self, reason: str) -> None:
         if self._failure is not None or self._job is None:
             return
-        self._failure = because(reason)
+        self._failure = waited_in_vain(reason)
         self._owner.make_ready(self)
 
     def _become_ready(self) -> None:

@@ -5,7 +5,6 @@ from typing import TypeAlias
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn import kernels
 from asyncnn.engine.plan import Step, check_declared
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operands import AnyOperationType
@@ -18,6 +17,7 @@ from asyncnn.hal.operations.bound import (
     ValueNeededError,
 )
 from asyncnn.hal.types import Operand
+from asyncnn.kernels import registry as kernels
 from asyncnn.kernels.kernel import HeapScratch
 
 Slots: TypeAlias = list[Array | None]

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from asyncnn import kernels
 from asyncnn.cooperative import Steps
 from asyncnn.engine.arena import ArenaLayout, Lifespan, laying_out
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
@@ -45,6 +44,7 @@ from asyncnn.hal.types import (
     Subgraph,
     SymmPerChannelQuantParams,
 )
+from asyncnn.kernels import registry as kernels
 from asyncnn.kernels.kernel import HeapScratch, PreparedKernel
 from asyncnn.memory.pools import view
 

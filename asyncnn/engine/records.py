@@ -3,7 +3,6 @@
 import msgspec
 import numpy as np
 
-from asyncnn import kernels
 from asyncnn.cooperative import Steps
 from asyncnn.engine.arena import ArenaLayout
 from asyncnn.engine.plan import (
@@ -20,6 +19,7 @@ from asyncnn.engine.plan import (
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
 from asyncnn.hal.types import Model, OperandLifeTime, Operation, Subgraph
+from asyncnn.kernels import registry as kernels
 from asyncnn.kernels.kernel import PreparedKernel
 
 _NO_VALUE = int(OperandLifeTime.NO_VALUE)

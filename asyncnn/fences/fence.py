@@ -7,7 +7,7 @@ this process, of a `ForeignCore` for those that came as a descriptor.
 import asyncio
 import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -23,6 +23,7 @@ from asyncnn.fences.core import (
 from asyncnn.fences.foreign import ForeignCore
 from asyncnn.fences.local import OWNER_IS_GONE, LocalCore, WriteEnd
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.interfaces import ISyncFence
 from asyncnn.hal.types import ErrorStatus, Handle
 
 
@@ -382,3 +383,22 @@ class _Merger:
         self._active.remove(fence)
         if not self._active:
             self._source.signal()
+
+
+def active_fences(fences: Sequence[ISyncFence]) -> list[ISyncFence]:
+    """Return the fences that are still to be waited for.
+
+    :raises InvalidArgumentError: if one has failed, or is no fence.
+    """
+    active: list[ISyncFence] = []
+    for position, fence in enumerate(fences):
+        if fence is None:
+            raise InvalidArgumentError(f"fence {position} is empty")
+        status = fence.status
+        if status is None:
+            active.append(fence)
+        elif status is not ErrorStatus.NONE:
+            raise InvalidArgumentError(
+                f"fence {position} has failed: {status.name}: {fence.reason}"
+            )
+    return active

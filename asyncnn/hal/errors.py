@@ -153,3 +153,16 @@ def failure_of(error: BaseException) -> AsyncnnError:
     except Exception:  # it is a stranger's
         reason = "it cannot be described"
     return GeneralFailureError(f"{type(error).__name__}: {reason}")
+
+
+_WAITED_IN_VAIN = "what it waited for failed: "
+
+
+def waited_in_vain(reason: str) -> GeneralFailureError:
+    """Return the error of an execution that waited for what failed for ``reason``.
+
+    The root of a chain's failure is named once, however long the chain.
+    """
+    if not reason.startswith(_WAITED_IN_VAIN):
+        reason = _WAITED_IN_VAIN + reason
+    return GeneralFailureError(reason)

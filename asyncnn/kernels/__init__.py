@@ -7,13 +7,31 @@ other; what they share is in ``numerics`` (stored values), ``rounding`` (sums th
 become codes) and ``lookup_tables``. Imports only `asyncnn.hal`.
 """
 
-from asyncnn.kernels.registry import (
-    compute,
-    is_data_dependent,
-    is_supported,
-    prepare,
-    supported_operations,
-)
+from typing import TYPE_CHECKING
+
+from asyncnn.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from asyncnn.kernels.registry import (
+        compute,
+        is_data_dependent,
+        is_supported,
+        prepare,
+        supported_operations,
+    )
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "asyncnn.kernels.registry": (
+                "compute",
+                "is_data_dependent",
+                "is_supported",
+                "prepare",
+                "supported_operations",
+            ),
+        },
+    )
 
 __all__ = (
     "compute",

@@ -4,17 +4,12 @@ import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.devices import (
-    DeviceSettings,
-    DeviceStatistics,
-    IMeasured,
-    ReferenceDevice,
-)
+from asyncnn.devices import DeviceSettings, DeviceStatistics, IMeasured
 from asyncnn.extensions import Extension, load_extension
 from asyncnn.grace import DEADLINE_GRACE_S
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
@@ -39,16 +34,26 @@ from asyncnn.runtime.execution_options import sync_exec_hal as forced_call
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_cache import ModelCache, Order, prepare
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.service import RemoteDevice, Supervision
-from asyncnn.service.process import Settings, running_driver
-from asyncnn.service.supervised.supervisor import supervised as supervise
+
+if TYPE_CHECKING:
+    from asyncnn.service import RemoteDevice, Supervision
+    from asyncnn.service.process import Settings
 
 DEFAULT_MAX_IN_FLIGHT = 256
 
+# A process imports what opens its devices when it does so: one that only connects to a
+# driver has no use for an engine and kernels, and one that only computes none for IPC.
+
+
+def _reference(settings: DeviceSettings) -> AbstractAsyncContextManager[IDevice]:
+    from asyncnn.devices.reference import ReferenceDevice
+
+    return ReferenceDevice(settings)
+
+
 _OPENERS: dict[
     str, Callable[[DeviceSettings], AbstractAsyncContextManager[IDevice]]
-] = {"reference": ReferenceDevice}
-
+] = {"reference": _reference}
 
 CacheDir: TypeAlias = str | os.PathLike[str] | ModelCache
 """A folder of prepared models, by its path or with a bound of one's own."""
@@ -113,10 +118,10 @@ async def open_device(
 async def connect(
     path: str | os.PathLike[str] | None = None,
     *,
-    supervised: bool | Supervision = False,
+    supervised: "bool | Supervision" = False,
     driver_uids: Collection[int] = (),
     extensions: Collection[str] = (),
-    settings: Settings = None,
+    settings: DeviceSettings | str | os.PathLike[str] | None = None,
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
     cache_dir: CacheDir | None = None,
     sync_exec_hal: bool | None = None,
@@ -158,11 +163,8 @@ async def connect(
         )
     has_others = not {os.geteuid(), 0}.issuperset(driver_uids)
     link = partial(_remote, path, driver_uids, extensions, settings, deadline_grace)
-    if supervised is False:
-        opened: AbstractAsyncContextManager[IDevice] = link()
-    else:
-        usual = Supervision() if supervised is True else supervised
-        opened = supervise(link, usual)
+    opened: AbstractAsyncContextManager[IDevice]
+    opened = link() if supervised is False else _supervised(link, supervised)
     async with opened as hal_device:
         MANAGER("connected", path=path)
         yield Device(
@@ -181,9 +183,12 @@ async def _remote(
     path: str | os.PathLike[str] | None,
     driver_uids: Collection[int],
     extensions: Collection[str],
-    settings: Settings,
+    settings: "Settings",
     deadline_grace: float,
-) -> AsyncIterator[RemoteDevice]:
+) -> AsyncIterator["RemoteDevice"]:
+    from asyncnn.service.client.device import RemoteDevice
+    from asyncnn.service.process import running_driver
+
     if path is not None:
         async with RemoteDevice(
             path, driver_uids=driver_uids, deadline_grace=deadline_grace
@@ -195,6 +200,16 @@ async def _remote(
         RemoteDevice(driver.path, deadline_grace=deadline_grace) as device,
     ):
         yield device
+
+
+def _supervised(
+    link: Callable[[], AbstractAsyncContextManager["RemoteDevice"]],
+    supervision: "Literal[True] | Supervision",
+) -> AbstractAsyncContextManager[IDevice]:
+    from asyncnn.service.supervised.device import supervised
+    from asyncnn.service.supervised.supervision import Supervision
+
+    return supervised(link, Supervision() if supervision is True else supervision)
 
 
 class Device:

@@ -12,12 +12,12 @@ from asyncnn.callbacks import (
     FencedOutcome,
     IFencedExecutionCallback,
 )
-from asyncnn.devices.fenced_execution import because
 from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     InvalidArgumentError,
+    waited_in_vain,
 )
 from asyncnn.hal.interfaces import IPreparedModel, cause_of_death, error_of, refusal_of
 from asyncnn.hal.operations.bound import Array
@@ -149,7 +149,7 @@ def failed_run(cause: SyncFence | FencedRun, outputs: Outputs) -> FencedRun:
     """Return a run that failed because ``cause``, which it waited for, did."""
     fence = cause.fence if isinstance(cause, FencedRun) else cause
     assert fence.status is not None
-    error = because(fence.reason or fence.status.name)
+    error = waited_in_vain(fence.reason or fence.status.name)
     outcome = FencedOutcome()
     outcome.complete(error.status, NO_TIMING, NO_TIMING)
     return FencedRun(None, SyncFence.failed(error.status, str(error)), outcome, outputs)

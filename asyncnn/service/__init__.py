@@ -6,9 +6,24 @@ driver. Messages are records of ``wire``, one to a packet of ``channel``, with f
 descriptors beside them. Memory is shared, not sent. Knows nothing of kernels.
 """
 
-from asyncnn.service.client.device import RemoteDevice
-from asyncnn.service.driver.server import Server
-from asyncnn.service.limits import ServiceLimits, UserLimits
-from asyncnn.service.supervised.supervision import Supervision
+from typing import TYPE_CHECKING
+
+from asyncnn.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from asyncnn.service.client.device import RemoteDevice
+    from asyncnn.service.driver.server import Server
+    from asyncnn.service.limits import ServiceLimits, UserLimits
+    from asyncnn.service.supervised.supervision import Supervision
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "asyncnn.service.client.device": ("RemoteDevice",),
+            "asyncnn.service.driver.server": ("Server",),
+            "asyncnn.service.limits": ("ServiceLimits", "UserLimits"),
+            "asyncnn.service.supervised.supervision": ("Supervision",),
+        },
+    )
 
 __all__ = ("RemoteDevice", "Server", "ServiceLimits", "Supervision", "UserLimits")

@@ -38,12 +38,7 @@ from asyncnn.interpreter import own
 from asyncnn.memory.pages import Descriptor
 from asyncnn.offload import offload
 from asyncnn.service.decoding import MessageFile, ReceivedFile
-from asyncnn.service.descriptors import (
-    DescriptorReserve,
-    are_free,
-    close_all,
-    duplicates,
-)
+from asyncnn.service.limits import DescriptorReserve, are_free, close_all, duplicates
 
 logger = logging.getLogger(__name__)
 

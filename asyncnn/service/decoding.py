@@ -1,4 +1,6 @@
-"""What bytes from the other end mean; a client's are anything but trusted.
+"""What bytes from the other end mean, and what may be sent in them.
+
+Those of a client are anything but trusted.
 
 The interpreter does nothing else while something is decoded. So what a driver decodes
 at once is bounded, and a large message is fetched from its file and decoded in slices,
@@ -15,15 +17,18 @@ from msgspec.structs import replace
 from asyncnn.hal.errors import (
     AsyncnnError,
     InvalidArgumentError,
+    ResourceExhaustedPersistentError,
     ResourceExhaustedTransientError,
 )
 from asyncnn.hal.slices import Source, joined
 from asyncnn.memory.pages import Descriptor
+from asyncnn.service.limits import ServiceLimits
 from asyncnn.service.wire import (
     LENGTH_BYTES,
     MAX_BOUND_BYTES,
     MAX_SLICES_BYTES,
     MAX_WHOLE_BYTES,
+    MESSAGES_WITH_MODELS,
     SLICED,
     BindRequest,
     ToClient,
@@ -31,6 +36,8 @@ from asyncnn.service.wire import (
     WithModel,
     WithoutModel,
     WithSlices,
+    encode,
+    parts_of,
 )
 
 _SEALS = (
@@ -236,3 +243,33 @@ def decode_file_to_client(file: ReceivedFile, _: AsyncnnError | None) -> ToClien
     """
     file.check()
     return decode_to_client(file[:])
+
+
+def encode_given(message: ToDriver) -> bytes:
+    """Return the bytes of a message that holds what an application gave.
+
+    :raises InvalidArgumentError: if that cannot be encoded.
+    :raises ResourceExhaustedPersistentError: if a driver would not take it.
+    """
+    values = b""
+    try:
+        if isinstance(message, MESSAGES_WITH_MODELS):
+            start, head, *slices, values = parts_of(message)
+            _check_size(len(head), MAX_WHOLE_BYTES)
+            _check_size(sum(map(len, slices)), MAX_SLICES_BYTES)
+            data = b"".join((start, head, *slices, values))
+        else:
+            data = encode(message)
+            _check_size(len(data), MAX_WHOLE_BYTES)
+    except (msgspec.MsgspecError, OverflowError, TypeError) as error:
+        raise InvalidArgumentError(f"cannot be sent: {error}") from error
+    hint = "put constants into pools" if values else ""
+    _check_size(len(data), ServiceLimits().max_message_bytes, hint)
+    return data
+
+
+def _check_size(size: int, most: int, hint: str = "") -> None:
+    if size > most:
+        raise ResourceExhaustedPersistentError(
+            f"a message of {size} bytes is too large: {most} is the limit", hint=hint
+        )

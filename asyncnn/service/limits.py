@@ -1,10 +1,26 @@
-"""What one connection, and one user, may use of a driver."""
+"""What one connection, one user and one process may use of a driver.
+
+The kernel gives a new descriptor the lowest free number and refuses numbers from the
+soft limit of open files on. So lowering that limit holds descriptors back, and raising
+it for a moment hands them out, without any of them being open meanwhile.
+"""
+
+import asyncio
+import contextlib
+import os
+import resource
+from collections.abc import Coroutine, Iterator, Sequence
 
 import msgspec
 from msgspec.structs import asdict
 
-from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.types import Model
+from asyncnn.hal.errors import (
+    InvalidArgumentError,
+    ResourceExhaustedTransientError,
+    too_many,
+)
+from asyncnn.hal.types import Handle, Model
+from asyncnn.memory.pages import Descriptor
 
 
 class ServiceLimits(msgspec.Struct, frozen=True):
@@ -75,3 +91,143 @@ LARGE_OPERATIONS = 50
 def is_large(model: Model) -> bool:
     """Tell whether sending or checking ``model`` would keep an event loop for long."""
     return model.operation_count > LARGE_OPERATIONS
+
+
+class OwnedTasks:
+    """Up to ``most`` tasks at a time."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def check_room(self) -> None:
+        """Check that another one may be started.
+
+        :raises ResourceExhaustedTransientError: if there are too many.
+        """
+        if len(self._tasks) >= self._most:
+            raise too_many("pending calls", "ServiceLimits.max_executions", self._most)
+
+    def start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Start a task, whether there is room or not, and return it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def cancel(self) -> None:
+        """Cancel all of them."""
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    async def wait_ended(self) -> None:
+        """Wait until there are none."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+_LEAST_SHARE = 4
+"""A reserve never takes more than this part of all descriptors."""
+
+
+def are_free(count: int, like: int) -> bool:
+    """Tell whether ``count`` more descriptors can be had, by duplicating ``like``."""
+    try:
+        close_all(duplicates([like] * count))
+    except OSError:
+        return False
+    return True
+
+
+class DescriptorReserve:
+    """Holds back up to ``count`` descriptors of ``most``, by default all there can be.
+
+    The process has only one: the limit is that of whichever was used last.
+    """
+
+    def __init__(self, count: int, most: int | None = None) -> None:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most = hard if most is None else most
+        self._count = min(count, self._most // _LEAST_SHARE)
+        self._used = 0
+        self._set(self.limit)
+
+    @property
+    def limit(self) -> int:
+        """How many descriptors there are besides those held back."""
+        return self._most - self._count
+
+    def covers(self, count: int) -> bool:
+        """Tell whether it has ``count`` descriptors that are not in use."""
+        return count <= self._count - self._used
+
+    def has(self, fd: int) -> bool:
+        """Tell whether ``fd`` is one that was held back."""
+        return fd >= self.limit
+
+    @contextlib.contextmanager
+    def used_by(self, fds: Sequence[int]) -> Iterator[None]:
+        """Count those of ``fds`` that were held back as in use inside the block."""
+        used = sum([self.has(fd) for fd in fds])
+        self._used += used
+        try:
+            yield
+        finally:
+            self._used -= used
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[None]:
+        """Have the reserve at hand inside the block; what was opened stays open."""
+        self._set(self._most)
+        try:
+            yield
+        finally:
+            self._set(self.limit)
+
+    def _set(self, soft: int) -> None:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard), hard))
+
+
+def close_all(fds: Sequence[int]) -> None:
+    """Close descriptors, those that follow one another in one system call.
+
+    In each of them a thread that computes may take the interpreter from the loop.
+    """
+    numbers = sorted(fds)
+    first = 0
+    for end in range(1, len(numbers) + 1):
+        if end == len(numbers) or numbers[end] != numbers[end - 1] + 1:
+            os.closerange(numbers[first], numbers[end - 1] + 1)
+            first = end
+
+
+def duplicates(fds: Sequence[int]) -> tuple[int, ...]:
+    """Return as many descriptors of the same files.
+
+    :raises OSError: if there are not so many left.
+    """
+    copies: list[int] = []
+    try:
+        for fd in fds:
+            copies.append(os.dup(fd))  # noqa: PERF401 - closed below if one fails
+    except OSError:
+        close_all(copies)
+        raise
+    return tuple(copies)
+
+
+def duplicated(fds: Sequence[int]) -> list[Descriptor]:
+    """Return as many descriptors of the same files, which close with the list.
+
+    :raises ResourceExhaustedTransientError: if there are not so many left.
+    """
+    try:
+        return [Descriptor(os.dup(fd)) for fd in fds]
+    except OSError as error:
+        raise ResourceExhaustedTransientError(str(error.strerror)) from error
+
+
+def handles_of(descriptors: Sequence[Descriptor]) -> list[Handle]:
+    """Return a handle for each descriptor, which must outlive it."""
+    return [Handle((descriptor.fd,)) for descriptor in descriptors]

@@ -134,7 +134,7 @@ def driver_process(
     extensions: Iterable[str] = (),
     settings: Settings = None,
 ) -> Iterator[DriverProcess]:
-    """Run ``asyncnn serve`` until the block is left; it is ready when that begins.
+    """Run a driver until the block is left; it is ready when that begins.
 
     Blocks while the driver starts and ends. Without a path, a name is made up that no
     file system knows. ``extensions`` are those that the driver is to have, like
@@ -236,7 +236,7 @@ class _Launched:
 
 
 def _arguments(extensions: Iterable[str], settings: Settings) -> list[str]:
-    """Return the arguments of ``asyncnn serve``.
+    """Return the arguments of `asyncnn.service.start` besides the path.
 
     :raises InvalidArgumentError: if the settings cannot travel so.
     """
@@ -250,10 +250,10 @@ def _arguments(extensions: Iterable[str], settings: Settings) -> list[str]:
 
 
 def _start(path: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "asyncnn", "serve", "--until-eof", *arguments]
+    command = [sys.executable, "-m", "asyncnn.service.start", f"--socket={path}"]
     try:
         return subprocess.Popen(
-            [*command, "--socket", str(path)],
+            [*command, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             process_group=0,  # an interrupt at the terminal is ours to handle

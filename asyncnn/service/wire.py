@@ -14,10 +14,10 @@ other side hangs up if it is not its own.
 from typing import Annotated, Any, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
+from msgspec import Meta
 from msgspec.structs import replace
 
 from asyncnn.devices.statistics import DeviceStatistics
-from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedPersistentError
 from asyncnn.hal.slices import SlicedModel, sliced
 from asyncnn.hal.types import (
     BufferRole,
@@ -30,8 +30,6 @@ from asyncnn.hal.types import (
     RequestArgument,
     Timing,
 )
-from asyncnn.service.caches import NO_CACHE, CacheInfo
-from asyncnn.service.limits import ServiceLimits
 
 PROTOCOL_VERSION = 5
 
@@ -40,9 +38,7 @@ ModelT = TypeVar("ModelT", Model, SlicedModel)
 MAX_BOUND_BYTES = 16 * 1024
 """A `BindRequest` is no longer: bounds what a client can have the driver keep."""
 MAX_WHOLE_BYTES = 2**18
-"""A message to a driver, less its model's slices and values, is no longer.
-
-To decode it takes milliseconds, in which the interpreter does nothing else."""
+"""Nor is a message to a driver, but for slices and values: decoding takes long."""
 
 MAX_SLICES_BYTES = 2**24
 """Nor are the slices: in memory they can take up twenty times as much."""
@@ -107,7 +103,7 @@ class PoolInfo(msgspec.Struct, frozen=True, array_like=True):
 class AnnouncePools(_Message, frozen=True):
     """Pools that later messages name by number."""
 
-    pools: Annotated[tuple[PoolInfo, ...], msgspec.Meta(max_length=MAX_ANNOUNCED)]
+    pools: Annotated[tuple[PoolInfo, ...], Meta(max_length=MAX_ANNOUNCED)]
 
 
 class PoolsRefused(_Message, frozen=True):
@@ -119,7 +115,7 @@ class PoolsRefused(_Message, frozen=True):
 class ForgetPools(_Message, frozen=True):
     """Pools, buffers and bound requests that no later message is going to name."""
 
-    numbers: Annotated[tuple[int, ...], msgspec.Meta(max_length=MAX_FORGOTTEN)]
+    numbers: Annotated[tuple[int, ...], Meta(max_length=MAX_FORGOTTEN)]
 
 
 class GetSupportedOperations(_Message, Generic[ModelT], frozen=True):
@@ -156,6 +152,21 @@ class Statistics(_Message, frozen=True):
     call: int
     status: int
     statistics: DeviceStatistics | None
+
+
+class CacheInfo(msgspec.Struct, frozen=True, array_like=True):
+    """The cache arguments of a call that travels, each file with one descriptor.
+
+    The descriptors beside the message are those of the model files, then of the data
+    files.
+    """
+
+    model_files: int
+    data_files: int
+    token: bytes
+
+
+NO_CACHE = CacheInfo(0, 0, b"")
 
 
 class PrepareModel(_Message, Generic[ModelT], frozen=True):
@@ -266,9 +277,7 @@ class ExecuteFenced(_Message, frozen=True):
 class Several(_Message, frozen=True):
     """`ExecuteFenced` messages without descriptors, sent as one."""
 
-    messages: Annotated[
-        tuple[ExecuteFenced, ...], msgspec.Meta(max_length=MAX_TOGETHER)
-    ]
+    messages: Annotated[tuple[ExecuteFenced, ...], Meta(max_length=MAX_TOGETHER)]
 
 
 class FencedEnd(msgspec.Struct, frozen=True, array_like=True):
@@ -448,7 +457,7 @@ SLICED = b"\xc1"
 """Begins a message with a model; no other does. The length of its head follows."""
 
 LENGTH_BYTES = 4
-_MESSAGES_WITH_MODELS = (GetSupportedOperations, PrepareModel)
+MESSAGES_WITH_MODELS = (GetSupportedOperations, PrepareModel)
 
 
 def status_of(number: int) -> ErrorStatus:
@@ -458,43 +467,13 @@ def status_of(number: int) -> ErrorStatus:
 
 def encode(message: ToDriver | ToClient) -> bytes:
     """Return the bytes of a message."""
-    if not isinstance(message, _MESSAGES_WITH_MODELS):
+    if not isinstance(message, MESSAGES_WITH_MODELS):
         return _encode(message)
-    return b"".join(_parts(message))
+    return b"".join(parts_of(message))
 
 
-def encode_given(message: ToDriver) -> bytes:
-    """Return the bytes of a message that holds what an application gave.
-
-    :raises InvalidArgumentError: if that cannot be encoded.
-    :raises ResourceExhaustedPersistentError: if a driver would not take it.
-    """
-    values = b""
-    try:
-        if isinstance(message, _MESSAGES_WITH_MODELS):
-            start, head, *slices, values = _parts(message)
-            _check_size(len(head), MAX_WHOLE_BYTES)
-            _check_size(sum(map(len, slices)), MAX_SLICES_BYTES)
-            data = b"".join((start, head, *slices, values))
-        else:
-            data = _encode(message)
-            _check_size(len(data), MAX_WHOLE_BYTES)
-    except (msgspec.MsgspecError, OverflowError, TypeError) as error:
-        raise InvalidArgumentError(f"cannot be sent: {error}") from error
-    hint = "put constants into pools" if values else ""
-    _check_size(len(data), ServiceLimits().max_message_bytes, hint)
-    return data
-
-
-def _parts(message: WithModel) -> tuple[bytes, ...]:
-    """Return its start, its head, the slices of its model, and the model's values."""
+def parts_of(message: WithModel) -> tuple[bytes, ...]:
+    """Return the start of a message, its head, its model's slices, and the values."""
     model, slices = sliced(message.model)
     head = _encode(replace(cast("Any", message), model=model))
     return (SLICED + len(head).to_bytes(LENGTH_BYTES), head, *slices)
-
-
-def _check_size(size: int, most: int, hint: str = "") -> None:
-    if size > most:
-        raise ResourceExhaustedPersistentError(
-            f"a message of {size} bytes is too large: {most} is the limit", hint=hint
-        )

@@ -12,9 +12,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from asyncnn.cli.stderr_log import MOST_BYTES, Level, LineHandler, logging_to_stderr
 from asyncnn.logs import DRIVER, INTERVAL_S, SparseLogger
 from asyncnn.qos import Client, acting_for
+from asyncnn.service.driver.reporting import (
+    MOST_BYTES,
+    Level,
+    LineHandler,
+    logging_to_stderr,
+)
 
 logger = logging.getLogger("tests.stderr_log")
 

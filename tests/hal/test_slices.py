@@ -8,7 +8,7 @@ from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedPersistent
 from asyncnn.hal.slices import joined, sliced
 from asyncnn.hal.types import DataLocation, Operation, RequestArgument
 from asyncnn.service import wire
-from asyncnn.service.decoding import decode_to_driver
+from asyncnn.service.decoding import decode_to_driver, encode_given
 from tests.networks import chain
 
 MODEL = chain(1000, 2, 2).model
@@ -63,7 +63,7 @@ def test_messages_without_a_model_are_bounded() -> None:
     with pytest.raises(InvalidArgumentError, match="not sliced"):
         decode_to_driver(wire.encode(message))
     with pytest.raises(ResourceExhaustedPersistentError, match="too large"):
-        wire.encode_given(message)
+        encode_given(message)
 
 
 def test_the_head_of_a_model_is_bounded() -> None:

@@ -21,10 +21,12 @@ def limited_driver(
     ``before`` is Python that its process executes first.
     """
     program = folder / "program.py"
-    run = "runpy.run_module('asyncnn', run_name='__main__', alter_sys=True)"
+    run = (
+        "runpy.run_module('asyncnn.service.start', run_name='__main__', alter_sys=True)"
+    )
     program.write_text(f"import runpy\n{before}\n{run}\n")
     shell = folder / "limited"
-    # The first two arguments are ``-m asyncnn``.
+    # The first two arguments are ``-m asyncnn.service.start``.
     start = f'shift 2\nexec {sys.executable} {program} "$@"'
     lines = [f"ulimit {limit} || exit 9" for limit in limits]
     shell.write_text("\n".join(("#!/bin/sh", *lines, start)))

@@ -32,7 +32,7 @@ from asyncnn.runtime.device import connect
 from asyncnn.service import wire
 from asyncnn.service.client.answers import BurstCallbacks
 from asyncnn.service.client.burst import RemoteBursts
-from asyncnn.service.client.offered import OfferedPools
+from asyncnn.service.client.pools import OfferedPools
 from asyncnn.service.limits import ServiceLimits
 from asyncnn.service.process import driver_process
 from tests.fmq.test_hostile_doorbells import SOCKETS

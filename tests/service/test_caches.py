@@ -16,12 +16,9 @@ from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.interfaces import ISavable
 from asyncnn.hal.types import DeviceStatus, ErrorStatus, Handle
 from asyncnn.service import Server, Supervision, wire
-from asyncnn.service.caches import (
-    CacheInfo,
-    KeptCache,
-    ReceivedCache,
-    to_send,
-)
+from asyncnn.service.client.preparations import KeptCache, to_send
+from asyncnn.service.driver.pools import ReceivedCache
+from asyncnn.service.wire import CacheInfo
 from tests.devices.cache.client import TOKEN, CacheClient
 from tests.devices.cache.models import dense
 from tests.devices.cache.test_cache import check_works

@@ -18,7 +18,7 @@ from asyncnn.memory.shared import allocate
 from asyncnn.qos import Client
 from asyncnn.service import ServiceLimits, UserLimits, wire
 from asyncnn.service.client.connection import Connection
-from asyncnn.service.driver.executions import CallsToClient, RemoteBurstCallback
+from asyncnn.service.driver.bursts import CallsToClient, RemoteBurstCallback
 from asyncnn.service.driver.quotas import DriverResources, UserQuotas
 from asyncnn.service.driver.session import Session
 from tests.service.raw import RawClient, ping, until

@@ -11,8 +11,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from asyncnn.hal.errors import ResourceExhaustedTransientError
-from asyncnn.service.descriptors import DescriptorReserve, are_free
-from asyncnn.service.driver.quotas import Budget, Owner
+from asyncnn.service.driver.quotas import Budget, ProcessUse
+from asyncnn.service.limits import DescriptorReserve, are_free
 from tests.memory.foreign import leaks, traces
 from tests.service.raw import BEFORE_FDS, INLINE, Inbox, RawClient
 
@@ -195,7 +195,7 @@ class TestBudgets:
         budget = self.budget()
         for expected in (50, 25, 12):  # each newcomer finds something
             held: list[int] = []
-            account = budget.account(Owner(), held.__len__)
+            account = budget.holding(ProcessUse(), held.__len__)
             for _ in range(expected):
                 account.check_room(1)
                 held.append(1)
@@ -203,9 +203,9 @@ class TestBudgets:
                 account.check_room(1)
 
     def test_connections_of_one_process_count_as_one(self) -> None:
-        budget, owner = self.budget(), Owner()
-        first = budget.account(owner, lambda: 40)
-        second = budget.account(owner, lambda: 0)
+        budget, owner = self.budget(), ProcessUse()
+        first = budget.holding(owner, lambda: 40)
+        second = budget.holding(owner, lambda: 0)
         first.check_room(10)
         second.check_room(10)
         with pytest.raises(ResourceExhaustedTransientError, match="has 40 of"):
@@ -214,7 +214,7 @@ class TestBudgets:
         second.check_room(50)
 
     def test_the_setting_for_one_client_is_named(self) -> None:
-        account = self.budget(most_each=3).account(Owner(), lambda: 2)
+        account = self.budget(most_each=3).holding(ProcessUse(), lambda: 2)
         account.check_room(1)
         with pytest.raises(ResourceExhaustedTransientError, match="max_things"):
             account.check_room(2)
@@ -222,9 +222,9 @@ class TestBudgets:
     def test_what_is_given_back_can_be_had_again_by_others(self) -> None:
         budget = self.budget()
         held = [1] * 50
-        account = budget.account(Owner(), held.__len__)
+        account = budget.holding(ProcessUse(), held.__len__)
         account.update()
-        other = budget.account(Owner(), lambda: 25)
+        other = budget.holding(ProcessUse(), lambda: 25)
         other.update()
         with pytest.raises(ResourceExhaustedTransientError):
             other.check_room(1)

@@ -10,9 +10,9 @@ import pytest
 from asyncnn.devices import ReferenceDevice
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.service import Server, ServiceLimits, wire
-from asyncnn.service.caches import CacheInfo
 from asyncnn.service.channel import MAX_PACKET_BYTES, Channel
 from asyncnn.service.driver import session
+from asyncnn.service.wire import CacheInfo
 from tests.devices.cache.client import TOKEN
 from tests.networks import chain
 from tests.service.raw import RawClient, ping, until

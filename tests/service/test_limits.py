@@ -17,7 +17,7 @@ from asyncnn.logs import KindLimit
 from asyncnn.memory.shared import allocate
 from asyncnn.runtime.device import connect
 from asyncnn.service import Server, ServiceLimits, UserLimits
-from asyncnn.service.driver import refusals
+from asyncnn.service.driver import reporting
 from tests.networks import addition
 from tests.service.raw import RawClient, execute
 
@@ -105,7 +105,7 @@ def test_none_is_negative(limits: type[ServiceLimits | UserLimits]) -> None:
 async def test_each_of_a_user_is_logged_by_itself(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(refusals.log, "_limit", KindLimit())
+    monkeypatch.setattr(reporting.log, "_limit", KindLimit())
     caplog.set_level(logging.WARNING, "asyncnn")
     limits = UserLimits(max_prepared_models=0, max_pools=0)
     async with ReferenceDevice() as hal, Server(hal, path, user_limits=limits):

@@ -14,9 +14,9 @@ from asyncnn.memory.handles import FIXED_CONTENTS, seal
 from asyncnn.memory.shared import allocate
 from asyncnn.runtime.device import connect
 from asyncnn.service import Server, ServiceLimits, decoding, wire
-from asyncnn.service.caches import CacheInfo
-from asyncnn.service.driver import refusals, server
+from asyncnn.service.driver import server
 from asyncnn.service.process import Peer
+from asyncnn.service.wire import CacheInfo
 from tests.networks import addition, chain
 from tests.service.conftest import Connect, Service, is_served
 from tests.service.raw import BY_FILE, RawClient, execute, ping, prepare, until
@@ -89,7 +89,7 @@ class TestConnections:
     async def test_many_refused_ones_do_not_add_up(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(refusals, "_LINGER_S", 60)
+        monkeypatch.setattr(server, "_LINGER_S", 60)
         async with (
             ReferenceDevice() as device,
             Server(device, path, max_connections=0) as served,
@@ -98,7 +98,7 @@ class TestConnections:
             for client in clients:
                 assert isinstance(await client.receive(), wire.Refused)
             assert served._refusals is not None
-            assert len(served._refusals._lingering) <= refusals._MAX_LINGERING
+            assert len(served._refusals._lingering) <= server._MAX_LINGERING
             for client in clients:
                 client.close()
             await until(lambda: not served._refusals._lingering)
@@ -116,7 +116,7 @@ class TestMessages:
         def check(*_: object) -> None:
             raise ResourceExhaustedTransientError("no room: max_things")
 
-        monkeypatch.setattr("asyncnn.service.driver.quotas.Account.check_room", check)
+        monkeypatch.setattr("asyncnn.service.driver.quotas.Holding.check_room", check)
         return monkeypatch
 
     async def test_with_pools(self, attach: Connect, full: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from asyncnn import connect, shared_array
 from asyncnn.hal.errors import ResourceExhaustedTransientError
-from asyncnn.service.driver.quotas import Account
+from asyncnn.service.driver.quotas import Holding
 from tests.networks import addition
 from tests.service.conftest import Service
 
@@ -32,7 +32,7 @@ async def test_arrays_are_announced_anew_after_a_refusal(
             return await (reusable.run() if is_reusable else model.run(inputs))
 
         with monkeypatch.context() as short:
-            short.setattr(Account, "check_room", refuse)
+            short.setattr(Holding, "check_room", refuse)
             for _ in range(3):  # it is bound from the second time on
                 with pytest.raises(ResourceExhaustedTransientError):
                     await run()
@@ -47,7 +47,7 @@ async def test_so_are_those_of_fenced_executions(
         model = await device.prepare(addition(4))
         x = shared_array(4)
         with monkeypatch.context() as short:
-            short.setattr(Account, "check_room", refuse)
+            short.setattr(Holding, "check_room", refuse)
             for _ in range(3):
                 with pytest.raises(ResourceExhaustedTransientError):
                     await model.run_fenced({"x": x, "y": x})

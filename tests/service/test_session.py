@@ -11,7 +11,7 @@ from asyncnn.hal.types import ErrorStatus
 from asyncnn.memory.pools import as_array
 from asyncnn.memory.shared import allocate
 from asyncnn.service import Server, wire
-from asyncnn.service.driver import refusals
+from asyncnn.service.driver import reporting
 from tests.memory.foreign import traces
 from tests.networks import addition, chain
 from tests.service.conftest import LIMITS, Connect, Service
@@ -208,7 +208,7 @@ class TestDevicesThatFail:
         request = execute(1, 1, *PLACES, pools=(2,))
         with monkeypatch.context() as patch:
             # A record of the error would keep the pools.
-            patch.setattr(refusals.logger, "disabled", True)
+            patch.setattr(reporting.logger, "disabled", True)
             patch.setattr(ReferencePreparedModel, "execute_1_3", _fail)
             answer = await client.execute(request)
         assert answer.status == ErrorStatus.GENERAL_FAILURE

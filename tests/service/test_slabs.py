@@ -20,8 +20,8 @@ from asyncnn.memory.slabs import FIRST_SLAB_BYTES, Part, place_of, shared_array
 from asyncnn.runtime.device import Device, connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import Server, ServiceLimits
-from asyncnn.service.driver.announced import AnnouncedPools
 from asyncnn.service.driver.executions import Executions
+from asyncnn.service.driver.pools import AnnouncedPools
 from asyncnn.service.process import Peer
 from tests.networks import addition
 from tests.service.raw import until

@@ -16,6 +16,7 @@ from asyncnn.hal.types import DeviceStatus, ErrorStatus
 from asyncnn.runtime.device import connect
 from asyncnn.service import Server, wire
 from asyncnn.service.client.preparations import Queries
+from asyncnn.service.client.unanswered import PendingAnswers
 from asyncnn.service.driver import server
 from asyncnn.service.process import Peer, driver_process
 from tests.networks import chain
@@ -217,10 +218,11 @@ class TestAnswers:
     """What `Queries` makes of what a driver may say."""
 
     async def ask(self, answer: wire.Statistics | wire.SupportedOperations) -> None:
-        queries = Queries(lambda *_: None, None, iter([answer.call]))  # type: ignore[arg-type]
+        answers = PendingAnswers()
+        queries = Queries(lambda *_: None, None, iter([answer.call]), answers)  # type: ignore[arg-type]
         asking = asyncio.ensure_future(queries.statistics())
         await asyncio.sleep(0)
-        queries.answered(answer)
+        answers.answered(answer.call, answer)
         await asking
 
     async def test_of_another_query(self) -> None:
@@ -236,10 +238,11 @@ class TestAnswers:
             await self.ask(wire.Statistics(3, ErrorStatus.NONE, None))
 
     async def test_that_nobody_waits_for(self) -> None:
-        queries = Queries(lambda *_: None, None, iter([1]))  # type: ignore[arg-type]
+        answers = PendingAnswers()
+        queries = Queries(lambda *_: None, None, iter([1]), answers)  # type: ignore[arg-type]
         asking = asyncio.ensure_future(queries.statistics())
         await asyncio.sleep(0)
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        queries.answered(wire.Statistics(1, ErrorStatus.NONE, None))
+        answers.answered(1, wire.Statistics(1, ErrorStatus.NONE, None))

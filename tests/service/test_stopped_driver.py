@@ -26,7 +26,7 @@ from asyncnn import (
 from asyncnn.fences import SyncFence
 from asyncnn.grace import DEADLINE_GRACE_S
 from asyncnn.hal.operations.bound import Array
-from asyncnn.service.client import overdue
+from asyncnn.service.client import unanswered as overdue
 from asyncnn.service.process import DriverProcess, driver_process
 from tests.fences.test_processes import peer
 from tests.memory.foreign import leaks, traces

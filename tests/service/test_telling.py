@@ -10,8 +10,8 @@ from asyncnn.devices import ReferenceDevice
 from asyncnn.hal.types import BufferRole, DataLocation, ErrorStatus, RequestArgument
 from asyncnn.logs import KindLimit
 from asyncnn.service import wire
-from asyncnn.service.caches import CacheInfo
-from asyncnn.service.driver import refusals
+from asyncnn.service.driver import reporting
+from asyncnn.service.wire import CacheInfo
 from tests.networks import addition, chain
 from tests.service.conftest import LIMITS, Connect, Service
 from tests.service.fake_driver import until
@@ -26,7 +26,7 @@ EXHAUSTED = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
 def nothing_was_told_lately(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(refusals.log, "_limit", KindLimit())
+    monkeypatch.setattr(reporting.log, "_limit", KindLimit())
     caplog.set_level(logging.WARNING, "asyncnn")
 
 

@@ -25,8 +25,7 @@ from asyncnn.hal.types import ErrorStatus
 from asyncnn.memory.shared import allocate
 from asyncnn.runtime.device import connect
 from asyncnn.service import Server, ServiceLimits, UserLimits, wire
-from asyncnn.service.driver.clients import Clients, started_at
-from asyncnn.service.driver.quotas import Quota
+from asyncnn.service.driver.quotas import Clients, Quota, started_at
 from asyncnn.service.process import Peer
 from tests.networks import addition, chain
 from tests.qos.recorded import Recorded
@@ -63,7 +62,7 @@ class TestProcesses:
         client = known.client_of(peer)
         assert known.client_of(peer) is client
         assert known.client_of(Peer(1, peer.uid)) is not client
-        monkeypatch.setattr("asyncnn.service.driver.clients.started_at", lambda _: 1)
+        monkeypatch.setattr("asyncnn.service.driver.quotas.started_at", lambda _: 1)
         assert known.client_of(peer) is not client
 
     def test_that_cannot_be_told_apart_are_taken_for_different_ones(self) -> None:

@@ -22,8 +22,8 @@ from asyncnn.hal.types import (
 )
 from asyncnn.qos import WorkAccounting
 from asyncnn.service import wire
-from asyncnn.service.caches import CacheInfo
 from asyncnn.service.decoding import decode_to_client, decode_to_driver
+from asyncnn.service.wire import CacheInfo
 from tests.networks import chain
 
 MODEL = chain(3, 2, 2).model

@@ -22,7 +22,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.shared import allocate
 from asyncnn.service import wire
-from asyncnn.service.caches import CacheInfo
+from asyncnn.service.wire import CacheInfo
 from tests.networks import addition, chain
 from tests.service.raw import RawClient, execute, ping, prepare
 from tests.sweep.scenario import add_scenario

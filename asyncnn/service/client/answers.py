@@ -16,9 +16,9 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.types import NO_TIMING, ErrorStatus, OutputShape, Timing
 from asyncnn.offload import SerialOffload
 from asyncnn.service import wire
-from asyncnn.service.causes import Cause
-from asyncnn.service.client.offered import OfferedPools
-from asyncnn.service.driver.refusals import OwnedTasks
+from asyncnn.service.client.pools import OfferedPools
+from asyncnn.service.client.unanswered import Cause
+from asyncnn.service.limits import OwnedTasks
 
 logger = logging.getLogger(__name__)
 

@@ -23,35 +23,35 @@ from asyncnn.hal.errors import (
     NoDriverError,
     ResourceExhaustedTransientError,
 )
-from asyncnn.hal.types import (
-    NO_TIMING,
-    DeviceStatus,
-    ErrorStatus,
-    Request,
-)
+from asyncnn.hal.types import NO_TIMING, DeviceStatus, ErrorStatus, Request
 from asyncnn.interpreter import own
 from asyncnn.memory import slabs
 from asyncnn.service import wire
-from asyncnn.service.causes import DEAD_OBJECT, Cause, closed, died, forked
 from asyncnn.service.channel import Channel
 from asyncnn.service.client.answers import BurstCallbacks, DeferredExecutions, Executed
-from asyncnn.service.client.buffers import RemoteBuffers
 from asyncnn.service.client.burst import Bindings, RemoteBursts
 from asyncnn.service.client.fenced import RemoteFences
-from asyncnn.service.client.offered import OfferedPools
-from asyncnn.service.client.overdue import DeadlineWatch
+from asyncnn.service.client.pools import OfferedPools, RemoteBuffers
 from asyncnn.service.client.preparations import Preparations, Queries
 from asyncnn.service.client.staging import ModelSender, Staging
+from asyncnn.service.client.unanswered import (
+    DEAD_OBJECT,
+    Cause,
+    DeadlineWatch,
+    PendingAnswers,
+    closed,
+    died,
+    forked,
+)
 from asyncnn.service.decoding import (
     MessageFile,
     decode_file_to_client,
     decode_to_client,
+    encode_given,
 )
-from asyncnn.service.driver.refusals import OwnedTasks
-from asyncnn.service.limits import ServiceLimits
+from asyncnn.service.limits import OwnedTasks, ServiceLimits
 
 logger = logging.getLogger(__name__)
-
 
 _MAX_UNSENT_BYTES = 64 * 2**20
 """Executions that a driver has not read yet; one that reads nothing is given up."""
@@ -113,7 +113,8 @@ class Connection:
             self._deadlines,
         )
         self.deferred = DeferredExecutions(self.cancel, _MAX_TASKS)
-        self.queries = Queries(self._send, models, self._numbers)
+        self._answers = PendingAnswers()
+        self.queries = Queries(self._send, models, self._numbers, self._answers)
         self.bindings = Bindings(call_forgotten=partial(self._call_soon, self._unbind))
         self.buffers = RemoteBuffers(
             self._send,
@@ -121,7 +122,8 @@ class Connection:
             self._call_soon,
             self._numbers,
             self._pools,
-            self.bindings,
+            self._answers,
+            self.bindings.forget_buffer,
             self.cause_of_death,
         )
         self.burst_callbacks = BurstCallbacks(self._send_if_open, self._pools)
@@ -175,13 +177,13 @@ class Connection:
 
     def close(self) -> None:
         """Hang up; what is pending ends with DEVICE_UNAVAILABLE."""
-        if not self._is_inherited and not self._closed.is_set():
+        if self._cause is not forked and not self._closed.is_set():
             self._channel.close()
             self._end(closed)
 
     async def wait_ended(self) -> None:
         """Wait until no thread works for it any more, once it is closed."""
-        if self._is_inherited:
+        if self._cause is forked:
             return
         await self._channel.wait_ended()
         await self._tasks.wait_ended()
@@ -238,7 +240,7 @@ class Connection:
         sent = slabs.in_slabs(request)
         pools = self._pools.numbers_of(sent.pools)
         message = wire.BindRequest(number, prepared, sent.inputs, sent.outputs, pools)
-        if len(wire.encode_given(message)) > wire.MAX_BOUND_BYTES:
+        if len(encode_given(message)) > wire.MAX_BOUND_BYTES:
             return None
         self._send(message)
         self.bindings.add(number, prepared, request)
@@ -311,23 +313,14 @@ class Connection:
         prepared: int,
         request: Request,
         measure: int,
-        deadline: int | None,
-        loop_timeout: int | None,
+        *times: int | None,
     ) -> wire.Execute:
         """Return a new order for a request that has no number."""
         number = next(self._numbers)
         sent = slabs.in_slabs(request)
         pools = self._pools.numbers_of(sent.pools)
-        return wire.Execute(
-            number,
-            prepared,
-            sent.inputs,
-            sent.outputs,
-            pools,
-            measure,
-            deadline,
-            loop_timeout,
-        )
+        inputs, outputs = sent.inputs, sent.outputs
+        return wire.Execute(number, prepared, inputs, outputs, pools, measure, *times)
 
     def cancel(self, execution: int) -> None:
         """Tell the driver that nobody waits for an execution."""
@@ -354,10 +347,6 @@ class Connection:
         """Send nothing more in a forked child, and have its loop do nothing."""
         self._cause = forked
 
-    @property
-    def _is_inherited(self) -> bool:
-        return self._cause is forked
-
     def _unbind(self) -> None:
         numbers = self.bindings.take_forgotten()
         if numbers:
@@ -370,7 +359,7 @@ class Connection:
         slabs.trim()
 
     def _call_soon(self, call: Callable[[], None]) -> None:
-        if self._is_inherited:  # the loop's waking up would reach the parent's
+        if self._cause is forked:  # the loop's waking up would reach the parent's
             return
         with contextlib.suppress(RuntimeError):  # the loop is closed: so are we
             self._loop.call_soon_threadsafe(call)
@@ -393,11 +382,10 @@ class Connection:
         channel = self._channel
         if not channel.is_closed:
             self.fences.flush()  # they were sent before
-            data = (
-                message
-                if isinstance(message, MessageFile)
-                else wire.encode_given(message)
-            )
+            if isinstance(message, MessageFile):
+                data: bytes | MessageFile = message
+            else:
+                data = encode_given(message)
             try:
                 channel.send(data, fds)
             except OSError as error:
@@ -428,16 +416,16 @@ class Connection:
             case wire.Prepared():
                 self.preparations.prepared(message)
             case wire.SupportedOperations() | wire.Statistics() | wire.ModelSaved():
-                self.queries.answered(message)
+                self._answers.answered(message.call, message)
+            case wire.BufferCopied():
+                self._answers.answered(message.call, message)
             case wire.FencedDone():
                 self.fences.done(message)
             case wire.PoolsRefused():
                 for memory in self._pools.refused(message.numbers):
                     self.bindings.forget_pool(memory)
             case wire.Allocated():
-                self.buffers.allocated(message)
-            case wire.BufferCopied():
-                self.buffers.copied(message)
+                self._answers.answered(message.buffer, message)
             case wire.GetMemories():
                 self.burst_callbacks.answer(message)
             case wire.BurstConfigured():
@@ -475,8 +463,7 @@ class Connection:
             parts.callback(self.fences.lose, reason)
             parts.callback(self.preparations.lose, cause)
             parts.callback(self._fail_greeting, reason)
-            parts.callback(self.queries.lose, cause)
-            parts.callback(self.buffers.lose, cause)
+            parts.callback(self._answers.lose, cause)
             parts.callback(self.burst_callbacks.close)
             parts.callback(self.bursts.close)
             parts.callback(self._tasks.cancel)

@@ -39,8 +39,8 @@ from asyncnn.hal.validate import (
 from asyncnn.hal.validate.buffers import plan_buffer
 from asyncnn.offload import offload
 from asyncnn.service import wire
-from asyncnn.service.caches import NOTHING_SENT, SentCache, to_send
 from asyncnn.service.client.connection import Connection
+from asyncnn.service.client.preparations import NOTHING_SENT, SentCache, to_send
 from asyncnn.service.client.prepared import RemotePreparedModel
 from asyncnn.service.limits import is_large
 from asyncnn.service.process import peer_of, socket_address

@@ -9,9 +9,9 @@ from typing import Protocol
 import msgspec
 
 from asyncnn.callbacks import FencedOutcome
-from asyncnn.devices.fenced import active_fences
 from asyncnn.fences import FenceSource, SyncFence, merge
 from asyncnn.fences.core import outcome_now
+from asyncnn.fences.fence import active_fences
 from asyncnn.fences.local import WriteEnd
 from asyncnn.grace import unanswered
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, failure_of
@@ -19,8 +19,9 @@ from asyncnn.hal.interfaces import ISyncFence
 from asyncnn.hal.types import NO_TIMING, ErrorStatus
 from asyncnn.memory.pages import Descriptor
 from asyncnn.service import wire
-from asyncnn.service.client.overdue import DeadlineWatch
 from asyncnn.service.client.staging import Staged, Staging
+from asyncnn.service.client.unanswered import DeadlineWatch
+from asyncnn.service.decoding import encode_given
 
 logger = logging.getLogger(__name__)
 
@@ -287,7 +288,7 @@ class RemoteFences:
             self._is_holding = True
             self._loop.call_soon(self._end_turn)
             return
-        length = len(wire.encode_given(message))  # it fails alone, if it does
+        length = len(encode_given(message))  # it fails alone, if it does
         if length > _MOST_HELD_BYTES or self._is_lost:
             self._send(message)
             return

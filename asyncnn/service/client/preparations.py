@@ -3,43 +3,103 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol
+
+import msgspec
 
 from asyncnn.devices.statistics import DeviceStatistics
 from asyncnn.grace import unanswered
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
+    InvalidArgumentError,
     ResourceExhaustedTransientError,
     error_for,
 )
-from asyncnn.hal.types import ErrorStatus, ExecutionPreference, Model, Priority
+from asyncnn.hal.types import ErrorStatus, ExecutionPreference, Handle, Model, Priority
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.pages import Descriptor
 from asyncnn.service import wire
-from asyncnn.service.caches import NOTHING_SENT, SentCache, duplicated
-from asyncnn.service.causes import Cause
-from asyncnn.service.client.overdue import DeadlineWatch
 from asyncnn.service.client.staging import ModelSender, Send
-from asyncnn.service.driver.refusals import OwnedTasks
+from asyncnn.service.client.unanswered import Cause, DeadlineWatch, PendingAnswers
+from asyncnn.service.limits import OwnedTasks, duplicated, handles_of
 
-Answer: TypeAlias = wire.SupportedOperations | wire.Statistics | wire.ModelSaved
-AnswerT = TypeVar("AnswerT", wire.SupportedOperations, wire.Statistics, wire.ModelSaved)
+
+class SentCache(msgspec.Struct, frozen=True):
+    """Cache arguments with their descriptors, which stay the caller's."""
+
+    info: wire.CacheInfo = wire.NO_CACHE
+    fds: tuple[int, ...] = ()
+
+
+NOTHING_SENT = SentCache()
+
+
+def to_send(
+    model_cache: Sequence[Handle],
+    data_cache: Sequence[Handle],
+    token: bytes,
+    needed: tuple[int, int],
+) -> SentCache:
+    """Return the arguments of a call; the driver needs so many files of each kind.
+
+    :raises InvalidArgumentError: if they are not as many, not one descriptor each, or
+        one file twice.
+    :raises GeneralFailureError: if the driver caches no models, or one is not open.
+    """
+    if needed == (0, 0):
+        raise GeneralFailureError("the driver does not cache models")
+    handles = (*model_cache, *data_cache)
+    counts = len(model_cache), len(data_cache)
+    if counts != needed or any(len(handle.fds) != 1 for handle in handles):
+        raise InvalidArgumentError(
+            f"{counts[0]} model and {counts[1]} data cache files, but {needed[0]} and "
+            f"{needed[1]} with one descriptor each are needed"
+        )
+    fds = tuple(handle.fds[0] for handle in handles)
+    files: set[tuple[int, int]] = set()
+    for fd in fds:
+        try:
+            status = os.fstat(fd)
+        except (OSError, OverflowError) as error:
+            raise GeneralFailureError(f"cache file {fd} is not open") from error
+        files.add((status.st_dev, status.st_ino))
+    if len(files) < len(fds):
+        raise InvalidArgumentError("a file cannot be two of a model's cache files")
+    return SentCache(wire.CacheInfo(*counts, bytes(token)), fds)
+
+
+class KeptCache:
+    """Cache arguments to use again, when the caller may have closed its descriptors.
+
+    :raises ResourceExhaustedTransientError: if descriptors have run out.
+    """
+
+    def __init__(self, sent: SentCache) -> None:
+        self._files = duplicated(sent.fds)
+        handles = handles_of(self._files)
+        self.model_cache = handles[: sent.info.model_files]
+        self.data_cache = handles[sent.info.model_files :]
+        self.token = sent.info.token
 
 
 class Queries:
     """The queries of a connection. Belongs to the event loop."""
 
     def __init__(
-        self, send: Send, models: ModelSender, numbers: "itertools.count[int]"
+        self,
+        send: Send,
+        models: ModelSender,
+        numbers: "itertools.count[int]",
+        answers: PendingAnswers,
     ) -> None:
-        self._loop = asyncio.get_running_loop()
         self._send = send
         self._numbers = numbers
         self._models = models
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._answers = answers
 
     async def supported_operations(
         self, model: Model
@@ -57,7 +117,7 @@ class Queries:
             await self._models.send(model, question)
         else:
             self._models.send_now(model, question)
-        answer = await self._answer(call, wire.SupportedOperations)
+        answer = await self._answers.answer(call, wire.SupportedOperations)
         return wire.status_of(answer.status), answer.supported
 
     async def statistics(self) -> DeviceStatistics:
@@ -67,7 +127,7 @@ class Queries:
         """
         call = next(self._numbers)
         self._send(wire.GetStatistics(call))
-        answer = await self._answer(call, wire.Statistics)
+        answer = await self._answers.answer(call, wire.Statistics)
         status = wire.status_of(answer.status)
         if status is not ErrorStatus.NONE:
             raise error_for(status, "the driver tells no statistics")
@@ -82,30 +142,8 @@ class Queries:
         """
         call = next(self._numbers)
         self._send(wire.SaveModel(call, prepared, cache.info), cache.fds)
-        answer = await self._answer(call, wire.ModelSaved)
+        answer = await self._answers.answer(call, wire.ModelSaved)
         return wire.status_of(answer.status)
-
-    def answered(self, answer: Answer) -> None:
-        """Take an answer of the driver."""
-        future = self._waiting.get(answer.call)
-        if future is not None and not future.done():
-            future.set_result(answer)
-
-    def lose(self, cause: Cause) -> None:
-        """Fail what waits: the connection has ended."""
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(cause())
-
-    async def _answer(self, call: int, kind: type[AnswerT]) -> AnswerT:
-        future = self._waiting[call] = self._loop.create_future()
-        try:
-            answer = await future
-        finally:
-            del self._waiting[call]
-        if not isinstance(answer, kind):
-            raise GeneralFailureError(f"the driver answers with {answer!r}")
-        return answer
 
 
 logger = logging.getLogger(__name__)

@@ -31,10 +31,10 @@ from asyncnn.hal.types import (
 )
 from asyncnn.hal.validate import RequestRules, signature_of, validate_measure_timing
 from asyncnn.logs import EXECUTION
-from asyncnn.service.caches import to_send
 from asyncnn.service.client.answers import DeferredExecutions, Executed
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.fenced import RemoteFenced
+from asyncnn.service.client.preparations import to_send
 from asyncnn.service.client.staging import Staged, Staging
 
 logger = logging.getLogger(__name__)

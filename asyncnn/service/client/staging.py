@@ -31,8 +31,8 @@ from asyncnn.memory.shared import allocate, shareable
 from asyncnn.memory.slabs import Part, allocate_in_slab, retire
 from asyncnn.offload import offload
 from asyncnn.service import wire
-from asyncnn.service.client.offered import OfferedPools
-from asyncnn.service.decoding import MessageFile
+from asyncnn.service.client.pools import OfferedPools
+from asyncnn.service.decoding import MessageFile, encode_given
 from asyncnn.service.limits import is_large
 
 ALIGNMENT_BYTES = 64
@@ -333,7 +333,7 @@ def _all_shareable(pools: Sequence[Memory]) -> list[Memory]:
 
 def _encoded(message: wire.ToDriver) -> MessageFile:
     try:
-        return MessageFile(wire.encode_given(message))
+        return MessageFile(encode_given(message))
     except OSError as error:
         raise ResourceExhaustedTransientError(
             f"a message cannot be sent: {error.strerror}"

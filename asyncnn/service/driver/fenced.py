@@ -17,7 +17,6 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.callbacks import FencedOutcome, IFencedExecutionCallback
-from asyncnn.devices.fenced_execution import because
 from asyncnn.fences import FenceSource, SyncFence, merge
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -26,15 +25,16 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
     error_for,
     too_many,
+    waited_in_vain,
 )
 from asyncnn.hal.interfaces import refusal_of
 from asyncnn.hal.types import NO_TIMING, ErrorStatus, Timing
 from asyncnn.service import wire
-from asyncnn.service.driver.announced import AnnouncedPools
 from asyncnn.service.driver.executions import Bound, Executions
+from asyncnn.service.driver.pools import AnnouncedPools
 from asyncnn.service.driver.quotas import Quota, Table
-from asyncnn.service.driver.refusals import OwnedTasks, explained, log
-from asyncnn.service.limits import ServiceLimits
+from asyncnn.service.driver.reporting import explained, log
+from asyncnn.service.limits import OwnedTasks, ServiceLimits
 
 
 class FencedOnCopies(FencedOutcome):
@@ -106,7 +106,7 @@ class FencedOnCopies(FencedOutcome):
                 "the deadline passed before it could begin"
             ) from None
         except AsyncnnError as error:
-            raise because(str(error)) from None
+            raise waited_in_vain(str(error)) from None
         finally:
             self._fences = ()
 
@@ -335,7 +335,7 @@ class FencedOrders:
             if status is None:
                 active.append(fence)
             elif status is not ErrorStatus.NONE:
-                raise because(fence.reason or status.name)
+                raise waited_in_vain(fence.reason or status.name)
         return active
 
     def _check_descriptors(self, more: int) -> None:

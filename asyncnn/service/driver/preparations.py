@@ -24,17 +24,11 @@ from asyncnn.hal.validate import validate_model
 from asyncnn.offload import SerialOffload
 from asyncnn.qos import LOCAL
 from asyncnn.service import wire
-from asyncnn.service.caches import CacheInfo, ReceivedCache
-from asyncnn.service.driver.announced import AnnouncedPools, are_mapped
+from asyncnn.service.driver.pools import AnnouncedPools, ReceivedCache, are_mapped
 from asyncnn.service.driver.quotas import Quota, Table
-from asyncnn.service.driver.refusals import (
-    OwnedTasks,
-    explained,
-    kill,
-    log,
-    warn_if_refused,
-)
-from asyncnn.service.limits import ServiceLimits, is_large
+from asyncnn.service.driver.reporting import explained, kill, log, warn_if_refused
+from asyncnn.service.limits import OwnedTasks, ServiceLimits, is_large
+from asyncnn.service.wire import CacheInfo
 
 
 class Preparations:

@@ -25,10 +25,10 @@ from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import from_buffer
 from asyncnn.offload import SerialOffload
 from asyncnn.service import wire
-from asyncnn.service.driver.announced import AnnouncedPools, are_mapped
+from asyncnn.service.driver.pools import AnnouncedPools, are_mapped
 from asyncnn.service.driver.quotas import Quota, Table
-from asyncnn.service.driver.refusals import OwnedTasks, explained
-from asyncnn.service.limits import ServiceLimits, is_large
+from asyncnn.service.driver.reporting import explained
+from asyncnn.service.limits import OwnedTasks, ServiceLimits, is_large
 
 
 class Queries:

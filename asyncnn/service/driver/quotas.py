@@ -1,28 +1,31 @@
-"""What the connections of one user may have in all.
+"""What processes and users may have of a driver in all, and who they are.
 
-Nothing is counted as it comes and goes, where a way out could be forgotten: what each
-connection has lies in tables, and their lengths are looked at when one more is wanted.
+A `Quota` bounds the objects of a user: models, bursts, pools. A `Budget` bounds what
+the driver itself can run out of, descriptors and mappings, and leaves some for others.
+Neither counts what comes and goes, where a way out could be forgotten: it looks at what
+each connection has when one wants more.
 """
 
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
 from asyncnn.hal.errors import ResourceExhaustedTransientError, too_many
 from asyncnn.memory.limits import CommonBytes
 from asyncnn.offload import SerialOffload
-from asyncnn.service.descriptors import DescriptorReserve
+from asyncnn.qos import Client, User
 from asyncnn.service.driver.turns import (
     MAX_DECODING,
     DecodingTurns,
     Readers,
     ReadingTurns,
 )
-from asyncnn.service.limits import ServiceLimits, UserLimits
+from asyncnn.service.limits import DescriptorReserve, ServiceLimits, UserLimits
+from asyncnn.service.process import Peer
 
 _RECOUNT_S = 0.1
 """Counting everybody's takes long where there are hundreds of connections."""
@@ -43,37 +46,39 @@ class Budget:
         self.most_each = most_each
         self.limit_each = limit_each
         self.used = 0
-        self._accounts: WeakSet[Account] = WeakSet()
+        self._holdings: WeakSet[Holding] = WeakSet()
         self._counted_at = -_RECOUNT_S
 
-    def account(self, owner: "Owner", count: Callable[[], int]) -> "Account":
-        """Return the account of a connection, which has as many as ``count`` says."""
-        account = Account(self, owner, count)
-        self._accounts.add(account)
-        return account
+    def holding(self, process: "ProcessUse", count: Callable[[], int]) -> "Holding":
+        """Return what a connection has: as many as ``count`` says."""
+        holding = Holding(self, process, count)
+        self._holdings.add(holding)
+        return holding
 
     def recount(self) -> None:
         """Learn what has been given back lately."""
         now = time.monotonic()
         if now - self._counted_at >= _RECOUNT_S:
-            for account in self._accounts:
-                account.update()
+            for holding in self._holdings:
+                holding.update()
             self._counted_at = now
 
 
-class Owner:
-    """A process, and what its connections have of one budget."""
+class ProcessUse:
+    """How much of one budget all connections of a process have."""
 
     def __init__(self) -> None:
         self.used = 0
 
 
-class Account:
+class Holding:
     """What one connection has of a budget. Belongs to the event loop."""
 
-    def __init__(self, budget: Budget, owner: Owner, count: Callable[[], int]) -> None:
+    def __init__(
+        self, budget: Budget, process: ProcessUse, count: Callable[[], int]
+    ) -> None:
         self._budget = budget
-        self._owner = owner
+        self._process = process
         self._count = count
         self._used = 0
 
@@ -106,11 +111,11 @@ class Account:
 
     def _set(self, used: int) -> None:
         more, self._used = used - self._used, used
-        self._owner.used += more
+        self._process.used += more
         self._budget.used += more
 
     def _refusal(self, more: int) -> ResourceExhaustedTransientError | None:
-        budget, own = self._budget, self._owner.used
+        budget, own = self._budget, self._process.used
         if own + more > budget.most_each:
             return too_many(budget.what, budget.limit_each, budget.most_each)
         left = budget.most - budget.used
@@ -254,16 +259,16 @@ class ProcessResources:
         self.decoding = DecodingTurns(decoding)
         self.validating = SerialOffload()
         self._driver = driver
-        self._descriptors = Owner()
-        self._mappings = Owner()
+        self._descriptors = ProcessUse()
+        self._mappings = ProcessUse()
 
-    def descriptors(self, count: Callable[[], int]) -> Account:
-        """Return the account of a connection that has as many as ``count`` says."""
-        return self._driver.descriptors.account(self._descriptors, count)
+    def descriptors(self, count: Callable[[], int]) -> Holding:
+        """Return what a connection has of them: as many as ``count`` says."""
+        return self._driver.descriptors.holding(self._descriptors, count)
 
-    def mappings(self, count: Callable[[], int]) -> Account:
-        """Return the account of a connection; likewise."""
-        return self._driver.mappings.account(self._mappings, count)
+    def mappings(self, count: Callable[[], int]) -> Holding:
+        """Return what a connection has of them; likewise."""
+        return self._driver.mappings.holding(self._mappings, count)
 
 
 def _max_map_count() -> int:
@@ -271,3 +276,91 @@ def _max_map_count() -> int:
         return int(_MAX_MAP_COUNT.read_text())
     except (OSError, ValueError):
         return _USUAL_MAP_COUNT
+
+
+_STARTED = 19
+"""Position in ``/proc/PID/stat`` of the time of start, counted after the name."""
+
+
+class _Process(NamedTuple):
+    peer: Peer
+    started: int
+
+
+class Clients:
+    """The clients and users that there are, for as long as anything refers to them.
+
+    A client is a process: the kernel's credentials of a connection say which, and the
+    time when it started tells it from a later one of the same number. All of its
+    connections share one part of the lanes. A user is a uid, with quotas of its own.
+
+    ``weights`` are those of users, by uid; 1 unless given.
+
+    :raises InvalidArgumentError: if a weight is not positive.
+    """
+
+    def __init__(
+        self,
+        limits: ServiceLimits,
+        user_limits: UserLimits,
+        weights: Mapping[int, float],
+    ) -> None:
+        self._limits = limits
+        self._user_limits = user_limits
+        self._weighted = {
+            uid: self._new_user(uid, weight) for uid, weight in weights.items()
+        }
+        self._clients: WeakValueDictionary[_Process, Client] = WeakValueDictionary()
+        self._users: WeakValueDictionary[int, User] = WeakValueDictionary()
+        self._quotas: WeakValueDictionary[int, UserQuotas] = WeakValueDictionary()
+
+    def has(self, peer: Peer) -> bool:
+        """Tell whether the process has a connection, or work of one that goes on."""
+        return _Process(peer, started_at(peer.pid)) in self._clients
+
+    def client_of(self, peer: Peer) -> Client:
+        """Return the client that a connection belongs to."""
+        process = _Process(peer, started_at(peer.pid))
+        # The kernel gives 0 for a process that cannot be seen from here.
+        client = self._clients.get(process) if peer.pid else None
+        if client is None:
+            client = self._clients[process] = Client(
+                f"pid {peer.pid}",
+                max_pending=self._limits.max_executions,
+                limit="ServiceLimits.max_executions",
+                user=self._user_of(peer.uid),
+            )
+        return client
+
+    def quotas_of(self, peer: Peer) -> UserQuotas:
+        """Return the quotas that all connections of its user share."""
+        quotas = self._quotas.get(peer.uid)
+        if quotas is None:
+            quotas = UserQuotas(peer.uid, self._user_limits, self._limits)
+            self._quotas[peer.uid] = quotas
+        return quotas
+
+    def _user_of(self, uid: int) -> User:
+        user = self._weighted.get(uid) or self._users.get(uid)
+        if user is None:
+            user = self._users[uid] = self._new_user(uid)
+        return user
+
+    def _new_user(self, uid: int, weight: float = 1.0) -> User:
+        most = self._user_limits.max_executions
+        return User(
+            f"uid {uid}",
+            weight=weight,
+            max_pending=most,
+            limit="UserLimits.max_executions",
+        )
+
+
+def started_at(pid: int) -> int:
+    """Return when a process started, in the kernel's ticks; 0 if it does not tell."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return 0
+    # The name, in brackets, may contain anything.
+    return int(status[status.rindex(b")") + 1 :].split()[_STARTED])

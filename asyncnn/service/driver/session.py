@@ -25,19 +25,15 @@ from asyncnn.service.decoding import (
     decode_file_to_driver,
     decode_to_driver,
 )
-from asyncnn.service.driver.announced import AnnouncedPools
-from asyncnn.service.driver.bursts import Bursts
-from asyncnn.service.driver.executions import (
-    CallsToClient,
-    Executions,
-    RemoteBurstCallback,
-)
+from asyncnn.service.driver.bursts import Bursts, CallsToClient, RemoteBurstCallback
+from asyncnn.service.driver.executions import Executions
 from asyncnn.service.driver.fenced import FencedOrders
+from asyncnn.service.driver.pools import AnnouncedPools
 from asyncnn.service.driver.preparations import Preparations
 from asyncnn.service.driver.queries import Buffers, Queries
 from asyncnn.service.driver.quotas import ProcessResources, Table, UserQuotas
-from asyncnn.service.driver.refusals import NO_DESCRIPTOR, OwnedTasks, explained, log
-from asyncnn.service.limits import ServiceLimits
+from asyncnn.service.driver.reporting import NO_DESCRIPTOR, explained, log
+from asyncnn.service.limits import OwnedTasks, ServiceLimits
 from asyncnn.tracing import Layer, Phase, active, span
 
 _WITH_DESCRIPTORS = {

@@ -1,322 +1,369 @@
-"""A prepared model that outlives the driver that prepared it."""
+"""A connection that survives its driver.
+
+What a driver had taken on when it died ends with DEVICE_UNAVAILABLE, as always. Then
+the supervisor connects again, to a driver that somebody restarted or that it starts
+itself, and prepares every model that is still in use anew. Calls made in between wait.
+"""
 
 import asyncio
-from collections.abc import Sequence
+import logging
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import NamedTuple, Protocol
 
-import msgspec
-
-from asyncnn.callbacks import (
-    IBurstCallback,
-    IExecutionCallback,
-    IFencedExecutionCallback,
-    IPreparedModelCallback,
-    OneShot,
-    PreparedModelFuture,
+from asyncnn.callbacks import IPreparedModelCallback, OneShot
+from asyncnn.devices.statistics import DeviceStatistics
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    DeviceUnavailableError,
+    DriverDiedError,
+    NoDriverError,
 )
-from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, error_for
-from asyncnn.hal.interfaces import (
-    IBurstContext,
-    IDescribed,
-    IPreparedModel,
-    ISavable,
-    ISyncFence,
-    refusal_of,
-)
-from asyncnn.hal.refusals import SynchronousByCallback
+from asyncnn.hal.interfaces import IBuffer, IPreparedModel
 from asyncnn.hal.types import (
-    BYTE_SIZE_OF_CACHE_TOKEN,
-    NO_TIMING,
+    BufferDesc,
+    BufferRole,
+    Capabilities,
+    DeviceStatus,
+    DeviceType,
     ErrorStatus,
     ExecutionPreference,
+    Extension,
     Handle,
-    MeasureTiming,
     Model,
     Priority,
-    Request,
 )
-from asyncnn.hal.validate import RequestRules, validate_measure_timing
-from asyncnn.service.caches import KeptCache, SentCache
+from asyncnn.hal.validate import (
+    validate_execution_preference,
+    validate_model,
+    validate_priority,
+)
 from asyncnn.service.client.device import RemoteDevice
-from asyncnn.service.supervised.supervision import Life, Waiting, cause_of_death
+from asyncnn.service.client.preparations import to_send
+from asyncnn.service.client.unanswered import Cause, closed, given_up
+from asyncnn.service.supervised.prepared import (
+    AnyOrder,
+    CacheArguments,
+    CachedOrder,
+    Order,
+    SupervisedModel,
+)
+from asyncnn.service.supervised.supervision import (
+    NO_DRIVER,
+    Backoff,
+    Life,
+    Supervision,
+    Waiting,
+    cause_of_death,
+)
 
-_ATTEMPTS = 5
-_PAUSE_S = 0.05
+logger = logging.getLogger(__name__)
 
-
-class CacheArguments(NamedTuple):
-    """Cache files as a call gives them; they are the caller's to close."""
-
-    model_cache: Sequence[Handle] = ()
-    data_cache: Sequence[Handle] = ()
-    token: bytes = bytes(BYTE_SIZE_OF_CACHE_TOKEN)
-
-
-_NO_CACHE = CacheArguments()
-
-
-class AnyOrder(Protocol):
-    """What it takes to have a prepared model once more."""
-
-    def give(
-        self,
-        remote: RemoteDevice,
-        deadline: int | None,
-        callback: IPreparedModelCallback,
-    ) -> ErrorStatus:
-        """Launch the preparation."""
-        ...
-
-    def model_of(self, prepared: IPreparedModel) -> Model:
-        """Return the model, or at least its signature."""
-        ...
+Connect = Callable[[], AbstractAsyncContextManager[RemoteDevice]]
+"""Connects to a driver, and starts one before if that is what is wanted."""
 
 
-class CachedOrder:
-    """What it takes to load a model from its cache once more.
+@asynccontextmanager
+async def supervised(
+    connect: Connect, supervision: Supervision
+) -> AsyncIterator["SupervisedDevice"]:
+    """Keep a device connected for the length of an ``async with`` block.
 
-    :raises ResourceExhaustedTransientError: if the files cannot be kept open.
+    :raises AsyncnnError: on entering, if the first connection fails.
     """
-
-    def __init__(self, cache: SentCache) -> None:
-        self._files = KeptCache(cache)
-
-    def give(
-        self,
-        remote: RemoteDevice,
-        deadline: int | None,
-        callback: IPreparedModelCallback,
-    ) -> ErrorStatus:
-        """Launch the loading; see `IDevice.prepare_model_from_cache_1_3`."""
-        files = self._files
-        return remote.prepare_model_from_cache_1_3(
-            deadline, files.model_cache, files.data_cache, files.token, callback
-        )
-
-    def model_of(self, prepared: IPreparedModel) -> Model:
-        """Return the signature of the prepared model."""
-        assert isinstance(prepared, IDescribed)
-        return prepared.signature
+    device = SupervisedDevice(supervision, connect)
+    try:
+        await device.first_connection
+        yield device
+    finally:
+        await device.aclose()
 
 
-class Order(msgspec.Struct, frozen=True, eq=False):
-    """What it takes to prepare a model once more."""
+class SupervisedDevice:
+    """An `IDevice` whose driver may be replaced; made by `supervised`."""
 
-    model: Model
-    preference: ExecutionPreference
-    priority: Priority
+    def __init__(self, supervision: Supervision, connect: Connect) -> None:
+        self.first_connection: asyncio.Future[None]
+        self.first_connection = asyncio.get_running_loop().create_future()
+        self._supervision = supervision
+        self._remote: RemoteDevice | None = None
+        self._models: weakref.WeakSet[SupervisedModel] = weakref.WeakSet()
+        self._waiting = Waiting(supervision.wait)
+        self._changed = asyncio.Event()
+        self._life = Life()
+        self._is_closing = False
+        self._task = asyncio.get_running_loop().create_task(self._supervise(connect))
 
-    def give(
-        self,
-        remote: RemoteDevice,
-        deadline: int | None,
-        callback: IPreparedModelCallback,
-        cache: CacheArguments = _NO_CACHE,
-    ) -> ErrorStatus:
-        """Launch the preparation; see `IDevice.prepare_model_1_3`."""
-        return remote.prepare_model_1_3(
-            self.model,
-            self.preference,
-            self.priority,
-            deadline,
-            *cache,
-            callback,
-        )
+    async def aclose(self) -> None:
+        """End every call and disconnect, or wait until that is done.
 
-    def model_of(self, prepared: IPreparedModel) -> Model:
-        """Return the model."""
-        return self.model
-
-
-class RevivedModel(SynchronousByCallback):
-    """A model of a supervised device; it is prepared again by each new driver.
-
-    Executions that are asked for while it is not prepared wait.
-    """
-
-    def __init__(
-        self,
-        order: AnyOrder,
-        remote: RemoteDevice,
-        prepared: IPreparedModel,
-        patience: float,
-        life: Life,
-    ) -> None:
-        self._order = order
-        self._rules = RequestRules(order.model_of(prepared))
-        self._remote = remote
-        self._prepared: IPreparedModel | None = prepared
-        self._waiting = Waiting(patience)
-        self._refusal: AsyncnnError | None = None
-        self._life = life
-
-    @property
-    def waiting(self) -> int:
-        """Number of executions that wait for the model to be prepared again."""
-        return len(self._waiting)
-
-    async def revive(self, remote: RemoteDevice) -> None:
-        """Prepare the model in a new driver, and launch what waited for it."""
-        self._prepared = self._refusal = None
-        try:
-            self._prepared = await self._prepare_patiently(remote)
-        except AsyncnnError as error:
-            if not remote.is_lost:
-                self._remote, self._refusal = remote, error
-                self._waiting.fail(error.status, str(error))
+        Cancelling leaves it to go on by itself; any number of tasks may call this.
+        """
+        if self._life.is_inherited:
             return
-        self._remote = remote
-        self._waiting.release()
+        if not self._is_closing:
+            self._is_closing = True
+            self.end(closed)
+            self._task.cancel()
+        await asyncio.wait({self._task})
 
-    def end(self, error: AsyncnnError) -> None:
-        """Let those executions fail that wait: there is no hope for others."""
-        self._prepared = None
+    async def _supervise(self, connect: Connect) -> None:
+        try:
+            await self._keep_connected(connect)
+        except Exception as error:
+            logger.exception("the supervision of a driver failed")
+            if not self.first_connection.done():
+                self.first_connection.set_exception(error)
+            self.end(given_up(f"the supervision of the driver failed: {error}"))
+
+    async def _keep_connected(self, connect: Connect) -> None:
+        """Connect again and again, until `end` or `Supervision.give_up_after`."""
+        backoff = Backoff(self._supervision)
+        while True:
+            connected = None
+            try:
+                async with connect() as remote:
+                    connected = time.monotonic()
+                    reason = await self._use(remote)
+            except AsyncnnError as error:
+                if not self.first_connection.done():
+                    self.first_connection.set_exception(error)
+                    return
+                reason = str(error)
+            now = time.monotonic()
+            pause = backoff.lost(now, 0.0 if connected is None else now - connected)
+            if pause is None:
+                self.end(given_up(f"no driver stays alive, the last failure: {reason}"))
+                return
+            logger.warning("no driver: %s; next attempt in %.2f s", reason, pause)
+            await asyncio.sleep(pause)
+
+    async def _use(self, remote: RemoteDevice) -> str:
+        """Use a driver until it is lost; return why it was."""
+        self._remote = remote
+        self._changed.set()
+        if not self.first_connection.done():
+            self.first_connection.set_result(None)
+        self._waiting.release()
+        # Those that are waited for first, one at a time: a driver bounds how many
+        # models a client has prepared at once, and others may be wanted meanwhile.
+        for model in sorted(self._models, key=lambda model: -model.waiting):
+            await model.prepare_again(remote)
+        reason = await remote.wait_lost()
+        self._life.lose(partial(DriverDiedError, reason))
+        return reason
+
+    def end(self, cause: Cause) -> None:
+        """Let every call fail from now on, and those that wait."""
+        if self._life.has_ended:
+            return
+        self._life.end(cause)
+        self._changed.set()
+        error = cause()
+        for model in list(self._models):
+            model.end(error)
         self._waiting.fail(error.status, str(error))
 
     def cause_of_death(self) -> DeviceUnavailableError | None:
         """Return what was lost, maybe before there was another driver; see `Life`."""
         return cause_of_death(self._life, self._remote)
 
-    async def _prepare_patiently(self, remote: RemoteDevice) -> IPreparedModel:
-        """Prepare the model, several times if the driver is short of something.
+    def _connected(self) -> RemoteDevice | None:
+        remote = self._remote
+        if remote is None or remote.is_lost or self._life.has_ended:
+            return None
+        return remote
 
-        :raises AsyncnnError: if it cannot be prepared.
+    def _last(self) -> RemoteDevice:
+        if self._remote is None:
+            raise RuntimeError("there was no connection yet")
+        return self._remote
+
+    def get_status(self) -> DeviceStatus:
+        """Return what the driver's device tells; OFFLINE while there is no driver."""
+        remote = self._connected()
+        return DeviceStatus.OFFLINE if remote is None else remote.get_status()
+
+    def get_version_string(self) -> tuple[ErrorStatus, str]:
+        """Return the last driver's version."""
+        return self._last().get_version_string()
+
+    def get_type(self) -> tuple[ErrorStatus, DeviceType]:
+        """Return the kind of the last driver's hardware."""
+        return self._last().get_type()
+
+    def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
+        """Return the last driver's capabilities."""
+        return self._last().get_capabilities_1_3()
+
+    def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
+        """Return the last driver's extensions."""
+        return self._last().get_supported_extensions()
+
+    def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
+        """Return the last driver's numbers."""
+        return self._last().get_number_of_cache_files_needed()
+
+    async def get_statistics(self) -> DeviceStatistics:
+        """Ask the driver; fail while there is none."""
+        remote = self._connected()
+        if remote is None:
+            raise self.cause_of_death() or NoDriverError(NO_DRIVER)
+        return await remote.get_statistics()
+
+    async def get_supported_operations_1_3(
+        self, model: Model
+    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
+        """Ask the driver, once there is one."""
+        try:
+            async with asyncio.timeout(self._supervision.wait):
+                remote = await self._next()
+        except (TimeoutError, DeviceUnavailableError):
+            return ErrorStatus.DEVICE_UNAVAILABLE, ()
+        return await remote.get_supported_operations_1_3(model)
+
+    async def _next(self) -> RemoteDevice:
+        """Return the driver there is, or the next one.
+
+        :raises DeviceUnavailableError: if there is going to be none.
         """
-        for attempt in range(1, _ATTEMPTS):
-            callback = PreparedModelFuture()
-            self._order.give(remote, None, callback)
-            try:
-                return await callback
-            except AsyncnnError as error:
-                if error.status is not ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT:
-                    raise
-            await asyncio.sleep(attempt * _PAUSE_S)
-        callback = PreparedModelFuture()
-        self._order.give(remote, None, callback)
-        return await callback
+        while (remote := self._connected()) is None:
+            self._life.check()
+            self._changed.clear()
+            await self._changed.wait()
+        return remote
 
-    @property
-    def usable(self) -> IPreparedModel | None:
-        """The driver's model; None while there is none."""
-        return None if self._remote.is_lost else self._prepared
-
-    def execute_1_3(
+    def prepare_model_1_3(
         self,
-        request: Request,
-        measure: MeasureTiming,
+        model: Model,
+        preference: ExecutionPreference,
+        priority: Priority,
         deadline: int | None,
-        loop_timeout_duration: int | None,
-        callback: IExecutionCallback | None,
+        model_cache: Sequence[Handle],
+        data_cache: Sequence[Handle],
+        token: bytes,
+        callback: IPreparedModelCallback | None,
     ) -> ErrorStatus:
-        """Launch an execution, or hold it; see `IPreparedModel.execute_1_3`."""
-        prepared = self.usable
-        if prepared is not None:
-            return prepared.execute_1_3(
-                request, measure, deadline, loop_timeout_duration, callback
-            )
+        """Launch the preparation, or hold it; see `IDevice.prepare_model_1_3`."""
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
+        order = Order(model, preference, priority)
+        cache = CacheArguments(model_cache, data_cache, token)
+        return self._prepare(order, deadline, cache, callback)
+
+    def _prepare(
+        self,
+        order: Order,
+        deadline: int | None,
+        cache: CacheArguments,
+        callback: IPreparedModelCallback,
+    ) -> ErrorStatus:
+        remote = self._connected()
+        if remote is not None:
+            adoption = _Adoption(self, order, remote, callback)
+            callback.link_to_death(adoption.die)
+            return order.give(remote, deadline, adoption, cache)
         notify = OneShot(callback.notify_1_3)
         try:
-            self._check(request, measure)
+            self._life.check()
+            validate_execution_preference(order.preference)
+            validate_priority(order.priority)
+            validate_model(order.model)
         except AsyncnnError as error:
             callback.reason = str(error)
-            notify(error.status, (), NO_TIMING)
+            notify(error.status, None)
             return error.status
         return self._waiting.hold(
             callback,
             deadline,
-            partial(
-                self.execute_1_3,
-                request,
-                measure,
-                deadline,
-                loop_timeout_duration,
-                callback,
-            ),
-            lambda status: notify(status, (), NO_TIMING),
+            partial(self._prepare, order, deadline, cache, callback),
+            lambda status: notify(status, None),
         )
 
-    def _check(self, request: Request, measure: MeasureTiming) -> None:
-        """Find the errors that the call has to return.
+    def adopt(
+        self, order: AnyOrder, remote: RemoteDevice, prepared: IPreparedModel
+    ) -> SupervisedModel:
+        """Return a model that the driver has prepared as one that outlives it."""
+        model = SupervisedModel(
+            order, remote, prepared, self._supervision.wait, self._life
+        )
+        self._models.add(model)
+        return model
 
-        :raises AsyncnnError: if there is one.
-        """
-        self._check_hope()
-        self._rules.check(request, allow_unspecified_output=True)
-        validate_measure_timing(measure)
-
-    def _check_hope(self) -> None:
-        """Check that the model may become usable.
-
-        :raises AsyncnnError: if it will not.
-        """
-        self._life.check()
-        # A new one each time: one raised again keeps the frames of all calls.
-        # What one driver refused, the next one may take.
-        if self._refusal is not None and not self._remote.is_lost:
-            raise error_for(self._refusal.status, str(self._refusal))
-
-    def execute_fenced(
+    def prepare_model_from_cache_1_3(
         self,
-        request: Request,
-        wait_for: Sequence[ISyncFence],
-        measure: MeasureTiming,
         deadline: int | None,
-        loop_timeout_duration: int | None,
-        duration: int | None,
-    ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
-        """Ask the driver; fail while there is none."""
-        prepared = self.usable
-        if prepared is None:
-            return ErrorStatus.DEVICE_UNAVAILABLE, None, None
-        return prepared.execute_fenced(
-            request, wait_for, measure, deadline, loop_timeout_duration, duration
-        )
-
-    async def save_to_cache(
-        self, model_cache: Handle, data_cache: Handle, token: bytes
+        model_cache: Sequence[Handle],
+        data_cache: Sequence[Handle],
+        token: bytes,
+        callback: IPreparedModelCallback | None,
     ) -> ErrorStatus:
-        """Ask the driver; fail while there is none."""
-        prepared: object = self.usable
-        if not isinstance(prepared, ISavable):
-            return ErrorStatus.DEVICE_UNAVAILABLE
-        return await prepared.save_to_cache(model_cache, data_cache, token)
+        """Launch the loading; see `IDevice.prepare_model_from_cache_1_3`.
 
-    @property
-    def refusal(self) -> str:
-        """Why the driver's model refused a fenced execution last; see `IExplaining`."""
-        return refusal_of(self._prepared, "")
-
-    async def configure_execution_burst(
-        self,
-        callback: IBurstCallback | None,
-        request_channel: Handle,
-        result_channel: Handle,
-    ) -> tuple[ErrorStatus, IBurstContext | None]:
-        """Ask the driver, once there is one. A burst dies with its driver."""
-        prepared = self.usable
-        try:
-            if prepared is None:
-                prepared = await self._next()
-        except AsyncnnError as error:
-            return error.status, None
-        return await prepared.configure_execution_burst(
-            callback, request_channel, result_channel
-        )
-
-    def _next(self) -> PreparedModelFuture:
-        """Return what waits until the model is prepared again.
-
-        :raises AsyncnnError: if it will not be.
+        Fails while there is no driver: there may be another way to get the model.
         """
-        self._check_hope()
-        callback = PreparedModelFuture()
-        self._waiting.hold(
-            callback,
-            None,
-            lambda: callback.notify_1_3(ErrorStatus.NONE, self._prepared),
-            lambda status: callback.notify_1_3(status, None),
-        )
-        return callback
+        if callback is None:
+            return ErrorStatus.INVALID_ARGUMENT
+        remote = self._last()
+        _, *needed = remote.get_number_of_cache_files_needed()
+        try:
+            self._life.check()
+            cache = to_send(model_cache, data_cache, token, (needed[0], needed[1]))
+            order = CachedOrder(cache)
+        except AsyncnnError as error:
+            callback.reason = str(error)
+            OneShot(callback.notify_1_3)(error.status, None)
+            return error.status
+        adoption = _Adoption(self, order, remote, callback)
+        callback.link_to_death(adoption.die)
+        return order.give(remote, deadline, adoption)
+
+    async def allocate(
+        self,
+        desc: BufferDesc,
+        prepared_models: Sequence[IPreparedModel | None],
+        input_roles: Sequence[BufferRole],
+        output_roles: Sequence[BufferRole],
+    ) -> tuple[ErrorStatus, IBuffer | None, int]:
+        """Ask the driver, if there is one. A buffer dies with its driver."""
+        remote = self._connected()
+        if remote is None:
+            return ErrorStatus.DEVICE_UNAVAILABLE, None, 0
+        models = [
+            model.usable if isinstance(model, SupervisedModel) else model
+            for model in prepared_models
+        ]
+        return await remote.allocate(desc, models, input_roles, output_roles)
+
+
+class _Adoption(IPreparedModelCallback):
+    """Stands between a driver and the one who waits for its prepared model."""
+
+    __slots__ = ("_callback", "_device", "_order", "_remote")
+
+    def __init__(
+        self,
+        device: SupervisedDevice,
+        order: AnyOrder,
+        remote: RemoteDevice,
+        callback: IPreparedModelCallback,
+    ) -> None:
+        super().__init__()
+        self._device = device
+        self._order = order
+        self._remote = remote
+        self._callback = callback
+
+    def notify_1_3(
+        self, status: ErrorStatus, prepared_model: IPreparedModel | None
+    ) -> None:
+        callback = self._callback
+        callback.unlink_to_death()
+        callback.reason = self.reason
+        if prepared_model is None:
+            callback.notify_1_3(status, None)
+        else:
+            model = self._device.adopt(self._order, self._remote, prepared_model)
+            callback.notify_1_3(status, model)

@@ -1,4 +1,4 @@
-"""How patiently a lost driver is replaced."""
+"""How a lost driver is replaced: settings, pauses, and the calls that wait for it."""
 
 import asyncio
 import time
@@ -10,8 +10,8 @@ from asyncnn.callbacks import CallbackObject
 from asyncnn.hal.errors import DeviceUnavailableError
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.interpreter import own
-from asyncnn.service.causes import Cause, forked
 from asyncnn.service.client.device import RemoteDevice
+from asyncnn.service.client.unanswered import Cause, forked
 
 SETTLED_S = 2.0
 """A driver that lived that long was not part of the trouble before it."""
@@ -135,13 +135,13 @@ class _Held:
 
 
 class Waiting:
-    """Holds calls for at most ``patience`` seconds, in the order of their arrival.
+    """Holds calls for at most ``wait_s`` seconds, in the order of their arrival.
 
     Each is either launched, or its callback is told of the failure, exactly once.
     """
 
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
+    def __init__(self, wait_s: float) -> None:
+        self._wait_s = wait_s
         self._held: dict[_Held, None] = {}
 
     def __len__(self) -> int:
@@ -154,13 +154,13 @@ class Waiting:
         launch: Launch,
         fail: Fail,
     ) -> ErrorStatus:
-        """Keep a call until it is released, or fail it now if there is no patience."""
+        """Keep a call until it is released, or fail it at once if calls do not wait."""
         held = _Held(callback, launch, fail)
         self._held[held] = None
-        if self._patience <= 0:
+        if self._wait_s <= 0:
             self._end(held, ErrorStatus.DEVICE_UNAVAILABLE, NO_DRIVER)
             return ErrorStatus.DEVICE_UNAVAILABLE
-        delay, outcome = self._patience, ErrorStatus.DEVICE_UNAVAILABLE
+        delay, outcome = self._wait_s, ErrorStatus.DEVICE_UNAVAILABLE
         if deadline is not None:
             until_deadline = (deadline - time.monotonic_ns()) / 1e9
             if until_deadline < delay:

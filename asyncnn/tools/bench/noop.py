@@ -20,9 +20,9 @@ from asyncnn.callbacks import (
     IPreparedModelCallback,
     OneShot,
 )
-from asyncnn.devices.fenced import active_fences
 from asyncnn.devices.measured_capabilities import reference_capabilities
 from asyncnn.fences import SyncFence, merge
+from asyncnn.fences.fence import active_fences
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel, ISyncFence
 from asyncnn.hal.refusals import NoCachesNorDomains, NoFencesNorBursts

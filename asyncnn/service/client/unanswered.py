@@ -1,12 +1,92 @@
-"""Calls whose deadlines have passed without an answer of the driver."""
+"""Why the driver does not answer a call: it is lost, closed, or late.
 
+A cause makes a new error for each call: one that is raised again keeps the frames of
+all calls that it was raised by.
+"""
+
+import asyncio
 import math
 import time
 from collections.abc import Callable
-from typing import TypeAlias
+from functools import partial
+from typing import TypeAlias, TypeVar
 
-from asyncnn.hal.errors import ResourceExhaustedTransientError
+from asyncnn.hal.errors import (
+    DeviceClosedError,
+    DeviceUnavailableError,
+    DriverDiedError,
+    GeneralFailureError,
+    NoDriverError,
+    ResourceExhaustedTransientError,
+)
+from asyncnn.interpreter import inherited
 from asyncnn.qos.watching import ThreadTimer
+
+Cause: TypeAlias = Callable[[], DeviceUnavailableError]
+
+DEAD_OBJECT = "the driver has died (DEAD_OBJECT)"
+
+
+def closed() -> DeviceUnavailableError:
+    """Return the error for what this application has closed."""
+    return DeviceClosedError("the device is closed")
+
+
+def forked() -> DeviceUnavailableError:
+    """Return the error for a device that a parent process has opened."""
+    return inherited("the device")
+
+
+def died(reason: str) -> Cause:
+    """Return the cause of a driver's being lost, known in words."""
+    return partial(DriverDiedError, f"{DEAD_OBJECT}: {reason}")
+
+
+def given_up(reason: str) -> Cause:
+    """Return the cause of there being no driver, and no hope for one."""
+    return partial(NoDriverError, reason)
+
+
+AnswerT = TypeVar("AnswerT")
+
+
+class PendingAnswers:
+    """The answers of a driver that calls wait for. Belongs to the event loop.
+
+    Each has the number of its call, or of what that was to make.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, asyncio.Future[object]] = {}
+
+    async def answer(self, number: int, kind: type[AnswerT]) -> AnswerT:
+        """Wait for an answer to what was just sent; nothing is read in between.
+
+        :raises GeneralFailureError: if the driver sends another kind of answer.
+        :raises DeviceUnavailableError: if it is lost first.
+        """
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting[number] = waiting
+        try:
+            answer = await waiting
+        finally:
+            del self._waiting[number]
+        if not isinstance(answer, kind):
+            raise GeneralFailureError(f"the driver answers with {answer!r}")
+        return answer
+
+    def answered(self, number: int, answer: object) -> None:
+        """Take an answer; nobody may wait for it any more."""
+        waiting = self._waiting.get(number)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
+
+    def lose(self, cause: Cause) -> None:
+        """Fail what waits: the connection has ended."""
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(cause())
+
 
 MAX_UNANSWERED = 256
 """Calls that the driver may owe an answer when nobody waits for it any more.

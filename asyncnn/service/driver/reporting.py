@@ -6,19 +6,29 @@ able to stop the driver.
 
 import logging
 import os
+import re
 import select
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import msgspec
 
-import asyncnn
-from asyncnn.logs import KindLimit
+from asyncnn.callbacks import CallbackObject
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    InvalidArgumentError,
+    ResourceExhaustedPersistentError,
+    ResourceExhaustedTransientError,
+    error_for,
+    failure_of,
+)
+from asyncnn.hal.types import ErrorStatus
+from asyncnn.logs import KindLimit, SparseLogger
 from asyncnn.qos import LOCAL, calling_client
 
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
@@ -27,10 +37,28 @@ MOST_BYTES = select.PIPE_BUF
 """A line is no longer: a pipe that can be written takes so much at once, and whole."""
 
 _STDERR = 2
-_ROOT = Path(asyncnn.__file__).parent.parent
+_YES = {"1", "true", "t", "yes", "y", "on"}
+_NO = {"", "0", "false", "f", "no", "n", "off"}
+_ROOT = Path(__file__).parents[3]
 _SHOWN_FIELDS = ("client", "error", "place")
 
 logger = logging.getLogger(__name__)
+
+
+def level_from_environment() -> tuple[Level, bool]:
+    """Return the level, and whether lines are JSON, that the environment asks for.
+
+    :raises InvalidArgumentError: if a variable has a value that means nothing.
+    """
+    level = os.environ.get("ASYNCNN_LOG_LEVEL") or "warning"
+    as_json = os.environ.get("ASYNCNN_LOG_JSON", "").strip().lower()
+    if level not in get_args(Level):
+        raise InvalidArgumentError(
+            f"ASYNCNN_LOG_LEVEL is {level}", hint=f"known: {', '.join(get_args(Level))}"
+        )
+    if as_json not in _YES | _NO:
+        raise InvalidArgumentError(f"ASYNCNN_LOG_JSON is {as_json}", hint="1 or 0")
+    return cast("Level", level), as_json in _YES
 
 
 @contextmanager
@@ -174,3 +202,65 @@ def _place_of(error: BaseException) -> str:
 def _log_end_of_thread(ended: threading.ExceptHookArgs) -> None:
     name = "one" if ended.thread is None else ended.thread.name
     logger.error("a thread has failed: %s", name, exc_info=ended.exc_value)
+
+
+log = SparseLogger(logger)  # one for all clients, who come and go
+
+_SETTING = re.compile(r"\b\w+\.max_\w+|ulimit -n")
+NO_DESCRIPTOR = "the driver has no descriptor left: its limit of open files (ulimit -n)"
+
+_REFUSALS = ResourceExhaustedTransientError, ResourceExhaustedPersistentError
+
+
+def explained(error: Exception) -> AsyncnnError:
+    """Return the error to tell the calling client of.
+
+    What it was refused for want of room is logged, and what nobody expected.
+    """
+    if isinstance(error, _REFUSALS):
+        warn_of_refusal(calling_client.get().name, error)
+    if isinstance(error, AsyncnnError):
+        return error
+    name = calling_client.get().name
+    log.log(
+        logging.ERROR, "a call of %s failed", name, error=error, kind=_code_of(error)
+    )
+    return failure_of(error)
+
+
+def warn_of_refusal(client: str, error: AsyncnnError) -> None:
+    """Log that ``client`` is refused for want of room; the error says which."""
+    found = _SETTING.search(str(error))
+    setting = found and found.group()
+    log.log(
+        logging.WARNING,
+        "a call of %s is refused: %s",
+        client,
+        str(error),  # its traceback would keep what frames refer to
+        kind=(_code_of(error), setting),  # one for each limit
+        client=client,
+        setting=setting,
+    )
+
+
+def warn_if_refused(client: str, callback: CallbackObject, status: ErrorStatus) -> None:
+    """Log if a device has refused a call of ``client`` for want of room."""
+    is_refusal = status in (refusal.status for refusal in _REFUSALS)
+    if is_refusal and not callback.is_dead:  # one that was cancelled ends likewise
+        warn_of_refusal(client, error_for(status, callback.reason))
+
+
+def kill(callback: CallbackObject) -> None:
+    """Let a callback die, whatever a device makes of it."""
+    try:
+        callback.die()
+    except Exception as error:
+        log.log(logging.ERROR, "a call could not be cancelled", error=error)
+
+
+def _code_of(error: Exception) -> Hashable:
+    """Return where an error was raised."""
+    place: Hashable = type(error).__name__
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        place = frame.f_code, line
+    return place

@@ -1,19 +1,41 @@
-"""The pools that this client announced to its driver."""
+"""The memory that a client's calls name by number: its pools, and the driver's buffers.
 
+A pool is announced when it is used first, with its descriptors. A device-managed buffer
+is allocated by the driver; requests name either alike.
+"""
+
+import asyncio
+import itertools
 import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 from asyncnn.hal.errors import (
+    AsyncnnError,
+    DeviceUnavailableError,
     GeneralFailureError,
     InvalidArgumentError,
     too_many,
 )
-from asyncnn.hal.types import BufferToken, Memory
+from asyncnn.hal.types import (
+    BufferDesc,
+    BufferRole,
+    BufferToken,
+    Dimensions,
+    ErrorStatus,
+    Memory,
+)
+from asyncnn.hal.validate import validate_memory
+from asyncnn.hal.validate.buffers import check_dimensions
+from asyncnn.hal.validate.rules import malformed_as_invalid
+from asyncnn.memory.pools import view
+from asyncnn.memory.shared import allocate, shareable
 from asyncnn.memory.slabs import Slab
 from asyncnn.service import wire
+from asyncnn.service.client.unanswered import PendingAnswers
 from asyncnn.service.limits import ServiceLimits
 
 
@@ -178,3 +200,141 @@ def _check_descriptors(fds: Sequence[int], most: int) -> None:
             raise GeneralFailureError(
                 f"descriptor {fd} of a pool is not open"
             ) from error
+
+
+class RemoteBuffer:
+    """Buffer ``number`` of a connection; the driver frees it when this object goes."""
+
+    def __init__(self, buffers: "RemoteBuffers", number: int) -> None:
+        self._buffers = buffers
+        self._number = number
+
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        """Return why its connection has ended; see `IMortal`."""
+        return self._buffers.cause_of_death()
+
+    async def copy_to(self, destination: Memory) -> ErrorStatus:
+        """Have the contents copied to a pool; see `IBuffer.copy_to`."""
+        try:
+            with malformed_as_invalid("pool"):
+                validate_memory(destination, rule="B2")
+            data = destination.buffer
+            if destination.size and data is not None and data.readonly:
+                raise InvalidArgumentError("the pool to copy to is read-only")
+            travels = destination.handle.fds or not destination.size
+            pool = destination if travels else allocate(destination.size)
+            status = await self._buffers.copy_to(self._number, pool)
+        except AsyncnnError as error:
+            return error.status
+        if status is ErrorStatus.NONE and pool is not destination:
+            view(destination).cast("B")[: pool.size] = view(pool)
+        return status
+
+    async def copy_from(self, source: Memory, dimensions: Dimensions) -> ErrorStatus:
+        """Have the contents set from a pool; see `IBuffer.copy_from`."""
+        try:
+            with malformed_as_invalid("pool"):
+                validate_memory(source, rule="B2")
+            pool = shareable(source) if source.size else source
+            return await self._buffers.copy_from(self._number, pool, dimensions)
+        except AsyncnnError as error:
+            return error.status
+
+
+class RemoteBuffers:
+    """The buffers of a connection. Belongs to the event loop but for finalisers.
+
+    ``cause_of_death`` says why the connection has ended, if it has.
+    """
+
+    def __init__(
+        self,
+        send: Send,
+        send_if_open: Callable[[wire.ToDriver], None],
+        call_soon: Callable[[Callable[[], None]], None],
+        numbers: "itertools.count[int]",
+        pools: OfferedPools,
+        answers: PendingAnswers,
+        forget_buffer: Callable[[int], None],
+        cause_of_death: Callable[[], DeviceUnavailableError | None],
+    ) -> None:
+        self._send = send
+        self._send_if_open = send_if_open
+        self._call_soon = call_soon
+        self._numbers = numbers
+        self._pools = pools
+        self._forget_buffer = forget_buffer
+        self.cause_of_death = cause_of_death
+        self._answers = answers
+
+    async def allocate(
+        self,
+        desc: BufferDesc,
+        models: Sequence[int],
+        input_roles: Sequence[BufferRole],
+        output_roles: Sequence[BufferRole],
+    ) -> tuple[ErrorStatus, RemoteBuffer | None, int]:
+        """Have a buffer allocated; ``models`` are numbers, and all else is checked.
+
+        :raises AsyncnnError: if the driver cannot be asked, or is lost.
+        """
+        number = next(self._numbers)
+        self._send(
+            wire.Allocate(
+                number,
+                tuple(desc.dimensions),
+                tuple(models),
+                tuple(input_roles),
+                tuple(output_roles),
+            )
+        )
+        try:
+            allocated = await self._answers.answer(number, wire.Allocated)
+        except asyncio.CancelledError:
+            self._send_if_open(wire.ForgetPools((number,)))
+            raise
+        status = wire.status_of(allocated.status)
+        if status is not ErrorStatus.NONE:
+            return status, None, 0
+        token = allocated.token
+        buffer = RemoteBuffer(self, number)
+        self._pools.adopt(token, number)
+        weakref.finalize(buffer, self._gone, token)
+        return status, buffer, token
+
+    async def copy_to(self, number: int, pool: Memory) -> ErrorStatus:
+        """Have the contents of a buffer copied to a pool that travels.
+
+        :raises AsyncnnError: if the driver cannot be asked, or is lost.
+        """
+        call, place = next(self._numbers), self._place_of(pool)
+        return await self._copy(wire.CopyBufferTo(call, number, place))
+
+    async def copy_from(
+        self, number: int, pool: Memory, dimensions: Dimensions
+    ) -> ErrorStatus:
+        """Have the contents of a buffer set from a pool that travels.
+
+        :raises AsyncnnError: if the driver cannot be asked, or is lost.
+        """
+        call, place = next(self._numbers), self._place_of(pool)
+        with malformed_as_invalid("dimensions"):
+            check_dimensions(dimensions, "B1")
+            message = wire.CopyBufferFrom(call, number, place, tuple(dimensions))
+        return await self._copy(message)
+
+    def _place_of(self, pool: Memory) -> int:
+        """Return the number of a pool; one without bytes needs none."""
+        return self._pools.numbers_of((pool,))[0] if pool.size else wire.NO_POOL
+
+    async def _copy(
+        self, message: wire.CopyBufferTo | wire.CopyBufferFrom
+    ) -> ErrorStatus:
+        self._send(message)
+        answer = await self._answers.answer(message.call, wire.BufferCopied)
+        return wire.status_of(answer.status)
+
+    def _gone(self, token: int) -> None:
+        """Forget a buffer; called by its finaliser, on any thread."""
+        self._call_soon(partial(self._forget_buffer, token))
+        self._pools.lose_buffer(token)

@@ -7,13 +7,16 @@ file system beneath them may be slow, or the client's, and then it alone waits.
 
 import logging
 import os
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
 
+from asyncnn.devices.cache.cache_files import replace_together
 from asyncnn.hal.errors import (
     AsyncnnError,
+    GeneralFailureError,
     InvalidArgumentError,
     ResourceExhaustedTransientError,
     error_for,
@@ -26,12 +29,16 @@ from asyncnn.hal.types import (
     Memory,
     RequestArgument,
 )
+from asyncnn.memory.handles import FIXED_SIZE, access_of, create_file, seal
 from asyncnn.memory.mapping import Mapper
-from asyncnn.memory.pools import owning
+from asyncnn.memory.pages import Descriptor, os_errors
+from asyncnn.memory.pools import map_file, owning, view
 from asyncnn.offload import SerialOffload
 from asyncnn.qos.watching import IdleTimer
+from asyncnn.service import wire
 from asyncnn.service.driver.quotas import Quota, Table
-from asyncnn.service.driver.refusals import explained, log
+from asyncnn.service.driver.reporting import explained, log
+from asyncnn.service.limits import duplicated, handles_of
 from asyncnn.service.wire import PoolInfo, PoolsRefused
 
 _KEEP_S = 2.0
@@ -262,3 +269,95 @@ def _write_back(
         pool = None if output.has_no_value else pools[at.pool_index]
         if isinstance(pool, Memory):
             mapper.flush(pool, at.offset, at.length)
+
+
+_CHUNK = 2**20
+
+
+class ReceivedCache:
+    """Cache arguments that a client sent; ``fds`` stay the caller's.
+
+    The files may be slow, or change at any moment, and their owner is not trusted. So a
+    device gets copies in memory, which `read` makes before and `write` takes back
+    afterwards: on a thread, as either may block.
+
+    :raises InvalidArgumentError: if the descriptors do not match.
+    :raises ResourceExhaustedTransientError: if descriptors have run out.
+    """
+
+    def __init__(self, info: wire.CacheInfo, fds: Sequence[int]) -> None:
+        if min(info.model_files, info.data_files) < 0 or len(fds) != (
+            info.model_files + info.data_files
+        ):
+            raise InvalidArgumentError("cache files and descriptors do not match")
+        self._files = duplicated(fds)
+        self._model_files = info.model_files
+        self._copies: list[Descriptor] = []
+        self.token = info.token
+
+    @property
+    def descriptors(self) -> int:
+        """How many it keeps open: those of the files and of their copies."""
+        return 2 * len(self._files)
+
+    @property
+    def model_cache(self) -> list[Handle]:
+        """The copies of the model files, none before they are made."""
+        return handles_of(self._copies[: self._model_files])
+
+    @property
+    def data_cache(self) -> list[Handle]:
+        """Those of the data files."""
+        return handles_of(self._copies[self._model_files :])
+
+    def prepare_to_write(self) -> bool:
+        """Make empty copies; False, and none, if nothing can or is to be written."""
+        if not self._files or any(
+            access_of(file.fd) != os.O_RDWR for file in self._files
+        ):
+            return False
+        self._copies = [_copy() for _ in self._files]
+        return True
+
+    def read(self, most_bytes: int) -> None:
+        """Copy the files, which must not have more bytes altogether.
+
+        :raises GeneralFailureError: if one cannot be read.
+        """
+        for file in self._files:
+            copy = _copy()
+            with os_errors("a cache file"):
+                size = _copy_contents(file.fd, copy.fd, most_bytes)
+                seal(copy.fd, FIXED_SIZE)
+            most_bytes -= size
+            self._copies.append(copy)
+
+    def write(self) -> None:
+        """Write all copies back, or empty the files; keep them if nothing was saved.
+
+        :raises GeneralFailureError: if that fails.
+        """
+        if not all(os.fstat(copy.fd).st_size for copy in self._copies):
+            return
+        contents = [view(map_file(copy.fd)) for copy in self._copies]
+        replace_together(self._files, [[(0, content)] for content in contents])
+
+
+def _copy() -> Descriptor:
+    with os_errors("a copy of a cache file"):
+        return Descriptor(create_file("asyncnn-cache"))
+
+
+def _copy_contents(source: int, target: int, most_bytes: int) -> int:
+    """Copy a regular file from its start and return its size.
+
+    :raises GeneralFailureError: if it is none, or has too many bytes.
+    """
+    status = os.fstat(source)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > most_bytes:
+        raise GeneralFailureError("a cache file is none, or is too large")
+    done = 0
+    # One byte more than there is: what is appended meanwhile is not overlooked.
+    while chunk := os.pread(source, min(status.st_size + 1 - done, _CHUNK), done):
+        done += os.pwrite(target, chunk, done)
+    return done

@@ -1,0 +1,41 @@
+"""Packages whose public names are imported when they are first used (PEP 562).
+
+A process loads the parts that it uses: a client no kernels, a driver no model files.
+What computes or serves names its imports by their modules all the same: a driver that
+imported something late could not do so once its descriptors have run out.
+"""
+
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+
+def lazy_names(
+    package: str,
+    names: Mapping[str, Sequence[str]],
+    subpackages: Collection[str] = (),
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of ``package``.
+
+    ``names`` are its public names, by the modules that define them. The package imports
+    the same names under ``TYPE_CHECKING``, for type checkers, and lists them in
+    ``__all__``. ``subpackages`` are attributes even before anybody imports them.
+    """
+    module_of = {name: module for module, those in names.items() for name in those}
+    namespace = vars(sys.modules[package])
+
+    def getattr_(name: str) -> Any:
+        if name in module_of:
+            value = getattr(import_module(module_of[name]), name)
+        elif name in subpackages:
+            value = import_module(f"{package}.{name}")
+        else:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        namespace[name] = value  # found without this function from now on
+        return value
+
+    def dir_() -> list[str]:
+        return sorted({*namespace, *module_of, *subpackages})
+
+    return getattr_, dir_

@@ -1,0 +1,131 @@
+"""Serves a device until it is told to stop; a driver process begins here.
+
+`driver_process` starts ``python -m asyncnn.service.start``, which imports what a driver
+needs and nothing else: no command line, no model files, no client. ``asyncnn serve``
+has more options and serves in the same way.
+"""
+
+import asyncio
+import gc
+import os
+import signal
+import stat
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from getopt import getopt
+
+from msgspec.structs import replace
+
+from asyncnn.devices.device_settings import DeviceSettings, read_settings, with_options
+from asyncnn.devices.reference import ReferenceDevice
+from asyncnn.extensions import load_extension
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.service.driver.reporting import (
+    Level,
+    level_from_environment,
+    logging_to_stderr,
+)
+from asyncnn.service.driver.server import Server
+from asyncnn.tracing import join_recording
+
+EXIT_BAD_INPUT = 2
+
+_OPTIONS = ("socket=", "extension=", "settings=", "setting=")
+
+
+def serve_until_stopped(
+    published: AbstractAsyncContextManager[object],
+    level: Level,
+    *,
+    as_json: bool = False,
+    until_eof: bool = False,
+) -> None:
+    """Stay in ``published`` until SIGINT or SIGTERM, logging to standard error.
+
+    With ``until_eof``, the end of standard input stops it, too: a pipe whose other end
+    the process has that started this one, so that it does not outlive that.
+
+    :raises InvalidArgumentError: if standard input is no pipe then.
+    :raises AsyncnnError: what entering ``published`` raises.
+    """
+    if until_eof and not stat.S_ISFIFO(os.fstat(sys.stdin.fileno()).st_mode):
+        raise InvalidArgumentError("--until-eof needs a pipe as standard input")
+    with logging_to_stderr(level, as_json=as_json):
+        asyncio.run(_serve(published, until_eof=until_eof))
+
+
+async def _serve(
+    published: AbstractAsyncContextManager[object], *, until_eof: bool
+) -> None:
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    # Before anything is opened: a signal that comes early must not skip the cleanup.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    async with published:
+        # A client that has many objects made is not to have all these looked at.
+        gc.freeze()
+        if until_eof:
+            stdin = sys.stdin.fileno()
+            loop.add_reader(stdin, _read_to_end, stdin, stopped)
+        await stopped.wait()
+        if until_eof:
+            loop.remove_reader(stdin)
+
+
+def _read_to_end(descriptor: int, stopped: asyncio.Event) -> None:
+    if not os.read(descriptor, 4096):
+        asyncio.get_running_loop().remove_reader(descriptor)
+        stopped.set()
+
+
+@contextmanager
+def errors_as_lines() -> Iterator[None]:
+    """End the process with status 2, and one line, for an error that has a message."""
+    try:
+        yield
+    except (AsyncnnError, OSError) as error:
+        print(f"asyncnn: {_one_line(error)}", file=sys.stderr)  # noqa: T201
+        sys.exit(EXIT_BAD_INPUT)
+
+
+def _one_line(error: AsyncnnError | OSError) -> str:
+    text = str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        text = f"{error.filename}: {error.strerror}"
+    return " ".join(text.split())
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve the reference device to this user until standard input ends.
+
+    Arguments are ``--socket``, and ``--extension``, ``--settings`` and ``--setting`` as
+    those of ``asyncnn serve``; logging is what the environment says.
+    """
+    join_recording("asyncnn serve")
+    with errors_as_lines():
+        level, as_json = level_from_environment()
+        published = _published(getopt(arguments, "", _OPTIONS)[0])
+        serve_until_stopped(published, level, as_json=as_json, until_eof=True)
+
+
+@asynccontextmanager
+async def _published(options: Sequence[tuple[str, str]]) -> AsyncIterator[None]:
+    """Publish a device; each option is a name and a value."""
+    settings = DeviceSettings()
+    for path in _values("--settings", options):
+        settings = read_settings(path)
+    settings = with_options(settings, _values("--setting", options)).for_own_process()
+    more = tuple(map(load_extension, _values("--extension", options)))
+    settings = replace(settings, extensions=(*settings.extensions, *more))
+    (path,) = _values("--socket", options)
+    async with ReferenceDevice(settings) as device, Server(device, path):
+        yield
+
+
+def _values(name: str, options: Sequence[tuple[str, str]]) -> list[str]:
+    return [value for each, value in options if each == name]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,322 @@
+"""A prepared model that outlives the driver that prepared it."""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from asyncnn.callbacks import (
+    IBurstCallback,
+    IExecutionCallback,
+    IFencedExecutionCallback,
+    IPreparedModelCallback,
+    OneShot,
+    PreparedModelFuture,
+)
+from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, error_for
+from asyncnn.hal.interfaces import (
+    IBurstContext,
+    IDescribed,
+    IPreparedModel,
+    ISavable,
+    ISyncFence,
+    refusal_of,
+)
+from asyncnn.hal.refusals import SynchronousByCallback
+from asyncnn.hal.types import (
+    BYTE_SIZE_OF_CACHE_TOKEN,
+    NO_TIMING,
+    ErrorStatus,
+    ExecutionPreference,
+    Handle,
+    MeasureTiming,
+    Model,
+    Priority,
+    Request,
+)
+from asyncnn.hal.validate import RequestRules, validate_measure_timing
+from asyncnn.service.client.device import RemoteDevice
+from asyncnn.service.client.preparations import KeptCache, SentCache
+from asyncnn.service.supervised.supervision import Life, Waiting, cause_of_death
+
+_ATTEMPTS = 5
+_PAUSE_S = 0.05
+
+
+class CacheArguments(NamedTuple):
+    """Cache files as a call gives them; they are the caller's to close."""
+
+    model_cache: Sequence[Handle] = ()
+    data_cache: Sequence[Handle] = ()
+    token: bytes = bytes(BYTE_SIZE_OF_CACHE_TOKEN)
+
+
+_NO_CACHE = CacheArguments()
+
+
+class AnyOrder(Protocol):
+    """What it takes to have a prepared model once more."""
+
+    def give(
+        self,
+        remote: RemoteDevice,
+        deadline: int | None,
+        callback: IPreparedModelCallback,
+    ) -> ErrorStatus:
+        """Launch the preparation."""
+        ...
+
+    def model_of(self, prepared: IPreparedModel) -> Model:
+        """Return the model, or at least its signature."""
+        ...
+
+
+class CachedOrder:
+    """What it takes to load a model from its cache once more.
+
+    :raises ResourceExhaustedTransientError: if the files cannot be kept open.
+    """
+
+    def __init__(self, cache: SentCache) -> None:
+        self._files = KeptCache(cache)
+
+    def give(
+        self,
+        remote: RemoteDevice,
+        deadline: int | None,
+        callback: IPreparedModelCallback,
+    ) -> ErrorStatus:
+        """Launch the loading; see `IDevice.prepare_model_from_cache_1_3`."""
+        files = self._files
+        return remote.prepare_model_from_cache_1_3(
+            deadline, files.model_cache, files.data_cache, files.token, callback
+        )
+
+    def model_of(self, prepared: IPreparedModel) -> Model:
+        """Return the signature of the prepared model."""
+        assert isinstance(prepared, IDescribed)
+        return prepared.signature
+
+
+class Order(msgspec.Struct, frozen=True, eq=False):
+    """What it takes to prepare a model once more."""
+
+    model: Model
+    preference: ExecutionPreference
+    priority: Priority
+
+    def give(
+        self,
+        remote: RemoteDevice,
+        deadline: int | None,
+        callback: IPreparedModelCallback,
+        cache: CacheArguments = _NO_CACHE,
+    ) -> ErrorStatus:
+        """Launch the preparation; see `IDevice.prepare_model_1_3`."""
+        return remote.prepare_model_1_3(
+            self.model,
+            self.preference,
+            self.priority,
+            deadline,
+            *cache,
+            callback,
+        )
+
+    def model_of(self, prepared: IPreparedModel) -> Model:
+        """Return the model."""
+        return self.model
+
+
+class SupervisedModel(SynchronousByCallback):
+    """A model of a supervised device; it is prepared again by each new driver.
+
+    Executions that are asked for while it is not prepared wait.
+    """
+
+    def __init__(
+        self,
+        order: AnyOrder,
+        remote: RemoteDevice,
+        prepared: IPreparedModel,
+        wait_s: float,
+        life: Life,
+    ) -> None:
+        self._order = order
+        self._rules = RequestRules(order.model_of(prepared))
+        self._remote = remote
+        self._prepared: IPreparedModel | None = prepared
+        self._waiting = Waiting(wait_s)
+        self._refusal: AsyncnnError | None = None
+        self._life = life
+
+    @property
+    def waiting(self) -> int:
+        """Number of executions that wait for the model to be prepared again."""
+        return len(self._waiting)
+
+    async def prepare_again(self, remote: RemoteDevice) -> None:
+        """Prepare the model in a new driver, and launch what waited for it."""
+        self._prepared = self._refusal = None
+        try:
+            self._prepared = await self._prepare_retrying(remote)
+        except AsyncnnError as error:
+            if not remote.is_lost:
+                self._remote, self._refusal = remote, error
+                self._waiting.fail(error.status, str(error))
+            return
+        self._remote = remote
+        self._waiting.release()
+
+    def end(self, error: AsyncnnError) -> None:
+        """Let those executions fail that wait: there is no hope for others."""
+        self._prepared = None
+        self._waiting.fail(error.status, str(error))
+
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        """Return what was lost, maybe before there was another driver; see `Life`."""
+        return cause_of_death(self._life, self._remote)
+
+    async def _prepare_retrying(self, remote: RemoteDevice) -> IPreparedModel:
+        """Prepare the model, several times if the driver is short of something.
+
+        :raises AsyncnnError: if it cannot be prepared.
+        """
+        for attempt in range(1, _ATTEMPTS):
+            callback = PreparedModelFuture()
+            self._order.give(remote, None, callback)
+            try:
+                return await callback
+            except AsyncnnError as error:
+                if error.status is not ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT:
+                    raise
+            await asyncio.sleep(attempt * _PAUSE_S)
+        callback = PreparedModelFuture()
+        self._order.give(remote, None, callback)
+        return await callback
+
+    @property
+    def usable(self) -> IPreparedModel | None:
+        """The driver's model; None while there is none."""
+        return None if self._remote.is_lost else self._prepared
+
+    def execute_1_3(
+        self,
+        request: Request,
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout_duration: int | None,
+        callback: IExecutionCallback | None,
+    ) -> ErrorStatus:
+        """Launch an execution, or hold it; see `IPreparedModel.execute_1_3`."""
+        prepared = self.usable
+        if prepared is not None:
+            return prepared.execute_1_3(
+                request, measure, deadline, loop_timeout_duration, callback
+            )
+        if callback is None:
+            return ErrorStatus.INVALID_ARGUMENT
+        notify = OneShot(callback.notify_1_3)
+        try:
+            self._check(request, measure)
+        except AsyncnnError as error:
+            callback.reason = str(error)
+            notify(error.status, (), NO_TIMING)
+            return error.status
+        return self._waiting.hold(
+            callback,
+            deadline,
+            partial(
+                self.execute_1_3,
+                request,
+                measure,
+                deadline,
+                loop_timeout_duration,
+                callback,
+            ),
+            lambda status: notify(status, (), NO_TIMING),
+        )
+
+    def _check(self, request: Request, measure: MeasureTiming) -> None:
+        """Find the errors that the call has to return.
+
+        :raises AsyncnnError: if there is one.
+        """
+        self._check_hope()
+        self._rules.check(request, allow_unspecified_output=True)
+        validate_measure_timing(measure)
+
+    def _check_hope(self) -> None:
+        """Check that the model may become usable.
+
+        :raises AsyncnnError: if it will not.
+        """
+        self._life.check()
+        # A new one each time: one raised again keeps the frames of all calls.
+        # What one driver refused, the next one may take.
+        if self._refusal is not None and not self._remote.is_lost:
+            raise error_for(self._refusal.status, str(self._refusal))
+
+    def execute_fenced(
+        self,
+        request: Request,
+        wait_for: Sequence[ISyncFence],
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout_duration: int | None,
+        duration: int | None,
+    ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
+        """Ask the driver; fail while there is none."""
+        prepared = self.usable
+        if prepared is None:
+            return ErrorStatus.DEVICE_UNAVAILABLE, None, None
+        return prepared.execute_fenced(
+            request, wait_for, measure, deadline, loop_timeout_duration, duration
+        )
+
+    async def save_to_cache(
+        self, model_cache: Handle, data_cache: Handle, token: bytes
+    ) -> ErrorStatus:
+        """Ask the driver; fail while there is none."""
+        prepared: object = self.usable
+        if not isinstance(prepared, ISavable):
+            return ErrorStatus.DEVICE_UNAVAILABLE
+        return await prepared.save_to_cache(model_cache, data_cache, token)
+
+    @property
+    def refusal(self) -> str:
+        """Why the driver's model refused a fenced execution last; see `IExplaining`."""
+        return refusal_of(self._prepared, "")
+
+    async def configure_execution_burst(
+        self,
+        callback: IBurstCallback | None,
+        request_channel: Handle,
+        result_channel: Handle,
+    ) -> tuple[ErrorStatus, IBurstContext | None]:
+        """Ask the driver, once there is one. A burst dies with its driver."""
+        prepared = self.usable
+        try:
+            if prepared is None:
+                prepared = await self._next()
+        except AsyncnnError as error:
+            return error.status, None
+        return await prepared.configure_execution_burst(
+            callback, request_channel, result_channel
+        )
+
+    def _next(self) -> PreparedModelFuture:
+        """Return what waits until the model is prepared again.
+
+        :raises AsyncnnError: if it will not be.
+        """
+        self._check_hope()
+        callback = PreparedModelFuture()
+        self._waiting.hold(
+            callback,
+            None,
+            lambda: callback.notify_1_3(ErrorStatus.NONE, self._prepared),
+            lambda status: callback.notify_1_3(status, None),
+        )
+        return callback

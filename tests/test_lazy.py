@@ -1,0 +1,118 @@
+"""What a process loads: the parts of the package that it uses."""
+
+import ast
+import pickle
+import pydoc
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import asyncnn
+from asyncnn.service.process import driver_process
+
+LAZY = ("asyncnn", "asyncnn.devices", "asyncnn.kernels", "asyncnn.service")
+
+CLIENT = """
+import asyncio, sys
+import numpy as np
+from asyncnn import connect
+from tests.networks import addition
+
+async def main():
+    async with connect(sys.argv[1]) as device:
+        model = await device.prepare(addition(2))
+        x = np.ones(2, np.float32)
+        await model.run({"x": x, "y": x})
+
+asyncio.run(main())
+"""
+
+
+def loaded_after(code: str, *arguments: str) -> set[str]:
+    """Return the modules of the package, and of others, that ``code`` loads."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return set(done.stdout.split())
+
+
+def parts_of(modules: set[str]) -> set[str]:
+    return {m.split(".")[1] for m in modules if m.startswith("asyncnn.")}
+
+
+def test_importing_the_package_loads_nothing_of_it() -> None:
+    modules = loaded_after("import asyncnn")
+    assert parts_of(modules) == {"_version", "lazy"}
+    assert not {"asyncio", "msgspec", "numpy", "tflite", "typer"} & modules
+
+
+def test_a_client_of_a_driver_process_loads_no_engine_and_no_kernels() -> None:
+    with driver_process() as driver:
+        modules = loaded_after(CLIENT, str(driver.path))
+    assert "asyncnn.service.client.device" in modules
+    assert not {"cli", "engine", "metrics", "pipeline", "tools"} & parts_of(modules)
+    # Extensions are declared with the types of `kernel`, which computes nothing.
+    assert {m for m in modules if m.startswith("asyncnn.kernels.")} == {
+        "asyncnn.kernels.kernel"
+    }
+    assert not {m for m in modules if m.startswith("asyncnn.service.driver.")}
+    assert not {"asyncnn.devices.reference", "tflite", "typer", "rich"} & modules
+
+
+def test_a_device_in_this_process_loads_no_service() -> None:
+    modules = loaded_after(
+        "import asyncio, asyncnn\n"
+        "async def main():\n"
+        "    async with asyncnn.open_device(): pass\n"
+        "asyncio.run(main())"
+    )
+    assert "asyncnn.devices.reference" in modules
+    assert not {"cli", "pipeline", "service", "tools"} & parts_of(modules)
+    assert "tflite" not in modules
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_every_public_name_is_found_and_typed(name: str) -> None:
+    package = import_module(name)
+    assert set(package.__all__) <= set(dir(package))
+    for each in package.__all__:
+        getattr(package, each)
+    typed, table = declarations(name)
+    assert typed == table
+    assert {n for names in table.values() for n in names} <= set(package.__all__)
+
+
+def declarations(name: str) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """Return the public names by module: for type checkers, and at run time."""
+    source = Path(str(import_module(name).__file__)).read_text()
+    (either,) = (n for n in ast.parse(source).body if isinstance(n, ast.If))
+    imports = [n for n in either.body if isinstance(n, ast.ImportFrom)]
+    typed = {str(n.module): {alias.name for alias in n.names} for n in imports}
+    below = (node for each in either.orelse for node in ast.walk(each))
+    (table,) = (node for node in below if isinstance(node, ast.Dict))
+    return typed, {k: set(v) for k, v in ast.literal_eval(table).items()}
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_another_name_is_an_attribute_error(name: str) -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        getattr(import_module(name), "nothing")  # noqa: B009
+
+
+def test_subpackages_are_attributes() -> None:
+    modules = loaded_after("import asyncnn; asyncnn.fmq.MessageQueue")
+    assert "asyncnn.fmq.queue" in modules
+
+
+def test_names_are_what_their_modules_have() -> None:
+    settings = asyncnn.DeviceSettings(max_pending=3)
+    assert pickle.loads(pickle.dumps(settings)) == settings
+    assert "open_device" in pydoc.render_doc(asyncnn)
+    assert asyncnn.__version__
