@@ -1,33 +1,28 @@
 """``asyncnn serve``: the driver as a process of its own."""
 
-import gc
 import os
-import signal
 import stat
 import sys
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
-import anyio
 import typer
 
-from asyncnn.cli.console import console
-from asyncnn.cli.extending import ExtensionOption
-from asyncnn.cli.limiting import LimitOption, limits_of
-from asyncnn.cli.metrics import metrics_served
-from asyncnn.cli.setting import SettingOption
-from asyncnn.cli.stderr_log import Level, logging_to_stderr
-from asyncnn.devices import DeviceSettings
-from asyncnn.devices.settings import read_settings, with_options
-from asyncnn.extensions import load_extension
+from asyncnn.cli.options import ExtensionOption, Level, SettingOption
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.interfaces import IDevice
-from asyncnn.runtime.device import Device, open_device
-from asyncnn.service.driver.server import MAX_CONNECTIONS, Server
-from asyncnn.service.process import default_socket_path, socket_address
+
+_MAX_CONNECTIONS = 256
+
+LimitOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        metavar="NAME=VALUE",
+        help="What clients may have, by the name that errors give it, like "
+        "ServiceLimits.max_bursts=8; repeatable.",
+    ),
+]
 
 
 def serve(
@@ -56,7 +51,7 @@ def serve(
     ] = False,
     max_connections: Annotated[
         int, typer.Option(min=0, help="Connections at a time.")
-    ] = MAX_CONNECTIONS,
+    ] = _MAX_CONNECTIONS,
     limit: LimitOption = None,
     extension: ExtensionOption = None,
     settings: Annotated[
@@ -96,6 +91,17 @@ def serve(
     ] = False,
 ) -> None:
     """Publish a device on a Unix-domain socket until interrupted."""
+    import anyio
+
+    from asyncnn.cli.serving import limits_of, serve_until_told, weight_of
+    from asyncnn.cli.stderr_log import logging_to_stderr
+    from asyncnn.devices import DeviceSettings
+    from asyncnn.devices.settings import read_settings, with_options
+    from asyncnn.extensions import load_extension
+    from asyncnn.runtime.device import open_device
+    from asyncnn.service.driver.server import Server
+    from asyncnn.service.process import default_socket_path, socket_address
+
     path = socket or default_socket_path()
     socket_address(path)
     if until_eof and not stat.S_ISFIFO(os.fstat(sys.stdin.fileno()).st_mode):
@@ -109,58 +115,11 @@ def serve(
         Server,
         path=path,
         allowed_uids=tuple(allow_uid or ()),
-        user_weights=dict(map(_user_weight, user_weight or ())),
+        user_weights=dict(map(weight_of, user_weight or ())),
         trust_same_uid=trust_same_uid,
         max_connections=max_connections,
         limits=limits,
         user_limits=user_limits,
     )
     with logging_to_stderr(log_level, as_json=log_json):
-        anyio.run(_serve, path, opened, publish, metrics_port, until_eof)
-
-
-def _user_weight(text: str) -> tuple[int, float]:
-    """Return the uid and the weight of an option.
-
-    :raises InvalidArgumentError: if it has none.
-    """
-    uid, _, weight = text.partition("=")
-    try:
-        return int(uid), float(weight)
-    except ValueError:
-        raise InvalidArgumentError(
-            f"--user-weight {text} is not a uid and a weight",
-            hint="write it like 1000=2.5",
-        ) from None
-
-
-async def _serve(
-    path: Path,
-    opened: AbstractAsyncContextManager[Device],
-    publish: Callable[[IDevice], Server],
-    metrics_port: int | None,
-    until_eof: bool,
-) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with (
-            opened as device,
-            publish(device.hal),
-            metrics_served(device, metrics_port),
-            anyio.create_task_group() as group,
-        ):
-            # A client that has many objects made is not to have all these looked at.
-            gc.freeze()
-            console().print(f"serving {device.name} at {path}", soft_wrap=True)
-            if until_eof:
-                group.start_soon(_standard_input_ended, group.cancel_scope)
-            async for _ in signals:
-                group.cancel_scope.cancel()
-
-
-async def _standard_input_ended(scope: anyio.CancelScope) -> None:
-    descriptor = sys.stdin.fileno()
-    while True:
-        await anyio.wait_readable(descriptor)
-        if not os.read(descriptor, 4096):
-            scope.cancel()
-            return
+        anyio.run(serve_until_told, path, opened, publish, metrics_port, until_eof)

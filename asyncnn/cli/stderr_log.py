@@ -13,15 +13,14 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import msgspec
 
 import asyncnn
+from asyncnn.cli.options import Level
 from asyncnn.logs import KindLimit
 from asyncnn.qos import LOCAL, calling_client
-
-Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 MOST_BYTES = select.PIPE_BUF
 """A line is no longer: a pipe that can be written takes so much at once, and whole."""

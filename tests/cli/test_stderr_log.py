@@ -12,7 +12,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from asyncnn.cli.stderr_log import MOST_BYTES, Level, LineHandler, logging_to_stderr
+from asyncnn.cli.options import Level
+from asyncnn.cli.stderr_log import MOST_BYTES, LineHandler, logging_to_stderr
 from asyncnn.logs import DRIVER, INTERVAL_S, SparseLogger
 from asyncnn.qos import Client, acting_for
 

@@ -1,7 +1,12 @@
 """Mutants of conformance models are refused, the models themselves are not.
 
+<<<<<<< HEAD
+Here the rules are asked, for every version of the structure; devices
+are asked in tests/tools/conformance.
+=======
 Here the rules are asked, for every version of the structure; tests/tools/conformance
 asks devices.
+>>>>>>> 0f92ba0~1
 """
 
 import random
@@ -13,8 +18,8 @@ import pytest
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import HalVersion, Model
 from asyncnn.hal.validate import validate_model
+from asyncnn.tools.conformance.mutations.campaign import MODEL_ROWS
 from asyncnn.tools.conformance.mutations.mutant import Mutant, Row
-from asyncnn.tools.conformance.mutations.table import MODEL_ROWS
 from asyncnn.tools.conformance.vectors import Case, find_specs, load_cases
 from tests.conftest import SHARED
 from tests.hal.validate.samples import q8_model
