@@ -52,7 +52,7 @@ simulate: $(READY)
 	ASYNCNN_SIMULATED_REQUESTS=1000000 $(BIN)/pytest -q tests/qos/test_simulation.py tests/qos/test_fairness.py
 
 docs: $(READY)
-	$(BIN)/python -m asyncnn.tools.conformance.operations_page
+	$(BIN)/python -m docs.operations_page
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -3,9 +3,14 @@
 import logging
 import os
 import re
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import Literal, TypeAlias
+
+from asyncnn.hal.errors import AsyncnnError
 
 INTERVAL_S = 10.0
 """Seconds that pass between two lines of a kind."""
@@ -155,3 +160,26 @@ def _is_of_a_tag(record: logging.LogRecord) -> bool:
 
 
 obey_environment()
+
+
+Level: TypeAlias = Literal["debug", "info", "warning", "error"]
+
+EXIT_BAD_INPUT = 2
+"""Exit status of a process that was started with what it cannot work with."""
+
+
+@contextmanager
+def errors_as_lines() -> Iterator[None]:
+    """End the process with status 2, and one line, for an error that has a message."""
+    try:
+        yield
+    except (AsyncnnError, OSError) as error:
+        print(f"asyncnn: {_one_line(error)}", file=sys.stderr)  # noqa: T201
+        sys.exit(EXIT_BAD_INPUT)
+
+
+def _one_line(error: AsyncnnError | OSError) -> str:
+    text = str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        text = f"{error.filename}: {error.strerror}"
+    return " ".join(text.split())

@@ -1,23 +1,40 @@
 """The ``asyncnn`` command and the border where errors become one line."""
 
 import sys
+from collections.abc import MutableMapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
 from asyncnn._version import __version__
-from asyncnn.cli.bench import bench_app
-from asyncnn.cli.capabilities import capabilities
 from asyncnn.cli.conformance import conformance
 from asyncnn.cli.demo import demo
-from asyncnn.cli.devices import devices
-from asyncnn.cli.graph import graph
+from asyncnn.cli.devices import capabilities, devices
+from asyncnn.cli.explaining import graph
 from asyncnn.cli.run import run
 from asyncnn.cli.serve import serve
 from asyncnn.cli.top import top
-from asyncnn.service.start import errors_as_lines
+from asyncnn.logs import errors_as_lines
 from asyncnn.tracing import join_recording, recording
+
+
+class _Benchmarks(TyperGroup):
+    """Imports the benchmarks, and what they measure, when their names are asked for."""
+
+    @property
+    def commands(self) -> MutableMapping[str, Any]:
+        """The benchmarks by name."""
+        from asyncnn.cli.bench import bench_app
+
+        return get_group(bench_app).commands
+
+    @commands.setter
+    def commands(self, commands: MutableMapping[str, Any]) -> None:
+        """Ignore that none are known at first."""
+
 
 app = typer.Typer(
     name="asyncnn",
@@ -34,7 +51,12 @@ app.command()(devices)
 app.command()(capabilities)
 app.command()(conformance)
 app.command()(graph)
-app.add_typer(bench_app, name="bench")
+app.add_typer(
+    typer.Typer(
+        cls=_Benchmarks, help="Measure beside peers, in one run.", no_args_is_help=True
+    ),
+    name="bench",
+)
 
 
 def _show_version(value: bool) -> None:

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from asyncnn.cli.console import announced, console, progress
-from asyncnn.cli.setting import SettingOption
+from asyncnn.cli.options import SettingOption
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.devices.device_settings import with_options
 from asyncnn.tools.bench.awaiting.measuring import bench_awaiting

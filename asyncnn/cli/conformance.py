@@ -1,29 +1,25 @@
-"""``asyncnn conformance``: runs conformance vectors through the public interface."""
+"""``asyncnn conformance``: the public test suite, and mutants of its cases."""
 
 from collections import Counter
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
 import typer
-from rich.table import Table
 
-from asyncnn.cli import mutating
 from asyncnn.cli.console import console, progress
-from asyncnn.cli.extending import ExtensionOption
-from asyncnn.extensions import load_extension
+from asyncnn.cli.options import ExtensionOption, chosen
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.service.process import driver_process
-from asyncnn.tools.conformance.mutations.plan import Plan
-from asyncnn.tools.conformance.paths import PATHS
-from asyncnn.tools.conformance.running import IN_PROCESS, REMOTE, Verdict, run_specs
-from asyncnn.tools.conformance.vectors import find_specs
 
-_TRANSPORTS = (IN_PROCESS, REMOTE)
+if TYPE_CHECKING:
+    from asyncnn.tools.conformance.mutations.campaign import Plan, Tally
+    from asyncnn.tools.conformance.suite import AnySelection, Run, Verdict
+
 _OLDEST = "auto"
 _VERSIONS = ("newest", _OLDEST)
-_OUTCOMES = ("passed", "failed", "skipped")
+
+T = TypeVar("T")
 
 
 def conformance(
@@ -68,69 +64,141 @@ def conformance(
 
     Exits with 0 only if all pass. The last line is ``N passed, N failed, N skipped``.
     """
-    transports = _chosen("transport", transport, _TRANSPORTS)
-    paths = _chosen("path", path, tuple(PATHS))
-    (version,) = _chosen("version of the HAL", hal, _VERSIONS)
+    from asyncnn.extensions import load_extension
+    from asyncnn.tools.conformance.executing import PATHS
+    from asyncnn.tools.conformance.mutations.campaign import Plan
+    from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE, Run, specs_below
+
+    transports = chosen("transport", transport, (IN_PROCESS, REMOTE))
+    paths = chosen("path", path, tuple(PATHS))
+    (version,) = chosen("version of the HAL", hal, _VERSIONS)
     extensions = tuple(extension or ())
     for place in extensions:
         load_extension(place)
-    specs = find_specs(directory)
-    if not specs:
-        raise InvalidArgumentError(f"there are no vector files in {directory}")
+    specs = specs_below(directory)
     if mutate:
-        plan = Plan(mutants or None, pattern, extensions=extensions)
-        if not mutating.mutate(specs, transports, plan, json, workers):
-            raise typer.Exit(1)
-        return
-    verdicts: list[Verdict] = []
-    for way in transports:
-        remote = driver_process(extensions=extensions)
-        with remote if way == REMOTE else nullcontext() as driver:
-            socket = None if driver is None else str(driver.path)
-            runs = run_specs(
-                specs,
-                paths,
-                pattern,
-                workers,
-                socket,
-                oldest=version == _OLDEST,
-                cached=cache,
-                extensions=extensions,
-            )
-            for batch in progress(runs, f"conformance, {way}", len(specs)):
-                verdicts.extend(batch)
-    if not verdicts:
-        raise InvalidArgumentError(f"no case matches {pattern!r}")
-    verdicts.sort(key=lambda v: (v.spec, v.case, v.path, v.transport))
-    if json is not None:
-        json.write_bytes(msgspec.json.format(msgspec.json.encode(verdicts)))
-    _print(verdicts)
-    if any(verdict.outcome == "failed" for verdict in verdicts):
+        plan = Plan(limit=mutants or None, pattern=pattern, extensions=extensions)
+        totals = _mutate(specs, transports, plan, json, workers)
+    else:
+        run = Run(
+            paths=paths,
+            pattern=pattern,
+            extensions=extensions,
+            oldest=version == _OLDEST,
+            cached=cache,
+        )
+        totals = _run(specs, transports, run, json, workers)
+    typer.echo(", ".join(f"{count} {outcome}" for outcome, count in totals.items()))
+    if totals["failed"]:
         raise typer.Exit(1)
 
 
-def _chosen(what: str, names: str, known: tuple[str, ...]) -> list[str]:
-    chosen = [name.strip() for name in names.split(",") if name.strip()]
-    unknown = [name for name in chosen if name not in known]
-    if unknown or not chosen:
-        raise InvalidArgumentError(
-            f"there is no {what} {', '.join(unknown) or repr(names)}",
-            hint=f"known: {', '.join(known)}",
-        )
-    return chosen
+def _run(
+    specs: Sequence[Path],
+    transports: Sequence[str],
+    run: "Run",
+    json: Path | None,
+    workers: int | None,
+) -> dict[str, int]:
+    from asyncnn.tools.conformance.suite import run_specs
 
-
-def _print(verdicts: list[Verdict]) -> None:
-    counts = Counter((v.operation, v.type, v.outcome) for v in verdicts)
-    table = Table("operation", "type", *_OUTCOMES)
-    for operation, type_ in sorted({(v.operation, v.type) for v in verdicts}):
-        numbers = [str(counts[operation, type_, outcome]) for outcome in _OUTCOMES]
-        table.add_row(operation, type_, *numbers)
-    console().print(table)
+    verdicts = _on_each(
+        "conformance",
+        transports,
+        run,
+        len(specs),
+        lambda r: run_specs(specs, r, workers),
+    )
+    if not verdicts:
+        raise InvalidArgumentError(f"no case matches {run.pattern!r}")
+    verdicts.sort(key=lambda v: (v.spec, v.case, v.path, v.transport))
+    _write(json, verdicts)
+    rows: dict[tuple[str, str], Counter[str]] = {}
+    for verdict in sorted(verdicts, key=lambda v: (v.operation, v.type)):
+        counts = rows.setdefault((verdict.operation, verdict.type), Counter())
+        counts[verdict.outcome] += 1
+    totals = _print(("operation", "type"), rows)
     for verdict in verdicts:
         if verdict.outcome != "passed":
             details = "; ".join(verdict.details)
             how = f"{verdict.path}, {verdict.transport}"
             typer.echo(f"{verdict.outcome}: {verdict.case} [{how}]: {details}")
-    totals = Counter(verdict.outcome for verdict in verdicts)
-    typer.echo(", ".join(f"{totals[outcome]} {outcome}" for outcome in _OUTCOMES))
+    return totals
+
+
+def _mutate(
+    specs: Sequence[Path],
+    transports: Sequence[str],
+    plan: "Plan",
+    json: Path | None,
+    workers: int | None,
+) -> dict[str, int]:
+    from asyncnn.tools.conformance.mutations.campaign import WORDS
+    from asyncnn.tools.conformance.mutations.trial import run_mutants
+
+    tallies = _on_each(
+        "mutants",
+        transports,
+        plan,
+        len(specs) + 1,
+        lambda here: run_mutants(specs, here, workers),
+    )
+    if not any(tally.case for tally in tallies):
+        raise InvalidArgumentError(f"no case matches {plan.pattern!r}")
+    _write(json, sorted(tallies, key=lambda t: (t.spec, t.case, t.transport)))
+    rows = {row: Counter[str]() for row in WORDS.items()}
+    skipped: Counter[tuple[str, str]] = Counter()
+    for tally in tallies:
+        counts = rows[tally.row, WORDS[tally.row]]
+        counts["passed"] += tally.passed
+        counts["failed"] += tally.failed
+        for reason, count in tally.skipped.items():
+            counts["skipped"] += count
+            skipped[tally.row, reason] += count
+    totals = _print(("row", "mutation"), rows)
+    for tally in tallies:
+        for problem in tally.problems:
+            typer.echo(
+                f"failed: {tally.case} [{tally.row}, {tally.transport}]: {problem}"
+            )
+    for (row, reason), count in sorted(skipped.items()):
+        typer.echo(f"skipped: {count} [{row}]: {reason}")
+    return totals
+
+
+def _on_each(
+    what: str,
+    transports: Sequence[str],
+    selection: "AnySelection",
+    total: int,
+    run: "Callable[[AnySelection], Iterator[list[T]]]",
+) -> list[T]:
+    """Return all that ``run`` yields on each transport, in ``total`` batches."""
+    from asyncnn.tools.conformance.suite import reached
+
+    found: list[T] = []
+    for transport in transports:
+        with reached(selection, transport) as here:
+            for batch in progress(run(here), f"{what}, {transport}", total):
+                found.extend(batch)
+    return found
+
+
+def _write(file: Path | None, records: "Sequence[Verdict | Tally]") -> None:
+    if file is not None:
+        file.write_bytes(msgspec.json.format(msgspec.json.encode(records)))
+
+
+def _print(
+    headers: tuple[str, str], rows: dict[tuple[str, str], Counter[str]]
+) -> dict[str, int]:
+    """Print the outcomes of each row as a table, and return those of all rows."""
+    from rich.table import Table
+
+    from asyncnn.tools.conformance.suite import OUTCOMES
+
+    table = Table(*headers, *OUTCOMES)
+    for names, counts in rows.items():
+        table.add_row(*names, *(str(counts[outcome]) for outcome in OUTCOMES))
+    console().print(table)
+    return {name: sum(each[name] for each in rows.values()) for name in OUTCOMES}

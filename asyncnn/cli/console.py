@@ -1,24 +1,29 @@
 """How commands print: progress and pictures on a terminal, plain lines in a pipe."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.progress import track
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 T = TypeVar("T")
 
 
-def console() -> Console:
-    """Return the console of standard output."""
-    return Console()
+def console(*, stderr: bool = False) -> "Console":
+    """Return the console of standard output, or of standard error."""
+    from rich.console import Console
+
+    return Console(stderr=stderr)
 
 
 def progress(items: Iterable[T], description: str, total: int) -> Iterable[T]:
     """Iterate with a progress bar on standard error, if that is a terminal."""
-    stderr = Console(stderr=True)
+    from rich.progress import track
+
+    stderr = console(stderr=True)
     return track(
         items,
         description,
@@ -34,7 +39,7 @@ def announced(items: Sequence[str]) -> Iterator[str]:
 
     No thread draws meanwhile, as one does for `progress`.
     """
-    stderr = Console(stderr=True)
+    stderr = console(stderr=True)
     for number, item in enumerate(items, 1):
         if stderr.is_terminal:
             stderr.print(f"{number} of {len(items)}: {item}")

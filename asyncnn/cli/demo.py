@@ -2,11 +2,9 @@
 
 from typing import Annotated
 
-import anyio
 import typer
 
 from asyncnn.cli.console import console, print_json
-from asyncnn.tools.demo.run import run_demo
 
 
 def demo(
@@ -17,6 +15,10 @@ def demo(
     Prints accuracy, a confusion picture and latency for every path; fails if the
     accuracy is below its floor.
     """
+    import anyio
+
+    from asyncnn.tools.demo.demonstration import run_demo
+
     result = anyio.run(run_demo, console(), json)
     if json:
         print_json(result)

@@ -1,16 +1,22 @@
-"""``asyncnn devices``: what there is to run on."""
+"""``asyncnn devices`` and ``asyncnn capabilities``: what there is, and how fast."""
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import anyio
 import msgspec
 import typer
-from rich.table import Table
 
-from asyncnn.cli.console import console, print_json
+from asyncnn.cli.console import console, print_json, progress
+from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.types import OperandType
-from asyncnn.runtime.device import Device, connect, device_names, open_device
+
+if TYPE_CHECKING:
+    from asyncnn.devices.measured_capabilities import Measurement
+    from asyncnn.runtime.device import Device
+    from asyncnn.tools.capabilities import CapabilitiesReport
+
+_JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class DeviceReport(msgspec.Struct, frozen=True):
@@ -28,9 +34,12 @@ def devices(
         Path | None,
         typer.Option(help="Show the device of the driver that serves this socket."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: _JsonOption = False,
 ) -> None:
     """List the devices with their versions, types and capabilities."""
+    import anyio
+    from rich.table import Table
+
     reports = anyio.run(_discover, socket)
     if json:
         print_json(reports)
@@ -50,17 +59,19 @@ def devices(
 
 
 async def _discover(socket: Path | None) -> list[DeviceReport]:
+    from asyncnn.runtime.device import connect, device_names, open_device
+
     if socket is not None:
         async with connect(socket) as device:
-            return [_report(device)]
+            return [_describe(device)]
     reports = []
     for name in device_names():
         async with open_device(name) as device:
-            reports.append(_report(device))
+            reports.append(_describe(device))
     return reports
 
 
-def _report(device: Device) -> DeviceReport:
+def _describe(device: "Device") -> DeviceReport:
     return DeviceReport(
         name=device.name,
         version=device.version,
@@ -71,3 +82,65 @@ def _report(device: Device) -> DeviceReport:
             for entry in device.capabilities.operand_performance
         },
     )
+
+
+def capabilities(
+    measure: Annotated[
+        bool,
+        typer.Option("--measure", help="Measure, unless that was done here before."),
+    ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Measure, even if that was done.")
+    ] = False,
+    json: _JsonOption = False,
+) -> None:
+    """Show or measure how fast the reference device is beside plain NumPy.
+
+    Devices that are opened later report what was measured. It stays the same until
+    asyncnn, NumPy, its BLAS or the CPU changes.
+    """
+    import anyio
+
+    from asyncnn.devices.measured_capabilities import store_measurement
+    from asyncnn.tools.capabilities import CapabilitiesReport, measure_capabilities
+
+    found, ignored = _found()
+    if again or (measure and found is None):
+        found = anyio.run(
+            partial(
+                measure_capabilities,
+                progress=lambda each: progress(each, "measuring", len(each)),
+            )
+        )
+        _show(CapabilitiesReport.of(found), json=json)
+        store_measurement(found)
+    else:
+        _show(CapabilitiesReport.of(found, ignored), json=json)
+
+
+def _found() -> "tuple[Measurement | None, str]":
+    from asyncnn.devices.measured_capabilities import load_measurement
+
+    try:
+        return load_measurement(), ""
+    except GeneralFailureError as error:
+        return None, str(error)
+
+
+def _show(report: "CapabilitiesReport", *, json: bool) -> None:
+    from rich.table import Table
+
+    if json:
+        print_json(report)
+        return
+    table = Table("workload", "time")
+    for workload, ratio in report.exec_times.items():
+        table.add_row(workload, f"{ratio:.2f}")
+    screen = console()
+    screen.print(table)
+    screen.print("time: of the device, relative to plain NumPy on the CPU")
+    if report.measured_at is not None:
+        source = f"measured on {report.measured_at:%Y-%m-%d} with {report.surroundings}"
+    else:
+        source = report.ignored or "not measured: asyncnn capabilities --measure"
+    screen.print(source, soft_wrap=True)

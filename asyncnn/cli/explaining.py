@@ -1,25 +1,74 @@
-"""The work behind ``asyncnn run --explain``."""
+"""What a device makes of a model: ``asyncnn graph`` and ``asyncnn run --explain``."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Column, Table
 
-from asyncnn.cli.console import console
-from asyncnn.cli.extending import load_extended
-from asyncnn.runtime.device import connect, open_device
-from asyncnn.runtime.explain import Explanation, OperationReport, explain
+from asyncnn.cli.console import console, print_json
+from asyncnn.cli.options import ExtensionOption, load_extended
+
+if TYPE_CHECKING:
+    from asyncnn.extensions import Extension
+    from asyncnn.runtime.explain import Explanation, OperationReport
+    from asyncnn.runtime.model import NamedModel
 
 
-async def explain_file(
-    path: Path, device: str, socket: Path | None, places: Sequence[str] = ()
-) -> Explanation:
-    """Explain the model at ``path`` to be run by a device, or by a driver.
+def graph(
+    model: Annotated[Path, typer.Argument(help="A .tflite or .asyncnn file.")],
+    device: Annotated[
+        str, typer.Option(help="Device whose support is marked.")
+    ] = "reference",
+    extension: ExtensionOption = None,
+) -> None:
+    """Print the Graphviz text of a model, with types, shapes and the device's support.
+
+    Draw it with: asyncnn graph MODEL | dot -Tsvg -o model.svg
+    """
+    import anyio
+
+    from asyncnn.runtime.dot import dot
+
+    loaded, extensions = load_extended(model, extension or ())
+    explanation = anyio.run(_explain, loaded, extensions, device, None)
+    typer.echo(dot(loaded, explanation), nl=False)
+
+
+def explain(
+    path: Path,
+    device: str,
+    socket: Path | None,
+    places: Sequence[str],
+    *,
+    json: bool,
+) -> None:
+    """Print what a device, or a driver, supports of the model at ``path``.
 
     :raises AsyncnnError: if the file is bad, or the device cannot be asked.
+    :raises typer.Exit: with 1, if there is an operation that is not supported.
     """
+    import anyio
+
     model, extensions = load_extended(path, places)
+    explanation = anyio.run(_explain, model, extensions, device, socket)
+    if json:
+        print_json(explanation)
+    else:
+        print_explanation(explanation)
+    if not explanation.is_supported:
+        raise typer.Exit(1)
+
+
+async def _explain(
+    model: "NamedModel",
+    extensions: "Sequence[Extension]",
+    device: str,
+    socket: Path | None,
+) -> "Explanation":
+    from asyncnn.runtime.device import connect, open_device
+    from asyncnn.runtime.explain import explain
+
     opened = (
         open_device(device, extensions=extensions)
         if socket is None
@@ -29,8 +78,10 @@ async def explain_file(
         return await explain(asked, model, extensions=extensions)
 
 
-def print_explanation(explanation: Explanation) -> None:
+def print_explanation(explanation: "Explanation") -> None:
     """Print a table of all operations, why some are not supported, and how many are."""
+    from rich.table import Column, Table
+
     if explanation.problem:
         typer.echo(f"the model is refused: {explanation.problem}")
     # Names of extensions can be long: they are folded rather than cut.
@@ -58,7 +109,7 @@ def _in_lines(name: str) -> str:
     return name.replace("/", "/\n")
 
 
-def _number(report: OperationReport) -> str:
+def _number(report: "OperationReport") -> str:
     if report.subgraph is None:
         return str(report.index)
     return f"{report.index} of {report.subgraph}"

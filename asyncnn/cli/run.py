@@ -1,25 +1,18 @@
 """``asyncnn run``: a model file on every sample of an input file."""
 
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated
 
-import anyio
 import typer
 
-from asyncnn.cli.checking import HAL_RTOL, Tolerance
 from asyncnn.cli.console import print_json
-from asyncnn.cli.explaining import explain_file, print_explanation
-from asyncnn.cli.extending import ExtensionOption
-from asyncnn.cli.running import PathReport, RunOptions, run_model
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.cli.explaining import explain as explain_file
+from asyncnn.cli.options import HAL_ATOL, HAL_RTOL, ExtensionOption, chosen
 from asyncnn.hal.types import Priority
-from asyncnn.runtime.prepared import AnyPath
-from asyncnn.runtime.prepared import Path as HalPath
 
-_PATHS: dict[str, AnyPath] = {"burst": "burst"}
-_PATHS.update((path, path) for path in get_args(HalPath))
+if TYPE_CHECKING:
+    from asyncnn.cli.model_runs import PathReport
 
 
 class PriorityName(StrEnum):
@@ -82,8 +75,13 @@ def run(
     State starts from zero for every sample. Without --input, one random sample is run.
     """
     if explain:
-        _explain(model, device, socket, extension or (), json=json)
+        explain_file(model, device, socket, extension or (), json=json)
         return
+    import anyio
+
+    from asyncnn.cli.model_runs import PATHS, RunOptions, run_model
+    from asyncnn.cli.samples import Tolerance
+
     options = RunOptions(
         model=model,
         input_file=input_file,
@@ -93,14 +91,15 @@ def run(
         device=device,
         socket=socket,
         extensions=tuple(extension or ()),
-        paths=_paths(path),
+        paths=tuple(PATHS[name] for name in chosen("path", path, tuple(PATHS))),
         priority=Priority[priority.name],
         timeout=None if deadline_ms is None else deadline_ms / 1000,
         repeat=repeat,
-        tolerance=(
-            Tolerance(lsb, rtol)
-            if atol is None
-            else Tolerance(lsb, rtol, atol, scales_atol=True)
+        tolerance=Tolerance(
+            lsb,
+            rtol,
+            HAL_ATOL if atol is None else atol,
+            scales_atol=atol is not None,
         ),
     )
     report = anyio.run(run_model, options)
@@ -115,35 +114,7 @@ def run(
         raise typer.Exit(1)
 
 
-def _explain(
-    model: Path,
-    device: str,
-    socket: Path | None,
-    extensions: Sequence[str],
-    *,
-    json: bool,
-) -> None:
-    explanation = anyio.run(explain_file, model, device, socket, extensions)
-    if json:
-        print_json(explanation)
-    else:
-        print_explanation(explanation)
-    if not explanation.is_supported:
-        raise typer.Exit(1)
-
-
-def _paths(names: str) -> tuple[AnyPath, ...]:
-    asked = [name.strip() for name in names.split(",") if name.strip()]
-    unknown = [name for name in asked if name not in _PATHS]
-    if unknown or not asked:
-        raise InvalidArgumentError(
-            f"there is no path {', '.join(unknown) or repr(names)}",
-            hint=f"known: {', '.join(_PATHS)}",
-        )
-    return tuple(_PATHS[name] for name in asked)
-
-
-def _print_path(report: PathReport) -> None:
+def _print_path(report: "PathReport") -> None:
     typer.echo(
         f"{report.path}: {report.samples} samples, "
         f"p50 {report.latency_us_p50:.0f} us, p99 {report.latency_us_p99:.0f} us"
@@ -153,5 +124,5 @@ def _print_path(report: PathReport) -> None:
         typer.echo(f"  {line}")
 
 
-def _verdict(report: PathReport) -> str:
+def _verdict(report: "PathReport") -> str:
     return ", all within tolerance" if report.passed else ", OUT OF TOLERANCE"

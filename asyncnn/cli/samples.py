@@ -1,4 +1,7 @@
-"""Samples in ``.npz`` files: ``input_K`` and ``input_K.NAME`` are sample K."""
+"""Samples in ``.npz`` files, and how outputs compare with expected ones.
+
+``input_K`` and ``input_K.NAME`` are sample K.
+"""
 
 import math
 import re
@@ -6,8 +9,10 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
+from asyncnn.cli.options import HAL_ATOL, HAL_RTOL
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.model import TensorInfo
@@ -91,3 +96,64 @@ def _random(info: TensorInfo, rng: np.random.Generator) -> Array:
         data = rng.bytes(count * info.dtype.itemsize)
         return np.frombuffer(data, info.dtype).reshape(shape)
     return rng.uniform(0, 1, shape).astype(info.dtype)
+
+
+class Tolerance(msgspec.Struct, frozen=True):
+    """``lsb`` steps for integers; for floats ``atol + rtol * |expected|``, complex too.
+
+    Elements that are no numbers have to be equal. With ``scales_atol``, ``atol`` is
+    multiplied by the largest expected magnitude where that exceeds 1. The defaults for
+    floats are the HAL's criterion.
+    """
+
+    lsb: int = 1
+    rtol: float = HAL_RTOL
+    atol: float = HAL_ATOL
+    scales_atol: bool = False
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """How an output compares; ``worst`` is the largest absolute difference."""
+
+    name: str
+    passed: bool
+    differing: int
+    elements: int
+    worst: float
+    problem: str = ""
+
+    def __str__(self) -> str:
+        if self.problem:
+            return f"{self.name}: {self.problem}"
+        return (
+            f"{self.name}: {self.differing} of {self.elements} elements differ by more "
+            f"than allowed, the worst by {self.worst:.6g}"
+        )
+
+
+def compare(
+    name: str, actual: Array, expected: Array, allowed: Tolerance
+) -> Comparison:
+    """Compare ``actual`` with ``expected``; NaN never passes."""
+    size = int(expected.size)
+    for what in ("dtype", "shape"):
+        got, want = getattr(actual, what), getattr(expected, what)
+        if got != want:
+            problem = f"{what} is {got}, expected {want}"
+            return Comparison(name, False, size, size, float("inf"), problem)
+    kind = expected.dtype.kind
+    if kind == "V":
+        differing = int((actual != expected).sum())
+        worst = float("inf") if differing else 0.0
+        return Comparison(name, not differing, differing, size, worst)
+    wide = np.complex128 if kind == "c" else np.float64
+    want = expected.astype(wide)
+    error = np.abs(actual.astype(wide) - want)
+    if kind in "fc":
+        unit = np.nanmax(np.abs(want), initial=1.0) if allowed.scales_atol else 1.0
+        limit = allowed.atol * float(unit) + allowed.rtol * np.abs(want)
+    else:
+        limit = np.full(want.shape, float(allowed.lsb))
+    failing = ~(error <= limit)
+    worst = float(np.max(error, initial=0.0))
+    return Comparison(name, not failing.any(), int(failing.sum()), size, worst)

@@ -1,28 +1,25 @@
 """``asyncnn serve``: the driver as a process of its own."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
-from asyncnn.cli.console import console
-from asyncnn.cli.extending import ExtensionOption
-from asyncnn.cli.limiting import LimitOption, limits_of
-from asyncnn.cli.metrics import metrics_served
-from asyncnn.cli.setting import SettingOption
-from asyncnn.devices import DeviceSettings
-from asyncnn.devices.device_settings import read_settings, with_options
-from asyncnn.extensions import load_extension
-from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.interfaces import IDevice
-from asyncnn.runtime.device import Device, open_device
-from asyncnn.service.driver.reporting import Level
-from asyncnn.service.driver.server import MAX_CONNECTIONS, Server
-from asyncnn.service.process import default_socket_path, socket_address
-from asyncnn.service.start import serve_until_stopped
+from asyncnn.cli.options import ExtensionOption, SettingOption
+from asyncnn.logs import Level
+
+_MAX_CONNECTIONS = 256
+
+LimitOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        metavar="NAME=VALUE",
+        help="What clients may have, by the name that errors give it, like "
+        "ServiceLimits.max_bursts=8; repeatable.",
+    ),
+]
 
 
 def serve(
@@ -51,7 +48,7 @@ def serve(
     ] = False,
     max_connections: Annotated[
         int, typer.Option(min=0, help="Connections at a time.")
-    ] = MAX_CONNECTIONS,
+    ] = _MAX_CONNECTIONS,
     limit: LimitOption = None,
     extension: ExtensionOption = None,
     settings: Annotated[
@@ -91,6 +88,15 @@ def serve(
     ] = False,
 ) -> None:
     """Publish a device on a Unix-domain socket until interrupted."""
+    from asyncnn.cli.serving import limits_of, published, weight_of
+    from asyncnn.devices import DeviceSettings
+    from asyncnn.devices.device_settings import read_settings, with_options
+    from asyncnn.extensions import load_extension
+    from asyncnn.runtime.device import open_device
+    from asyncnn.service.driver.server import Server
+    from asyncnn.service.process import default_socket_path, socket_address
+    from asyncnn.service.start import serve_until_stopped
+
     path = socket or default_socket_path()
     socket_address(path)
     extensions = [load_extension(place) for place in extension or ()]
@@ -102,42 +108,11 @@ def serve(
         Server,
         path=path,
         allowed_uids=tuple(allow_uid or ()),
-        user_weights=dict(map(_user_weight, user_weight or ())),
+        user_weights=dict(map(weight_of, user_weight or ())),
         trust_same_uid=trust_same_uid,
         max_connections=max_connections,
         limits=limits,
         user_limits=user_limits,
     )
-    published = _published(path, opened, publish, metrics_port)
-    serve_until_stopped(published, log_level, as_json=log_json, until_eof=until_eof)
-
-
-def _user_weight(text: str) -> tuple[int, float]:
-    """Return the uid and the weight of an option.
-
-    :raises InvalidArgumentError: if it has none.
-    """
-    uid, _, weight = text.partition("=")
-    try:
-        return int(uid), float(weight)
-    except ValueError:
-        raise InvalidArgumentError(
-            f"--user-weight {text} is not a uid and a weight",
-            hint="write it like 1000=2.5",
-        ) from None
-
-
-@asynccontextmanager
-async def _published(
-    path: Path,
-    opened: AbstractAsyncContextManager[Device],
-    publish: Callable[[IDevice], Server],
-    metrics_port: int | None,
-) -> AsyncIterator[None]:
-    async with (
-        opened as device,
-        publish(device.hal),
-        metrics_served(device, metrics_port),
-    ):
-        console().print(f"serving {device.name} at {path}", soft_wrap=True)
-        yield
+    ready = published(path, opened, publish, metrics_port)
+    serve_until_stopped(ready, log_level, as_json=log_json, until_eof=until_eof)

@@ -1,15 +1,29 @@
-"""What ``asyncnn top`` shows of a driver."""
+"""What ``asyncnn top`` shows of a driver, and what changed between two looks at it."""
 
-from collections.abc import Sequence
+import asyncio
+import errno
+import os
+import signal
+import sys
+import time
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
-from rich.console import Group, RenderableType
+import anyio
+import msgspec
+from rich.console import Console, Group, RenderableType
 from rich.filesize import decimal
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from asyncnn.cli.top_changes import Changes, Recent
+from asyncnn.cli.console import console
 from asyncnn.devices import ClientStatistics, DeviceStatistics, ModelStatistics
+from asyncnn.hal.errors import DeviceUnavailableError
 from asyncnn.hal.types import ErrorStatus
+from asyncnn.qos import LatencyHistogram, WorkStatistics
+from asyncnn.runtime.device import Device, connect
 
 MAX_ROWS = 15
 """Clients, and models, that are shown: those that were the busiest lately."""
@@ -22,6 +36,117 @@ _FIGURES = (
     *("done", "failed", "missed", "preempt"),
 )
 _NAME_COLUMNS = 16
+
+_ANSWER_TIMEOUT_S = 5.0
+_ENDS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+_TERMINAL_IS_GONE = {errno.EIO, errno.EPIPE, errno.ENXIO}
+
+
+class Recent(msgspec.Struct, frozen=True):
+    """Some work, and what of it ended lately: since the look before, or ever.
+
+    ``per_s`` is None at the first look, as nobody knows how long that was.
+    """
+
+    work: WorkStatistics
+    ended: int
+    per_s: float | None
+    latency: LatencyHistogram
+
+
+class Changes:
+    """Compares each look with the one before.
+
+    A look begins with `look`; then `of` is asked once for everything that is seen.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[Hashable, WorkStatistics] = {}
+        self._now: dict[Hashable, WorkStatistics] = {}
+        self._looked_at: float | None = None
+        self._elapsed_s: float | None = None
+
+    def look(self, now_s: float) -> None:
+        """Begin the look of time ``now_s``."""
+        self._before, self._now = self._now, {}
+        if self._looked_at is not None:
+            self._elapsed_s = now_s - self._looked_at
+        self._looked_at = now_s
+
+    def of(self, key: Hashable, work: WorkStatistics) -> Recent:
+        """Return what became of ``work``, which has the name ``key`` in every look."""
+        self._now[key] = work
+        before = self._before.get(key)
+        ended = work.ended - (before.ended if before else 0)
+        latency = work.latency.since(before.latency) if before else work.latency
+        per_s = ended / self._elapsed_s if self._elapsed_s else None
+        return Recent(work, ended, per_s, latency)
+
+
+def print_once(statistics: DeviceStatistics) -> None:
+    """Print the picture of one look, wide enough for all facts in a pipe."""
+    changes = Changes()
+    changes.look(time.monotonic())
+    out = console() if console().is_terminal else Console(width=WIDE)
+    out.print(picture(statistics, changes, out.width))
+
+
+async def statistics_of(path: Path) -> DeviceStatistics:
+    """Return the statistics of the driver at ``path``.
+
+    :raises AsyncnnError: if there is none, or it does not answer in time.
+    """
+    async with connect(path) as device:
+        return await _look(device)
+
+
+async def watch(path: Path, interval: float) -> None:
+    """Show one picture after the other until interrupted, or the terminal is gone."""
+    changes = Changes()
+    with _ended_by_signals(), _ended_with_terminal():
+        async with connect(path) as device:
+            with Live(console=console(), screen=True, auto_refresh=False) as live:
+                while sys.stdout.isatty():  # nothing is written to one that is gone
+                    statistics = await _look(device)
+                    changes.look(time.monotonic())
+                    shown = picture(statistics, changes, live.console.width)
+                    live.update(shown, refresh=True)
+                    await anyio.sleep(interval)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Leave the block at a signal, whatever it waits for."""
+    loop = asyncio.get_running_loop()
+    with anyio.CancelScope() as scope:
+        for number in _ENDS:
+            loop.add_signal_handler(number, scope.cancel)
+        try:
+            yield
+        finally:
+            for number in _ENDS:
+                loop.remove_signal_handler(number)
+
+
+@contextmanager
+def _ended_with_terminal() -> Iterator[None]:
+    """Leave the block when standard output cannot be written any more."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _TERMINAL_IS_GONE:
+            raise
+        # What is still buffered is going to be written when the process ends.
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+async def _look(device: Device) -> DeviceStatistics:
+    try:
+        with anyio.fail_after(_ANSWER_TIMEOUT_S):
+            return await device.statistics()
+    except TimeoutError:
+        raise DeviceUnavailableError("the driver does not answer") from None
 
 
 def picture(

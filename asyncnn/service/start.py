@@ -11,8 +11,8 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from getopt import getopt
 
 from msgspec.structs import replace
@@ -20,16 +20,14 @@ from msgspec.structs import replace
 from asyncnn.devices.device_settings import DeviceSettings, read_settings, with_options
 from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.extensions import load_extension
-from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.logs import Level, errors_as_lines
 from asyncnn.service.driver.reporting import (
-    Level,
     level_from_environment,
     logging_to_stderr,
 )
 from asyncnn.service.driver.server import Server
 from asyncnn.tracing import join_recording
-
-EXIT_BAD_INPUT = 2
 
 _OPTIONS = ("socket=", "extension=", "settings=", "setting=")
 
@@ -77,23 +75,6 @@ def _read_to_end(descriptor: int, stopped: asyncio.Event) -> None:
     if not os.read(descriptor, 4096):
         asyncio.get_running_loop().remove_reader(descriptor)
         stopped.set()
-
-
-@contextmanager
-def errors_as_lines() -> Iterator[None]:
-    """End the process with status 2, and one line, for an error that has a message."""
-    try:
-        yield
-    except (AsyncnnError, OSError) as error:
-        print(f"asyncnn: {_one_line(error)}", file=sys.stderr)  # noqa: T201
-        sys.exit(EXIT_BAD_INPUT)
-
-
-def _one_line(error: AsyncnnError | OSError) -> str:
-    text = str(error)
-    if isinstance(error, OSError) and error.filename is not None:
-        text = f"{error.filename}: {error.strerror}"
-    return " ".join(text.split())
 
 
 def main(arguments: Sequence[str]) -> None:

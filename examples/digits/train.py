@@ -18,6 +18,7 @@ from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
 
 import asyncnn
+from asyncnn.tools.demo.demonstration import accuracy, classify
 from asyncnn.tools.demo.digits import (
     ACCURACY_FLOORS,
     DATA,
@@ -26,8 +27,6 @@ from asyncnn.tools.demo.digits import (
     ModelKind,
     model_path,
 )
-from asyncnn.tools.demo.report import accuracy
-from asyncnn.tools.demo.run import classify
 from export import float_model, int8_model
 from network import Floats, Layer, gradients, new_network
 

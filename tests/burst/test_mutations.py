@@ -20,7 +20,11 @@ from asyncnn.hal.types import (
 )
 from asyncnn.runtime.device import Device
 from asyncnn.service import RemoteDevice, Server
-from asyncnn.tools.conformance.mutations.packets import BAD_DATUMS, ROWS, split
+from asyncnn.tools.conformance.mutations.request_rows import (
+    BAD_DATUMS,
+    PACKET_ROWS,
+    split,
+)
 from tests.burst.ends import (
     ADDITION,
     Ends,
@@ -51,7 +55,7 @@ async def device(
 async def check_all_refused(ends: Ends, packet: bytes) -> int:
     """Send every mutation, then the packet itself; return how many were sent."""
     count = 0
-    for mutant in chain.from_iterable(row.mutate(packet) for row in ROWS):
+    for mutant in chain.from_iterable(row.mutate(packet) for row in PACKET_ROWS):
         result = await ends(mutant.packet)
         assert result.status in REJECTED, mutant.label
         assert result.output_shapes == (), mutant.label

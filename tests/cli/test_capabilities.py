@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncnn.cli import capabilities as command
 from asyncnn.devices.measured_capabilities import default_path
+from asyncnn.tools import capabilities as tool
 from asyncnn.tools.capabilities import Measurement, ReferenceWorkload, load_measurement
 from tests.cli.conftest import Ran
 
@@ -29,7 +29,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         found.append(0.5 * (len(found) + 1))
         return Measurement.now(dict.fromkeys(ReferenceWorkload, found[-1]))
 
-    monkeypatch.setattr(command, "measure_capabilities", measure)
+    monkeypatch.setattr(tool, "measure_capabilities", measure)
     return found
 
 

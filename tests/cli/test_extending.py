@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import asyncnn
-from asyncnn.cli.checking import Tolerance, compare
-from asyncnn.cli.samples import random_sample
+from asyncnn.cli.samples import Tolerance, compare, random_sample
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand
 from asyncnn.runtime.builder import ModelBuilder

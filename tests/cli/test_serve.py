@@ -1,4 +1,5 @@
 import asyncio
+import inspect
 import json
 import os
 import signal
@@ -11,10 +12,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from asyncnn.cli.serve import serve
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
 from asyncnn.runtime.device import connect
 from asyncnn.service import ServiceLimits, UserLimits
+from asyncnn.service.driver.server import MAX_CONNECTIONS
 from asyncnn.service.process import driver_process
 from asyncnn.tools.demo.digits import model_path
 from tests.cli.conftest import Ran
@@ -151,7 +154,7 @@ def test_its_options_are_those_of_the_server(
         asked.update(options)
         raise InvalidArgumentError("enough")
 
-    monkeypatch.setattr("asyncnn.cli.serve.Server", published)
+    monkeypatch.setattr("asyncnn.service.driver.server.Server", published)
     path = tmp_path / "driver.sock"
     options = ("--allow-uid", 7, "--allow-uid", 8, "--user-weight", "7=2.5")
     options += ("--trust-same-uid", "--max-connections", 9)
@@ -169,6 +172,11 @@ def test_its_options_are_those_of_the_server(
         "limits": ServiceLimits(max_bursts=3),
         "user_limits": UserLimits(max_bursts=4),
     }
+
+
+def test_it_takes_as_many_connections_as_the_server() -> None:
+    default = inspect.signature(serve).parameters["max_connections"].default
+    assert default == MAX_CONNECTIONS
 
 
 @pytest.mark.parametrize(
@@ -210,7 +218,7 @@ def test_settings_are_those_of_the_device(
         asked.update(options)
         raise InvalidArgumentError("enough")
 
-    monkeypatch.setattr("asyncnn.cli.serve.open_device", opened)
+    monkeypatch.setattr("asyncnn.runtime.device.open_device", opened)
     file = tmp_path / "driver.toml"
     file.write_text("max_pending = 3\nmax_bursts = 4\nblas_threads = 2\n")
     given = ("--settings", file, "--setting", "max_bursts=5")

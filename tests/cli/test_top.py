@@ -20,8 +20,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from rich.console import Console
 
-from asyncnn.cli.top_changes import Changes
-from asyncnn.cli.top_view import MAX_ROWS, WIDE, picture
+from asyncnn.cli.top_view import MAX_ROWS, WIDE, Changes, picture
 from asyncnn.devices import ClientStatistics, DeviceStatistics, ModelStatistics
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import WorkAccounting, WorkStatistics
@@ -284,7 +283,7 @@ class TestCommand:
             await asyncio.Event().wait()
 
         monkeypatch.setattr(Device, "statistics", never)
-        monkeypatch.setattr("asyncnn.cli.top._ANSWER_TIMEOUT_S", 0.05)
+        monkeypatch.setattr("asyncnn.cli.top_view._ANSWER_TIMEOUT_S", 0.05)
         ran = asyncnn_command("top", "--socket", driver.path)
         assert ran.status == 2
         assert "does not answer" in ran.err

@@ -7,7 +7,6 @@ import pytest
 
 from asyncnn import kernels
 from asyncnn.tools.conformance.criteria import compare
-from asyncnn.tools.conformance.direct import run_direct
 from asyncnn.tools.conformance.vectors import (
     Case,
     find_specs,
@@ -15,6 +14,7 @@ from asyncnn.tools.conformance.vectors import (
     operation_types,
 )
 from tests.conftest import SHARED
+from tests.direct import run_direct
 
 VECTORS = SHARED / "vts"
 

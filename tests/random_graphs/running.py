@@ -9,7 +9,7 @@ from asyncnn.engine.execution import Pause
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.validate import validate_model
-from asyncnn.tools.conformance.direct import evaluate
+from tests.direct import evaluate
 from tests.random_graphs.interpreter import interpret
 from tests.random_graphs.judging import evaluate_and_judge
 from tests.random_graphs.strategies import Graph

@@ -14,7 +14,7 @@ from asyncnn.engine import arena, control_flow, plan
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels import registry
-from asyncnn.tools.conformance.dumping import FOLDER_VARIABLE
+from tests.random_graphs.dumping import FOLDER_VARIABLE
 from tests.random_graphs.running import check_engine, check_formulas
 from tests.random_graphs.strategies import Graph, graphs
 from tests.random_graphs.trying import on_graphs

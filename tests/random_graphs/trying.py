@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 
-from asyncnn.tools.conformance.dumping import dump
+from tests.random_graphs.dumping import dump
 from tests.random_graphs.interpreter import interpret
 from tests.random_graphs.naive import evaluate_stored
 from tests.random_graphs.strategies import Graph, graphs

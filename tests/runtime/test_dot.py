@@ -9,7 +9,7 @@ from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.dot import dot, graph_dump
 from asyncnn.runtime.explain import Cause, Explanation, OperationReport
 from asyncnn.runtime.model import NamedModel
-from asyncnn.tools.conformance.mutations.editing import with_operand
+from asyncnn.tools.conformance.mutations.mutant import with_operand
 from tests.extensions.vendor import COMPLEX, F32, MAGNITUDE
 from tests.hal.validate.samples import (
     extension_model,

@@ -16,7 +16,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.runtime.device import Device, open_device
 from asyncnn.runtime.explain import Cause, OperationReport, explain
-from asyncnn.tools.conformance.mutations.editing import with_operand, with_operation
+from asyncnn.tools.conformance.mutations.mutant import with_operand, with_operation
 from tests.hal.validate.samples import (
     extension_model,
     float_model,

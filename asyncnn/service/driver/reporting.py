@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, cast, get_args
 
 import msgspec
 
@@ -28,10 +28,8 @@ from asyncnn.hal.errors import (
     failure_of,
 )
 from asyncnn.hal.types import ErrorStatus
-from asyncnn.logs import KindLimit, SparseLogger
+from asyncnn.logs import KindLimit, Level, SparseLogger
 from asyncnn.qos import LOCAL, calling_client
-
-Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 MOST_BYTES = select.PIPE_BUF
 """A line is no longer: a pipe that can be written takes so much at once, and whole."""

@@ -1,8 +1,8 @@
 """Floor 7: measures how this machine's devices do beside plain NumPy.
 
 The HAL's `Capabilities` are ratios to the time that "the CPU" takes for the same
-workload. That CPU is here a program as anyone would write it with NumPy, in `network`,
-`elementwise` and `control_flow` beside the model that it equals, on as many threads of
+workload. That CPU is here a program as anyone would write it with NumPy, in `network`
+and `few_operations` beside the model that it equals, on as many threads of
 the BLAS as the device has. Devices read the result when they are opened; see
 `asyncnn.devices.measured_capabilities`.
 
@@ -17,9 +17,13 @@ from asyncnn.devices.measured_capabilities import (
     load_measurement,
     store_measurement,
 )
-from asyncnn.tools.capabilities.measuring import measure_capabilities
+from asyncnn.tools.capabilities.calibration import (
+    CapabilitiesReport,
+    measure_capabilities,
+)
 
 __all__ = (
+    "CapabilitiesReport",
     "Measurement",
     "ReferenceWorkload",
     "Surroundings",

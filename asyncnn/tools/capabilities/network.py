@@ -25,8 +25,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
-from asyncnn.tools.capabilities.coding import Codings
-from asyncnn.tools.capabilities.workload import Workload, add_inputs
+from asyncnn.tools.capabilities.workload import Codings, Workload, add_inputs
 
 _SAME = 1
 _MOST = 6.0

@@ -1,6 +1,7 @@
-"""Floor 7: conformance vectors, their pass criteria, and evaluators to run them on.
+"""Floor 7: the public Neural Networks test suite, run on any device.
 
-A vector file holds the cases of one specification of the public Neural Networks test
-suite: `vectors` reads them, `criteria` judges outputs, and `direct` computes outputs
-in the simplest way there is, as the yardstick for the engine and the devices.
+A vector file holds the cases of one specification of the suite: `vectors` reads them,
+`preparing` and `executing` bring them to a device by any call of the HAL, `judging` and
+`criteria` say what is wrong with the answers, and `suite` does so for all files.
+`mutations` makes illegal models and requests of its cases.
 """

@@ -19,10 +19,14 @@ from asyncnn.hal.types import (
     Model,
     OperationType,
 )
-from asyncnn.tools.conformance.callers import Prepare
 from asyncnn.tools.conformance.criteria import compare
-from asyncnn.tools.conformance.paths import PATHS, REFUSES_OPEN_OUTPUTS, Execute
-from asyncnn.tools.conformance.requests import build_request
+from asyncnn.tools.conformance.executing import (
+    PATHS,
+    REFUSES_OPEN_OUTPUTS,
+    Execute,
+    build_request,
+)
+from asyncnn.tools.conformance.preparing import Prepare
 from asyncnn.tools.conformance.vectors import Case, operation_types
 
 SHORT_LOOP_TIMEOUT_NS = 1_000_000

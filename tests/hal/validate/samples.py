@@ -23,7 +23,7 @@ from asyncnn.hal.types import (
     Subgraph,
 )
 from asyncnn.hal.validate import validate_model
-from asyncnn.tools.conformance.mutations.editing import with_operand, with_operation
+from asyncnn.tools.conformance.mutations.mutant import with_operand, with_operation
 
 Q8 = OperandType.TENSOR_QUANT8_ASYMM
 TEMPORARY = OperandLifeTime.TEMPORARY_VARIABLE

@@ -18,7 +18,7 @@ from asyncnn.hal.types import (
 from asyncnn.hal.validate import graph, validate_model, validating
 from asyncnn.hal.validate import model as model_rules
 from asyncnn.hal.validate.operand import OperandRules
-from asyncnn.tools.conformance.mutations.editing import with_operand, with_operation
+from asyncnn.tools.conformance.mutations.mutant import with_operand, with_operation
 from tests.hal.validate.chains import chain
 from tests.hal.validate.samples import extension_model, nested_model, q8_model
 from tests.hal.validate.test_garbage import corrupted, per_channel_model

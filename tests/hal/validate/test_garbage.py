@@ -19,7 +19,7 @@ from asyncnn.hal.types import (
     SymmPerChannelQuantParams,
 )
 from asyncnn.hal.validate import validate_model, validate_request
-from asyncnn.tools.conformance.mutations.editing import with_operand
+from asyncnn.tools.conformance.mutations.mutant import with_operand
 from tests.hal.validate.samples import (
     float_model,
     float_request,

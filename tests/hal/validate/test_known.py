@@ -14,7 +14,7 @@ from asyncnn.hal.validate import model as model_rules
 from asyncnn.hal.validate import validate_model, validating
 from asyncnn.hal.validate.model import is_known
 from asyncnn.hal.validate.operand import OperandRules
-from asyncnn.tools.conformance.mutations.editing import with_main, with_operand
+from asyncnn.tools.conformance.mutations.mutant import with_main, with_operand
 from tests.hal.validate.chains import chain
 from tests.hal.validate.samples import extension_model, nested_model, q8_model, refusal
 

@@ -17,7 +17,7 @@ from asyncnn.hal.types import (
     OperationType,
 )
 from asyncnn.hal.validate import validate_model
-from asyncnn.tools.conformance.mutations.editing import (
+from asyncnn.tools.conformance.mutations.mutant import (
     with_main,
     with_operand,
     with_operation,

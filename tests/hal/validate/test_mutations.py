@@ -13,8 +13,8 @@ import pytest
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import HalVersion, Model
 from asyncnn.hal.validate import validate_model
+from asyncnn.tools.conformance.mutations.campaign import MODEL_ROWS
 from asyncnn.tools.conformance.mutations.mutant import Mutant, Row
-from asyncnn.tools.conformance.mutations.table import MODEL_ROWS
 from asyncnn.tools.conformance.vectors import Case, find_specs, load_cases
 from tests.conftest import SHARED, one_in
 from tests.hal.validate.samples import q8_model

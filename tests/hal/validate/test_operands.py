@@ -14,7 +14,7 @@ from asyncnn.hal.types import (
     SymmPerChannelQuantParams,
 )
 from asyncnn.hal.validate import validate_model
-from asyncnn.tools.conformance.mutations.editing import with_main, with_operand
+from asyncnn.tools.conformance.mutations.mutant import with_main, with_operand
 from tests.hal.validate.samples import (
     COPY,
     EXTENSION_TYPE,

@@ -18,7 +18,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.hal.validate import RequestRules, validate_request
 from asyncnn.memory.pools import from_buffer
-from asyncnn.tools.conformance.mutations.editing import with_operand
+from asyncnn.tools.conformance.mutations.mutant import with_operand
 from tests.hal.validate.samples import (
     float_model,
     float_request,

@@ -8,7 +8,7 @@ import pytest
 
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.tflite import import_tflite
-from asyncnn.tools.conformance.direct import run_direct
+from tests.direct import run_direct
 from tests.runtime.tflite.litert import run_litert
 from tests.runtime.tflite.quantized_cases import (
     CLOSE,

@@ -10,7 +10,7 @@ from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.tflite import import_tflite
 from asyncnn.runtime.tflite.operators import CONVERTERS
-from asyncnn.tools.conformance.direct import run_direct
+from tests.direct import run_direct
 from tests.runtime.tflite.cases import Case
 from tests.runtime.tflite.files import T
 from tests.runtime.tflite.layer_cases import CASES

@@ -13,7 +13,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import OperationType
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.tflite import UnsupportedOperatorError, import_tflite
-from asyncnn.tools.conformance.direct import run_direct
+from tests.direct import run_direct
 from tests.runtime.tflite.cases import F32, I8, f32
 from tests.runtime.tflite.files import Op, T, given, write
 from tests.runtime.tflite.graphs import imported

@@ -6,7 +6,7 @@ import pytest
 import asyncnn
 from asyncnn.devices.measured_capabilities import ReferenceWorkload
 from asyncnn.hal.types import OperandType, OperationType
-from asyncnn.tools.capabilities.measuring import workloads
+from asyncnn.tools.capabilities.calibration import workloads
 from asyncnn.tools.capabilities.workload import Workload
 
 ALL = workloads()

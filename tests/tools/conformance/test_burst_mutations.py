@@ -28,29 +28,29 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.service import RemoteDevice, Server
-from asyncnn.tools.conformance.mutations import judging
-from asyncnn.tools.conformance.mutations.bare_burst import BareBurst, bare_burst
-from asyncnn.tools.conformance.mutations.bursts import ROWS as BURST_ROWS
-from asyncnn.tools.conformance.mutations.bursts import (
-    BurstRow,
-    NothingToLearnError,
-    Sender,
-)
-from asyncnn.tools.conformance.mutations.judging import (
-    Target,
-    Way,
-    judge_packet,
-    judge_request,
-)
+from asyncnn.tools.conformance.mutations import refusing
+from asyncnn.tools.conformance.mutations.bare import BareBurst, bare_burst
+from asyncnn.tools.conformance.mutations.campaign import Plan, Tally
 from asyncnn.tools.conformance.mutations.mutant import (
     PacketMutant,
     PacketRow,
     RequestMutant,
 )
-from asyncnn.tools.conformance.mutations.packets import BAD_DATUMS
-from asyncnn.tools.conformance.mutations.packets import ROWS as PACKET_ROWS
-from asyncnn.tools.conformance.mutations.plan import Plan, Tally
-from asyncnn.tools.conformance.mutations.trying import Trial
+from asyncnn.tools.conformance.mutations.refusing import (
+    Target,
+    Way,
+    judge_packet,
+    judge_request,
+)
+from asyncnn.tools.conformance.mutations.request_rows import (
+    BAD_DATUMS,
+    BURST_ROWS,
+    PACKET_ROWS,
+    BurstRow,
+    NothingToLearnError,
+    Sender,
+)
+from asyncnn.tools.conformance.mutations.trial import Trial
 from asyncnn.tools.conformance.vectors import Case, load_cases
 from tests.burst.ends import ADDITION, ScriptedModel, addition_pools
 from tests.hal.validate.samples import float_request
@@ -123,7 +123,7 @@ async def test_a_failure_is_the_right_answer_to_a_packet(status: ErrorStatus) ->
 async def test_wrong_answers_to_a_packet_are_found(
     result: ExecutionResult | None, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judging, "TIMEOUT_S", 0.01)
+    monkeypatch.setattr(refusing, "TIMEOUT_S", 0.01)
     mutant = PacketMutant("altered", b"")
     found = await judge_packet(mutant, FaultyBurst(result))
     assert any(problem in each for each in found), found
@@ -241,10 +241,12 @@ async def test_every_packet_of_a_vector_is_refused(
     path = tmp_path / "driver.sock"
     async with ReferenceDevice() as device:
         if transport == "inprocess":
-            tallies = await Trial(case, [Way("device", device)], Plan(None)).run()
+            tallies = await Trial(case, [Way("device", device)], Plan(limit=None)).run()
         else:
             async with Server(device, path), RemoteDevice(path) as remote:
-                tallies = await Trial(case, [Way("client", remote)], Plan(None)).run()
+                tallies = await Trial(
+                    case, [Way("client", remote)], Plan(limit=None)
+                ).run()
     found = bursting(tallies)
     assert [problem for tally in found.values() for problem in tally.problems] == []
     assert sum(tally.passed for tally in found.values()) > 100
@@ -264,7 +266,7 @@ async def test_a_case_whose_packet_is_too_long_has_none(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "asyncnn.tools.conformance.mutations.travelling.DEFAULT_QUEUE_LENGTH", 4
+        "asyncnn.tools.conformance.mutations.trial.DEFAULT_QUEUE_LENGTH", 4
     )
     async with ReferenceDevice() as device:
         tallies = await Trial(case, [Way("device", device)], Plan()).run()

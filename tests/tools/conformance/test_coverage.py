@@ -7,7 +7,8 @@ import pytest
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations import SIGNATURES, allowed_types
 from asyncnn.hal.types import Operand, OperandType, Operation, OperationType
-from asyncnn.tools.conformance.coverage import (
+from tests.derived.cases import derived_cases
+from tests.derived.coverage import (
     Pair,
     all_pairs,
     match,
@@ -15,7 +16,6 @@ from asyncnn.tools.conformance.coverage import (
     pairs_with_vectors,
     succeeding_cases,
 )
-from asyncnn.tools.conformance.derived import derived_cases
 
 F16 = OperandType.TENSOR_FLOAT16
 F32 = OperandType.TENSOR_FLOAT32

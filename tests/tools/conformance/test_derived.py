@@ -8,19 +8,19 @@ import pytest
 
 from asyncnn.hal.types import HalVersion, OperandType, OperationType
 from asyncnn.runtime.device import open_device
-from asyncnn.tools.conformance.callers import preparing
-from asyncnn.tools.conformance.coverage import (
+from asyncnn.tools.conformance.criteria import compare
+from asyncnn.tools.conformance.judging import judge
+from asyncnn.tools.conformance.preparing import preparing
+from asyncnn.tools.conformance.vectors import Case
+from tests.conftest import SHARED
+from tests.derived.cases import derive, derived_cases
+from tests.derived.coverage import (
     Pair,
     pairs_of,
     pairs_with_vectors,
     succeeding_cases,
 )
-from asyncnn.tools.conformance.criteria import compare
-from asyncnn.tools.conformance.derived import derive, derived_cases
-from asyncnn.tools.conformance.direct import run_direct
-from asyncnn.tools.conformance.judging import judge
-from asyncnn.tools.conformance.vectors import Case
-from tests.conftest import SHARED
+from tests.direct import run_direct
 
 F16 = OperandType.TENSOR_FLOAT16
 F32 = OperandType.TENSOR_FLOAT32

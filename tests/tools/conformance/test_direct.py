@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.tools.conformance.direct import run_direct
 from asyncnn.tools.conformance.vectors import (
     Case,
     ExpectedOutput,
     find_specs,
     load_cases,
 )
+from tests.direct import run_direct
 from tests.hal.validate.samples import q8_model
 
 

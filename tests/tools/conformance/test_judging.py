@@ -28,9 +28,9 @@ from asyncnn.hal.types import (
     Request,
     Timing,
 )
-from asyncnn.tools.conformance.callers import preparing
+from asyncnn.tools.conformance.executing import REFUSES_OPEN_OUTPUTS
 from asyncnn.tools.conformance.judging import RefusedError, judge
-from asyncnn.tools.conformance.paths import REFUSES_OPEN_OUTPUTS
+from asyncnn.tools.conformance.preparing import preparing
 from asyncnn.tools.conformance.vectors import Case, load_cases
 
 Answer = tuple[ErrorStatus, tuple[OutputShape, ...], Timing]

@@ -22,14 +22,13 @@ from asyncnn.hal.types import (
 from asyncnn.qos import Scheduler
 from asyncnn.service import RemoteDevice, Server
 from asyncnn.service.process import driver_process
-from asyncnn.tools.conformance.mutations import judging, trying_bursts
+from asyncnn.tools.conformance.mutations import refusing, trial
 from asyncnn.tools.conformance.mutations.bare import bare_client
-from asyncnn.tools.conformance.mutations.cyclic import cyclic_mutant
-from asyncnn.tools.conformance.mutations.judging import (
-    Target,
-    Way,
-    judge_model,
-    judge_request,
+from asyncnn.tools.conformance.mutations.campaign import (
+    ITSELF,
+    MODEL_ROWS,
+    WORDS,
+    Plan,
 )
 from asyncnn.tools.conformance.mutations.mutant import (
     Mutant,
@@ -38,15 +37,15 @@ from asyncnn.tools.conformance.mutations.mutant import (
     Row,
     sample,
 )
-from asyncnn.tools.conformance.mutations.plan import Plan
-from asyncnn.tools.conformance.mutations.running import run_mutants
-from asyncnn.tools.conformance.mutations.table import (
-    ITSELF,
-    MODEL_ROWS,
-    REQUEST_ROWS,
-    WORDS,
+from asyncnn.tools.conformance.mutations.operation_rows import cyclic_mutant
+from asyncnn.tools.conformance.mutations.refusing import (
+    Target,
+    Way,
+    judge_model,
+    judge_request,
 )
-from asyncnn.tools.conformance.mutations.trying import Trial
+from asyncnn.tools.conformance.mutations.request_rows import REQUEST_ROWS
+from asyncnn.tools.conformance.mutations.trial import Trial, run_mutants
 from asyncnn.tools.conformance.vectors import Case, find_specs, load_cases
 from tests.hal.validate.samples import float_model, float_request, q8_model
 
@@ -120,7 +119,7 @@ async def test_nothing_is_started_for_any_mutant(
         submit(self, work, *rest)
 
     monkeypatch.setattr(Scheduler, "submit", submit_seen)
-    monkeypatch.setattr(trying_bursts, "BURST_ROWS", ())  # valid packets
+    monkeypatch.setattr(trial, "BURST_ROWS", ())  # valid packets
     tallies = await Trial(case, [way], Plan(limit=2)).run()
     assert [problem for tally in tallies for problem in tally.problems] == []
     assert sum(tally.passed for tally in tallies) > 2 * len(MODEL_ROWS)
@@ -206,7 +205,7 @@ class Faulty:
 async def test_wrong_answers_to_a_model_are_found(
     device: Faulty, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judging, "TIMEOUT_S", 0.01)
+    monkeypatch.setattr(refusing, "TIMEOUT_S", 0.01)
     found = await judge_model(cyclic_mutant(), None, Way("device", device))
     assert any(problem in each for each in found), found
 
@@ -218,7 +217,7 @@ async def test_right_answers_to_a_model_are_no_problem() -> None:
 async def test_a_device_that_never_answers_is_found(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judging, "TIMEOUT_S", 0.01)
+    monkeypatch.setattr(refusing, "TIMEOUT_S", 0.01)
     silent = Faulty(supported=(NONE, (True,)), notified=())
     *_, last = await Trial(case, [Way("device", silent)], Plan()).run()
     assert last.row == ITSELF

@@ -14,16 +14,16 @@ from asyncnn.hal.types import (
     OperationType,
 )
 from asyncnn.hal.validate import validate_model
-from asyncnn.tools.conformance.coverage import succeeding_cases
-from asyncnn.tools.conformance.direct import run_direct
-from asyncnn.tools.conformance.rewriting import (
+from asyncnn.tools.conformance.vectors import Case
+from tests.derived.coverage import succeeding_cases
+from tests.derived.rewriting import (
     Stored,
     is_single,
     put_together,
     rewritten,
     take_apart,
 )
-from asyncnn.tools.conformance.vectors import Case
+from tests.direct import run_direct
 
 F32 = OperandType.TENSOR_FLOAT32
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from asyncnn.hal.types import HalVersion
-from asyncnn.tools.conformance.callers import oldest_version
-from asyncnn.tools.conformance.paths import PATHS
-from asyncnn.tools.conformance.running import CTS_ONLY, run_specs
+from asyncnn.tools.conformance.executing import PATHS
+from asyncnn.tools.conformance.preparing import oldest_version
+from asyncnn.tools.conformance.suite import CTS_ONLY, Run, run_specs
 from asyncnn.tools.conformance.vectors import find_specs, load_cases
 
 EVERY = 40
@@ -28,7 +28,7 @@ def test_a_sample_passes_on_every_path(shared: Path) -> None:
 @pytest.mark.timeout(1800)
 def test_every_vector_passes_on_every_path(shared: Path) -> None:
     specs = find_specs(shared / "vts")
-    verdicts = [v for batch in run_specs(specs, list(PATHS)) for v in batch]
+    verdicts = [v for batch in run_specs(specs, Run(paths=list(PATHS))) for v in batch]
     failures = [
         f"{verdict.case} [{verdict.path}]: {'; '.join(verdict.details)}"
         for verdict in verdicts
@@ -54,7 +54,7 @@ def test_every_vector_passes_through_the_oldest_version_that_can_carry_it(
     shared: Path,
 ) -> None:
     specs = find_specs(shared / "vts")
-    runs = run_specs(specs, ["async"], oldest=True)
+    runs = run_specs(specs, Run(paths=["async"], oldest=True))
     verdicts = [verdict for batch in runs for verdict in batch]
     assert [v.case for v in verdicts if v.outcome == "failed"] == []
     cases = [case for spec in specs for case in load_cases(spec)]

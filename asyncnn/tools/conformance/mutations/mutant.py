@@ -1,21 +1,34 @@
-"""What a mutation yields, and the rows that mutations are listed in."""
+"""What a mutation yields, the rows it is listed in, and the edits it is made of."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from asyncnn.hal.interfaces import ISyncFence
+from asyncnn.hal.operands import DTYPES, SCALAR_TYPES
 from asyncnn.hal.types import (
+    DataLocation,
     ExecutionPreference,
     HalVersion,
     MeasureTiming,
     Model,
+    Operand,
+    OperandLifeTime,
     Priority,
     Request,
 )
+
+T = TypeVar("T")
+
+_INPUT = OperandLifeTime.SUBGRAPH_INPUT
+_OUTPUT = OperandLifeTime.SUBGRAPH_OUTPUT
+_COPY = OperandLifeTime.CONSTANT_COPY
+_LARGEST_CONSTANT_BYTES = 32 * 1024
+"""As in the suite, nothing larger becomes a constant."""
 
 
 class Mutant(msgspec.Struct, frozen=True, eq=False):
@@ -130,3 +143,127 @@ def sample(
     if limit is not None and limit < len(wrong):
         wrong = Random(seed).sample(wrong, limit)
     return Sample(wrong, exempt)
+
+
+def replaced(items: tuple[T, ...], position: int, item: T) -> tuple[T, ...]:
+    """Return ``items`` with another one at ``position``."""
+    return (*items[:position], item, *items[position + 1 :])
+
+
+def removed(items: tuple[T, ...], position: int) -> tuple[T, ...]:
+    """Return ``items`` without the one at ``position``."""
+    return items[:position] + items[position + 1 :]
+
+
+def with_main(model: Model, **changes: Any) -> Model:
+    """Return the model with fields of its main subgraph changed."""
+    return replace(model, main=replace(model.main, **changes))
+
+
+def with_operand(model: Model, index: int, **changes: Any) -> Model:
+    """Return the model with fields of one operand changed."""
+    operands = model.main.operands
+    changed = replace(operands[index], **changes)
+    return with_main(model, operands=replaced(operands, index, changed))
+
+
+def with_operation(model: Model, index: int, **changes: Any) -> Model:
+    """Return the model with fields of one operation changed."""
+    operations = model.main.operations
+    changed = replace(operations[index], **changes)
+    return with_main(model, operations=replaced(operations, index, changed))
+
+
+def with_consumers(model: Model, index: int, more: int) -> Model:
+    """Return the model with the number of consumers of one operand corrected."""
+    count = model.main.operands[index].number_of_consumers + more
+    return with_operand(model, index, number_of_consumers=count)
+
+
+def with_new_temporary(model: Model, like: int) -> tuple[Model, int]:
+    """Return the model with one more operand, like operand ``like``, and its index."""
+    operand = replace(
+        model.main.operands[like],
+        lifetime=OperandLifeTime.TEMPORARY_VARIABLE,
+        number_of_consumers=0,
+    )
+    operands = (*model.main.operands, operand)
+    return with_main(model, operands=operands), len(operands) - 1
+
+
+def with_new_input(model: Model, operand: Operand) -> tuple[Model, int]:
+    """Return the model with one more operand, an input, and its index."""
+    main = model.main
+    index = len(main.operands)
+    return with_main(
+        model,
+        operands=(*main.operands, replace(operand, lifetime=_INPUT)),
+        input_indexes=(*main.input_indexes, index),
+    ), index
+
+
+def with_new_output(model: Model, operand: Operand) -> tuple[Model, int]:
+    """Return the model with one more operand, an output, and its index."""
+    main = model.main
+    index = len(main.operands)
+    return with_main(
+        model,
+        operands=(*main.operands, replace(operand, lifetime=_OUTPUT)),
+        output_indexes=(*main.output_indexes, index),
+    ), index
+
+
+def without_operand(model: Model, index: int) -> Model:
+    """Remove an operand and its mentions; as in the suite, larger indices stay."""
+    main = model.main
+    return with_main(
+        model,
+        operands=removed(main.operands, index),
+        operations=tuple(
+            replace(
+                operation,
+                inputs=_without(operation.inputs, index),
+                outputs=_without(operation.outputs, index),
+            )
+            for operation in main.operations
+        ),
+        input_indexes=_without(main.input_indexes, index),
+        output_indexes=_without(main.output_indexes, index),
+    )
+
+
+def can_be_constant(operand: Operand) -> bool:
+    """Tell whether the size of an operand is known, and not too large a constant."""
+    return 0 < _size_bytes(operand) <= _LARGEST_CONSTANT_BYTES
+
+
+def with_lifetime(model: Model, index: int, lifetime: int) -> Model:
+    """Change a lifetime, and the location to suit, but not the lists of the border."""
+    size = _size_bytes(model.main.operands[index]) if lifetime == _COPY else 0
+    location = DataLocation(length=size)
+    moved = with_operand(model, index, lifetime=lifetime, location=location)
+    return replace(moved, operand_values=model.operand_values.ljust(size, b"\0"))
+
+
+def with_listed_lifetime(model: Model, index: int, lifetime: int) -> Model:
+    """Change a lifetime, the location and the lists of the border."""
+    inputs = _without(model.main.input_indexes, index)
+    outputs = _without(model.main.output_indexes, index)
+    if lifetime == _INPUT:
+        inputs = (*inputs, index)
+    elif lifetime == _OUTPUT:
+        outputs = (*outputs, index)
+    changed = with_lifetime(model, index, lifetime)
+    return with_main(changed, input_indexes=inputs, output_indexes=outputs)
+
+
+def _without(indexes: tuple[int, ...], index: int) -> tuple[int, ...]:
+    return tuple(each for each in indexes if each != index)
+
+
+def _size_bytes(operand: Operand) -> int:
+    if operand.type not in DTYPES:
+        return 0
+    is_scalar = operand.type in SCALAR_TYPES
+    count = math.prod(operand.dimensions) if is_scalar or operand.dimensions else 0
+    return DTYPES[operand.type].itemsize * count

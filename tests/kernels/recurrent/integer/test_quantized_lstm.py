@@ -8,8 +8,8 @@ import pytest
 from asyncnn import kernels
 from asyncnn.hal.operations.bound import OperationFailedError, ValueNeededError
 from asyncnn.hal.types import OperationType
-from asyncnn.tools.conformance.direct import run_direct
 from asyncnn.tools.conformance.vectors import load_cases
+from tests.direct import run_direct
 from tests.kernels.operations import Q8SYM, bind, tensor
 from tests.kernels.recurrent.float_cells import Parts, Sizes, expected_step
 from tests.kernels.recurrent.integer.quantized_cells import (

@@ -1,0 +1,281 @@
+"""The work behind ``asyncnn run``: samples go through a model on each path.
+
+A check file may hold ``pre_softmax_K`` beside ``output_K``: what goes into the SOFTMAX
+that ends the model. Any ``pre_OPERATION_K`` is understood likewise, an extension's too,
+and tells which operation is the first whose result differs.
+"""
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from asyncnn.cli.console import progress
+from asyncnn.cli.options import load_extended
+from asyncnn.cli.samples import (
+    Comparison,
+    Sample,
+    Tolerance,
+    compare,
+    load_arrays,
+    random_sample,
+    samples,
+    save_samples,
+)
+from asyncnn.devices import OWN_PROCESS
+from asyncnn.extensions import Extension
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operands import is_opaque_type
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import OperandLifeTime, Operation, Priority
+from asyncnn.runtime.device import Device, connect, open_device
+from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.prepared import AnyPath, PreparedModel
+from asyncnn.runtime.prepared import Path as HalPath
+
+PATHS: dict[str, AnyPath] = {path: path for path in ("burst", *get_args(HalPath))}
+"""Ways of executing, by the names of the command line."""
+
+
+class RunOptions(msgspec.Struct, frozen=True):
+    """What ``asyncnn run`` was asked to do."""
+
+    model: Path
+    input_file: Path | None
+    output_file: Path | None
+    check_file: Path | None
+    check_key: str
+    device: str
+    socket: Path | None
+    extensions: tuple[str, ...]
+    paths: tuple[AnyPath, ...]
+    priority: Priority
+    timeout: float | None
+    repeat: int
+    tolerance: Tolerance
+
+
+class PathReport(msgspec.Struct, frozen=True):
+    """One path's results; ``passed`` is None if nothing was checked."""
+
+    path: str
+    samples: int
+    latency_us_p50: float
+    latency_us_p99: float
+    passed: bool | None
+    mismatches: tuple[str, ...]
+
+
+class RunReport(msgspec.Struct, frozen=True):
+    """The JSON document of ``asyncnn run --json``."""
+
+    model: str
+    device: str
+    passed: bool
+    paths: tuple[PathReport, ...]
+    first_difference: str = ""
+
+
+class _Job(msgspec.Struct, frozen=True):
+    model: NamedModel
+    extensions: tuple[Extension, ...]
+    inputs: list[Sample]
+    expected: list[Sample] | None
+    arrays: dict[str, np.ndarray]
+
+
+async def run_model(options: RunOptions) -> RunReport:
+    """Load, prepare and run; write and check outputs as asked.
+
+    :raises AsyncnnError: if a file is bad or the driver refuses the model.
+    """
+    job = _collect(options)
+    reports: list[PathReport] = []
+    difference = ""
+    async with _opened(options, job.extensions) as device:
+        prepared = await device.prepare(job.model, priority=options.priority)
+        for path in options.paths:
+            outputs, latencies = await _run_path(prepared, job, path, options)
+            reports.append(_report(path, job, outputs, latencies, options))
+        if options.output_file is not None:
+            save_samples(options.output_file, outputs, job.model.outputs)
+        if any(report.passed is False for report in reports):
+            difference = await first_difference(
+                device,
+                job.model,
+                job.inputs,
+                job.arrays,
+                options.tolerance,
+                job.extensions,
+            )
+    return RunReport(
+        model=str(options.model),
+        device=device.name,
+        passed=all(report.passed is not False for report in reports),
+        paths=tuple(reports),
+        first_difference=difference,
+    )
+
+
+def _opened(
+    options: RunOptions, extensions: Sequence[Extension]
+) -> AbstractAsyncContextManager[Device]:
+    if options.socket is None:
+        return open_device(options.device, settings=OWN_PROCESS, extensions=extensions)
+    return connect(options.socket)
+
+
+def _collect(options: RunOptions) -> _Job:
+    model, extensions = load_extended(options.model, options.extensions)
+    _check_known(model)
+    if options.input_file is None:
+        inputs = [random_sample(model.inputs)]
+    else:
+        inputs = samples(load_arrays(options.input_file), "input", model.inputs)
+    if options.check_file is None:
+        return _Job(model, extensions, inputs, None, {})
+    arrays = load_arrays(options.check_file)
+    expected = samples(arrays, options.check_key, model.outputs)
+    if len(expected) != len(inputs):
+        raise InvalidArgumentError(
+            f"{len(inputs)} input samples, but {len(expected)} expected outputs"
+        )
+    return _Job(model, extensions, inputs, expected, arrays)
+
+
+def _check_known(model: NamedModel) -> None:
+    """Check that arrays can be made for all inputs and outputs of a model.
+
+    :raises InvalidArgumentError: if one is of an extension's type that is not known.
+    """
+    for info in (*model.inputs, *model.outputs):
+        if is_opaque_type(info.type):
+            name = model.vocabulary.operand_type(info.type)
+            raise InvalidArgumentError(
+                f"{info.name} is of the type {name}, which is not known here",
+                hint="install its extension, or give it with --extension",
+            )
+
+
+async def _run_path(
+    prepared: PreparedModel, job: _Job, path: AnyPath, options: RunOptions
+) -> tuple[list[Sample], list[float]]:
+    outputs: list[Sample] = []
+    latencies: list[float] = []
+    async with prepared.runner(path, timeout=options.timeout) as run:
+        for sample in progress(job.inputs, path, len(job.inputs)):
+            for _ in range(options.repeat):
+                started = time.perf_counter()
+                result = await run(sample)
+                latencies.append((time.perf_counter() - started) * 1e6)
+            outputs.append(result)
+    return outputs, latencies
+
+
+def _report(
+    path: AnyPath,
+    job: _Job,
+    outputs: list[Sample],
+    latencies: list[float],
+    options: RunOptions,
+) -> PathReport:
+    failures = _failures(job, outputs, options.tolerance)
+    p50, p99 = np.percentile(latencies, (50, 99))
+    return PathReport(
+        path=path,
+        samples=len(outputs),
+        latency_us_p50=float(p50),
+        latency_us_p99=float(p99),
+        passed=None if job.expected is None else not failures,
+        mismatches=tuple(str(failure) for failure in failures),
+    )
+
+
+def _failures(
+    job: _Job, outputs: list[Sample], tolerance: Tolerance
+) -> list[Comparison]:
+    if job.expected is None:
+        return []
+    comparisons = [
+        compare(f"sample {number}, {name}", output[name], expected, tolerance)
+        for number, (output, wanted) in enumerate(
+            zip(outputs, job.expected, strict=True)
+        )
+        for name, expected in wanted.items()
+    ]
+    return [comparison for comparison in comparisons if not comparison.passed]
+
+
+async def first_difference(
+    device: Device,
+    model: NamedModel,
+    inputs: Sequence[Sample],
+    recorded: dict[str, Array],
+    tolerance: Tolerance,
+    extensions: Sequence[Extension] = (),
+) -> str:
+    """Return a line that names where results begin to differ; empty if unknown."""
+    operations, words = model.model.main.operations, model.vocabulary
+    for position, operation in enumerate(operations):
+        name = words.operation_type(operation.type)
+        key = f"pre_{name.lower().rpartition('/')[2]}"
+        if f"{key}_0" not in recorded:
+            continue
+        tapped = _ending_at(model, position, operation.inputs[0]).knowing(extensions)
+        prepared = await device.prepare(tapped)
+        for number, sample in enumerate(inputs):
+            if f"{key}_{number}" not in recorded:
+                continue
+            (actual,) = (await prepared.run(sample)).values()
+            expected = recorded[f"{key}_{number}"].reshape(actual.shape)
+            result = compare(f"sample {number}", actual, expected, tolerance)
+            if not result.passed:
+                return f"differs before operation {position} ({name}): {result}"
+        return f"first differing operation: {position} ({name})"
+    return ""
+
+
+def _ending_at(model: NamedModel, position: int, operand: int) -> NamedModel:
+    """Return the model up to operation ``position``, with ``operand`` its output."""
+    main = model.model.main
+    kept = main.operations[:position]
+    operands = tuple(
+        replace(
+            described,
+            lifetime=_lifetime(index == operand, described.lifetime),
+            number_of_consumers=_consumers(kept, index),
+        )
+        for index, described in enumerate(main.operands)
+    )
+    written = {index for operation in kept for index in operation.outputs}
+    unwritten = {OperandLifeTime.TEMPORARY_VARIABLE, OperandLifeTime.SUBGRAPH_OUTPUT}
+    cut = replace(
+        main,
+        operands=tuple(
+            replace(described, lifetime=OperandLifeTime.NO_VALUE)
+            if described.lifetime in unwritten and index not in written
+            else described
+            for index, described in enumerate(operands)
+        ),
+        operations=kept,
+        output_indexes=(operand,),
+    )
+    names = [info.name for info in model.inputs]
+    return NamedModel.of(replace(model.model, main=cut), names, ("tapped",))
+
+
+def _lifetime(is_output: bool, lifetime: int) -> int:
+    if is_output:
+        return OperandLifeTime.SUBGRAPH_OUTPUT
+    if lifetime == OperandLifeTime.SUBGRAPH_OUTPUT:
+        return OperandLifeTime.TEMPORARY_VARIABLE
+    return lifetime
+
+
+def _consumers(operations: Sequence[Operation], index: int) -> int:
+    return sum(operation.inputs.count(index) for operation in operations)

@@ -1,0 +1,77 @@
+"""Options that several commands have, and what is made of their values.
+
+What takes long to import is imported by the functions that need it: every command line
+loads this module, even one that only asks for help.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from asyncnn.hal.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from asyncnn.extensions import Extension
+    from asyncnn.runtime.model import NamedModel
+
+HAL_RTOL = 5 * 2.0**-23
+HAL_ATOL = 1e-5
+"""The HAL's criterion for floats, of which 2**-23 is the step at 1."""
+
+ExtensionOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--extension",
+        metavar="MODULE:ATTRIBUTE|NAME",
+        help="An Extension to import, or an installed one to use; repeatable.",
+    ),
+]
+
+SettingOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--setting",
+        metavar="NAME=VALUE",
+        help="A setting of the device; repeatable. Goes before those of a file.",
+    ),
+]
+
+
+def chosen(what: str, names: str, known: Sequence[str]) -> list[str]:
+    """Return the names that an option has, separated by commas.
+
+    :raises InvalidArgumentError: if there is none, or one that is not ``known``.
+    """
+    asked = [name.strip() for name in names.split(",") if name.strip()]
+    unknown = [name for name in asked if name not in known]
+    if unknown or not asked:
+        raise InvalidArgumentError(
+            f"there is no {what} {', '.join(unknown) or repr(names)}",
+            hint=f"known: {', '.join(known)}",
+        )
+    return asked
+
+
+def load_extended(
+    path: Path, places: Sequence[str]
+) -> "tuple[NamedModel, tuple[Extension, ...]]":
+    """Load a model and its extensions: those at ``places``, or that are installed.
+
+    An installed one is imported if the model uses it. Of one that is neither, nothing
+    is known but what the model says.
+
+    :raises AsyncnnError: if the file is bad, or there is no extension at a place.
+    """
+    from asyncnn.extensions import installed_extensions, load_extension
+    from asyncnn.runtime.container import load
+
+    model = load(path)
+    extensions = [load_extension(place) for place in places]
+    given = {extension.name for extension in extensions}
+    used = {entry.name for entry in model.model.extension_name_to_prefix}
+    if used - given:
+        installed = sorted((used - given).intersection(installed_extensions()))
+        extensions += [load_extension(name) for name in installed]
+    return model.knowing(extensions), tuple(extensions)

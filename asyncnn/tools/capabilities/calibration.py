@@ -1,0 +1,114 @@
+"""Runs the reference workloads on a device and as plain NumPy, by turns."""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Self, TypeAlias
+
+import msgspec
+
+from asyncnn.devices import OWN_PROCESS
+from asyncnn.devices.measured_capabilities import (
+    Measurement,
+    ReferenceWorkload,
+    Surroundings,
+)
+from asyncnn.hal.operands import QUANT8_TYPES
+from asyncnn.hal.types import OperandType
+from asyncnn.runtime.device import Device, open_device
+from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, measure, timed_await, timed_call
+from asyncnn.tools.capabilities.few_operations import (
+    booleans,
+    boxes,
+    choices,
+    integers,
+    loop,
+    symmetric,
+    symmetric_16_bit,
+    symmetric_per_channel,
+)
+from asyncnn.tools.capabilities.network import network
+from asyncnn.tools.capabilities.workload import Workload
+
+Progress: TypeAlias = Callable[[Sequence[Workload]], Iterable[Workload]]
+
+_DEVICE = "device"
+_CPU = "cpu"
+_BATCH_US = 20_000.0
+_DIGITS = 3
+
+
+class CapabilitiesReport(msgspec.Struct, frozen=True):
+    """Times relative to the CPU, and where they come from, as JSON has them.
+
+    Nothing was measured if ``measured_at`` is None; ``ignored`` says why if there is a
+    file that is not used.
+    """
+
+    exec_times: dict[ReferenceWorkload, float]
+    measured_at: datetime | None = None
+    surroundings: Surroundings | None = None
+    ignored: str = ""
+
+    @classmethod
+    def of(cls, measurement: Measurement | None, ignored: str = "") -> Self:
+        """Return the report of a measurement, or that the device is like the CPU."""
+        if measurement is None:
+            return cls(dict.fromkeys(ReferenceWorkload, 1.0), ignored=ignored)
+        return cls(
+            measurement.exec_times, measurement.measured_at, measurement.surroundings
+        )
+
+
+def workloads() -> tuple[Workload, ...]:
+    """Return all reference workloads."""
+    f32, f16 = OperandType.TENSOR_FLOAT32, OperandType.TENSOR_FLOAT16
+    codes = sorted(QUANT8_TYPES)
+    return (
+        network(ReferenceWorkload.TENSOR_FLOAT32, f32),
+        network(ReferenceWorkload.RELAXED_FLOAT32, f32, relaxed=True),
+        network(ReferenceWorkload.TENSOR_FLOAT16, f16),
+        integers(),
+        booleans(),
+        *(network(ReferenceWorkload[type_.name], type_) for type_ in codes),
+        symmetric(),
+        symmetric_per_channel(),
+        symmetric_16_bit(),
+        boxes(),
+        choices(),
+        loop(),
+    )
+
+
+async def measure_capabilities(
+    *,
+    rounds: int = DEFAULT_ROUNDS,
+    progress: Progress = iter,
+) -> Measurement:
+    """Measure the reference device in this process, which takes some seconds.
+
+    Device and plain NumPy take turns on the event loop's thread, which nothing else
+    should keep busy meanwhile. Each ratio is the median over the rounds.
+
+    :param progress: iterates over the workloads.
+    :raises AsyncnnError: if the device cannot run one.
+    """
+    async with open_device(settings=OWN_PROCESS) as device:
+        exec_times = {
+            workload.name: await _exec_time(device, workload, rounds)
+            for workload in progress(workloads())
+        }
+    return Measurement.now(exec_times)
+
+
+async def _exec_time(device: Device, workload: Workload, rounds: int) -> float:
+    prepared = await device.prepare(workload.model)
+    figures = await measure(
+        [
+            timed_await(_DEVICE, partial(prepared.run, workload.inputs)),
+            timed_call(_CPU, partial(workload.plain, *workload.inputs)),
+        ],
+        rounds=rounds,
+        batch_us=_BATCH_US,
+    )
+    return float(f"{figures[_DEVICE].ratio_to(figures[_CPU]):.{_DIGITS}g}")

@@ -1,0 +1,198 @@
+"""Executes a case by any of the HAL calls that can carry it, all made alike.
+
+Inputs lie in one pool and outputs in another, as the public suite has them.
+"""
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from asyncnn.burst import BurstController
+from asyncnn.callbacks import (
+    ExecutionFuture,
+    ExecutionResult,
+    IFencedExecutionCallback,
+)
+from asyncnn.fences import SyncFence
+from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.interfaces import IPreparedModel, ISyncFence
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import (
+    NO_TIMING,
+    DataLocation,
+    ErrorStatus,
+    MeasureTiming,
+    Memory,
+    OutputShape,
+    Request,
+    RequestArgument,
+)
+from asyncnn.memory import shareable, view
+from asyncnn.memory.pools import from_buffer
+from asyncnn.tools.conformance.vectors import Case
+
+Execute: TypeAlias = Callable[
+    [IPreparedModel, Request, MeasureTiming, int | None], Awaitable[ExecutionResult]
+]
+"""Executes a request, measured or not, with a loop timeout in nanoseconds."""
+
+_ALIGNMENT_BYTES = 64
+
+
+class NotCarriedError(Exception):
+    """A way of executing has no room for what is asked of it."""
+
+
+class CaseRequest(msgspec.Struct, frozen=True, eq=False):
+    """A request and the memory that its outputs go to."""
+
+    request: Request
+    memory: Array
+
+    def outputs(self, case: Case, shapes: Sequence[OutputShape]) -> list[Array]:
+        """Return the outputs with the shapes that were reported.
+
+        Where none were, the model fixes them and they are the expected ones.
+        """
+        arrays = []
+        for position, argument in enumerate(self.request.outputs):
+            expected = case.outputs[position].value
+            shape = shapes[position].dimensions if shapes else expected.shape
+            start = argument.location.offset
+            size = math.prod(shape) * expected.dtype.itemsize
+            data = self.memory[start : start + size]
+            arrays.append(data.view(expected.dtype).reshape(shape))
+        return arrays
+
+
+def build_request(case: Case, *, short_by: int = 0) -> CaseRequest:
+    """Return a request for ``case``; the first output lacks ``short_by`` bytes.
+
+    An empty output still gets one byte.
+    """
+    sizes = [0 if array is None else array.nbytes for array in case.inputs]
+    offsets, total = _places(sizes)
+    memory = np.zeros(max(total, 1), np.uint8)
+    arguments = []
+    for array, size, offset in zip(case.inputs, sizes, offsets, strict=True):
+        if array is None:
+            arguments.append(RequestArgument(has_no_value=True))
+            continue
+        memory[offset : offset + size] = np.frombuffer(array.tobytes(), np.uint8)
+        arguments.append(RequestArgument(location=DataLocation(0, offset, size)))
+    capacities = [max(output.value.nbytes, 1) for output in case.outputs]
+    places, total = _places(capacities)
+    capacities[0] -= short_by
+    results = np.zeros(total, np.uint8)
+    request = Request(
+        tuple(arguments),
+        tuple(
+            RequestArgument(location=DataLocation(1, offset, size))
+            for offset, size in zip(places, capacities, strict=True)
+        ),
+        (from_buffer(memory), from_buffer(results)),
+    )
+    return CaseRequest(request, results)
+
+
+def _places(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Return aligned offsets of consecutive spans, and the end of the last."""
+    offsets, end = [], 0
+    for size in sizes:
+        offsets.append(end)
+        end += -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+    return offsets, end
+
+
+async def _execute_async(
+    prepared: IPreparedModel,
+    request: Request,
+    measure: MeasureTiming,
+    loop_timeout: int | None,
+) -> ExecutionResult:
+    callback = ExecutionFuture()
+    prepared.execute_1_3(request, measure, None, loop_timeout, callback)
+    return await callback
+
+
+async def _execute_sync(
+    prepared: IPreparedModel,
+    request: Request,
+    measure: MeasureTiming,
+    loop_timeout: int | None,
+) -> ExecutionResult:
+    return ExecutionResult(
+        *await prepared.execute_synchronously_1_3(request, measure, None, loop_timeout)
+    )
+
+
+async def _execute_fenced(
+    prepared: IPreparedModel,
+    request: Request,
+    measure: MeasureTiming,
+    loop_timeout: int | None,
+) -> ExecutionResult:
+    """Execute behind a fence, and once more behind the fence of that, as the suite."""
+    gate, source = SyncFence.pair()
+    fence: ISyncFence | None = gate
+    launched: list[tuple[ISyncFence, IFencedExecutionCallback]] = []
+    while len(launched) < 2:
+        assert fence is not None
+        status, fence, callback = prepared.execute_fenced(
+            request, (fence,), measure, None, loop_timeout, None
+        )
+        if callback is None:
+            return _failed(status, "the launch was refused")
+        if fence is None:
+            return _failed(ErrorStatus.GENERAL_FAILURE, "no fence was returned")
+        launched.append((fence, callback))
+    source.signal()
+    for told, callback in launched:
+        with suppress(AsyncnnError):
+            await told
+        status, timing, _ = callback.get_execution_info()
+        if status is not ErrorStatus.NONE:
+            break  # what follows a failure tells of nothing but that
+    return ExecutionResult(status, (), timing, told.reason)
+
+
+async def _execute_burst(
+    prepared: IPreparedModel,
+    request: Request,
+    measure: MeasureTiming,
+    loop_timeout: int | None,
+) -> ExecutionResult:
+    """Execute by a burst of its own, twice: the second packet is a known one."""
+    if loop_timeout is not None:
+        raise NotCarriedError("bursts have no loop timeout")
+    own = [pool for pool in request.pools if isinstance(pool, Memory)]
+    pools = tuple([shareable(pool) for pool in own])
+    with await BurstController.open(prepared) as burst:
+        for _ in range(2):
+            result = await burst.execute(replace(request, pools=pools), measure)
+        if burst.statistics().fallbacks:
+            raise NotCarriedError(burst.statistics().fallback_reason)
+    for pool, shared in zip(own, pools, strict=True):
+        view(pool)[:] = view(shared)
+    return result
+
+
+def _failed(status: ErrorStatus, reason: str) -> ExecutionResult:
+    return ExecutionResult(status, (), NO_TIMING, reason)
+
+
+PATHS: dict[str, Execute] = {
+    "async": _execute_async,
+    "sync": _execute_sync,
+    "burst": _execute_burst,
+    "fenced": _execute_fenced,
+}
+"""The ways of executing, by the names of the command line."""
+
+REFUSES_OPEN_OUTPUTS = frozenset({"fenced"})
+"""Ways that report no shapes: outputs that are open or empty are invalid there."""

@@ -1,0 +1,299 @@
+"""Asks a device for a mutant and says what is wrong with its answers, if anything.
+
+INVALID_ARGUMENT is demanded of every call, and of one notification, no result beside
+it, and that nothing was started. A packet that is malformed may be a GENERAL_FAILURE.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from asyncnn.burst import BurstController
+from asyncnn.callbacks import (
+    ExecutionResult,
+    IExecutionCallback,
+    IPreparedModelCallback,
+    PreparedModelFuture,
+)
+from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError
+from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.hal.types import (
+    BYTE_SIZE_OF_CACHE_TOKEN,
+    NO_TIMING,
+    ErrorStatus,
+    ExecutionPreference,
+    Handle,
+    Model,
+    OutputShape,
+    Priority,
+    Timing,
+)
+from asyncnn.tools.conformance.mutations.bare import BareBurst
+from asyncnn.tools.conformance.mutations.mutant import (
+    Mutant,
+    PacketMutant,
+    RequestMutant,
+)
+
+T = TypeVar("T")
+
+_INVALID = ErrorStatus.INVALID_ARGUMENT
+_NO_RESULT = (_INVALID, (), NO_TIMING)
+_REFUSALS = frozenset({_INVALID, ErrorStatus.GENERAL_FAILURE})
+_TOKEN = bytes(BYTE_SIZE_OF_CACHE_TOKEN)
+TIMEOUT_S = 30.0
+"""How long an answer may take."""
+
+
+class Asked(Protocol):
+    """The calls of an `IDevice` that take models."""
+
+    async def get_supported_operations_1_3(
+        self, model: Model
+    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
+        """See `IDevice.get_supported_operations_1_3`."""
+        ...
+
+    def prepare_model_1_3(
+        self,
+        model: Model,
+        preference: ExecutionPreference,
+        priority: Priority,
+        deadline: int | None,
+        model_cache: Sequence[Handle],
+        data_cache: Sequence[Handle],
+        token: bytes,
+        callback: IPreparedModelCallback | None,
+    ) -> ErrorStatus:
+        """See `IDevice.prepare_model_1_3`."""
+        ...
+
+
+class Testimony:
+    """What a callback was told, each time."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[tuple[Any, ...]] = []
+        self._told = asyncio.Event()
+
+    def add(self, *outcome: Any) -> None:
+        """Remember a notification."""
+        self.outcomes.append(outcome)
+        self._told.set()
+
+    async def complete(self) -> None:
+        """Wait for the first notification, and a round of the loop for a second."""
+        await self._told.wait()
+        await asyncio.sleep(0)
+
+
+class PreparationWitness(IPreparedModelCallback):
+    """Testifies how often, and of what, a preparation notified its callback."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.testimony = Testimony()
+
+    def notify_1_3(
+        self, status: ErrorStatus, prepared_model: IPreparedModel | None
+    ) -> None:
+        """Remember the outcome."""
+        self.testimony.add(status, prepared_model)
+
+
+class ExecutionWitness(IExecutionCallback):
+    """Testifies how often, and of what, an execution notified its callback."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.testimony = Testimony()
+
+    def notify_1_3(
+        self,
+        status: ErrorStatus,
+        output_shapes: tuple[OutputShape, ...],
+        timing: Timing,
+    ) -> None:
+        """Remember the outcome."""
+        self.testimony.add(status, output_shapes, timing)
+
+
+class Way(msgspec.Struct, frozen=True):
+    """A way to a driver.
+
+    The bare one is a client that checks nothing: calls that launch something cannot
+    return the status, which only the notification tells. It has no fences nor bursts.
+    """
+
+    name: str
+    device: Asked
+    is_bare: bool = False
+
+
+class Target(msgspec.Struct, frozen=True, eq=False):
+    """A model prepared by a way, and a burst of it unless its packets are too long."""
+
+    way: Way
+    prepared: IPreparedModel
+    burst: BurstController | None = None
+
+
+async def prepare(model: Model, device: Asked) -> IPreparedModel:
+    """Prepare the model that mutants are made of, or the model of their requests.
+
+    :raises AsyncnnError: if the device does not take it, or does not answer.
+    """
+    future = PreparedModelFuture()
+    device.prepare_model_1_3(
+        model,
+        ExecutionPreference.FAST_SINGLE_ANSWER,
+        Priority.MEDIUM,
+        None,
+        (),
+        (),
+        _TOKEN,
+        future,
+    )
+    return await answer_of(future)
+
+
+async def answer_of(call: Awaitable[T]) -> T:
+    """Wait for what a device answers.
+
+    :raises DeviceUnavailableError: if it takes longer than `TIMEOUT_S`.
+    """
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            return await call
+    except TimeoutError:
+        raise DeviceUnavailableError(f"no answer within {TIMEOUT_S} s") from None
+
+
+async def judge_model(mutant: Mutant, original: Model | None, way: Way) -> list[str]:
+    """Return what is wrong with the answers to a mutated model; empty if nothing.
+
+    One that differs from ``original`` only in what is said beside it is prepared; of
+    any other, the supported operations are asked for as well.
+    """
+    problems: list[str] = []
+    if mutant.model is not original:
+        problems += await in_time(_judge_supported(mutant, way))
+    problems += await in_time(_judge_preparation(mutant, way))
+    return [f"{way.name}: {mutant.label}: {problem}" for problem in problems]
+
+
+async def judge_request(
+    mutant: RequestMutant, target: Target, *, by_burst: bool
+) -> list[str]:
+    """Return what is wrong with the answers to a mutated request; empty if nothing."""
+    way, prepared = target.way, target.prepared
+    problems: list[str] = []
+    if not mutant.wait_for:
+        problems += await in_time(_judge_execution(mutant, prepared, way))
+        problems += await in_time(_judge_synchronous(mutant, prepared))
+    if not way.is_bare:
+        problems += _judge_fenced(mutant, prepared)
+    if target.burst is not None and by_burst:
+        problems += await in_time(_judge_burst(mutant, target.burst))
+    return [f"{way.name}: {mutant.label}: {problem}" for problem in problems]
+
+
+async def judge_packet(mutant: PacketMutant, burst: BareBurst) -> list[str]:
+    """Return what is wrong with the answer to a mutated packet; empty if nothing."""
+    problems = await in_time(_judge_answer(mutant.packet, burst))
+    return [f"{mutant.label}: {problem}" for problem in problems]
+
+
+async def _judge_answer(packet: bytes, burst: BareBurst) -> list[str]:
+    return refusal_problems(await burst.execute(packet))
+
+
+def refusal_problems(result: ExecutionResult) -> list[str]:
+    """Return what is wrong with the result of an altered packet; empty if nothing."""
+    problems: list[str] = []
+    if result.status not in _REFUSALS:
+        problems = [f"burst: {result.status!r}, expected a refusal"]
+    told = (result.output_shapes, result.timing)
+    return problems + _unless(told, ((), NO_TIMING), "burst")
+
+
+async def in_time(judging: Awaitable[list[str]]) -> list[str]:
+    """Return what ``judging`` does; that there is no answer is a problem as well."""
+    try:
+        return await answer_of(judging)
+    except AsyncnnError as error:
+        return [str(error)]
+
+
+async def _judge_supported(mutant: Mutant, way: Way) -> list[str]:
+    answer = await way.device.get_supported_operations_1_3(mutant.model)
+    return _unless(answer, (_INVALID, ()), "supported operations")
+
+
+async def _judge_preparation(mutant: Mutant, way: Way) -> list[str]:
+    witness = PreparationWitness()
+    status = way.device.prepare_model_1_3(
+        mutant.model,
+        mutant.preference,  # type: ignore[arg-type]
+        mutant.priority,  # type: ignore[arg-type]
+        None,
+        (),
+        (),
+        _TOKEN,
+        witness,
+    )
+    return await _judge_launch(status, witness.testimony, (_INVALID, None), way)
+
+
+async def _judge_execution(
+    mutant: RequestMutant, prepared: IPreparedModel, way: Way
+) -> list[str]:
+    witness = ExecutionWitness()
+    status = prepared.execute_1_3(mutant.request, mutant.measure, None, None, witness)
+    return await _judge_launch(status, witness.testimony, _NO_RESULT, way)
+
+
+async def _judge_synchronous(
+    mutant: RequestMutant, prepared: IPreparedModel
+) -> list[str]:
+    answer = await prepared.execute_synchronously_1_3(
+        mutant.request, mutant.measure, None, None
+    )
+    return _unless(answer, _NO_RESULT, "synchronously")
+
+
+def _judge_fenced(mutant: RequestMutant, prepared: IPreparedModel) -> list[str]:
+    answer = prepared.execute_fenced(
+        mutant.request,
+        mutant.wait_for,  # type: ignore[arg-type]
+        mutant.measure,
+        None,
+        None,
+        None,
+    )
+    return _unless(answer, (_INVALID, None, None), "fenced")
+
+
+async def _judge_burst(mutant: RequestMutant, burst: BurstController) -> list[str]:
+    result = await burst.execute(mutant.request, mutant.measure)
+    answer = (result.status, result.output_shapes, result.timing)
+    problems = _unless(answer, _NO_RESULT, "burst")
+    return problems + _unless(burst.statistics().fallbacks, 0, "sent by other means")
+
+
+async def _judge_launch(
+    status: ErrorStatus, told: Testimony, expected: tuple[object, ...], way: Way
+) -> list[str]:
+    problems: list[str] = []
+    if not way.is_bare:
+        problems += _unless(status, _INVALID, "launch")
+        problems += _unless(len(told.outcomes), 1, "notifications within the launch")
+    await told.complete()
+    problems += _unless(len(told.outcomes), 1, "notifications")
+    return problems + _unless(told.outcomes[0], expected, "notification")
+
+
+def _unless(actual: object, expected: object, what: str) -> list[str]:
+    return [] if actual == expected else [f"{what}: {actual}, expected {expected}"]

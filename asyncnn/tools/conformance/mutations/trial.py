@@ -1,0 +1,314 @@
+"""Tries the mutants of cases on every way to a driver, over several processes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Self
+
+from msgspec.structs import replace
+
+from asyncnn.burst import BurstController
+from asyncnn.burst.packets import DATUM_BYTES, DEFAULT_QUEUE_LENGTH, RequestShape
+from asyncnn.devices import OWN_PROCESS
+from asyncnn.hal.errors import AsyncnnError, error_for
+from asyncnn.hal.types import (
+    ErrorStatus,
+    HalVersion,
+    MeasureTiming,
+    Memory,
+    Model,
+    Request,
+)
+from asyncnn.memory.pools import view
+from asyncnn.memory.shared import shareable
+from asyncnn.runtime.device import connect, open_device
+from asyncnn.tools.conformance.executing import build_request
+from asyncnn.tools.conformance.mutations.bare import bare_burst, bare_client
+from asyncnn.tools.conformance.mutations.campaign import (
+    CYCLE,
+    MODEL_ROWS,
+    Plan,
+    Tallies,
+    Tally,
+)
+from asyncnn.tools.conformance.mutations.mutant import (
+    Listed,
+    Mutant,
+    PacketMutant,
+    PacketRow,
+    RequestMutant,
+    RequestRow,
+    Row,
+)
+from asyncnn.tools.conformance.mutations.operation_rows import cyclic_mutant
+from asyncnn.tools.conformance.mutations.refusing import (
+    Target,
+    Way,
+    answer_of,
+    in_time,
+    judge_model,
+    judge_packet,
+    judge_request,
+    prepare,
+)
+from asyncnn.tools.conformance.mutations.request_rows import (
+    BURST_ROWS,
+    PACKET_ROWS,
+    REQUEST_ROWS,
+    BurstRow,
+    NothingToLearnError,
+    Sender,
+    with_timing,
+)
+from asyncnn.tools.conformance.suite import in_processes
+from asyncnn.tools.conformance.vectors import Case
+
+VERSION = HalVersion.V1_3
+"""The version of the calls that devices offer, and so of the mutants."""
+
+_UNTOUCHED = 0xA5
+"""Fills outputs until somebody writes them."""
+
+
+def run_mutants(
+    specs: Sequence[Path], plan: Plan, workers: int | None = None
+) -> Iterator[list[Tally]]:
+    """Yield the tallies of each file as it completes, in any order.
+
+    Among them is the tally of the mutant that is made of no file.
+    """
+    tasks = [partial(mutate_spec, spec, plan) for spec in specs]
+    return in_processes([partial(mutate_nothing, plan), *tasks], workers)
+
+
+def mutate_spec(spec: Path, plan: Plan) -> list[Tally]:
+    """Try the mutants of each case of one file."""
+    cases = plan.load(spec)
+    return asyncio.run(_mutate_cases(cases, plan)) if cases else []
+
+
+async def _mutate_cases(cases: Sequence[Case], plan: Plan) -> list[Tally]:
+    async with _ways(plan) as ways:
+        return [
+            tally for case in cases for tally in await Trial(case, ways, plan).run()
+        ]
+
+
+def mutate_nothing(plan: Plan) -> list[Tally]:
+    """Try the mutant that is made of no case."""
+    return [asyncio.run(_mutate_nothing(plan))]
+
+
+async def _mutate_nothing(plan: Plan) -> Tally:
+    async with _ways(plan) as ways:
+        return await try_cycle(ways, plan)
+
+
+@asynccontextmanager
+async def _ways(plan: Plan) -> AsyncIterator[list[Way]]:
+    if plan.socket is None:
+        async with open_device(
+            settings=OWN_PROCESS, extensions=plan.extensions
+        ) as device:
+            yield [Way("device", device.hal)]
+        return
+    async with connect(plan.socket) as device, bare_client(plan.socket) as bare:
+        yield [
+            Way("client", device.hal),
+            Way("driver", bare, is_bare=True),
+        ]
+
+
+def travelling(model: Model) -> Model:
+    """Return the model with pools that need no copy on the way to a driver."""
+    return replace(model, pools=tuple(map(shareable, model.pools)))
+
+
+class TravellingRequest:
+    """A request of two pools, the second of which, the outputs', is marked."""
+
+    def __init__(self, request: Request, pools: tuple[Memory, Memory]) -> None:
+        self.request = request
+        self.pools = pools
+        _, outputs = pools
+        view(outputs)[:] = bytes([_UNTOUCHED]) * outputs.size
+
+    @classmethod
+    def of(cls, case: Case) -> Self:
+        """Return the request of a case."""
+        request = build_request(case).request
+        inputs, outputs = (shareable(p) for p in request.pools if isinstance(p, Memory))
+        return cls(replace(request, pools=(inputs, outputs)), (inputs, outputs))
+
+    @cached_property
+    def packet(self) -> bytes:
+        """The packet of the request, to be measured; its pools are slots 0 and 1."""
+        return self._shape.encode((0, 1), MeasureTiming.YES)
+
+    @property
+    def fits_in_a_packet(self) -> bool:
+        """Whether queues of the usual length have room for the packet."""
+        return self._shape.size_bytes <= DATUM_BYTES * DEFAULT_QUEUE_LENGTH
+
+    def traces_of(self, label: str) -> list[str]:
+        """Return that outputs have been written, if they have, by what ``label`` is."""
+        _, outputs = self.pools
+        if view(outputs).tobytes().count(_UNTOUCHED) == outputs.size:
+            return []
+        return [f"{label}: outputs were written"]
+
+    @cached_property
+    def _shape(self) -> RequestShape:
+        request = self.request
+        return RequestShape.of(request.inputs, request.outputs, len(self.pools))
+
+
+class Trial:
+    """Tries mutants of one case."""
+
+    def __init__(self, case: Case, ways: Sequence[Way], plan: Plan) -> None:
+        self._case = case
+        self._ways = ways
+        self._tallies = Tallies(case, plan)
+        self._model = travelling(case.model)
+
+    async def run(self) -> list[Tally]:
+        """Return a tally for each row.
+
+        There are none of models if the case is refused itself, as nothing would be
+        learnt, and none of requests and bursts if it cannot be prepared.
+        """
+        tallies: list[Tally] = []
+        try:
+            for way in self._ways:
+                await self._ask(way)
+            tallies = [await self._try_models(row) for row in MODEL_ROWS]
+            targets = [
+                Target(way, await prepare(self._model, way.device))
+                for way in self._ways
+            ]
+        except AsyncnnError as error:
+            return [*tallies, self._tallies.unusable(error)]
+        tallies += await self._try_all_requests(targets)
+        return tallies + await try_bursts(self._case, targets, self._tallies)
+
+    async def _ask(self, way: Way) -> None:
+        """Make sure that a device finds no fault with the case itself.
+
+        :raises AsyncnnError: if it does, or does not answer.
+        """
+        asked = way.device.get_supported_operations_1_3(self._model)
+        status, _ = await answer_of(asked)
+        if status is not ErrorStatus.NONE:
+            raise error_for(status, f"the {way.name} refuses the case")
+
+    async def _try_models(self, row: Row) -> Tally:
+        async def judge(mutant: Mutant) -> list[str]:
+            return await _judge(mutant, self._model, self._ways)
+
+        mutants = row.mutants(self._model, VERSION)
+        return await self._tallies.of_each(row.number, mutants, judge)
+
+    async def _try_all_requests(self, targets: Sequence[Target]) -> list[Tally]:
+        sent = TravellingRequest.of(self._case)
+        with ExitStack() as stack:
+            if sent.fits_in_a_packet:
+                targets = [await _with_burst(target, stack) for target in targets]
+            return [
+                await self._try_requests(row, sent, targets) for row in REQUEST_ROWS
+            ]
+
+    async def _try_requests(
+        self, row: RequestRow, sent: TravellingRequest, targets: Sequence[Target]
+    ) -> Tally:
+        async def judge(mutant: RequestMutant) -> list[str]:
+            problems: list[str] = []
+            for target in targets:
+                problems += await judge_request(mutant, target, by_burst=row.by_burst)
+            return problems + sent.traces_of(mutant.label)
+
+        mutants = with_timing(row.mutate(sent.request, self._model))
+        return await self._tallies.of_each(row.number, mutants, judge)
+
+
+async def _with_burst(target: Target, stack: ExitStack) -> Target:
+    if target.way.is_bare:
+        return target
+    burst = stack.enter_context(await BurstController.open(target.prepared))
+    return replace(target, burst=burst)
+
+
+async def try_cycle(ways: Sequence[Way], plan: Plan) -> Tally:
+    """Try the mutant that is made of no case."""
+    problems = await _judge(cyclic_mutant(), None, ways)
+    tally = Tally("", "", CYCLE, plan.transport, problems=tuple(problems))
+    return replace(tally, failed=1) if problems else replace(tally, passed=1)
+
+
+async def _judge(
+    mutant: Mutant, original: Model | None, ways: Sequence[Way]
+) -> list[str]:
+    return [p for way in ways for p in await judge_model(mutant, original, way)]
+
+
+async def try_bursts(
+    case: Case, targets: Sequence[Target], tallies: Tallies
+) -> list[Tally]:
+    """Return a tally for each row of bursts.
+
+    Altered packets come first: those that are valid show that the burst goes on.
+    """
+    sent = TravellingRequest.of(case)
+    if not sent.fits_in_a_packet:
+        reason = "the packet is longer than the queue"
+        return _skipped((*PACKET_ROWS, *BURST_ROWS), reason, tallies)
+    async with AsyncExitStack() as stack:
+        senders = [
+            await _sender(target, sent, stack)
+            for target in targets
+            if not target.way.is_bare
+        ]
+        found = [await _try_packets(row, sent, senders, tallies) for row in PACKET_ROWS]
+        if case.expect_failure:
+            return found + _skipped(BURST_ROWS, "the case may fail itself", tallies)
+        return found + [await _try_burst(row, senders, tallies) for row in BURST_ROWS]
+
+
+async def _sender(
+    target: Target, sent: TravellingRequest, stack: AsyncExitStack
+) -> Sender:
+    burst = await stack.enter_async_context(bare_burst(target.prepared, sent.pools))
+    return Sender(sent.packet, burst, target.prepared, sent.pools)
+
+
+def _skipped(rows: Sequence[Listed], reason: str, tallies: Tallies) -> list[Tally]:
+    return [tallies.skipped(row.number, reason) for row in rows]
+
+
+async def _try_packets(
+    row: PacketRow,
+    sent: TravellingRequest,
+    senders: Sequence[Sender],
+    tallies: Tallies,
+) -> Tally:
+    async def judge(mutant: PacketMutant) -> list[str]:
+        problems: list[str] = []
+        for sender in senders:
+            problems += await judge_packet(mutant, sender.burst)
+        return problems + sent.traces_of(mutant.label)
+
+    return await tallies.of_each(row.number, row.mutate(sent.packet), judge)
+
+
+async def _try_burst(
+    row: BurstRow, senders: Sequence[Sender], tallies: Tallies
+) -> Tally:
+    problems: list[str] = []
+    for sender in senders:
+        try:
+            problems += await in_time(row.judge(sender))
+        except NothingToLearnError as reason:
+            return tallies.skipped(row.number, str(reason))
+    return tallies.of(row.number, [problems])

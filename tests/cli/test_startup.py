@@ -1,0 +1,61 @@
+"""Asking for help is quick: what a command needs is imported when it is called."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import asyncnn
+
+ROOT = Path(asyncnn.__file__).parent
+
+HEAVY = {"anyio", "asyncio", "numpy", "rich.live", "rich.progress"}
+LIGHT_PARTS = {"_version", "cli", "errors", "forking", "hal", "tracing"}
+
+HELP = """
+import sys, asyncnn
+before = set(sys.modules)
+from asyncnn.cli import main
+sys.argv = ["asyncnn", *{arguments}, "--help"]
+try:
+    main()
+finally:
+    print(*(set(sys.modules) - before), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("arguments", [[], ["devices"]], ids=str)
+def test_help_imports_nothing_but_the_options_of_commands(arguments: list[str]) -> None:
+    """Beside what the package itself imports."""
+    ran = subprocess.run(
+        [sys.executable, "-c", HELP.format(arguments=arguments)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "Usage: asyncnn" in ran.stdout
+    added = set(ran.stderr.split())
+    assert "asyncnn.cli.run" in added
+    assert not added & HEAVY
+    parts = {name.split(".")[1] for name in added if name.startswith("asyncnn.")}
+    assert parts <= LIGHT_PARTS
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+def test_only_commands_and_tools_print_to_terminals() -> None:
+    printing = {
+        path.relative_to(ROOT).parts[0]
+        for path in ROOT.rglob("*.py")
+        if {name.split(".")[0] for name in imported(path)} & {"typer", "rich"}
+    }
+    assert printing == {"cli", "tools"}
