@@ -1,313 +1,155 @@
 """``asyncnn bench``: benchmarks beside their peers, with goals that can be checked."""
 
-from collections.abc import Iterable, Sequence
-from functools import partial
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from inspect import Parameter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
-import anyio
 import msgspec
 import typer
-from rich.console import Console
 
 from asyncnn.cli.console import announced, console, progress
 from asyncnn.cli.options import SettingOption
-from asyncnn.devices import OWN_PROCESS
-from asyncnn.devices.device_settings import with_options
-from asyncnn.tools.bench.awaiting.measuring import bench_awaiting
-from asyncnn.tools.bench.awaiting.report import AwaitingReport
-from asyncnn.tools.bench.awaiting.table import awaiting_table
-from asyncnn.tools.bench.burst.measuring import bench_burst
-from asyncnn.tools.bench.burst.report import BurstReport
-from asyncnn.tools.bench.burst.table import burst_notes, burst_table
-from asyncnn.tools.bench.cache.measuring import bench_cache
-from asyncnn.tools.bench.cache.report import CachesReport
-from asyncnn.tools.bench.cache.table import cache_table
-from asyncnn.tools.bench.fence.measuring import bench_fence
-from asyncnn.tools.bench.fence.report import FenceReport
-from asyncnn.tools.bench.fence.table import fence_table
-from asyncnn.tools.bench.kernels.cases import Case
-from asyncnn.tools.bench.kernels.measuring import bench_kernels
-from asyncnn.tools.bench.kernels.report import KernelsReport
-from asyncnn.tools.bench.kernels.table import kernels_table
-from asyncnn.tools.bench.models.measuring import bench_models
-from asyncnn.tools.bench.models.page import draw_page
-from asyncnn.tools.bench.models.report import ModelsReport
-from asyncnn.tools.bench.models.table import models_notes, models_table
-from asyncnn.tools.bench.qos.measuring import bench_qos
-from asyncnn.tools.bench.qos.report import QosReport
-from asyncnn.tools.bench.qos.table import qos_tables
-from asyncnn.tools.bench.responsiveness.measuring import (
-    DEFAULT_ROUNDS as RESPONSIVENESS_ROUNDS,
-)
-from asyncnn.tools.bench.responsiveness.measuring import bench_responsiveness
-from asyncnn.tools.bench.responsiveness.report import ResponsivenessReport
-from asyncnn.tools.bench.responsiveness.table import (
-    responsiveness_notes,
-    responsiveness_table,
-)
-from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, MIN_ROUNDS
-from asyncnn.tools.bench.service.measuring import bench_service
-from asyncnn.tools.bench.service.report import ServiceReport
-from asyncnn.tools.bench.service.table import service_notes, service_table
-from asyncnn.tools.bench.tflite.collection import model_files
+from asyncnn.tools.bench.drawing import draw_page, draw_table
+from asyncnn.tools.bench.reporting import Report
+from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, FEW_ROUNDS, MIN_ROUNDS
 
 bench_app = typer.Typer(help="Measure beside peers, in one run.", no_args_is_help=True)
 
 _PIPE_WIDTH = 130
 
-Report = (
-    ModelsReport
-    | AwaitingReport
-    | KernelsReport
-    | ServiceReport
-    | FenceReport
-    | QosReport
-    | BurstReport
-    | CachesReport
-    | ResponsivenessReport
+
+def _parameter(name: str, annotation: Any, default: Any) -> Parameter:
+    kind = Parameter.KEYWORD_ONLY
+    return Parameter(name, kind, annotation=annotation, default=default)
+
+
+def _option(name: str, kind: Any, default: Any, *flags: str, **info: Any) -> Parameter:
+    return _parameter(name, Annotated[kind, typer.Option(*flags, **info)], default)
+
+
+_FOLDER_HELP = "Folder of .tflite files; ../shared/models if left out."
+_FOLDER_ARGUMENT = typer.Argument(help=_FOLDER_HELP, show_default=False)
+_FOLDER = _parameter("folder", Annotated[Path | None, _FOLDER_ARGUMENT], None)
+_ROUNDS = _option(
+    "rounds", int, DEFAULT_ROUNDS, min=MIN_ROUNDS, help="Interleaved rounds."
+)
+_FEW_ROUNDS = _option(
+    "rounds", int, FEW_ROUNDS, min=1, help="How often each activity is watched."
+)
+_FILTER = _option("pattern", str, "*", "--filter", help="Glob of names to measure.")
+_MOBILENET = _option(
+    "mobilenet", bool, True, help="Add generated MobileNets v1 of 224 x 224."
+)
+_GATES = _option(
+    "gates", bool, False, "--gates", help="Judge by what any machine has to reach."
+)
+_SETTING = _parameter("setting", SettingOption, None)
+_OUTPUT = (
+    _option("json_file", Path | None, None, "--json", help="Write the report here."),
+    _option(
+        "html_file", Path | None, None, "--html", help="Write a page with a chart."
+    ),
+    _option("check", bool, False, "--check", help="Exit with 1 if a goal is missed."),
 )
 
-JsonOption = Annotated[
-    Path | None, typer.Option("--json", help="Write the report to this file.")
-]
-RoundsOption = Annotated[int, typer.Option(min=MIN_ROUNDS, help="Interleaved rounds.")]
-CheckOption = Annotated[
-    bool, typer.Option("--check", help="Exit with 1 if a goal is missed.")
-]
 
+class Benchmark(NamedTuple):
+    """A command: the module ``bench_NAME``, whose ``bench`` takes the ``options``.
 
-@bench_app.command()
-def models(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Folder of .tflite files; ../shared/models if left out.",
-            show_default=False,
-        ),
-    ] = None,
-    json_file: JsonOption = None,
-    html_file: Annotated[
-        Path | None, typer.Option("--html", help="Write a page with a chart.")
-    ] = None,
-    rounds: RoundsOption = DEFAULT_ROUNDS,
-    pattern: Annotated[
-        str, typer.Option("--filter", help="Names of models to measure.")
-    ] = "*",
-    mobilenet: Annotated[
-        bool, typer.Option(help="Add generated MobileNets v1 of 224 x 224.")
-    ] = True,
-    check: CheckOption = False,
-) -> None:
-    """Measure the reference device beside LiteRT, with one thread each.
-
-    Needs LiteRT: pip install asyncnn[bench]. It may crash on damaged files.
+    ``progress`` iterates over what is measured, if that takes its time.
     """
-    with model_files(folder, pattern, mobilenet=mobilenet) as paths:
-        report = anyio.run(
-            partial(bench_models, paths, rounds=rounds, progress=_progress)
-        )
-    out = _wide_console()
-    out.print(models_table(report))
-    for line in models_notes(report):
-        _print_line(out, line)
-    _print_circumstances(out, report, report.placement)
-    if html_file is not None:
-        html_file.write_text(draw_page(report), encoding="utf-8")
-    _conclude(report, json_file, check)
+
+    help: str
+    options: Sequence[Parameter]
+    progress: Callable[[Sequence[Any]], Iterable[Any]] | None = None
 
 
-@bench_app.command()
-def awaiting(
-    json_file: JsonOption = None,
-    rounds: RoundsOption = DEFAULT_ROUNDS,
-    check: CheckOption = False,
-) -> None:
-    """Measure awaiting a tiny addition beside asyncio.to_thread."""
-    report = bench_awaiting(rounds=rounds)
-    out = _wide_console()
-    out.print(awaiting_table(report))
-    _print_circumstances(out, report, "in each placement")
-    _conclude(report, json_file, check)
+def _counted(items: Sequence[Any]) -> Iterable[Any]:
+    return progress(items, "measured", len(items))
 
 
-@bench_app.command()
-def kernels(
-    json_file: JsonOption = None,
-    rounds: RoundsOption = DEFAULT_ROUNDS,
-    pattern: Annotated[
-        str, typer.Option("--filter", help="Names of kernels to measure.")
-    ] = "*",
-    check: CheckOption = False,
-) -> None:
-    """Measure single operations beside LiteRT, with one thread each.
-
-    Needs LiteRT: pip install asyncnn[bench].
-    """
-    report = anyio.run(
-        partial(bench_kernels, pattern, rounds=rounds, progress=_kernels_progress)
-    )
-    out = _wide_console()
-    out.print(kernels_table(report))
-    _print_circumstances(out, report, report.placement)
-    _conclude(report, json_file, check)
-
-
-@bench_app.command()
-def service(
-    json_file: JsonOption = None,
-    rounds: RoundsOption = DEFAULT_ROUNDS,
-    check: CheckOption = False,
-) -> None:
-    """Measure a driver process beside other ways to call another process.
-
-    Needs grpcio for one of them: pip install asyncnn[bench].
-    """
-    report = bench_service(rounds=rounds)
-    out = _wide_console()
-    out.print(service_table(report))
-    for line in service_notes(report):
-        _print_line(out, line)
-    _print_circumstances(out, report, "in each placement")
-    _conclude(report, json_file, check)
-
-
-@bench_app.command()
-def burst(
-    json_file: JsonOption = None,
-    rounds: RoundsOption = DEFAULT_ROUNDS,
-    check: CheckOption = False,
-    gates: Annotated[
-        bool, typer.Option("--gates", help="Judge by what any machine has to reach.")
-    ] = False,
-) -> None:
-    """Measure bursts and their queues beside other ways to call another process.
-
-    Peers that are not installed are left out: grpcio, iceoryx2, pyzmq, uvloop.
-    """
-    report = bench_burst(rounds=rounds, gates=gates)
-    out = _wide_console()
-    out.print(burst_table(report))
-    for line in burst_notes(report):
-        _print_line(out, line)
-    _print_circumstances(out, report, "in each placement")
-    _conclude(report, json_file, check)
+BENCHMARKS = {
+    "models": Benchmark(
+        "Measure the reference device beside LiteRT, with one thread each.\n\n"
+        "Needs LiteRT: pip install asyncnn[bench]. It may crash on damaged files.",
+        (_FOLDER, _ROUNDS, _FILTER, _MOBILENET),
+        _counted,
+    ),
+    "awaiting": Benchmark(
+        "Measure awaiting a tiny addition beside asyncio.to_thread.", (_ROUNDS,)
+    ),
+    "kernels": Benchmark(
+        "Measure single operations beside LiteRT, with one thread each.\n\n"
+        "Needs LiteRT: pip install asyncnn[bench].",
+        (_ROUNDS, _FILTER),
+        _counted,
+    ),
+    "service": Benchmark(
+        "Measure a driver process beside other ways to call another process.\n\n"
+        "Needs grpcio for one of them: pip install asyncnn[bench].",
+        (_ROUNDS,),
+    ),
+    "burst": Benchmark(
+        "Measure bursts and their queues beside other ways to call another process.\n\n"
+        "Peers that are not installed are left out: grpcio, iceoryx2, pyzmq, uvloop.",
+        (_ROUNDS, _GATES),
+    ),
+    "fence": Benchmark(
+        "Measure waiting for fences beside other ways to wait.", (_ROUNDS,)
+    ),
+    "cache": Benchmark(
+        "Measure loading models from cache files beside preparing them anew.",
+        (_FOLDER, _ROUNDS, _FILTER, _MOBILENET),
+        _counted,
+    ),
+    "qos": Benchmark(
+        "Measure priorities and deadlines beside a thread pool, and what they cost.",
+        (_ROUNDS,),
+    ),
+    "responsiveness": Benchmark(
+        "Measure the lag of event loops beside long models and large inputs.",
+        (_FEW_ROUNDS, _FILTER, _SETTING),
+        announced,
+    ),
+}
 
 
-@bench_app.command()
-def fence(
-    json_file: JsonOption = None,
-    rounds: RoundsOption = DEFAULT_ROUNDS,
-    check: CheckOption = False,
-) -> None:
-    """Measure waiting for fences beside other ways to wait."""
-    report = bench_fence(rounds=rounds)
-    out = _wide_console()
-    out.print(fence_table(report))
-    _print_circumstances(out, report, "in each placement")
-    _conclude(report, json_file, check)
+def _command(name: str, benchmark: Benchmark) -> Callable[..., None]:
+    """Return the function of a command, which loads the benchmark when it is called."""
+
+    def run(
+        json_file: Path | None, html_file: Path | None, check: bool, **options: Any
+    ) -> None:
+        if benchmark.progress is not None:
+            options["progress"] = benchmark.progress
+        module = import_module(f"asyncnn.tools.bench.bench_{name}")
+        report: Report = module.bench(**options)
+        _print(report)
+        if json_file is not None:
+            json_file.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
+        if html_file is not None:
+            html_file.write_text(draw_page(name, report), encoding="utf-8")
+        if check and not report.met:
+            raise typer.Exit(1)
+
+    run.__signature__ = inspect.Signature((*benchmark.options, *_OUTPUT))  # type: ignore[attr-defined]
+    run.__annotations__ = {}
+    return run
 
 
-@bench_app.command()
-def cache(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Folder of .tflite files; ../shared/models if left out.",
-            show_default=False,
-        ),
-    ] = None,
-    json_file: JsonOption = None,
-    rounds: RoundsOption = DEFAULT_ROUNDS,
-    pattern: Annotated[
-        str, typer.Option("--filter", help="Names of models to measure.")
-    ] = "*",
-    mobilenet: Annotated[
-        bool, typer.Option(help="Add generated MobileNets v1 of 224 x 224.")
-    ] = True,
-    check: CheckOption = False,
-) -> None:
-    """Measure loading models from cache files beside preparing them anew."""
-    with model_files(folder, pattern, mobilenet=mobilenet) as paths:
-        report = bench_cache(paths, rounds=rounds, progress=_progress)
-    out = _wide_console()
-    out.print(cache_table(report))
-    _print_circumstances(out, report, report.placement)
-    _conclude(report, json_file, check)
-
-
-@bench_app.command()
-def qos(
-    json_file: JsonOption = None,
-    rounds: RoundsOption = DEFAULT_ROUNDS,
-    check: CheckOption = False,
-) -> None:
-    """Measure priorities and deadlines beside a thread pool, and what they cost."""
-    report = bench_qos(rounds=rounds)
-    out = _wide_console()
-    for table in qos_tables(report):
-        out.print(table)
-    _print_circumstances(out, report, report.placement)
-    _conclude(report, json_file, check)
-
-
-@bench_app.command()
-def responsiveness(
-    json_file: JsonOption = None,
-    rounds: Annotated[
-        int, typer.Option(min=1, help="How often each activity is watched.")
-    ] = RESPONSIVENESS_ROUNDS,
-    pattern: Annotated[
-        str, typer.Option("--filter", help="Glob of names of activities to watch.")
-    ] = "*",
-    setting: SettingOption = None,
-    check: CheckOption = False,
-) -> None:
-    """Measure the lag of event loops beside long models and large inputs."""
-    report = bench_responsiveness(
-        rounds=rounds,
-        pattern=pattern,
-        settings=with_options(OWN_PROCESS, setting or ()),
-        progress=announced,
-    )
-    out = _wide_console()
-    out.print(responsiveness_table(report))
-    for line in responsiveness_notes(report):
-        _print_line(out, line)
-    _print_circumstances(out, report, report.placement)
-    _conclude(report, json_file, check)
-
-
-def _wide_console() -> Console:
+def _print(report: Report) -> None:
     out = console()
     if not out.is_terminal:
         out.width = _PIPE_WIDTH
-    return out
+    for table in report.tables():
+        out.print(draw_table(table))
+    circumstances = f"{report.rounds} rounds, {report.where}", str(report.environment)
+    for line in (*report.notes(), *circumstances):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _progress(paths: Sequence[Path]) -> Iterable[Path]:
-    return progress(paths, "models", len(paths))
-
-
-def _kernels_progress(cases: Sequence[Case]) -> Iterable[Case]:
-    return progress(cases, "kernels", len(cases))
-
-
-def _conclude(report: Report, json_file: Path | None, check: bool) -> None:
-    """Write the report where it is asked for; fail the command if goals have to hold.
-
-    :raises typer.Exit: if ``check`` and a goal was missed.
-    """
-    if json_file is not None:
-        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
-    if check and not report.met:
-        raise typer.Exit(1)
-
-
-def _print_circumstances(out: Console, report: Report, where: str) -> None:
-    _print_line(out, f"{report.rounds} rounds, {where}")
-    _print_line(out, str(report.environment))
-
-
-def _print_line(out: Console, text: str) -> None:
-    out.print(text, markup=False, highlight=False, soft_wrap=True)
+for _name, _benchmark in BENCHMARKS.items():
+    bench_app.command(_name, help=_benchmark.help)(_command(_name, _benchmark))

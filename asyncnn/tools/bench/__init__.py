@@ -4,8 +4,8 @@ Figures are medians of interleaved rounds, goals are ratios: absolute times of a
 machine do not carry to another one. Peers are optional and imported when they are
 first needed.
 
-Each benchmark has a package. Its `report` is the JSON document and, where there is no
-`goals`, says what is measured and what is wanted; `measuring` makes a report, `table`
-shows it. What several benchmarks need lies beside the packages: `rounds` measures,
-`placement` pins, `processes` starts what answers.
+A benchmark ``NAME`` is the module ``bench_NAME``, whose function ``bench`` measures and
+returns a report. Reports are built of what `reporting` defines: contenders, goals,
+placements and tables. `rounds` measures, `environment` pins, `processes` starts what
+answers, `peers` and `litert` are who is measured beside, `drawing` shows a report.
 """

@@ -1,11 +1,13 @@
-"""A device that computes nothing: what is left is the cost of getting there.
+"""Executions that compute nothing: what is left is the cost of getting there.
 
-Models and requests are validated in full and callbacks are notified as the HAL demands;
-outputs keep the bytes that they have.
+The no-op device validates models and requests in full and notifies callbacks as the HAL
+demands; outputs keep the bytes that they have. The tiny addition is what it, and other
+devices, are given.
 """
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +15,8 @@ from typing import Self
 
 from asyncnn.burst import OpenBursts
 from asyncnn.callbacks import (
+    ExecutionFuture,
+    ExecutionResult,
     FencedOutcome,
     IBurstCallback,
     IExecutionCallback,
@@ -34,9 +38,13 @@ from asyncnn.hal.types import (
     ErrorStatus,
     ExecutionPreference,
     Extension,
+    FusedActivationFunc,
     Handle,
     MeasureTiming,
     Model,
+    Operand,
+    OperandType,
+    OperationType,
     OutputShape,
     Priority,
     Request,
@@ -48,10 +56,58 @@ from asyncnn.hal.validate import (
     validate_model,
     validate_priority,
 )
+from asyncnn.memory.slabs import shared_array
+from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.device import Device, connect
+from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.runtime.requests import RequestBuilder
 from asyncnn.service.driver.server import Server
-from asyncnn.tools.bench.processes import READY, Pipe
+from asyncnn.tools.bench.processes import READY, Pipe, process, temporary_folder
 
 MAX_BURSTS = 64
+
+LENGTH = 4
+"""Floats in each vector of the addition."""
+
+
+def tiny_addition() -> NamedModel:
+    """Return the model that adds two vectors of four floats."""
+    builder = ModelBuilder()
+    kind = OperandType.TENSOR_FLOAT32
+    x = builder.input("x", kind, (LENGTH,))
+    y = builder.input("y", kind, (LENGTH,))
+    none = builder.scalar(FusedActivationFunc.NONE)
+    total = builder.operation(OperationType.ADD, [x, y, none], Operand(kind, (LENGTH,)))
+    builder.output(total, "sum")
+    return builder.build()
+
+
+def addition_request(prepared: PreparedModel) -> Request:
+    """Return a request for that model whose arrays are shared."""
+    x, y, total = (shared_array(LENGTH) for _ in range(3))
+    return RequestBuilder(prepared.inputs, prepared.outputs)([x, y], [total])
+
+
+def hal_execution(
+    prepared: PreparedModel, request: Request
+) -> Callable[[], Awaitable[ExecutionResult]]:
+    """Return the execution of a ready request at the HAL, awaited."""
+
+    async def call() -> ExecutionResult:
+        callback = ExecutionFuture()
+        prepared.hal.execute_1_3(request, MeasureTiming.NO, None, None, callback)
+        return await callback
+
+    return call
+
+
+@contextlib.asynccontextmanager
+async def no_op_driver_on(cpu: int) -> AsyncIterator[Device]:
+    """Start a driver process that publishes the no-op device on one CPU; connect."""
+    with temporary_folder() as path, process(cpu, _serve, path / "driver.sock"):
+        async with connect(path / "driver.sock") as device:
+            yield device
 
 
 class NoOpPreparedModel(NoFencesNorBursts):
@@ -161,10 +217,6 @@ class NoOpDevice(NoCachesNorDomains):
         """Return none."""
         return ErrorStatus.NONE, ()
 
-    def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
-        """Return none."""
-        return ErrorStatus.NONE, 0, 0
-
     async def get_supported_operations_1_3(
         self, model: Model
     ) -> tuple[ErrorStatus, tuple[bool, ...]]:
@@ -205,12 +257,8 @@ class NoOpDevice(NoCachesNorDomains):
         return ErrorStatus.NONE
 
 
-def serve_no_op(pipe: Pipe, path: Path) -> None:
-    """Be the driver process of such a device until the other end of ``pipe`` goes."""
-    asyncio.run(_serve(pipe, path))
-
-
 async def _serve(pipe: Pipe, path: Path) -> None:
+    """Be the driver process until the other end of ``pipe`` goes."""
     ended = asyncio.Event()
     async with NoOpDevice() as device, Server(device, path):
         asyncio.get_running_loop().add_reader(pipe.fileno(), ended.set)

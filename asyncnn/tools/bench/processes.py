@@ -1,14 +1,19 @@
-"""Processes that answer the one in which a benchmark measures."""
+"""Processes that answer the one in which a benchmark measures, and where both run."""
 
+import asyncio
 import contextlib
+import inspect
 import multiprocessing
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from asyncnn.tools.bench.placement import pinned
+from asyncnn.tools.bench.environment import CpuPair, cpu_pairs, pinned
+from asyncnn.tools.bench.reporting import Goal, Placement, judge
+from asyncnn.tools.bench.rounds import Figure
 
 READY = b"ready"
 """What a process sends first."""
@@ -18,17 +23,52 @@ SPAWN = multiprocessing.get_context("spawn")
 
 Pipe: TypeAlias = "Connection[Any, Any]"
 
+Figures: TypeAlias = dict[str, Figure]
+Refusals: TypeAlias = dict[str, str]
+"""Why a contender was not measured, by contender."""
+
+
+Measure: TypeAlias = Callable[[CpuPair, Refusals], Coroutine[Any, Any, Figures]]
+"""Measures with two processes on those CPUs, and notes who refuses."""
+
+
+def in_each_placement(measure: Measure) -> Iterator[tuple[CpuPair, Figures, Refusals]]:
+    """Measure with the other process on another CPU, then on the same one.
+
+    A machine with one CPU is measured once.
+    """
+    for cpus in cpu_pairs():
+        refusals: Refusals = {}
+        with pinned(cpus.client):
+            figures = asyncio.run(measure(cpus, refusals))
+        yield cpus, figures, refusals
+
+
+def placements(measure: Measure, goals: Sequence[Goal]) -> tuple[Placement, ...]:
+    """Measure likewise, and hold each placement against the same goals."""
+    return tuple(
+        Placement(
+            placement=str(cpus),
+            figures=figures,
+            verdicts=judge(goals, figures),
+            refusals=refusals,
+        )
+        for cpus, figures, refusals in in_each_placement(measure)
+    )
+
 
 @contextlib.contextmanager
 def process(
-    cpu: int | None, serve: Callable[..., None], *args: object
+    cpu: int | None, serve: Callable[..., Any], *args: object
 ) -> Iterator[Pipe]:
     """Run ``serve`` with one end of a pipe in a process on a CPU; yield the other end.
 
-    Without a CPU it runs on any. ``serve`` sends `READY` once it is ready.
+    Without a CPU it runs on any. ``serve`` may be a coroutine function; it sends
+    `READY` once it is ready.
     """
     ours, theirs = SPAWN.Pipe()
-    process = SPAWN.Process(target=serve, args=(theirs, *args), daemon=True)
+    target = partial(_run, serve) if inspect.iscoroutinefunction(serve) else serve
+    process = SPAWN.Process(target=target, args=(theirs, *args), daemon=True)
     with contextlib.nullcontext() if cpu is None else pinned(cpu):
         process.start()
     theirs.close()
@@ -39,6 +79,10 @@ def process(
         ours.close()
         process.terminate()
         process.join()
+
+
+def _run(serve: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
+    asyncio.run(serve(*args))
 
 
 @contextlib.contextmanager

@@ -5,11 +5,12 @@ is the median over the rounds of the batch medians. A ratio is the median of the
 within each round: what slows a whole round down cancels out.
 """
 
+import inspect
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from statistics import median
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -17,6 +18,9 @@ T = TypeVar("T")
 
 DEFAULT_ROUNDS = 7
 MIN_ROUNDS = 5
+FEW_ROUNDS = 3
+"""Rounds unless told otherwise of a benchmark whose contenders take seconds."""
+
 DEFAULT_BATCH_US = 60_000.0
 
 _MIN_RUNS = 3
@@ -28,6 +32,15 @@ Call: TypeAlias = Callable[[], Any]
 
 Batch: TypeAlias = Callable[[int], Awaitable[Mapping[str, Sequence[float]]]]
 """Runs a contender so many times; returns microseconds of each run, by figure."""
+
+
+class ManyCalls(NamedTuple):
+    """Calls that another process times, many at once.
+
+    ``measure`` takes how many to make and returns the microseconds of each.
+    """
+
+    measure: Callable[[int], list[float]]
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -113,3 +126,19 @@ def timed_await(figure: str, call: Callable[[], Awaitable[object]]) -> Batch:
         return {figure: samples}
 
     return batch
+
+
+async def timed(figure: str, call: Call | ManyCalls) -> Batch:
+    """Return the batch of whatever is called; try it, as it may have to be awaited."""
+    if isinstance(call, ManyCalls):
+        measure = call.measure
+
+        async def batch(runs: int) -> Mapping[str, Sequence[float]]:
+            return {figure: measure(runs)}
+
+        return batch
+    first: Any = call()
+    if not inspect.isawaitable(first):
+        return timed_call(figure, call)
+    await first
+    return timed_await(figure, call)

@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 
 from asyncnn.hal.errors import AsyncnnError
-from asyncnn.tools.bench.errors import PeerMissingError, PeerRefusedError
-from asyncnn.tools.bench.litert import LiteRt, litert_module, litert_version
-from asyncnn.tools.bench.tflite.mobilenet import mobilenet_v1
+from asyncnn.tools.bench.environment import PeerMissingError
+from asyncnn.tools.bench.litert import (
+    LiteRt,
+    PeerRefusedError,
+    litert_module,
+    litert_version,
+)
+from asyncnn.tools.bench.model_files import mobilenet_v1
 
 
 @pytest.mark.usefixtures("without_litert")

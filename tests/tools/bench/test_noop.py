@@ -19,9 +19,9 @@ from asyncnn.hal.types import (
     Priority,
     Request,
 )
-from asyncnn.runtime.device import Device
+from asyncnn.runtime.device import Device, open_device
 from asyncnn.runtime.requests import RequestBuilder
-from asyncnn.tools.bench.noop import NoOpDevice
+from asyncnn.tools.bench.noop import NoOpDevice, tiny_addition
 from tests.networks import addition
 
 SUM = addition(4)
@@ -143,3 +143,11 @@ class TestFencedExecution:
                 Request((), (), ()), (), MeasureTiming.NO, None, None, None
             )
         assert refused == (ErrorStatus.INVALID_ARGUMENT, None, None)
+
+
+async def test_the_tiny_model_adds() -> None:
+    x, y = np.arange(4, dtype=np.float32), np.full(4, 0.5, np.float32)
+    async with open_device() as device:
+        prepared = await device.prepare(tiny_addition())
+        outputs = await prepared.run([x, y])
+    np.testing.assert_array_equal(outputs["sum"], x + y)

@@ -1,0 +1,281 @@
+"""What a loop has to stay responsive beside.
+
+An activity makes what it needs and returns what is then watched. What that returns is
+kept for as long as the heart beats, since dropping it is
+an activity of its own. Models and inputs are those that hold a loop longest; models are
+made anew, so that nothing is known of them from an attempt before.
+"""
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+
+from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import (
+    ErrorStatus,
+    FusedActivationFunc,
+    Operand,
+    OperandType,
+    OperationType,
+)
+from asyncnn.memory.slabs import shared_array
+from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.prepared import PreparedModel
+
+Watched: TypeAlias = Callable[[], Awaitable[object]]
+"""What is done while the heart beats; its result is kept until it stops."""
+
+IDLE = "idle"
+PREPARE = "prepare"
+RELEASE = "release"
+
+_F32 = OperandType.TENSOR_FLOAT32
+_WIDTH = 4
+_SHAPE = (1, _WIDTH)
+_COLUMNS = 4096
+_NONE = FusedActivationFunc.NONE
+_RUNS = 2
+_SETTLING_S = 0.25
+_numbers = count()
+
+
+class Sizes(msgspec.Struct, frozen=True):
+    """How large models and inputs are."""
+
+    operations: int = 20_000
+    input_bytes: int = 64 * 2**20
+
+    @property
+    def input_shape(self) -> tuple[int, int]:
+        """Shape of the large inputs, of float32."""
+        return self.input_bytes // (4 * _COLUMNS), _COLUMNS
+
+
+class Stage:
+    """Where activities take place: a device without a cache and one with.
+
+    Both are one device of this process, or one driver; ``folder`` is the cache's.
+    """
+
+    def __init__(
+        self, plain: Device, cached: Device, folder: Path, sizes: Sizes
+    ) -> None:
+        self.plain = plain
+        self.cached = cached
+        self.folder = folder
+        self.sizes = sizes
+
+    def model(self, number: int | None = None) -> NamedModel:
+        """Return a long model that is like no other, or like that of a ``number``."""
+        chosen = next(_numbers) if number is None else number
+        return long_model(self.sizes.operations, chosen)
+
+    async def loaded(self, model: NamedModel) -> PreparedModel:
+        """Load what was saved.
+
+        :raises GeneralFailureError: if it was prepared anew instead.
+        """
+        before = self._files()
+        prepared = await self.cached.prepare(model)
+        if not before or self._files() != before:
+            raise GeneralFailureError("a saved model was not loaded from the cache")
+        return prepared
+
+    async def settle(self) -> None:
+        """Wait until what was dropped so far, models above all, has been released."""
+        gc.collect()
+        for device in (self.plain, self.cached):
+            # What a driver was told before, it has done when it answers.
+            await device.statistics()
+        await asyncio.sleep(_SETTLING_S)
+
+    def _files(self) -> set[int]:
+        return {path.stat().st_ino for path in self.folder.iterdir()}
+
+
+async def idling(stage: Stage) -> Watched:
+    """Do nothing."""
+
+    async def act() -> None: ...
+
+    return act
+
+
+async def preparing(stage: Stage) -> Watched:
+    """Prepare a long model."""
+    return partial(stage.plain.prepare, stage.model())
+
+
+async def querying(stage: Stage) -> Watched:
+    """Ask which operations of a long model are supported."""
+    model = stage.model().model
+
+    async def act() -> tuple[bool, ...]:
+        query = stage.plain.hal.get_supported_operations_1_3(model)
+        status, supported = await query
+        if status is not ErrorStatus.NONE or not all(supported):
+            raise GeneralFailureError(f"operations are not supported: {status.name}")
+        return supported
+
+    return act
+
+
+async def saving(stage: Stage) -> Watched:
+    """Prepare a long model, and leave it in the cache."""
+    return partial(stage.cached.prepare, stage.model())
+
+
+async def loading(stage: Stage) -> Watched:
+    """Prepare a long model that is in the cache."""
+    return partial(stage.loaded, await _saved(stage))
+
+
+async def running_first(stage: Stage) -> Watched:
+    """Run a long model that was prepared."""
+    prepared = await stage.plain.prepare(stage.model())
+    return partial(prepared.run, [long_models_input()])
+
+
+async def running_loaded_first(stage: Stage) -> Watched:
+    """Run a long model that was loaded from the cache."""
+    prepared = await stage.loaded(await _saved(stage))
+    return partial(prepared.run, [long_models_input()])
+
+
+async def releasing(stage: Stage) -> Watched:
+    """Drop the last reference to a long model that has run."""
+    held = [await stage.plain.prepare(stage.model())]
+    await held[0].run([long_models_input()])
+
+    async def act() -> None:
+        held.clear()
+
+    return act
+
+
+async def running_large(layout: str, stage: Stage) -> Watched:
+    """Run large inputs of a layout through one operation, one after the other."""
+    shape = stage.sizes.input_shape
+    x = large_input(layout, shape)
+    prepared = await stage.plain.prepare(wide_model(shape))
+
+    async def act() -> list[object]:
+        return [await prepared.run([x]) for _ in range(_RUNS)]
+
+    return act
+
+
+async def _saved(stage: Stage) -> NamedModel:
+    """Leave a model in the cache and return one that equals it."""
+    number = next(_numbers)
+    await stage.cached.prepare(stage.model(number))
+    return stage.model(number)
+
+
+def long_model(operations: int, number: int) -> NamedModel:
+    """Return a chain of additions, activations, products and dense layers.
+
+    Every operation has constants of its own, as those of imported models do. Another
+    ``number`` makes a model that has nothing in common with this one but its form.
+    """
+    builder = ModelBuilder()
+    rng = np.random.default_rng(number)
+    value = before = builder.input("x", _F32, _SHAPE)
+    for index in range(operations):
+        before, value = value, _add_step(builder, rng, index % 4, value, before)
+    builder.output(value, "y")
+    return builder.build()
+
+
+def _add_step(
+    builder: ModelBuilder, rng: np.random.Generator, kind: int, value: int, before: int
+) -> int:
+    result = Operand(_F32, _SHAPE)
+    if kind == 0:
+        offset = builder.constant(rng.random(_SHAPE, np.float32))
+        inputs = [value, offset, builder.scalar(_NONE)]
+        return builder.operation(OperationType.ADD, inputs, result)
+    if kind == 1:
+        return builder.operation(OperationType.LOGISTIC, [value], result)
+    if kind == 2:
+        inputs = [value, before, builder.scalar(_NONE)]
+        return builder.operation(OperationType.MUL, inputs, result)
+    weights = builder.constant(rng.random((_WIDTH, _WIDTH), np.float32))
+    bias = builder.constant(rng.random(_WIDTH, np.float32))
+    inputs = [value, weights, bias, builder.scalar(_NONE)]
+    return builder.operation(OperationType.FULLY_CONNECTED, inputs, result)
+
+
+def long_models_input() -> Array:
+    """Return an input of `long_model`."""
+    return np.ones(_SHAPE, np.float32)
+
+
+def wide_model(shape: tuple[int, int]) -> NamedModel:
+    """Return a model of one RELU."""
+    builder = ModelBuilder()
+    x = builder.input("x", _F32, shape)
+    y = builder.operation(OperationType.RELU, [x], Operand(_F32, shape))
+    builder.output(y, "y")
+    return builder.build()
+
+
+LAYOUTS = ("contiguous", "fortran", "strided", "unaligned", "shared")
+
+
+def large_input(layout: str, shape: tuple[int, int]) -> Array:
+    """Return an array of ones in one of the `LAYOUTS`.
+
+    As NumPy makes it; with contiguous columns; every second column of an array; at an
+    odd address; and where a driver process can use it.
+    """
+    array: Array
+    rows, columns = shape
+    match layout:
+        case "strided":
+            return np.ones((rows, 2 * columns), np.float32)[:, ::2]
+        case "unaligned":
+            data = np.zeros(4 * rows * columns + 1, np.uint8)
+            array = data[1:].view(np.float32).reshape(shape)
+        case "shared":
+            array = shared_array(shape, np.float32)
+        case _:
+            array = np.empty(shape, np.float32, "F" if layout == "fortran" else "C")
+    array[:] = 1
+    return array
+
+
+class Activity(NamedTuple):
+    """What is done, and in words."""
+
+    description: str
+    prepare: Callable[[Stage], Awaitable[Watched]]
+
+
+ACTIVITIES = {
+    IDLE: Activity("nothing", idling),
+    PREPARE: Activity("a long model: prepared", preparing),
+    "query": Activity("which operations are supported", querying),
+    "save": Activity("prepared and saved in a cache", saving),
+    "load": Activity("loaded from the cache", loading),
+    "first_run": Activity("first run", running_first),
+    "first_run_loaded": Activity("first run after loading", running_loaded_first),
+    RELEASE: Activity("released", releasing),
+    **{
+        f"input_{layout}": Activity(
+            f"a large input: {layout}", partial(running_large, layout)
+        )
+        for layout in LAYOUTS
+    },
+}
+"""Activities by name, in the order in which they are reported."""

@@ -1,0 +1,251 @@
+"""``asyncnn bench models``: the reference device beside LiteRT, model by model."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+from asyncnn.devices import OWN_PROCESS
+from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.operations.bound import Array
+from asyncnn.runtime.container import load
+from asyncnn.runtime.device import Device, open_device
+from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.tools.bench.environment import ONE_CPU, describe_environment, placement
+from asyncnn.tools.bench.litert import (
+    LITERT,
+    LITERT_REF,
+    LiteRt,
+    litert_version,
+)
+from asyncnn.tools.bench.model_files import (
+    Difference,
+    InputKind,
+    difference_text,
+    largest_difference,
+    model_files,
+    random_inputs,
+)
+from asyncnn.tools.bench.reporting import (
+    Cell,
+    Goal,
+    Row,
+    Subject,
+    SubjectsReport,
+    Verdict,
+    judge,
+    ratio_cell,
+    verdict_cell,
+)
+from asyncnn.tools.bench.rounds import (
+    DEFAULT_ROUNDS,
+    Batch,
+    Figure,
+    measure,
+    timed_call,
+)
+
+Progress: TypeAlias = Callable[[Sequence[Path]], Iterable[Path]]
+
+DEVICE = "device"
+"""The device's own measurement, HAL Timing's ``time_on_device``."""
+
+AWAITED = "awaited"
+"""From calling ``prepared.run`` to having its outputs."""
+
+CONTENDERS = {DEVICE: "device", AWAITED: "awaited", LITERT: "LiteRT", LITERT_REF: "REF"}
+PEERS = (LITERT, LITERT_REF)
+
+REF_MATTERS_ABOVE_US = 100.0
+"""Models that take the reference kernels less are too small for the general goal."""
+
+_GENERAL = {LITERT_REF: 1.0}
+
+_LIMITS = {
+    "kws_ref_model": {LITERT_REF: 0.5},
+    "mobilenet_v1_224_float": {LITERT_REF: 0.1, LITERT: 2.5},
+    "pretrainedResnet": {LITERT_REF: 0.1, LITERT: 2.5},
+    "pretrainedResnet_quant": {LITERT_REF: 0.5, LITERT: 10.0},
+    "vww_96_float": {LITERT_REF: 0.5, LITERT: 8.0},
+    "vww_96_int8": {LITERT_REF: 0.5, LITERT: 16.0},
+}
+"""Largest ratio of `DEVICE` to each peer, by model."""
+
+
+class MeasuredModel(Subject, frozen=True, kw_only=True):
+    """What was measured of one model.
+
+    A figure that is missing has its reason under the contender's name in ``refusals``.
+    ``ratios`` are those of the device to each peer.
+    """
+
+    model: str
+    ratios: dict[str, float]
+    verdicts: tuple[Verdict, ...]
+    refusals: dict[str, str]
+    difference_to_ref: Difference | None = None
+
+    def outcomes(self) -> Iterator[bool]:
+        """Yield those of the goals whose peers were measured."""
+        return (verdict.met for verdict in self.verdicts)
+
+    def cells(self) -> Row:
+        """Return the difference, and the ratio to each peer with its goal."""
+        differs = difference_text(self.difference_to_ref)
+        return differs, *map(self._ratio_cell, PEERS)
+
+    def _ratio_cell(self, peer: str) -> Cell:
+        if peer in self.ratios and all(v.peer != peer for v in self.verdicts):
+            return ratio_cell(f"{self.ratios[peer]:.3f}", "", None)
+        return verdict_cell(self.verdicts, DEVICE, peer)
+
+
+class ModelsReport(SubjectsReport, frozen=True, kw_only=True):
+    """The JSON document of ``asyncnn bench models --json``."""
+
+    CONTENDERS = CONTENDERS
+    OTHERS = ("differs", "/ LiteRT", "/ REF")
+
+    models: tuple[MeasuredModel, ...]
+
+    def subjects(self) -> dict[str, Subject]:
+        """Return the models by name."""
+        return {model.model: model for model in self.models}
+
+    def notes(self) -> Iterator[str]:
+        """Yield which models could not be measured with what, and why."""
+        for model in self.models:
+            by_reason: dict[str, list[str]] = {}
+            for contender, reason in model.refusals.items():
+                by_reason.setdefault(reason, []).append(CONTENDERS[contender])
+            for reason, names in by_reason.items():
+                yield f"{model.model}: {' and '.join(names)} cannot run it: {reason}"
+
+
+def goals_for(model: str, ref_us: float | None) -> tuple[Goal, ...]:
+    """Return the goals of ``model``.
+
+    ``ref_us`` is what LiteRT's reference kernels take, None if that is unknown.
+    """
+    is_tiny = ref_us is None or ref_us <= REF_MATTERS_ABOVE_US
+    limits = _LIMITS.get(model, {} if is_tiny else _GENERAL)
+    return tuple(Goal(DEVICE, peer, limit) for peer, limit in limits.items())
+
+
+def judge_model(
+    model: str,
+    figures: dict[str, Figure],
+    refusals: dict[str, str],
+    difference: Difference | None = None,
+) -> MeasuredModel:
+    """Derive ratios and verdicts from the figures of a model.
+
+    Peers that were not measured are left out.
+    """
+    ref = figures.get(LITERT_REF)
+    goals = goals_for(model, None if ref is None else ref.us)
+    return MeasuredModel(
+        model=model,
+        figures=figures,
+        ratios={
+            peer: figures[DEVICE].ratio_to(figures[peer])
+            for peer in PEERS
+            if DEVICE in figures and peer in figures
+        },
+        verdicts=judge(goals, figures),
+        refusals=refusals,
+        difference_to_ref=difference,
+    )
+
+
+def bench(
+    folder: Path | None = None,
+    *,
+    pattern: str = "*",
+    mobilenet: bool = True,
+    rounds: int = DEFAULT_ROUNDS,
+    progress: Progress = iter,
+) -> ModelsReport:
+    """Measure the models of a folder, see `model_files`.
+
+    ``progress`` iterates over their paths.
+
+    :raises PeerMissingError: if LiteRT is not installed.
+    """
+    environment = describe_environment(litert=litert_version())
+    with (
+        model_files(folder, pattern, mobilenet=mobilenet) as paths,
+        placement(ONE_CPU) as where,
+    ):
+        models = asyncio.run(_measure(paths, rounds, progress))
+    return ModelsReport(
+        environment=environment, rounds=rounds, placement=where, models=tuple(models)
+    )
+
+
+async def _measure(
+    paths: Sequence[Path], rounds: int, progress: Progress
+) -> list[MeasuredModel]:
+    async with open_device(settings=OWN_PROCESS) as device:
+        return [await _bench_model(device, path, rounds) for path in progress(paths)]
+
+
+async def _bench_model(device: Device, path: Path, rounds: int) -> MeasuredModel:
+    refusals: dict[str, str] = {}
+    prepared = None
+    with _noted(refusals, DEVICE):
+        prepared = await device.prepare(load(path))
+    peers: dict[str, LiteRt] = {}
+    for name in PEERS:
+        with _noted(refusals, name):
+            peers[name] = LiteRt(path, reference=name == LITERT_REF)
+    inputs = random_inputs(_input_kinds(prepared, peers))
+    batches, outputs = [], {}
+    for name, peer in peers.items():
+        with _noted(refusals, name):
+            peer.set_inputs(inputs)
+            outputs[name] = peer.first_outputs()
+            batches.append(timed_call(name, peer.invoke))
+    difference = None
+    if prepared is not None:
+        batches.append(_device_batch(prepared, inputs))
+        if LITERT_REF in outputs:
+            own = await prepared.run(inputs)
+            difference = largest_difference(list(own.values()), outputs[LITERT_REF])
+    figures = await measure(batches, rounds=rounds)
+    return judge_model(path.stem, figures, refusals, difference)
+
+
+@contextmanager
+def _noted(refusals: dict[str, str], contender: str) -> Iterator[None]:
+    """Note why a contender cannot do what the block has it do."""
+    try:
+        yield
+    except AsyncnnError as error:
+        refusals[contender] = str(error)
+
+
+def _input_kinds(
+    prepared: PreparedModel | None, peers: Mapping[str, LiteRt]
+) -> list[InputKind]:
+    if prepared is not None:
+        return [(info.dimensions, info.dtype) for info in prepared.inputs]
+    return next((peer.input_kinds() for peer in peers.values()), [])
+
+
+def _device_batch(prepared: PreparedModel, inputs: Sequence[Array]) -> Batch:
+    """Return the batch that gives both figures of the device."""
+
+    async def batch(runs: int) -> Mapping[str, Sequence[float]]:
+        clock = time.perf_counter_ns
+        on_device, awaited = [], []
+        for _ in range(runs):
+            started = clock()
+            outputs = await prepared.run(inputs, measure=True)
+            awaited.append((clock() - started) / 1000)
+            on_device.append(float(outputs.timing.time_on_device))
+        return {DEVICE: on_device, AWAITED: awaited}
+
+    return batch

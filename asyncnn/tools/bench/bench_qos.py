@@ -1,0 +1,361 @@
+"""``asyncnn bench qos``: urgent executions, deadlines, and what scheduling costs.
+
+The peer is what one would write without a driver: a thread that takes the same plans
+first come, first served.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext
+from functools import partial
+from statistics import mean, median
+
+import msgspec
+from msgspec.structs import replace
+
+from asyncnn.devices import OWN_PROCESS
+from asyncnn.engine import Execution, Program
+from asyncnn.engine.workspace import Frame
+from asyncnn.hal.types import ErrorStatus, Priority
+from asyncnn.qos import Pause, Scheduler, Work
+from asyncnn.runtime.device import open_device
+from asyncnn.tools.bench import qos_load
+from asyncnn.tools.bench.environment import (
+    ALL_CPUS,
+    ONE_CPU,
+    describe_environment,
+    placement,
+)
+from asyncnn.tools.bench.qos_load import BACKGROUND, URGENT, Run, Stack, saturated
+from asyncnn.tools.bench.reporting import Bars, Outcome, SingleReport, Table
+from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS
+
+LOADS = (0.7, 0.9, 1.1)
+
+_DEPTH = 4
+_URGENT_RUNS = 40
+_PAUSE_S = 0.01
+_DATED_RUNS = 400
+_QUEUED_RUNS = 100
+_OVERHEAD_BATCHES = 10
+
+IDLE = "idle"
+SATURATED = "saturated"
+POOL = "pool"
+
+CONTENDERS = {
+    IDLE: "HIGH on an idle device",
+    SATURATED: "HIGH while LOW executions saturate it",
+    POOL: "the same load through a thread pool, first come, first served",
+}
+
+P99_TO_IDLE = 1.5
+POOL_TO_P99 = 5.0
+OVERHEAD_LIMIT = 0.45
+LOST_LIMIT = 0.05
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """Microseconds of urgent executions."""
+
+    p50_us: float
+    p99_us: float
+
+
+class Misses(msgspec.Struct, frozen=True):
+    """Share of the deadlines that were missed under an offered load."""
+
+    load: float
+    by_deadline: float
+    by_arrival: float
+
+
+class Overhead(msgspec.Struct, frozen=True):
+    """Processor time that is added to an execution of which 100 are pending.
+
+    By the scheduler, and by `asyncio.to_thread`, in microseconds; the ratio is the
+    median of those of one batch each.
+    """
+
+    scheduled_us: float
+    to_thread_us: float
+    ratio: float
+
+
+class QosVerdict(msgspec.Struct, frozen=True):
+    """A goal, in words, and what was measured of it."""
+
+    goal: str
+    value: float
+    limit: float
+    met: bool
+
+
+class QosReport(SingleReport, frozen=True, kw_only=True):
+    """The JSON document of ``asyncnn bench qos --json``.
+
+    ``lost`` is the share of time that preemptions add to a mix of executions.
+    """
+
+    latencies: dict[str, Latency]
+    longest_operation_us: float
+    misses: tuple[Misses, ...]
+    overhead: Overhead
+    lost: float
+    verdicts: tuple[QosVerdict, ...]
+
+    def outcomes(self) -> Iterator[bool]:
+        """Yield that of each goal."""
+        return (verdict.met for verdict in self.verdicts)
+
+    def tables(self) -> Iterator[Table]:
+        """Yield a table of latencies, one of missed deadlines, and one of the goals."""
+        latencies = [
+            (CONTENDERS[name], f"{each.p50_us:.0f}", f"{each.p99_us:.0f}")
+            for name, each in self.latencies.items()
+        ]
+        title = "microseconds of an urgent execution"
+        yield Table(title, ("", "p50", "p99"), [latencies])
+        misses = [
+            (f"{miss.load:.0%}", f"{miss.by_deadline:.1%}", f"{miss.by_arrival:.1%}")
+            for miss in self.misses
+        ]
+        headings = ("offered load", "by deadline", "thread pool, by arrival")
+        yield Table("share of deadlines missed", headings, [misses])
+        goals = [
+            (each.goal, f"{each.value:.4g}", Outcome(f"{each.limit:.4g}", each.met))
+            for each in self.verdicts
+        ]
+        yield Table("goals", ("", "measured", "at most"), [goals])
+
+    def bars(self) -> Bars:
+        """Return a group for each contender, with both percentiles."""
+        return {
+            CONTENDERS[name]: {"p50": each.p50_us, "p99": each.p99_us}
+            for name, each in self.latencies.items()
+        }
+
+
+def bench(*, rounds: int = DEFAULT_ROUNDS) -> QosReport:
+    """Measure with threads wherever the system puts them."""
+    with placement(ALL_CPUS) as where:
+        longest_us, latencies = asyncio.run(_measure_latencies(rounds))
+        misses = asyncio.run(_measure_misses(rounds))
+        lost = asyncio.run(_measure_loss(rounds))
+    with placement(ONE_CPU) as pinned:
+        overhead = asyncio.run(_measure_overhead(rounds))
+    return QosReport(
+        environment=describe_environment(),
+        placement=f"{where}; what scheduling costs, {pinned}",
+        rounds=rounds,
+        latencies=latencies,
+        longest_operation_us=longest_us,
+        misses=misses,
+        overhead=overhead,
+        lost=lost,
+        verdicts=judge_qos(latencies, longest_us, misses, overhead, lost),
+    )
+
+
+def longest_operation_us(model: Stack) -> float:
+    """Return the median time of the longest operation of ``model``."""
+    program = Program(model.build().model)
+    x = model.input()
+    frame = Frame(program.acquire(program.plan((x.shape,))), [x], [None])
+    samples: dict[int, list[int]] = defaultdict(list)
+    for _ in range(20):
+        for position, call in enumerate(frame.calls):
+            assert call is not None
+            run, inputs, outputs = call
+            started = time.perf_counter_ns()
+            run(inputs, outputs)
+            samples[position].append(time.perf_counter_ns() - started)
+    return max(median(each) for each in samples.values()) / 1000
+
+
+async def _measure_latencies(rounds: int) -> tuple[float, dict[str, Latency]]:
+    samples: dict[str, list[float]] = defaultdict(list)
+    async with open_device(settings=OWN_PROCESS) as device:
+        longest_us = longest_operation_us(BACKGROUND)
+        low = await device.prepare(BACKGROUND.build(), priority=Priority.LOW)
+        high = await device.prepare(URGENT.build(), priority=Priority.HIGH)
+        large, small = BACKGROUND.input(), URGENT.input()
+        device_low, device_high = partial(low.run, [large]), partial(high.run, [small])
+        with closing(qos_load.FifoPool()) as pool:
+            contenders: dict[str, tuple[Run, Run | None]] = {
+                IDLE: (device_high, None),
+                SATURATED: (device_high, device_low),
+                POOL: (pool.run(URGENT), pool.run(BACKGROUND)),
+            }
+            for _ in range(rounds):
+                for name, (urgent, background) in contenders.items():
+                    samples[name] += await _latencies(urgent, background)
+    return longest_us, {
+        name: Latency(qos_load.percentile(each, 0.5), qos_load.percentile(each, 0.99))
+        for name, each in samples.items()
+    }
+
+
+async def _latencies(urgent: Run, background: Run | None) -> list[float]:
+    busy = nullcontext() if background is None else saturated(background, _DEPTH)
+    async with busy:
+        return await qos_load.latencies_us(urgent, _URGENT_RUNS, _PAUSE_S)
+
+
+async def _measure_misses(rounds: int) -> tuple[Misses, ...]:
+    shares: dict[tuple[float, str], list[float]] = defaultdict(list)
+    settings = replace(OWN_PROCESS, inline_below_us=0)
+    async with open_device(settings=settings, max_in_flight=4096) as device:
+        prepared = await device.prepare(URGENT.build())
+        x = URGENT.input()
+        pool = qos_load.FifoPool()
+        in_pool = pool.run(URGENT)
+        contenders: dict[str, qos_load.RunUntil] = {
+            "device": qos_load.within(
+                lambda budget_s: prepared.run([x], timeout=budget_s)
+            ),
+            "pool": qos_load.within(lambda budget_s: in_pool()),
+        }
+        await asyncio.gather(*(prepared.run([x]) for _ in range(50)))
+        # What one takes of which many are pending.
+        started = time.perf_counter()
+        await asyncio.gather(*(in_pool() for _ in range(_QUEUED_RUNS)))
+        service_s = (time.perf_counter() - started) / _QUEUED_RUNS
+        for number in range(rounds):
+            for load in LOADS:
+                for name, run in contenders.items():
+                    share = await qos_load.share_missed(
+                        run, service_s, load, _DATED_RUNS // rounds, number
+                    )
+                    shares[load, name].append(share)
+        pool.close()
+    return tuple(
+        Misses(load, mean(shares[load, "device"]), mean(shares[load, "pool"]))
+        for load in LOADS
+    )
+
+
+class _PlanWork(Work):
+    """An execution of a plan without a request."""
+
+    def __init__(self, execution: Execution, ended: Callable[[], None]) -> None:
+        super().__init__(Priority.MEDIUM)
+        self._execution = execution
+        self._ended = ended
+
+    def advance(self, pause: Pause) -> bool:
+        return self._execution.advance(pause)
+
+    def abort(self, status: ErrorStatus) -> None:
+        self._execution.abort(status)
+
+    def finish(self) -> ErrorStatus:
+        self._ended()
+        return ErrorStatus.NONE
+
+
+async def _measure_overhead(rounds: int) -> Overhead:
+    """Measure the processor time that handing plans over adds to running them in turn.
+
+    Nothing waits meanwhile, so that it is the time that passes on an idle machine.
+    """
+    tiny = Stack(layers=1, width=4, rows=1)
+    program, x = Program(tiny.build().model), tiny.input()
+    plan = program.plan((x.shape,))
+    call = qos_load.direct(program, x)
+    scheduler = Scheduler("asyncnn-bench", max_pending=_QUEUED_RUNS)
+    scheduled_ns, threaded_ns, ratios = [], [], []
+    for _ in range(rounds * _OVERHEAD_BATCHES):
+        started = time.process_time_ns()
+        for _ in range(_QUEUED_RUNS):
+            call()
+        direct_ns = time.process_time_ns() - started
+        added_ns = -direct_ns + await _scheduled_ns(
+            scheduler, lambda: Execution(program, plan, [x], [None])
+        )
+        started = time.process_time_ns()
+        await asyncio.gather(*(asyncio.to_thread(call) for _ in range(_QUEUED_RUNS)))
+        to_thread_ns = time.process_time_ns() - started - direct_ns
+        scheduled_ns.append(added_ns)
+        threaded_ns.append(to_thread_ns)
+        ratios.append(added_ns / to_thread_ns)
+    await scheduler.aclose()
+    return Overhead(
+        scheduled_us=median(scheduled_ns) / _QUEUED_RUNS / 1000,
+        to_thread_us=median(threaded_ns) / _QUEUED_RUNS / 1000,
+        ratio=median(ratios),
+    )
+
+
+async def _scheduled_ns(scheduler: Scheduler, make: Callable[[], Execution]) -> int:
+    is_over = asyncio.get_running_loop().create_future()
+    left = _QUEUED_RUNS
+
+    def ended() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            is_over.set_result(None)
+
+    started = time.process_time_ns()
+    for _ in range(_QUEUED_RUNS):
+        scheduler.submit(_PlanWork(make(), ended))
+    await is_over
+    return time.process_time_ns() - started
+
+
+async def _measure_loss(rounds: int) -> float:
+    """Return the share of time that a mix takes longer with priorities than without."""
+    ratios = []
+    async with open_device(settings=OWN_PROCESS) as device:
+        large, small = BACKGROUND.input(), URGENT.input()
+        low = await device.prepare(BACKGROUND.build(), priority=Priority.LOW)
+        urgent = [
+            await device.prepare(URGENT.build(), priority=priority)
+            for priority in (Priority.LOW, Priority.HIGH)
+        ]
+        for _ in range(rounds):
+            without, preempted = [
+                await _mixed_s(partial(low.run, [large]), partial(model.run, [small]))
+                for model in urgent
+            ]
+            ratios.append(preempted / without)
+    return median(ratios) - 1
+
+
+async def _mixed_s(large: Run, small: Run) -> float:
+    """Return the seconds that a saturated lane needs for a mix of executions."""
+
+    async def trickle() -> None:
+        for _ in range(20):
+            await asyncio.gather(small(), asyncio.sleep(0.004))
+
+    started = time.perf_counter()
+    await asyncio.gather(trickle(), *(large() for _ in range(12)))
+    return time.perf_counter() - started
+
+
+def judge_qos(
+    latencies: dict[str, Latency],
+    longest_us: float,
+    misses: tuple[Misses, ...],
+    overhead: Overhead,
+    lost: float,
+) -> tuple[QosVerdict, ...]:
+    """Hold what was measured against the goals."""
+    idle, busy, pool = (latencies[name].p99_us for name in (IDLE, SATURATED, POOL))
+    to_idle = f"saturated p99 within {P99_TO_IDLE:g} x idle and one operation, us"
+    to_pool = f"saturated p99 a {POOL_TO_P99:g}th of the pool's, us"
+    to_thread = "scheduling an execution, to asyncio.to_thread"
+    figures = [
+        (to_idle, busy, P99_TO_IDLE * idle + longest_us),
+        (to_pool, busy, pool / POOL_TO_P99),
+        (to_thread, overhead.ratio, OVERHEAD_LIMIT),
+        ("time lost to preemption", lost, LOST_LIMIT),
+    ]
+    for each in misses:
+        goal = f"misses at {each.load:.0%} load, by deadline"
+        figures.append((goal, each.by_deadline, each.by_arrival))
+    return tuple(QosVerdict(goal, v, limit, v <= limit) for goal, v, limit in figures)

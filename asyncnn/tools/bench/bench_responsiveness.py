@@ -1,0 +1,299 @@
+"""``asyncnn bench responsiveness``: how long calls keep event loops from their turns.
+
+A heartbeat of 1 ms beats on the event loop of the application, and on that of the
+driver process if there is one, while large models are prepared, queried, cached,
+loaded, run for the first time and released, and while large inputs are run. What counts
+is how late the beats are, beside those of loops that have nothing else to do.
+"""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    ExitStack,
+    asynccontextmanager,
+    closing,
+)
+from fnmatch import fnmatchcase
+from functools import partial
+from statistics import median
+from typing import TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from asyncnn.devices import OWN_PROCESS, DeviceSettings
+from asyncnn.devices.device_settings import with_options
+from asyncnn.runtime.device import Device, connect, open_device
+from asyncnn.tools.bench.activities import (
+    ACTIVITIES,
+    IDLE,
+    RELEASE,
+    Sizes,
+    Stage,
+    Watched,
+)
+from asyncnn.tools.bench.environment import ALL_CPUS, describe_environment, placement
+from asyncnn.tools.bench.heartbeat import (
+    DriverHeartbeat,
+    Heartbeat,
+    Pulse,
+    beating_driver,
+)
+from asyncnn.tools.bench.processes import temporary_folder
+from asyncnn.tools.bench.reporting import Cell, Outcome, SingleReport, Table
+from asyncnn.tools.bench.rounds import FEW_ROUNDS, rotated
+
+MAX_ATTEMPTS = 3
+"""Attempts of one round, of which the one with the shortest gap counts."""
+
+DISTURBED_MS = 2.0
+"""A loop that waits for a CPU for longer is kept from it by others."""
+
+_LEAST_S = 1.0
+_AFTERWARDS_S = 0.1
+_RESTING_S = 0.5
+
+Pulses: TypeAlias = dict[str, Pulse]
+"""What was heard in one attempt, by side."""
+
+Progress: TypeAlias = Callable[[Sequence[str]], Iterable[str]]
+
+IN_PROCESS = "in_process"
+APPLICATION = "application"
+DRIVER = "driver"
+
+SIDES = {
+    IN_PROCESS: "device in the process",
+    APPLICATION: "application of a driver",
+    DRIVER: "the driver itself",
+}
+"""The loops whose heart beats."""
+
+P99_BELOW_MS = 5.0
+LONGEST_MS = 20.0
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """The beats of one loop beside one activity; ``pulses`` are those of the rounds.
+
+    ``p50_ms`` and ``p99_ms`` are medians of the rounds', ``longest_ms`` is that of all.
+    """
+
+    activity: str
+    side: str
+    pulses: tuple[Pulse, ...]
+    p50_ms: float
+    p99_ms: float
+    longest_ms: float
+    met: bool
+
+
+class ResponsivenessReport(SingleReport, frozen=True, kw_only=True):
+    """The JSON document of ``asyncnn bench responsiveness --json``.
+
+    ``repeated`` counts the attempts that the machine disturbed, by activity.
+    """
+
+    operations: int
+    input_bytes: int
+    heard: tuple[Heard, ...]
+    repeated: dict[str, int]
+
+    def outcomes(self) -> Iterator[bool]:
+        """Yield those of every activity and side; idling has no goal."""
+        return (heard.met for heard in self.heard if heard.activity != IDLE)
+
+    def tables(self) -> Iterator[Table]:
+        """Yield a row for each activity, with the figures of each side's loop."""
+        by_place = {(each.activity, each.side): each for each in self.heard}
+        rows = [
+            (
+                activity.description,
+                *(_cell(by_place.get((name, side))) for side in SIDES),
+            )
+            for name, activity in ACTIVITIES.items()
+            if any(each.activity == name for each in self.heard)
+        ]
+        title = "milliseconds that a loop is late: p50, p99, longest"
+        yield Table(title, ("beside", *SIDES.values()), [rows])
+
+    def notes(self) -> Iterator[str]:
+        """Yield the goals, the sizes, and what the machine disturbed."""
+        yield (
+            f"goals: p99 below {P99_BELOW_MS:g} ms, none over {LONGEST_MS:g} ms; "
+            f"models of {self.operations:,} operations, "
+            f"inputs of {self.input_bytes / 2**20:g} MiB"
+        )
+        for activity, count in self.repeated.items():
+            if count:
+                yield f"{activity}: repeated {count} times, as the machine disturbed it"
+        if not all(each.met for each in self.heard if each.activity == IDLE):
+            yield "the machine is too busy to tell: idle loops miss the goals as well"
+
+
+def bench(
+    *,
+    rounds: int = FEW_ROUNDS,
+    pattern: str = "*",
+    setting: Sequence[str] | None = None,
+    sizes: Sizes | None = None,
+    progress: Progress = iter,
+) -> ResponsivenessReport:
+    """Measure the activities whose names match ``pattern``, and idle loops.
+
+    The devices have the settings of a driver process, but for those that ``setting``
+    lists as NAME=VALUE.
+
+    :raises InvalidArgumentError: if there is no such setting.
+    """
+    settings = with_options(OWN_PROCESS, setting or ())
+    chosen = [a for a in ACTIVITIES if a == IDLE or fnmatchcase(a, pattern)]
+    sizes = sizes or Sizes()
+    results = _Results()
+    with placement(ALL_CPUS) as where:
+        for has_driver in (False, True):
+            bench = _opened(settings, sizes, has_driver=has_driver)
+            asyncio.run(_measure(bench, chosen, rounds, progress, results))
+    return ResponsivenessReport(
+        environment=describe_environment(),
+        rounds=rounds,
+        placement=where,
+        operations=sizes.operations,
+        input_bytes=sizes.input_bytes,
+        heard=results.judged(),
+        repeated=dict(results.repeated),
+    )
+
+
+class _Results:
+    """What was heard so far."""
+
+    def __init__(self) -> None:
+        self.repeated: Counter[str] = Counter()
+        self._pulses: defaultdict[tuple[str, str], list[Pulse]] = defaultdict(list)
+
+    def add(self, activity: str, attempts: Sequence[Pulses]) -> None:
+        best = min(attempts, key=lambda a: max(p.longest_ms for p in a.values()))
+        for side, pulse in best.items():
+            self._pulses[activity, side].append(pulse)
+        self.repeated[activity] += len(attempts) - 1
+
+    def judged(self) -> tuple[Heard, ...]:
+        return tuple(
+            judge_pulses(*place, pulses) for place, pulses in self._pulses.items()
+        )
+
+
+async def _measure(
+    bench: "AbstractAsyncContextManager[tuple[Stage, _Watch]]",
+    activities: Sequence[str],
+    rounds: int,
+    progress: Progress,
+    results: _Results,
+) -> None:
+    turns = [a for number in range(rounds) for a in rotated(activities, number)]
+    async with bench as (stage, watch):
+        for activity in progress(turns):
+            results.add(activity, await _attempts(activity, stage, watch))
+
+
+async def _attempts(activity: str, stage: Stage, watch: "_Watch") -> list[Pulses]:
+    """Watch an activity, and again if the machine has disturbed that."""
+    attempts: list[Pulses] = []
+    while len(attempts) < MAX_ATTEMPTS:
+        act = await ACTIVITIES[activity].prepare(stage)
+        await stage.settle()
+        attempts.append(await watch(act, _least_s(activity)))
+        if not any(is_disturbed(pulse) for pulse in attempts[-1].values()):
+            break
+    return attempts
+
+
+def is_disturbed(pulse: Pulse) -> bool:
+    """Tell whether goals may have been missed because of others on the machine."""
+    missed = not meets_goals(pulse.p99_ms, pulse.longest_ms)
+    return missed and pulse.waited_ms > DISTURBED_MS
+
+
+def _least_s(activity: str) -> float:
+    """Return how long to listen at least: a device that is left alone rests later."""
+    if activity == RELEASE:
+        return DeviceSettings().idle_after_s + _RESTING_S
+    return _LEAST_S
+
+
+class _Watch:
+    """Has hearts beat while something is done, and a while after."""
+
+    def __init__(
+        self, side: str, heartbeat: Heartbeat, driver: DriverHeartbeat | None = None
+    ) -> None:
+        self._side = side
+        self._heartbeat = heartbeat
+        self._driver = driver
+
+    async def __call__(self, act: Watched, least_s: float) -> Pulses:
+        """Return what was heard during ``act`` and until ``least_s`` have passed."""
+        clock = asyncio.get_running_loop().time
+        if self._driver is not None:
+            self._driver.start()
+        started = clock()
+        self._heartbeat.start()
+        kept = await act()
+        await asyncio.sleep(max(started + least_s - clock(), _AFTERWARDS_S))
+        pulses = {self._side: self._heartbeat.stop()}
+        if self._driver is not None:
+            pulses[DRIVER] = self._driver.stop()
+        del kept
+        return pulses
+
+
+@asynccontextmanager
+async def _opened(
+    settings: DeviceSettings, sizes: Sizes, *, has_driver: bool
+) -> AsyncIterator[tuple[Stage, _Watch]]:
+    """Have a device in this process, or a driver process with two connections."""
+    with ExitStack() as stack:
+        root = stack.enter_context(temporary_folder())
+        heartbeat = stack.enter_context(closing(Heartbeat()))
+        path, cache = root / "driver.sock", root / "models"
+        cache.mkdir(mode=0o700)
+        settings = replace(settings, cache_key_file=str(root / "key"))
+        watch = _Watch(IN_PROCESS, heartbeat)
+        opened: Callable[..., AbstractAsyncContextManager[Device]]
+        opened = partial(open_device, settings=settings)
+        if has_driver:
+            driver = stack.enter_context(beating_driver(path, settings))
+            watch = _Watch(APPLICATION, heartbeat, driver)
+            opened = partial(connect, path)
+        async with opened() as plain, opened(cache_dir=cache) as cached:
+            yield Stage(plain, cached, cache, sizes), watch
+
+
+def judge_pulses(activity: str, side: str, pulses: Sequence[Pulse]) -> Heard:
+    """Hold the pulses of all rounds against the goals."""
+    p99_ms = median(pulse.p99_ms for pulse in pulses)
+    longest_ms = max(pulse.longest_ms for pulse in pulses)
+    return Heard(
+        activity,
+        side,
+        tuple(pulses),
+        median(pulse.p50_ms for pulse in pulses),
+        p99_ms,
+        longest_ms,
+        meets_goals(p99_ms, longest_ms),
+    )
+
+
+def meets_goals(p99_ms: float, longest_ms: float) -> bool:
+    """Tell whether a loop that was so late is responsive."""
+    return p99_ms < P99_BELOW_MS and longest_ms <= LONGEST_MS
+
+
+def _cell(heard: Heard | None) -> Cell:
+    if heard is None:
+        return "-"
+    figures = f"{heard.p50_ms:.2f} {heard.p99_ms:6.2f} {heard.longest_ms:7.2f}"
+    return Outcome(figures, None if heard.activity == IDLE else heard.met)

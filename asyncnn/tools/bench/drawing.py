@@ -1,0 +1,192 @@
+"""Draws reports: as tables for a terminal, and as one self-contained HTML page."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from itertools import cycle
+from string import Template
+from typing import NamedTuple
+
+from rich.markup import escape as escape_markup
+from rich.table import Table as RichTable
+
+from asyncnn.tools.bench.reporting import Bars, Cell, Outcome, Report, Row, Table
+
+_MARKUP = {True: " [green]met   [/]", False: " [bold red]MISSED[/]", None: " " * 7}
+"""As wide as one another, so that figures line up."""
+
+_HTML = {True: " met", False: ' <span class="missed">missed</span>', None: ""}
+
+_PLOT = 620
+_VALUES = 70
+_BAR = 11
+_GAP = 16
+_AXIS = 24
+_LETTER = 6.5
+
+_COLOURS = ("#2a6fdb", "#8db7f5", "#e08a1e", "#8a8f98", "#2e9e6b")
+
+_PAGE = Template("""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>asyncnn bench $name</title>
+<style>
+:root { color-scheme: light dark; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto;
+  padding: 0 1rem; }
+svg { width: 100%; height: auto; }
+svg text { font-size: 12px; fill: currentColor; }
+svg .value { font-size: 10px; }
+line { stroke: currentColor; stroke-opacity: 0.2; }
+.legend i { display: inline-block; width: 0.9em; height: 0.9em; margin: 0 0.4em 0 1em; }
+table { border-collapse: collapse; margin: 1.5rem 0; }
+caption { text-align: left; }
+th, td { padding: 0.15rem 0.7rem; text-align: right; }
+th:first-child, td:first-child { text-align: left; }
+tr + tr { border-top: 1px solid color-mix(in srgb, currentColor 20%, transparent); }
+.missed { font-weight: bold; color: #d33; }
+</style>
+</head>
+<body>
+<h1>asyncnn bench $name</h1>
+$chart
+$tables
+$notes
+<p>$rounds rounds, $where.<br>$environment</p>
+</body>
+</html>
+""")
+
+
+def draw_table(table: Table) -> RichTable:
+    """Return a table for the terminal."""
+    drawn = RichTable(title=table.title)
+    names = [str(row[0]) for section in table.sections for row in section]
+    first, *others = map(escape_markup, table.headings)
+    drawn.add_column(first, no_wrap=not any(" " in name for name in names))
+    for heading in others:
+        drawn.add_column(heading, justify="right")
+    for section in table.sections:
+        for row in section:
+            drawn.add_row(*map(_markup, row))
+        drawn.add_section()
+    return drawn
+
+
+def _markup(cell: Cell) -> str:
+    if isinstance(cell, Outcome):
+        return escape_markup(cell.text) + _MARKUP[cell.met]
+    return escape_markup(cell)
+
+
+def draw_page(name: str, report: Report) -> str:
+    """Return the page of a benchmark: a chart, the tables, the circumstances."""
+    return _PAGE.substitute(
+        name=name,
+        rounds=report.rounds,
+        chart="\n".join(_chart(report.bars())),
+        tables="\n".join(map(_table, report.tables())),
+        notes="\n".join(f"<p>{escape(note)}</p>" for note in report.notes()),
+        where=escape(report.where),
+        environment=escape(str(report.environment)),
+    )
+
+
+def _table(table: Table) -> str:
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in table.headings)
+    rows = "\n".join(_row(row) for section in table.sections for row in section)
+    caption = f"<caption>{escape(table.title)}</caption>"
+    return f"<table>\n{caption}\n<tr>{head}</tr>\n{rows}\n</table>"
+
+
+def _row(row: Row) -> str:
+    return "<tr>" + "".join(f"<td>{_cell(cell)}</td>" for cell in row) + "</tr>"
+
+
+def _cell(cell: Cell) -> str:
+    if isinstance(cell, Outcome):
+        return escape(cell.text) + _HTML[cell.met]
+    return escape(cell)
+
+
+class _Scale(NamedTuple):
+    """Where things lie: labels to the left, then a logarithmic scale."""
+
+    labels: float
+    decades: range
+
+    @classmethod
+    def of(cls, bars: Bars, times: Sequence[float]) -> "_Scale":
+        low, high = (math.floor(math.log10(us)) for us in (min(times), max(times)))
+        longest = max(len(label) for label in bars)
+        return cls(_LETTER * longest + _GAP, range(low, high + 2))
+
+    def width(self, us: float) -> float:
+        """Return the length of a bar."""
+        first, last = self.decades[0], self.decades[-1]
+        return _PLOT * (math.log10(max(us, 10.0**first)) - first) / (last - first)
+
+
+def _chart(bars: Bars) -> Iterator[str]:
+    """Yield a legend and horizontal bars of microseconds."""
+    times = [us for group in bars.values() for us in group.values() if us > 0]
+    if not times:
+        return
+    scale = _Scale.of(bars, times)
+    series = dict.fromkeys(name for group in bars.values() for name in group)
+    colours = dict(zip(series, cycle(_COLOURS)))
+    yield "<p>Shorter is better; the scale is logarithmic.</p>"
+    yield '<p class="legend">'
+    for name, colour in colours.items():
+        yield f'<i style="background: {colour}"></i>{escape(name)}'
+    yield "</p>"
+    group_height = len(series) * _BAR + _GAP
+    height = _AXIS + group_height * len(bars)
+    yield (
+        f'<svg viewBox="0 0 {scale.labels + _PLOT + _VALUES:.0f} {height}" role="img">'
+    )
+    for decade in scale.decades:
+        x = scale.labels + scale.width(10.0**decade)
+        yield (
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_AXIS - 6}" y2="{height}"/>'
+            f'<text x="{x:.1f}" y="12" text-anchor="middle">'
+            f"{_readable(10.0**decade)}</text>"
+        )
+    for number, (label, group) in enumerate(bars.items()):
+        yield from _bars(label, group, _AXIS + number * group_height, colours, scale)
+    yield "</svg>"
+
+
+def _bars(
+    label: str,
+    group: Mapping[str, float],
+    top: int,
+    colours: Mapping[str, str],
+    scale: _Scale,
+) -> Iterator[str]:
+    left = scale.labels
+    middle = top + len(colours) * _BAR / 2
+    yield (
+        f'<text x="{left - 8:.1f}" y="{middle + 4:.1f}" text-anchor="end">'
+        f"{escape(label)}</text>"
+    )
+    for row, (name, colour) in enumerate(colours.items()):
+        if name not in group:
+            continue
+        us, y = group[name], top + row * _BAR
+        width = max(1.0, scale.width(us))
+        yield (
+            f'<rect fill="{colour}" x="{left:.1f}" y="{y}" width="{width:.1f}" '
+            f'height="{_BAR - 1}"><title>{escape(name)}: {us:.1f} us</title></rect>'
+            f'<text class="value" x="{left + width + 4:.1f}" y="{y + _BAR - 2}">'
+            f"{_readable(us)}</text>"
+        )
+
+
+def _readable(us: float) -> str:
+    for limit, unit, name in ((1e3, 1.0, "us"), (1e6, 1e3, "ms")):
+        if us < limit:
+            return f"{us / unit:.3g} {name}"
+    return f"{us / 1e6:.3g} s"

@@ -1,0 +1,294 @@
+"""Models that are measured: files of a folder, and generated MobileNets.
+
+Also what they are given, and how far apart the outputs of two contenders are.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import Dimensions
+from asyncnn.tools.bench.litert import TfliteWriter
+
+InputKind: TypeAlias = tuple[Dimensions, np.dtype[Any]]
+
+DEFAULT_FOLDER = Path("../shared/models")
+"""Measured where no folder is named, if it is there."""
+
+_MOBILENETS = {"mobilenet_v1_224_float": False, "mobilenet_v1_224_int8": True}
+"""Generated models by name, and whether they are quantised."""
+
+CLASSES = 1001
+
+_FIRST_FILTERS = 32
+_BLOCKS = (
+    (64, 1),
+    (128, 2),
+    (128, 1),
+    (256, 2),
+    (256, 1),
+    (512, 2),
+    (512, 1),
+    (512, 1),
+    (512, 1),
+    (512, 1),
+    (512, 1),
+    (1024, 2),
+    (1024, 1),
+)
+"""Output channels at full width, and stride, of each depthwise-separable block."""
+
+_IMAGE = (1 / 255, -128)
+_RELU6 = (6 / 255, -128)
+_LOGITS = (1 / 8, 0)
+_PROBABILITIES = (1 / 256, -128)
+"""Scale and zero point of the quantised tensors."""
+
+_LOGITS_GAIN = 6.0
+"""Spreads the logits as training does.
+
+LiteRT's reference softmax ends the process on int8 logits that make over 512 classes
+nearly equally likely.
+"""
+
+
+@contextmanager
+def model_files(
+    folder: Path | None, pattern: str = "*", *, mobilenet: bool = True
+) -> Iterator[list[Path]]:
+    """Yield the TFLite files whose name without suffix matches ``pattern``, sorted.
+
+    ``folder`` may be a single file. Generated MobileNets come last and are removed in
+    the end.
+
+    :raises InvalidArgumentError: if there is no such folder, or nothing to measure.
+    :raises PeerMissingError: if MobileNets are wanted but LiteRT is not installed.
+    """
+    files = [path for path in _found(folder) if fnmatchcase(path.stem, pattern)]
+    wanted = [name for name in _MOBILENETS if mobilenet and fnmatchcase(name, pattern)]
+    if not files and not wanted:
+        raise InvalidArgumentError(
+            f"there is no .tflite file {pattern!r} in {folder or DEFAULT_FOLDER}"
+        )
+    with TemporaryDirectory(prefix="asyncnn-bench-") as temporary:
+        for name in wanted:
+            file = Path(temporary, f"{name}.tflite")
+            file.write_bytes(mobilenet_v1(quantized=_MOBILENETS[name]))
+            files.append(file)
+        yield files
+
+
+def _found(folder: Path | None) -> list[Path]:
+    if folder is None:
+        folder = DEFAULT_FOLDER
+    elif not folder.exists():
+        raise InvalidArgumentError(f"there is no folder {folder}")
+    return [folder] if folder.is_file() else sorted(folder.glob("*.tflite"))
+
+
+def random_inputs(kinds: Sequence[InputKind]) -> list[Array]:
+    """Return reproducible arrays: floats in [0, 1), integers over their whole range.
+
+    Axes that the model leaves open have length 1.
+    """
+    rng = np.random.default_rng(0)
+    return [_random(rng, shape, dtype) for shape, dtype in kinds]
+
+
+def _random(
+    rng: np.random.Generator, dimensions: Dimensions, dtype: np.dtype[Any]
+) -> Array:
+    shape = tuple(axis or 1 for axis in dimensions)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    return rng.random(shape).astype(dtype)
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """The largest difference between the device's outputs and the reference kernels'.
+
+    In quantisation steps if ``in_steps``, else absolute.
+    """
+
+    largest: float
+    in_steps: bool
+
+    def __str__(self) -> str:
+        return f"{self.largest:.0f} LSB" if self.in_steps else f"{self.largest:.0e}"
+
+
+def largest_difference(
+    actual: Sequence[Array], expected: Sequence[Array]
+) -> Difference | None:
+    """Compare outputs of two contenders; None if their shapes differ."""
+    if [array.shape for array in actual] != [array.shape for array in expected]:
+        return None
+    pairs = zip(actual, expected, strict=True)
+    largest = max(
+        float(np.max(np.abs(a.astype(np.float64) - b), initial=0.0)) for a, b in pairs
+    )
+    return Difference(largest, all(array.dtype.kind != "f" for array in expected))
+
+
+def difference_text(difference: Difference | None) -> str:
+    """Return a difference as text, a dash for none."""
+    return "-" if difference is None else str(difference)
+
+
+def mobilenet_v1(
+    *, quantized: bool, size: int = 224, width: float = 1.0, seed: int = 0
+) -> bytes:
+    """Return the file of a MobileNet v1 for one image of ``size`` times ``size``.
+
+    A real network in every respect but its answers: the operators, shapes, fused ReLU6
+    and, quantised, per-channel scales. Its random weights keep the variance of the
+    activations from layer to layer, so that quantised ones neither vanish nor saturate.
+    The input is float32 in [0, 1), or int8 with scale 1/255; both variants have the
+    same weights, but for rounding. ``width`` multiplies the numbers of channels.
+
+    :raises PeerMissingError: if LiteRT, which has the schema, is not installed.
+    """
+    return _Network(quantized, size, width, seed).file()
+
+
+class _Network:
+    """The network so far: ``_tensor`` is its last activation."""
+
+    def __init__(self, quantized: bool, size: int, width: float, seed: int) -> None:
+        self._writer = TfliteWriter()
+        self._schema = self._writer.schema
+        self._rng = np.random.default_rng(seed)
+        self._quantized = quantized
+        self._width = width
+        self._layers = 0
+        self._advance("input", (1, size, size, 3), _IMAGE)
+
+    def file(self) -> bytes:
+        image = self._tensor
+        self._convolve(self._channels(_FIRST_FILTERS), kernel=3, stride=2)
+        for filters, stride in _BLOCKS:
+            self._convolve_depthwise(stride)
+            self._convolve(self._channels(filters))
+        self._average()
+        self._classify()
+        self._reshape()
+        self._softmax()
+        return self._writer.finish([image], [self._tensor])
+
+    def _channels(self, full: int) -> int:
+        return max(8, int(full * self._width))
+
+    def _convolve(self, filters: int, *, kernel: int = 1, stride: int = 1) -> None:
+        options = self._schema.Conv2DOptionsT(strideW=stride, strideH=stride)
+        options.fusedActivationFunction = self._schema.ActivationFunctionType.RELU6
+        shape = (filters, kernel, kernel, self._shape[3])
+        self._weighted("CONV_2D", options, shape, 0)
+
+    def _convolve_depthwise(self, stride: int) -> None:
+        options = self._schema.DepthwiseConv2DOptionsT(
+            strideW=stride,
+            strideH=stride,
+            depthMultiplier=1,
+            fusedActivationFunction=self._schema.ActivationFunctionType.RELU6,
+        )
+        shape = (1, 3, 3, self._shape[3])
+        self._weighted("DEPTHWISE_CONV_2D", options, shape, 3)
+
+    def _classify(self) -> None:
+        options = self._schema.Conv2DOptionsT(strideW=1, strideH=1)
+        shape = (CLASSES, 1, 1, self._shape[3])
+        self._weighted("CONV_2D", options, shape, 0, _LOGITS, gain=_LOGITS_GAIN)
+
+    def _weighted(
+        self,
+        operator: str,
+        options: Any,
+        shape: Dimensions,
+        channel_axis: int,
+        quantization: tuple[float, int] = _RELU6,
+        gain: float = 1.0,
+    ) -> None:
+        channels = shape[channel_axis]
+        deviation = gain * math.sqrt(2 * channels / math.prod(shape))
+        weights = self._rng.normal(0, deviation, shape).astype(np.float32)
+        bias = self._rng.normal(0, 0.1, channels).astype(np.float32)
+        constants = self._constants(weights, bias, channel_axis)
+        rows, columns = (-(-n // options.strideH) for n in self._shape[1:3])
+        self._layers += 1
+        result = (f"{operator.lower()}_{self._layers}", (1, rows, columns, channels))
+        version = 3 if self._quantized else 1
+        self._layer(
+            operator, options, result, quantization, *constants, version=version
+        )
+
+    def _constants(self, weights: Array, bias: Array, axis: int) -> tuple[int, int]:
+        number, quantized = self._layers + 1, self._quantized
+        tensor, scales = self._writer.weights(
+            f"weights_{number}", weights, axis, quantized=quantized
+        )
+        scales = np.float32(self._scale) * scales
+        return tensor, self._writer.bias(
+            f"bias_{number}", bias, scales, quantized=quantized
+        )
+
+    def _average(self) -> None:
+        _, rows, columns, channels = self._shape
+        options = self._schema.Pool2DOptionsT(
+            padding=self._schema.Padding.VALID,
+            strideW=1,
+            strideH=1,
+            filterWidth=columns,
+            filterHeight=rows,
+        )
+        result = ("average", (1, 1, 1, channels))
+        version = 2 if self._quantized else 1
+        self._layer("AVERAGE_POOL_2D", options, result, _RELU6, version=version)
+
+    def _reshape(self) -> None:
+        shape = self._writer.constant("shape", np.array([1, CLASSES], np.int32))
+        options = self._schema.ReshapeOptionsT(newShape=[1, CLASSES])
+        self._layer("RESHAPE", options, ("logits", (1, CLASSES)), _LOGITS, shape)
+
+    def _softmax(self) -> None:
+        options = self._schema.SoftmaxOptionsT(beta=1.0)
+        result = ("probabilities", (1, CLASSES))
+        version = 2 if self._quantized else 1
+        self._layer("SOFTMAX", options, result, _PROBABILITIES, version=version)
+
+    def _layer(
+        self,
+        operator: str,
+        options: Any,
+        result: tuple[str, Dimensions],
+        quantization: tuple[float, int],
+        *constants: int,
+        version: int = 1,
+    ) -> None:
+        """Apply an operator to the last activation; its result is the next one."""
+        inputs = (self._tensor, *constants)
+        self._advance(*result, quantization)
+        self._writer.operator(operator, inputs, self._tensor, options, version=version)
+
+    def _advance(
+        self, name: str, shape: Dimensions, quantization: tuple[float, int]
+    ) -> None:
+        """Make a new tensor the last activation."""
+        self._shape = shape
+        self._scale, zero_point = quantization if self._quantized else (0.0, 0)
+        self._tensor = self._writer.tensor(
+            name,
+            shape,
+            np.dtype(np.int8 if self._quantized else np.float32),
+            scale=self._scale,
+            zero_point=zero_point,
+        )

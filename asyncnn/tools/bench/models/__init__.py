@@ -1,1 +1,0 @@
-"""``asyncnn bench models``: the reference device beside LiteRT, model by model."""

@@ -1,0 +1,323 @@
+"""Other ways to exchange bytes with another process, as peers of benchmarks.
+
+Each is a context: it starts a process on a CPU, yields the call to be measured, and
+ends the process. A call returns what the other process answered, or an awaitable of it.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from asyncnn.tools.bench.environment import PeerMissingError, peer_module
+from asyncnn.tools.bench.processes import READY, Pipe, process, temporary_folder
+from asyncnn.tools.bench.rounds import Call, ManyCalls
+
+_METHOD = "asyncnn.bench/echo"
+
+_LOOKS = 64
+_LAST = 1
+
+
+class Exchange(msgspec.Struct, frozen=True):
+    """Bytes of a request and of the response to it."""
+
+    request: int
+    response: int
+
+
+async def entered(
+    stack: AsyncExitStack,
+    peers: Mapping[str, AbstractAsyncContextManager[Any]],
+    refusals: dict[str, str],
+) -> dict[str, Any]:
+    """Enter those peers that are installed; note why others are not measured."""
+    calls: dict[str, Any] = {}
+    for name, peer in peers.items():
+        try:
+            calls[name] = await stack.enter_async_context(peer)
+        except PeerMissingError as error:
+            refusals[name] = str(error)
+    return calls
+
+
+@contextlib.asynccontextmanager
+async def pipe_echo(cpu: int, exchange: Exchange) -> AsyncIterator[Call]:
+    """`multiprocessing.Pipe`, blocking at both ends."""
+    request = bytes(exchange.request)
+    with process(cpu, _serve_pipe, exchange.response) as pipe:
+
+        def call() -> bytes:
+            pipe.send_bytes(request)
+            return pipe.recv_bytes()
+
+        yield call
+
+
+@contextlib.asynccontextmanager
+async def streams_echo(cpu: int, exchange: Exchange) -> AsyncIterator[Call]:
+    """Streams of asyncio over a Unix-domain socket, at both ends."""
+    request = bytes(exchange.request)
+    with (
+        temporary_folder() as folder,
+        process(cpu, _serve_streams, folder / "s", exchange),
+    ):
+        reader, writer = await asyncio.open_unix_connection(folder / "s")
+
+        async def call() -> bytes:
+            writer.write(request)
+            return await reader.readexactly(exchange.response)
+
+        try:
+            yield call
+        finally:
+            writer.close()
+            await writer.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def grpc_echo(cpu: int, exchange: Exchange) -> AsyncIterator[Call]:
+    """A unary call of `grpc.aio` over a Unix-domain socket, bytes as they are.
+
+    :raises PeerMissingError: if grpcio is not installed.
+    """
+    aio = _grpc_aio()
+    request = bytes(exchange.request)
+    with temporary_folder() as folder:
+        address = f"unix:{folder / 's'}"
+        with process(cpu, _serve_grpc, address, exchange.response):
+            async with aio.insecure_channel(address) as channel:
+                method = channel.unary_unary(f"/{_METHOD}")
+
+                async def call() -> bytes:
+                    answer: bytes = await method(request)
+                    return answer
+
+                yield call
+
+
+@contextlib.asynccontextmanager
+async def uvloop_echo(
+    client_cpu: int, cpu: int, exchange: Exchange
+) -> AsyncIterator[ManyCalls]:
+    """Streams over a Unix-domain socket on uvloop at both ends, in two processes.
+
+    :raises PeerMissingError: if uvloop is not installed.
+    """
+    _uvloop()
+    with (
+        temporary_folder() as folder,
+        process(cpu, _on_uvloop, _serve_streams, folder / "s", exchange),
+        process(client_cpu, _on_uvloop, _call_streams, folder / "s", exchange) as pipe,
+    ):
+
+        def measured(runs: int) -> list[float]:
+            pipe.send(runs)
+            samples: list[float] = pipe.recv()
+            return samples
+
+        yield ManyCalls(measured)
+
+
+@contextlib.asynccontextmanager
+async def zmq_echo(cpu: int, exchange: Exchange) -> AsyncIterator[Call]:
+    """Request and reply of pyzmq over a Unix-domain socket, awaited at both ends.
+
+    :raises PeerMissingError: if pyzmq is not installed.
+    """
+    zmq = _zmq()
+    request = bytes(exchange.request)
+    with temporary_folder() as folder:
+        address = f"ipc://{folder / 's'}"
+        with (
+            process(cpu, _serve_zmq, address, exchange.response),
+            zmq.asyncio.Context() as context,
+            context.socket(zmq.REQ) as socket,
+        ):
+            socket.linger = 0
+            socket.connect(address)
+
+            async def call() -> bytes:
+                await socket.send(request)
+                answer: bytes = await socket.recv()
+                return answer
+
+            yield call
+
+
+@contextlib.asynccontextmanager
+async def iceoryx_echo(cpu: int, exchange: Exchange) -> AsyncIterator[ManyCalls]:
+    """Request and response of iceoryx2 in shared memory, by looking again and again.
+
+    The other process only looks while calls are measured.
+
+    :raises PeerMissingError: if iceoryx2 is not installed.
+    """
+    iceoryx = _iceoryx()
+    name = f"asyncnn-bench-{os.getpid()}-{time.monotonic_ns()}"
+    request = bytes(exchange.request)
+    last = bytes([_LAST]) + request[1:]
+    with process(cpu, _serve_iceoryx, name, exchange) as pipe:
+        service = _iceoryx_service(iceoryx, name, exchange)
+        client = service.client_builder().create()
+
+        def call(data: bytes) -> bytes:
+            loan = client.loan_uninit()
+            ctypes.memmove(loan.payload_ptr, data, len(data))
+            pending = loan.assume_init().send()
+            response = _polled(pending.receive)
+            return ctypes.string_at(response.payload_ptr, exchange.response)
+
+        def measured(runs: int) -> list[float]:
+            pipe.send_bytes(READY)
+            call(request)
+            samples = []
+            for _ in range(runs):
+                started = time.perf_counter_ns()
+                call(request)
+                samples.append((time.perf_counter_ns() - started) / 1000)
+            call(last)
+            return samples
+
+        yield ManyCalls(measured)
+
+
+def _grpc_aio() -> Any:
+    return peer_module("grpc.aio", "grpcio", "asyncnn[bench]")
+
+
+def _uvloop() -> Any:
+    return peer_module("uvloop", "uvloop", "uvloop")
+
+
+def _zmq() -> Any:
+    peer_module("zmq.asyncio", "pyzmq", "pyzmq")
+    return peer_module("zmq", "pyzmq", "pyzmq")
+
+
+def _iceoryx() -> Any:
+    return peer_module("iceoryx2", "iceoryx2", "iceoryx2")
+
+
+def _serve_pipe(pipe: Pipe, response: int) -> None:
+    answer = bytes(response)
+    pipe.send_bytes(READY)
+    with contextlib.suppress(EOFError):
+        while True:
+            pipe.recv_bytes()
+            pipe.send_bytes(answer)
+
+
+async def _serve_streams(pipe: Pipe, path: Path, exchange: Exchange) -> None:
+    answer = bytes(exchange.response)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                await reader.readexactly(exchange.request)
+                writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_unix_server(serve, path) as server:
+        pipe.send_bytes(READY)
+        await server.serve_forever()
+
+
+async def _serve_grpc(pipe: Pipe, address: str, response: int) -> None:
+    aio, grpc = _grpc_aio(), peer_module("grpc", "grpcio", "asyncnn[bench]")
+    answer = bytes(response)
+
+    async def echo(request: bytes, context: object) -> bytes:
+        return answer
+
+    service, method = _METHOD.split("/")
+    handlers = {method: grpc.unary_unary_rpc_method_handler(echo)}
+    server = aio.server()
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(service, handlers),)
+    )
+    server.add_insecure_port(address)
+    await server.start()
+    pipe.send_bytes(READY)
+    await server.wait_for_termination()
+
+
+def _on_uvloop(
+    pipe: Pipe,
+    serve: Callable[[Pipe, Path, Exchange], Coroutine[Any, Any, None]],
+    path: Path,
+    exchange: Exchange,
+) -> None:
+    with asyncio.Runner(loop_factory=_uvloop().new_event_loop) as runner:
+        runner.run(serve(pipe, path, exchange))
+
+
+async def _call_streams(pipe: Pipe, path: Path, exchange: Exchange) -> None:
+    reader, writer = await asyncio.open_unix_connection(path)
+    request = bytes(exchange.request)
+    clock = time.perf_counter_ns
+    pipe.send_bytes(READY)
+    with contextlib.suppress(EOFError):
+        while True:
+            samples = []
+            for _ in range(pipe.recv()):
+                started = clock()
+                writer.write(request)
+                await reader.readexactly(exchange.response)
+                samples.append((clock() - started) / 1000)
+            pipe.send(samples)
+    writer.close()
+
+
+async def _serve_zmq(pipe: Pipe, address: str, response: int) -> None:
+    zmq = _zmq()
+    socket = zmq.asyncio.Context().socket(zmq.REP)
+    socket.bind(address)
+    answer = bytes(response)
+    pipe.send_bytes(READY)
+    while True:
+        await socket.recv()
+        await socket.send(answer)
+
+
+def _serve_iceoryx(pipe: Pipe, name: str, exchange: Exchange) -> None:
+    service = _iceoryx_service(_iceoryx(), name, exchange)
+    server = service.server_builder().create()
+    answer = bytes(exchange.response)
+    pipe.send_bytes(READY)
+    with contextlib.suppress(EOFError):
+        while True:
+            pipe.recv_bytes()
+            is_last = False
+            while not is_last:
+                request = _polled(server.receive)
+                is_last = ctypes.string_at(request.payload_ptr, 1)[0] == _LAST
+                loan = request.loan_uninit()
+                ctypes.memmove(loan.payload_ptr, answer, len(answer))
+                loan.assume_init().send()
+
+
+def _iceoryx_service(iceoryx: Any, name: str, exchange: Exchange) -> Any:
+    iceoryx.set_log_level(iceoryx.LogLevel.Error)
+    node = iceoryx.NodeBuilder.new().create(iceoryx.ServiceType.Ipc)
+    builder = node.service_builder(iceoryx.ServiceName.new(name))
+    return builder.request_response(
+        ctypes.c_uint8 * exchange.request, ctypes.c_uint8 * exchange.response
+    ).open_or_create()
+
+
+def _polled(receive: Callable[[], Any]) -> Any:
+    """Look until something has come, and leave the core to others now and then."""
+    while True:
+        for _ in range(_LOOKS):
+            received = receive()
+            if received is not None:
+                return received
+        os.sched_yield()

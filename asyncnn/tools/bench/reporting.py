@@ -1,0 +1,274 @@
+"""What reports of benchmarks are made of; a report is itself the JSON document.
+
+* A *contender* is who is measured; its `Figure` has a median for each round.
+* A *goal* limits the ratio of a contender's figure to that of its peer. Held against
+  figures it gives a *verdict*.
+* A *placement* is where threads and processes ran while the contenders were measured.
+* A *table* shows all of it, the same on a terminal and on an HTML page.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar, NamedTuple, TypeAlias
+
+import msgspec
+
+from asyncnn.tools.bench.environment import Environment
+from asyncnn.tools.bench.rounds import Figure
+
+MICROSECONDS = "microseconds, median over the rounds of medians"
+
+Bars: TypeAlias = Mapping[str, Mapping[str, float]]
+"""Microseconds for a chart, by group and contender."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """A goal and the ratio that was measured."""
+
+    figure: str
+    peer: str
+    limit: float
+    ratio: float
+    met: bool
+
+
+class Goal(msgspec.Struct, frozen=True):
+    """``limit`` is the largest ratio of a figure to that of ``peer``."""
+
+    figure: str
+    peer: str
+    limit: float
+
+    def judge(self, ratio: float) -> Verdict:
+        """Hold a ratio against the goal."""
+        return Verdict(self.figure, self.peer, self.limit, ratio, ratio <= self.limit)
+
+
+def judge(goals: Iterable[Goal], figures: Mapping[str, Figure]) -> tuple[Verdict, ...]:
+    """Hold figures against those goals both of whose contenders were measured."""
+    return tuple(
+        goal.judge(figures[goal.figure].ratio_to(figures[goal.peer]))
+        for goal in goals
+        if goal.figure in figures and goal.peer in figures
+    )
+
+
+class Outcome(NamedTuple):
+    """A cell of a table that tells what became of a goal, None if it has none."""
+
+    text: str
+    met: bool | None
+
+
+Cell: TypeAlias = str | Outcome
+Row: TypeAlias = Sequence[Cell]
+
+
+class Table(NamedTuple):
+    """Rows in sections; the first cell of each row names it."""
+
+    title: str
+    headings: Sequence[str]
+    sections: Sequence[Sequence[Row]]
+
+    def ended(self, name: str, verdict: Verdict | None, column: int) -> "Table":
+        """Return a table with a verdict, if there is one, in a row at its end."""
+        if verdict is None:
+            return self
+        row: list[Cell] = [name, *[""] * (len(self.headings) - 1)]
+        row[column] = verdict_cell([verdict], verdict.figure, verdict.peer)
+        return self._replace(sections=(*self.sections, [row]))
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What all reports have, and what is asked of them."""
+
+    environment: Environment
+    rounds: int
+
+    @property
+    def where(self) -> str:
+        """Where threads and processes ran."""
+        raise NotImplementedError
+
+    @property
+    def met(self) -> bool:
+        """Whether every goal was met that could be judged."""
+        return all(self.outcomes())
+
+    def outcomes(self) -> Iterable[bool]:
+        """Return for each goal that could be judged whether it was met."""
+        raise NotImplementedError
+
+    def tables(self) -> Iterable[Table]:
+        """Return what was measured, as tables."""
+        raise NotImplementedError
+
+    def notes(self) -> Iterable[str]:
+        """Return lines that say what tables do not, such as who was not measured."""
+        return ()
+
+    def bars(self) -> Bars:
+        """Return what is drawn as a chart."""
+        return {}
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """Contenders that were measured in the same rounds; ``us`` are their medians."""
+
+    figures: dict[str, Figure]
+    us: dict[str, float] = {}
+
+    def __post_init__(self) -> None:
+        """Derive the medians from the figures."""
+        self.us.update((name, figure.us) for name, figure in self.figures.items())
+
+    def time(self, contender: str) -> str:
+        """Return the microseconds of a contender as text, a dash for none."""
+        us = self.us.get(contender)
+        if us is None:
+            return "-"
+        return f"{us:.0f}" if us >= 1000 else f"{us:.1f}"
+
+
+class Placement(Measured, frozen=True, kw_only=True):
+    """Figures of one placement, by contender. Those refused have a reason instead."""
+
+    placement: str
+    verdicts: tuple[Verdict, ...]
+    refusals: dict[str, str] = {}
+
+    def verdict_on(self, goal: Goal) -> Cell:
+        """Return the cell of the verdict on a goal, whatever its limit was here."""
+        return verdict_cell(self.verdicts, goal.figure, goal.peer)
+
+
+class PlacedReport(Report, frozen=True, kw_only=True):
+    """Contenders that were measured in more than one placement.
+
+    The table has a row for each contender and each goal, and a column for each
+    placement.
+    """
+
+    CONTENDERS: ClassVar[Mapping[str, str]]
+    """Descriptions of the contenders, in the order in which they are reported."""
+
+    GOALS: ClassVar[Sequence[Goal]]
+    TITLE: ClassVar[str] = MICROSECONDS
+
+    placements: tuple[Placement, ...]
+
+    @property
+    def where(self) -> str:
+        """That it ran in every placement."""
+        return "in each placement"
+
+    def outcomes(self) -> Iterator[bool]:
+        """Yield those of every placement."""
+        for placed in self.placements:
+            yield from (verdict.met for verdict in placed.verdicts)
+
+    def tables(self) -> Iterator[Table]:
+        """Yield the one table."""
+        placements = self.placements
+        times = [
+            (description, *(placed.time(name) for placed in placements))
+            for name, description in self.CONTENDERS.items()
+        ]
+        goals = [
+            (f"{g.figure} / {g.peer}", *(placed.verdict_on(g) for placed in placements))
+            for g in self.GOALS
+        ]
+        where = (placed.placement for placed in placements)
+        yield Table(self.TITLE, ("", *where), (times, goals))
+
+    def notes(self) -> Iterator[str]:
+        """Yield who could not be measured, and why."""
+        placements = self.placements
+        reasons = {name: why for p in placements for name, why in p.refusals.items()}
+        for name, why in reasons.items():
+            yield f"{name} was not measured: {why}"
+
+    def bars(self) -> Bars:
+        """Return a group for each contender, a bar for each placement."""
+        return {
+            title: {p.placement: p.us[name] for p in self.placements if name in p.us}
+            for name, title in self.CONTENDERS.items()
+        }
+
+
+class SingleReport(Report, frozen=True, kw_only=True):
+    """What was measured in one placement."""
+
+    placement: str
+
+    @property
+    def where(self) -> str:
+        """The placement."""
+        return self.placement
+
+
+class Subject(Measured, frozen=True, kw_only=True):
+    """What contenders run, such as a model, and their figures with it."""
+
+    def outcomes(self) -> Iterator[bool]:
+        """Yield for each goal whether it was met."""
+        raise NotImplementedError
+
+    def cells(self) -> Row:
+        """Return what a table shows of it beside times."""
+        raise NotImplementedError
+
+
+class SubjectsReport(SingleReport, frozen=True, kw_only=True):
+    """Subjects, each of which all contenders run.
+
+    The table has a row for each subject, and a column for each contender.
+    """
+
+    CONTENDERS: ClassVar[Mapping[str, str]]
+    """Headings of the contenders, in the order in which they are reported."""
+
+    OTHERS: ClassVar[Sequence[str]]
+    """Headings of what `Subject.cells` returns."""
+
+    def subjects(self) -> Mapping[str, Subject]:
+        """Return the subjects by name."""
+        raise NotImplementedError
+
+    def outcomes(self) -> Iterator[bool]:
+        """Yield those of every subject."""
+        for subject in self.subjects().values():
+            yield from subject.outcomes()
+
+    def tables(self) -> Iterator[Table]:
+        """Yield the one table."""
+        rows = [
+            (name, *map(subject.time, self.CONTENDERS), *subject.cells())
+            for name, subject in self.subjects().items()
+        ]
+        headings = ("", *self.CONTENDERS.values(), *self.OTHERS)
+        yield Table(MICROSECONDS, headings, [rows])
+
+    def bars(self) -> Bars:
+        """Return a group for each subject, a bar for each contender."""
+        titles = self.CONTENDERS
+        return {
+            name: {
+                titles[each]: subject.us[each] for each in titles if each in subject.us
+            }
+            for name, subject in self.subjects().items()
+        }
+
+
+def ratio_cell(ratio: str, limit: str, met: bool | None) -> Outcome:
+    """Return the cell of a ratio, with its limit if that is a goal."""
+    return Outcome(ratio if met is None else f"{ratio} {limit}", met)
+
+
+def verdict_cell(verdicts: Iterable[Verdict], figure: str, peer: str) -> Cell:
+    """Return the cell of the verdict on a figure and its peer, a dash for none."""
+    for verdict in verdicts:
+        if (verdict.figure, verdict.peer) == (figure, peer):
+            limit = f"<= {verdict.limit:.3g}"
+            return ratio_cell(f"{verdict.ratio:.3f}", limit, verdict.met)
+    return "-"

@@ -1,1 +1,0 @@
-"""Model files that are measured: found in a folder, or made."""

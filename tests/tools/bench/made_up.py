@@ -1,0 +1,211 @@
+"""Reports of every benchmark, made by hand, that meet their goals or miss one."""
+
+from collections.abc import Callable
+
+from asyncnn.tools.bench import (
+    bench_awaiting,
+    bench_burst,
+    bench_cache,
+    bench_fence,
+    bench_kernels,
+    bench_models,
+    bench_qos,
+    bench_responsiveness,
+    bench_service,
+)
+from asyncnn.tools.bench.environment import describe_environment
+from asyncnn.tools.bench.heartbeat import Pulse
+from asyncnn.tools.bench.litert import LITERT, LITERT_REF
+from asyncnn.tools.bench.model_files import Difference
+from asyncnn.tools.bench.peers import Exchange
+from asyncnn.tools.bench.reporting import Placement, Report, judge
+from asyncnn.tools.bench.rounds import Figure
+
+REFUSAL = "it is [too] <new>"
+
+_BASIS = {"environment": describe_environment(litert="2"), "rounds": 5}
+_SINGLE = {**_BASIS, "placement": "pinned to 1"}
+
+
+def figures(**us: float) -> dict[str, Figure]:
+    """Return figures of one round."""
+    return {name: Figure((value,)) for name, value in us.items()}
+
+
+def awaiting(*, met: bool) -> Report:
+    """Return a report on awaiting."""
+    measured = figures(**dict.fromkeys(bench_awaiting.CONTENDERS, 100.0))
+    measured |= figures(run=30.0 if met else 31.0)
+    (verdict,) = judge([bench_awaiting.GOAL], measured)
+    placed = bench_awaiting.AwaitingPlacement(
+        placement="pinned to 1",
+        figures=measured,
+        verdicts=(verdict,),
+        ratio=verdict.ratio,
+        limit=verdict.limit,
+        met=verdict.met,
+    )
+    return bench_awaiting.AwaitingReport(**_BASIS, placements=(placed,))
+
+
+def fence(*, met: bool) -> Report:
+    """Return a report on fences."""
+    measured = figures(**dict.fromkeys(bench_fence.CONTENDERS, 100.0))
+    measured |= figures(pending=150.0 if met else 151.0, chain=1.0, pipeline=1.0)
+    verdicts = judge(bench_fence.GOALS, measured)
+    placed = Placement(placement="apart", figures=measured, verdicts=verdicts)
+    return bench_fence.FenceReport(**_BASIS, placements=(placed,))
+
+
+def service(*, met: bool) -> Report:
+    """Return a report on the service, without one of its peers."""
+    measured = figures(**dict.fromkeys(bench_service.CONTENDERS, 100.0))
+    measured |= figures(execute=160.0 if met else 161.0, image=5.0)
+    del measured["grpc_aio"]
+    placed = Placement(
+        placement="apart",
+        figures=measured,
+        verdicts=judge(bench_service.GOALS, measured),
+        refusals={"grpc_aio": REFUSAL},
+    )
+    return bench_service.ServiceReport(
+        **_BASIS, placements=(placed,), exchange=Exchange(218, 95)
+    )
+
+
+def burst(*, met: bool) -> Report:
+    """Return a report on bursts, without most peers; the headline decides."""
+    placements = [
+        bench_burst.BurstPlacement(
+            placement="apart" if is_apart else "together",
+            is_apart=is_apart,
+            figures=measured,
+            p99_us={name: 2 * figure.us for name, figure in measured.items()},
+            verdicts=bench_burst.judge_burst(measured, is_apart=is_apart),
+            refusals={"pyzmq": REFUSAL},
+        )
+        for is_apart, measured in (
+            (True, figures(burst=10.0, pipe=100.0)),
+            (False, figures(burst=10.0, pipe=30.0 if met else 28.0)),
+        )
+    ]
+    return bench_burst.BurstReport(
+        **_BASIS,
+        exchange=Exchange(256, 256),
+        placements=tuple(placements),
+        headline=bench_burst.judge_headline(
+            [(placed.is_apart, placed.figures) for placed in placements]
+        ),
+    )
+
+
+def models(*, met: bool) -> Report:
+    """Return a report on two models, one of which nobody can run."""
+    device_us = 500.0 if met else 501.0
+    measured = {"device": device_us, "awaited": 550.0, LITERT: 50.0, LITERT_REF: 1000.0}
+    refusals = {LITERT: REFUSAL, LITERT_REF: REFUSAL, "device": "too old"}
+    return bench_models.ModelsReport(
+        **_SINGLE,
+        models=(
+            bench_models.judge_model("kws_ref_model", figures(**measured), {}),
+            bench_models.judge_model("<odd>", {}, refusals),
+        ),
+    )
+
+
+def kernels(*, met: bool) -> Report:
+    """Return a report on all kernels, which differ in nothing; their median decides."""
+    measured = figures(engine=80.0 if met else 81.0, litert=10.0)
+    several = [
+        bench_kernels.judge_kernel(case.name, measured, Difference(1.0, True))
+        for case in bench_kernels.CASES
+    ]
+    return bench_kernels.KernelsReport(
+        **_SINGLE,
+        kernels=tuple(several),
+        median_verdict=bench_kernels.judge_median(several),
+    )
+
+
+def cache(*, met: bool) -> Report:
+    """Return a report on a model that has both goals and one that has none."""
+    return bench_cache.CacheReport(
+        **_SINGLE,
+        models=(
+            cached("large", 1_000, 250 if met else 251, is_largest=True),
+            cached("small", 1_000, 900),
+        ),
+    )
+
+
+def cached(
+    name: str,
+    anew_us: float,
+    loaded_us: float,
+    growth_bytes: int = 0,
+    weights_bytes: int = 1000,
+    is_largest: bool = False,
+) -> bench_cache.CachedModel:
+    """Return what was measured of a model."""
+    return bench_cache.CachedModel(
+        model=name,
+        figures=figures(anew=anew_us, loaded=loaded_us),
+        ratio=loaded_us / anew_us,
+        weights_bytes=weights_bytes,
+        growth_bytes=growth_bytes,
+        is_largest=is_largest,
+    )
+
+
+def qos(*, met: bool) -> Report:
+    """Return a report on priorities and deadlines."""
+    latencies = {
+        name: bench_qos.Latency(100.0, p99_us)
+        for name, p99_us in (("idle", 1000.0), ("saturated", 1500.0), ("pool", 9000.0))
+    }
+    misses = (bench_qos.Misses(0.7, 0.1 if met else 0.3, 0.2),)
+    overhead = bench_qos.Overhead(scheduled_us=4, to_thread_us=40, ratio=0.1)
+    return bench_qos.QosReport(
+        **_SINGLE,
+        latencies=latencies,
+        longest_operation_us=100.0,
+        misses=misses,
+        overhead=overhead,
+        lost=0.01,
+        verdicts=bench_qos.judge_qos(latencies, 100.0, misses, overhead, 0.01),
+    )
+
+
+def responsiveness(*, met: bool, idle_ms: float = 2.0) -> Report:
+    """Return a report on responsiveness, some of which was measured again."""
+    heard = {
+        ("idle", "in_process"): idle_ms,
+        ("prepare", "in_process"): 2.0,
+        ("prepare", "driver"): 20.0 if met else 21.0,
+    }
+    return bench_responsiveness.ResponsivenessReport(
+        **_SINGLE,
+        operations=20_000,
+        input_bytes=2**26,
+        heard=tuple(
+            bench_responsiveness.judge_pulses(*place, [Pulse(1000, 0.5, 1.0, ms, 0.0)])
+            for place, ms in heard.items()
+        ),
+        repeated={"idle": 0, "prepare": 2},
+    )
+
+
+MADE_UP: dict[str, Callable[..., Report]] = {
+    maker.__name__: maker
+    for maker in (
+        models,
+        awaiting,
+        kernels,
+        service,
+        burst,
+        fence,
+        cache,
+        qos,
+        responsiveness,
+    )
+}

@@ -1,0 +1,231 @@
+"""What benchmarks judge, and by which limits."""
+
+from statistics import median
+
+import pytest
+
+from asyncnn.tools.bench import bench_awaiting, bench_fence, bench_service
+from asyncnn.tools.bench.bench_burst import (
+    MILLISECOND,
+    PIPE,
+    PIPE_STREAM,
+    QUEUE,
+    QUEUE_BATCHES,
+    QUEUE_HOGS,
+    goals_of,
+    judge_burst,
+    judge_headline,
+)
+from asyncnn.tools.bench.bench_cache import (
+    MATTERS_ABOVE_BYTES,
+    MATTERS_ABOVE_US,
+    CachedModel,
+)
+from asyncnn.tools.bench.bench_kernels import CASES, judge_kernel, judge_median
+from asyncnn.tools.bench.bench_models import goals_for, judge_model
+from asyncnn.tools.bench.bench_qos import (
+    Latency,
+    Misses,
+    Overhead,
+    judge_qos,
+)
+from asyncnn.tools.bench.litert import LITERT, LITERT_REF
+from asyncnn.tools.bench.reporting import Goal, judge
+from tests.tools.bench.made_up import cached, figures
+
+LARGE = MATTERS_ABOVE_BYTES
+
+
+@pytest.mark.parametrize(
+    "goal",
+    [bench_awaiting.GOAL, *bench_fence.GOALS, *bench_service.GOALS],
+    ids=lambda goal: f"{goal.figure}-{goal.peer}",
+)
+def test_a_goal_is_met_up_to_its_limit(goal: Goal) -> None:
+    for ratio, met in ((goal.limit, True), (goal.limit * 1.01, False)):
+        (verdict,) = judge([goal], figures(**{goal.figure: ratio, goal.peer: 1.0}))
+        assert (verdict.figure, verdict.peer) == (goal.figure, goal.peer)
+        assert (verdict.ratio, verdict.limit, verdict.met) == (ratio, goal.limit, met)
+
+
+def test_a_goal_without_its_peer_is_left_out() -> None:
+    assert judge(bench_service.GOALS, figures(execute=1.0, image=1.0)) == ()
+
+
+class TestBurst:
+    @pytest.mark.parametrize(("is_apart", "limit"), [(True, 0.06), (False, 0.5)])
+    def test_a_placement_has_its_own(self, is_apart: bool, limit: float) -> None:
+        for ratio, met in ((limit, True), (limit + 0.001, False)):
+            measured = figures(**{QUEUE: ratio, PIPE: 1.0})
+            (verdict,) = judge_burst(measured, is_apart=is_apart)
+            assert (verdict.figure, verdict.peer) == (QUEUE, PIPE)
+            assert (verdict.limit, verdict.met) == (limit, met)
+
+    def test_one_without_its_peer_is_left_out(self) -> None:
+        measured = figures(**{QUEUE_BATCHES: 1.0, PIPE: 1.0})
+        assert judge_burst(measured, is_apart=True) == ()
+        measured |= figures(**{PIPE_STREAM: 100.0})
+        (verdict,) = judge_burst(measured, is_apart=True)
+        assert verdict.met
+
+    @pytest.mark.parametrize(("us", "met"), [(1000.0, True), (1001.0, False)])
+    @pytest.mark.parametrize("is_apart", [True, False])
+    def test_nothing_takes_a_millisecond(
+        self, us: float, met: bool, is_apart: bool
+    ) -> None:
+        measured = figures(**{QUEUE_HOGS: us})
+        (verdict,) = judge_burst(measured, is_apart=is_apart)
+        assert (verdict.peer, verdict.met) == (MILLISECOND, met)
+
+    def test_gates_are_wider_than_goals(self) -> None:
+        for is_apart in (True, False):
+            goals, gates = (goals_of(is_apart=is_apart, gates=g) for g in (False, True))
+            for goal, gate in zip(goals, gates, strict=True):
+                assert (goal.figure, goal.peer) == (gate.figure, gate.peer)
+                assert goal.limit <= gate.limit
+        measured = figures(**{QUEUE: 0.07, PIPE: 1.0})
+        (goal_verdict,) = judge_burst(measured, is_apart=True)
+        (gate_verdict,) = judge_burst(measured, is_apart=True, gates=True)
+        assert (goal_verdict.met, gate_verdict.met) == (False, True)
+
+    @pytest.mark.parametrize(("burst_us", "is_met"), [(3.4, True), (3.6, False)])
+    def test_the_headline_takes_the_pipe_at_its_best(
+        self, burst_us: float, is_met: bool
+    ) -> None:
+        verdict = judge_headline(
+            [
+                (True, figures(burst=burst_us, pipe=40.0)),
+                (False, figures(burst=1.0, pipe=10.0)),
+            ]
+        )
+        assert verdict is not None
+        assert verdict.limit == 0.35
+        assert verdict.ratio == pytest.approx(burst_us / 10)
+        assert verdict.met is is_met
+
+    def test_without_two_cpus_there_is_no_headline(self) -> None:
+        assert judge_headline([(False, figures(burst=1, pipe=9))]) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "limits"),
+    [
+        ("vww_96_int8", {LITERT_REF: 0.5, LITERT: 16.0}),
+        ("vww_96_float", {LITERT_REF: 0.5, LITERT: 8.0}),
+        ("kws_ref_model", {LITERT_REF: 0.5}),
+        ("pretrainedResnet", {LITERT_REF: 0.1, LITERT: 2.5}),
+        ("pretrainedResnet_quant", {LITERT_REF: 0.5, LITERT: 10.0}),
+        ("mobilenet_v1_224_float", {LITERT_REF: 0.1, LITERT: 2.5}),
+    ],
+)
+def test_named_models_have_goals_of_their_own(
+    model: str, limits: dict[str, float]
+) -> None:
+    assert {goal.peer: goal.limit for goal in goals_for(model, 5000.0)} == limits
+
+
+@pytest.mark.parametrize("ref_us", [100.1, 1e6])
+def test_other_models_are_not_to_be_slower_than_the_reference(ref_us: float) -> None:
+    (goal,) = goals_for("another", ref_us)
+    assert (goal.peer, goal.limit) == (LITERT_REF, 1.0)
+
+
+@pytest.mark.parametrize("ref_us", [None, 1.5, 100.0])
+def test_tiny_and_unmeasured_models_have_no_goal(ref_us: float | None) -> None:
+    assert goals_for("another", ref_us) == ()
+
+
+def test_ratios_are_the_devices_own_time_to_each_peers() -> None:
+    measured = figures(device=11.0, awaited=21.0, litert=1.0, litert_ref=22.0)
+    model = judge_model("vww_96_int8", measured, {})
+    assert model.us["awaited"] == 21.0
+    assert model.ratios == {LITERT: 11.0, LITERT_REF: 0.5}
+    assert [verdict.met for verdict in model.verdicts] == [True, True]
+
+
+def test_a_peer_that_was_not_measured_is_not_judged() -> None:
+    model = judge_model("vww_96_int8", figures(device=10.0, litert=1.0), {})
+    assert [verdict.peer for verdict in model.verdicts] == [LITERT]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "of_each", "of_median"),
+    [(8.0, True, True), (8.1, True, False), (25.0, True, False), (25.1, False, False)],
+)
+def test_a_kernel_has_a_goal_and_so_has_the_median_of_all(
+    ratio: float, of_each: bool, of_median: bool
+) -> None:
+    measured = figures(engine=10 * ratio, litert=10.0)
+    several = [judge_kernel(case.name, measured, None) for case in CASES]
+    verdict = judge_median(several)
+    assert verdict is not None
+    assert verdict.ratio == median(kernel.verdict.ratio for kernel in several)
+    assert (several[0].verdict.met, verdict.met) == (of_each, of_median)
+    assert judge_median(several[1:]) is None
+
+
+@pytest.mark.parametrize(
+    ("measured", "met"),
+    [
+        (cached("model", 20_000, 4_000, 199_000, LARGE), True),
+        (cached("model", 20_000, 6_000), False),
+        (cached("model", 1_000, 400, weights_bytes=LARGE), False),
+        (cached("model", 20_000, 4_000, 200_000, LARGE), False),
+        (cached("model", MATTERS_ABOVE_US - 1, 9_000, 900), True),
+        (cached("model", 1_000, 400, is_largest=True), False),
+        (cached("model", 1_000, 100, 200, is_largest=True), False),
+        (cached("model", 1_000, 100, 199, is_largest=True), True),
+    ],
+    ids=[
+        "both met",
+        "slow",
+        "slow though quickly prepared",
+        "copied",
+        "too small to matter",
+        "the largest is slow",
+        "the largest is copied",
+        "the largest meets both",
+    ],
+)
+def test_goals_hold_where_there_is_something_to_gain(
+    measured: CachedModel, met: bool
+) -> None:
+    assert all(measured.outcomes()) is met
+
+
+def latencies(busy_us: float, pool_us: float) -> dict[str, Latency]:
+    return {
+        "idle": Latency(100, 1000),
+        "saturated": Latency(100, busy_us),
+        "pool": Latency(100, pool_us),
+    }
+
+
+def handed_over(ratio: float) -> Overhead:
+    return Overhead(scheduled_us=40 * ratio, to_thread_us=40, ratio=ratio)
+
+
+@pytest.mark.parametrize(
+    ("busy_us", "pool_us", "met"),
+    [(1600, 8000, True), (1601, 10_000, False), (1600, 7999, False)],
+)
+def test_urgent_work_is_held_against_the_idle_device_and_the_pool(
+    busy_us: float, pool_us: float, met: bool
+) -> None:
+    verdicts = judge_qos(
+        latencies(busy_us, pool_us), 100.0, (), handed_over(0.45), 0.05
+    )
+    assert all(verdict.met for verdict in verdicts) is met
+
+
+@pytest.mark.parametrize(
+    ("overhead", "lost", "by_deadline"), [(0.46, 0, 0), (0, 0.051, 0), (0, 0, 0.2)]
+)
+def test_costs_and_misses_are_goals_as_well(
+    overhead: float, lost: float, by_deadline: float
+) -> None:
+    misses = (Misses(0.7, by_deadline, 0.1),)
+    verdicts = judge_qos(
+        latencies(1000, 9000), 100.0, misses, handed_over(overhead), lost
+    )
+    assert sum(not verdict.met for verdict in verdicts) == 1

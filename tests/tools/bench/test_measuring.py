@@ -1,0 +1,193 @@
+"""Benchmarks end to end, with few and short rounds; see also test_burst_gates."""
+
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.tools.bench import (
+    bench_awaiting,
+    bench_cache,
+    bench_fence,
+    bench_kernels,
+    bench_models,
+    bench_qos,
+    bench_service,
+    peers,
+    processes,
+)
+from asyncnn.tools.bench.bench_models import AWAITED, DEVICE
+from asyncnn.tools.bench.environment import CpuPair, PeerMissingError
+from asyncnn.tools.bench.litert import LITERT, LITERT_REF, PeerRefusedError
+from asyncnn.tools.bench.model_files import Difference, mobilenet_v1
+from asyncnn.tools.bench.peers import Exchange
+from asyncnn.tools.bench.qos_load import Stack
+from asyncnn.tools.bench.reporting import Measured, PlacedReport
+from asyncnn.tools.bench.rounds import Call
+from tests.tools.bench.calling import CPU
+
+
+def is_whole(measured: Measured, contenders: set[str]) -> bool:
+    """Tell whether every contender has a time."""
+    return measured.us.keys() == contenders and min(measured.us.values()) > 0
+
+
+def test_awaiting_is_measured_in_two_placements(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bench_awaiting, "_BATCH_US", 500.0)
+    report = bench_awaiting.bench(rounds=2)
+    assert len(report.placements) == 2
+    for placed in report.placements:
+        assert is_whole(placed, set(bench_awaiting.CONTENDERS))
+        ratio = placed.figures["run"].ratio_to(placed.figures["to_thread"])
+        assert placed.ratio == placed.verdicts[0].ratio == ratio
+        assert placed.met is (ratio <= 0.3)
+
+
+def _missing(cpu: int, exchange: Exchange) -> AbstractAsyncContextManager[Call]:
+    class Missing:
+        async def __aenter__(self) -> Call:
+            raise PeerMissingError("no grpcio [here]")
+
+        async def __aexit__(self, *_: object) -> None:
+            raise AssertionError
+
+    return Missing()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    "benchmark", [bench_fence, bench_service], ids=["fence", "service"]
+)
+def test_what_needs_another_process_has_a_figure_or_a_reason_for_everybody(
+    monkeypatch: pytest.MonkeyPatch, benchmark: object
+) -> None:
+    monkeypatch.setattr(benchmark, "_BATCH_US", 500.0)
+    monkeypatch.setattr(processes, "cpu_pairs", lambda: [CpuPair(CPU, CPU)])
+    monkeypatch.setattr(peers, "grpc_echo", _missing)
+    report: PlacedReport = benchmark.bench(rounds=2)  # type: ignore[attr-defined]
+    (placed,) = report.placements
+    assert is_whole(placed, set(report.CONTENDERS) - set(placed.refusals))
+    assert placed.refusals.get("grpc_aio", "no grpcio [here]") == "no grpcio [here]"
+    assert f"CPU {CPU}" in placed.placement
+
+
+class TestModels:
+    @pytest.fixture(autouse=True)
+    def _installed(self) -> None:
+        pytest.importorskip("ai_edge_litert")
+
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Path:
+        path = tmp_path / "small.tflite"
+        path.write_bytes(mobilenet_v1(quantized=False, size=32, width=0.25))
+        return path
+
+    def measured(self, file: Path) -> bench_models.MeasuredModel:
+        report = bench_models.bench(file, mobilenet=False, rounds=1)
+        (model,) = report.models
+        return model
+
+    def test_the_device_computes_what_the_reference_does(self, file: Path) -> None:
+        model = self.measured(file)
+        assert model.refusals == {}
+        assert is_whole(model, {DEVICE, AWAITED, LITERT, LITERT_REF})
+        assert model.us[DEVICE] <= model.us[AWAITED]
+        assert set(model.ratios) == {LITERT, LITERT_REF}
+        assert model.difference_to_ref is not None
+        assert not model.difference_to_ref.in_steps
+        assert model.difference_to_ref.largest < 1e-5
+
+    def test_what_the_device_cannot_load_is_reported_with_the_reason(
+        self, file: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(path: Path) -> None:
+            raise InvalidArgumentError(f"{path.name} is not for us")
+
+        monkeypatch.setattr(bench_models, "load", refuse)
+        model = self.measured(file)
+        assert model.refusals == {DEVICE: "small.tflite is not for us"}
+        assert set(model.us) == {LITERT, LITERT_REF}
+        assert model.verdicts == ()
+
+    def test_what_a_peer_cannot_load_is_reported_with_the_reason(
+        self, file: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(path: Path, *, reference: bool) -> None:
+            raise PeerRefusedError("too new")
+
+        monkeypatch.setattr(bench_models, "LiteRt", refuse)
+        model = self.measured(file)
+        assert model.refusals == {LITERT: "too new", LITERT_REF: "too new"}
+        assert set(model.us) == {DEVICE, AWAITED}
+
+
+class TestKernels:
+    def test_the_filter_selects_what_is_measured_against_litert(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pytest.importorskip("ai_edge_litert")
+        monkeypatch.setattr(bench_kernels, "_BATCH_US", 100.0)
+        report = bench_kernels.bench(pattern="fully*_int8", rounds=2)
+        (kernel,) = report.kernels
+        assert kernel.kernel == "fully_connected_int8"
+        assert kernel.difference_to_ref == Difference(0.0, True)
+        ratio = kernel.figures["engine"].ratio_to(kernel.figures[LITERT])
+        assert kernel.verdict.ratio == ratio
+        assert report.median_verdict is None
+
+    def test_a_filter_that_selects_nothing_is_refused(self) -> None:
+        with pytest.raises(InvalidArgumentError, match="no kernel 'nothing'"):
+            bench_kernels.bench(pattern="nothing")
+
+    @pytest.mark.usefixtures("without_litert")
+    def test_without_litert_there_is_nothing_to_measure(self) -> None:
+        with pytest.raises(PeerMissingError):
+            bench_kernels.bench(pattern="prelu*")
+
+
+class TestCache:
+    def test_all_figures_are_measured(self, shared: Path) -> None:
+        file = shared / "models" / "ad01_fp32.tflite"
+        (model,) = bench_cache.bench(file, mobilenet=False, rounds=5).models
+        assert is_whole(model, set(bench_cache.CONTENDERS))
+        assert model.us["loaded"] < model.us["anew"]
+        assert model.weights_bytes > 1_000_000
+        assert -model.weights_bytes < model.growth_bytes < 2 * model.weights_bytes
+
+    def test_the_largest_model_of_a_folder_always_has_goals(self, shared: Path) -> None:
+        folder = shared / "models"
+        files = sorted(
+            folder.glob("hello_world*.tflite"), key=lambda f: f.stat().st_size
+        )
+        report = bench_cache.bench(
+            folder, pattern="hello_world*", mobilenet=False, rounds=5
+        )
+        by_name = {model.model: model for model in report.models}
+        assert by_name[files[0].stem].saves_time is None
+        assert by_name[files[-1].stem].saves_time is not None
+        assert by_name[files[-1].stem].saves_memory is not None
+
+
+@pytest.fixture
+def small_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_qos, "BACKGROUND", Stack(layers=4, width=64, rows=64))
+    monkeypatch.setattr(bench_qos, "URGENT", Stack(layers=2, width=8, rows=2))
+    monkeypatch.setattr(bench_qos, "_URGENT_RUNS", 3)
+    monkeypatch.setattr(bench_qos, "_PAUSE_S", 0.001)
+    monkeypatch.setattr(bench_qos, "_DATED_RUNS", 10)
+    monkeypatch.setattr(bench_qos, "_QUEUED_RUNS", 20)
+    monkeypatch.setattr(bench_qos, "_OVERHEAD_BATCHES", 2)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("small_load")
+def test_latencies_misses_and_costs_of_scheduling_are_measured() -> None:
+    report = bench_qos.bench(rounds=1)
+    assert list(report.latencies) == list(bench_qos.CONTENDERS)
+    assert all(0 < each.p50_us <= each.p99_us for each in report.latencies.values())
+    assert [each.load for each in report.misses] == list(bench_qos.LOADS)
+    assert report.longest_operation_us > 0
+    assert len(report.verdicts) == 4 + len(bench_qos.LOADS)

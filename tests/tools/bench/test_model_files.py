@@ -1,0 +1,104 @@
+"""Which files are measured, what they are given, and how outputs are compared."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.tools.bench import model_files as collection
+from asyncnn.tools.bench.model_files import (
+    Difference,
+    largest_difference,
+    model_files,
+    random_inputs,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("b.tflite", "a.tflite", "notes.txt"):
+        (tmp_path / name).write_bytes(b"")
+    return tmp_path
+
+
+def names(folder: Path | None, pattern: str = "*") -> list[str]:
+    with model_files(folder, pattern, mobilenet=False) as files:
+        return [path.name for path in files]
+
+
+def test_a_folder_gives_its_models_in_order(folder: Path) -> None:
+    assert names(folder) == ["a.tflite", "b.tflite"]
+
+
+def test_a_pattern_selects_by_name_without_suffix(folder: Path) -> None:
+    assert names(folder, "b*") == ["b.tflite"]
+
+
+def test_a_single_file_may_be_named(folder: Path) -> None:
+    assert names(folder / "a.tflite") == ["a.tflite"]
+
+
+def test_without_a_folder_the_default_one_is_taken(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collection, "DEFAULT_FOLDER", folder)
+    assert names(None) == ["a.tflite", "b.tflite"]
+
+
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="no folder"):
+        names(tmp_path / "nowhere")
+
+
+def test_nothing_to_measure_is_an_error(folder: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"no \.tflite file 'c\*'"):
+        names(folder, "c*")
+
+
+def test_mobilenets_are_made_for_the_length_of_the_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {True: b"quantised", False: b"float"}
+    monkeypatch.setattr(collection, "mobilenet_v1", lambda quantized: made[quantized])
+    with model_files(tmp_path) as files:
+        assert {path.stem: path.read_bytes() for path in files} == {
+            "mobilenet_v1_224_float": b"float",
+            "mobilenet_v1_224_int8": b"quantised",
+        }
+    assert not any(path.exists() for path in files)
+
+
+class TestInputs:
+    def test_they_are_the_same_every_time(self) -> None:
+        kinds = [((1, 3), np.dtype(np.float32)), ((2,), np.dtype(np.int8))]
+        first, second = random_inputs(kinds), random_inputs(kinds)
+        for one, other in zip(first, second, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+    @pytest.mark.parametrize("dtype", [np.float32, np.int8, np.uint8, np.int32])
+    def test_they_have_the_models_dtype_and_length_1_where_it_is_open(
+        self, dtype: type
+    ) -> None:
+        (array,) = random_inputs([((0, 4), np.dtype(dtype))])
+        assert array.shape == (1, 4)
+        assert array.dtype == dtype
+
+
+class TestDifference:
+    def test_integers_differ_in_steps(self) -> None:
+        difference = largest_difference(
+            [np.array([-128, 3], np.int8)], [np.array([127, 3], np.int8)]
+        )
+        assert difference == Difference(255.0, in_steps=True)
+        assert str(difference) == "255 LSB"
+
+    def test_floats_differ_absolutely_and_the_largest_of_all_outputs_counts(
+        self,
+    ) -> None:
+        one, half = np.ones(2, np.float32), np.full(3, 0.5, np.float32)
+        difference = largest_difference([one, half], [one, half * 2])
+        assert difference == Difference(0.5, in_steps=False)
+
+    def test_arrays_of_other_shapes_are_not_comparable(self) -> None:
+        assert largest_difference([np.zeros(2)], [np.zeros(3)]) is None

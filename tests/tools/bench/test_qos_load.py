@@ -1,0 +1,82 @@
+"""The load of the benchmark of priorities and deadlines."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from asyncnn.hal.errors import MissedDeadlineTransientError
+from asyncnn.runtime.device import open_device
+from asyncnn.tools.bench.qos_load import (
+    FifoPool,
+    Stack,
+    percentile,
+    saturated,
+    share_missed,
+    within,
+)
+
+TINY = Stack(layers=2, width=8, rows=2)
+
+
+async def test_pool_and_device_compute_the_same() -> None:
+    pool = FifoPool()
+    assert await pool.run(TINY)() is True
+    pool.close()
+    async with open_device() as device:
+        prepared = await device.prepare(TINY.build())
+        outputs = await prepared.run([TINY.input()])
+    assert outputs["y"].shape == (2, 8)
+    assert np.isfinite(outputs["y"]).all()
+
+
+async def test_saturating_keeps_some_executions_pending() -> None:
+    pending = most = 0
+
+    async def run() -> None:
+        nonlocal pending, most
+        pending += 1
+        most = max(most, pending)
+        await asyncio.sleep(0)
+        pending -= 1
+
+    async with saturated(run, 4):
+        for _ in range(10):
+            await asyncio.sleep(0)
+            assert pending >= 3
+    assert pending == 0
+    assert most <= 5
+
+
+async def test_a_deadline_is_missed_by_an_error_and_by_coming_late() -> None:
+    async def refuse(budget_s: float) -> None:
+        raise MissedDeadlineTransientError("too late")
+
+    async def dawdle(budget_s: float) -> None:
+        await asyncio.sleep(2 * budget_s)
+
+    async def hurry(budget_s: float) -> None:
+        return
+
+    assert [await within(run)(0.001) for run in (refuse, dawdle, hurry)] == [
+        False,
+        False,
+        True,
+    ]
+
+
+async def test_the_share_of_missed_deadlines_is_counted() -> None:
+    calls = 0
+
+    async def every_other(budget_s: float) -> bool:
+        nonlocal calls
+        calls += 1
+        assert 0.0002 <= budget_s <= 0.003
+        return calls % 2 == 0
+
+    assert await share_missed(every_other, 0.0001, 1.0, 50, seed=1) == 0.5
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.5, 51), (0.99, 100), (1.0, 100)])
+def test_percentiles(share: float, expected: float) -> None:
+    assert percentile([float(n) for n in range(100, 0, -1)], share) == expected

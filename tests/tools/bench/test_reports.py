@@ -1,0 +1,182 @@
+"""Reports of all benchmarks: as JSON, as tables, as pages, and as an exit status."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+from typer.testing import CliRunner, Result
+
+from asyncnn.cli.bench import BENCHMARKS, bench_app
+from asyncnn.tools.bench.drawing import draw_page
+from asyncnn.tools.bench.environment import describe_environment
+from asyncnn.tools.bench.reporting import Outcome, Report, SingleReport, Table
+from tests.tools.bench.made_up import MADE_UP, REFUSAL, responsiveness
+
+every_benchmark = pytest.mark.parametrize("name", BENCHMARKS)
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, name: str, report: Report, *arguments: str
+) -> tuple[Result, dict[str, Any]]:
+    """Run a command whose benchmark gives a report; return its options as well."""
+    seen: dict[str, Any] = {}
+
+    def bench(**options: Any) -> Report:
+        seen.update(options)
+        return report
+
+    monkeypatch.setattr(f"asyncnn.tools.bench.bench_{name}.bench", bench)
+    return CliRunner().invoke(bench_app, [name, *arguments]), seen
+
+
+def texts(report: Report) -> Iterator[str]:
+    """Yield all that is to be read in the tables of a report."""
+    for table in report.tables():
+        yield from (table.title, *table.headings)
+        for row in (row for section in table.sections for row in section):
+            assert len(row) == len(table.headings)
+            yield from (
+                cell.text if isinstance(cell, Outcome) else cell for cell in row
+            )
+
+
+@every_benchmark
+class TestEveryReport:
+    def test_it_survives_json(self, name: str) -> None:
+        report = MADE_UP[name](met=True)
+        data = msgspec.json.encode(report)
+        assert msgspec.json.decode(data, type=type(report)) == report
+
+    @pytest.mark.parametrize("met", [True, False])
+    def test_a_missed_goal_is_marked_and_fails_a_check_after_all_is_reported(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, met: bool
+    ) -> None:
+        report = MADE_UP[name](met=met)
+        assert report.met is met
+        files = tmp_path / "report.json", tmp_path / "report.html"
+        options = ["--check", "--json", str(files[0]), "--html", str(files[1])]
+        result, _ = run(monkeypatch, name, report, *options)
+        assert result.exit_code == (0 if met else 1), result.output
+        assert ("MISSED" in result.output) is not met
+        assert ('class="missed">missed' in files[1].read_text("utf-8")) is not met
+        data = files[0].read_bytes()
+        assert msgspec.json.decode(data, type=type(report)) == report
+
+    def test_without_a_check_it_does_not_matter(
+        self, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        result, seen = run(monkeypatch, name, MADE_UP[name](met=False), "--rounds", "9")
+        assert result.exit_code == 0
+        assert seen["rounds"] == 9
+
+    def test_all_of_it_is_printed_and_on_the_page(
+        self, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        monkeypatch.setattr("asyncnn.cli.bench._PIPE_WIDTH", 300)
+        report = MADE_UP[name](met=True)
+        page = draw_page(name, report)
+        shown = "".join(ElementTree.fromstring(plain(page)).itertext())
+        result, _ = run(monkeypatch, name, report)
+        printed = " ".join(result.output.split())
+        for text in texts(report):
+            assert text in shown
+            assert " ".join(text.split()) in printed
+        for line in (*report.notes(), f"5 rounds, {report.where}"):
+            assert line in shown
+            assert line in result.output
+        assert str(report.environment) in result.output
+
+    def test_the_page_refers_to_nothing_outside(self, name: str) -> None:
+        page = draw_page(name, MADE_UP[name](met=True))
+        assert not re.search(r"https?:|src=|href=|url\(|@import", page)
+
+    def test_a_bar_is_drawn_for_every_time(self, name: str) -> None:
+        report = MADE_UP[name](met=True)
+        bars = [us for group in report.bars().values() for us in group.values()]
+        drawn = ElementTree.fromstring(plain(draw_page(name, report))).iter("rect")
+        widths = [float(bar.attrib["width"]) for bar in drawn]
+        assert len(widths) == len(bars)
+        assert sorted(zip(bars, widths, strict=True)) == [
+            *zip(sorted(bars), sorted(widths), strict=True)
+        ]
+
+
+def plain(page: str) -> str:
+    """Return a page as XML, which has no elements without an end."""
+    body = page[page.index("<body>") : page.index("</html>")]
+    return body.replace("<br>", " ")
+
+
+class Odd(SingleReport, frozen=True, kw_only=True):
+    """A report whose words are markup."""
+
+    def outcomes(self) -> Iterator[bool]:
+        """Yield none."""
+        yield from ()
+
+    def tables(self) -> Iterator[Table]:
+        """Yield a table of markup."""
+        yield Table("<i>", ("[b]", "&"), [[("[red]", Outcome("[/]", None))]])
+
+
+def test_names_and_reasons_are_not_taken_for_markup(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    odd = Odd(environment=describe_environment(), rounds=5, placement="<here>")
+    page = draw_page("odd", odd)
+    assert "&lt;i&gt;" in page
+    assert "&lt;here&gt;" in page
+    result, _ = run(monkeypatch, "fence", odd)
+    for text in ("[b]", "[red]", "[/]"):
+        assert text in result.output
+
+
+def test_times_ratios_limits_and_verdicts_stand_in_one_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    result, _ = run(monkeypatch, "kernels", MADE_UP["kernels"](met=True))
+    (row,) = [line for line in result.output.splitlines() if "add_int8" in line]
+    assert row.replace("│", " ").split() == (
+        ["add_int8", "80.0", "10.0", "1", "LSB", "8.000", "<=", "25", "met"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "notes"),
+    [
+        (
+            "models",
+            [
+                f"<odd>: LiteRT and REF cannot run it: {REFUSAL}",
+                "<odd>: device cannot run it: too old",
+            ],
+        ),
+        (
+            "service",
+            [
+                "218 bytes to the driver and 95 back",
+                f"grpc_aio was not measured: {REFUSAL}",
+            ],
+        ),
+        (
+            "responsiveness",
+            [
+                "goals: p99 below 5 ms, none over 20 ms; "
+                "models of 20,000 operations, inputs of 64 MiB",
+                "prepare: repeated 2 times, as the machine disturbed it",
+            ],
+        ),
+    ],
+)
+def test_notes_say_what_tables_do_not(name: str, notes: list[str]) -> None:
+    assert list(MADE_UP[name](met=True).notes()) == notes
+
+
+def test_idle_loops_have_no_goal_but_are_remarked_on() -> None:
+    report = responsiveness(met=True, idle_ms=90)
+    assert report.met
+    assert any("too busy to tell" in note for note in report.notes())
