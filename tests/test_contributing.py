@@ -86,7 +86,7 @@ def test_a_recipe_works(recipe: str, tmp_path: Path) -> None:
     shutil.copytree(
         Path(asyncnn.__file__).parent,
         tmp_path / "asyncnn",
-        ignore=shutil.ignore_patterns("__pycache__", "tools"),
+        ignore=shutil.ignore_patterns("__pycache__"),
     )
     shutil.copytree(ROOT / "tests/kernels", tmp_path / "tests/kernels")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
