@@ -27,8 +27,9 @@ From the outside in:
 import logging
 from typing import TYPE_CHECKING
 
-from asyncnn._version import __version__
 from asyncnn.lazy import lazy_names
+
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from asyncnn.devices import DeviceSettings

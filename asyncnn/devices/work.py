@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import msgspec
 
-from asyncnn.cooperative import Stepwise
 from asyncnn.devices.buffer_use import BufferUse
-from asyncnn.devices.cache import Compiled, Prepare
+from asyncnn.devices.cache_format import Compiled
+from asyncnn.devices.model_caches import Prepare
 from asyncnn.engine import Execution, Program
 from asyncnn.engine.arguments import (
     execute_request,
@@ -32,7 +32,7 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.logs import CPUEXE, EXECUTION
-from asyncnn.pacing import long_work, make_way
+from asyncnn.pacing import Stepwise, long_work, make_way
 from asyncnn.qos import Client, Pause, Work, WorkAccounting
 from asyncnn.qos.work import JobState
 from asyncnn.tracing import Layer, Phase, Trace, active, begin

@@ -7,7 +7,6 @@ from typing import Protocol
 
 import numpy as np
 
-from asyncnn.cooperative import Stepwise
 from asyncnn.engine.control_flow import ControlFlow, begin
 from asyncnn.engine.dynamic import run_late
 from asyncnn.engine.plan import CONTROL_FLOW, Plan, Step
@@ -26,6 +25,7 @@ from asyncnn.hal.types import (
     ErrorStatus,
 )
 from asyncnn.kernels.kernel import Inputs, Outputs, TiledRun
+from asyncnn.pacing import Stepwise
 
 MANY_CALLS = 64
 """Calls between two looks at the clock."""

@@ -10,13 +10,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
-from asyncnn.cooperative import Steps
 from asyncnn.engine.arena import ALIGNMENT_BYTES, align
 from asyncnn.engine.dynamic import Slots
 from asyncnn.engine.plan import OPERANDS_PER_STEP, Plan, Step
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.kernels.kernel import Run
+from asyncnn.pacing import Steps
 
 Call: TypeAlias = tuple[Callable[[Any, Any], Any], list[Any], list[Any]]
 """A kernel's run with its input and output arrays."""

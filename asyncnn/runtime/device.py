@@ -206,8 +206,8 @@ def _supervised(
     link: Callable[[], AbstractAsyncContextManager["RemoteDevice"]],
     supervision: "Literal[True] | Supervision",
 ) -> AbstractAsyncContextManager[IDevice]:
-    from asyncnn.service.supervised.device import supervised
-    from asyncnn.service.supervised.supervision import Supervision
+    from asyncnn.service.supervised_device import supervised
+    from asyncnn.service.supervision import Supervision
 
     return supervised(link, Supervision() if supervision is True else supervision)
 

@@ -1,7 +1,7 @@
 """Floor 5: the process boundary.
 
 `Server` publishes any `IDevice` on a Unix-domain socket (``driver``); `RemoteDevice` is
-an `IDevice` that talks to one (``client``); ``supervised`` has one that outlives its
+an `IDevice` that talks to one (``client``); ``supervised_device`` outlives its
 driver. Messages are records of ``wire``, one to a packet of ``channel``, with file
 descriptors beside them. Memory is shared, not sent. Knows nothing of kernels.
 """
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from asyncnn.service.client.device import RemoteDevice
     from asyncnn.service.driver.server import Server
     from asyncnn.service.limits import ServiceLimits, UserLimits
-    from asyncnn.service.supervised.supervision import Supervision
+    from asyncnn.service.supervision import Supervision
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -22,7 +22,7 @@ else:
             "asyncnn.service.client.device": ("RemoteDevice",),
             "asyncnn.service.driver.server": ("Server",),
             "asyncnn.service.limits": ("ServiceLimits", "UserLimits"),
-            "asyncnn.service.supervised.supervision": ("Supervision",),
+            "asyncnn.service.supervision": ("Supervision",),
         },
     )
 

@@ -19,7 +19,7 @@ M17 preference and priority
 `asyncnn.hal.validate.buffers` has the rules of device-managed buffers: A1 to A5 for
 their allocation, B1 and B2 for copies.
 
-Imports only `asyncnn.hal`, `asyncnn.hal.errors` and `asyncnn.cooperative`.
+Imports only `asyncnn.hal`, `asyncnn.hal.errors` and `asyncnn.pacing`.
 """
 
 from asyncnn.hal.validate.model import validate_model, validating

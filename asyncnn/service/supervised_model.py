@@ -39,7 +39,7 @@ from asyncnn.hal.types import (
 from asyncnn.hal.validate import RequestRules, validate_measure_timing
 from asyncnn.service.client.device import RemoteDevice
 from asyncnn.service.client.preparations import KeptCache, SentCache
-from asyncnn.service.supervised.supervision import Life, Waiting, cause_of_death
+from asyncnn.service.supervision import Life, Waiting, cause_of_death
 
 _ATTEMPTS = 5
 _PAUSE_S = 0.05
