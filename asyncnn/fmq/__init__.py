@@ -16,6 +16,7 @@ callbacks on one event loop.
 ==============  ======================================================================
 """
 
+from asyncnn.fmq.memory_regions import Spans
 from asyncnn.fmq.poller import LoopPoller, Served
 from asyncnn.fmq.queue import MessageQueue
 from asyncnn.fmq.queue_errors import (
@@ -25,7 +26,6 @@ from asyncnn.fmq.queue_errors import (
     QueueClosedError,
 )
 from asyncnn.fmq.ring import IS_COMPILED
-from asyncnn.fmq.spans import Spans
 
 __all__ = (
     "IS_COMPILED",

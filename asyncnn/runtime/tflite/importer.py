@@ -20,7 +20,6 @@ from asyncnn.runtime.tflite import (
     selection,
 )
 from asyncnn.runtime.tflite.node import Allowance, Converter, Node
-from asyncnn.runtime.tflite.operands import describe
 from asyncnn.runtime.tflite.schema import (
     Graph,
     Operator,
@@ -28,6 +27,7 @@ from asyncnn.runtime.tflite.schema import (
     decoding,
     read_graph,
 )
+from asyncnn.runtime.tflite.tensors import describe
 
 CONVERTERS: dict[str, Converter] = {
     **convolution.CONVERTERS,
