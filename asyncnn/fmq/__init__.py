@@ -8,7 +8,7 @@ callbacks on one event loop.
 ``layout``      what lies where in the shared memory
 ``ring``        moves the bytes, and argues why that needs no locks; ``_ring.c`` is
                 the same, compiled
-``spans``       packets written and read in place
+``memory_regions`` packets written and read in place
 ``doorbell``    wakes the end that sleeps
 ``spin``        how long not to sleep
 ``queue``       all that put together, with ways to wait
