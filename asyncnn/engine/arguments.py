@@ -1,8 +1,7 @@
 """Request arguments as arrays over the pools that they lie in, without copies."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -25,25 +24,6 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.managed import ClaimedBuffer
 from asyncnn.memory.pools import view
-
-Compute: TypeAlias = Callable[
-    [Plan, list[Array | None], list[Array | None]], list[Array]
-]
-"""Runs a plan on inputs and the outputs to compute in place; returns all outputs."""
-
-
-def execute_request(
-    program: Program, request: Request, compute: Compute
-) -> tuple[OutputShape, ...]:
-    """Run ``compute`` on the arrays of a validated request; return the output shapes.
-
-    :raises OutputInsufficientSizeError: if an output's buffer is too short.
-    :raises AsyncnnError: if a pool cannot be used, or an operation fails.
-    """
-    plan = program.plan(input_shapes(program, request))
-    outputs = output_arrays(plan, request)
-    computed = compute(plan, input_arrays(plan, request), outputs)
-    return store_outputs(plan, request, outputs, computed)
 
 
 def input_shapes(program: Program, request: Request) -> InputShapes:
@@ -107,7 +87,11 @@ def output_arrays(plan: Plan, request: Request) -> list[Array | None]:
         argument = request.outputs[index]
         if port.shape is None or argument.has_no_value:
             arrays.append(None)
-        elif _suffices(argument, port.shape, port.size_bytes):
+        elif (
+            port.size_bytes <= argument.location.length
+            if not argument.dimensions
+            else _suffices(argument, port.shape, port.size_bytes)
+        ):
             arrays.append(_writable(request, argument, port, port.shape))
         else:
             is_short = True

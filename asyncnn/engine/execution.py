@@ -12,7 +12,7 @@ from asyncnn.engine.control_flow import ControlFlow, begin
 from asyncnn.engine.dynamic import run_late
 from asyncnn.engine.plan import CONTROL_FLOW, Plan, Step
 from asyncnn.engine.program import Program
-from asyncnn.engine.workspace import Call, Frame, Workspace, bound_slots, computed
+from asyncnn.engine.workspace import Call, Frame, Workspace
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
@@ -290,12 +290,19 @@ def run_straight(
     :raises AsyncnnError: if an operation fails.
     """
     workspace = program.idle_workspace(plan) or program.acquire(plan)
+    computed: list[Array] = []
+    for array, port in zip(outputs, plan.outputs, strict=True):
+        if array is None or array.shape != port.shape:
+            assert port.shape is not None
+            array = np.empty(port.shape, port.dtype)
+        computed.append(array)
     try:
-        slots = bound_slots(workspace, inputs, outputs)
-        _QUIET.copy().run(_run_calls, plan, workspace.calls(slots))
+        calls = workspace.bind((*inputs, *computed))
+        _QUIET.copy().run(_run_calls, plan, calls)
     finally:
+        workspace.unbind()
         program.release(workspace)
-    return computed(plan, slots)
+    return computed
 
 
 def _run_calls(plan: Plan, calls: Sequence[Call | None]) -> None:

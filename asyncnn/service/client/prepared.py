@@ -100,7 +100,7 @@ class RemotePreparedModel(NoFencesNorBursts):
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
         connection, number = self._connection, self._number
-        if EXECUTION:
+        if EXECUTION.is_on:
             EXECUTION("send", model=number, deadline_ns=deadline)
         try:
             validate_measure_timing(measure)
@@ -170,7 +170,7 @@ class RemotePreparedModel(NoFencesNorBursts):
     ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
         """Launch a fenced execution; see `IPreparedModel.execute_fenced`."""
         connection, number = self._connection, self._number
-        if EXECUTION:
+        if EXECUTION.is_on:
             EXECUTION("send fenced", model=number, fences=len(wait_for))
         try:
             validate_measure_timing(measure)

@@ -18,6 +18,7 @@ from asyncnn.hal.interfaces import IPreparedModel, ISyncFence
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
+    ExecutionOptions,
     MeasureTiming,
     Memory,
     Request,
@@ -99,7 +100,9 @@ async def _execute_burst(
     pools = tuple([shareable(pool) for pool in own])
     with await BurstController.open(prepared) as burst:
         for _ in range(2):
-            result = await burst.execute(replace(request, pools=pools), measure)
+            result = await burst.execute(
+                replace(request, pools=pools), ExecutionOptions(measure)
+            )
         if burst.statistics().fallbacks:
             raise NotCarriedError(burst.statistics().fallback_reason)
     for pool, shared in zip(own, pools, strict=True):
