@@ -289,20 +289,29 @@ def run_straight(
 
     :raises AsyncnnError: if an operation fails.
     """
-    workspace = program.idle_workspace(plan) or program.acquire(plan)
     computed: list[Array] = []
     for array, port in zip(outputs, plan.outputs, strict=True):
         if array is None or array.shape != port.shape:
             assert port.shape is not None
             array = np.empty(port.shape, port.dtype)
         computed.append(array)
+    run_bound(program, plan, (*inputs, *computed))
+    return computed
+
+
+def run_bound(program: Program, plan: Plan, arrays: Sequence[Array | None]) -> None:
+    """Run a plan that ``is_straight`` on arrays for its ports, inputs first.
+
+    They have the shapes and dtypes of the ports; otherwise like `run_straight`.
+
+    :raises AsyncnnError: if an operation fails.
+    """
+    workspace = program.idle_workspace(plan) or program.acquire(plan)
     try:
-        calls = workspace.bind((*inputs, *computed))
-        _QUIET.copy().run(_run_calls, plan, calls)
+        _QUIET.copy().run(_run_calls, plan, workspace.bind(arrays))
     finally:
         workspace.unbind()
         program.release(workspace)
-    return computed
 
 
 def _run_calls(plan: Plan, calls: Sequence[Call | None]) -> None:

@@ -376,12 +376,12 @@ class RequestBuilder:
             return self._build(inputs, outputs)
         pools: list[Memory] = []
         for array, size in zip((*inputs, *outputs), self._sizes, strict=True):
-            if type(array) is not np.ndarray:
+            if array is None or isinstance(array, DeviceBuffer):
                 return self._build(inputs, outputs)
             base = array.base
-            # Most arrays are their own, or views of one that is.
-            is_own = base is None or (type(base) is np.ndarray and base.base is None)
-            place = None if is_own else place_of(array)
+            # Most arrays are not shared: memory of their own, or a view of one that is.
+            is_plain = base is None or (type(base) is np.ndarray and base.base is None)
+            place = None if is_plain else place_of(array)
             if place is None:
                 pools.append(Memory("ashmem", size, _NO_HANDLE, array.data))
             elif place[1] == 0:

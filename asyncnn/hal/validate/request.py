@@ -86,15 +86,13 @@ class RequestRules:
                 return False
             for pool, size in zip(request.pools, known.pool_sizes, strict=True):
                 if (
-                    not isinstance(pool, Memory)
-                    or pool.name != "ashmem"
-                    or pool.size != size
-                    or pool.buffer is None
-                    or pool.buffer.nbytes < size
+                    pool.name != "ashmem"  # type: ignore[union-attr]
+                    or pool.size != size  # type: ignore[union-attr]
+                    or pool.buffer.nbytes < size  # type: ignore[union-attr]
                 ):
                     return False
         except (AttributeError, TypeError, ValueError):
-            return False
+            return False  # a token of a buffer, say, or memory that is not mapped here
         self._last_request = weakref.ref(request)
         return True
 
