@@ -105,7 +105,7 @@ class FencedRun:
 
     def __await__(self) -> Generator[Any, None, Outputs]:
         try:
-            yield from self.fence.__await__()
+            yield from (self._fence or self.fence).__await__()
         except DeviceUnavailableError as error:
             raise cause_of_death(self._hal) or error from None
         _, self.outputs.timing, _ = self._callback.get_execution_info()

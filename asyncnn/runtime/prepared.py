@@ -212,18 +212,23 @@ class PreparedModel:
         """
         target = self._target
         space = target.space
-        space.check_fixed()
-        arrays = target.check.with_buffers(inputs)
+        if not space.is_fixed:
+            space.check_fixed()
+        arrays: Sequence[Tensor | None] | None = target.check.usual(inputs)
+        if arrays is None:
+            arrays = target.check.with_buffers(inputs)
         given = None if out is None else space.given(out)
         make = self._make_array
         spaces = space.allocate(make) if given is None else target.spaces(given, make)
         outputs = space.named(spaces)
-        options = options_for(
-            timeout=timeout,
-            duration=duration,
-            loop_timeout=loop_timeout,
-            measure=measure,
-        )
+        options = DEFAULT_OPTIONS
+        if measure or not (timeout is duration is loop_timeout is None):
+            options = options_for(
+                timeout=timeout,
+                duration=duration,
+                loop_timeout=loop_timeout,
+                measure=measure,
+            )
         awaited, failed = awaited_of(wait_for) if wait_for else ([], None)
         if failed is not None:
             return failed_run(failed, outputs)

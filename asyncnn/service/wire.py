@@ -56,6 +56,8 @@ MAX_ANNOUNCED = 16
 MAX_FORGOTTEN = 4096
 """Pools of a `ForgetPools`."""
 
+_MAX_MESSAGE_BYTES = ServiceLimits().max_message_bytes
+
 NO_POOL = 0
 """Stands for the number of a pool that holds no bytes, and so cannot be mapped."""
 
@@ -469,20 +471,20 @@ def encode_given(message: ToDriver) -> bytes:
     :raises InvalidArgumentError: if that cannot be encoded.
     :raises ResourceExhaustedPersistentError: if a driver would not take it.
     """
-    values = b""
     try:
-        if isinstance(message, _MESSAGES_WITH_MODELS):
-            start, head, *slices, values = _parts(message)
-            _check_size(len(head), MAX_WHOLE_BYTES)
-            _check_size(sum(map(len, slices)), MAX_SLICES_BYTES)
-            data = b"".join((start, head, *slices, values))
-        else:
+        if not isinstance(message, _MESSAGES_WITH_MODELS):
             data = _encode(message)
-            _check_size(len(data), MAX_WHOLE_BYTES)
+            if len(data) > MAX_WHOLE_BYTES:
+                _check_size(len(data), MAX_WHOLE_BYTES)
+            return data
+        start, head, *slices, values = _parts(message)
     except (msgspec.MsgspecError, OverflowError, TypeError) as error:
         raise InvalidArgumentError(f"cannot be sent: {error}") from error
+    _check_size(len(head), MAX_WHOLE_BYTES)
+    _check_size(sum(map(len, slices)), MAX_SLICES_BYTES)
+    data = b"".join((start, head, *slices, values))
     hint = "put constants into pools" if values else ""
-    _check_size(len(data), ServiceLimits().max_message_bytes, hint)
+    _check_size(len(data), _MAX_MESSAGE_BYTES, hint)
     return data
 
 

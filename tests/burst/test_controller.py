@@ -154,15 +154,11 @@ class TestDeadlines:
         self, scripted: ScriptedModel, scripted_burst: BurstController
     ) -> None:
         scripted.outcome = None
-        result = await scripted_burst.execute(
-            a_request(), by(soon())
-        )
+        result = await scripted_burst.execute(a_request(), by(soon()))
         assert result.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
         assert scripted.killed == 1
         scripted.outcome = (ErrorStatus.NONE, (), NO_TIMING)
-        result = await scripted_burst.execute(
-            a_request(), by(soon(60))
-        )
+        result = await scripted_burst.execute(a_request(), by(soon(60)))
         assert result.status is ErrorStatus.NONE
 
     async def test_one_that_does_not_end_by_that_is_left_to_itself(
@@ -170,9 +166,7 @@ class TestDeadlines:
     ) -> None:
         scripted.outcome = None
         with await BurstController.open(scripted, deadline_grace=0.01) as burst:
-            executing = asyncio.ensure_future(
-                burst.execute(a_request(), by(soon(0.2)))
-            )
+            executing = asyncio.ensure_future(burst.execute(a_request(), by(soon(0.2))))
             await scripted.launched()
             scripted.callback.unlink_to_death()  # it does not listen
             result = await executing
@@ -184,9 +178,7 @@ class TestDeadlines:
             assert burst.statistics().sent == 1
             scripted.outcome = (ErrorStatus.NONE, (), Timing(7, 8))
             scripted.end()
-            result = await burst.execute(
-                a_request(), by(soon(60))
-            )
+            result = await burst.execute(a_request(), by(soon(60)))
             assert result.timing.time_on_device == 7
 
     async def test_a_result_in_time_counts_though_the_deadline_passed_meanwhile(
@@ -194,9 +186,7 @@ class TestDeadlines:
     ) -> None:
         scripted.outcome = None
         with await BurstController.open(scripted, deadline_grace=60) as burst:
-            executing = asyncio.ensure_future(
-                burst.execute(a_request(), by(soon()))
-            )
+            executing = asyncio.ensure_future(burst.execute(a_request(), by(soon())))
             await scripted.launched()
             scripted.callback.unlink_to_death()
             scripted.callback.link_to_death(scripted.end)
@@ -460,14 +450,10 @@ class TestReopening:
             mortal.end_burst()
             mortal.may_open.clear()
             async with asyncio.timeout(5):
-                result = await burst.execute(
-                    a_request(), by(soon())
-                )
+                result = await burst.execute(a_request(), by(soon()))
             assert result.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
             mortal.may_open.set()
-            result = await burst.execute(
-                a_request(), by(soon(60))
-            )
+            result = await burst.execute(a_request(), by(soon(60)))
             assert result.status is ErrorStatus.NONE
 
 
