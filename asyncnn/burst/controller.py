@@ -160,9 +160,7 @@ class BurstController:
             return cls(prepared, None, deadline_grace)
 
     async def execute(
-        self,
-        request: Request,
-        options: ExecutionOptions = DEFAULT_OPTIONS,
+        self, request: Request, options: ExecutionOptions = DEFAULT_OPTIONS
     ) -> ExecutionResult:
         """Execute and return the result, whatever its status.
 
@@ -190,11 +188,10 @@ class BurstController:
         except (MissedDeadlinePersistentError, MissedDeadlineTransientError) as error:
             return _failed(error)
         except _EndedError as error:
-            if self._closed_by is not None:
-                return _failed(self._closed_by)
-            if isinstance(error.cause, DeviceUnavailableError):
-                return _failed(cause_of_death(self._prepared) or error.cause)
-            return _failed(error.cause)
+            cause = self._closed_by or error.cause
+            if cause is error.cause and isinstance(cause, DeviceUnavailableError):
+                cause = cause_of_death(self._prepared) or cause
+            return _failed(cause)
         except _UnsendableError as error:
             return await self._fall_back(request, options, str(error))
         finally:
@@ -276,10 +273,7 @@ class BurstController:
         return link
 
     async def _fall_back(
-        self,
-        request: Request,
-        options: ExecutionOptions,
-        reason: str,
+        self, request: Request, options: ExecutionOptions, reason: str
     ) -> ExecutionResult:
         log = logger.debug if reason == self._fallback_reason else logger.warning
         log("an execution does not go by burst: %s", reason)

@@ -40,9 +40,8 @@ ModelT = TypeVar("ModelT", Model, SlicedModel)
 MAX_BOUND_BYTES = 16 * 1024
 """A `BindRequest` is no longer: bounds what a client can have the driver keep."""
 MAX_WHOLE_BYTES = 2**18
-"""A message to a driver, less its model's slices and values, is no longer.
-
-To decode it takes milliseconds, in which the interpreter does nothing else."""
+"""A message to a driver, less its model's slices and values, is no longer: to decode it
+takes milliseconds, in which the interpreter does nothing else."""
 
 MAX_SLICES_BYTES = 2**24
 """Nor are the slices: in memory they can take up twenty times as much."""
@@ -56,8 +55,7 @@ MAX_ANNOUNCED = 16
 MAX_FORGOTTEN = 4096
 """Pools of a `ForgetPools`."""
 
-_MAX_MESSAGE_BYTES = ServiceLimits().max_message_bytes
-
+_MAX_BYTES = ServiceLimits().max_message_bytes
 NO_POOL = 0
 """Stands for the number of a pool that holds no bytes, and so cannot be mapped."""
 
@@ -483,8 +481,7 @@ def encode_given(message: ToDriver) -> bytes:
     _check_size(len(head), MAX_WHOLE_BYTES)
     _check_size(sum(map(len, slices)), MAX_SLICES_BYTES)
     data = b"".join((start, head, *slices, values))
-    hint = "put constants into pools" if values else ""
-    _check_size(len(data), _MAX_MESSAGE_BYTES, hint)
+    _check_size(len(data), _MAX_BYTES, "put constants into pools" if values else "")
     return data
 
 
