@@ -81,17 +81,18 @@ class FencedOutcome(IFencedExecutionCallback):
 
 
 class OneShot(Generic[P]):
-    """Notifies a callback exactly once, and shields the driver from its exceptions."""
+    """Notifies a callback exactly once, and shields the driver from its exceptions.
 
-    __slots__ = ("_notify",)
+    It ``is_done`` as soon as the notification is being given. This is the one place
+    that sees to once: whatever may end an execution twice, as an answer and its
+    deadline do, goes by here.
+    """
+
+    __slots__ = ("_notify", "is_done")
 
     def __init__(self, notify: Callable[P, None]) -> None:
         self._notify: Callable[P, None] | None = notify
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the notification was given."""
-        return self._notify is None
+        self.is_done = False
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """Notify; a failing callback is logged, as a one-way call cannot fail.
@@ -101,6 +102,7 @@ class OneShot(Generic[P]):
         notify, self._notify = self._notify, None
         if notify is None:
             raise AlreadyNotifiedError("the callback was notified before")
+        self.is_done = True
         try:
             notify(*args, **kwargs)
         except (Exception, asyncio.CancelledError):

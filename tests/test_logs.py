@@ -20,7 +20,7 @@ def everything_is_off_afterwards() -> Iterator[None]:
 
 
 def those_on() -> list[str]:
-    return [tag.name for tag in logs.TAGS.values() if tag]
+    return [tag.name for tag in logs.TAGS.values() if tag.is_on]
 
 
 @pytest.mark.parametrize(

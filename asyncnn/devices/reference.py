@@ -230,7 +230,7 @@ class ReferenceDevice:
             validate_priority(priority)
             with span("validate", Layer.DRIVER, Phase.PREPARATION):
                 validate_model(model)
-            if MODEL:
+            if MODEL.is_on:
                 MODEL("prepare", **_described(model))
             settings = ExecutionPreference(preference), Priority(priority)
             return self._caches.preparation(

@@ -159,7 +159,7 @@ class Program:
 
     def _add(self, plan: Plan, shapes: InputShapes, number: int) -> Plan:
         """Keep a plan, or return the one that is there already. The lock is held."""
-        if COMPILATION:
+        if COMPILATION.is_on:
             COMPILATION(
                 "planned",
                 subgraph=number,

@@ -375,6 +375,24 @@ class Request(msgspec.Struct, frozen=True, weakref=True):
     pools: tuple[Memory | BufferToken, ...]
 
 
+class ExecutionOptions(msgspec.Struct, frozen=True, gc=False):
+    """What the HAL's execute calls take beside a request.
+
+    ``deadline`` is an absolute time of the steady clock; ``loop_timeout`` bounds each
+    WHILE operation and ``duration`` the time since the last fence has signalled. All
+    are in nanoseconds, None if none is given. Plain executions share
+    `DEFAULT_OPTIONS`.
+    """
+
+    measure: MeasureTiming = MeasureTiming.NO
+    deadline: int | None = None
+    loop_timeout: int | None = None
+    duration: int | None = None
+
+
+DEFAULT_OPTIONS = ExecutionOptions()
+
+
 class OutputShape(msgspec.Struct, frozen=True):
     """Dimensions of an output, 0 where unknown, and whether its buffer sufficed."""
 

@@ -25,6 +25,7 @@ Imports only `asyncnn.hal`, `asyncnn.hal.errors` and `asyncnn.pacing`.
 from asyncnn.hal.validate.model import validate_model, validating
 from asyncnn.hal.validate.request import RequestRules, signature_of, validate_request
 from asyncnn.hal.validate.rules import (
+    execution_options,
     validate_execution_preference,
     validate_measure_timing,
     validate_memory,
@@ -33,6 +34,7 @@ from asyncnn.hal.validate.rules import (
 
 __all__ = (
     "RequestRules",
+    "execution_options",
     "signature_of",
     "validate_execution_preference",
     "validate_measure_timing",

@@ -135,7 +135,8 @@ class NoOpPreparedModel(NoFencesNorBursts):
             return ErrorStatus.INVALID_ARGUMENT
         notify = OneShot(callback.notify_1_3)
         try:
-            self._rules.check(request, allow_unspecified_output=True)
+            if not self._rules.remembers(request):
+                self._rules.check(request, allow_unspecified_output=True)
             validate_measure_timing(measure)
         except AsyncnnError as error:
             callback.reason = str(error)
@@ -160,7 +161,8 @@ class NoOpPreparedModel(NoFencesNorBursts):
     ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
         """Validate and wait; see `IPreparedModel.execute_fenced`."""
         try:
-            self._rules.check(request, allow_unspecified_output=False)
+            if not self._rules.remembers(request):
+                self._rules.check(request, allow_unspecified_output=False)
             validate_measure_timing(measure)
             active = active_fences(wait_for)
         except AsyncnnError as error:

@@ -25,6 +25,7 @@ from asyncnn.hal.refusals import NoFencesNorBursts
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
+    ExecutionOptions,
     ExecutionPreference,
     Handle,
     MeasureTiming,
@@ -130,9 +131,8 @@ class _BarePreparedModel(NoFencesNorBursts):
         """Send the request; only the callback learns what the driver makes of it."""
         assert callback is not None
         told = _Told(callback)
-        self._connection.execute(
-            self._number, request, measure, deadline, loop_timeout_duration, told
-        )
+        options = ExecutionOptions(measure, deadline, loop_timeout_duration)
+        self._connection.execute(self._number, request, options, told)
         return ErrorStatus.NONE
 
 
