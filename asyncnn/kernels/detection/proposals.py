@@ -223,5 +223,5 @@ def _is_usable(boxes: Reals, image_size: Reals, min_size: float) -> NDArray[np.b
 
 DATA_DEPENDENT: dict[OperationType, Compute] = {
     OperationType.BOX_WITH_NMS_LIMIT: _compute,
-    OperationType.GENERATE_PROPOSALS: _compute,
+    OperationType.GENERATE_PROPOSALS: _compute_proposals,
 }

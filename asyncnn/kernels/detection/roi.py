@@ -289,5 +289,5 @@ def _fold(image: Array, axis: int, bins: _Bins, region: int) -> Array:
 
 KERNELS: dict[OperationType, Prepare] = {
     OperationType.ROI_ALIGN: _prepare,
-    OperationType.ROI_POOLING: _prepare,
+    OperationType.ROI_POOLING: _prepare_roi_pooling,
 }

@@ -122,5 +122,5 @@ def _products_by_group(
 
 KERNELS: dict[OperationType, Prepare] = {
     OperationType.CONV_2D: _prepare,
-    OperationType.GROUPED_CONV_2D: _prepare,
+    OperationType.GROUPED_CONV_2D: _prepare_grouped_convolution,
 }

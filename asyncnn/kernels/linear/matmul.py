@@ -130,5 +130,5 @@ def _prepare_fully_connected(operation: BoundOperation) -> PreparedKernel:
 
 KERNELS: dict[OperationType, Prepare] = {
     OperationType.BATCH_MATMUL: _prepare,
-    OperationType.FULLY_CONNECTED: _prepare,
+    OperationType.FULLY_CONNECTED: _prepare_fully_connected,
 }

@@ -243,7 +243,7 @@ CONVERTERS: dict[str, Converter] = {
     "ZEROS_LIKE": _zeros_like,
     "SHAPE": _shape,
     "MEAN": _mean,
-    **{name: _reduce(type_) for name, type_ in _LIKE_INPUT.items()},
+    **{name: _reduce(type_) for name, type_ in _LIKE_INPUT_reduction.items()},
     **{name: _reduce_float(type_) for name, type_ in _FLOAT.items()},
     **{name: _arg(type_) for name, type_ in _ARG.items()},
 }
