@@ -188,10 +188,11 @@ class BurstController:
         except (MissedDeadlinePersistentError, MissedDeadlineTransientError) as error:
             return _failed(error)
         except _EndedError as error:
-            cause = self._closed_by or error.cause
-            if cause is error.cause and isinstance(cause, DeviceUnavailableError):
-                cause = cause_of_death(self._prepared) or cause
-            return _failed(cause)
+            if self._closed_by is not None:
+                return _failed(self._closed_by)
+            if isinstance(error.cause, DeviceUnavailableError):
+                return _failed(cause_of_death(self._prepared) or error.cause)
+            return _failed(error.cause)
         except _UnsendableError as error:
             return await self._fall_back(request, options, str(error))
         finally:

@@ -169,18 +169,13 @@ class Staged:
             else:
                 _copy_large(source, target)
 
-    def copy_back(self) -> AsyncnnError | None:
-        """Copy the outputs out of the slab; return why they could not be taken."""
-        try:
-            for target, source in zip(self.outputs, self._sources, strict=True):
-                if source.nbytes <= LARGE_BYTES:
-                    target[:] = source
-                else:
-                    _copy_large(source, target)
-        except Exception as error:
-            logger.exception("the outputs of an execution could not be taken")
-            return failure_of(error)
-        return None
+    def copy_back(self) -> None:
+        """Copy the outputs out of the slab."""
+        for target, source in zip(self.outputs, self._sources, strict=True):
+            if source.nbytes <= LARGE_BYTES:
+                target[:] = source
+            else:
+                _copy_large(source, target)
 
     def release(self) -> None:
         """Let go of the pools."""
@@ -222,13 +217,23 @@ class SentMemory:
             if staged.layout.has_large_outputs:
                 finish(self._copy_back, partial(self._end, status, then))
                 return
-            self._failure = staged.copy_back()
+            try:
+                staged.copy_back()
+            except Exception as error:
+                self._note(error)
         self.let_go(status)
         then(self._failure)
 
     def _copy_back(self) -> None:
-        if self.staged is not None:
-            self._failure = self.staged.copy_back()
+        try:
+            if self.staged is not None:
+                self.staged.copy_back()
+        except Exception as error:
+            self._note(error)
+
+    def _note(self, error: Exception) -> None:
+        logger.error("the outputs of an execution could not be taken", exc_info=error)
+        self._failure = failure_of(error)
 
     def _end(
         self, status: ErrorStatus, then: Callable[[AsyncnnError | None], None]
