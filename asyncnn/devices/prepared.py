@@ -10,6 +10,7 @@ from asyncnn.callbacks import (
     IExecutionCallback,
     IFencedExecutionCallback,
     OneShot,
+    SynchronousByCallback,
 )
 from asyncnn.devices.buffer_use import BufferUse
 from asyncnn.devices.cache_format import Compiled
@@ -51,7 +52,7 @@ logger = logging.getLogger(__name__)
 _NONE = ErrorStatus.NONE
 
 
-class ReferencePreparedModel(NoFencesNorBursts):
+class ReferencePreparedModel(SynchronousByCallback, NoFencesNorBursts):
     """A program and the scheduler that executes it.
 
     Executions of one prepared model have its priority and may overlap. It was prepared

@@ -14,6 +14,7 @@ from asyncnn.callbacks import (
     IPreparedModelCallback,
     OneShot,
     PreparedModelFuture,
+    SynchronousByCallback,
 )
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, error_for
 from asyncnn.hal.interfaces import (
@@ -24,7 +25,6 @@ from asyncnn.hal.interfaces import (
     ISyncFence,
     refusal_of,
 )
-from asyncnn.hal.refusals import SynchronousByCallback
 from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,
     NO_TIMING,

@@ -10,6 +10,7 @@ from asyncnn.callbacks import (
     IExecutionCallback,
     IFencedExecutionCallback,
     OneShot,
+    SynchronousByCallback,
 )
 from asyncnn.grace import check_deadline
 from asyncnn.hal.errors import (
@@ -41,7 +42,7 @@ from asyncnn.tracing import Layer, Phase, span
 logger = logging.getLogger(__name__)
 
 
-class RemotePreparedModel(NoFencesNorBursts):
+class RemotePreparedModel(SynchronousByCallback, NoFencesNorBursts):
     """Model ``number`` of a connection; the driver frees it when this object goes.
 
     Requests are validated here, so that launch errors are returned by the call, and

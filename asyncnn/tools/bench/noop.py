@@ -23,6 +23,7 @@ from asyncnn.callbacks import (
     IFencedExecutionCallback,
     IPreparedModelCallback,
     OneShot,
+    SynchronousByCallback,
 )
 from asyncnn.devices.measured_capabilities import reference_capabilities
 from asyncnn.fences import SyncFence, merge
@@ -110,7 +111,7 @@ async def no_op_driver_on(cpu: int) -> AsyncIterator[Device]:
             yield device
 
 
-class NoOpPreparedModel(NoFencesNorBursts):
+class NoOpPreparedModel(SynchronousByCallback, NoFencesNorBursts):
     """Completes every valid request at once."""
 
     def __init__(self, model: Model, bursts: OpenBursts) -> None:

@@ -17,6 +17,7 @@ from asyncnn.callbacks import (
     IBurstCallback,
     IExecutionCallback,
     IPreparedModelCallback,
+    SynchronousByCallback,
 )
 from asyncnn.fmq import MessageQueue
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, error_for
@@ -112,7 +113,7 @@ class _Preparation:
         self._callback.notify_1_3(status, prepared)
 
 
-class _BarePreparedModel(NoFencesNorBursts):
+class _BarePreparedModel(SynchronousByCallback, NoFencesNorBursts):
     """Model ``number`` of a connection; the driver frees it when this object goes."""
 
     def __init__(self, connection: Connection, number: int) -> None:
