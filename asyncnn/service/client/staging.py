@@ -140,21 +140,21 @@ class Staged:
         :raises InvalidArgumentError: if an output cannot be copied back.
         """
         layout = self.layout
-        for moves, views in (
-            (layout.moves_in, self.inputs),
-            (layout.moves_out, self.outputs),
-        ):
-            for move in moves:
-                memory = pools[move.pool_index]
-                assert isinstance(memory, Memory)
-                assert memory.buffer is not None
-                data = memory.buffer.cast("B")
-                if data.nbytes != move.length:
-                    data = data[move.offset : move.offset + move.length]
-                views.append(data)
-        for view in self.outputs:
-            if view.readonly:
+        for move in layout.moves_in:
+            memory = pools[move.pool_index]
+            assert isinstance(memory, Memory)
+            assert memory.buffer is not None
+            data = memory.buffer.cast("B")
+            if data.nbytes != move.length:
+                data = data[move.offset : move.offset + move.length]
+            self.inputs.append(data)
+        for move in layout.moves_out:
+            memory = pools[move.pool_index]
+            assert isinstance(memory, Memory)
+            assert memory.buffer is not None
+            if memory.buffer.readonly:
                 raise InvalidArgumentError("an output lies in a pool that is read-only")
+            self.outputs.append(memory.buffer)
         if layout.kept:
             kept: tuple[Memory | BufferToken, ...] = ()
             for index in layout.kept:
@@ -170,8 +170,17 @@ class Staged:
                 _copy_large(source, target)
 
     def copy_back(self) -> None:
-        """Copy the outputs out of the slab."""
-        for target, source in zip(self.outputs, self._sources, strict=True):
+        """Copy the outputs out of the slab.
+
+        :raises ValueError: if the application has released the bytes meanwhile.
+        """
+        moves = self.layout.moves_out
+        for move, buffer, source in zip(
+            moves, self.outputs, self._sources, strict=True
+        ):
+            target = buffer.cast("B")
+            if target.nbytes != move.length:
+                target = target[move.offset : move.offset + move.length]
             if source.nbytes <= LARGE_BYTES:
                 target[:] = source
             else:
