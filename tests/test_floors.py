@@ -13,7 +13,7 @@ ROOT = Path(asyncnn.__file__).parent
 FLOORS = {
     "__main__": 8,
     "lazy": 1,
-    "grace": 1,
+    "deadlines": 1,
     "offload": 1,
     "pacing": 1,
     "callbacks": 1,

@@ -29,8 +29,8 @@ from asyncnn.burst.packets import (
 from asyncnn.burst.server import QUEUE_ENDED
 from asyncnn.burst.slots import PoolSlots
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult
+from asyncnn.deadlines import DEADLINE_GRACE_S, check_deadline, check_grace, unanswered
 from asyncnn.fmq import MemoryOrderError, MessageQueue
-from asyncnn.grace import DEADLINE_GRACE_S, check_deadline, check_grace, unanswered
 from asyncnn.hal.errors import (
     AsyncnnError,
     BusyError,

@@ -14,8 +14,8 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult
+from asyncnn.deadlines import DEADLINE_GRACE_S
 from asyncnn.fences import SyncFence
-from asyncnn.grace import DEADLINE_GRACE_S
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.types import (

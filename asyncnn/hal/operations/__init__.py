@@ -27,7 +27,8 @@ declarations, ``bound`` an operation with all that is known of its operands, whi
 kernels read as well, and ``windows`` the arithmetic of sliding windows that both share.
 Imports nothing of asyncnn but the HAL's data and the errors.
 
->>> from asyncnn.hal import HalVersion, Operand, OperandType, Operation, OperationType
+>>> from asyncnn.hal import HalVersion, Operand, OperandLifeTime, OperandType
+>>> from asyncnn.hal import Operation, OperationType
 >>> from asyncnn.hal.operations import allowed_types, check_operation, infer_shapes
 >>> F32, I32 = OperandType.TENSOR_FLOAT32, OperandType.TENSOR_INT32
 >>> operands = (Operand(F32, (2, 3)), Operand(I32, (2,)), Operand(F32))
@@ -36,6 +37,15 @@ Imports nothing of asyncnn but the HAL's data and the errors.
 <HalVersion.V1_1: 2>
 >>> allowed_types(OperationType.TRANSPOSE)[OperandType.TENSOR_FLOAT16]
 <HalVersion.V1_2: 3>
+
+Without the permutation, input 1, the axes are reversed:
+
+>>> check_operation(
+...     Operation(OperationType.TRANSPOSE, inputs=(0, 3), outputs=(2,)),
+...     (*operands, Operand(I32, (2,), lifetime=OperandLifeTime.NO_VALUE)),
+...     HalVersion.V1_3,
+... )
+<HalVersion.V1_1: 2>
 
 An operation that is bound to the shapes and values of its inputs:
 

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from functools import partial
 from weakref import WeakSet
 
-from asyncnn.grace import DEADLINE_GRACE_S, unanswered
+from asyncnn.deadlines import DEADLINE_GRACE_S, unanswered
 from asyncnn.hal.errors import (
     DeviceUnavailableError,
     DriverDiedError,

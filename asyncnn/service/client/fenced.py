@@ -9,11 +9,11 @@ from typing import Protocol
 import msgspec
 
 from asyncnn.callbacks import FencedOutcome
+from asyncnn.deadlines import unanswered
 from asyncnn.fences import FenceSource, SyncFence, merge
 from asyncnn.fences.core import outcome_now
 from asyncnn.fences.fence import active_fences
 from asyncnn.fences.local import WriteEnd
-from asyncnn.grace import unanswered
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.interfaces import ISyncFence
 from asyncnn.hal.types import NO_TIMING, ErrorStatus

@@ -12,7 +12,7 @@ from asyncnn.callbacks import (
     OneShot,
     SynchronousByCallback,
 )
-from asyncnn.grace import check_deadline
+from asyncnn.deadlines import check_deadline
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
