@@ -27,8 +27,9 @@ From the outside in:
 import logging
 from typing import TYPE_CHECKING
 
-from asyncnn._version import __version__
-from asyncnn.lazy import lazy_names
+from asyncnn.lazy import lazy_names as _lazy_names
+
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from asyncnn.devices import DeviceSettings
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
     from asyncnn.runtime.reusable import ReusableExecution
     from asyncnn.service import Supervision
 else:
-    __getattr__, __dir__ = lazy_names(
+    __getattr__, __dir__ = _lazy_names(
         __name__,
         {
             "asyncnn.devices": ("DeviceSettings",),

@@ -11,26 +11,30 @@ its process is gone. A driver that wants to know links to its death, as
 """
 
 import asyncio
-import logging
 import time
-from collections.abc import Callable, Generator
-from typing import Any, ClassVar, Generic, ParamSpec
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from typing import Any, ClassVar
 
 import msgspec
 
 from asyncnn.hal.errors import AsyncnnError, OutputInsufficientSizeError, error_for
 from asyncnn.hal.interfaces import (
+    AlreadyNotifiedError,
     CallbackObject,
     IBurstCallback,
     IExecutionCallback,
     IFencedExecutionCallback,
     IPreparedModel,
     IPreparedModelCallback,
+    OneShot,
 )
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
+    MeasureTiming,
     OutputShape,
+    Request,
     Timing,
 )
 
@@ -46,18 +50,11 @@ __all__ = (
     "IPreparedModelCallback",
     "OneShot",
     "PreparedModelFuture",
+    "SynchronousByCallback",
 )
-
-logger = logging.getLogger(__name__)
-
-P = ParamSpec("P")
 
 TURN_NS = 200_000
 """How long a task may go on with results that are there at once, without waiting."""
-
-
-class AlreadyNotifiedError(RuntimeError):
-    """A callback was notified a second time: a bug in the driver."""
 
 
 class FencedOutcome(IFencedExecutionCallback):
@@ -78,33 +75,6 @@ class FencedOutcome(IFencedExecutionCallback):
 
     def cancel(self) -> None:
         """Do nothing: it has ended, or nobody can end it."""
-
-
-class OneShot(Generic[P]):
-    """Notifies a callback exactly once, and shields the driver from its exceptions."""
-
-    __slots__ = ("_notify",)
-
-    def __init__(self, notify: Callable[P, None]) -> None:
-        self._notify: Callable[P, None] | None = notify
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the notification was given."""
-        return self._notify is None
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Notify; a failing callback is logged, as a one-way call cannot fail.
-
-        :raises AlreadyNotifiedError: if it was notified before.
-        """
-        notify, self._notify = self._notify, None
-        if notify is None:
-            raise AlreadyNotifiedError("the callback was notified before")
-        try:
-            notify(*args, **kwargs)
-        except (Exception, asyncio.CancelledError):
-            logger.exception("callback failed while it was notified")
 
 
 class ExecutionResult(msgspec.Struct, frozen=True):
@@ -228,6 +198,34 @@ class ExecutionFuture(IExecutionCallback):
         except asyncio.CancelledError:
             self.die()
             raise
+
+
+class SynchronousByCallback(ABC):
+    """The part of an `IPreparedModel` that follows from its asynchronous call."""
+
+    @abstractmethod
+    def execute_1_3(
+        self,
+        request: Request,
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout_duration: int | None,
+        callback: IExecutionCallback | None,
+    ) -> ErrorStatus:
+        """Launch an execution; see `IPreparedModel.execute_1_3`."""
+
+    async def execute_synchronously_1_3(
+        self,
+        request: Request,
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout_duration: int | None,
+    ) -> tuple[ErrorStatus, tuple[OutputShape, ...], Timing]:
+        """Execute; see `IPreparedModel.execute_synchronously_1_3`."""
+        callback = ExecutionFuture()
+        self.execute_1_3(request, measure, deadline, loop_timeout_duration, callback)
+        result = await callback
+        return result.status, result.output_shapes, result.timing
 
 
 def _preparation_error(status: ErrorStatus, reason: str) -> AsyncnnError:

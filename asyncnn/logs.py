@@ -85,31 +85,28 @@ _EVERYTHING = frozenset({"1", "all"})
 
 
 class Tag:
-    """A topic; true while it is on. Calling it logs a message with its fields.
+    """A topic, which ``is_on`` or not. Calling it logs a message with its fields.
 
     The record has ``tag`` and ``fields`` as attributes, for handlers that store them.
     """
 
-    __slots__ = ("_is_on", "_logger", "name")
+    __slots__ = ("_logger", "is_on", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._is_on = False
+        self.is_on = False
         self._logger = logging.getLogger(f"{__name__}.{name}")
-
-    def __bool__(self) -> bool:
-        return self._is_on
 
     def __call__(self, message: str, **fields: object) -> None:
         """Log ``message`` and the fields, if this tag is on."""
-        if self._is_on:
+        if self.is_on:
             told = [message, *(f"{key}={value}" for key, value in fields.items())]
             extra = {"tag": self.name, "fields": fields}
             self._logger.info(" ".join(told), extra=extra)
 
     def switch(self, is_on: bool) -> None:
         """Turn the tag on or off."""
-        self._is_on = is_on
+        self.is_on = is_on
         self._logger.setLevel(logging.INFO if is_on else logging.NOTSET)
 
 
@@ -146,7 +143,7 @@ def obey_environment() -> None:
     """Turn on what the environment asks for, and show it on standard error."""
     setting = os.environ.get(VARIABLE, "")
     set_tags(setting)
-    if any(TAGS.values()) and not logger.handlers:
+    if any(tag.is_on for tag in TAGS.values()) and not logger.handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(
             logging.Formatter("asyncnn[%(process)d] %(tag)s: %(message)s")

@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Generic, ParamSpec, TypeVar, cast
 
-from asyncnn.cooperative import Steps, Stepwise
 from asyncnn.hal.errors import ResourceExhaustedTransientError
-from asyncnn.pacing import long_work, make_way
+from asyncnn.pacing import Steps, Stepwise, long_work, make_way
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -1,22 +1,69 @@
-"""How long work on threads makes way for executions.
+"""Long work that makes way: in steps that may be left, or by resting beside executions.
+
+A generator of steps yields wherever it may be left for a while. Whoever drives it
+decides at each step whether to go on, and may do so on another thread, or never.
 
 Threads of one interpreter share it evenly, and an execution of many short operations
 asks for it anew after each of them: beside a thread that never rests, each operation
 waits for as long as the interpreter lets that thread go on. So long work rests while
 there are executions, for several times as long as it has just worked, and all such work
-together takes no more than a fixed share. Without executions it does not rest.
-
-Long work says where it may be left for a while, by `make_way`. That does nothing on
-threads that have not said that they are for long work: an event loop never rests.
+together takes no more than a fixed share. Without executions it does not rest. Long
+work says where it may be left by `make_way`, which does nothing on threads that have
+not said that they are for long work: an event loop never rests.
 """
 
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Generic, Protocol, TypeAlias, TypeVar
 from weakref import WeakSet
+
+T = TypeVar("T")
+
+Steps: TypeAlias = Generator[None, None, T]
+"""Yields between two steps and returns the result."""
+
+
+def completed(steps: Steps[T]) -> T:
+    """Take all steps; return the result."""
+    stepwise = Stepwise(steps)
+    stepwise.advance(lambda: False)
+    return stepwise.result
+
+
+class Stepwise(Generic[T]):
+    """Steps that are taken up where they were left.
+
+    Whoever drops them closes them, too.
+    """
+
+    def __init__(self, steps: Steps[T]) -> None:
+        self._results: list[T] = []
+        # Nothing of it refers to this: it goes with this, and no collector has to come.
+        self._steps = _keeping(self._results, steps)
+
+    @property
+    def result(self) -> T:
+        """What the steps have returned; it is there at the end."""
+        return self._results[0]
+
+    def advance(self, must_stop: Callable[[], bool]) -> bool:
+        """Take steps until ``must_stop`` says so after one; True at the end of all.
+
+        What a step raises is their end, too.
+        """
+        return not any(must_stop() for _ in self._steps)
+
+    def close(self) -> None:
+        """Go on no more, and let go of what the steps hold."""
+        self._steps.close()
+
+
+def _keeping(results: list[T], steps: Steps[T]) -> Steps[None]:
+    results.append((yield from steps))
+
 
 SLICE_S = 0.0005
 """How long work goes on between two rests."""

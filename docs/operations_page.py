@@ -205,10 +205,11 @@ def _support(type_: AnyOperationType) -> str:
         module = _kernel_module(type_)
     else:
         return "The reference device does not compute it."
-    *parts, name = module.split(".")[1:]
-    tests = Path("tests", *parts, f"test_{name}.py")
+    _, part, *_, name = module.split(".")
     text = f"Computed by `{module}`"
-    return f"{text}, tested in `{tests}`." if (ROOT / tests).exists() else f"{text}."
+    for tests in sorted((ROOT / "tests" / part).rglob(f"test_{name}.py")):
+        return f"{text}, tested in `{tests.relative_to(ROOT)}`."
+    return f"{text}."
 
 
 def _kernel_module(type_: AnyOperationType) -> str:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from asyncnn.tools.demo.digits import model_path
+from asyncnn.tools.demo import model_path
 
 
 def code_blocks(text: str) -> list[str]:

@@ -49,7 +49,7 @@ def parts_of(modules: set[str]) -> set[str]:
 
 def test_importing_the_package_loads_nothing_of_it() -> None:
     modules = loaded_after("import asyncnn")
-    assert parts_of(modules) == {"_version", "lazy"}
+    assert parts_of(modules) == {"lazy"}
     assert not {"asyncio", "msgspec", "numpy", "tflite", "typer"} & modules
 
 

@@ -9,7 +9,6 @@ import weakref
 
 import pytest
 
-from asyncnn.cooperative import Steps
 from asyncnn.hal.errors import ResourceExhaustedTransientError
 from asyncnn.offload import (
     SerialOffload,
@@ -18,6 +17,7 @@ from asyncnn.offload import (
     offload_steps,
     switching_at_least_every,
 )
+from asyncnn.pacing import Steps
 
 
 async def test_the_result_comes_from_another_thread() -> None:

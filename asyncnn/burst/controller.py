@@ -29,8 +29,8 @@ from asyncnn.burst.packets import (
 from asyncnn.burst.server import QUEUE_ENDED
 from asyncnn.burst.slots import PoolSlots
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult
+from asyncnn.deadlines import DEADLINE_GRACE_S, check_deadline, check_grace, unanswered
 from asyncnn.fmq import MemoryOrderError, MessageQueue
-from asyncnn.grace import DEADLINE_GRACE_S, check_deadline, check_grace, unanswered
 from asyncnn.hal.errors import (
     AsyncnnError,
     BusyError,
@@ -48,8 +48,10 @@ from asyncnn.hal.interfaces import (
     error_of,
 )
 from asyncnn.hal.types import (
+    DEFAULT_OPTIONS,
     NO_TIMING,
     ErrorStatus,
+    ExecutionOptions,
     MeasureTiming,
     Memory,
     Request,
@@ -158,17 +160,16 @@ class BurstController:
             return cls(prepared, None, deadline_grace)
 
     async def execute(
-        self,
-        request: Request,
-        measure: MeasureTiming = MeasureTiming.NO,
-        deadline: int | None = None,
+        self, request: Request, options: ExecutionOptions = DEFAULT_OPTIONS
     ) -> ExecutionResult:
         """Execute and return the result, whatever its status.
 
         Cancelling the call stops the execution at its next boundary; the next call
-        waits for that. At its ``deadline``, a time of the steady clock, an execution is
-        stopped likewise. GENERAL_FAILURE while another call has not returned.
+        waits for that. At its deadline an execution is stopped likewise; packets carry
+        no other options but whether it is measured. GENERAL_FAILURE while another call
+        has not returned.
         """
+        measure, deadline = options.measure, options.deadline
         if self._is_busy:
             return _failed(BusyError(IN_FLIGHT))
         self._is_busy = True
@@ -193,7 +194,7 @@ class BurstController:
                 return _failed(cause_of_death(self._prepared) or error.cause)
             return _failed(error.cause)
         except _UnsendableError as error:
-            return await self._fall_back(request, measure, deadline, str(error))
+            return await self._fall_back(request, options, str(error))
         finally:
             self._is_busy = False
 
@@ -273,18 +274,16 @@ class BurstController:
         return link
 
     async def _fall_back(
-        self,
-        request: Request,
-        measure: MeasureTiming,
-        deadline: int | None,
-        reason: str,
+        self, request: Request, options: ExecutionOptions, reason: str
     ) -> ExecutionResult:
         log = logger.debug if reason == self._fallback_reason else logger.warning
         log("an execution does not go by burst: %s", reason)
         self._fallbacks += 1
         self._fallback_reason = reason
         callback = ExecutionFuture()
-        self._prepared.execute_1_3(request, measure, deadline, None, callback)
+        self._prepared.execute_1_3(
+            request, options.measure, options.deadline, None, callback
+        )
         return await callback
 
 

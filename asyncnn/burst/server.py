@@ -169,7 +169,7 @@ class BurstServer(CallbackObject):
     def _execute(self, bound: BoundRequest) -> None:
         self._running = execution = self._spare or _Execution(self)
         self._spare = None
-        if EXECUTION:
+        if EXECUTION.is_on:
             EXECUTION("burst", request=self._number, pools=len(bound.request.pools))
         try:
             self.prepared.execute_1_3(

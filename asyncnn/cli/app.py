@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from asyncnn._version import __version__
+from asyncnn import __version__
 from asyncnn.cli.conformance import conformance
 from asyncnn.cli.demo import demo
 from asyncnn.cli.devices import capabilities, devices

@@ -10,10 +10,9 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import typer
 
-from asyncnn.cli.console import announced, console, progress
-from asyncnn.cli.options import SettingOption
+from asyncnn.cli.options import SettingOption, announced, console, progress
 from asyncnn.tools.bench.drawing import draw_page, draw_table
-from asyncnn.tools.bench.reporting import Report
+from asyncnn.tools.bench.report import Report
 from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, FEW_ROUNDS, MIN_ROUNDS
 
 bench_app = typer.Typer(help="Measure beside peers, in one run.", no_args_is_help=True)

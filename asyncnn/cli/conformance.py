@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 import typer
 
-from asyncnn.cli.console import console, progress
-from asyncnn.cli.options import ExtensionOption, chosen
+from asyncnn.cli.options import ExtensionOption, chosen, console, progress
 from asyncnn.hal.errors import InvalidArgumentError
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from asyncnn.cli.console import console, print_json
+from asyncnn.cli.options import console, print_json
 
 
 def demo(
@@ -17,7 +17,7 @@ def demo(
     """
     import anyio
 
-    from asyncnn.tools.demo.demonstration import run_demo
+    from asyncnn.tools.demo import run_demo
 
     result = anyio.run(run_demo, console(), json)
     if json:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from asyncnn.cli.console import console, print_json, progress
+from asyncnn.cli.options import console, print_json, progress
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.types import OperandType
 

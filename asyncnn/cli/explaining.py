@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asyncnn.cli.console import console, print_json
-from asyncnn.cli.options import ExtensionOption, load_extended
+from asyncnn.cli.options import ExtensionOption, console, load_extended, print_json
 
 if TYPE_CHECKING:
     from asyncnn.extensions import Extension

@@ -15,8 +15,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.cli.console import progress
-from asyncnn.cli.options import load_extended
+from asyncnn.cli.options import load_extended, progress
 from asyncnn.cli.samples import (
     Comparison,
     Sample,

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asyncnn.cli.console import print_json
 from asyncnn.cli.explaining import explain as explain_file
-from asyncnn.cli.options import HAL_ATOL, HAL_RTOL, ExtensionOption, chosen
+from asyncnn.cli.options import HAL_ATOL, HAL_RTOL, ExtensionOption, chosen, print_json
 from asyncnn.hal.types import Priority
 
 if TYPE_CHECKING:

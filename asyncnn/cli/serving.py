@@ -8,7 +8,7 @@ from types import ModuleType
 
 import msgspec
 
-from asyncnn.cli.console import console
+from asyncnn.cli.options import console
 from asyncnn.devices import DeviceStatistics, IMeasured
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice

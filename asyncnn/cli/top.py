@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from asyncnn.cli.console import console, print_json
+from asyncnn.cli.options import console, print_json
 from asyncnn.hal.errors import InvalidArgumentError
 
 

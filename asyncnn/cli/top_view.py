@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from asyncnn.cli.console import console
+from asyncnn.cli.options import console
 from asyncnn.devices import ClientStatistics, DeviceStatistics, ModelStatistics
 from asyncnn.hal.errors import DeviceUnavailableError
 from asyncnn.hal.types import ErrorStatus

@@ -93,7 +93,7 @@ class FencedExecutions:
             outcome.complete(status, NO_TIMING, NO_TIMING)
             failed.append(SyncFence.failed(status, reason))
 
-        work = job.claimed_work(None, report)
+        work = job.claimed_work(report)
         self.scheduler.run_or_submit(work)
         if not self._turn_spent_ns:
             self._loop.call_soon(self._end_turn)
@@ -136,7 +136,8 @@ class FencedExecutions:
                 self._max_waiting,
                 hint="await some of them first",
             )
-        if job.deadline_ns is not None and time.monotonic_ns() >= job.deadline_ns:
+        deadline_ns = job.options.deadline
+        if deadline_ns is not None and time.monotonic_ns() >= deadline_ns:
             raise MissedDeadlinePersistentError("the deadline has passed already")
 
     def _take_turn_soon(self) -> None:

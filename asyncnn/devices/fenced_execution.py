@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from asyncnn.callbacks import FencedOutcome
 from asyncnn.devices.buffer_use import BufferUse
@@ -23,6 +24,7 @@ from asyncnn.hal.interfaces import ISyncFence
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
+    ExecutionOptions,
     MeasureTiming,
     OutputShape,
     Request,
@@ -38,10 +40,7 @@ class FencedJob(msgspec.Struct, frozen=True, eq=False):
     executable: Executable
     client: Client
     request: Request
-    measure: MeasureTiming
-    deadline_ns: int | None
-    loop_timeout_ns: int | None
-    duration_ns: int | None
+    options: ExecutionOptions
     use: BufferUse | None = None
 
     @property
@@ -49,8 +48,8 @@ class FencedJob(msgspec.Struct, frozen=True, eq=False):
         """Whether it is short enough for the loop, and bound to no time."""
         return (
             self.executable.inliner.should_inline
-            and self.deadline_ns is None
-            and self.duration_ns is None
+            and self.options.deadline is None
+            and self.options.duration is None
         )
 
     def settle(self, status: ErrorStatus, shapes: tuple[OutputShape, ...]) -> None:
@@ -59,18 +58,21 @@ class FencedJob(msgspec.Struct, frozen=True, eq=False):
             self.use.settle(status, shapes)
 
     def claimed_work(
-        self, deadline_ns: int | None, report: ReportExecuted
+        self, report: ReportExecuted, due_ns: int | None = None
     ) -> ExecuteWork:
         """Return the work of executing it, with its buffers claimed.
 
+        It has to end by ``due_ns``, too, if that is before its deadline.
+
         :raises AsyncnnError: if they cannot be claimed.
         """
+        options = self.options
+        if due_ns is not None:
+            options = replace(options, deadline=_earlier(options.deadline, due_ns))
         work = ExecuteWork(
             self.executable,
             self.request,
-            self.measure,
-            deadline_ns,
-            self.loop_timeout_ns,
+            options,
             report,
             self.client,
             reports_early=True,
@@ -167,8 +169,8 @@ class FencedExecution(FencedOutcome):
     def wait(self, fences: Sequence[ISyncFence]) -> None:
         """Become ready when all of ``fences`` have signalled or one has failed."""
         assert self._job is not None
-        if self._job.deadline_ns is not None:
-            delay = (self._job.deadline_ns - self._launched_ns) / 1e9
+        if self._job.options.deadline is not None:
+            delay = (self._job.options.deadline - self._launched_ns) / 1e9
             self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
         self._waiting = len(fences)
         for fence in fences:
@@ -192,8 +194,7 @@ class FencedExecution(FencedOutcome):
         assert job is not None
         if self._failure is not None:
             raise self._failure
-        deadline_ns = _earlier(job.deadline_ns, self._due_ns)
-        work = job.claimed_work(deadline_ns, self._executed)
+        work = job.claimed_work(self._executed, self._due_ns)
         if self._owner.scheduler.run_or_submit(work, may_run=may_run):
             return False
         self._work = work
@@ -264,7 +265,7 @@ class FencedExecution(FencedOutcome):
 
     def _since_launch(self, job: FencedJob, on_device_us: int) -> Timing:
         in_driver_us = (time.monotonic_ns() - self._launched_ns) // 1000
-        return timing_of(job.measure, on_device_us, in_driver_us)
+        return timing_of(job.options.measure, on_device_us, in_driver_us)
 
     def _watched_is_done(self, fence: ISyncFence) -> None:
         if self._job is None:
@@ -287,8 +288,8 @@ class FencedExecution(FencedOutcome):
 
     def _become_ready(self) -> None:
         assert self._job is not None
-        if self._job.duration_ns is not None:
-            self._due_ns = time.monotonic_ns() + self._job.duration_ns
+        if self._job.options.duration is not None:
+            self._due_ns = time.monotonic_ns() + self._job.options.duration
         self._unwatch()
         if active.recorder is not None:
             active.recorder.add(
@@ -319,7 +320,5 @@ class FencedExecution(FencedOutcome):
         self._watched.clear()
 
 
-def _earlier(one: int | None, other: int | None) -> int | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
+def _earlier(deadline_ns: int | None, due_ns: int) -> int:
+    return due_ns if deadline_ns is None else min(deadline_ns, due_ns)

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 
-from asyncnn._version import __version__
+from asyncnn import __version__
 from asyncnn.devices.private_files import private_draft, read_private, state_folder
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.performance import uniform_performance

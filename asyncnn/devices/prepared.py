@@ -1,22 +1,24 @@
 """The reference device's prepared model."""
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
 
 from asyncnn.burst import OpenBursts
 from asyncnn.callbacks import (
-    AlreadyNotifiedError,
     IBurstCallback,
     IExecutionCallback,
     IFencedExecutionCallback,
+    OneShot,
+    SynchronousByCallback,
 )
-from asyncnn.devices.cache import Compiled, ModelCaches
+from asyncnn.devices.buffer_use import BufferUse
+from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.fenced_execution import FencedJob
+from asyncnn.devices.model_caches import ModelCaches
 from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.work import Executable, ExecuteWork, Inliner
 from asyncnn.hal.errors import (
@@ -38,10 +40,11 @@ from asyncnn.hal.types import (
     Request,
     Timing,
 )
-from asyncnn.hal.validate import RequestRules, signature_of, validate_measure_timing
+from asyncnn.hal.validate import RequestRules, execution_options, signature_of
 from asyncnn.logs import DRIVER, EXECUTION
 from asyncnn.offload import offload_steps
 from asyncnn.qos import PendingSnapshot, Scheduler, WorkAccounting, calling_client
+from asyncnn.tracing import Layer, Phase, span
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +52,7 @@ logger = logging.getLogger(__name__)
 _NONE = ErrorStatus.NONE
 
 
-class ReferencePreparedModel(NoFencesNorBursts):
+class ReferencePreparedModel(SynchronousByCallback, NoFencesNorBursts):
     """A program and the scheduler that executes it.
 
     Executions of one prepared model have its priority and may overlap. It was prepared
@@ -107,22 +110,21 @@ class ReferencePreparedModel(NoFencesNorBursts):
         """Launch an execution; see `IPreparedModel.execute_1_3`."""
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
-        if EXECUTION:
+        if EXECUTION.is_on:
             _tell_launch("execute", request, deadline)
-        report = _Report(callback)
+        report = OneShot(partial(_report, callback))
         try:
-            self._rules.check(request, allow_unspecified_output=True)
-            validate_measure_timing(measure)
-            use = self.buffers.use(request)
+            # One that is remembered has pools of memory alone.
+            is_plain = self._rules.remembers(request)
+            use = None if is_plain else self._checked(request, is_fenced=False)
+            options = execution_options(measure, deadline, loop_timeout_duration)
         except AsyncnnError as error:
             report(error, (), NO_TIMING)
             return error.status
         work = ExecuteWork(
             self._executable,
             request,
-            measure,
-            deadline,
-            loop_timeout_duration,
+            options,
             report,
             calling_client.get(),
             callback.takes_early_results,
@@ -138,7 +140,6 @@ class ReferencePreparedModel(NoFencesNorBursts):
             # A deadline that has passed is an outcome, not an error of the call.
             missed = isinstance(error, MissedDeadlinePersistentError)
             return ErrorStatus.NONE if missed else error.status
-        report.is_linked = True
         callback.link_to_death(
             partial(
                 self._scheduler.cancel, work, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
@@ -156,21 +157,16 @@ class ReferencePreparedModel(NoFencesNorBursts):
         duration: int | None,
     ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
         """Launch a fenced execution; see `IPreparedModel.execute_fenced`."""
-        if EXECUTION:
+        if EXECUTION.is_on:
             _tell_launch("execute_fenced", request, deadline, fences=len(wait_for))
         try:
-            self._rules.check(request, allow_unspecified_output=False)
-            validate_measure_timing(measure)
-            use = self.buffers.use(request)
+            is_plain = self._rules.remembers(request)
+            use = None if is_plain else self._checked(request, is_fenced=True)
+            options = execution_options(
+                measure, deadline, loop_timeout_duration, duration
+            )
             job = FencedJob(
-                self._executable,
-                calling_client.get(),
-                request,
-                measure,
-                deadline,
-                loop_timeout_duration,
-                duration,
-                use,
+                self._executable, calling_client.get(), request, options, use
             )
             fence, outcome = self._fenced.launch(job, wait_for)
         except AsyncnnError as error:
@@ -178,6 +174,15 @@ class ReferencePreparedModel(NoFencesNorBursts):
             self.refusal = str(error)
             return error.status, None, None
         return ErrorStatus.NONE, fence, outcome
+
+    def _checked(self, request: Request, *, is_fenced: bool) -> BufferUse | None:
+        """Check a request; return what it does with buffers, None if it names none.
+
+        :raises InvalidArgumentError: if a rule is broken.
+        """
+        with span("validate", Layer.DRIVER, Phase.EXECUTION):
+            self._rules.check(request, allow_unspecified_output=not is_fenced)
+        return self.buffers.use(request)
 
     async def save_to_cache(
         self, model_cache: Handle, data_cache: Handle, token: bytes
@@ -235,37 +240,19 @@ def _tell_launch(
     EXECUTION(call, inputs=inputs, outputs=outputs, deadline_ns=deadline, **more)
 
 
-class _Report:
-    """Tells a callback how its execution ended, exactly once.
-
-    One object and one call, on the way of executions that take microseconds.
-    """
-
-    __slots__ = ("_callback", "is_linked")
-
-    def __init__(self, callback: IExecutionCallback) -> None:
-        self._callback: IExecutionCallback | None = callback
-        self.is_linked = False
-
-    def __call__(
-        self,
-        error: AsyncnnError | None,
-        shapes: tuple[OutputShape, ...],
-        timing: Timing,
-    ) -> None:
-        callback, self._callback = self._callback, None
-        if callback is None:
-            raise AlreadyNotifiedError("the callback was notified before")
-        if self.is_linked:
-            callback.unlink_to_death()
-        status = _NONE
-        if error is not None:
-            logger.info("execution failed: %s: %s", error.status.name, error)
-            callback.reason = str(error)
-            status, timing = error.status, NO_TIMING
-            if isinstance(error, OutputInsufficientSizeError):
-                shapes = error.output_shapes
-        try:
-            callback.notify_1_3(status, shapes, timing)
-        except (Exception, asyncio.CancelledError):
-            logger.exception("callback failed while it was notified")
+def _report(
+    callback: IExecutionCallback,
+    error: AsyncnnError | None,
+    shapes: tuple[OutputShape, ...],
+    timing: Timing,
+) -> None:
+    """Tell a callback how its execution ended."""
+    callback.unlink_to_death()
+    if error is None:
+        callback.notify_1_3(_NONE, shapes, timing)
+        return
+    logger.info("execution failed: %s: %s", error.status.name, error)
+    callback.reason = str(error)
+    if isinstance(error, OutputInsufficientSizeError):
+        shapes = error.output_shapes
+    callback.notify_1_3(error.status, shapes, NO_TIMING)

@@ -1,6 +1,8 @@
 """Files that the user's programs keep for themselves, in the state directory.
 
-Their contents are trusted, so none is read that somebody else may have written.
+Their contents are trusted, so none is read that somebody else may have written: a file
+counts only if it is a regular one of this user that no other may use. They are written
+aside and renamed, so that a reader finds the old contents or the new.
 """
 
 import os

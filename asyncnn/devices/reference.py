@@ -10,23 +10,17 @@ from types import TracebackType
 from typing import NamedTuple, Self
 from weakref import WeakValueDictionary
 
-from asyncnn import pacing
-from asyncnn._version import __version__
+from asyncnn import __version__, pacing
 from asyncnn.burst import OpenBursts
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
-from asyncnn.cooperative import Steps
 from asyncnn.devices import process_wide
-from asyncnn.devices.cache import (
-    DATA_FILES,
-    MODEL_FILES,
-    Compiled,
-    ModelCaches,
-    Prepare,
-)
+from asyncnn.devices.cache_files import DATA_FILES, MODEL_FILES
+from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.measured_capabilities import known_capabilities
+from asyncnn.devices.model_caches import ModelCaches, Prepare
 from asyncnn.devices.prepared import ReferencePreparedModel
 from asyncnn.devices.releasing import Releases, return_free_memory
 from asyncnn.devices.statistics import (
@@ -66,6 +60,7 @@ from asyncnn.hal.validate import (
 )
 from asyncnn.logs import COMPILATION, DRIVER, MEMORY, MODEL
 from asyncnn.offload import offload_steps
+from asyncnn.pacing import Steps
 from asyncnn.qos import Scheduler, calling_client
 from asyncnn.tracing import Layer, Phase, span
 
@@ -235,7 +230,7 @@ class ReferenceDevice:
             validate_priority(priority)
             with span("validate", Layer.DRIVER, Phase.PREPARATION):
                 validate_model(model)
-            if MODEL:
+            if MODEL.is_on:
                 MODEL("prepare", **_described(model))
             settings = ExecutionPreference(preference), Priority(priority)
             return self._caches.preparation(

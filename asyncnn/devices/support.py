@@ -4,13 +4,13 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterator
 
-from asyncnn.cooperative import Steps
 from asyncnn.engine.plan import CONTROL_FLOW
 from asyncnn.extensions import check_extended_operation
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import Model, OperandLifeTime, Operation, Subgraph
 from asyncnn.kernels import registry as kernels
 from asyncnn.memory.pages import check_mappable
+from asyncnn.pacing import Steps
 
 logger = logging.getLogger(__name__)
 

@@ -7,24 +7,25 @@ from typing import ClassVar
 
 import msgspec
 
-from asyncnn.cooperative import Stepwise
 from asyncnn.devices.buffer_use import BufferUse
-from asyncnn.devices.cache import Compiled, Prepare
+from asyncnn.devices.cache_format import Compiled
+from asyncnn.devices.model_caches import Prepare
 from asyncnn.engine import Execution, Program
 from asyncnn.engine.arguments import (
-    execute_request,
+    Layout,
     input_arrays,
     input_shapes,
     output_arrays,
     store_outputs,
 )
-from asyncnn.engine.execution import run_straight
+from asyncnn.engine.execution import run_bound, run_straight
 from asyncnn.engine.plan import Plan
 from asyncnn.hal.errors import AsyncnnError, MissedDeadlineTransientError, error_for
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
+    ExecutionOptions,
     MeasureTiming,
     OutputShape,
     Priority,
@@ -32,7 +33,7 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.logs import CPUEXE, EXECUTION
-from asyncnn.pacing import long_work, make_way
+from asyncnn.pacing import Stepwise, long_work, make_way
 from asyncnn.qos import Client, Pause, Work, WorkAccounting
 from asyncnn.qos.work import JobState
 from asyncnn.tracing import Layer, Phase, Trace, active, begin
@@ -173,14 +174,18 @@ def _tell_operations(plan: Plan) -> None:
     CPUEXE("run", operations=[step.operation.type.name for step in plan.steps])
 
 
-class Executable(msgspec.Struct, frozen=True, eq=False):
-    """What all executions of one prepared model have in common."""
+class Executable(msgspec.Struct, eq=False):
+    """What all executions of one prepared model have in common.
+
+    ``layout`` is that of the last plain request which was run on the loop.
+    """
 
     program: Program
     inliner: Inliner
     priority: Priority
     accounting: WorkAccounting
     refuses_unmeetable_deadlines: bool = False
+    layout: Layout | None = None
 
 
 class ExecuteWork(Work):
@@ -199,8 +204,7 @@ class ExecuteWork(Work):
         "_execution",
         "_is_advancing",
         "_launched_ns",
-        "_loop_timeout_ns",
-        "_measure",
+        "_options",
         "_outputs",
         "_plan",
         "_planning",
@@ -219,14 +223,13 @@ class ExecuteWork(Work):
         self,
         executable: Executable,
         request: Request,
-        measure: MeasureTiming,
-        deadline_ns: int | None,
-        loop_timeout_ns: int | None,
+        options: ExecutionOptions,
         report: ReportExecuted,
         client: Client,
         reports_early: bool = False,
     ) -> None:
         inliner = executable.inliner
+        deadline_ns = options.deadline
         # All here, as the calls of the bases would be a tenth of a tiny model.
         self.priority = executable.priority
         self.deadline_ns = deadline_ns
@@ -243,8 +246,7 @@ class ExecuteWork(Work):
         self.reports_early = reports_early
         self._executable = executable
         self._request = request
-        self._measure = measure
-        self._loop_timeout_ns = loop_timeout_ns
+        self._options = options
         self._report = report
         self._use: BufferUse | None = None
         self._execution: Execution | None = None
@@ -254,7 +256,8 @@ class ExecuteWork(Work):
         self._shapes: tuple[OutputShape, ...] | None = None
         self._is_advancing = False
         self._started_ns = self._ended_ns = self._computed_ns = 0
-        self._launched_ns = 0 if measure is _NOT_MEASURED else perf_counter_ns()
+        is_measured = options.measure is not _NOT_MEASURED
+        self._launched_ns = perf_counter_ns() if is_measured else 0
         self._trace = None if active.recorder is None else begin()
 
     def claim(self, use: BufferUse) -> None:
@@ -276,8 +279,23 @@ class ExecuteWork(Work):
         :raises AsyncnnError: if the execution fails.
         """
         self._started_ns = started_ns = perf_counter_ns()
-        program = self._executable.program
-        self._shapes = execute_request(program, self._request, self._compute)
+        executable, request = self._executable, self._request
+        layout = executable.layout
+        arrays = None
+        if (
+            layout is not None
+            and request.inputs is layout.inputs
+            and request.outputs is layout.outputs
+            and self._use is None  # all of its pools are memory
+        ):
+            arrays = layout.arrays(request.pools)  # type: ignore[arg-type]
+        if layout is None or arrays is None:
+            self._shapes = self._run_unusual()
+        else:
+            if CPUEXE.is_on:
+                _tell_operations(layout.plan)
+            run_bound(executable.program, layout.plan, arrays)
+            self._shapes = layout.plan.known_outputs
         self._ended_ns = ended_ns = perf_counter_ns()
         self._computed_ns = computed_ns = ended_ns - started_ns
         if self._trace is not None:
@@ -286,18 +304,27 @@ class ExecuteWork(Work):
             )
         return computed_ns
 
-    def _compute(
-        self, plan: Plan, inputs: list[Array | None], outputs: list[Array | None]
-    ) -> list[Array]:
-        program = self._executable.program
-        if CPUEXE:
+    def _run_unusual(self) -> tuple[OutputShape, ...]:
+        """Execute a request whose arguments are not those of the one before.
+
+        :raises AsyncnnError: if the execution fails.
+        """
+        executable, request = self._executable, self._request
+        program, layout = executable.program, executable.layout
+        plan = program.plan(input_shapes(program, request))
+        if CPUEXE.is_on:
             _tell_operations(plan)
+        outputs = output_arrays(plan, request)
+        inputs = input_arrays(plan, request)
         if plan.is_straight:
-            return run_straight(program, plan, inputs, outputs)
-        # An omitted input may have led to a plan that is not.
-        execution = Execution(program, plan, inputs, outputs)
-        execution.advance()
-        return execution.outputs
+            computed = run_straight(program, plan, inputs, outputs)
+        else:  # an omitted input has led to another plan than that for declared shapes
+            execution = Execution(program, plan, inputs, outputs)
+            execution.advance()
+            computed = execution.outputs
+        if layout is None or request.inputs is not layout.inputs:
+            executable.layout = Layout.of(plan, request)
+        return store_outputs(plan, request, outputs, computed)
 
     def advance(self, pause: Pause) -> bool:
         """Execute until the end, until `abort`, or until it is to pause.
@@ -365,7 +392,7 @@ class ExecuteWork(Work):
         program, request = self._executable.program, self._request
         self._planning = None
         self._plan = plan
-        if CPUEXE:
+        if CPUEXE.is_on:
             _tell_operations(plan)
         self._outputs = outputs = output_arrays(plan, request)
         self._execution = execution = Execution(
@@ -374,7 +401,7 @@ class ExecuteWork(Work):
             input_arrays(plan, request),
             outputs,
             deadline_ns=self.deadline_ns,
-            loop_timeout_ns=self._loop_timeout_ns,
+            loop_timeout_ns=self._options.loop_timeout,
         )
         if self._abort_status is not None:
             execution.abort(self._abort_status)
@@ -400,7 +427,7 @@ class ExecuteWork(Work):
         timing = NO_TIMING
         if error is None:
             self._executable.inliner.observe(self._computed_ns)
-            if self._measure == _MEASURED:
+            if self._options.measure == _MEASURED:
                 in_driver = perf_counter_ns() - self._launched_ns
                 on_device = self._ended_ns - self._started_ns
                 timing = Timing(on_device // 1000, in_driver // 1000)
@@ -409,7 +436,7 @@ class ExecuteWork(Work):
         trace = self._trace
         replied_ns = 0 if trace is None else time.monotonic_ns()
         self._report(error, shapes or (), timing)
-        if EXECUTION:
+        if EXECUTION.is_on:
             computed_us = self._computed_ns // 1000
             EXECUTION("done", status=status.name, computed_us=computed_us)
         if trace is not None:

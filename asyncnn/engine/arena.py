@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import msgspec
 
-from asyncnn.cooperative import Steps
+from asyncnn.pacing import Steps
 
 ALIGNMENT_BYTES = 64
 """A cache line, and the widest vector load."""

@@ -1,9 +1,10 @@
 """Request arguments as arrays over the pools that they lie in, without copies."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from asyncnn.engine.plan import Plan, Port
@@ -18,6 +19,7 @@ from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import (
     BufferToken,
     Dimensions,
+    Memory,
     Operand,
     OutputShape,
     Request,
@@ -26,24 +28,62 @@ from asyncnn.hal.types import (
 from asyncnn.memory.managed import ClaimedBuffer
 from asyncnn.memory.pools import view
 
-Compute: TypeAlias = Callable[
-    [Plan, list[Array | None], list[Array | None]], list[Array]
-]
-"""Runs a plan on inputs and the outputs to compute in place; returns all outputs."""
 
+class Layout(msgspec.Struct, frozen=True, eq=False):
+    """Where the arguments of plain requests to a straight plan lie in their pools.
 
-def execute_request(
-    program: Program, request: Request, compute: Compute
-) -> tuple[OutputShape, ...]:
-    """Run ``compute`` on the arrays of a validated request; return the output shapes.
-
-    :raises OutputInsufficientSizeError: if an output's buffer is too short.
-    :raises AsyncnnError: if a pool cannot be used, or an operation fails.
+    Worked out for one request it holds for all that have the very same ``inputs`` and
+    ``outputs``, whatever their pools.
     """
-    plan = program.plan(input_shapes(program, request))
-    outputs = output_arrays(plan, request)
-    computed = compute(plan, input_arrays(plan, request), outputs)
-    return store_outputs(plan, request, outputs, computed)
+
+    inputs: tuple[RequestArgument, ...]
+    outputs: tuple[RequestArgument, ...]
+    plan: Plan
+    places: tuple[tuple[int, int, Shape, np.dtype[Any]], ...]
+    input_count: int
+
+    @classmethod
+    def of(cls, plan: Plan, request: Request) -> "Layout":
+        """Return that of a request that was executed; no places if it is not plain."""
+        inputs, outputs = request.inputs, request.outputs
+        unknown = cls(inputs, outputs, plan, (), len(inputs))
+        if not plan.is_straight or plan.known_outputs is None:
+            return unknown
+        places = []
+        ports = plan.inputs + plan.outputs
+        for port, argument in zip(ports, (*inputs, *outputs), strict=True):
+            location = argument.location
+            if (
+                argument.has_no_value
+                or argument.dimensions
+                or not port.count
+                or port.shape is None
+                or port.dtype.kind == "b"
+                or location.length < port.size_bytes
+            ):
+                return unknown
+            at = (location.pool_index, location.offset, port.shape, port.dtype)
+            places.append(at)
+        return cls(inputs, outputs, plan, tuple(places), len(inputs))
+
+    def arrays(self, pools: Sequence[Memory]) -> list[Array] | None:
+        """Return an array for each argument, inputs first, which are read-only.
+
+        None if one needs a closer look: it is not plain, its pool is not mapped here or
+        not writable, or it is not aligned.
+        """
+        arrays: list[Array] = []
+        for index, offset, shape, dtype in self.places:
+            data = pools[index].buffer
+            if data is None:
+                return None
+            array = np.ndarray(shape, dtype, data, offset)
+            if not array.flags.behaved:
+                return None
+            arrays.append(array)
+        for array in arrays[: self.input_count]:
+            array.setflags(write=False)
+        return arrays or None
 
 
 def input_shapes(program: Program, request: Request) -> InputShapes:
@@ -107,7 +147,11 @@ def output_arrays(plan: Plan, request: Request) -> list[Array | None]:
         argument = request.outputs[index]
         if port.shape is None or argument.has_no_value:
             arrays.append(None)
-        elif _suffices(argument, port.shape, port.size_bytes):
+        elif (
+            port.size_bytes <= argument.location.length
+            if not argument.dimensions
+            else _suffices(argument, port.shape, port.size_bytes)
+        ):
             arrays.append(_writable(request, argument, port, port.shape))
         else:
             is_short = True

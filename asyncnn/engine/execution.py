@@ -7,12 +7,11 @@ from typing import Protocol
 
 import numpy as np
 
-from asyncnn.cooperative import Stepwise
 from asyncnn.engine.control_flow import ControlFlow, begin
 from asyncnn.engine.dynamic import run_late
 from asyncnn.engine.plan import CONTROL_FLOW, Plan, Step
 from asyncnn.engine.program import Program
-from asyncnn.engine.workspace import Call, Frame, Workspace, bound_slots, computed
+from asyncnn.engine.workspace import Call, Frame, Workspace
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
@@ -26,6 +25,7 @@ from asyncnn.hal.types import (
     ErrorStatus,
 )
 from asyncnn.kernels.kernel import Inputs, Outputs, TiledRun
+from asyncnn.pacing import Stepwise
 
 MANY_CALLS = 64
 """Calls between two looks at the clock."""
@@ -289,13 +289,29 @@ def run_straight(
 
     :raises AsyncnnError: if an operation fails.
     """
+    computed: list[Array] = []
+    for array, port in zip(outputs, plan.outputs, strict=True):
+        if array is None or array.shape != port.shape:
+            assert port.shape is not None
+            array = np.empty(port.shape, port.dtype)
+        computed.append(array)
+    run_bound(program, plan, (*inputs, *computed))
+    return computed
+
+
+def run_bound(program: Program, plan: Plan, arrays: Sequence[Array | None]) -> None:
+    """Run a plan that ``is_straight`` on arrays for its ports, inputs first.
+
+    They have the shapes and dtypes of the ports; otherwise like `run_straight`.
+
+    :raises AsyncnnError: if an operation fails.
+    """
     workspace = program.idle_workspace(plan) or program.acquire(plan)
     try:
-        slots = bound_slots(workspace, inputs, outputs)
-        _QUIET.copy().run(_run_calls, plan, workspace.calls(slots))
+        _QUIET.copy().run(_run_calls, plan, workspace.bind(arrays))
     finally:
+        workspace.unbind()
         program.release(workspace)
-    return computed(plan, slots)
 
 
 def _run_calls(plan: Plan, calls: Sequence[Call | None]) -> None:

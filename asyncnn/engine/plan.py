@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from asyncnn.cooperative import Steps
 from asyncnn.engine.arena import ArenaLayout, Lifespan, laying_out
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
 from asyncnn.hal.operands import (
@@ -47,6 +46,7 @@ from asyncnn.hal.types import (
 from asyncnn.kernels import registry as kernels
 from asyncnn.kernels.kernel import HeapScratch, PreparedKernel
 from asyncnn.memory.pools import view
+from asyncnn.pacing import Steps
 
 CONSTANT_LIFETIMES = frozenset(
     {OperandLifeTime.CONSTANT_COPY, OperandLifeTime.CONSTANT_REFERENCE}

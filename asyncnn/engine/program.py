@@ -8,7 +8,6 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from asyncnn.cooperative import Steps, completed
 from asyncnn.engine.plan import Plan, building_plan
 from asyncnn.engine.records import PlanRecord, record_of, restoring_plan
 from asyncnn.engine.workspace import Workspace
@@ -22,7 +21,7 @@ from asyncnn.hal.types import Model, Subgraph
 from asyncnn.interpreter import building_large
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.pools import mapped
-from asyncnn.pacing import make_way
+from asyncnn.pacing import Steps, completed, make_way
 
 InputShapes: TypeAlias = tuple[Shape | None, ...]
 """Shape of each input of a subgraph; None is an omitted input."""
@@ -160,7 +159,7 @@ class Program:
 
     def _add(self, plan: Plan, shapes: InputShapes, number: int) -> Plan:
         """Keep a plan, or return the one that is there already. The lock is held."""
-        if COMPILATION:
+        if COMPILATION.is_on:
             COMPILATION(
                 "planned",
                 subgraph=number,

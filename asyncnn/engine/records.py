@@ -3,7 +3,6 @@
 import msgspec
 import numpy as np
 
-from asyncnn.cooperative import Steps
 from asyncnn.engine.arena import ArenaLayout
 from asyncnn.engine.plan import (
     CONSTANT_LIFETIMES,
@@ -21,6 +20,7 @@ from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Sh
 from asyncnn.hal.types import Model, OperandLifeTime, Operation, Subgraph
 from asyncnn.kernels import registry as kernels
 from asyncnn.kernels.kernel import PreparedKernel
+from asyncnn.pacing import Steps
 
 _NO_VALUE = int(OperandLifeTime.NO_VALUE)
 

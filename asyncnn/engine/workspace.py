@@ -10,13 +10,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
-from asyncnn.cooperative import Steps
 from asyncnn.engine.arena import ALIGNMENT_BYTES, align
 from asyncnn.engine.dynamic import Slots
 from asyncnn.engine.plan import OPERANDS_PER_STEP, Plan, Step
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.kernels.kernel import Run
+from asyncnn.pacing import Steps
 
 Call: TypeAlias = tuple[Callable[[Any, Any], Any], list[Any], list[Any]]
 """A kernel's run with its input and output arrays."""
@@ -85,6 +85,8 @@ class Workspace:
         self.size_bytes = 0
         self._fixed_calls: list[Call | None] = []
         self._moving_calls: list[tuple[int, Run, Step]] = []
+        self._own_calls: list[Call | None] = []
+        self._ports: list[tuple[list[Any], int, int]] = []
 
     @classmethod
     def making(cls, plan: Plan) -> Steps["Workspace"]:
@@ -116,6 +118,24 @@ class Workspace:
                 self._moving_calls.append((position, run, step))
             if not (position + 1) % OPERANDS_PER_STEP:
                 yield
+        if plan.is_straight:
+            self._own_calls = self.calls(self.slots)
+            self._ports = _ports_of(plan, self._moving_calls, self._own_calls)
+
+    def bind(self, arrays: Sequence[Array | None]) -> Sequence[Call | None]:
+        """Return the calls of a straight plan, its ports set to arrays, inputs first.
+
+        They are the workspace's own, so that an execution makes none. `unbind` lets go
+        of the arrays, which an idle workspace must not keep.
+        """
+        for arguments, position, port in self._ports:
+            arguments[position] = arrays[port]
+        return self._own_calls
+
+    def unbind(self) -> None:
+        """Let go of the arrays of the last `bind`."""
+        for arguments, position, _ in self._ports:
+            arguments[position] = None
 
     def _instantiating(self) -> Steps[tuple[list[Run | None], int]]:
         """Make every prepared kernel's run, all sharing one transient block."""
@@ -139,7 +159,13 @@ class Workspace:
 
     def pieces(self) -> list[list[object]]:
         """Return lists of all of its small parts; see `Program.pieces`."""
-        return [list(self.slots), list(self._fixed_calls), list(self._moving_calls)]
+        return [
+            list(self.slots),
+            list(self._fixed_calls),
+            list(self._moving_calls),
+            list(self._own_calls),
+            list(self._ports),
+        ]
 
     def calls(self, slots: list[Array | None]) -> list[Call | None]:
         """Bind the steps to ``slots``, a copy of `slots` with inputs and outputs set.
@@ -160,6 +186,25 @@ def _call(run: Run, step: Step, slots: list[Array | None]) -> Call:
     )
 
 
+def _ports_of(
+    plan: Plan, moving: Sequence[tuple[int, Run, Step]], calls: Sequence[Call | None]
+) -> list[tuple[list[Any], int, int]]:
+    """Return where steps take a port: the list, the place there, the port's number."""
+    # An operand that is an input and an output is written to: the output counts.
+    numbers = {port.index: n for n, port in enumerate(plan.inputs + plan.outputs)}
+    places: list[tuple[list[Any], int, int]] = []
+    for position, _, step in moving:
+        call = calls[position]
+        assert call is not None
+        for arguments, indexes in (call[1], step.inputs), (call[2], step.outputs):
+            places += [
+                (arguments, place, numbers[index])
+                for place, index in enumerate(indexes)
+                if index in numbers
+            ]
+    return places
+
+
 class Frame:
     """Binds a workspace to arrays for the inputs and outputs of its plan.
 
@@ -177,16 +222,21 @@ class Frame:
     ) -> None:
         self.workspace = workspace
         self.plan: Plan = workspace.plan
-        self.slots: Slots = bound_slots(workspace, inputs, outputs)
+        self.slots: Slots = _bound_slots(workspace, inputs, outputs)
         self.calls: list[Call | None] = workspace.calls(self.slots)
         self.position = 0
 
     def outputs(self) -> list[Array]:
         """Return the arrays of the subgraph's outputs, all computed."""
-        return computed(self.plan, self.slots)
+        slots = self.slots
+        return [
+            array
+            for port in self.plan.outputs
+            if (array := slots[port.index]) is not None
+        ]
 
 
-def bound_slots(
+def _bound_slots(
     workspace: Workspace,
     inputs: Sequence[Array | None],
     outputs: Sequence[Array | None],
@@ -201,11 +251,6 @@ def bound_slots(
             array = np.empty(shape, port.dtype)
         slots[port.index] = array
     return slots
-
-
-def computed(plan: Plan, slots: Slots) -> list[Array]:
-    """Return the arrays of a plan's outputs among ``slots``, all computed."""
-    return [array for port in plan.outputs if (array := slots[port.index]) is not None]
 
 
 def shapes_of(arrays: Sequence[Array | None]) -> tuple[Shape | None, ...]:

@@ -1,16 +1,61 @@
 """Floor 2: operand and operation types beyond those of the HAL.
 
-An `Extension` is declared once, by vendor and application alike, as a module-level
-object: its types stand for themselves wherever the HAL's own do. A device has the
-extensions that it is opened with, and computes with those kernels. In models they are
-numbers, to which each model gives its own meaning: `numbered` writes them so,
-`Extensions.resolved` reads them, `check_extended` checks what only the extension knows,
-and `Vocabulary` has words for them. `load_extension` finds what was named in a command.
+`Extension`
+    declares types of a vendor, with `Extension.tensor_type`, `Extension.operation`
+`Argument`, `row`, `stateless`
+    the words of a declaration: an operand, a row of types, a kernel without buffers
+`load_extension`
+    finds an extension that is named in a command or a file of settings
 
-The words that operations are declared in are those of `asyncnn.hal.operations` and
-`asyncnn.kernels`, gathered here: arguments, bound operations, kernels.
+An extension is declared once, by vendor and application alike, as a module-level
+object. Its types stand for themselves wherever the HAL's own do. A device has the
+extensions that it is opened with, and computes with their kernels: see
+`asyncnn.open_device`. Name and numbers are what drivers and applications agree on, and
+never change; raise ``version`` when a kernel computes something else.
 
-Imports only `asyncnn.hal`, `asyncnn.kernels` and `asyncnn.hal.errors`.
+A kernel runs on a worker thread of the device, or on its event loop if it is short, and
+one run at a time in each workspace. It must not write to its inputs, which may be
+read-only and of any alignment, nor keep its outputs. One that takes milliseconds should
+be a `TiledRun`, which can make way for other work between tiles. Buffers come from a
+`Scratch`.
+
+In models the types are numbers, to which each model gives its own meaning: `numbered`
+writes them so, and `Extensions.resolved` reads them. `check_extended` checks what only
+the extension knows; a `Vocabulary` has words for the types of one model.
+
+A declaration that contradicts itself raises `InvalidArgumentError` at once, and so does
+preparing a model that breaks a rule of the extension. A model with types that the
+device does not have fails with `GeneralFailureError`. A shape rule or a kernel raises
+`OperationFailedError` for values that it cannot work with. `ValueNeededError` says that
+a value comes only with the execution: whoever prepares tries again then.
+
+>>> import asyncio
+>>> import numpy as np
+>>> from asyncnn import ModelBuilder, OperandType, hal, open_device
+>>> from asyncnn.extensions import Argument, Extension, stateless
+>>> spectral = Extension("com.example.spectral")
+>>> COMPLEX = spectral.tensor_type("TENSOR_COMPLEX64", 0, np.complex64)
+>>> MAGNITUDE = spectral.operation(
+...     "MAGNITUDE",
+...     0,
+...     inputs=[Argument("spectrum", COMPLEX)],
+...     outputs=[Argument("magnitude", OperandType.TENSOR_FLOAT32)],
+...     shape=lambda operation: (operation.shape(0),),
+...     prepare=lambda operation: stateless(
+...         lambda inputs, outputs: np.abs(inputs[0], out=outputs[0])
+...     ),
+... )
+>>> builder = ModelBuilder()
+>>> spectrum = builder.input("spectrum", COMPLEX, (2,))
+>>> magnitude = hal.Operand(OperandType.TENSOR_FLOAT32, (2,))
+>>> builder.output(builder.operation(MAGNITUDE, [spectrum], magnitude), "magnitude")
+>>> async def main():
+...     async with open_device(extensions=[spectral]) as device:
+...         model = await device.prepare(builder.build())
+...         outputs = await model.run({"spectrum": np.complex64([3 + 4j, 1j])})
+...         return outputs["magnitude"].tolist()
+>>> asyncio.run(main())
+[5.0, 1.0]
 """
 
 from asyncnn.extensions.extension import Extension, installed_extensions, load_extension

@@ -225,7 +225,7 @@ class SyncFence:
         return len(active)
 
     def __await__(self) -> Generator[Any, None, None]:
-        core = self._open_core()
+        core = self._core or self._open_core()
         outcome = core.look()
         if outcome is None:
             future = core.add_waiter(asyncio.get_running_loop())

@@ -34,10 +34,10 @@ from asyncnn.fmq.layout import (
     create_pages,
     map_pages,
 )
+from asyncnn.fmq.memory_regions import OpenRing
 from asyncnn.fmq.poller import RECHECK_S, LoopPoller, Served
 from asyncnn.fmq.queue_errors import QueueBusyError
 from asyncnn.fmq.ring import Bytes, check_platform
-from asyncnn.fmq.spans import OpenRing
 from asyncnn.fmq.spin import AdaptiveSpinner, clock, spin
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.types import Handle

@@ -9,9 +9,10 @@ Deadlines are absolute nanoseconds of the steady clock (``time.monotonic_ns``),
 durations nanoseconds; None is "none given".
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Generic, ParamSpec, Protocol, runtime_checkable
 
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, error_for
 from asyncnn.hal.types import (
@@ -33,6 +34,14 @@ from asyncnn.hal.types import (
     Request,
     Timing,
 )
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+
+
+class AlreadyNotifiedError(RuntimeError):
+    """A callback was notified a second time: a bug in the driver."""
 
 
 class CallbackObject:
@@ -136,6 +145,37 @@ class IBurstCallback(ABC):
         INVALID_ARGUMENT if a slot is unknown. Awaited, as the client may have to be
         asked.
         """
+
+
+class OneShot(Generic[P]):
+    """Notifies a callback exactly once, and shields the driver from its exceptions.
+
+    It ``is_done`` as soon as the notification is being given. This is the one place
+    that sees to once: whatever may end an execution twice, as an answer and its
+    deadline do, goes by here.
+    """
+
+    __slots__ = ("_notify", "is_done")
+
+    def __init__(self, notify: Callable[P, None]) -> None:
+        self._notify: Callable[P, None] | None = notify
+        self.is_done = False
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Notify; a failing callback is logged, as a one-way call cannot fail.
+
+        :raises AlreadyNotifiedError: if it was notified before.
+        """
+        notify, self._notify = self._notify, None
+        if notify is None:
+            raise AlreadyNotifiedError("the callback was notified before")
+        self.is_done = True
+        try:
+            notify(*args, **kwargs)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # the cancellation of a task, too
+            logger.exception("callback failed while it was notified")
 
 
 class ISyncFence(Protocol):

@@ -3,22 +3,17 @@
 Base classes: a device or prepared model that does offer something overrides it.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from asyncnn.callbacks import (
-    ExecutionFuture,
-    IBurstCallback,
-    IExecutionCallback,
-    IFencedExecutionCallback,
-    IPreparedModelCallback,
-    OneShot,
-)
 from asyncnn.hal.interfaces import (
     IBuffer,
+    IBurstCallback,
     IBurstContext,
+    IFencedExecutionCallback,
     IPreparedModel,
+    IPreparedModelCallback,
     ISyncFence,
+    OneShot,
 )
 from asyncnn.hal.types import (
     BufferDesc,
@@ -26,9 +21,7 @@ from asyncnn.hal.types import (
     ErrorStatus,
     Handle,
     MeasureTiming,
-    OutputShape,
     Request,
-    Timing,
 )
 
 
@@ -69,35 +62,7 @@ class NoCachesNorDomains(NoDomains):
         return ErrorStatus.GENERAL_FAILURE
 
 
-class SynchronousByCallback(ABC):
-    """The part of an `IPreparedModel` that follows from its asynchronous call."""
-
-    @abstractmethod
-    def execute_1_3(
-        self,
-        request: Request,
-        measure: MeasureTiming,
-        deadline: int | None,
-        loop_timeout_duration: int | None,
-        callback: IExecutionCallback | None,
-    ) -> ErrorStatus:
-        """Launch an execution; see `IPreparedModel.execute_1_3`."""
-
-    async def execute_synchronously_1_3(
-        self,
-        request: Request,
-        measure: MeasureTiming,
-        deadline: int | None,
-        loop_timeout_duration: int | None,
-    ) -> tuple[ErrorStatus, tuple[OutputShape, ...], Timing]:
-        """Execute; see `IPreparedModel.execute_synchronously_1_3`."""
-        callback = ExecutionFuture()
-        self.execute_1_3(request, measure, deadline, loop_timeout_duration, callback)
-        result = await callback
-        return result.status, result.output_shapes, result.timing
-
-
-class NoFencesNorBursts(SynchronousByCallback):
+class NoFencesNorBursts:
     """The part of an `IPreparedModel` that has no fences and no message queues."""
 
     def execute_fenced(

@@ -14,9 +14,17 @@ UINT64_MAX = 2**64 - 1
 """Stands for "not available" in `Timing` and "no limit" in time points."""
 
 BYTE_SIZE_OF_CACHE_TOKEN = 32
+"""Bytes of the token that identifies a model in a cache."""
+
 MAX_NUMBER_OF_CACHE_FILES = 32
+"""The most cache files of each kind, model or data, that a device may ask for."""
+
 LOOP_TIMEOUT_DEFAULT_NS = 2_000_000_000
+"""Nanoseconds that a WHILE operation may take if the request names no other limit."""
+
 LOOP_TIMEOUT_MAXIMUM_NS = 15_000_000_000
+"""Nanoseconds that a WHILE operation may take at most, whatever the request asks."""
+
 EXTENSION_TYPE_BITS = 16
 BASE_MAX = 0xFFFF
 """Largest operand or operation type that is not an extension's."""
@@ -375,6 +383,24 @@ class Request(msgspec.Struct, frozen=True, weakref=True):
     pools: tuple[Memory | BufferToken, ...]
 
 
+class ExecutionOptions(msgspec.Struct, frozen=True, gc=False):
+    """What the HAL's execute calls take beside a request.
+
+    ``deadline`` is an absolute time of the steady clock; ``loop_timeout`` bounds each
+    WHILE operation and ``duration`` the time since the last fence has signalled. All
+    are in nanoseconds, None if none is given. Plain executions share
+    `DEFAULT_OPTIONS`.
+    """
+
+    measure: MeasureTiming = MeasureTiming.NO
+    deadline: int | None = None
+    loop_timeout: int | None = None
+    duration: int | None = None
+
+
+DEFAULT_OPTIONS = ExecutionOptions()
+
+
 class OutputShape(msgspec.Struct, frozen=True):
     """Dimensions of an output, 0 where unknown, and whether its buffer sufficed."""
 
@@ -390,6 +416,7 @@ class Timing(msgspec.Struct, frozen=True):
 
 
 NO_TIMING = Timing()
+"""The timing of an execution that was not measured, or of which nothing is known."""
 
 
 class PerformanceInfo(msgspec.Struct, frozen=True):

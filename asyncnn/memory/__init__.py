@@ -1,10 +1,55 @@
 """Floor 2: memory pools and how they are mapped. Knows nothing of models.
 
-A client makes pools (`allocate` and its kin, `map_file`, `from_buffer`) and sends them
-with `shareable`. A driver receives them with one `Mapper` for each connection: it calls
-`Mapper.map` for the pools of every request and `Mapper.flush` for the spans it wrote,
-and so never touches memory that a client could take away beneath it. Buffers that a
-device keeps for its clients are in `asyncnn.memory.managed`.
+A pool (`asyncnn.hal.Memory`) is the HAL's word for memory that tensors lie in.
+`asyncnn.shared_array` is all that most applications need of this.
+
+`allocate`
+    a new pool that other processes can map, or with `allocate_blob` a hardware buffer;
+    `map_file` and `from_buffer` make pools of what there is already
+`as_array`
+    an array over the bytes of a pool; `view` has the plain bytes, `part_of` a pool of
+    some of them
+`shared_array`
+    an array in such memory, which drivers use where it is instead of copying it
+`Mapper`
+    the driver's side: maps the pools that a client sends, within a `MappingPolicy`
+
+Sizes, offsets and lengths are bytes. A pool owns its descriptor, which closes with it;
+the mapping goes with the last array or view of it, on whichever thread. None of these
+needs an event loop, and a `Mapper` may be used from any thread. `shareable` returns a
+pool that can be sent: the same one if it has a descriptor, else a copy.
+
+The file beneath a pool of one's own is trusted: `map_file` must not be given one that
+shrinks meanwhile. A driver has no such trust. It calls `Mapper.map` for the pools of
+each request and `Mapper.flush` for what it wrote: files that a client could truncate
+are copied, all others mapped once. `Mapper.close` is final, except that memory in use
+goes with its last user; `MapperStatistics` tells what there is.
+
+`InvalidArgumentError` stands for sizes and spans that do not fit,
+`GeneralFailureError` for files and handles that cannot be mapped, and
+`ResourceExhaustedTransientError` for memory or descriptors that have run out. Beyond a
+limit of its policy a mapper raises that as well, or
+`ResourceExhaustedPersistentError` if one pool alone exceeds it.
+
+>>> import numpy as np
+>>> from asyncnn.hal import Memory
+>>> from asyncnn.memory import Mapper, MappingPolicy, allocate, as_array, part_of
+>>> pool = allocate(16)
+>>> x = as_array(pool, np.float32, (2, 2))
+>>> x[:] = [[1, 2], [3, 4]]
+>>> as_array(part_of(pool, 8, 8), np.float32, (2,))
+array([3., 4.], dtype=float32)
+
+What a driver does with the same pool, of which it got a descriptor:
+
+>>> with Mapper(MappingPolicy(max_pools=8)) as mapper:
+...     mapped = mapper.map(Memory(pool.name, pool.size, pool.handle))
+...     as_array(mapped, np.float32, (2, 2))[:] *= 2
+...     mapper.flush(mapped)
+>>> x.tolist()
+[[2.0, 4.0], [6.0, 8.0]]
+
+Buffers that a device keeps for its clients are in `asyncnn.memory.managed`.
 """
 
 from asyncnn.memory.limits import MapperStatistics, MappingPolicy

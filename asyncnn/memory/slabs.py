@@ -24,8 +24,15 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from asyncnn.hal.types import DataLocation, Handle, Memory, Request, RequestArgument
-from asyncnn.memory.pools import as_array, owning, view
+from asyncnn.hal.types import (
+    BufferToken,
+    DataLocation,
+    Handle,
+    Memory,
+    Request,
+    RequestArgument,
+)
+from asyncnn.memory.pools import as_array, owning
 from asyncnn.memory.shared import allocate, create_sealed
 
 MIN_PART_BYTES = 64
@@ -142,13 +149,23 @@ def trim() -> None:
 
 def in_slabs(request: Request) -> Request:
     """Return ``request`` with slabs in place of parts, so that it can be sent."""
-    shifts = [pool.offset if type(pool) is Part else -1 for pool in request.pools]
-    if max(shifts, default=-1) < 0:
+    shifts: list[int] = []
+    pools: list[Memory | BufferToken] = []
+    has_parts = False
+    for pool in request.pools:
+        if type(pool) is Part:
+            has_parts = True
+            shifts.append(pool.offset)
+            pools.append(pool.slab)
+        else:
+            shifts.append(0)
+            pools.append(pool)
+    if not has_parts:
         return request
     return Request(
         _shifted(request.inputs, shifts),
         _shifted(request.outputs, shifts),
-        tuple([pool.slab if type(pool) is Part else pool for pool in request.pools]),
+        tuple(pools),
     )
 
 
@@ -213,18 +230,20 @@ class Slabs:
         """
         part_bytes = max(MIN_PART_BYTES, 1 << (size - 1).bit_length())
         with self._lock:
-            emptied = self._take_back()
+            emptied = self._take_back() if self._returned else []
             open_ = self._with_room.setdefault(part_bytes, [])
             places = open_[-1] if open_ else self._add_slab(part_bytes)
             offset, is_fresh = places.take()
-            if not places.has_room:
+            if not places.free and places.fresh == places.places:
                 open_.remove(places)
-            whole = np.frombuffer(view(places.slab), np.uint8, size, offset)
+            assert places.slab.buffer is not None
+            whole = np.frombuffer(places.slab.buffer, np.uint8, size, offset)
             lease = _Lease(whole, self._ended)
             lease.places, lease.offset = places, offset
             self._leases[id(lease)] = lease
         del emptied
-        self._settle()
+        if self._returned:
+            self._settle()
         if not is_fresh:
             whole.fill(0)
         return Part("ashmem", size, buffer=whole.data, slab=places.slab, offset=offset)
@@ -295,10 +314,10 @@ class Slabs:
             if places.is_retired:
                 continue
             open_ = self._with_room[places.part_bytes]
-            if not places.has_room:
+            if not places.free and places.fresh == places.places:
                 open_.append(places)
             places.free.append(lease.offset)
-            if places.is_empty and (
+            if len(places.free) == places.fresh and (
                 len(open_) > 1 or places.slab.size > MAX_IDLE_BYTES
             ):
                 del self._all[places.slab]
@@ -344,23 +363,17 @@ class _Owner:
 def _shifted(
     arguments: Sequence[RequestArgument], shifts: Sequence[int]
 ) -> tuple[RequestArgument, ...]:
-    return tuple(
-        [
-            argument
-            if argument.has_no_value or shifts[argument.location.pool_index] <= 0
-            else _moved(argument, shifts[argument.location.pool_index])
-            for argument in arguments
-        ]
-    )
-
-
-def _moved(argument: RequestArgument, shift: int) -> RequestArgument:
-    at = argument.location
-    return RequestArgument(
-        False,
-        DataLocation(at.pool_index, at.offset + shift, at.length),
-        argument.dimensions,
-    )
+    shifted: list[RequestArgument] = []
+    for argument in arguments:
+        at = argument.location
+        if not argument.has_no_value and shifts[at.pool_index]:
+            place = DataLocation(
+                at.pool_index, at.offset + shifts[at.pool_index], at.length
+            )
+            shifted.append(RequestArgument(False, place, argument.dimensions))
+        else:
+            shifted.append(argument)
+    return tuple(shifted)
 
 
 def _make_slab(size: int) -> Slab:

@@ -6,12 +6,13 @@ from contextlib import asynccontextmanager
 import numpy as np
 
 from asyncnn.burst import BurstController, BurstStatistics
+from asyncnn.deadlines import deadline_after, seconds_until
 from asyncnn.hal.errors import BusyError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.memory.slabs import place_of
 from asyncnn.offload import offload
 from asyncnn.runtime.buffers import SHORT_ELEMENTS
-from asyncnn.runtime.execution_options import Outputs, deadline_after, seconds_until
+from asyncnn.runtime.execution_options import Outputs
 from asyncnn.runtime.model import position_of
 from asyncnn.runtime.requests import Inputs, Results, Tensor, has_fixed_shape
 from asyncnn.runtime.reusable import ReusableExecution, Target

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 from msgspec.structs import replace
 
+from asyncnn.deadlines import DEADLINE_GRACE_S, deadline_after
 from asyncnn.devices import DeviceSettings, DeviceStatistics, IMeasured
 from asyncnn.extensions import Extension, load_extension
-from asyncnn.grace import DEADLINE_GRACE_S
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.types import (
@@ -29,7 +29,6 @@ from asyncnn.runtime.buffers import (
     Slot,
     allocate_buffer,
 )
-from asyncnn.runtime.execution_options import deadline_after
 from asyncnn.runtime.execution_options import sync_exec_hal as forced_call
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_cache import ModelCache, Order, prepare
@@ -206,8 +205,8 @@ def _supervised(
     link: Callable[[], AbstractAsyncContextManager["RemoteDevice"]],
     supervision: "Literal[True] | Supervision",
 ) -> AbstractAsyncContextManager[IDevice]:
-    from asyncnn.service.supervised.device import supervised
-    from asyncnn.service.supervised.supervision import Supervision
+    from asyncnn.service.supervised_device import supervised
+    from asyncnn.service.supervision import Supervision
 
     return supervised(link, Supervision() if supervision is True else supervision)
 

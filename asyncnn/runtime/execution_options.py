@@ -1,40 +1,39 @@
-"""Timeouts of the awaitable face as deadlines of the HAL."""
+"""What runs are given, as the HAL's options; bounds on runs; what runs return."""
 
 import asyncio
 import os
-import time
 from collections import deque
 
+from asyncnn.deadlines import deadline_after, nanoseconds
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import Timing
+from asyncnn.hal.types import (
+    DEFAULT_OPTIONS,
+    ExecutionOptions,
+    MeasureTiming,
+    Timing,
+)
 
 
-def deadline_after(timeout: float | None) -> int | None:
-    """Return the steady-clock time in nanoseconds ``timeout`` seconds from now.
+def options_for(
+    *,
+    timeout: float | None = None,
+    duration: float | None = None,
+    loop_timeout: float | None = None,
+    measure: bool = False,
+) -> ExecutionOptions:
+    """Return the HAL's options for a run that is given these, times in seconds.
 
-    :raises InvalidArgumentError: if ``timeout`` is not a number or infinite.
+    :raises InvalidArgumentError: if a time is not a number or infinite.
     """
-    duration = nanoseconds(timeout)
-    return None if duration is None else time.monotonic_ns() + duration
-
-
-def seconds_until(deadline: int | None) -> float | None:
-    """Return the timeout that ends at ``deadline``; negative if that has passed."""
-    return None if deadline is None else (deadline - time.monotonic_ns()) / 1e9
-
-
-def nanoseconds(seconds: float | None) -> int | None:
-    """Return a duration of the awaitable face as one of the HAL.
-
-    :raises InvalidArgumentError: if ``seconds`` is not a number or infinite.
-    """
-    if seconds is None:
-        return None
-    try:
-        return round(seconds * 1e9)
-    except (ValueError, OverflowError):
-        raise InvalidArgumentError(f"{seconds} is no number of seconds") from None
+    if not measure and timeout is duration is loop_timeout is None:
+        return DEFAULT_OPTIONS
+    return ExecutionOptions(
+        MeasureTiming.YES if measure else MeasureTiming.NO,
+        deadline_after(timeout),
+        nanoseconds(loop_timeout),
+        nanoseconds(duration),
+    )
 
 
 SYNC_EXEC_VARIABLE = "ASYNCNN_SYNCEXEC_HAL"
@@ -69,20 +68,21 @@ class InFlight:
     """Bounds what is under way; the rest waits in the order of arrival.
 
     Does what `asyncio.Semaphore` does, for callers that nearly always find room: they
-    take it themselves, ``room -= 1`` while that is positive, and `wait` otherwise.
+    take it themselves, ``room -= 1`` while that is positive, and `wait` otherwise. To
+    give it back is ``room += 1`` while there are no ``waiters``, and `leave` otherwise.
     Belongs to one event loop.
     """
 
-    __slots__ = ("_waiters", "room")
+    __slots__ = ("room", "waiters")
 
     def __init__(self, maximum: int) -> None:
         self.room = maximum
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self.waiters: deque[asyncio.Future[None]] = deque()
 
     async def wait(self) -> None:
         """Wait for room, and take it."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
+        self.waiters.append(waiter)
         try:
             await waiter
         except asyncio.CancelledError:
@@ -92,8 +92,8 @@ class InFlight:
 
     def leave(self) -> None:
         """Give room to the one that has waited for longest, if any does."""
-        while self._waiters:
-            waiter = self._waiters.popleft()
+        while self.waiters:
+            waiter = self.waiters.popleft()
             if not waiter.done():
                 waiter.set_result(None)
                 return

@@ -1,7 +1,7 @@
 """The awaitable face of fenced executions."""
 
 import asyncio
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -24,7 +24,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
-    MeasureTiming,
+    ExecutionOptions,
     Request,
     Timing,
 )
@@ -105,10 +105,10 @@ class FencedRun:
 
     def __await__(self) -> Generator[Any, None, Outputs]:
         try:
-            yield from self.fence.__await__()
+            yield from (self._fence or self.fence).__await__()
         except DeviceUnavailableError as error:
             raise cause_of_death(self._hal) or error from None
-        self.outputs.timing = self.timing.launched
+        _, self.outputs.timing, _ = self._callback.get_execution_info()
         return self.outputs
 
     def __repr__(self) -> str:
@@ -116,25 +116,43 @@ class FencedRun:
         return f"<FencedRun {status} -> {list(self.outputs)}>"
 
 
+def awaited_of(
+    wait_for: Iterable[SyncFence | FencedRun],
+) -> tuple[list[SyncFence | FencedRun], SyncFence | FencedRun | None]:
+    """Return what is still active, and the first that has failed if one has."""
+    awaited: list[SyncFence | FencedRun] = []
+    for one in wait_for:
+        status = one.status
+        if status is None:
+            awaited.append(one)
+        elif status is not ErrorStatus.NONE:
+            return [], one
+    return awaited, None
+
+
 def launch_fenced(
     hal: IPreparedModel,
     request: Request,
-    wait_for: Iterable[SyncFence | FencedRun],
-    measure: MeasureTiming,
-    deadline: int | None,
-    loop_timeout: int | None,
-    duration: int | None,
+    wait_for: Sequence[SyncFence | FencedRun],
+    options: ExecutionOptions,
     outputs: Outputs,
 ) -> FencedRun:
-    """Launch an execution whose results go to ``outputs``; times are in nanoseconds.
+    """Launch an execution whose results go to ``outputs``.
 
     If something that it waits for has failed meanwhile, the run has.
 
     :raises AsyncnnError: if the driver does not take it.
     """
-    fences = [one.fence if isinstance(one, FencedRun) else one for one in wait_for]
+    fences: Sequence[SyncFence] = ()
+    if wait_for:
+        fences = [one.fence if isinstance(one, FencedRun) else one for one in wait_for]
     launched, done, callback = hal.execute_fenced(
-        request, fences, measure, deadline, loop_timeout, duration
+        request,
+        fences,
+        options.measure,
+        options.deadline,
+        options.loop_timeout,
+        options.duration,
     )
     if callback is None:
         for fence in fences:
@@ -156,18 +174,14 @@ def failed_run(cause: SyncFence | FencedRun, outputs: Outputs) -> FencedRun:
 
 
 async def execute_fenced(
-    hal: IPreparedModel,
-    request: Request,
-    measure: MeasureTiming,
-    deadline: int | None,
-    loop_timeout: int | None,
+    hal: IPreparedModel, request: Request, options: ExecutionOptions
 ) -> ExecutionResult:
     """Execute ``request`` by the fenced path and wait for the end.
 
     Cancelling the call cancels the execution. No output shapes are reported.
     """
     status, fence, callback = hal.execute_fenced(
-        request, (), measure, deadline, loop_timeout, None
+        request, (), options.measure, options.deadline, options.loop_timeout, None
     )
     if callback is None:
         return ExecutionResult(status, (), NO_TIMING, refusal_of(hal, _REFUSED))

@@ -14,13 +14,14 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult
+from asyncnn.deadlines import DEADLINE_GRACE_S
 from asyncnn.fences import SyncFence
-from asyncnn.grace import DEADLINE_GRACE_S
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.types import (
+    DEFAULT_OPTIONS,
     ErrorStatus,
-    MeasureTiming,
+    ExecutionOptions,
     Request,
 )
 from asyncnn.memory.slabs import shared_array
@@ -29,13 +30,17 @@ from asyncnn.runtime.burst import Burst, open_burst
 from asyncnn.runtime.execution_options import (
     InFlight,
     Outputs,
-    deadline_after,
-    nanoseconds,
+    options_for,
 )
-from asyncnn.runtime.fenced import FencedRun, execute_fenced
+from asyncnn.runtime.fenced import (
+    FencedRun,
+    awaited_of,
+    execute_fenced,
+    failed_run,
+    launch_fenced,
+)
 from asyncnn.runtime.model import NamedModel, TensorInfo, position_of
 from asyncnn.runtime.requests import (
-    MAX_SPACE_ATTEMPTS,
     InputCheck,
     Inputs,
     OutputSpace,
@@ -55,7 +60,6 @@ AnyPath: TypeAlias = Path | Literal["burst"]
 # Kept by name, since looking up a member of an enum takes as long as a call.
 _NONE = ErrorStatus.NONE
 _INSUFFICIENT_SIZE = ErrorStatus.OUTPUT_INSUFFICIENT_SIZE
-_MEASURED, _NOT_MEASURED = MeasureTiming.YES, MeasureTiming.NO
 
 
 class PreparedModel:
@@ -131,11 +135,13 @@ class PreparedModel:
         """
         target = self._target
         space = target.space
-        usual = target.check.usual(inputs)
+        arrays: Sequence[Tensor | None] | None = target.check.usual(inputs)
         given = None if out is None else space.given(out)
-        deadline = None if timeout is None else deadline_after(timeout)
-        loop_ns = None if loop_timeout is None else nanoseconds(loop_timeout)
-        timing = _MEASURED if measure else _NOT_MEASURED
+        options = DEFAULT_OPTIONS
+        if measure or timeout is not None or loop_timeout is not None:
+            options = options_for(
+                timeout=timeout, loop_timeout=loop_timeout, measure=measure
+            )
         trace = None if active.recorder is None else begin()
         in_flight = self._in_flight
         if in_flight.room:
@@ -143,25 +149,33 @@ class PreparedModel:
         else:
             await in_flight.wait()
         try:
-            arrays = await target.converted(inputs) if usual is None else usual
-            for _ in range(MAX_SPACE_ATTEMPTS):
-                spaces: Sequence[Tensor]
-                if given is None:
-                    spaces = space.allocate()
-                else:
-                    spaces = space.completed(given, space.allocate)
-                request = target.build_request(arrays, spaces)
-                result = await self._launch(path, loop_ns, request, timing, deadline)
-                if result.status is not _INSUFFICIENT_SIZE:
-                    break
-                space.learn(result.output_shapes)
+            if arrays is None:
+                arrays = await target.converted(inputs)
+            spaces = space.allocate() if given is None else target.spaces(given)
+            request = target.build_request(arrays, spaces)
+            result = await self._launch(path, request, options)
+            if result.status is _INSUFFICIENT_SIZE:
+                _, spaces, result = await target.with_more_space(
+                    arrays,
+                    given,
+                    np.empty,
+                    partial(self._launch, path),
+                    options,
+                    result,
+                )
         finally:
-            in_flight.leave()
+            if in_flight.waiters:
+                in_flight.leave()
+            else:
+                in_flight.room += 1
             if trace is not None:
                 trace.end("run", Layer.RUNTIME, Phase.EXECUTION)
         if result.status is not _NONE:
             target.check_result(result)
-        outputs = space.shaped(spaces, result.output_shapes)
+        if space.is_fixed:
+            outputs = space.named(spaces)
+        else:
+            outputs = space.shaped(spaces, result.output_shapes)
         outputs.timing = result.timing
         return outputs
 
@@ -196,12 +210,32 @@ class PreparedModel:
             unknown, or of the wrong dtype or shape, or the model leaves a shape open.
         :raises AsyncnnError: if the driver does not take it, for any other reason.
         """
-        execution = self._reusable(
-            inputs, out, "fenced", loop_timeout, self._make_array
-        )
-        return execution.run_fenced(
-            wait_for, timeout=timeout, duration=duration, measure=measure
-        )
+        target = self._target
+        space = target.space
+        if not space.is_fixed:
+            space.check_fixed()
+        arrays: Sequence[Tensor | None] | None = target.check.usual(inputs)
+        if arrays is None:
+            arrays = target.check.with_buffers(inputs)
+        given = None if out is None else space.given(out)
+        make = self._make_array
+        spaces = space.allocate(make) if given is None else target.spaces(given, make)
+        outputs = space.named(spaces)
+        options = DEFAULT_OPTIONS
+        if measure or not (timeout is duration is loop_timeout is None):
+            options = options_for(
+                timeout=timeout,
+                duration=duration,
+                loop_timeout=loop_timeout,
+                measure=measure,
+            )
+        awaited, failed = awaited_of(wait_for) if wait_for else ([], None)
+        if failed is not None:
+            return failed_run(failed, outputs)
+        if awaited:
+            target.check_settled(arrays, awaited)
+        request = target.build_request(arrays, spaces)
+        return launch_fenced(self.hal, request, awaited, options, outputs)
 
     def reusable(
         self,
@@ -226,7 +260,13 @@ class PreparedModel:
             leaves the shape of one open, or there is no such path.
         """
         _check_path(path)
-        return self._reusable(inputs, out, path, loop_timeout, self._target.make_shared)
+        return ReusableExecution(
+            self._target,
+            self._target.settled_inputs(inputs),
+            self._target.settled_outputs(out),
+            partial(self._launch, path),
+            options_for(loop_timeout=loop_timeout),
+        )
 
     def input(self, which: str | int = 0) -> Slot:
         """Return what stands for an input in `Device.buffer_for`.
@@ -257,24 +297,6 @@ class PreparedModel:
         """
         return open_burst(self._target, spins=spins)
 
-    def _reusable(
-        self,
-        inputs: Inputs | None,
-        out: Results | None,
-        path: Path,
-        loop_timeout: float | None,
-        make: MakeArray,
-    ) -> ReusableExecution:
-        loop_ns = nanoseconds(loop_timeout)
-        return ReusableExecution(
-            self._target,
-            self._target.settled_inputs(inputs),
-            self._target.settled_outputs(out),
-            partial(self._launch, path, loop_ns),
-            make=make,
-            loop_timeout_ns=loop_ns,
-        )
-
     @asynccontextmanager
     async def runner(
         self,
@@ -294,34 +316,31 @@ class PreparedModel:
             yield partial(burst.run, timeout=timeout)
 
     def _launch(
-        self,
-        path: Path,
-        loop_timeout: int | None,
-        request: Request,
-        measure: MeasureTiming,
-        deadline: int | None,
+        self, path: Path, request: Request, options: ExecutionOptions
     ) -> Awaitable[ExecutionResult]:
         if self._forced is not None and path in ("async", "sync"):
             path = self._forced
         if path == "async":
             callback = ExecutionFuture()
-            self.hal.execute_1_3(request, measure, deadline, loop_timeout, callback)
+            self.hal.execute_1_3(
+                request,
+                options.measure,
+                options.deadline,
+                options.loop_timeout,
+                callback,
+            )
             return callback
         if path == "sync":
-            return self._synchronously(request, measure, deadline, loop_timeout)
+            return self._synchronously(request, options)
         _check_path(path)
-        return execute_fenced(self.hal, request, measure, deadline, loop_timeout)
+        return execute_fenced(self.hal, request, options)
 
     async def _synchronously(
-        self,
-        request: Request,
-        measure: MeasureTiming,
-        deadline: int | None,
-        loop_timeout: int | None,
+        self, request: Request, options: ExecutionOptions
     ) -> ExecutionResult:
         return ExecutionResult(
             *await self.hal.execute_synchronously_1_3(
-                request, measure, deadline, loop_timeout
+                request, options.measure, options.deadline, options.loop_timeout
             )
         )
 

@@ -14,6 +14,7 @@ from asyncnn.hal.types import (
     BufferToken,
     DataLocation,
     Dimensions,
+    Handle,
     Memory,
     OutputShape,
     Request,
@@ -47,6 +48,7 @@ _Usual: TypeAlias = tuple[np.dtype[Any], Dimensions]
 """Dtype and shape that the model declares."""
 
 _OMITTED = RequestArgument(has_no_value=True)
+_NO_HANDLE = Handle()
 
 
 class InputCheck:
@@ -77,8 +79,10 @@ class InputCheck:
 
         :raises InvalidArgumentError: if one is missing or unknown.
         """
-        values = _in_order("input", self._names, self._known, inputs)
-        return tuple(values) if _are_usual(values, self._usual) else None
+        usual, values = self._usual, inputs
+        if type(values) is not list or len(values) != len(usual):
+            values = _in_order("input", self._names, self._known, inputs)
+        return tuple(values) if _are_usual(values, usual) else None
 
     def is_long(self, inputs: Any) -> bool:
         """Tell whether it may take long to make arrays of inputs that are unusual."""
@@ -231,7 +235,10 @@ class OutputSpace:
     def allocate(self, make: MakeArray = np.empty) -> list[Array]:
         """Return one array for each output: of its shape, or flat if that is open."""
         if self.is_fixed:
-            return [make(dimensions, dtype) for dimensions, dtype in self._declared]
+            arrays = []
+            for dimensions, dtype in self._declared:
+                arrays.append(make(dimensions, dtype))
+            return arrays
         return [
             make((elements,), dtype)
             for (_, dtype), elements in zip(self._declared, self._elements, strict=True)
@@ -289,8 +296,7 @@ class OutputSpace:
     def named(self, spaces: Sequence[Tensor]) -> Outputs:
         """Return outputs of fixed shapes, but for those in buffers."""
         outputs = Outputs()
-        for index, name in enumerate(self._names):
-            space = spaces[index]
+        for name, space in zip(self._names, spaces, strict=True):
             if not isinstance(space, DeviceBuffer):
                 outputs[name] = space
         return outputs
@@ -354,29 +360,35 @@ class RequestBuilder:
     ) -> None:
         self._infos = inputs
         self._plain: Request | None = None
+        self._sizes: tuple[int, ...] = ()
         if all(has_fixed_shape(info) for info in (*inputs, *outputs)):
             arrays = [np.empty(i.dimensions, i.dtype) for i in (*inputs, *outputs)]
             split = len(inputs)
             self._plain = self._build(arrays[:split], arrays[split:])
+            self._sizes = tuple(array.nbytes for array in arrays)
 
     def __call__(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
     ) -> Request:
         """Return the request for what was checked; an input of None is omitted."""
-        if self._plain is None:
+        plain = self._plain
+        if plain is None:
             return self._build(inputs, outputs)
         pools: list[Memory] = []
-        for array in (*inputs, *outputs):
+        for array, size in zip((*inputs, *outputs), self._sizes, strict=True):
             if array is None or isinstance(array, DeviceBuffer):
                 return self._build(inputs, outputs)
-            place = None if array.base is None else place_of(array)
+            base = array.base
+            # Most arrays are not shared: memory of their own, or a view of one that is.
+            is_plain = base is None or (type(base) is np.ndarray and base.base is None)
+            place = None if is_plain else place_of(array)
             if place is None:
-                pools.append(Memory("ashmem", array.nbytes, buffer=array.data))
+                pools.append(Memory("ashmem", size, _NO_HANDLE, array.data))
             elif place[1] == 0:
                 pools.append(place[0])
             else:
                 return self._build(inputs, outputs)
-        return Request(self._plain.inputs, self._plain.outputs, tuple(pools))
+        return Request(plain.inputs, plain.outputs, tuple(pools))
 
     def _build(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]

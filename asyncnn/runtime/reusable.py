@@ -5,18 +5,24 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import BusyError, InvalidArgumentError
 from asyncnn.hal.interfaces import IPreparedModel, cause_of_death
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import ErrorStatus, MeasureTiming, Request
+from asyncnn.hal.types import (
+    DEFAULT_OPTIONS,
+    ErrorStatus,
+    ExecutionOptions,
+    Request,
+)
 from asyncnn.memory.slabs import Part, isolated_array, place_of
 from asyncnn.offload import offload
 from asyncnn.runtime.buffers import DeviceBuffer, MakeArray
-from asyncnn.runtime.execution_options import Outputs, deadline_after, nanoseconds
-from asyncnn.runtime.fenced import FencedRun, failed_run, launch_fenced
+from asyncnn.runtime.execution_options import Outputs, options_for
+from asyncnn.runtime.fenced import FencedRun, awaited_of, failed_run, launch_fenced
 from asyncnn.runtime.model import position_of
 from asyncnn.runtime.requests import (
     MAX_SPACE_ATTEMPTS,
@@ -28,10 +34,8 @@ from asyncnn.runtime.requests import (
 )
 from asyncnn.tracing import Layer, Phase, begin
 
-Carry: TypeAlias = Callable[
-    [Request, MeasureTiming, int | None], Awaitable[ExecutionResult]
-]
-"""Executes a request, measured or not, until a deadline in nanoseconds."""
+Carry: TypeAlias = Callable[[Request, ExecutionOptions], Awaitable[ExecutionResult]]
+"""Executes a request by one of the HAL's calls."""
 
 
 class Target(NamedTuple):
@@ -99,15 +103,59 @@ class Target(NamedTuple):
         """
         return None if out is None else self.space.given(out)
 
+    def spaces(
+        self, given: Sequence[Tensor | None] | None, make: MakeArray = np.empty
+    ) -> Sequence[Tensor]:
+        """Return where outputs go: ``given``, and new arrays for those that are not."""
+        if given is None:
+            return self.space.allocate(make)
+        return self.space.completed(given, partial(self.space.allocate, make))
+
+    async def with_more_space(
+        self,
+        inputs: Sequence[Tensor | None],
+        given: Sequence[Tensor | None] | None,
+        make: MakeArray,
+        carry: Carry,
+        options: ExecutionOptions,
+        result: ExecutionResult,
+    ) -> tuple[Request, Sequence[Tensor], ExecutionResult]:
+        """Execute again until outputs of unknown size have found enough space.
+
+        Returns the last request, the arrays that its outputs lie in, and its result.
+        """
+        for _ in range(MAX_SPACE_ATTEMPTS - 1):
+            self.space.learn(result.output_shapes)
+            spaces = self.spaces(given, make)
+            request = self.build_request(inputs, spaces)
+            result = await carry(request, options)
+            if result.status is not ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
+                break
+        return request, spaces, result
+
+    def check_settled(
+        self, inputs: Sequence[Tensor | None], awaited: Iterable[SyncFence | FencedRun]
+    ) -> None:
+        """Check that no input that is copied now is still being written by a run.
+
+        :raises InvalidArgumentError: if one is.
+        """
+        runs = [run for run in awaited if isinstance(run, FencedRun)]
+        if not runs or not self.elsewhere:
+            return
+        plain = [array for array in inputs if isinstance(array, np.ndarray)]
+        for array in filter(self.copies, plain):
+            for run in runs:
+                run.check_not_written(array)
+
 
 class ReusableExecution:
     """A request that is built once, to be executed as often as wanted.
 
     Made by `PreparedModel.reusable` and `Burst.reusable`. Write to the arrays of
     `input`, await `run`, read those of `output`. All executions use the same arrays, so
-    there is one at a time. Their memory goes with the last reference to them.
-
-    ``make`` makes the arrays of outputs for which ``out`` has None, shared by default.
+    there is one at a time. Their memory goes with the last reference to them. Outputs
+    for which ``out`` has None get shared arrays.
     """
 
     __slots__ = (
@@ -115,8 +163,7 @@ class ReusableExecution:
         "_inputs",
         "_is_running",
         "_launched",
-        "_loop_timeout_ns",
-        "_make",
+        "_options",
         "_out",
         "_outputs",
         "_request",
@@ -131,20 +178,20 @@ class ReusableExecution:
         inputs: Sequence[Tensor | None],
         out: Sequence[Tensor | None] | None,
         carry: Carry,
-        *,
-        make: MakeArray | None = None,
-        loop_timeout_ns: int | None = None,
+        options: ExecutionOptions = DEFAULT_OPTIONS,
     ) -> None:
         self._target = target
         self._inputs = inputs
         self._out = out
         self._carry = carry
-        self._make = make or target.make_shared
-        self._loop_timeout_ns = loop_timeout_ns
+        self._options = options
         self._is_running = False
         self._launched: list[FencedRun] = []
         self._result: ExecutionResult | None = None
-        self._make_space()
+        self._spaces = target.spaces(out, target.make_shared)
+        self._request = target.build_request(inputs, self._spaces)
+        is_fixed = target.space.is_fixed
+        self._outputs = target.space.named(self._spaces) if is_fixed else Outputs()
 
     def input(self, which: str | int = 0) -> Array:
         """Return the array that an input is read from, by name or position.
@@ -208,14 +255,23 @@ class ReusableExecution:
         """
         if self._is_running or self._launched:
             self.check_free()
-        timing = MeasureTiming.YES if measure else MeasureTiming.NO
-        deadline = None if timeout is None else deadline_after(timeout)
+        options = self._options
+        if measure or timeout is not None:
+            options = self._options_for(timeout, None, measure)
         trace = begin()
         self._is_running = True
         try:
-            result = await self._carry(self._request, timing, deadline)
+            result = await self._carry(self._request, options)
             if result.status is ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
-                result = await self._with_more_space(result, timing, deadline)
+                target = self._target
+                self._request, self._spaces, result = await target.with_more_space(
+                    self._inputs,
+                    self._out,
+                    target.make_shared,
+                    self._carry,
+                    options,
+                    result,
+                )
         finally:
             self._is_running = False
             if trace is not None:
@@ -247,32 +303,30 @@ class ReusableExecution:
         """
         target = self._target
         target.space.check_fixed()
-        awaited: list[SyncFence | FencedRun] = []
-        for one in wait_for:
-            status = one.status
-            if status is None:
-                awaited.append(one)
-            elif status is not ErrorStatus.NONE:
-                return failed_run(one, self._outputs)
+        awaited, failed = awaited_of(wait_for)
+        if failed is not None:
+            return failed_run(failed, self._outputs)
         if awaited:
             self._forget_ended()
-            if target.elsewhere:
-                self._check_settled(awaited)
+            target.check_settled(self._inputs, awaited)
         else:
             self.check_free()
         self._result = None
-        run = launch_fenced(
-            target.hal,
-            self._request,
-            awaited,
-            MeasureTiming.YES if measure else MeasureTiming.NO,
-            deadline_after(timeout),
-            self._loop_timeout_ns,
-            nanoseconds(duration),
-            self._outputs,
-        )
+        options = self._options_for(timeout, duration, measure)
+        run = launch_fenced(target.hal, self._request, awaited, options, self._outputs)
         self._launched.append(run)
         return run
+
+    def _options_for(
+        self, timeout: float | None, duration: float | None, measure: bool
+    ) -> ExecutionOptions:
+        options = options_for(timeout=timeout, duration=duration, measure=measure)
+        loop_timeout = self._options.loop_timeout
+        return (
+            options
+            if loop_timeout is None
+            else replace(options, loop_timeout=loop_timeout)
+        )
 
     def check_free(self) -> None:
         """Check that nothing uses the arrays.
@@ -290,30 +344,6 @@ class ReusableExecution:
         # One that was launched later may have ended first.
         self._launched = [run for run in self._launched if run.status is None]
 
-    def _make_space(self) -> None:
-        """Make the outputs that are not given, and the request."""
-        space = self._target.space
-        self._spaces: Sequence[Tensor]
-        if self._out is None:
-            self._spaces = space.allocate(self._make)
-        else:
-            allocate = partial(space.allocate, self._make)
-            self._spaces = space.completed(self._out, allocate)
-        self._request = self._target.build_request(self._inputs, self._spaces)
-        self._outputs = space.named(self._spaces) if space.is_fixed else Outputs()
-
-    async def _with_more_space(
-        self, result: ExecutionResult, timing: MeasureTiming, deadline: int | None
-    ) -> ExecutionResult:
-        """Execute until outputs of unknown size have found enough space."""
-        for _ in range(MAX_SPACE_ATTEMPTS - 1):
-            self._target.space.learn(result.output_shapes)
-            self._make_space()
-            result = await self._carry(self._request, timing, deadline)
-            if result.status is not ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
-                break
-        return result
-
     def _take(self, result: ExecutionResult) -> None:
         """Return what a result says of the outputs.
 
@@ -325,20 +355,6 @@ class ReusableExecution:
             self._outputs = space.shaped(self._spaces, result.output_shapes)
         self._outputs.timing = result.timing
         self._result = result
-
-    def _check_settled(self, awaited: Iterable[SyncFence | FencedRun]) -> None:
-        """Check that what others are still writing is not copied now.
-
-        :raises InvalidArgumentError: if it would be.
-        """
-        runs = [run for run in awaited if isinstance(run, FencedRun)]
-        copied: list[Array] = []
-        if runs:
-            plain = [i for i in self._inputs if isinstance(i, np.ndarray)]
-            copied = [array for array in plain if self._target.copies(array)]
-        for array in copied:
-            for run in runs:
-                run.check_not_written(array)
 
     def __repr__(self) -> str:
         names = [info.name for info in self._target.check.infos]

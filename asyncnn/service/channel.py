@@ -146,7 +146,7 @@ class Channel(Generic[MessageT]):
         self._retries = 0
         self._retry: asyncio.TimerHandle | None = None
         self._unsent: deque[_Unsent] = deque()
-        self._unsent_bytes = 0
+        self.unsent_bytes = 0
         self._resume()
         own(self)
 
@@ -159,11 +159,6 @@ class Channel(Generic[MessageT]):
         self.is_closed = True
         self._reading = None
         self._socket.close()
-
-    @property
-    def unsent_bytes(self) -> int:
-        """How much waits for the peer to read what was sent before."""
-        return self._unsent_bytes
 
     @property
     def descriptors(self) -> int:
@@ -240,7 +235,7 @@ class Channel(Generic[MessageT]):
         """Queue a packet; ``size`` counts what it holds, files included."""
         if self.is_closed:
             return
-        if self._unsent_bytes > self._max_unread_bytes:
+        if self.unsent_bytes > self._max_unread_bytes:
             self.has_refused = True
             self.abandon(
                 "the peer does not read what it is sent: more than "
@@ -250,7 +245,7 @@ class Channel(Generic[MessageT]):
         # The caller may close its descriptors meanwhile.
         size += _PACKET_OVERHEAD
         self._unsent.append(_Unsent(packet, self._at_need(duplicates, fds), size))
-        self._unsent_bytes += size
+        self.unsent_bytes += size
         if len(self._unsent) == 1:
             self._loop.add_writer(self._socket.fileno(), self._writable)
 
@@ -286,7 +281,7 @@ class Channel(Generic[MessageT]):
                 if not self._send_now(first.packet, first.fds):
                     return
                 self._unsent.popleft()
-                self._unsent_bytes -= first.size
+                self.unsent_bytes -= first.size
                 close_all(first.fds)
         except OSError as error:
             self._fail(f"sending failed: {error.strerror}")

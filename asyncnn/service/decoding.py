@@ -260,7 +260,9 @@ def encode_given(message: ToDriver) -> bytes:
             data = b"".join((start, head, *slices, values))
         else:
             data = encode(message)
-            _check_size(len(data), MAX_WHOLE_BYTES)
+            if len(data) > MAX_WHOLE_BYTES:
+                _check_size(len(data), MAX_WHOLE_BYTES)
+            return data
     except (msgspec.MsgspecError, OverflowError, TypeError) as error:
         raise InvalidArgumentError(f"cannot be sent: {error}") from error
     hint = "put constants into pools" if values else ""

@@ -11,7 +11,7 @@ from asyncnn.hal.types import (
     Operand,
     SymmPerChannelQuantParams,
 )
-from asyncnn.tools.demo.digits import CLASSES
+from asyncnn.tools.demo import CLASSES
 from network import SIDE, Floats, Layer, activations
 from quantize import (
     PIXELS,

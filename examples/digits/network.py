@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncnn import OperationType
-from asyncnn.tools.demo.digits import CLASSES
+from asyncnn.tools.demo import CLASSES
 
 Floats: TypeAlias = NDArray[np.float32]
 Backward: TypeAlias = Callable[[Floats], tuple[Floats, ...]]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncnn import OperationType
-from asyncnn.tools.demo.digits import MAX_GREY
+from asyncnn.tools.demo import MAX_GREY
 from network import Floats, Layer, activations
 
 KEEPS_CODES = frozenset(

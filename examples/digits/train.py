@@ -18,13 +18,14 @@ from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
 
 import asyncnn
-from asyncnn.tools.demo.demonstration import accuracy, classify
-from asyncnn.tools.demo.digits import (
+from asyncnn.tools.demo import (
     ACCURACY_FLOORS,
     DATA,
     MAX_GREY,
     MODEL_KINDS,
     ModelKind,
+    accuracy,
+    classify,
     model_path,
 )
 from export import float_model, int8_model

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import asyncnn
-from asyncnn.tools.demo.digits import MAX_GREY, load_digits_test
+from asyncnn.tools.demo import MAX_GREY, load_digits_test
 
 PLACES = 3
 SHAPE = (1, 8, 8, 1)

@@ -7,7 +7,7 @@ import asyncio
 import sys
 
 import asyncnn
-from asyncnn.tools.demo.digits import model_path
+from asyncnn.tools.demo import model_path
 
 
 async def main(name: str, path: str) -> None:

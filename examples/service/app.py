@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 import asyncnn
 from asyncnn.hal.types import DeviceStatus
-from asyncnn.tools.demo.digits import MAX_GREY, encode, model_path
+from asyncnn.tools.demo import MAX_GREY, encode, model_path
 
 SIDE = 8
 MAX_BODY_BYTES = 4096

@@ -13,7 +13,7 @@ from http import HTTPStatus
 import httpx
 import numpy as np
 
-from asyncnn.tools.demo.digits import load_digits_test
+from asyncnn.tools.demo import load_digits_test
 
 AT_ONCE = 8
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import asyncnn
 from asyncnn import ModelBuilder, NamedModel, OperandType, OperationType
 from asyncnn.hal.types import FusedActivationFunc, Operand
-from asyncnn.tools.demo.digits import MAX_GREY, load_digits_test, model_path
+from asyncnn.tools.demo import MAX_GREY, load_digits_test, model_path
 from framing import Floats
 
 FRAME_RATE = 30

@@ -12,7 +12,12 @@ from asyncnn.burst.packets import (
     RequestShape,
     decode_result,
 )
-from asyncnn.callbacks import ExecutionResult, IBurstCallback, IExecutionCallback
+from asyncnn.callbacks import (
+    ExecutionResult,
+    IBurstCallback,
+    IExecutionCallback,
+    SynchronousByCallback,
+)
 from asyncnn.fmq import MessageQueue
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
 from asyncnn.hal.refusals import NoFencesNorBursts
@@ -31,7 +36,7 @@ from asyncnn.hal.types import (
 from asyncnn.memory.shared import allocate
 
 
-class ScriptedModel(NoFencesNorBursts):
+class ScriptedModel(SynchronousByCallback, NoFencesNorBursts):
     """Does as told: answers at once with ``outcome``, or when `end` is called."""
 
     def __init__(self) -> None:

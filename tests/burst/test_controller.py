@@ -21,6 +21,7 @@ from asyncnn.hal.types import (
     UINT64_MAX,
     BufferToken,
     ErrorStatus,
+    ExecutionOptions,
     Handle,
     MeasureTiming,
     OutputShape,
@@ -69,7 +70,7 @@ async def test_requests_are_executed(burst: BurstController) -> None:
 async def test_timing_is_reported_when_asked_for(burst: BurstController) -> None:
     request = a_request()
     for measure in (MeasureTiming.NO, MeasureTiming.YES) * 2:
-        timing = (await burst.execute(request, measure)).timing
+        timing = (await burst.execute(request, ExecutionOptions(measure))).timing
         assert (timing.time_in_driver < UINT64_MAX) is (measure is MeasureTiming.YES)
 
 
@@ -78,7 +79,7 @@ async def test_an_invalid_request_is_refused_by_the_driver_not_sent_elsewhere(
 ) -> None:
     request = a_request()
     broken = Request(request.inputs[:1], request.outputs, request.pools)
-    result = await burst.execute(broken, MeasureTiming.YES)
+    result = await burst.execute(broken, ExecutionOptions(MeasureTiming.YES))
     assert result == ExecutionResult(ErrorStatus.INVALID_ARGUMENT, (), NO_TIMING)
     assert burst.statistics().fallbacks == 0
     assert (await burst.execute(request)).status is ErrorStatus.NONE
@@ -93,7 +94,7 @@ async def test_a_result_that_was_seen_before_is_the_same_object(
     first = await scripted_burst.execute(request)
     assert await scripted_burst.execute(request) is first
     scripted.outcome = (ErrorStatus.NONE, shapes, Timing(1, 2))
-    timed = await scripted_burst.execute(request, MeasureTiming.YES)
+    timed = await scripted_burst.execute(request, ExecutionOptions(MeasureTiming.YES))
     assert timed.output_shapes is first.output_shapes
     assert timed.timing.time_on_device == 1
 
@@ -153,11 +154,11 @@ class TestDeadlines:
         self, scripted: ScriptedModel, scripted_burst: BurstController
     ) -> None:
         scripted.outcome = None
-        result = await scripted_burst.execute(a_request(), deadline=soon())
+        result = await scripted_burst.execute(a_request(), by(soon()))
         assert result.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
         assert scripted.killed == 1
         scripted.outcome = (ErrorStatus.NONE, (), NO_TIMING)
-        result = await scripted_burst.execute(a_request(), deadline=soon(60))
+        result = await scripted_burst.execute(a_request(), by(soon(60)))
         assert result.status is ErrorStatus.NONE
 
     async def test_one_that_does_not_end_by_that_is_left_to_itself(
@@ -165,21 +166,19 @@ class TestDeadlines:
     ) -> None:
         scripted.outcome = None
         with await BurstController.open(scripted, deadline_grace=0.01) as burst:
-            executing = asyncio.ensure_future(
-                burst.execute(a_request(), deadline=soon(0.2))
-            )
+            executing = asyncio.ensure_future(burst.execute(a_request(), by(soon(0.2))))
             await scripted.launched()
             scripted.callback.unlink_to_death()  # it does not listen
             result = await executing
             assert result.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
             assert "has not answered" in result.reason
-            result = await burst.execute(a_request(), deadline=soon())
+            result = await burst.execute(a_request(), by(soon()))
             assert result.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
             assert "before it" in result.reason
             assert burst.statistics().sent == 1
             scripted.outcome = (ErrorStatus.NONE, (), Timing(7, 8))
             scripted.end()
-            result = await burst.execute(a_request(), deadline=soon(60))
+            result = await burst.execute(a_request(), by(soon(60)))
             assert result.timing.time_on_device == 7
 
     async def test_a_result_in_time_counts_though_the_deadline_passed_meanwhile(
@@ -187,9 +186,7 @@ class TestDeadlines:
     ) -> None:
         scripted.outcome = None
         with await BurstController.open(scripted, deadline_grace=60) as burst:
-            executing = asyncio.ensure_future(
-                burst.execute(a_request(), deadline=soon())
-            )
+            executing = asyncio.ensure_future(burst.execute(a_request(), by(soon())))
             await scripted.launched()
             scripted.callback.unlink_to_death()
             scripted.callback.link_to_death(scripted.end)
@@ -202,12 +199,16 @@ class TestDeadlines:
         deadline = soon(60)
         request = a_request()
         with_token = Request(request.inputs, request.outputs, (BufferToken(1),) * 2)
-        await scripted_burst.execute(with_token, deadline=deadline)
+        await scripted_burst.execute(with_token, by(deadline))
         assert scripted.deadlines == [deadline]
 
 
 def soon(seconds: float = 0.02) -> int:
     return time.monotonic_ns() + round(seconds * 1e9)
+
+
+def by(deadline: int) -> ExecutionOptions:
+    return ExecutionOptions(deadline=deadline)
 
 
 class TestPools:
@@ -449,10 +450,10 @@ class TestReopening:
             mortal.end_burst()
             mortal.may_open.clear()
             async with asyncio.timeout(5):
-                result = await burst.execute(a_request(), deadline=soon())
+                result = await burst.execute(a_request(), by(soon()))
             assert result.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
             mortal.may_open.set()
-            result = await burst.execute(a_request(), deadline=soon(60))
+            result = await burst.execute(a_request(), by(soon(60)))
             assert result.status is ErrorStatus.NONE
 
 

@@ -19,7 +19,7 @@ from asyncnn.runtime.device import connect
 from asyncnn.service import ServiceLimits, UserLimits
 from asyncnn.service.driver.server import MAX_CONNECTIONS
 from asyncnn.service.process import driver_process
-from asyncnn.tools.demo.digits import model_path
+from asyncnn.tools.demo import model_path
 from tests.cli.conftest import Ran
 from tests.networks import chain
 from tests.service.raw import RawClient

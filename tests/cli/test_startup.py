@@ -13,7 +13,7 @@ import asyncnn
 ROOT = Path(asyncnn.__file__).parent
 
 HEAVY = {"anyio", "asyncio", "numpy", "rich.live", "rich.progress"}
-LIGHT_PARTS = {"_version", "cli", "errors", "forking", "hal", "tracing"}
+LIGHT_PARTS = {"cli", "hal", "interpreter", "logs", "tracing"}
 
 HELP = """
 import sys, asyncnn

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import asyncnn
-from asyncnn import kernels
 from asyncnn.hal.operations.bound import BoundOperation
+from asyncnn.kernels import registry as kernels
 from asyncnn.kernels.kernel import PreparedKernel
 from tests.networks import addition, chain
 

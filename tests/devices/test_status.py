@@ -18,7 +18,7 @@ from asyncnn.hal.types import (
     Priority,
 )
 from asyncnn.service import RemoteDevice, Server, Supervision
-from asyncnn.service.supervised.device import supervised
+from asyncnn.service.supervised_device import supervised
 from tests.devices.test_execution import request_for
 from tests.engine.test_control_flow import while_model
 from tests.service.raw import until

@@ -1,8 +1,8 @@
 from msgspec.structs import replace
 
-from asyncnn.cooperative import completed
 from asyncnn.devices.support import supporting
 from asyncnn.hal.types import OperationType
+from asyncnn.pacing import completed
 from tests.engine.test_control_flow import if_model
 from tests.hal.validate.chains import chain
 

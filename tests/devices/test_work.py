@@ -12,6 +12,7 @@ from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
+    ExecutionOptions,
     MeasureTiming,
     OutputShape,
     Priority,
@@ -59,9 +60,7 @@ class Reported:
         return ExecuteWork(
             Executable(self.program, self.inliner, Priority.LOW, WorkAccounting()),
             request_for([X], [self.z]),
-            MeasureTiming.YES,
-            self.deadline_ns,
-            None,
+            ExecutionOptions(MeasureTiming.YES, self.deadline_ns),
             self._report,
             LOCAL,
         )

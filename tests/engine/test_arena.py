@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncnn.cooperative import completed
 from asyncnn.engine.arena import ALIGNMENT_BYTES, Lifespan, align, laying_out
+from asyncnn.pacing import completed
 
 lifespans = st.lists(
     st.tuples(st.integers(0, 5000), st.integers(0, 20), st.integers(0, 20)), max_size=25

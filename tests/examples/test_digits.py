@@ -10,7 +10,7 @@ import pytest
 
 import asyncnn
 from asyncnn import OperationType
-from asyncnn.tools.demo.digits import MODEL_KINDS, model_path
+from asyncnn.tools.demo import MODEL_KINDS, model_path
 
 FOLDER = Path(__file__).parents[2] / "examples" / "digits"
 SCRIPTS = ("network", "quantize")

@@ -19,7 +19,7 @@ from starlette.applications import Starlette
 from asyncnn.devices import ReferenceDevice
 from asyncnn.service import Server
 from asyncnn.service.process import driver_process
-from asyncnn.tools.demo.digits import load_digits_test
+from asyncnn.tools.demo import load_digits_test
 
 FOLDER = Path(__file__).parents[2] / "examples" / "service"
 IMAGES, LABELS = load_digits_test()

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from asyncnn.cli import main
-from asyncnn.cooperative import Steps
 from asyncnn.engine import arena, control_flow, plan
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels import registry
+from asyncnn.pacing import Steps
 from tests.random_graphs.dumping import FOLDER_VARIABLE
 from tests.random_graphs.running import check_engine, check_formulas
 from tests.random_graphs.strategies import Graph, graphs

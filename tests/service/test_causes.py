@@ -26,7 +26,7 @@ from asyncnn.hal.types import (
 from asyncnn.runtime.device import connect
 from asyncnn.service import RemoteDevice, Supervision
 from asyncnn.service.process import running_driver
-from asyncnn.service.supervised.device import SupervisedDevice, supervised
+from asyncnn.service.supervised_device import SupervisedDevice, supervised
 from tests.networks import addition
 from tests.service.restarting import BRIEFLY, Driver, back, lost, running
 

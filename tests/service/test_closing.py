@@ -17,7 +17,7 @@ from asyncnn.service.client import staging
 from asyncnn.service.driver import preparations
 from asyncnn.service.driver.session import Session
 from asyncnn.service.process import running_driver
-from asyncnn.service.supervised.device import SupervisedDevice, supervised
+from asyncnn.service.supervised_device import SupervisedDevice, supervised
 from tests.networks import chain
 from tests.service.raw import until
 from tests.service.restarting import BRIEFLY, running

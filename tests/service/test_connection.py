@@ -17,7 +17,9 @@ from asyncnn.hal.errors import (
     ResourceExhaustedPersistentError,
 )
 from asyncnn.hal.types import (
+    DEFAULT_OPTIONS,
     ErrorStatus,
+    ExecutionOptions,
     ExecutionPreference,
     Handle,
     MeasureTiming,
@@ -76,9 +78,7 @@ class Failing(Recorder):
 def execute(
     connection: Connection, request: Request, recorder: Recorder | None = None
 ) -> int:
-    return connection.execute(
-        1, request, MeasureTiming.NO, None, None, recorder or Recorder()
-    )
+    return connection.execute(1, request, DEFAULT_OPTIONS, recorder or Recorder())
 
 
 def prepare(connection: Connection, listener: object) -> None:
@@ -243,8 +243,9 @@ class TestSending:
     async def test_what_cannot_be_encoded_is_refused(self, ends: Ends) -> None:
         connection, _ = ends
         recorder = Recorder()
+        options = ExecutionOptions(deadline=2**70)
         with pytest.raises(InvalidArgumentError, match="cannot be sent"):
-            connection.execute(1, NOTHING, MeasureTiming.NO, 2**70, None, recorder)
+            connection.execute(1, NOTHING, options, recorder)
         connection.close()
         assert recorder.outcomes == []
 

@@ -10,7 +10,6 @@ import time
 import numpy as np
 import pytest
 
-from asyncnn import kernels
 from asyncnn.hal.operations.bound import BoundOperation
 from asyncnn.hal.types import (
     ErrorStatus,
@@ -19,6 +18,7 @@ from asyncnn.hal.types import (
     OperandType,
     Subgraph,
 )
+from asyncnn.kernels import registry as kernels
 from asyncnn.kernels.kernel import PreparedKernel
 from asyncnn.memory.shared import allocate
 from asyncnn.service import channel, decoding, wire

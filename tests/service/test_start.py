@@ -26,7 +26,7 @@ UNUSED = (
     "asyncnn.pipeline",
     "asyncnn.runtime",
     "asyncnn.service.client",
-    "asyncnn.service.supervised",
+    "asyncnn.service.supervised_device",
     "asyncnn.tools",
 )
 

@@ -23,8 +23,8 @@ from asyncnn import (
     connect,
     shared_array,
 )
+from asyncnn.deadlines import DEADLINE_GRACE_S
 from asyncnn.fences import SyncFence
-from asyncnn.grace import DEADLINE_GRACE_S
 from asyncnn.hal.operations.bound import Array
 from asyncnn.service.client import unanswered as overdue
 from asyncnn.service.process import DriverProcess, driver_process

@@ -31,7 +31,7 @@ from asyncnn.runtime.device import connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import ServiceLimits, Supervision
 from asyncnn.service.process import driver_process, running_driver
-from asyncnn.service.supervised.supervision import SETTLED_S, Backoff
+from asyncnn.service.supervision import SETTLED_S, Backoff
 from tests.networks import addition, chain
 from tests.service.fake_driver import until
 from tests.service.restarting import BRIEFLY, Driver, back, lost, running

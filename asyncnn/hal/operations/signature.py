@@ -35,6 +35,8 @@ BOOL = OperandType.BOOL
 V1_0 = HalVersion.V1_0
 V1_1 = HalVersion.V1_1
 V1_2 = HalVersion.V1_2
+"""The version that brought extensions, and so the one that their rows are since."""
+
 V1_3 = HalVersion.V1_3
 AIDL_V2 = HalVersion.AIDL_V2
 AIDL_V3 = HalVersion.AIDL_V3

@@ -11,7 +11,6 @@ import re
 from collections.abc import Generator, Iterator, Sequence
 from weakref import WeakValueDictionary
 
-from asyncnn.cooperative import Steps
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations import check_operation
 from asyncnn.hal.operations.patterns import Form, known_pattern, limit
@@ -35,7 +34,7 @@ from asyncnn.hal.validate.rules import (
     malformed_as_invalid,
     validate_memory,
 )
-from asyncnn.pacing import make_way
+from asyncnn.pacing import Steps, make_way
 
 _known: WeakValueDictionary[tuple[int, HalVersion], Model] = WeakValueDictionary()
 """By identity: to compare models by value would take as long as to validate them.

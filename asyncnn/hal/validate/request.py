@@ -37,7 +37,6 @@ from asyncnn.hal.validate.rules import (
     operand_type_name,
     validate_memory,
 )
-from asyncnn.tracing import Layer, Phase, span
 
 _NOWHERE = DataLocation()
 _OPAQUE = -1
@@ -65,6 +64,38 @@ class RequestRules:
         self._last: _Checked | None = None
         self._last_request: Callable[[], Request | None] = lambda: None
 
+    def remembers(self, request: Request) -> bool:
+        """Tell whether ``request`` is known to be correct, and needs no `check`.
+
+        That is one with the very arguments of the last plain one that was checked, in
+        as many pools of the same sizes. A caller that sends the same arguments again
+        and again is so checked by comparing the pools alone, which have to be memory of
+        this process; any others are looked at more closely.
+        """
+        known = self._last
+        if known is None:
+            return False
+        if self._last_request() is request is not None:
+            return True
+        try:
+            if (
+                request.inputs is not known.inputs
+                or request.outputs is not known.outputs
+                or len(request.pools) != len(known.pool_sizes)
+            ):
+                return False
+            for pool, size in zip(request.pools, known.pool_sizes, strict=True):
+                if (
+                    pool.name != "ashmem"  # type: ignore[union-attr]
+                    or pool.size != size  # type: ignore[union-attr]
+                    or pool.buffer.nbytes < size  # type: ignore[union-attr]
+                ):
+                    return False
+        except (AttributeError, TypeError, ValueError):
+            return False  # a token of a buffer, say, or memory that is not mapped here
+        self._last_request = weakref.ref(request)
+        return True
+
     def check(self, request: Request, *, allow_unspecified_output: bool = True) -> None:
         """Check ``request``; shapes of outputs may stay open if the flag allows it.
 
@@ -73,14 +104,8 @@ class RequestRules:
 
         :raises InvalidArgumentError: if a rule is broken.
         """
-        if request is not None and self._last_request() is request:
-            return
         try:
-            if self._last is not None and self._last.covers(request):
-                self._last_request = weakref.ref(request)
-            else:
-                with span("validate", Layer.DRIVER, Phase.EXECUTION):
-                    self._check(request, allow_unspecified_output)
+            self._check(request, allow_unspecified_output)
         except (AttributeError, TypeError, ValueError) as error:
             raise InvalidArgumentError(f"malformed request: {error}") from error
 
@@ -129,38 +154,11 @@ def validate_request(
 
 
 class _Checked(msgspec.Struct, frozen=True):
-    """The arguments of a request that was found correct, and its pools' sizes.
-
-    A caller that sends the same arguments with other pools again and again is checked
-    by comparing the pools alone.
-    """
+    """The arguments of a plain request that was found correct, and its pools' sizes."""
 
     inputs: tuple[RequestArgument, ...]
     outputs: tuple[RequestArgument, ...]
     pool_sizes: list[int]
-
-    def covers(self, request: Request) -> bool:
-        """Tell whether ``request`` has these very arguments and pools of these sizes.
-
-        Pools have to lie in this process; others are looked at more closely.
-        """
-        if (
-            request.inputs is not self.inputs
-            or request.outputs is not self.outputs
-            or len(request.pools) != len(self.pool_sizes)
-        ):
-            return False
-        for index, size in enumerate(self.pool_sizes):
-            pool = request.pools[index]
-            if (
-                not isinstance(pool, Memory)
-                or pool.name != "ashmem"
-                or pool.size != size
-                or pool.buffer is None
-                or pool.buffer.nbytes < size
-            ):
-                return False
-        return True
 
 
 class _ArgumentRules(msgspec.Struct, frozen=True):

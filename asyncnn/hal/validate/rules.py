@@ -17,7 +17,9 @@ from asyncnn.hal.operands import (
     size_of_data_bytes,
 )
 from asyncnn.hal.types import (
+    DEFAULT_OPTIONS,
     Dimensions,
+    ExecutionOptions,
     ExecutionPreference,
     HalVersion,
     MeasureTiming,
@@ -99,6 +101,7 @@ def checked_size_bytes(type_: int, dimensions: Dimensions, rule: str) -> int:
 
 
 _TIMINGS = tuple(MeasureTiming)
+_NOT_MEASURED = MeasureTiming.NO
 
 
 def validate_execution_preference(preference: int) -> None:
@@ -124,6 +127,27 @@ def validate_measure_timing(measure: int) -> None:
     """
     if measure not in _TIMINGS:
         raise InvalidArgumentError(f"{measure} is not a MeasureTiming")
+
+
+def execution_options(
+    measure: MeasureTiming,
+    deadline: int | None,
+    loop_timeout: int | None,
+    duration: int | None = None,
+) -> ExecutionOptions:
+    """Return what an execute call is given as one record; a plain one makes none.
+
+    :raises InvalidArgumentError: if ``measure`` is not a `MeasureTiming`.
+    """
+    if (
+        measure is _NOT_MEASURED
+        and deadline is None
+        and loop_timeout is None
+        and duration is None
+    ):
+        return DEFAULT_OPTIONS
+    validate_measure_timing(measure)
+    return ExecutionOptions(measure, deadline, loop_timeout, duration)
 
 
 def _check(enum: type[IntEnum], value: int, what: str) -> None:

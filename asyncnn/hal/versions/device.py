@@ -6,9 +6,14 @@ Source: 1.0 to 1.3/IDevice.hal.
 from collections.abc import Sequence
 from typing import TypeAlias, cast
 
-from asyncnn.callbacks import IPreparedModelCallback, OneShot
 from asyncnn.hal.errors import AsyncnnError
-from asyncnn.hal.interfaces import IBuffer, IDevice, IPreparedModel
+from asyncnn.hal.interfaces import (
+    IBuffer,
+    IDevice,
+    IPreparedModel,
+    IPreparedModelCallback,
+    OneShot,
+)
 from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,
     BufferDesc,

@@ -5,19 +5,17 @@ Source: 1.0, 1.2 and 1.3/IPreparedModel.hal.
 
 from collections.abc import Sequence
 
-from asyncnn.callbacks import (
-    IBurstCallback,
-    IExecutionCallback,
-    IFencedExecutionCallback,
-    OneShot,
-)
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.interfaces import (
+    IBurstCallback,
     IBurstContext,
     IDescribed,
+    IExecutionCallback,
+    IFencedExecutionCallback,
     IPreparedModel,
     ISavable,
     ISyncFence,
+    OneShot,
 )
 from asyncnn.hal.types import (
     NO_TIMING,

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from asyncnn.callbacks import CallbackObject
+from asyncnn.hal.interfaces import CallbackObject
 from asyncnn.hal.types import (
     ErrorStatus,
     ExtensionNameAndPrefix,

@@ -12,9 +12,14 @@ from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import view
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel, located, map_model_file
-from asyncnn.runtime.tflite.node import Allowance, Node
-from asyncnn.runtime.tflite.operands import describe
-from asyncnn.runtime.tflite.operators import CONVERTERS, SHAPE_INPUTS
+from asyncnn.runtime.tflite import (
+    convolution,
+    elementwise,
+    recurrent,
+    reshaping,
+    selection,
+)
+from asyncnn.runtime.tflite.node import Allowance, Converter, Node
 from asyncnn.runtime.tflite.schema import (
     Graph,
     Operator,
@@ -22,6 +27,21 @@ from asyncnn.runtime.tflite.schema import (
     decoding,
     read_graph,
 )
+from asyncnn.runtime.tflite.tensors import describe
+
+CONVERTERS: dict[str, Converter] = {
+    **convolution.CONVERTERS,
+    **elementwise.CONVERTERS,
+    **reshaping.CONVERTERS,
+    **recurrent.CONVERTERS,
+    **selection.CONVERTERS,
+}
+"""Converters by the operator's name in the TFLite schema."""
+
+SHAPE_INPUTS: dict[str, frozenset[int]] = (
+    reshaping.SHAPE_INPUTS | convolution.SHAPE_INPUTS
+)
+"""Inputs that only repeat what the output's shape says; they are never read."""
 
 
 def load_tflite(path: str | os.PathLike[str]) -> NamedModel:

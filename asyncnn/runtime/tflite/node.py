@@ -25,8 +25,8 @@ from asyncnn.hal.types import (
     OperationType,
 )
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.tflite.operands import OperatorTensors, add_constant, describe
 from asyncnn.runtime.tflite.schema import Graph, Operator, UnsupportedOperatorError
+from asyncnn.runtime.tflite.tensors import OperatorTensors, add_constant, describe
 
 MAX_ELEMENTS = 1 << 24
 """Most elements, all together, of constants that a file implies but does not hold."""

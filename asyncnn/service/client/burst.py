@@ -49,7 +49,8 @@ class Bindings:
     theirs: that would cost more than it saves.
 
     ``call_forgotten`` is called, on any thread, when there is something for
-    `take_forgotten`.
+    `take_forgotten`. ``epoch`` is another object whenever a number was forgotten: until
+    then all that were found still stand.
     """
 
     def __init__(
@@ -60,12 +61,15 @@ class Bindings:
         self._forgotten: deque[int] = deque()
         self._bound: dict[_Key, _Binding] = {}
         self._candidates: dict[_Key, None] = {}
+        self.epoch = object()
 
     def __len__(self) -> int:
         return len(self._bound)
 
     def number_of(self, prepared: int, request: Request) -> int | None:
         """Return the number of a request to a prepared model, None if it has none."""
+        if not self._bound:
+            return None
         try:
             binding = self._bound.get(_key(prepared, request))
         except (AttributeError, TypeError):  # it is no request at all
@@ -103,11 +107,13 @@ class Bindings:
         """Forget the requests to a prepared model, as the driver does."""
         for key in [key for key in list(self._bound) if key[0] == prepared]:
             self._bound.pop(key, None)
+        self.epoch = object()
 
     def forget_buffer(self, token: int) -> None:
         """Forget the requests that name a buffer, as the driver does."""
         for key in [key for key in list(self._bound) if -token in key]:
             self._bound.pop(key, None)
+        self.epoch = object()
 
     def forget_pool(self, memory: Memory) -> None:
         """Forget the requests that name a pool, or a part of it, as the driver does."""
@@ -115,9 +121,11 @@ class Bindings:
             pools = [pool() for pool in binding.pools]
             if any(p is memory or _slab_of(p) is memory for p in pools):
                 self._bound.pop(key, None)
+        self.epoch = object()
 
     def clear(self) -> None:
         """Forget everything: the driver is gone."""
+        self.epoch = object()
         self._bound.clear()
         self._candidates.clear()
         self._forgotten.clear()
@@ -126,6 +134,7 @@ class Bindings:
         """Forget a request, one of whose pools has gone, on any thread."""
         binding = self._bound.pop(key, None)
         if binding is not None:
+            self.epoch = object()
             self._forgotten.append(binding.number)
             self._call_forgotten()
 
@@ -135,13 +144,12 @@ def _slab_of(pool: Memory | None) -> Memory | None:
 
 
 def _key(prepared: int, request: Request) -> _Key:
-    return (
-        prepared,
-        id(request.inputs),
-        id(request.outputs),
-        # A token is a value, and no identity is negative.
-        *[-p.token if type(p) is BufferToken else id(p) for p in request.pools],
-    )
+    pools = request.pools
+    if BufferToken not in map(type, pools):
+        return (prepared, id(request.inputs), id(request.outputs), *map(id, pools))
+    # A token is a value, and no identity is negative.
+    ids = [-p.token if type(p) is BufferToken else id(p) for p in pools]
+    return (prepared, id(request.inputs), id(request.outputs), *ids)
 
 
 class Send(Protocol):

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from functools import partial
 from weakref import WeakSet
 
-from asyncnn.grace import DEADLINE_GRACE_S, unanswered
+from asyncnn.deadlines import DEADLINE_GRACE_S, unanswered
 from asyncnn.hal.errors import (
     DeviceUnavailableError,
     DriverDiedError,
@@ -23,7 +23,13 @@ from asyncnn.hal.errors import (
     NoDriverError,
     ResourceExhaustedTransientError,
 )
-from asyncnn.hal.types import NO_TIMING, DeviceStatus, ErrorStatus, Request
+from asyncnn.hal.types import (
+    NO_TIMING,
+    DeviceStatus,
+    ErrorStatus,
+    ExecutionOptions,
+    Request,
+)
 from asyncnn.interpreter import own
 from asyncnn.memory import slabs
 from asyncnn.service import wire
@@ -229,12 +235,10 @@ class Connection:
         return staging
 
     def bind(self, prepared: int, request: Request) -> int | None:
-        """Give a valid request a number if it is worth it; return the number.
+        """Give a valid request a number, and return it; None if it is too long.
 
         :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
         """
-        if not self.bindings.is_worth_binding(prepared, request):
-            return None
         self._unbind()
         number = next(self._numbers)
         sent = slabs.in_slabs(request)
@@ -250,87 +254,61 @@ class Connection:
         self,
         prepared: int,
         request: Request,
-        measure: int,
-        deadline: int | None,
-        loop_timeout: int | None,
+        options: ExecutionOptions,
         executed: Executed,
+        bound: int | None = None,
     ) -> int:
         """Send a request whose pools all travel; return the number of the execution.
 
+        One that is ``bound`` is sent by that number.
+
         :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
         """
-        self._deadlines.check_answers()
-        order = self._unbound(prepared, request, measure, deadline, loop_timeout)
+        order = self.order(prepared, request, options, bound)
         self._send(order)
-        self._await_end(order.execution, deadline, executed)
-        return order.execution
-
-    def execute_bound(
-        self,
-        bound: int,
-        measure: int,
-        deadline: int | None,
-        loop_timeout: int | None,
-        executed: Executed,
-    ) -> int:
-        """Have a request that has a number executed; otherwise like `execute`.
-
-        :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
-        """
-        self._deadlines.check_answers()
-        number = next(self._numbers)
-        self._send(wire.ExecuteBound(number, bound, measure, deadline, loop_timeout))
-        self._await_end(number, deadline, executed)
+        number = order.execution
+        self._executing[number] = executed
+        if options.deadline is not None:
+            self._deadlines.watch(number, options.deadline, self._expire)
         return number
 
     def order(
         self,
         prepared: int,
-        bound: int | None,
         request: Request,
-        measure: int,
-        deadline: int | None,
-        loop_timeout: int | None,
+        options: ExecutionOptions,
+        bound: int | None,
     ) -> wire.Execute | wire.ExecuteBound:
         """Return a new order for a request, by its number if it is bound.
 
-        :raises ResourceExhaustedTransientError: if too many wait to be sent.
+        :raises ResourceExhaustedTransientError: if the driver owes too many answers.
         :raises AsyncnnError: if its pools cannot be sent, as the driver is gone, say.
         """
-        self._deadlines.check_answers()
+        if self._deadlines.unanswered:
+            self._deadlines.check_answers()
+        number = next(self._numbers)
+        times = options.measure, options.deadline, options.loop_timeout
+        if bound is not None:
+            return wire.ExecuteBound(number, bound, *times)
+        sent = slabs.in_slabs(request)
+        pools = self._pools.numbers_of(sent.pools)
+        return wire.Execute(number, prepared, sent.inputs, sent.outputs, pools, *times)
+
+    def check_unsent(self) -> None:
+        """Check that the driver reads what it is sent.
+
+        :raises ResourceExhaustedTransientError: if too many executions wait to be sent.
+        """
         if self._channel.unsent_bytes > _MAX_UNSENT_BYTES:
             raise ResourceExhaustedTransientError(
                 f"{_MAX_UNSENT_BYTES >> 20} MiB of executions wait to be sent",
                 hint="await some of them first",
             )
-        if bound is None:
-            return self._unbound(prepared, request, measure, deadline, loop_timeout)
-        number = next(self._numbers)
-        return wire.ExecuteBound(number, bound, measure, deadline, loop_timeout)
-
-    def _unbound(
-        self,
-        prepared: int,
-        request: Request,
-        measure: int,
-        *times: int | None,
-    ) -> wire.Execute:
-        """Return a new order for a request that has no number."""
-        number = next(self._numbers)
-        sent = slabs.in_slabs(request)
-        pools = self._pools.numbers_of(sent.pools)
-        inputs, outputs = sent.inputs, sent.outputs
-        return wire.Execute(number, prepared, inputs, outputs, pools, measure, *times)
 
     def cancel(self, execution: int) -> None:
         """Tell the driver that nobody waits for an execution."""
         if execution in self._executing:
             self._send_if_open(wire.CancelExecution(execution))
-
-    def _await_end(self, number: int, deadline: int | None, executed: Executed) -> None:
-        self._executing[number] = executed
-        if deadline is not None:
-            self._deadlines.watch(number, deadline, self._expire)
 
     def _expire(self, execution: int) -> None:
         """Tell who waits for an execution that the driver has not answered.
@@ -381,18 +359,19 @@ class Connection:
         """
         channel = self._channel
         if not channel.is_closed:
-            self.fences.flush()  # they were sent before
-            if isinstance(message, MessageFile):
-                data: bytes | MessageFile = message
-            else:
-                data = encode_given(message)
+            if self.fences.held:
+                self.fences.flush()  # they were sent before
+            data = (
+                message if isinstance(message, MessageFile) else encode_given(message)
+            )
             try:
                 channel.send(data, fds)
             except OSError as error:
                 raise ResourceExhaustedTransientError(
                     f"a message cannot be sent: {error.strerror}"
                 ) from error
-        self.check_open()
+        if self._cause is not None or channel.is_closed:
+            self.check_open()
 
     def _receive(self, message: wire.ToClient, fds: list[int] | None) -> None:
         if fds:
@@ -400,7 +379,8 @@ class Connection:
         if type(message) is wire.Executed:  # the one that comes most often
             executed = self._executing.pop(message.execution, None)
             if executed is not None:
-                self._deadlines.answered(message.execution)
+                if self._deadlines.due or self._deadlines.unanswered:
+                    self._deadlines.answered(message.execution)
                 self._tell(
                     executed,
                     wire.status_of(message.status),
@@ -408,6 +388,8 @@ class Connection:
                     message.timing,
                     message.reason,
                 )
+        elif type(message) is wire.FencedDone:
+            self.fences.done(message)
         else:
             self._handle(message)
 
@@ -419,8 +401,6 @@ class Connection:
                 self._answers.answered(message.call, message)
             case wire.BufferCopied():
                 self._answers.answered(message.call, message)
-            case wire.FencedDone():
-                self.fences.done(message)
             case wire.PoolsRefused():
                 for memory in self._pools.refused(message.numbers):
                     self.bindings.forget_pool(memory)

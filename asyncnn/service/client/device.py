@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Self
 
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
+from asyncnn.deadlines import DEADLINE_GRACE_S, check_grace
 from asyncnn.devices.statistics import DeviceStatistics
-from asyncnn.grace import DEADLINE_GRACE_S, check_grace
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,

@@ -9,17 +9,17 @@ from typing import Protocol
 import msgspec
 
 from asyncnn.callbacks import FencedOutcome
+from asyncnn.deadlines import unanswered
 from asyncnn.fences import FenceSource, SyncFence, merge
 from asyncnn.fences.core import outcome_now
 from asyncnn.fences.fence import active_fences
 from asyncnn.fences.local import WriteEnd
-from asyncnn.grace import unanswered
-from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, failure_of
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.interfaces import ISyncFence
 from asyncnn.hal.types import NO_TIMING, ErrorStatus
 from asyncnn.memory.pages import Descriptor
 from asyncnn.service import wire
-from asyncnn.service.client.staging import Staged, Staging
+from asyncnn.service.client.staging import SentMemory
 from asyncnn.service.client.unanswered import DeadlineWatch
 from asyncnn.service.decoding import encode_given
 
@@ -48,47 +48,35 @@ class Named(msgspec.Struct, frozen=True, eq=False):
     foreign: Sequence[SyncFence] = ()
 
 
+NO_FENCES = Named(())
+
+
 class RemoteFenced(FencedOutcome):
     """One execution under way, and the fence that it will signal here.
 
     The fence is state of this process, resolved by a message of the driver. Others wait
-    for a descriptor, which the driver itself writes to: if it dies they see the end.
-    Keeps ``pools``, which the driver uses until then.
+    for a descriptor, which the driver itself writes to: if it dies they see the end. It
+    ``is_done`` once its fence was signalled or failed.
     """
 
     __slots__ = (
-        "_failure",
         "_fences",
-        "_pools",
+        "_memory",
         "_source",
-        "_staged",
-        "_staging",
         "exported",
         "fence",
+        "is_done",
         "number",
     )
 
-    def __init__(
-        self,
-        fences: "RemoteFences",
-        staging: Staging,
-        pools: Sequence[object],
-        staged: Staged | None,
-    ) -> None:
+    def __init__(self, fences: "RemoteFences", memory: SentMemory) -> None:
         super().__init__()
         self.number = 0
-        self._failure: AsyncnnError | None = None
+        self.is_done = False
         self.exported: WriteEnd | None = None
         self._fences = fences
-        self._staging = staging
-        self._pools = pools
-        self._staged = staged
+        self._memory = memory
         self.fence, self._source = SyncFence.pair(self)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether its fence was signalled or failed."""
-        return self._source.is_done
 
     def is_of(self, fences: "RemoteFences") -> bool:
         """Whether it runs in the driver of these."""
@@ -119,51 +107,34 @@ class RemoteFenced(FencedOutcome):
         Large ones are copied on a thread; the fence is active for so much longer.
         """
         self.exported = None  # the driver has written it
-        staged = self._staged
-        if staged is None or self.is_done or status is not ErrorStatus.NONE:
-            self._settle(end, status)
-        elif staged.layout.has_large_outputs:
-            self._fences.finish(
-                partial(self._copy_back, staged), partial(self._settle, end, status)
-            )
-        else:
-            self._copy_back(staged)
-            self._settle(end, status)
-
-    def _copy_back(self, staged: Staged) -> None:
-        try:
-            staged.copy_back()
-        except Exception as error:
-            logger.exception("the outputs of an execution could not be taken")
-            self._failure = failure_of(error)
-
-    def _settle(self, end: wire.FencedEnd, status: ErrorStatus) -> None:
-        """Let go of the memory and tell whoever waits."""
-        self._let_go(status)
         if self.is_done:
-            return
-        if self._failure is not None:
-            self._fail(self._failure.status, str(self._failure), end.at_ns)
-            return
-        self.complete(status, end.launched or NO_TIMING, end.fenced or NO_TIMING)
-        if status is ErrorStatus.NONE:
-            self._source.signal(at_ns=end.at_ns)
+            self._memory.let_go(status)
         else:
-            self._fail(status, end.reason, end.at_ns)
+            end_here = partial(self._settle, end, status)
+            self._memory.take_outputs(status, self._fences.finish, end_here)
 
-    def _let_go(self, status: ErrorStatus) -> None:
-        pools, self._pools = self._pools, ()
-        staged, self._staged = self._staged, None
-        self._staging.ended(pools, staged, status)
+    def _settle(
+        self, end: wire.FencedEnd, status: ErrorStatus, failure: AsyncnnError | None
+    ) -> None:
+        """Tell whoever waits."""
+        if failure is not None:
+            self._fail(failure.status, str(failure), end.at_ns)
+        elif status is not ErrorStatus.NONE:
+            self._fail(status, end.reason, end.at_ns)
+        elif not self.is_done:  # while its outputs were copied on a thread
+            self.is_done = True
+            self.complete(status, end.launched or NO_TIMING, end.fenced or NO_TIMING)
+            self._source.signal(at_ns=end.at_ns)
 
     def fail(self, status: ErrorStatus, reason: str) -> None:
         """Let go of the memory; fail the fence unless it is done."""
-        self._let_go(status)
+        self._memory.let_go(status)
         self._fail(status, reason)
 
     def _fail(self, status: ErrorStatus, reason: str, at_ns: int | None = None) -> None:
         if self.is_done:
             return
+        self.is_done = True
         logger.info("fenced execution failed: %s: %s", status.name, reason)
         self.complete(status, NO_TIMING, NO_TIMING)
         self._source.fail(status, reason, at_ns=at_ns)
@@ -173,8 +144,7 @@ class RemoteFenced(FencedOutcome):
 
         Its slab stays until the driver has answered.
         """
-        if self._staged is not None:
-            self._staged.release()
+        self._memory.release()
         self._fail(error.status, str(error))
         exported, self.exported = self.exported, None
         if exported is not None:
@@ -192,7 +162,7 @@ class RemoteFences:
     """The fenced executions of a connection that are under way, by number.
 
     Belongs to the event loop but for `export_soon`. ``finish`` copies on a thread, as
-    `DeferredExecutions.finish` does.
+    `DeferredExecutions.finish` does. Those ``held`` are sent by the next `flush`.
     """
 
     def __init__(
@@ -213,7 +183,7 @@ class RemoteFences:
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, RemoteFenced] = {}
         self._seen = 0
-        self._held: dict[int, wire.ExecuteFenced] = {}
+        self.held: dict[int, wire.ExecuteFenced] = {}
         self._is_holding = False
         self._is_lost = False
 
@@ -270,7 +240,7 @@ class RemoteFences:
 
     def flush(self) -> None:
         """Send the executions that are held; those that cannot be sent fail."""
-        held, self._held = self._held, {}
+        held, self.held = self.held, {}
         if held:
             try:
                 self._send(wire.Several(tuple(held.values())))
@@ -292,13 +262,14 @@ class RemoteFences:
         if length > _MOST_HELD_BYTES or self._is_lost:
             self._send(message)
             return
-        self._held[message.order.execution] = message
-        if len(self._held) == _MOST_HELD:
+        self.held[message.order.execution] = message
+        if len(self.held) == _MOST_HELD:
             self.flush()
 
     def _end_turn(self) -> None:
         self._is_holding = False
-        self.flush()
+        if self.held:
+            self.flush()
 
     def done(self, message: wire.FencedDone) -> None:
         """Take what the driver says of executions that have ended."""
@@ -306,7 +277,8 @@ class RemoteFences:
             self._seen += 1
             fenced = self._waiting.pop(end.execution, None)
             if fenced is not None:
-                self._deadlines.answered(end.execution)
+                if self._deadlines.due or self._deadlines.unanswered:
+                    self._deadlines.answered(end.execution)
                 fenced.ended(end, wire.status_of(end.status))
 
     def cancel(self, fenced: RemoteFenced) -> None:

@@ -10,8 +10,8 @@ from typing import Protocol
 
 import msgspec
 
+from asyncnn.deadlines import unanswered
 from asyncnn.devices.statistics import DeviceStatistics
-from asyncnn.grace import unanswered
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,

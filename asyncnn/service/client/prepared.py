@@ -10,18 +10,19 @@ from asyncnn.callbacks import (
     IExecutionCallback,
     IFencedExecutionCallback,
     OneShot,
+    SynchronousByCallback,
 )
-from asyncnn.grace import check_deadline
+from asyncnn.deadlines import check_deadline
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
-    failure_of,
 )
 from asyncnn.hal.interfaces import IBurstContext, ISyncFence
 from asyncnn.hal.refusals import NoFencesNorBursts
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
+    ExecutionOptions,
     Handle,
     MeasureTiming,
     Model,
@@ -29,18 +30,19 @@ from asyncnn.hal.types import (
     Request,
     Timing,
 )
-from asyncnn.hal.validate import RequestRules, signature_of, validate_measure_timing
+from asyncnn.hal.validate import RequestRules, execution_options, signature_of
 from asyncnn.logs import EXECUTION
 from asyncnn.service.client.answers import DeferredExecutions, Executed
 from asyncnn.service.client.connection import Connection
-from asyncnn.service.client.fenced import RemoteFenced
+from asyncnn.service.client.fenced import NO_FENCES, RemoteFenced
 from asyncnn.service.client.preparations import to_send
-from asyncnn.service.client.staging import Staged, Staging
+from asyncnn.service.client.staging import SentMemory, Staged
+from asyncnn.tracing import Layer, Phase, span
 
 logger = logging.getLogger(__name__)
 
 
-class RemotePreparedModel(NoFencesNorBursts):
+class RemotePreparedModel(SynchronousByCallback, NoFencesNorBursts):
     """Model ``number`` of a connection; the driver frees it when this object goes.
 
     Requests are validated here, so that launch errors are returned by the call, and
@@ -100,34 +102,34 @@ class RemotePreparedModel(NoFencesNorBursts):
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
         connection, number = self._connection, self._number
-        if EXECUTION:
+        if EXECUTION.is_on:
             EXECUTION("send", model=number, deadline_ns=deadline)
         try:
-            validate_measure_timing(measure)
+            options = execution_options(measure, deadline, loop_timeout_duration)
             # One that is bound was found correct, and can have changed in nothing.
             bound = connection.bindings.number_of(number, request)
             staged = None
             if bound is None:
-                self._rules.check(request, allow_unspecified_output=True)
-                connection.check_open()
+                if not self._rules.remembers(request):
+                    self._check(request, is_fenced=False)
                 staged = self._staging.stage(request)
-                if staged:
+                if staged is not None:
                     request = staged.request
-            executed = _Execution(
-                connection.deferred, self._staging, request.pools, staged, callback
-            )
-            options = measure, deadline, loop_timeout_duration
-            if bound is not None:
-                execution = connection.execute_bound(bound, *options, executed)
-            elif staged and staged.layout.has_large_inputs:
-                launch = partial(self._launch, request, *options, executed)
-                deferred = connection.deferred.start(staged.fill, launch, executed)
-                callback.link_to_death(deferred.cancel)
-                return ErrorStatus.NONE
-            else:
-                if staged:
-                    staged.fill()
-                execution = self._launch(request, *options, executed)
+            memory = SentMemory(self._staging, request.pools, staged)
+            executed = _Execution(connection.deferred, memory, callback)
+            if staged is not None:
+                if staged.layout.has_large_inputs:
+                    connection.check_open()
+                    launch = partial(self._launch, request, staged, options, executed)
+                    deferred = connection.deferred.start(staged.fill, launch, executed)
+                    callback.link_to_death(deferred.cancel)
+                    return ErrorStatus.NONE
+                staged.fill()
+                if staged.bound_since is connection.bindings.epoch:
+                    bound = staged.number
+            if bound is None:
+                bound = self._bound(request, staged)
+            execution = connection.execute(number, request, options, executed, bound)
         except AsyncnnError as error:
             callback.reason = str(error)
             OneShot(callback.notify_1_3)(error.status, (), NO_TIMING)
@@ -135,29 +137,42 @@ class RemotePreparedModel(NoFencesNorBursts):
         callback.link_to_death(partial(connection.cancel, execution))
         return ErrorStatus.NONE
 
+    def _check(self, request: Request, *, is_fenced: bool) -> None:
+        """Check a request as the driver will.
+
+        :raises InvalidArgumentError: if a rule is broken.
+        """
+        with span("validate", Layer.DRIVER, Phase.EXECUTION):
+            self._rules.check(request, allow_unspecified_output=not is_fenced)
+
     def _launch(
         self,
         request: Request,
-        measure: MeasureTiming,
-        deadline: int | None,
-        loop_timeout: int | None,
+        staged: Staged | None,
+        options: ExecutionOptions,
         executed: Executed,
     ) -> int:
         """Send a valid request whose pools all travel; return its number.
 
         :raises AsyncnnError: if it cannot be sent.
         """
-        connection, number = self._connection, self._number
-        bound = connection.bindings.number_of(number, request)
-        if bound is None:
-            bound = connection.bind(number, request)
-        if bound is None:
-            return connection.execute(
-                number, request, measure, deadline, loop_timeout, executed
-            )
-        return connection.execute_bound(
-            bound, measure, deadline, loop_timeout, executed
-        )
+        bound = self._bound(request, staged)
+        return self._connection.execute(self._number, request, options, executed, bound)
+
+    def _bound(self, request: Request, staged: Staged | None) -> int | None:
+        """Return the number of a request whose pools all travel; bind what is worth it.
+
+        :raises AsyncnnError: if that cannot be sent.
+        """
+        connection, prepared = self._connection, self._number
+        bindings = connection.bindings
+        number = bindings.number_of(prepared, request)
+        if number is None and bindings.is_worth_binding(prepared, request):
+            number = connection.bind(prepared, request)
+        # One that keeps pools of the client's is another request each time.
+        if number is not None and staged is not None and not staged.layout.kept:
+            staged.number, staged.bound_since = number, bindings.epoch
+        return number
 
     def execute_fenced(
         self,
@@ -170,21 +185,32 @@ class RemotePreparedModel(NoFencesNorBursts):
     ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
         """Launch a fenced execution; see `IPreparedModel.execute_fenced`."""
         connection, number = self._connection, self._number
-        if EXECUTION:
+        if EXECUTION.is_on:
             EXECUTION("send fenced", model=number, fences=len(wait_for))
         try:
-            validate_measure_timing(measure)
-            self._rules.check(request, allow_unspecified_output=False)
-            connection.check_open()
-            named = connection.fences.named(wait_for)
-            check_deadline(deadline)
-            bound, request, staged = self._sendable(request)
-            fenced = RemoteFenced(
-                connection.fences, self._staging, request.pools, staged
+            options = execution_options(
+                measure, deadline, loop_timeout_duration, duration
             )
-            order = connection.order(
-                number, bound, request, measure, deadline, loop_timeout_duration
-            )
+            if not self._rules.remembers(request):
+                self._check(request, is_fenced=True)
+            named = connection.fences.named(wait_for) if wait_for else NO_FENCES
+            if deadline is not None:
+                check_deadline(deadline)
+            bound = connection.bindings.number_of(number, request)
+            sent, staged = request, None
+            if bound is None:
+                staged = self._staging.stage(request)
+                if staged is not None:
+                    staged.fill()
+                    sent = staged.request
+                    if staged.bound_since is connection.bindings.epoch:
+                        bound = staged.number
+            if bound is None:
+                bound = self._bound(sent, staged)
+            connection.check_unsent()
+            memory = SentMemory(self._staging, sent.pools, staged)
+            fenced = RemoteFenced(connection.fences, memory)
+            order = connection.order(number, sent, options, bound)
             connection.fences.execute(order, named, duration, fenced)
         except AsyncnnError as error:
             logger.info("fenced execution refused: %s: %s", error.status.name, error)
@@ -205,48 +231,26 @@ class RemotePreparedModel(NoFencesNorBursts):
             self._number, callback, request_channel, result_channel
         )
 
-    def _sendable(self, request: Request) -> tuple[int | None, Request, Staged | None]:
-        """Return a valid request in pools that travel, and its number if it has one.
-
-        :raises AsyncnnError: if it cannot be staged or sent.
-        """
-        connection, number = self._connection, self._number
-        bound = connection.bindings.number_of(number, request)
-        if bound is not None:
-            return bound, request, None
-        staged = self._staging.stage(request)
-        if staged:
-            staged.fill()
-            request = staged.request
-            bound = connection.bindings.number_of(number, request)
-        if bound is None:
-            bound = connection.bind(number, request)
-        return bound, request, staged
-
 
 class _Execution:
-    """One execution under way: copies outputs back and notifies.
+    """One execution under way: takes the outputs back and notifies.
 
-    Keeps ``pools``, which the driver uses until then. The connection calls it once,
-    maybe after it has let it expire, and shields itself from what it raises.
+    The connection calls it once, maybe after it has let it expire, and shields itself
+    from what it raises.
     """
 
-    __slots__ = ("_callback", "_deferred", "_failure", "_pools", "_staged", "_staging")
+    __slots__ = ("_callback", "_deferred", "_memory", "_notify")
 
     def __init__(
         self,
         deferred: DeferredExecutions,
-        staging: Staging,
-        pools: Sequence[object],
-        staged: Staged | None,
+        memory: SentMemory,
         callback: IExecutionCallback,
     ) -> None:
         self._deferred = deferred
-        self._staging = staging
-        self._pools = pools
-        self._staged = staged
-        self._callback: IExecutionCallback | None = callback
-        self._failure: AsyncnnError | None = None
+        self._memory = memory
+        self._callback = callback
+        self._notify = OneShot(callback.notify_1_3)
 
     def __call__(
         self,
@@ -255,58 +259,32 @@ class _Execution:
         timing: Timing,
         reason: str,
     ) -> None:
-        staged, callback = self._staged, self._callback
-        if callback is None:  # nobody waits any more, and nobody writes to the slab
-            self._let_go(status)
+        if self._notify.is_done:  # nobody waits any more, and nobody writes to the slab
+            self._memory.let_go(status)
             return
-        callback.unlink_to_death()
         if status is not ErrorStatus.NONE:
             logger.info("execution failed: %s: %s", status.name, reason)
-            callback.reason = reason
-        if staged is None:
-            self._let_go(status)
-            callback.notify_1_3(status, shapes, timing)
-            return
-        notify = partial(self._give_back, callback, status, shapes, timing)
-        if status is ErrorStatus.NONE and staged.layout.has_large_outputs:
-            self._deferred.finish(partial(self._copy_back, staged), notify)
-            return
-        if status is ErrorStatus.NONE:
-            self._copy_back(staged)
-        notify()
+            self._callback.reason = reason
+        self._callback.unlink_to_death()
+        end = partial(self._end, status, shapes, timing)
+        self._memory.take_outputs(status, self._deferred.finish, end)
 
     def expire(self, error: AsyncnnError) -> None:
         """Notify that the driver has not answered; its slab stays until it has."""
-        callback, self._callback = self._callback, None
-        if callback is not None:
-            callback.unlink_to_death()
-            if self._staged is not None:
-                self._staged.release()
-            callback.reason = str(error)
-            callback.notify_1_3(error.status, (), NO_TIMING)
+        if not self._notify.is_done:
+            self._callback.unlink_to_death()
+            self._memory.release()
+            self._callback.reason = str(error)
+            self._notify(error.status, (), NO_TIMING)
 
-    def _copy_back(self, staged: Staged) -> None:
-        try:
-            staged.copy_back()
-        except Exception as error:
-            logger.exception("the outputs of an execution could not be taken")
-            self._failure = failure_of(error)
-
-    def _let_go(self, status: ErrorStatus) -> None:
-        pools, self._pools = self._pools, ()
-        staged, self._staged = self._staged, None
-        self._staging.ended(pools, staged, status)
-
-    def _give_back(
+    def _end(
         self,
-        callback: IExecutionCallback,
         status: ErrorStatus,
         shapes: tuple[OutputShape, ...],
         timing: Timing,
+        failure: AsyncnnError | None,
     ) -> None:
-        self._let_go(status)
-        failure = self._failure
         if failure is not None:
-            callback.reason = str(failure)
+            self._callback.reason = str(failure)
             status, shapes, timing = failure.status, (), NO_TIMING
-        callback.notify_1_3(status, shapes, timing)
+        self._notify(status, shapes, timing)

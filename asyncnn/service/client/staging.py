@@ -9,15 +9,22 @@ in a slab is worked out once, and what was made for one request, views of the sl
 the arguments that point into it, serves the next.
 """
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol, TypeAlias
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    InvalidArgumentError,
+    ResourceExhaustedTransientError,
+    failure_of,
+)
 from asyncnn.hal.types import (
     BufferToken,
     DataLocation,
@@ -34,6 +41,8 @@ from asyncnn.service import wire
 from asyncnn.service.client.pools import OfferedPools
 from asyncnn.service.decoding import MessageFile, encode_given
 from asyncnn.service.limits import is_large
+
+logger = logging.getLogger(__name__)
 
 ALIGNMENT_BYTES = 64
 MIN_SLAB_BYTES = 64
@@ -57,16 +66,6 @@ class _Move(msgspec.Struct, frozen=True):
     offset: int
     length: int
     slab_offset: int
-
-    def within(self, pools: Sequence[Memory | BufferToken]) -> memoryview:
-        """Return the bytes in the pool."""
-        memory = pools[self.pool_index]
-        assert isinstance(memory, Memory)
-        assert memory.buffer is not None
-        data = memory.buffer.cast("B")
-        if data.nbytes == self.length:
-            return data
-        return data[self.offset : self.offset + self.length]
 
 
 class _Layout:
@@ -104,47 +103,166 @@ class _Layout:
 
 
 class Staged:
-    """A request whose pools all travel, and what to copy back when it is done."""
+    """A request whose pools all travel, and what to copy back when it is done.
 
-    __slots__ = ("_pools", "_sources", "_targets", "layout", "request", "slab")
+    ``inputs`` and ``outputs`` are the client's bytes that are copied, while it stands
+    for any. ``number`` is what the driver knows the request by if it is bound; that
+    holds as long as ``bound_since`` is the `Bindings.epoch`.
+    """
+
+    __slots__ = (
+        "_sources",
+        "_targets",
+        "bound_since",
+        "inputs",
+        "layout",
+        "number",
+        "outputs",
+        "request",
+        "slab",
+    )
 
     def __init__(self, layout: _Layout, slab: Memory) -> None:
         assert slab.buffer is not None
         self.layout = layout
         self.slab = slab
         self.request = Request(layout.inputs, layout.outputs, (slab,))
-        self._targets = [(m, _part(slab.buffer, m)) for m in layout.moves_in]
-        self._sources = [(m, _part(slab.buffer, m)) for m in layout.moves_out]
-        self._pools: tuple[Memory | BufferToken, ...] = ()
+        self.number = 0
+        self.bound_since: object = None
+        self._targets = [_part(slab.buffer, move) for move in layout.moves_in]
+        self._sources = [_part(slab.buffer, move) for move in layout.moves_out]
+        self.inputs: list[memoryview] = []
+        self.outputs: list[memoryview] = []
 
     def stand_for(self, pools: tuple[Memory | BufferToken, ...]) -> None:
         """Move arguments between these pools and the slab from now on.
 
         :raises InvalidArgumentError: if an output cannot be copied back.
         """
-        for move, _ in self._sources:
-            if move.within(pools).readonly:
+        layout = self.layout
+        for move in layout.moves_in:
+            memory = pools[move.pool_index]
+            assert isinstance(memory, Memory)
+            assert memory.buffer is not None
+            data = memory.buffer.cast("B")
+            if data.nbytes != move.length:
+                data = data[move.offset : move.offset + move.length]
+            self.inputs.append(data)
+        for move in layout.moves_out:
+            memory = pools[move.pool_index]
+            assert isinstance(memory, Memory)
+            assert memory.buffer is not None
+            if memory.buffer.readonly:
                 raise InvalidArgumentError("an output lies in a pool that is read-only")
-        self._pools = pools
-        if self.layout.kept:
-            kept = [pools[index] for index in self.layout.kept]
-            self.request = replace(self.request, pools=(*kept, self.slab))
+            self.outputs.append(memory.buffer)
+        if layout.kept:
+            kept: tuple[Memory | BufferToken, ...] = ()
+            for index in layout.kept:
+                kept += (pools[index],)
+            self.request = Request(layout.inputs, layout.outputs, (*kept, self.slab))
 
     def fill(self) -> None:
         """Copy the inputs into the slab."""
-        for move, target in self._targets:
-            _copy(move.within(self._pools), target)
+        for source, target in zip(self.inputs, self._targets, strict=True):
+            if source.nbytes <= LARGE_BYTES:
+                target[:] = source
+            else:
+                _copy_large(source, target)
 
     def copy_back(self) -> None:
-        """Copy the outputs out of the slab."""
-        for move, source in self._sources:
-            _copy(source, move.within(self._pools))
+        """Copy the outputs out of the slab.
+
+        :raises ValueError: if the application has released the bytes meanwhile.
+        """
+        moves = self.layout.moves_out
+        for move, buffer, source in zip(
+            moves, self.outputs, self._sources, strict=True
+        ):
+            target = buffer.cast("B")
+            if target.nbytes != move.length:
+                target = target[move.offset : move.offset + move.length]
+            if source.nbytes <= LARGE_BYTES:
+                target[:] = source
+            else:
+                _copy_large(source, target)
 
     def release(self) -> None:
         """Let go of the pools."""
-        self._pools = ()
+        self.inputs.clear()
+        self.outputs.clear()
         if self.layout.kept:
             self.request = replace(self.request, pools=(self.slab,))
+
+
+class SentMemory:
+    """The memory that an execution uses in a driver, and here, until it has ended.
+
+    The driver works on ``pools`` until then, and on the slab of what is ``staged``.
+    """
+
+    __slots__ = ("_failure", "_pools", "_staging", "staged")
+
+    def __init__(
+        self, staging: "Staging", pools: Sequence[object], staged: Staged | None
+    ) -> None:
+        self._staging = staging
+        self._pools = pools
+        self._failure: AsyncnnError | None = None
+        self.staged = staged
+
+    def take_outputs(
+        self,
+        status: ErrorStatus,
+        finish: Callable[[Callable[[], None], Callable[[], None]], None],
+        then: Callable[[AsyncnnError | None], None],
+    ) -> None:
+        """Copy the outputs of an execution that has ended back, and let go of all.
+
+        Then calls ``then`` with why they could not be taken, if so. What takes long is
+        copied by ``finish``, on a thread.
+        """
+        staged = self.staged
+        if staged is not None and staged.outputs and status is ErrorStatus.NONE:
+            if staged.layout.has_large_outputs:
+                finish(self._copy_back, partial(self._end, status, then))
+                return
+            try:
+                staged.copy_back()
+            except Exception as error:
+                self._note(error)
+        self.let_go(status)
+        then(self._failure)
+
+    def _copy_back(self) -> None:
+        try:
+            if self.staged is not None:
+                self.staged.copy_back()
+        except Exception as error:
+            self._note(error)
+
+    def _note(self, error: Exception) -> None:
+        logger.error("the outputs of an execution could not be taken", exc_info=error)
+        self._failure = failure_of(error)
+
+    def _end(
+        self, status: ErrorStatus, then: Callable[[AsyncnnError | None], None]
+    ) -> None:
+        self.let_go(status)
+        then(self._failure)
+
+    def let_go(self, status: ErrorStatus) -> None:
+        """Give the slab back for other requests, unless it may still be written to."""
+        pools, self._pools = self._pools, ()
+        staged, self.staged = self.staged, None
+        if status in _UNSETTLED:
+            retire(pools)
+        if staged is not None and status is not ErrorStatus.GENERAL_FAILURE:
+            self._staging.give_back(staged)
+
+    def release(self) -> None:
+        """Let go of the client's pools; the driver has the slab until it answers."""
+        if self.staged is not None:
+            self.staged.release()
 
 
 def _size(moves: Sequence[_Move]) -> int:
@@ -159,11 +277,9 @@ def _part(slab: memoryview, move: _Move) -> memoryview:
     return slab[move.slab_offset : move.slab_offset + move.length]
 
 
-def _copy(source: memoryview, target: memoryview) -> None:
-    if source.nbytes <= LARGE_BYTES:
-        target[:] = source
-    else:  # NumPy lets other threads run meanwhile
-        np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
+def _copy_large(source: memoryview, target: memoryview) -> None:
+    """Copy bytes so that other threads run meanwhile."""
+    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
 
 
 class Staging:
@@ -193,17 +309,21 @@ class Staging:
         :raises InvalidArgumentError: if an output lies in memory that is read-only.
         :raises ResourceExhaustedTransientError: if there is no shared memory left.
         """
-        travelling = tuple(
-            [
-                pool.handle.fds != ()
-                if type(pool) is Memory
-                else type(pool) is not Part or self._may_see_slabs
-                for pool in request.pools
-            ]
-        )
+        may_see_slabs = self._may_see_slabs
+        travelling: tuple[bool, ...] = ()
+        for pool in request.pools:
+            if type(pool) is Memory:
+                travels = pool.handle.fds != ()
+            else:
+                travels = may_see_slabs or type(pool) is not Part
+            travelling += (travels,)
         if False not in travelling:
             return None
-        layout = self._layout(request, travelling)
+        layout = self._layouts.get(
+            (id(request.inputs), id(request.outputs), travelling)
+        )
+        if layout is None:
+            layout = self._new_layout(request, travelling)
         ready = self._ready[layout]
         staged = ready.pop() if ready else Staged(layout, self._take(layout.slab_bytes))
         try:
@@ -215,21 +335,15 @@ class Staging:
 
     def give_back(self, staged: Staged) -> None:
         """Keep the slab of a request that is done for the next one."""
-        staged.release()
+        staged.inputs.clear()
+        staged.outputs.clear()
+        if staged.layout.kept:
+            staged.release()
         ready = self._ready.get(staged.layout)
         if ready is None:
             self._keep(staged.slab)
         elif len(ready) < MAX_IDLE_SLABS:
             ready.append(staged)
-
-    def ended(
-        self, pools: Sequence[object], staged: Staged | None, status: ErrorStatus
-    ) -> None:
-        """Let go of the pools of an execution that was sent, and has ended."""
-        if status in _UNSETTLED:
-            retire(pools)
-        if staged is not None and status is not ErrorStatus.GENERAL_FAILURE:
-            self.give_back(staged)
 
     def trim(self) -> None:
         """Free the slabs that wait for the next request."""
@@ -237,14 +351,12 @@ class Staging:
         for ready in self._ready.values():
             ready.clear()
 
-    def _layout(self, request: Request, travelling: tuple[bool, ...]) -> _Layout:
+    def _new_layout(self, request: Request, travelling: tuple[bool, ...]) -> _Layout:
+        if len(self._layouts) == MAX_LAYOUTS:
+            self._forget_first()
         key = (id(request.inputs), id(request.outputs), travelling)
-        layout = self._layouts.get(key)
-        if layout is None:
-            if len(self._layouts) == MAX_LAYOUTS:
-                self._forget_first()
-            layout = self._layouts[key] = _Layout(request, travelling)
-            self._ready[layout] = []
+        layout = self._layouts[key] = _Layout(request, travelling)
+        self._ready[layout] = []
         return layout
 
     def _forget_first(self) -> None:

@@ -107,13 +107,14 @@ class DeadlineWatch:
 
     ``grace_s`` after its deadline a call is given up. One timer serves all calls and
     is left alone when they are answered, so that to watch one costs next to nothing.
+    ``due`` are those that are watched, ``unanswered`` those that were given up.
     """
 
     def __init__(self, grace_s: float) -> None:
         self.grace_s = grace_s
         self._grace_ns = None if math.isinf(grace_s) else round(grace_s * 1e9)
-        self._due: dict[int, tuple[int, Expire]] = {}
-        self._unanswered: set[int] = set()
+        self.due: dict[int, tuple[int, Expire]] = {}
+        self.unanswered: set[int] = set()
         self._timer: ThreadTimer | None = None
         self._looks_at_ns = 0
         self._looked_ns = 0
@@ -123,7 +124,7 @@ class DeadlineWatch:
 
         :raises ResourceExhaustedTransientError: if it owes too many answers.
         """
-        if len(self._unanswered) >= MAX_UNANSWERED:
+        if len(self.unanswered) >= MAX_UNANSWERED:
             raise ResourceExhaustedTransientError(
                 f"the driver has not answered {MAX_UNANSWERED} calls whose deadlines "
                 "have passed",
@@ -136,7 +137,7 @@ class DeadlineWatch:
             return
         # One that has passed already is for the driver to refuse and count.
         due_ns = max(deadline_ns, time.monotonic_ns()) + self._grace_ns
-        self._due[number] = due_ns, expire
+        self.due[number] = due_ns, expire
         if self._timer is None:
             self._look_at(due_ns)
         elif due_ns < self._looks_at_ns:
@@ -145,21 +146,21 @@ class DeadlineWatch:
 
     def is_watching(self, number: int) -> bool:
         """Tell whether a call may yet be given up."""
-        return number in self._due
+        return number in self.due
 
     def await_late_answer(self, number: int) -> None:
         """Count a call that was given up until it is answered."""
-        self._unanswered.add(number)
+        self.unanswered.add(number)
 
     def answered(self, number: int) -> None:
         """Forget a call, in time or late."""
-        self._due.pop(number, None)
-        self._unanswered.discard(number)
+        self.due.pop(number, None)
+        self.unanswered.discard(number)
 
     def close(self) -> None:
         """Forget all of them: the connection has ended."""
-        self._due.clear()
-        self._unanswered.clear()
+        self.due.clear()
+        self.unanswered.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -173,11 +174,11 @@ class DeadlineWatch:
         self._timer = None
         now_ns, looked_ns = time.monotonic_ns(), self._looked_ns
         self._looked_ns = now_ns
-        for number, (due_ns, expire) in tuple(self._due.items()):
+        for number, (due_ns, expire) in tuple(self.due.items()):
             # Not at the first look: a loop that was busy may have answers to read.
             # What one of them brings about may end others.
-            if due_ns <= looked_ns and self._due.pop(number, None) is not None:
+            if due_ns <= looked_ns and self.due.pop(number, None) is not None:
                 expire(number)
-        if self._due and self._timer is None:
-            earliest_ns = min(due_ns for due_ns, _ in self._due.values())
+        if self.due and self._timer is None:
+            earliest_ns = min(due_ns for due_ns, _ in self.due.values())
             self._look_at(max(earliest_ns, now_ns + round(_APART_S * 1e9)))

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from asyncnn.devices.cache.cache_files import replace_together
+from asyncnn.devices.cache_files import replace_together
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,

@@ -350,7 +350,7 @@ class Session:
 
         :raises InvalidArgumentError: if it breaks the protocol.
         """
-        if DRIVER:
+        if DRIVER.is_on:
             DRIVER("asked", client=self._name, call=type(message).__name__)
         match message:
             case wire.AnnouncePools():

@@ -23,7 +23,7 @@ from asyncnn.tools.bench.environment import (
     placement,
 )
 from asyncnn.tools.bench.noop import LENGTH, hal_execution, tiny_addition
-from asyncnn.tools.bench.reporting import Goal, PlacedReport, Placement, judge
+from asyncnn.tools.bench.report import Goal, PlacedReport, Placement, judge
 from asyncnn.tools.bench.rounds import (
     DEFAULT_ROUNDS,
     Batch,

@@ -31,7 +31,7 @@ from asyncnn.tools.bench.processes import (
     in_each_placement,
     process,
 )
-from asyncnn.tools.bench.reporting import (
+from asyncnn.tools.bench.report import (
     Goal,
     PlacedReport,
     Placement,

@@ -26,7 +26,7 @@ from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.bench.environment import ONE_CPU, describe_environment, placement
 from asyncnn.tools.bench.model_files import model_files, random_inputs
-from asyncnn.tools.bench.reporting import Row, Subject, SubjectsReport, ratio_cell
+from asyncnn.tools.bench.report import Row, Subject, SubjectsReport, ratio_cell
 from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, Figure, measure, timed_await
 
 ANEW, SAVED, LOADED = "anew", "saved", "loaded"

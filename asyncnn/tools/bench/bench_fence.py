@@ -30,7 +30,7 @@ from asyncnn.tools.bench.noop import (
     tiny_addition,
 )
 from asyncnn.tools.bench.processes import Figures, Refusals, placements
-from asyncnn.tools.bench.reporting import Goal, PlacedReport
+from asyncnn.tools.bench.report import Goal, PlacedReport
 from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, measure, timed_await
 
 Wait = Callable[[], Awaitable[object]]

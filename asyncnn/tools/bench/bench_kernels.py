@@ -29,7 +29,7 @@ from asyncnn.tools.bench.model_files import (
     largest_difference,
     random_inputs,
 )
-from asyncnn.tools.bench.reporting import (
+from asyncnn.tools.bench.report import (
     Goal,
     Row,
     Subject,

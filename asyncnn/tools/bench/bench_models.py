@@ -28,7 +28,7 @@ from asyncnn.tools.bench.model_files import (
     model_files,
     random_inputs,
 )
-from asyncnn.tools.bench.reporting import (
+from asyncnn.tools.bench.report import (
     Cell,
     Goal,
     Row,

@@ -29,7 +29,7 @@ from asyncnn.tools.bench.environment import (
     placement,
 )
 from asyncnn.tools.bench.qos_load import BACKGROUND, URGENT, Run, Stack, saturated
-from asyncnn.tools.bench.reporting import Bars, Outcome, SingleReport, Table
+from asyncnn.tools.bench.report import Bars, Outcome, SingleReport, Table
 from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS
 
 LOADS = (0.7, 0.9, 1.1)

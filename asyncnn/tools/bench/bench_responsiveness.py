@@ -42,7 +42,7 @@ from asyncnn.tools.bench.heartbeat import (
     beating_driver,
 )
 from asyncnn.tools.bench.processes import temporary_folder
-from asyncnn.tools.bench.reporting import Cell, Outcome, SingleReport, Table
+from asyncnn.tools.bench.report import Cell, Outcome, SingleReport, Table
 from asyncnn.tools.bench.rounds import FEW_ROUNDS, rotated
 
 MAX_ATTEMPTS = 3

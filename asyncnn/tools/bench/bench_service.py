@@ -60,7 +60,7 @@ from asyncnn.tools.bench.processes import (
     placements,
     process,
 )
-from asyncnn.tools.bench.reporting import Goal, PlacedReport
+from asyncnn.tools.bench.report import Goal, PlacedReport
 from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, Call, measure, timed
 
 EXECUTE = "execute"

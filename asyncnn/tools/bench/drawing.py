@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rich.markup import escape as escape_markup
 from rich.table import Table as RichTable
 
-from asyncnn.tools.bench.reporting import Bars, Cell, Outcome, Report, Row, Table
+from asyncnn.tools.bench.report import Bars, Cell, Outcome, Report, Row, Table
 
 _MARKUP = {True: " [green]met   [/]", False: " [bold red]MISSED[/]", None: " " * 7}
 """As wide as one another, so that figures line up."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from asyncnn._version import __version__
+from asyncnn import __version__
 from asyncnn.devices.measured_capabilities import Blas, blas_in_use, cpu_name
 from asyncnn.hal.errors import AsyncnnError
 

@@ -23,6 +23,7 @@ from asyncnn.callbacks import (
     IFencedExecutionCallback,
     IPreparedModelCallback,
     OneShot,
+    SynchronousByCallback,
 )
 from asyncnn.devices.measured_capabilities import reference_capabilities
 from asyncnn.fences import SyncFence, merge
@@ -110,7 +111,7 @@ async def no_op_driver_on(cpu: int) -> AsyncIterator[Device]:
             yield device
 
 
-class NoOpPreparedModel(NoFencesNorBursts):
+class NoOpPreparedModel(SynchronousByCallback, NoFencesNorBursts):
     """Completes every valid request at once."""
 
     def __init__(self, model: Model, bursts: OpenBursts) -> None:
@@ -135,7 +136,8 @@ class NoOpPreparedModel(NoFencesNorBursts):
             return ErrorStatus.INVALID_ARGUMENT
         notify = OneShot(callback.notify_1_3)
         try:
-            self._rules.check(request, allow_unspecified_output=True)
+            if not self._rules.remembers(request):
+                self._rules.check(request, allow_unspecified_output=True)
             validate_measure_timing(measure)
         except AsyncnnError as error:
             callback.reason = str(error)
@@ -160,7 +162,8 @@ class NoOpPreparedModel(NoFencesNorBursts):
     ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
         """Validate and wait; see `IPreparedModel.execute_fenced`."""
         try:
-            self._rules.check(request, allow_unspecified_output=False)
+            if not self._rules.remembers(request):
+                self._rules.check(request, allow_unspecified_output=False)
             validate_measure_timing(measure)
             active = active_fences(wait_for)
         except AsyncnnError as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from asyncnn.tools.bench.environment import CpuPair, cpu_pairs, pinned
-from asyncnn.tools.bench.reporting import Goal, Placement, judge
+from asyncnn.tools.bench.report import Goal, Placement, judge
 from asyncnn.tools.bench.rounds import Figure
 
 READY = b"ready"

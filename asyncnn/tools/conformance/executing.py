@@ -26,6 +26,7 @@ from asyncnn.hal.types import (
     NO_TIMING,
     DataLocation,
     ErrorStatus,
+    ExecutionOptions,
     MeasureTiming,
     Memory,
     OutputShape,
@@ -174,7 +175,9 @@ async def _execute_burst(
     pools = tuple([shareable(pool) for pool in own])
     with await BurstController.open(prepared) as burst:
         for _ in range(2):
-            result = await burst.execute(replace(request, pools=pools), measure)
+            result = await burst.execute(
+                replace(request, pools=pools), ExecutionOptions(measure)
+            )
         if burst.statistics().fallbacks:
             raise NotCarriedError(burst.statistics().fallback_reason)
     for pool, shared in zip(own, pools, strict=True):

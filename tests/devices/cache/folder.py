@@ -5,20 +5,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from asyncnn.cooperative import completed
-from asyncnn.devices.cache import Compiled
-from asyncnn.devices.cache.cache_files import (
+from asyncnn.devices.cache_files import (
     CacheFiles,
     opened_for_loading,
     opened_for_saving,
 )
-from asyncnn.devices.cache.cache_format import CacheKey
-from asyncnn.devices.cache.model_caches import loading
-from asyncnn.devices.cache.saving import saving
+from asyncnn.devices.cache_format import CacheKey, Compiled
+from asyncnn.devices.cache_saving import saving
+from asyncnn.devices.model_caches import loading
 from asyncnn.engine import Program
 from asyncnn.engine.plan import Plan
 from asyncnn.extensions import NO_EXTENSIONS
 from asyncnn.hal.types import ExecutionPreference, Handle, Model, Priority
+from asyncnn.pacing import completed
 from tests.devices.cache.client import TOKEN
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncnn.devices.cache import Compiled
+from asyncnn.devices.cache_format import Compiled
 from asyncnn.engine import Execution
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.runtime.container import load as load_model

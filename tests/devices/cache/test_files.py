@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncnn.cooperative import completed
-from asyncnn.devices.cache import Compiled
-from asyncnn.devices.cache.cache_format import TAG_BYTES, CacheKey, unsealed
-from asyncnn.devices.cache.saving import saving
+from asyncnn.devices.cache_format import TAG_BYTES, CacheKey, Compiled, unsealed
+from asyncnn.devices.cache_saving import saving
 from asyncnn.engine import Program
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.slices import joined
 from asyncnn.hal.types import ExecutionPreference, Priority
+from asyncnn.pacing import completed
 from asyncnn.runtime.container import load as load_model
 from tests.devices.cache.client import TOKEN
 from tests.devices.cache.folder import Folder, plans_of
@@ -183,7 +182,7 @@ def test_another_version_of_the_driver_prepares_anew(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder.save(dense(False).model)
-    monkeypatch.setattr("asyncnn.devices.cache.cache_format.PACKING_VERSION", -1)
+    monkeypatch.setattr("asyncnn.devices.cache_format.PACKING_VERSION", -1)
     with pytest.raises(GeneralFailureError, match="version"):
         folder.load()
 

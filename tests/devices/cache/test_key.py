@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncnn.devices.cache.cache_format import CacheKey, default_key_path
+from asyncnn.devices.cache_format import CacheKey, default_key_path
 from asyncnn.hal.errors import GeneralFailureError
 
 

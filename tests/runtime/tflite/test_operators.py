@@ -9,7 +9,7 @@ from asyncnn.hal.types import OperationType
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.tflite import import_tflite
-from asyncnn.runtime.tflite.operators import CONVERTERS
+from asyncnn.runtime.tflite.importer import CONVERTERS
 from tests.direct import run_direct
 from tests.runtime.tflite.cases import Case
 from tests.runtime.tflite.files import T

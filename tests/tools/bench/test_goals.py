@@ -30,7 +30,7 @@ from asyncnn.tools.bench.bench_qos import (
     judge_qos,
 )
 from asyncnn.tools.bench.litert import LITERT, LITERT_REF
-from asyncnn.tools.bench.reporting import Goal, judge
+from asyncnn.tools.bench.report import Goal, judge
 from tests.tools.bench.made_up import cached, figures
 
 LARGE = MATTERS_ABOVE_BYTES

@@ -23,7 +23,7 @@ from asyncnn.tools.bench.litert import LITERT, LITERT_REF, PeerRefusedError
 from asyncnn.tools.bench.model_files import Difference, mobilenet_v1
 from asyncnn.tools.bench.peers import Exchange
 from asyncnn.tools.bench.qos_load import Stack
-from asyncnn.tools.bench.reporting import Measured, PlacedReport
+from asyncnn.tools.bench.report import Measured, PlacedReport
 from asyncnn.tools.bench.rounds import Call
 from tests.tools.bench.calling import CPU
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from asyncnn.cli.bench import BENCHMARKS, bench_app
 from asyncnn.tools.bench.drawing import draw_page
 from asyncnn.tools.bench.environment import describe_environment
-from asyncnn.tools.bench.reporting import Outcome, Report, SingleReport, Table
+from asyncnn.tools.bench.report import Outcome, Report, SingleReport, Table
 from tests.tools.bench.made_up import MADE_UP, REFUSAL, responsiveness
 
 every_benchmark = pytest.mark.parametrize("name", BENCHMARKS)

@@ -17,7 +17,7 @@ EVERY = 40
 
 def test_a_sample_passes_on_every_path(shared: Path) -> None:
     specs = find_specs(shared / "vts")[::EVERY]
-    verdicts = [v for batch in run_specs(specs, list(PATHS)) for v in batch]
+    verdicts = [v for batch in run_specs(specs, Run(paths=list(PATHS))) for v in batch]
     assert [v for v in verdicts if v.outcome == "failed"] == []
     passed = Counter(v.path for v in verdicts if v.outcome == "passed")
     assert passed.keys() == set(PATHS)

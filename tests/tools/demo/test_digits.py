@@ -4,7 +4,7 @@ import pytest
 from asyncnn.hal.types import OperandType
 from asyncnn.runtime.container import load
 from asyncnn.runtime.model import TensorInfo
-from asyncnn.tools.demo.digits import (
+from asyncnn.tools.demo import (
     CLASSES,
     MODEL_KINDS,
     ModelKind,

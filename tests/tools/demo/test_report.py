@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from asyncnn.tools.demo.demonstration import (
+from asyncnn.tools.demo import (
     Latency,
     accuracy,
     confusion_matrix,

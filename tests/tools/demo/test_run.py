@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from asyncnn.tools.demo import demonstration
-from asyncnn.tools.demo.demonstration import PATHS, DemoResult, run_demo
+from asyncnn.tools import demo
+from asyncnn.tools.demo import PATHS, DemoResult, run_demo
 
 FLOORS = {"float": 0.97, "int8": 0.96}
 
@@ -63,7 +63,7 @@ async def test_with_json_nothing_is_printed_and_the_result_can_be_encoded() -> N
 async def test_an_accuracy_below_its_floor_fails_the_demonstration(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(demonstration.ACCURACY_FLOORS, "int8", 1.0)
+    monkeypatch.setitem(demo.ACCURACY_FLOORS, "int8", 1.0)
     result, text = await demonstrate(console_of())
     assert not result.passed
     assert [model.passed for model in result.models] == [True, False]

@@ -17,6 +17,7 @@ from asyncnn.callbacks import (
     IBurstCallback,
     IExecutionCallback,
     IPreparedModelCallback,
+    SynchronousByCallback,
 )
 from asyncnn.fmq import MessageQueue
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, error_for
@@ -25,6 +26,7 @@ from asyncnn.hal.refusals import NoFencesNorBursts
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
+    ExecutionOptions,
     ExecutionPreference,
     Handle,
     MeasureTiming,
@@ -111,7 +113,7 @@ class _Preparation:
         self._callback.notify_1_3(status, prepared)
 
 
-class _BarePreparedModel(NoFencesNorBursts):
+class _BarePreparedModel(SynchronousByCallback, NoFencesNorBursts):
     """Model ``number`` of a connection; the driver frees it when this object goes."""
 
     def __init__(self, connection: Connection, number: int) -> None:
@@ -130,9 +132,8 @@ class _BarePreparedModel(NoFencesNorBursts):
         """Send the request; only the callback learns what the driver makes of it."""
         assert callback is not None
         told = _Told(callback)
-        self._connection.execute(
-            self._number, request, measure, deadline, loop_timeout_duration, told
-        )
+        options = ExecutionOptions(measure, deadline, loop_timeout_duration)
+        self._connection.execute(self._number, request, options, told)
         return ErrorStatus.NONE
 
 

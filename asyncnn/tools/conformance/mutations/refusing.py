@@ -23,6 +23,7 @@ from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,
     NO_TIMING,
     ErrorStatus,
+    ExecutionOptions,
     ExecutionPreference,
     Handle,
     Model,
@@ -277,7 +278,7 @@ def _judge_fenced(mutant: RequestMutant, prepared: IPreparedModel) -> list[str]:
 
 
 async def _judge_burst(mutant: RequestMutant, burst: BurstController) -> list[str]:
-    result = await burst.execute(mutant.request, mutant.measure)
+    result = await burst.execute(mutant.request, ExecutionOptions(mutant.measure))
     answer = (result.status, result.output_shapes, result.timing)
     problems = _unless(answer, _NO_RESULT, "burst")
     return problems + _unless(burst.statistics().fallbacks, 0, "sent by other means")

@@ -10,9 +10,8 @@ import secrets
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.cooperative import Steps
-from asyncnn.devices.cache.cache_files import CacheFiles, replace_together
-from asyncnn.devices.cache.cache_format import (
+from asyncnn.devices.cache_files import CacheFiles, replace_together
+from asyncnn.devices.cache_format import (
     COMPILATION_BYTES,
     DATA_MAGIC,
     FOLDED,
@@ -43,6 +42,7 @@ from asyncnn.hal.types import (
     Subgraph,
 )
 from asyncnn.memory.pools import view
+from asyncnn.pacing import Steps
 
 _WORTH_MAPPING_BYTES = 2**8
 """Less is not worth a place of its own."""

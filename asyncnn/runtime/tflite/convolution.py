@@ -15,8 +15,8 @@ from asyncnn.hal.types import (
     SymmPerChannelQuantParams,
 )
 from asyncnn.runtime.tflite.node import Converter, Node
-from asyncnn.runtime.tflite.operands import add_constant, bias_scale, describe
 from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
+from asyncnn.runtime.tflite.tensors import add_constant, bias_scale, describe
 
 
 def read_real(node: Node, index: int) -> int:

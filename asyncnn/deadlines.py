@@ -1,7 +1,8 @@
-"""How long a driver may leave a call unanswered whose deadline has passed.
+"""Deadlines: points of the steady clock, and how long past one an answer may come.
 
 A driver keeps deadlines itself, at boundaries of operations. One that is stopped, or
-stuck in native code, keeps none: its client gives up a little later by itself.
+stuck in native code, keeps none: its client gives up a little later by itself. The HAL
+counts in nanoseconds, applications in seconds.
 """
 
 import math
@@ -44,3 +45,30 @@ def unanswered(grace_s: float) -> MissedDeadlineTransientError:
         f"the driver has not answered {grace_s:g} s after the deadline; it may be "
         "stopped, and go on with the call once it runs again"
     )
+
+
+def deadline_after(timeout: float | None) -> int | None:
+    """Return the steady-clock time in nanoseconds ``timeout`` seconds from now.
+
+    :raises InvalidArgumentError: if ``timeout`` is not a number or infinite.
+    """
+    duration = nanoseconds(timeout)
+    return None if duration is None else time.monotonic_ns() + duration
+
+
+def seconds_until(deadline: int | None) -> float | None:
+    """Return the timeout that ends at ``deadline``; negative if that has passed."""
+    return None if deadline is None else (deadline - time.monotonic_ns()) / 1e9
+
+
+def nanoseconds(seconds: float | None) -> int | None:
+    """Return a duration of the awaitable face as one of the HAL.
+
+    :raises InvalidArgumentError: if ``seconds`` is not a number or infinite.
+    """
+    if seconds is None:
+        return None
+    try:
+        return round(seconds * 1e9)
+    except (ValueError, OverflowError):
+        raise InvalidArgumentError(f"{seconds} is no number of seconds") from None

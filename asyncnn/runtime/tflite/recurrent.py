@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import DTYPES
 from asyncnn.hal.types import Operand, OperandType, OperationType
+from asyncnn.runtime.tflite.convolution import read_real
 from asyncnn.runtime.tflite.node import Converter, Node
-from asyncnn.runtime.tflite.operands import add_constant, describe
-from asyncnn.runtime.tflite.operators.convolution import read_real
 from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
+from asyncnn.runtime.tflite.tensors import add_constant, describe
 
 _STATE_TYPES = {
     OperandType.TENSOR_FLOAT32: "FLOAT32",

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from asyncnn._version import __version__
+from asyncnn import __version__
 from asyncnn.devices.private_files import private_draft, read_private, state_folder
 from asyncnn.engine import Program
 from asyncnn.hal.errors import GeneralFailureError

@@ -14,15 +14,14 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.cooperative import Steps
-from asyncnn.devices.cache.cache_files import (
+from asyncnn.devices.cache_files import (
     CacheFiles,
     opened_for_loading,
     opened_for_saving,
     read,
     read_or_map,
 )
-from asyncnn.devices.cache.cache_format import (
+from asyncnn.devices.cache_format import (
     DATA_MAGIC,
     FOLDED,
     MOST_BYTES,
@@ -36,7 +35,7 @@ from asyncnn.devices.cache.cache_format import (
     StoredArray,
     unsealed,
 )
-from asyncnn.devices.cache.saving import saving
+from asyncnn.devices.cache_saving import saving
 from asyncnn.engine import PlanRecord, Program
 from asyncnn.engine.arena import ArenaLayout
 from asyncnn.engine.program import is_large
@@ -47,6 +46,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.slices import Slices, joined
 from asyncnn.hal.types import ExecutionPreference, Handle, Memory, Model, Priority
 from asyncnn.interpreter import building_large
+from asyncnn.pacing import Steps
 
 logger = logging.getLogger(__name__)
 

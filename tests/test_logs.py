@@ -20,7 +20,7 @@ def everything_is_off_afterwards() -> Iterator[None]:
 
 
 def those_on() -> list[str]:
-    return [tag.name for tag in logs.TAGS.values() if tag]
+    return [tag.name for tag in logs.TAGS.values() if tag.is_on]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_message_is_logged_with_its_fields_only_while_its_tag_is_on(
 def test_the_environment_decides_what_a_process_shows(
     setting: str, is_heard: bool
 ) -> None:
-    code = "from asyncnn import vlog; vlog.MEMORY('mapped', size=7)"
+    code = "from asyncnn import logs; logs.MEMORY('mapped', size=7)"
     environment = os.environ | {logs.VARIABLE: setting}
     done = subprocess.run(
         [sys.executable, "-c", code],

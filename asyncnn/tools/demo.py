@@ -1,9 +1,14 @@
-"""Streams the bundled images through both models, on every path, and draws results."""
+"""The main job end to end, on two classifiers of handwritten digits and their images.
+
+The files come with the package and are made by ``examples/digits``. `run_demo` streams
+the images through a device and turns results into numbers and pictures.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 import numpy as np
@@ -18,18 +23,46 @@ from asyncnn.devices import OWN_PROCESS
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.container import load
 from asyncnn.runtime.device import Device, open_device
+from asyncnn.runtime.model import TensorInfo
 from asyncnn.runtime.prepared import AnyPath, PreparedModel
-from asyncnn.tools.demo.digits import (
-    ACCURACY_FLOORS,
-    CLASSES,
-    MODEL_KINDS,
-    Images,
-    Labels,
-    ModelKind,
-    encode,
-    load_digits_test,
-    model_path,
-)
+
+Images: TypeAlias = NDArray[np.uint8]
+Labels: TypeAlias = NDArray[np.uint8]
+ModelKind: TypeAlias = Literal["float", "int8"]
+
+MODEL_KINDS: tuple[ModelKind, ...] = get_args(ModelKind)
+DATA = Path(__file__).parent / "demo_data"
+CLASSES = 10
+MAX_GREY = 16
+
+ACCURACY_FLOORS: dict[ModelKind, float] = {"float": 0.97, "int8": 0.96}
+"""Share of right answers that each model must reach on the held-out images."""
+
+
+def load_digits_test() -> tuple[Images, Labels]:
+    """Return the held-out images, uint8 [N, 8, 8], and their labels, uint8 [N]."""
+    with np.load(DATA / "digits_test.npz") as arrays:
+        return arrays["images"], arrays["labels"]
+
+
+def model_path(kind: ModelKind, folder: Path = DATA) -> Path:
+    """Return where the model of this kind lies."""
+    return folder / f"digits_{kind}.asyncnn"
+
+
+def encode(images: Images, info: TensorInfo) -> Array:
+    """Return images as arrays [N, 1, 8, 8, 1] for the model input ``info``.
+
+    Real values are grey levels from 0 to 1, quantised if the input is.
+    """
+    real = images[:, None, :, :, None].astype(np.float32) / MAX_GREY
+    if not info.scale:
+        return real.astype(info.dtype)
+    limits = np.iinfo(info.dtype)
+    codes = np.rint(real / info.scale) + info.zero_point
+    stored: Array = np.clip(codes, limits.min, limits.max).astype(info.dtype)
+    return stored
+
 
 PATHS: tuple[AnyPath, ...] = ("async", "sync", "burst", "fenced")
 WARM_UP_RUNS = 10

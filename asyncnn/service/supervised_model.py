@@ -14,6 +14,7 @@ from asyncnn.callbacks import (
     IPreparedModelCallback,
     OneShot,
     PreparedModelFuture,
+    SynchronousByCallback,
 )
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, error_for
 from asyncnn.hal.interfaces import (
@@ -24,7 +25,6 @@ from asyncnn.hal.interfaces import (
     ISyncFence,
     refusal_of,
 )
-from asyncnn.hal.refusals import SynchronousByCallback
 from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,
     NO_TIMING,
@@ -39,7 +39,8 @@ from asyncnn.hal.types import (
 from asyncnn.hal.validate import RequestRules, validate_measure_timing
 from asyncnn.service.client.device import RemoteDevice
 from asyncnn.service.client.preparations import KeptCache, SentCache
-from asyncnn.service.supervised.supervision import Life, Waiting, cause_of_death
+from asyncnn.service.supervision import Life, Waiting, cause_of_death
+from asyncnn.tracing import Layer, Phase, span
 
 _ATTEMPTS = 5
 _PAUSE_S = 0.05
@@ -244,7 +245,9 @@ class SupervisedModel(SynchronousByCallback):
         :raises AsyncnnError: if there is one.
         """
         self._check_hope()
-        self._rules.check(request, allow_unspecified_output=True)
+        if not self._rules.remembers(request):
+            with span("validate", Layer.DRIVER, Phase.EXECUTION):
+                self._rules.check(request, allow_unspecified_output=True)
         validate_measure_timing(measure)
 
     def _check_hope(self) -> None:

@@ -43,14 +43,14 @@ from asyncnn.hal.validate import (
 from asyncnn.service.client.device import RemoteDevice
 from asyncnn.service.client.preparations import to_send
 from asyncnn.service.client.unanswered import Cause, closed, given_up
-from asyncnn.service.supervised.prepared import (
+from asyncnn.service.supervised_model import (
     AnyOrder,
     CacheArguments,
     CachedOrder,
     Order,
     SupervisedModel,
 )
-from asyncnn.service.supervised.supervision import (
+from asyncnn.service.supervision import (
     NO_DRIVER,
     Backoff,
     Life,

@@ -170,7 +170,7 @@ SHAPE_INPUTS: dict[str, frozenset[int]] = {
 }
 
 
-_LIKE_INPUT_reduction = {
+_REDUCTIONS = {
     "REDUCE_MAX": OperationType.REDUCE_MAX,
     "REDUCE_MIN": OperationType.REDUCE_MIN,
     "REDUCE_ALL": OperationType.REDUCE_ALL,
@@ -243,7 +243,7 @@ CONVERTERS: dict[str, Converter] = {
     "ZEROS_LIKE": _zeros_like,
     "SHAPE": _shape,
     "MEAN": _mean,
-    **{name: _reduce(type_) for name, type_ in _LIKE_INPUT_reduction.items()},
+    **{name: _reduce(type_) for name, type_ in _REDUCTIONS.items()},
     **{name: _reduce_float(type_) for name, type_ in _FLOAT.items()},
     **{name: _arg(type_) for name, type_ in _ARG.items()},
 }

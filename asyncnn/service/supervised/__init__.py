@@ -1,1 +1,0 @@
-"""A device that outlives its driver: reconnects, restarts, prepares models again."""
