@@ -2,9 +2,10 @@
 
 import asyncio
 import os
+import random
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ import pytest
 from asyncnn.service.driver import quotas as clients
 
 pytest_plugins = ["tests.time_limit"]
+
+MANY_CASES = 12
+"""Of a test that has more, those beyond are exhaustive; which, its name decides."""
 
 SHARED = Path(
     os.environ.get("ASYNCNN_SHARED", Path(__file__).parents[2] / "shared")
@@ -39,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--cases",
         type=int,
         metavar="N",
-        help="run N cases of each parametrised test, spread over all of them",
+        help="run at most N cases of each test, of those that are not exhaustive",
     )
 
 
@@ -53,30 +57,31 @@ def pytest_configure(config: pytest.Config) -> None:
         uvloop.new_event_loop().close()  # what it opens but once is no test's leak
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Refuse marks that `tests.tiers` would not find; drop cases beyond ``--cases``."""
+    """Mark the cases that are exhaustive; refuse marks that tiers would not find."""
     for path in {item.path for item in items if item.get_closest_marker("alone")}:
         if "mark.alone" not in path.read_text():
             raise pytest.UsageError(f"{path} has tests that run alone, but no mark")
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        cases[item.nodeid.partition("[")[0]].append(item)
+    for test, of_it in cases.items():
+        # The same ones in all processes; at even distances all might be of one path.
+        chosen = random.Random(test).sample(of_it, min(MANY_CASES, len(of_it)))
+        for item in set(of_it).difference(chosen):
+            item.add_marker(pytest.mark.exhaustive)
     most = config.getoption("--cases")
     if most is not None:
-        kept = set(_spread(items, most))
+        kept = {item for of_it in cases.values() for item in _usual(of_it)[:most]}
         config.hook.pytest_deselected(items=[i for i in items if i not in kept])
         items[:] = [item for item in items if item in kept]
 
 
-def _spread(items: Iterable[pytest.Item], most: int) -> Iterator[pytest.Item]:
-    """Yield at most so many cases of each test, from its first to its last."""
-    cases: dict[str, list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        cases[item.nodeid.partition("[")[0]].append(item)
-    for of_one_test in cases.values():
-        step = max(1.0, len(of_one_test) / most)
-        yield from (
-            of_one_test[int(n * step)] for n in range(min(most, len(of_one_test)))
-        )
+def _usual(cases: Sequence[pytest.Item]) -> list[pytest.Item]:
+    return [item for item in cases if not item.get_closest_marker("exhaustive")]
 
 
 @pytest.fixture(scope="session")
