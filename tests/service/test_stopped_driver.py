@@ -267,6 +267,7 @@ async def test_more_calls_are_refused_while_too_many_are_unanswered(
     assert np.array_equal(outputs["z"], 2 * X)
 
 
+@pytest.mark.alone
 async def test_answers_that_a_busy_loop_has_not_read_yet_count(
     device: Device,
 ) -> None:
