@@ -1,7 +1,5 @@
-"""How much may be pending, of each client and user and in all; waiting for room."""
+"""How much may be pending, of each client and user and in all."""
 
-import asyncio
-from collections import deque
 from collections.abc import Callable
 
 from asyncnn.hal.errors import ResourceExhaustedTransientError, too_many
@@ -9,7 +7,7 @@ from asyncnn.qos.work import Client, User
 
 
 class Admission:
-    """Counts what is pending and refuses, or lets wait, what exceeds the bounds.
+    """Counts what is pending and refuses what exceeds the bounds.
 
     ``filled_or_freed`` is called when the last place is taken and when it is free
     again. Belongs to one event loop.
@@ -22,18 +20,11 @@ class Admission:
         self._filled_or_freed = filled_or_freed
         self._pending = 0
         self._of: dict[Client | User, int] = {}
-        self._waiters: dict[Client, deque[asyncio.Future[None]]] = {}
 
     @property
     def is_full(self) -> bool:
         """Whether nobody is admitted."""
         return self._pending >= self._max_pending
-
-    def has_room(self, client: Client) -> bool:
-        """Tell whether one more of ``client`` is within all bounds."""
-        if self._pending >= self._max_pending:
-            return False
-        return not (self._is_full(client) or self._is_full(client.user))
 
     def admit(self, client: Client) -> None:
         """Count one more.
@@ -57,43 +48,13 @@ class Admission:
             self._filled_or_freed()
 
     def release(self, client: Client) -> None:
-        """Count one less, and wake one that waits for room."""
+        """Count one less."""
         if self._pending == self._max_pending:
             self._filled_or_freed()
         self._pending -= 1
         self._count_out(client)
         if client.user.max_pending is not None:
             self._count_out(client.user)
-        if self._waiters:
-            self.pass_on(client)
-
-    async def room(self, client: Client) -> None:
-        """Wait until `admit` accepts one more of ``client``, in order of arrival.
-
-        The caller admits it, or passes it on, before it suspends again.
-        """
-        while not self.has_room(client):
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.setdefault(client, deque()).append(waiter)
-            try:
-                await waiter
-            except asyncio.CancelledError:
-                if not waiter.cancelled():
-                    self.pass_on(client)
-                raise
-
-    def pass_on(self, first: Client) -> None:
-        """Wake the next waiter that has room now, of ``first`` if it can be."""
-        for client in (first, *self._waiters):
-            waiters = self._waiters.get(client)
-            if waiters is None or not self.has_room(client):
-                continue
-            waiter = _pop_waiting(waiters)
-            if not waiters:
-                del self._waiters[client]
-            if waiter is not None:
-                waiter.set_result(None)
-                return
 
     def _is_full(self, owner: Client | User) -> bool:
         most = owner.max_pending
@@ -111,14 +72,3 @@ def _exhausted(whose: str, limit: str, most: int) -> ResourceExhaustedTransientE
     return too_many(
         f"pending calls{whose}", limit, most, hint="await some of them first"
     )
-
-
-def _pop_waiting(
-    waiters: deque[asyncio.Future[None]],
-) -> asyncio.Future[None] | None:
-    """Return the first that was not cancelled."""
-    while waiters:
-        waiter = waiters.popleft()
-        if not waiter.done():
-            return waiter
-    return None

@@ -173,18 +173,6 @@ class Scheduler:
         # A lane reports its end to the loop, which comes to that after this call.
         self._register(work)
 
-    async def submit_when_room(self, work: Work) -> None:
-        """Like `submit`, but wait while too much is pending, in order of arrival.
-
-        :raises AsyncnnError: as `submit`, but for the bounds.
-        """
-        await self._admission.room(work.client)
-        try:
-            self.submit(work)
-        except BaseException:
-            self._admission.pass_on(work.client)
-            raise
-
     def cancel(self, work: Work, status: ErrorStatus) -> None:
         """Stop ``work`` at its next boundary, or before it begins.
 
