@@ -57,8 +57,9 @@ async def offload_steps(steps: Steps[T]) -> T:
         return stop.is_set()
 
     def take() -> None:
-        if not stepwise.advance(must_stop):
-            stepwise.close()
+        with long_work(stop.is_set):
+            if not stepwise.advance(must_stop):
+                stepwise.close()
 
     await _offload(take, stop.set)
     return stepwise.result

@@ -87,12 +87,18 @@ class Busy(Protocol):
         ...
 
 
+def _never() -> bool:
+    return False
+
+
 class _Slice(threading.local):
     """What a thread has done since it rested; of threads for long work only."""
 
-    is_long_work = False
-    began_s = 0.0
-    used_s = 0.0
+    def __init__(self) -> None:
+        self.is_long_work = False
+        self.must_stop: Callable[[], bool] = _never
+        self.began_s = 0.0
+        self.used_s = 0.0
 
 
 class Pace:
@@ -123,16 +129,21 @@ class Pace:
             self._watched.add(executions)
 
     @contextmanager
-    def long_work(self) -> Iterator[None]:
-        """Let the thread rest where the block, or what it calls, says `make_way`."""
+    def long_work(self, must_stop: Callable[[], bool] = _never) -> Iterator[None]:
+        """Let the thread rest where the block, or what it calls, says `make_way`.
+
+        A rest ends early when ``must_stop`` says so: to be stopped, and to show that it
+        is not stuck, work has to come to its next boundary.
+        """
         mine = self._slice
-        before, mine.is_long_work = mine.is_long_work, True
+        before = mine.is_long_work, mine.must_stop
+        mine.is_long_work, mine.must_stop = True, must_stop
         if not mine.began_s:
             mine.began_s, mine.used_s = self._clock(), self._used()
         try:
             yield
         finally:
-            mine.is_long_work = before
+            mine.is_long_work, mine.must_stop = before
 
     def make_way(self) -> None:
         """Rest if it is time to, beside executions."""
@@ -140,7 +151,7 @@ class Pace:
         if not mine.is_long_work or self._clock() - mine.began_s < SLICE_S:
             return
         if self._has_executions():
-            self._rest(self._used() - mine.used_s)
+            self._rest(self._used() - mine.used_s, mine.must_stop)
         mine.began_s, mine.used_s = self._clock(), self._used()
 
     def renew(self) -> None:
@@ -155,12 +166,14 @@ class Pace:
                 self._busy_until_s = now_s + LINGER_S
             return now_s < self._busy_until_s
 
-    def _rest(self, worked_s: float) -> None:
+    def _rest(self, worked_s: float, must_stop: Callable[[], bool]) -> None:
         """Wait for a slice's turn: the slices of all threads follow one another."""
         with self._lock:
             from_s = max(self._clock() + worked_s * REST, self._free_s)
             self._free_s = from_s + worked_s * (1 + REST)
         while (left_s := from_s - self._clock()) > 0 and self._has_executions():
+            if must_stop():  # what is left counts for the next rest
+                return
             self._sleep(min(left_s, _LOOK_S))
 
 

@@ -9,6 +9,7 @@ import weakref
 
 import pytest
 
+from asyncnn import offload as offload_module
 from asyncnn.hal.errors import ResourceExhaustedTransientError
 from asyncnn.offload import (
     SerialOffload,
@@ -17,7 +18,7 @@ from asyncnn.offload import (
     offload_steps,
     switching_at_least_every,
 )
-from asyncnn.pacing import Steps
+from asyncnn.pacing import Pace, Steps
 
 
 async def test_the_result_comes_from_another_thread() -> None:
@@ -85,6 +86,39 @@ async def test_cancelled_steps_stop_before_the_next_one_and_are_closed() -> None
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not is_open.is_set()
+
+
+class Endless:
+    """Executions that long work makes way for."""
+
+    is_busy = True
+
+
+async def test_cancelled_steps_that_rest_beside_executions_stop_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pace, executions, is_resting = Pace(), Endless(), asyncio.Event()
+    pace.watch(executions)
+    monkeypatch.setattr(offload_module, "long_work", pace.long_work)
+    monkeypatch.setattr(offload_module, "make_way", pace.make_way)
+    loop = asyncio.get_running_loop()
+
+    def steps() -> Steps[None]:
+        yield
+        until_s = time.thread_time() + 0.25  # to rest four times as long
+        while time.thread_time() < until_s:
+            pass
+        loop.call_soon_threadsafe(is_resting.set)
+        yield
+
+    monkeypatch.setattr(offload_module, "_MOMENT_NS", 0)
+    task = asyncio.create_task(offload_steps(steps()))
+    await is_resting.wait()
+    task.cancel()
+    cancelled_s = time.monotonic()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert time.monotonic() - cancelled_s < 0.6
 
 
 async def test_calls_that_take_turns_do_not_overlap() -> None:

@@ -79,6 +79,21 @@ def test_a_rest_ends_when_the_executions_do(machine: Machine) -> None:
     assert machine.slept_s <= LINGER_S
 
 
+def test_a_rest_ends_when_the_work_is_to_stop(machine: Machine) -> None:
+    with machine.pace.long_work(lambda: machine.slept_s > 0.01):
+        machine.work(1.0)
+        assert machine.slept_s < 0.02
+
+
+def test_a_rest_that_ended_early_is_made_up_for(machine: Machine) -> None:
+    with machine.pace.long_work(lambda: True):
+        machine.work(1.0)
+    assert not machine.slept_s
+    with machine.pace.long_work():
+        machine.work(SLICE_S)
+    assert machine.slept_s >= REST
+
+
 def test_other_threads_and_short_work_never_rest(machine: Machine) -> None:
     machine.work(1.0)
     with machine.pace.long_work():

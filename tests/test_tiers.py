@@ -44,6 +44,12 @@ def test_kills_whoever_runs_it():
     os._exit(0)
 """
 
+ENDS_THE_WHOLE_RUN = """
+@pytest.mark.alone
+def test_ends_the_process():
+    os._exit(0)
+"""
+
 CANNOT_BE_COLLECTED = """
 import nothing_of_that_name
 """
@@ -89,6 +95,12 @@ def test_what_fails_again_fails_the_run(tmp_path: Path) -> None:
     ended = run(tmp_path, FAILS_AGAIN)
     assert ended.returncode == 1
     assert ended.stdout.splitlines()[-1] == "failed: quick"
+
+
+def test_what_ends_the_process_fails_the_run(tmp_path: Path) -> None:
+    ended = run(tmp_path, ENDS_THE_WHOLE_RUN)
+    assert ended.returncode == 1
+    assert ended.stdout.splitlines()[-1] == "failed: quick, alone"
 
 
 def test_what_cannot_be_collected_fails_the_run(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ class PrepareWork(Work):
             self._steps = Stepwise(self._prepare())
             if self._trace is not None:
                 _trace_queue(self._trace, Phase.PREPARATION, resumed_ns)
-        with long_work():
+        with long_work(lambda: self._is_to_stop(pause)):
             has_ended = self._steps.advance(lambda: self._must_stop(pause))
         if self._error is not None:
             self._steps.close()
@@ -131,11 +131,14 @@ class PrepareWork(Work):
             )
         return has_ended
 
+    def _is_to_stop(self, pause: Pause) -> bool:
+        return pause.requested or self._error is not None
+
     def _must_stop(self, pause: Pause) -> bool:
-        if pause.requested or self._error is not None:
+        if self._is_to_stop(pause):
             return True
         make_way()
-        return False
+        return self._is_to_stop(pause)
 
     def abort(self, status: ErrorStatus) -> None:
         """Report ``status`` instead of a model that is not ready yet."""

@@ -49,6 +49,9 @@ class Layout(msgspec.Struct, frozen=True, eq=False):
         unknown = cls(inputs, outputs, plan, (), len(inputs))
         if not plan.is_straight or plan.known_outputs is None:
             return unknown
+        # A list may have other arguments the next time, though it is the same list.
+        if not type(inputs) is type(outputs) is tuple:
+            return unknown
         places = []
         ports = plan.inputs + plan.outputs
         for port, argument in zip(ports, (*inputs, *outputs), strict=True):

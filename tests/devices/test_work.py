@@ -1,12 +1,14 @@
 """Executions as work that stops, goes on, is aborted and reports once."""
 
+import threading
 import time
 from typing import Any
 
 import numpy as np
 import pytest
 
-from asyncnn.devices.work import Executable, ExecuteWork, Inliner
+from asyncnn.devices import work as work_module
+from asyncnn.devices.work import Executable, ExecuteWork, Inliner, PrepareWork
 from asyncnn.engine import Program
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import (
@@ -18,6 +20,7 @@ from asyncnn.hal.types import (
     Priority,
     Timing,
 )
+from asyncnn.pacing import Pace, Steps
 from asyncnn.qos import LOCAL, Pause, WorkAccounting
 from asyncnn.qos.work import fail_with
 from tests.devices.test_execution import request_for
@@ -184,3 +187,48 @@ def test_an_abort_while_a_plan_is_made_takes_effect_at_its_next_boundary() -> No
     assert run.advance(Pause())
     assert run.work.finish() is ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
     assert not run.program._plans
+
+
+class Endless:
+    """Executions that long work makes way for."""
+
+    is_busy = True
+
+
+def compute_for(seconds: float) -> None:
+    until_s = time.thread_time() + seconds
+    while time.thread_time() < until_s:
+        pass
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("stopping", ["paused", "aborted"])
+def test_a_preparation_that_rests_beside_executions_can_be_stopped(
+    deep: bool, stopping: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be taken for stuck otherwise: its rest is longer than its steps."""
+    pace, executions = Pace(), Endless()
+    pace.watch(executions)
+    monkeypatch.setattr(work_module, "long_work", pace.long_work)
+    monkeypatch.setattr(work_module, "make_way", pace.make_way)
+    pause, stopped_s = Pause(), list[float]()
+
+    def prepare() -> Steps[Any]:
+        while True:
+            compute_for(0.25)  # to rest four times as long
+            threading.Timer(0.05, stop).start()
+            if deep:
+                pace.make_way()
+            yield
+
+    def stop() -> None:
+        stopped_s.append(time.monotonic())
+        if stopping == "paused":
+            pause.requested = True
+        else:
+            work.abort(ErrorStatus.DEVICE_UNAVAILABLE)
+
+    work = PrepareWork(prepare, Priority.MEDIUM, None, lambda _: None)
+    assert work.advance(pause) == (stopping == "aborted")
+    assert len(stopped_s) == 1
+    assert time.monotonic() - stopped_s[0] < 0.6

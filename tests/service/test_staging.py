@@ -226,3 +226,19 @@ def test_an_output_in_a_read_only_pool_is_refused_and_costs_no_slab(
         with pytest.raises(InvalidArgumentError, match="read-only"):
             stage.stage(request)
     assert len(allocated) == 1
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_pool_that_was_released_is_refused_and_the_slab_is_kept(
+    allocated: list[int], which: int
+) -> None:
+    stage, pools = Staging(), [pool(b"abcd"), pool(b"----")]
+    request = doubling(*pools)
+    stage.give_back(staged(stage, request))
+    buffer = pools[which].buffer
+    assert buffer is not None
+    buffer.release()
+    with pytest.raises(InvalidArgumentError):
+        stage.stage(request)
+    staged(stage, doubling(pool(b"abcd"), pool(b"----")))
+    assert len(allocated) == 2  # other arguments: another layout

@@ -93,7 +93,8 @@ class RequestRules:
                     return False
         except (AttributeError, TypeError, ValueError):
             return False  # a token of a buffer, say, or memory that is not mapped here
-        self._last_request = weakref.ref(request)
+        if type(request.pools) is tuple:
+            self._last_request = weakref.ref(request)
         return True
 
     def check(self, request: Request, *, allow_unspecified_output: bool = True) -> None:
@@ -122,7 +123,8 @@ class RequestRules:
             if not rules.is_plain(argument, pool_sizes):
                 all_plain = False
                 rules.check(argument, pool_sizes, allow_open=allow_unspecified_output)
-        if all_plain:
+        # A list may have other arguments the next time, though it is the same list.
+        if all_plain and type(request.inputs) is type(request.outputs) is tuple:
             self._last = _Checked(request.inputs, request.outputs, pool_sizes)
 
 

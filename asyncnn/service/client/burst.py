@@ -78,6 +78,8 @@ class Bindings:
 
     def is_worth_binding(self, prepared: int, request: Request) -> bool:
         """Tell whether a valid request without a number was seen before."""
+        if not type(request.inputs) is type(request.outputs) is tuple:
+            return False  # a list may have other arguments the next time
         key = _key(prepared, request)
         if key in self._candidates:
             return len(self._bound) < self.most

@@ -137,24 +137,30 @@ class Staged:
     def stand_for(self, pools: tuple[Memory | BufferToken, ...]) -> None:
         """Move arguments between these pools and the slab from now on.
 
-        :raises InvalidArgumentError: if an output cannot be copied back.
+        :raises InvalidArgumentError: if an output cannot be copied back, or a pool is
+            not contiguous, or was released by the application.
         """
         layout = self.layout
-        for move in layout.moves_in:
-            memory = pools[move.pool_index]
-            assert isinstance(memory, Memory)
-            assert memory.buffer is not None
-            data = memory.buffer.cast("B")
-            if data.nbytes != move.length:
-                data = data[move.offset : move.offset + move.length]
-            self.inputs.append(data)
-        for move in layout.moves_out:
-            memory = pools[move.pool_index]
-            assert isinstance(memory, Memory)
-            assert memory.buffer is not None
-            if memory.buffer.readonly:
-                raise InvalidArgumentError("an output lies in a pool that is read-only")
-            self.outputs.append(memory.buffer)
+        try:
+            for move in layout.moves_in:
+                memory = pools[move.pool_index]
+                assert isinstance(memory, Memory)
+                assert memory.buffer is not None
+                data = memory.buffer.cast("B")
+                if data.nbytes != move.length:
+                    data = data[move.offset : move.offset + move.length]
+                self.inputs.append(data)
+            for move in layout.moves_out:
+                memory = pools[move.pool_index]
+                assert isinstance(memory, Memory)
+                assert memory.buffer is not None
+                if memory.buffer.readonly:
+                    raise InvalidArgumentError(
+                        "an output lies in a pool that is read-only"
+                    )
+                self.outputs.append(memory.buffer)
+        except (TypeError, ValueError) as error:  # it may be released since its check
+            raise InvalidArgumentError(f"a pool cannot be copied: {error}") from error
         if layout.kept:
             kept: tuple[Memory | BufferToken, ...] = ()
             for index in layout.kept:
@@ -354,6 +360,8 @@ class Staging:
     def _new_layout(self, request: Request, travelling: tuple[bool, ...]) -> _Layout:
         if len(self._layouts) == MAX_LAYOUTS:
             self._forget_first()
+        # A list may have other arguments the next time: its copy is never asked for.
+        request = Request(tuple(request.inputs), tuple(request.outputs), ())
         key = (id(request.inputs), id(request.outputs), travelling)
         layout = self._layouts[key] = _Layout(request, travelling)
         self._ready[layout] = []
