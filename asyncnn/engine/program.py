@@ -18,7 +18,7 @@ from asyncnn.hal.operands import (
 )
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import Model, Subgraph
-from asyncnn.interpreter import building_large
+from asyncnn.interpreter_hooks import building_large
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.pools import mapped
 from asyncnn.pacing import Steps, completed, make_way
