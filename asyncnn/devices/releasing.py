@@ -35,7 +35,7 @@ class ModelReleaser:
     def watch(self, prepared: object, program: Program) -> None:
         """Take ``program`` apart on a thread once ``prepared`` is gone.
 
-        If somebody else refers to the program then, its last reference frees it.
+        If others refer to the program then, its last reference frees it.
         """
         if program.is_large:
             gone = weakref.finalize(prepared, self._gone, [program])

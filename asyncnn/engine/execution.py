@@ -33,7 +33,7 @@ from asyncnn.kernels.kernel import Inputs, Outputs, TiledRun
 from asyncnn.pacing import Stepwise
 
 CALLS_PER_CHECK = 64
-"""Calls between two looks at the clock."""
+"""Calls between two readings of the clock."""
 
 YIELD_AFTER_NS = 3_000_000
 """Nanoseconds of short calls after which others get a turn."""
