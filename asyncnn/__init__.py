@@ -61,13 +61,13 @@ if TYPE_CHECKING:
     from asyncnn.runtime.buffers import DeviceBuffer
     from asyncnn.runtime.builder import ModelBuilder
     from asyncnn.runtime.burst import Burst
-    from asyncnn.runtime.container import load, save
     from asyncnn.runtime.device import Device, connect, device_names, open_device
     from asyncnn.runtime.execution_options import Outputs
     from asyncnn.runtime.explain import Explanation, explain
     from asyncnn.runtime.fenced import FencedRun
     from asyncnn.runtime.model import NamedModel, TensorInfo
     from asyncnn.runtime.model_cache import ModelCache
+    from asyncnn.runtime.model_file import load, save
     from asyncnn.runtime.named_arrays import named_array, open_named_array
     from asyncnn.runtime.prepared import PreparedModel
     from asyncnn.runtime.reusable import ReusableExecution
@@ -105,7 +105,7 @@ else:
             "asyncnn.runtime.buffers": ("DeviceBuffer",),
             "asyncnn.runtime.builder": ("ModelBuilder",),
             "asyncnn.runtime.burst": ("Burst",),
-            "asyncnn.runtime.container": ("load", "save"),
+            "asyncnn.runtime.model_file": ("load", "save"),
             "asyncnn.runtime.device": (
                 "Device",
                 "connect",

@@ -1,4 +1,31 @@
-"""A logger for what strangers can bring about as often as they like."""
+"""Verbose logging by tag, log lines that strangers cannot multiply, errors as one line.
+
+The tags are those of the HAL, and cost next to nothing while they are off:
+
+===============  =================================================================
+tag              says
+===============  =================================================================
+``model``        what models come to be prepared
+``compilation``  what became of a preparation; plans that were built
+``execution``    each execution as it is launched, by whichever call, and as it ends
+``cpuexe``       the operations that an execution computes
+``manager``      devices that were opened, drivers that were connected to
+``driver``       calls that reach a device; clients of a driver process
+``memory``       pools that were mapped or copied, buffers that were allocated
+===============  =================================================================
+
+The environment variable ``ASYNCNN_VLOG`` names tags, separated by spaces, commas or
+colons; ``all`` or ``1`` stands for every one. What they say goes to standard error, and
+to the loggers ``asyncnn.logs.TAG``. A message that takes work to make asks first::
+
+    if EXECUTION.is_on:
+        EXECUTION("launched", inputs=describe(request))
+
+`SparseLogger` is for what clients can bring about as often as they like: a line of each
+kind every ten seconds, which says how many others there were.
+
+Source: the HAL's property ``debug.nn.vlog`` and its macros VLOG and VLOG_IS_ON.
+"""
 
 import logging
 import os

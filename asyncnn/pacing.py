@@ -1,7 +1,7 @@
 """Long work that makes way: in steps that may be left, or by resting beside executions.
 
-A generator of steps yields wherever it may be left for a while. Whoever drives it
-decides at each step whether to go on, and may do so on another thread, or never.
+A generator of steps yields wherever it may be left for a while. Its driver decides at
+each step whether to go on, and may do so on another thread, or never.
 
 Threads of one interpreter share it evenly, and an execution of many short operations
 asks for it anew after each of them: beside a thread that never rests, each operation
@@ -36,7 +36,7 @@ def completed(steps: Steps[T]) -> T:
 class Stepwise(Generic[T]):
     """Steps that are taken up where they were left.
 
-    Whoever drops them closes them, too.
+    Dropping this closes them.
     """
 
     def __init__(self, steps: Steps[T]) -> None:

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from asyncnn.interpreter import building_large, freezing_allowed
+from asyncnn.interpreter_hooks import building_large, freezing_allowed
 from tests.forks import in_child_blocking
 
 

@@ -18,7 +18,7 @@ FLOORS = {
     "pacing": 1,
     "callbacks": 1,
     "logs": 1,
-    "interpreter": 1,
+    "interpreter_hooks": 1,
     "tracing": 1,
     "hal": 1,
     "memory": 2,

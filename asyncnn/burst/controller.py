@@ -56,7 +56,7 @@ from asyncnn.hal.types import (
     Memory,
     Request,
 )
-from asyncnn.interpreter import inherited, own
+from asyncnn.interpreter_hooks import disown_in_children, forked_error
 from asyncnn.memory.slabs import in_slabs, retire
 
 logger = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ class BurstController:
         self._reopened_times = 0
         self._fallbacks = 0
         self._fallback_reason = ""
-        own(self)
+        disown_in_children(self)
 
     @classmethod
     async def open(
@@ -212,7 +212,7 @@ class BurstController:
 
     def disown(self) -> None:
         """Refuse all use in a forked child, and leave the driver alone."""
-        self._closed_by = inherited("a burst")
+        self._closed_by = forked_error("a burst")
         self._is_busy = False
         link, self._link = self._link, None
         if link is not None:

@@ -30,7 +30,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
 from asyncnn.hal.types import NO_TIMING, ErrorStatus, Handle, OutputShape, Timing
-from asyncnn.interpreter import own
+from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.logs import EXECUTION, SparseLogger
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class BurstServer(CallbackObject):
         # Executions belong to the client that calls now, in whatever context they run.
         serve = partial(contextvars.copy_context().run, self._serve)
         self._served = LoopPoller.running().serve(requests, serve, self._give_up)
-        own(self)
+        disown_in_children(self)
 
     def free_memory(self, slot: int) -> None:
         """Forget the memory of a slot; a request under way keeps it to its end."""

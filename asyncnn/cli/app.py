@@ -13,7 +13,7 @@ from asyncnn import __version__
 from asyncnn.cli.conformance import conformance
 from asyncnn.cli.demo import demo
 from asyncnn.cli.devices import capabilities, devices
-from asyncnn.cli.explaining import graph
+from asyncnn.cli.graph import graph
 from asyncnn.cli.run import run
 from asyncnn.cli.serve import serve
 from asyncnn.cli.top import top

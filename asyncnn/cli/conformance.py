@@ -12,7 +12,7 @@ from asyncnn.cli.options import ExtensionOption, chosen, console, progress
 from asyncnn.hal.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from asyncnn.tools.conformance.mutations.campaign import Plan, Tally
+    from asyncnn.tools.conformance.mutations.campaign import Plan, RowResult
     from asyncnn.tools.conformance.suite import AnySelection, Run, Verdict
 
 _OLDEST = "auto"
@@ -135,30 +135,30 @@ def _mutate(
     from asyncnn.tools.conformance.mutations.campaign import WORDS
     from asyncnn.tools.conformance.mutations.trial import run_mutants
 
-    tallies = _on_each(
+    results = _on_each(
         "mutants",
         transports,
         plan,
         len(specs) + 1,
         lambda here: run_mutants(specs, here, workers),
     )
-    if not any(tally.case for tally in tallies):
+    if not any(result.case for result in results):
         raise InvalidArgumentError(f"no case matches {plan.pattern!r}")
-    _write(json, sorted(tallies, key=lambda t: (t.spec, t.case, t.transport)))
+    _write(json, sorted(results, key=lambda t: (t.spec, t.case, t.transport)))
     rows = {row: Counter[str]() for row in WORDS.items()}
     skipped: Counter[tuple[str, str]] = Counter()
-    for tally in tallies:
-        counts = rows[tally.row, WORDS[tally.row]]
-        counts["passed"] += tally.passed
-        counts["failed"] += tally.failed
-        for reason, count in tally.skipped.items():
+    for result in results:
+        counts = rows[result.row, WORDS[result.row]]
+        counts["passed"] += result.passed
+        counts["failed"] += result.failed
+        for reason, count in result.skipped.items():
             counts["skipped"] += count
-            skipped[tally.row, reason] += count
+            skipped[result.row, reason] += count
     totals = _print(("row", "mutation"), rows)
-    for tally in tallies:
-        for problem in tally.problems:
+    for result in results:
+        for problem in result.problems:
             typer.echo(
-                f"failed: {tally.case} [{tally.row}, {tally.transport}]: {problem}"
+                f"failed: {result.case} [{result.row}, {result.transport}]: {problem}"
             )
     for (row, reason), count in sorted(skipped.items()):
         typer.echo(f"skipped: {count} [{row}]: {reason}")
@@ -183,7 +183,7 @@ def _on_each(
     return found
 
 
-def _write(file: Path | None, records: "Sequence[Verdict | Tally]") -> None:
+def _write(file: Path | None, records: "Sequence[Verdict | RowResult]") -> None:
     if file is not None:
         file.write_bytes(msgspec.json.format(msgspec.json.encode(records)))
 

@@ -1,4 +1,4 @@
-"""``asyncnn devices`` and ``asyncnn capabilities``: what there is, and how fast."""
+"""``asyncnn devices`` and ``asyncnn capabilities``: what there is, how fast."""
 
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Options that several commands have, what is made of them, and where output goes.
 
-What takes long to import is imported by the functions that need it: every command line
-loads this module, even one that only asks for help.
+Modules that take long to import are imported by the functions that need them: every
+command line loads this module, even one that only asks for help.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -66,7 +66,7 @@ def load_extended(
     :raises AsyncnnError: if the file is bad, or there is no extension at a place.
     """
     from asyncnn.extensions import installed_extensions, load_extension
-    from asyncnn.runtime.container import load
+    from asyncnn.runtime.model_file import load
 
     model = load(path)
     extensions = [load_extension(place) for place in places]

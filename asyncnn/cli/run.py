@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asyncnn.cli.explaining import explain as explain_file
+from asyncnn.cli.graph import explain as explain_file
 from asyncnn.cli.options import HAL_ATOL, HAL_RTOL, ExtensionOption, chosen, print_json
 from asyncnn.hal.types import Priority
 

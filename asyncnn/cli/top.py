@@ -15,7 +15,7 @@ def top(
         typer.Option(help="Where the driver is; by default a path of this user."),
     ] = None,
     interval: Annotated[
-        float, typer.Option(min=0.1, help="Seconds between two looks.")
+        float, typer.Option(min=0.1, help="Seconds between two snapshots.")
     ] = 1.0,
     once: Annotated[
         bool, typer.Option("--once", help="Look once, as is done in a pipe.")

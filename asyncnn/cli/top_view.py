@@ -1,4 +1,4 @@
-"""What ``asyncnn top`` shows of a driver, and what changed between two looks at it."""
+"""What ``asyncnn top`` shows of a driver, and what changed between two snapshots."""
 
 import asyncio
 import errno

@@ -1,4 +1,10 @@
-"""One execution's use of buffers: what it may do, what it claims, what it leaves."""
+"""One execution's use of device-managed buffers.
+
+What it may do with each by its roles, what it claims while it runs, and whether the
+contents are valid afterwards.
+
+Source: HAL 1.3/types.hal (BufferRole) and 1.3/IBuffer.hal.
+"""
 
 from collections.abc import Hashable, Mapping, Sequence
 

@@ -109,7 +109,7 @@ def _duplicate(handle: Handle, accesses: frozenset[int]) -> Descriptor:
 def locked_for_writing(*descriptors: Descriptor) -> Iterator[None]:
     """Keep others from writing to files and from mapping them.
 
-    :raises GeneralFailureError: if one is being written or is mapped by somebody.
+    :raises GeneralFailureError: if one is being written or is mapped.
     """
     with ExitStack() as locks:
         for descriptor in descriptors:

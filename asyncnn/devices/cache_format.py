@@ -1,8 +1,8 @@
 """The contents of a model cache, how they become bytes, and the key that seals them.
 
-A file is the tag of all that follows, `MAGIC`, the length of an envelope, the envelope
-around a `CacheRecord` as MessagePack, and slices: those of the model, then those of
-each plan. What the tag does not fit is not looked at.
+A file is the tag (a keyed hash) of all that follows, `MAGIC`, the length of an
+envelope, the envelope around a `CacheRecord` as MessagePack, and slices: those of the
+model, then those of each plan. A file whose tag does not fit is not decoded.
 """
 
 import hmac

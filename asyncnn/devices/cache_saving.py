@@ -1,8 +1,8 @@
 """Writes a prepared model to its cache files, and decides what lies in which.
 
-Nobody checks the data cache. So nothing goes there whose value decides what runs, or
-where in memory: no scalars, no integers that kernels count or index with, but tensors
-of numbers to compute with, and what kernels packed of such.
+The data cache is not checked when a model is loaded. So it gets nothing whose value
+decides what runs, or where in memory: no scalars and no integers that kernels count or
+index with, but tensors of numbers to compute with, and what kernels packed of such.
 """
 
 import secrets

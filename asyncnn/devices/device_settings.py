@@ -1,4 +1,4 @@
-"""What can be set when a device is opened, and how it is written down.
+"""The settings of a device, read from a file or from options of the command line.
 
 A TOML file has the names of `DeviceSettings` as keys, those of its policy in a table,
 and extensions by the names that they are found by::

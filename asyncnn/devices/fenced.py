@@ -1,4 +1,11 @@
-"""The fenced executions of a device: admission, and when each begins."""
+"""Fenced executions: each begins when its fences have signalled, and signals one.
+
+Waiting takes no thread. Executions whose fences have signalled stand in a queue that
+the event loop works off, never one inside the other: a chain may be of any length. A
+fence between two executions of one device is resolved here, without its callbacks.
+
+Source: HAL 1.3/IPreparedModel.hal (executeFenced) and 1.3/IFencedExecutionCallback.hal.
+"""
 
 import asyncio
 import time

@@ -1,4 +1,7 @@
-"""What a fenced execution executes, and how it reports."""
+"""One fenced execution: its job, its fences, and the callback that tells how it ended.
+
+Source: HAL 1.3/IFencedExecutionCallback.hal.
+"""
 
 import asyncio
 import logging

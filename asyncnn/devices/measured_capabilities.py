@@ -1,11 +1,11 @@
-"""What the reference device says of its performance.
+"""The reference device's capabilities: measured, kept in a file, reported as the HAL's.
 
 The HAL's figures are ratios to "the CPU". This device runs on the CPU, so all are 1
 unless they were measured on this machine, as `asyncnn.tools.capabilities` does. What
 was measured is kept in a file that devices read when they are made, and holds until
-the library or what is below it changes.
+the library or what is below it changes: the CPU, the BLAS, NumPy (`Surroundings`).
 
-Source: 1.0/types.hal (PerformanceInfo) and 1.3/types.hal (Capabilities).
+Source: HAL 1.0/types.hal (PerformanceInfo) and 1.3/types.hal (Capabilities).
 """
 
 import contextlib

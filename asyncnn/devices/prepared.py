@@ -14,11 +14,11 @@ from asyncnn.callbacks import (
 )
 from asyncnn.devices.buffer_use import BufferUse
 from asyncnn.devices.cache_format import Compiled
+from asyncnn.devices.caching import ModelCaches
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.fenced_execution import FencedJob
-from asyncnn.devices.model_caches import ModelCaches
 from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.work import Executable, ExecuteWork, Inliner
 from asyncnn.hal.errors import (

@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from asyncnn.devices.device_settings import DeviceSettings
-from asyncnn.interpreter import freezing_allowed
+from asyncnn.interpreter_hooks import freezing_allowed
 from asyncnn.offload import switching_at_least_every
 
 
-def hold(settings: DeviceSettings) -> Callable[[], None]:
+def apply_settings(settings: DeviceSettings) -> Callable[[], None]:
     """Apply what ``settings`` ask for; return what undoes it.
 
     Of several devices, the least number of threads and the least interval count.

@@ -16,13 +16,13 @@ from asyncnn.callbacks import IPreparedModelCallback, OneShot
 from asyncnn.devices import process_wide
 from asyncnn.devices.cache_files import DATA_FILES, MODEL_FILES
 from asyncnn.devices.cache_format import Compiled
+from asyncnn.devices.caching import ModelCaches, Prepare
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.measured_capabilities import known_capabilities
-from asyncnn.devices.model_caches import ModelCaches, Prepare
 from asyncnn.devices.prepared import ReferencePreparedModel
-from asyncnn.devices.releasing import Releases, return_free_memory
+from asyncnn.devices.releasing import ModelReleaser, return_free_memory
 from asyncnn.devices.statistics import (
     ClientStatistics,
     DeviceStatistics,
@@ -104,8 +104,8 @@ class ReferenceDevice:
             executions,
             self._new_scheduler("asyncnn-prepare"),
             FencedExecutions(executions, max_waiting=self._settings.max_waiting),
-            Releases(),
-            process_wide.hold(self._settings),
+            ModelReleaser(),
+            process_wide.apply_settings(self._settings),
         )
         pacing.watch(executions)
         return self
@@ -135,7 +135,7 @@ class ReferenceDevice:
         # The last one comes first: all work is aborted before anything waits for it.
         async with AsyncExitStack() as ends:
             ends.callback(parts.undo_process_wide)
-            ends.push_async_callback(parts.releases.wait_ended)
+            ends.push_async_callback(parts.releaser.wait_ended)
             ends.push_async_callback(self._buffers.wait_ended)
             ends.push_async_callback(parts.executions.aclose)
             ends.push_async_callback(parts.preparations.aclose)
@@ -369,7 +369,7 @@ class ReferenceDevice:
             parts.executions.retire()
         self._bursts.rest(idle)
         self._buffers.trim()
-        parts.releases.free_on_thread(partial(_trim, idle))
+        parts.releaser.free_on_thread(partial(_trim, idle))
 
     def _prepared(
         self,
@@ -397,7 +397,7 @@ class ReferenceDevice:
             client=client,
         )
         self._models[next(self._numbers)] = prepared
-        parts.releases.watch(prepared, outcome.program)
+        parts.releaser.watch(prepared, outcome.program)
         COMPILATION("prepared", priority=outcome.priority.name)
         notify(ErrorStatus.NONE, prepared)
 
@@ -408,7 +408,7 @@ class _Entered(NamedTuple):
     executions: Scheduler
     preparations: Scheduler
     fenced: FencedExecutions
-    releases: Releases
+    releaser: ModelReleaser
     undo_process_wide: Callable[[], None]
 
 

@@ -1,9 +1,9 @@
-"""Gives memory back without keeping an event loop waiting.
+"""Frees dropped models and the memory of idle devices without holding the event loop.
 
 To free a structure of a million objects takes the interpreter some hundred
 milliseconds, in one go if the last reference to all of it is dropped. So a thread takes
-large prepared models apart, a few objects at a time, between which others get the
-interpreter.
+large prepared models apart, a few objects at a time, between which other threads get
+the interpreter.
 """
 
 import asyncio
@@ -13,20 +13,20 @@ import weakref
 from collections.abc import Callable
 
 from asyncnn.engine import Program, take_apart
-from asyncnn.interpreter import own
+from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.offload import call_on_thread
 
 _POLL_S = 0.001
 
 
-class Releases:
+class ModelReleaser:
     """Frees the programs and buffers of one device. Belongs to the event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._threads: set[threading.Thread] = set()
         self._is_inherited = False
-        own(self)
+        disown_in_children(self)
 
     def disown(self) -> None:
         """Free everything where it is dropped in a forked child."""
@@ -35,7 +35,7 @@ class Releases:
     def watch(self, prepared: object, program: Program) -> None:
         """Take ``program`` apart on a thread once ``prepared`` is gone.
 
-        If somebody else refers to the program then, its last reference frees it.
+        If others refer to the program then, its last reference frees it.
         """
         if program.is_large:
             gone = weakref.finalize(prepared, self._gone, [program])

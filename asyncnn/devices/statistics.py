@@ -1,7 +1,7 @@
-"""What a device tells of itself: statistics for operators, status for clients.
+"""What a device reports of itself: statistics for operators, its status for clients.
 
-The records are frozen: one look at all numbers. Listeners learn of a status that may
-have changed.
+The records are frozen: one snapshot of all numbers. `StatusListeners` are called when
+the device may have become busy or free, and read the status then.
 """
 
 import asyncio

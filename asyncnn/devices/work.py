@@ -9,7 +9,7 @@ import msgspec
 
 from asyncnn.devices.buffer_use import BufferUse
 from asyncnn.devices.cache_format import Compiled
-from asyncnn.devices.model_caches import Prepare
+from asyncnn.devices.caching import Prepare
 from asyncnn.engine import Execution, Program
 from asyncnn.engine.arguments import (
     Layout,

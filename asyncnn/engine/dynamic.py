@@ -1,4 +1,4 @@
-"""Steps that are prepared when their turn comes, with every input known."""
+"""Steps whose shapes depend on data, prepared at each execution."""
 
 from typing import TypeAlias
 
@@ -24,7 +24,7 @@ Slots: TypeAlias = list[Array | None]
 """Arrays by operand index, None where an operand is omitted or not computed yet."""
 
 
-def run_late(step: Step, slots: Slots, operands: tuple[Operand, ...]) -> None:
+def run_dynamic_step(step: Step, slots: Slots, operands: tuple[Operand, ...]) -> None:
     """Infer shapes, prepare and run ``step``; set its outputs in ``slots``.
 
     :raises GeneralFailureError: if the values do not fit the operation.

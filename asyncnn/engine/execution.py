@@ -1,4 +1,9 @@
-"""One run of a program; it can pause, be aborted or miss its deadline at boundaries."""
+"""One run of a program, which can pause, be aborted or miss its deadline at boundaries.
+
+`Execution` has subgraphs, deadlines and dynamic steps; `run_straight` is the short way
+of a program without any. `ThreadYielder` gives other threads the interpreter between
+short operations.
+"""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -8,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from asyncnn.engine.control_flow import ControlFlow, begin
-from asyncnn.engine.dynamic import run_late
+from asyncnn.engine.dynamic import run_dynamic_step
 from asyncnn.engine.plan import CONTROL_FLOW, Plan, Step
 from asyncnn.engine.program import Program
 from asyncnn.engine.workspace import Call, Frame, Workspace
@@ -27,20 +32,26 @@ from asyncnn.hal.types import (
 from asyncnn.kernels.kernel import Inputs, Outputs, TiledRun
 from asyncnn.pacing import Stepwise
 
-MANY_CALLS = 64
-"""Calls between two looks at the clock."""
+CALLS_PER_CHECK = 64
+"""Calls between two readings of the clock."""
 
-TURN_NS = 3_000_000
+YIELD_AFTER_NS = 3_000_000
 """Nanoseconds of short calls after which others get a turn."""
 
-_RELIEF_S = 1e-6
+_YIELD_S = 1e-6
 """The system makes some 50 us of it: about what it takes to wake a thread."""
 
 
-class Turns:
+class ThreadYielder:
     """Pauses a thread every few milliseconds that it spends on many short calls.
 
-    Fewer calls are longer ones, from which it is taken over as it should be.
+    A thread that computes gives up the interpreter when another has waited for a switch
+    interval in vain. But short operations of NumPy release it for a microsecond or two
+    of their own accord, BLAS on small matrices above all. Each time the thread that
+    waits is woken, finds it taken again, and waits anew, so that the interval never
+    ends: event loops were seen to stand still for 100 ms. So a series of short
+    operations pauses now and then for long enough to be relieved. Longer calls need no
+    pause.
     """
 
     __slots__ = ("_calls", "_since_ns")
@@ -52,11 +63,11 @@ class Turns:
     def count(self, calls: int) -> None:
         """Note that so many calls were made; pause if others are due."""
         self._calls += calls
-        if self._calls < MANY_CALLS:
+        if self._calls < CALLS_PER_CHECK:
             return
         self._calls = 0
-        if time.monotonic_ns() - self._since_ns >= TURN_NS:
-            time.sleep(_RELIEF_S)
+        if time.monotonic_ns() - self._since_ns >= YIELD_AFTER_NS:
+            time.sleep(_YIELD_S)
             self._since_ns = time.monotonic_ns()
 
 
@@ -118,7 +129,7 @@ class Execution:
         self._waiting: list[ControlFlow] = []
         self._tiles: Iterator[None] | None = None
         self._making: Stepwise[Workspace] | None = None
-        self._turns = Turns()
+        self._yielder = ThreadYielder()
         self.outputs: list[Array] = []
 
     def abort(self, status: ErrorStatus) -> None:
@@ -200,8 +211,8 @@ class Execution:
         first = frame.position
         for position in range(first, len(calls)):
             frame.position = position
-            if not (position + 1) % MANY_CALLS:
-                self._turns.count(MANY_CALLS)
+            if not (position + 1) % CALLS_PER_CHECK:
+                self._yielder.count(CALLS_PER_CHECK)
             if pause.requested and may_pause:
                 return False
             may_pause = True
@@ -219,13 +230,13 @@ class Execution:
                 elif step.operation.type in CONTROL_FLOW:
                     return True
                 else:
-                    run_late(step, frame.slots, frame.plan.subgraph.operands)
+                    run_dynamic_step(step, frame.slots, frame.plan.subgraph.operands)
             except AsyncnnError:
                 raise
             except Exception as error:
                 raise failure(step, error) from error
         frame.position = len(calls)
-        self._turns.count((len(calls) - first) % MANY_CALLS)
+        self._yielder.count((len(calls) - first) % CALLS_PER_CHECK)
         return True
 
     def _run_tiles(

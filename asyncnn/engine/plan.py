@@ -3,7 +3,8 @@
 Every operation becomes a `Step`. Steps whose shapes and needed values are known are
 prepared here; the others (their shape depends on data, or their weights come with the
 request) are prepared anew at each execution. Operations on constants alone are
-computed here and disappear, as do operations whose results nobody uses.
+computed here and disappear, as do operations whose results are not used. Constants are
+read-only arrays over the memory that the model has them in.
 """
 
 import math

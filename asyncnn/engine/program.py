@@ -18,7 +18,7 @@ from asyncnn.hal.operands import (
 )
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import Model, Subgraph
-from asyncnn.interpreter import building_large
+from asyncnn.interpreter_hooks import building_large
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.pools import mapped
 from asyncnn.pacing import Steps, completed, make_way
@@ -207,10 +207,10 @@ class Program:
         return is_large(self.source)
 
     def pieces(self) -> list[list[object]]:
-        """Return lists that hold all of its small parts, for whoever drops them.
+        """Return lists that hold all of its small parts, for the caller to drop.
 
         Once the program itself is gone, they go one by one as the lists are emptied,
-        unless somebody else has them.
+        unless others refer to them.
         """
         with self._lock:
             pieces: list[list[object]] = []
@@ -238,7 +238,7 @@ class Program:
             kept = list(self._idle.values())
         trimmed: list[Workspace] = []
         for idle in kept:
-            with suppress(IndexError):  # that was all, whoever else has taken some
+            with suppress(IndexError):  # others may have taken some
                 while True:
                     trimmed.append(idle.pop())
         freed = sum(workspace.size_bytes for workspace in trimmed)

@@ -1,4 +1,4 @@
-"""Plans as records: what took work to find out, for whoever keeps it in a file."""
+"""Plans as records: the results of planning, from which a cache restores a plan."""
 
 import msgspec
 import numpy as np

@@ -1,6 +1,8 @@
-"""The buffers of one execution at a time: arena, scratch memory, kernel instances.
+"""The buffers of one execution at a time, and the frame of a plan that runs in them.
 
-Allocated at the first execution rather than at preparation, and kept for the next.
+A `Workspace` has the arena, scratch memory and kernel instances of a plan. They are
+allocated at the first execution rather than at preparation, and kept for the next. A
+`Frame` is a plan under way: the arrays of its operands, its bound calls, the next step.
 """
 
 import math
@@ -56,7 +58,7 @@ class _SharedScratch:
         self._used = 0
 
     def transient(self, shape: Shape, dtype: DTypeLike) -> Array:
-        array = carve(self._memory, self._used, shape, np.dtype(dtype))
+        array = array_at(self._memory, self._used, shape, np.dtype(dtype))
         self._used += align(array.nbytes)
         return array
 
@@ -66,7 +68,7 @@ class _SharedScratch:
         return array
 
 
-def carve(memory: Array, offset: int, shape: Shape, dtype: np.dtype[Any]) -> Array:
+def array_at(memory: Array, offset: int, shape: Shape, dtype: np.dtype[Any]) -> Array:
     """Return the array of this shape and dtype at ``offset`` of byte ``memory``."""
     size = math.prod(shape) * dtype.itemsize
     return memory[offset : offset + size].view(dtype).reshape(shape)
@@ -102,7 +104,7 @@ class Workspace:
             self.slots[index] = value
         for count, (index, offset) in enumerate(plan.arena.offsets.items(), 1):
             dtype = dtype_of(plan.subgraph.operands[index].type)
-            self.slots[index] = carve(arena, offset, plan.shapes[index] or (), dtype)
+            self.slots[index] = array_at(arena, offset, plan.shapes[index] or (), dtype)
             if not count % OPERANDS_PER_STEP:
                 yield
         runs, scratch_bytes = yield from self._instantiating()

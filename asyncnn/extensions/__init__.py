@@ -27,7 +27,7 @@ A declaration that contradicts itself raises `InvalidArgumentError` at once, and
 preparing a model that breaks a rule of the extension. A model with types that the
 device does not have fails with `GeneralFailureError`. A shape rule or a kernel raises
 `OperationFailedError` for values that it cannot work with. `ValueNeededError` says that
-a value comes only with the execution: whoever prepares tries again then.
+a value comes only with the execution, when preparing is tried again.
 
 >>> import asyncio
 >>> import numpy as np

@@ -1,4 +1,4 @@
-"""How an extension is declared.
+"""How an extension is declared, and how one is found by name.
 
 >>> spectral = Extension("com.example.spectral")
 >>> COMPLEX = spectral.tensor_type("TENSOR_COMPLEX64", 0, np.complex64)

@@ -1,7 +1,10 @@
-"""What extensions call their types, for people: in the models of the HAL are numbers.
+"""Names and numbers of extension types: models of the HAL have numbers, people names.
 
-Names go with a model, in files as well, so that it can be shown and explained where
-its extensions are not installed.
+`numbered` writes a model with types of extensions as the HAL has it. Names go with a
+model, in files as well, so that it can be shown and explained where its extensions are
+not installed.
+
+Source: HAL 1.2/types.hal (Model.ExtensionNameAndPrefix).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,10 @@
-"""The extensions of one device, and what models mean there."""
+"""The extensions of one device: what the numbers of a model mean there, and checks.
+
+`Extensions.resolved` puts types in place of numbers; `check_extended` checks what only
+the extension knows of its operands and operations.
+
+Source: HAL 1.2/types.hal (OperandType, OperationType, Extension).
+"""
 
 from collections.abc import Iterable, Mapping
 

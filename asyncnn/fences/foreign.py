@@ -20,7 +20,7 @@ from asyncnn.fences.core import Callback, Core, Outcome
 from asyncnn.fences.local import OWNER_IS_GONE, bytes_waiting, outcome_in_pipe
 from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
 from asyncnn.hal.types import ErrorStatus
-from asyncnn.interpreter import own
+from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.memory.pages import Descriptor, failure
 
 _FILE_INFO = struct.Struct("32siIIIQ")  # name, status, flags, fences, padding, address
@@ -97,7 +97,7 @@ class ForeignCore(Core):
             self.resolve(outcome)
 
     def _watch(self, loop: AbstractEventLoop) -> None:
-        own(self)
+        disown_in_children(self)
         try:
             loop.add_reader(self.fileno(), self.look)
         except OSError as error:

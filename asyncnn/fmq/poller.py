@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from asyncnn.fmq.queue_errors import QueueBusyError
 from asyncnn.fmq.spin import MANY_LOOKS, AdaptiveSpinner, clock, yield_core
-from asyncnn.interpreter import own
+from asyncnn.interpreter_hooks import disown_in_children
 
 SPIN_SLICE_NS = 50_000
 """Nanoseconds for which hot queues keep the loop from its other work."""
@@ -188,7 +188,7 @@ class LoopPoller:
             return _POLLERS[loop]
         except KeyError:
             poller = _POLLERS[loop] = LoopPoller()
-            own(poller)
+            disown_in_children(poller)
             return poller
 
     def serve(

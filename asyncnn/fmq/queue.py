@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Self
 
-from asyncnn import interpreter
+from asyncnn import interpreter_hooks
 from asyncnn.fmq.doorbell import (
     Doorbell,
     EventDoorbell,
@@ -74,7 +74,7 @@ class MessageQueue(OpenRing):
         self._wake: Callable[[], None] | None = None
         self._is_blocking = False
         self._awaited = (WRITTEN, 0)
-        interpreter.own(self)
+        interpreter_hooks.disown_in_children(self)
 
     @classmethod
     def create(cls, quantum: int, count: int) -> Self:
@@ -352,7 +352,7 @@ class MessageQueue(OpenRing):
         """Refuse all use from now on, in a forked child, which shares ring and loop."""
         if not self.is_closed:
             self._bytes = memoryview(b"")
-            self._end(partial(interpreter.inherited, "a queue"))
+            self._end(partial(interpreter_hooks.forked_error, "a queue"))
         self.descriptor = Handle()
         self._loop = self._wake = self.served = None
 

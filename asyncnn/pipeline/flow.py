@@ -1,4 +1,4 @@
-"""The frames on their way: arrays, stages, and the order of their ends."""
+"""Frames under way: the bound on their number, their stages, and results in order."""
 
 import asyncio
 from collections import deque
@@ -8,7 +8,7 @@ from contextlib import suppress
 from asyncnn.fences import SyncFence
 from asyncnn.hal.operations.bound import Array
 from asyncnn.pipeline.frame import Frame, Slot, StateMemory
-from asyncnn.pipeline.results import StageStatistics, StageTally
+from asyncnn.pipeline.results import StageCounter, StageStatistics
 from asyncnn.pipeline.wiring import Stage, Wiring
 
 
@@ -81,7 +81,7 @@ class Flow:
             Slot(stages, wiring, self._memories) for _ in range(in_flight + outside)
         ]
         self._frames: deque[Frame] = deque()
-        self._tallies = [StageTally() for _ in stages]
+        self._counters = [StageCounter() for _ in stages]
         self._ended = ended
         self._is_watching = False
         self._drained: asyncio.Future[None] | None = None
@@ -93,8 +93,8 @@ class Flow:
     def statistics(self) -> dict[str, StageStatistics]:
         """Statistics by name of the stage."""
         return {
-            stage.name: tally.statistics()
-            for stage, tally in zip(self._stages, self._tallies, strict=True)
+            stage.name: counter.statistics()
+            for stage, counter in zip(self._stages, self._counters, strict=True)
         }
 
     def frame(
@@ -144,6 +144,6 @@ class Flow:
         self._advance()
 
     def _settle(self, frame: Frame) -> None:
-        frame.settle(self._tallies)
+        frame.settle(self._counters)
         self._ended(frame)
         self._free.append(frame.slot)

@@ -1,4 +1,8 @@
-"""One frame on its way through the stages."""
+"""One frame on its way through the stages, and the arrays that it goes through.
+
+Arrays lie in shared pools and are allocated once: a `Slot` has those of one frame at a
+time, `StateMemory` those that a stage hands to itself in the next frame.
+"""
 
 import time
 from collections.abc import Sequence, Set
@@ -10,7 +14,7 @@ from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, error_for
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.memory.slabs import shared_array
-from asyncnn.pipeline.results import FrameResult, StageTally
+from asyncnn.pipeline.results import FrameResult, StageCounter
 from asyncnn.pipeline.wiring import FromPut, FromStage, FromState, Stage, Wiring
 from asyncnn.runtime.buffers import DeviceBuffer
 from asyncnn.runtime.fenced import FencedRun
@@ -282,7 +286,7 @@ class Frame:
                 return run
         return None
 
-    def settle(self, tallies: Sequence[StageTally]) -> None:
+    def settle(self, counters: Sequence[StageCounter]) -> None:
         """Count, hand the state on, and find out what failed; all stages have ended."""
         for index, run in enumerate(self.runs):
             succeeded = run.status is ErrorStatus.NONE
@@ -291,13 +295,13 @@ class Frame:
                 settle = memory.succeeded if succeeded else memory.failed
                 settle(self._written[index])
             if succeeded:
-                tallies[index].count(run.timing.fenced)
+                counters[index].count(run.timing.fenced)
             elif self.error is None:
                 assert run.status is not None
                 self.error = error_for(run.status, run.fence.reason)
                 self.failed_stage = index
         if self.error is not None:
-            tallies[self.failed_stage].failed += 1
+            counters[self.failed_stage].failed += 1
         if self._trace is not None:
             failure = "" if self.error is None else self.error.status.name
             name = f"frame {self.number}"

@@ -1,4 +1,4 @@
-"""The pipeline: what comes in, what is on its way, what comes out."""
+"""The `Pipeline`: takes frames in, keeps some under way, hands results out in order."""
 
 import asyncio
 from collections import deque

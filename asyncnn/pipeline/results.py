@@ -1,4 +1,4 @@
-"""What a frame has become."""
+"""What a pipeline reports: the result of a frame, and the statistics of its stages."""
 
 from collections.abc import Iterable
 
@@ -60,7 +60,7 @@ class PipelineStatistics(msgspec.Struct, frozen=True):
     stages: dict[str, StageStatistics]
 
 
-class StageTally:
+class StageCounter:
     """Counts for `StageStatistics`."""
 
     __slots__ = ("_busy_us", "_frames", "_longest_us", "_queued_us", "failed")

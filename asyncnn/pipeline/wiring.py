@@ -1,4 +1,8 @@
-"""Finds out where every input of every stage comes from, and that it fits."""
+"""Stages as users describe them, and where every input of every stage comes from.
+
+An input is put with the frame, or is the output of an earlier stage, or state of the
+same stage. Types and shapes are checked before anything is allocated.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias

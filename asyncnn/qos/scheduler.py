@@ -20,7 +20,7 @@ from asyncnn.hal.errors import (
     MissedDeadlinePersistentError,
 )
 from asyncnn.hal.types import ErrorStatus
-from asyncnn.interpreter import inherited, own
+from asyncnn.interpreter_hooks import disown_in_children, forked_error
 from asyncnn.qos.accounting import WorkAccounting, WorkStatistics, count_end
 from asyncnn.qos.admission import Admission
 from asyncnn.qos.lanes import Lanes
@@ -46,7 +46,7 @@ def _closed() -> DeviceUnavailableError:
 
 
 def _inherited() -> DeviceUnavailableError:
-    return inherited("the device")
+    return forked_error("the device")
 
 
 class Scheduler:
@@ -93,7 +93,7 @@ class Scheduler:
             self._stuck = Watchdog(
                 stuck_after_s, self._lanes, lambda: self.is_idle, self._give_up
             )
-        own(self)
+        disown_in_children(self)
 
     @property
     def pending(self) -> int:

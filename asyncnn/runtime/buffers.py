@@ -1,4 +1,4 @@
-"""The awaitable face of device-managed buffers: tensors that stay in the driver."""
+"""Device-managed buffers for applications: tensors that stay in the driver."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias

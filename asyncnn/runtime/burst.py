@@ -1,4 +1,4 @@
-"""The awaitable face of bursts: arrays in shared memory, run again and again."""
+"""Bursts for applications: arrays in shared memory, run again and again."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager

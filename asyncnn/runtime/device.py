@@ -1,4 +1,4 @@
-"""The awaitable face of a device."""
+"""Devices for applications: `open_device` and `connect`, and the `Device` they give."""
 
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
@@ -31,7 +31,7 @@ from asyncnn.runtime.buffers import (
 )
 from asyncnn.runtime.execution_options import sync_exec_hal as forced_call
 from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.model_cache import ModelCache, Order, prepare
+from asyncnn.runtime.model_cache import ModelCache, PrepareArguments, prepare
 from asyncnn.runtime.prepared import PreparedModel
 
 if TYPE_CHECKING:
@@ -287,7 +287,9 @@ class Device:
         :raises AsyncnnError: for any other status of the driver.
         """
         named = model if isinstance(model, NamedModel) else _numbered(model)
-        order = Order(named.model, preference, priority, deadline_after(timeout))
+        order = PrepareArguments(
+            named.model, preference, priority, deadline_after(timeout)
+        )
         if self._cache is None:
             prepared = await prepare(self.hal, order)
         else:

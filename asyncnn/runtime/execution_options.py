@@ -1,4 +1,4 @@
-"""What runs are given, as the HAL's options; bounds on runs; what runs return."""
+"""What runs are given and return, and how many may be under way."""
 
 import asyncio
 import os

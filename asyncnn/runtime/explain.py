@@ -1,4 +1,8 @@
-"""Says of each operation of a model why a device would run it, or why not."""
+"""Says of each operation of a model why a device would run it, or why not.
+
+`explain` asks the device, then validates and checks operation by operation to find the
+rule that is broken, or the type that is unknown.
+"""
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""The awaitable face of fenced executions."""
+"""Fenced runs for applications: `FencedRun`, to be awaited or waited for by others."""
 
 import asyncio
 from collections.abc import Generator, Iterable, Sequence

@@ -1,4 +1,9 @@
-"""A model together with the names of its inputs and outputs."""
+"""A model with the names of its inputs and outputs, and where its constants lie.
+
+`ConstantStore` places the constants of a model that is built or imported: small ones
+in the model, large ones in pools. `map_model_file` and `located` are what readers of
+model files share: the file mapped, and errors that name it.
+"""
 
 import mmap
 import os

@@ -54,7 +54,7 @@ _SLICE = 512
 _NOT_LOADED = frozenset({ErrorStatus.GENERAL_FAILURE, ErrorStatus.INVALID_ARGUMENT})
 
 
-class Order(msgspec.Struct, frozen=True, eq=False):
+class PrepareArguments(msgspec.Struct, frozen=True, eq=False):
     """The arguments of `IDevice.prepare_model_1_3`, but for the caches."""
 
     model: Model
@@ -82,7 +82,10 @@ class ModelCache:
         self.max_bytes = max_bytes
 
     async def prepare(
-        self, device: IDevice, order: Order, identity: bytes | None = None
+        self,
+        device: IDevice,
+        arguments: PrepareArguments,
+        identity: bytes | None = None,
     ) -> IPreparedModel:
         """Load a model from the cache, or prepare it and leave it there.
 
@@ -93,23 +96,27 @@ class ModelCache:
         """
         _, *counts = device.get_number_of_cache_files_needed()
         if not any(counts):
-            return await prepare(device, order)
-        token = await offload(_token, device, order, identity)
+            return await prepare(device, arguments)
+        token = await offload(_token, device, arguments, identity)
         names = _names(token, counts)
-        loaded = await self._load(device, order, names, token)
+        loaded = await self._load(device, arguments, names, token)
         if loaded is not None:
             return loaded
-        return await self._prepare_and_save(device, order, names, token)
+        return await self._prepare_and_save(device, arguments, names, token)
 
     async def _load(
-        self, device: IDevice, order: Order, names: "_Names", token: bytes
+        self,
+        device: IDevice,
+        arguments: PrepareArguments,
+        names: "_Names",
+        token: bytes,
     ) -> IPreparedModel | None:
         async with self._opened(names, os.O_RDONLY) as caches:
             if caches is None:
                 return None
             callback = PreparedModelFuture()
             device.prepare_model_from_cache_1_3(
-                order.deadline, *caches, token, callback
+                arguments.deadline, *caches, token, callback
             )
             try:
                 prepared = await _outcome(device, callback)
@@ -123,7 +130,11 @@ class ModelCache:
             return prepared
 
     async def _prepare_and_save(
-        self, device: IDevice, order: Order, names: "_Names", token: bytes
+        self,
+        device: IDevice,
+        arguments: PrepareArguments,
+        names: "_Names",
+        token: bytes,
     ) -> IPreparedModel:
         suffix = f"-{secrets.token_hex(8)}{_DRAFT}"
         drafts = tuple(tuple(name + suffix for name in kind) for kind in names)
@@ -131,8 +142,8 @@ class ModelCache:
             async with self._opened(drafts, _NEW) as caches:
                 if caches is None:
                     await offload(self._remove, drafts)
-                    return await prepare(device, order)
-                prepared = await prepare(device, order, caches, token)
+                    return await prepare(device, arguments)
+                prepared = await prepare(device, arguments, caches, token)
         except BaseException:
             self._remove(drafts)  # at once: this task may have been cancelled
             raise
@@ -240,7 +251,7 @@ _Handles = tuple[Sequence[Handle], Sequence[Handle]]
 
 async def prepare(
     device: IDevice,
-    order: Order,
+    arguments: PrepareArguments,
     caches: _Handles = ((), ()),
     token: bytes = bytes(BYTE_SIZE_OF_CACHE_TOKEN),
 ) -> IPreparedModel:
@@ -250,14 +261,14 @@ async def prepare(
 
     :raises AsyncnnError: if it cannot be prepared.
     """
-    if _is_large(order.model):
-        await offload_steps(validating(order.model))
+    if _is_large(arguments.model):
+        await offload_steps(validating(arguments.model))
     callback = PreparedModelFuture()
     device.prepare_model_1_3(
-        order.model,
-        order.preference,
-        order.priority,
-        order.deadline,
+        arguments.model,
+        arguments.preference,
+        arguments.priority,
+        arguments.deadline,
         *caches,
         token,
         callback,
@@ -278,17 +289,19 @@ def _is_large(model: Model) -> bool:
         return model.operation_count > _FEW_OPERATIONS
 
 
-def _token(device: IDevice, order: Order, identity: bytes | None) -> bytes:
+def _token(
+    device: IDevice, arguments: PrepareArguments, identity: bytes | None
+) -> bytes:
     """Return what tells a prepared model from all others."""
     version = device.get_version_string()[1]
-    settings = (version, int(order.preference), int(order.priority))
+    settings = (version, int(arguments.preference), int(arguments.priority))
     token = hashlib.sha256(msgspec.msgpack.encode(settings))
     if identity is not None:
         token.update(b"identity")
         token.update(identity)
         return token.digest()
     # Bit by bit: encoding all at once would hold the interpreter for too long.
-    model = order.model
+    model = arguments.model
     for subgraph in (model.main, *model.referenced):
         for part in (subgraph.operands, subgraph.operations):
             token.update(len(part).to_bytes(8, "little"))
@@ -304,7 +317,7 @@ def _token(device: IDevice, order: Order, identity: bytes | None) -> bytes:
             )
         )
     )
-    for memory in order.model.pools:
+    for memory in arguments.model.pools:
         token.update(memory.size.to_bytes(8, "little"))
         token.update(view(memory))
     return token.digest()

@@ -2,8 +2,8 @@
 
 A name is an address of a Unix-domain socket in the kernel's abstract name space, which
 ends with the process that made it, however that ends: nothing is left behind in a file
-system. Whoever asks there gets the descriptor of the array's memory file. As that
-cannot shrink, a driver maps it like any other shared array.
+system. A process that connects to it gets the descriptor of the array's memory file. As
+that cannot shrink, a driver maps it like any other shared array.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Handle, Memory
-from asyncnn.interpreter import own
+from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.memory.handles import SHRINK, seals_of
 from asyncnn.memory.pages import Descriptor, failure, os_errors
 from asyncnn.memory.pools import owning, view
@@ -127,7 +127,7 @@ class _Publication:
 
     def __enter__(self) -> None:
         self._resume()
-        own(self)
+        disown_in_children(self)
 
     def __exit__(self, *_: object) -> None:
         if self._pause is not None:

@@ -1,4 +1,8 @@
-"""Arrays of the awaitable face as HAL requests over in-process pools."""
+"""Requests of the HAL from arrays of the application, over in-process pools.
+
+`InputCheck` checks and converts inputs, `OutputSpace` makes or checks arrays for
+outputs, and `RequestBuilder` makes the request of both.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence, Set

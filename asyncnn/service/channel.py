@@ -34,7 +34,7 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
     ResourceExhaustedTransientError,
 )
-from asyncnn.interpreter import own
+from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.memory.pages import Descriptor
 from asyncnn.offload import offload
 from asyncnn.service.decoding import MessageFile, ReceivedFile
@@ -148,7 +148,7 @@ class Channel(Generic[MessageT]):
         self._unsent: deque[_Unsent] = deque()
         self.unsent_bytes = 0
         self._resume()
-        own(self)
+        disown_in_children(self)
 
     def disown(self) -> None:
         """Let go of the copy of the socket that a forked child has.

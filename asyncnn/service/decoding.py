@@ -1,10 +1,8 @@
 """What bytes from the other end mean, and what may be sent in them.
 
-Those of a client are anything but trusted.
-
-The interpreter does nothing else while something is decoded. So what a driver decodes
-at once is bounded, and a large message is fetched from its file and decoded in slices,
-on a thread.
+Bytes of a client are not trusted. The interpreter does nothing else while something is
+decoded. So what a driver decodes at once is bounded, and a large message is fetched
+from its sealed file and decoded in slices, on a thread.
 """
 
 import fcntl

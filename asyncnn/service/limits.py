@@ -1,8 +1,10 @@
 """What one connection, one user and one process may use of a driver.
 
-The kernel gives a new descriptor the lowest free number and refuses numbers from the
-soft limit of open files on. So lowering that limit holds descriptors back, and raising
-it for a moment hands them out, without any of them being open meanwhile.
+`ServiceLimits` and `UserLimits` are the settings. `DescriptorReserve` keeps descriptors
+for the driver itself: the kernel gives a new descriptor the lowest free number and
+refuses numbers from the soft limit of open files on. So lowering that limit holds
+descriptors back, and raising it for a moment hands them out, without any of them being
+open meanwhile. `OwnedTasks` are the tasks of a connection, bounded and ended with it.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Starts a driver in a process of its own, for as long as a context lasts.
+"""Addresses of drivers, and a driver in its own process for as long as a context lasts.
 
 The process holds one end of a pipe to ours and ends when that breaks, so that it does
 not outlive us even if we are killed. It serves a name of the kernel's, so that neither
@@ -30,7 +30,7 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
     NoDriverError,
 )
-from asyncnn.interpreter import own
+from asyncnn.interpreter_hooks import disown_in_children
 
 MAX_PATH_BYTES = 107
 """What ``sun_path`` of a Unix-domain address holds, less the zero at its end."""
@@ -190,7 +190,7 @@ class _Launched:
         if can_connect(socket):
             raise DeviceUnavailableError(f"a driver serves {socket} already")
         self.driver = DriverProcess(socket, _start(socket, arguments))
-        own(self)
+        disown_in_children(self)
 
     def close(self) -> None:
         """Ask the driver to end, wait for that, and kill it if need be. Blocks."""

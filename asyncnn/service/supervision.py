@@ -9,7 +9,7 @@ import msgspec
 from asyncnn.callbacks import CallbackObject
 from asyncnn.hal.errors import DeviceUnavailableError
 from asyncnn.hal.types import ErrorStatus
-from asyncnn.interpreter import own
+from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.service.client.device import RemoteDevice
 from asyncnn.service.client.unanswered import Cause, forked
 
@@ -68,7 +68,7 @@ class Life:
     def __init__(self) -> None:
         self._end: Cause | None = None
         self._loss: Cause | None = None
-        own(self)
+        disown_in_children(self)
 
     @property
     def has_ended(self) -> bool:

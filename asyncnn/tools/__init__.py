@@ -1,1 +1,1 @@
-"""What measures, checks and shows; no driver and no application imports it."""
+"""Floor 7: tools that measure, check and show; applications import none."""

@@ -1,7 +1,10 @@
 """The main job end to end, on two classifiers of handwritten digits and their images.
 
-The files come with the package and are made by ``examples/digits``. `run_demo` streams
-the images through a device and turns results into numbers and pictures.
+`run_demo` streams the images through a device and turns results into numbers and
+pictures. Images have 8x8 pixels with grey levels 0 to 16. They come from the test set
+of the UCI Machine Learning Repository's "Optical Recognition of Handwritten Digits", as
+scikit-learn ships it; the models never saw these ones in training. The files come with
+the package, in ``demo_data``, and are made by ``examples/digits``.
 """
 
 import time
@@ -21,9 +24,9 @@ from rich.text import Text
 
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.hal.operations.bound import Array
-from asyncnn.runtime.container import load
 from asyncnn.runtime.device import Device, open_device
 from asyncnn.runtime.model import TensorInfo
+from asyncnn.runtime.model_file import load
 from asyncnn.runtime.prepared import AnyPath, PreparedModel
 
 Images: TypeAlias = NDArray[np.uint8]

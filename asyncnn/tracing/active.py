@@ -1,6 +1,7 @@
 """Recording, on or off for a whole process and for those that it starts.
 
-Whatever may be traced reads `recorder` first, which is None while nothing records.
+Code that may be traced reads `recorder` first, which is None while nothing records.
+`OpenTelemetrySink` hands spans to OpenTelemetry, where that is installed.
 """
 
 import atexit

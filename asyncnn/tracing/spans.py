@@ -1,4 +1,14 @@
-"""What is recorded: spans of the steady clock, grouped by what they belong to."""
+"""Spans of the steady clock, their labels, and the JSON that shows them.
+
+The labels are those of the HAL's systrace: ``[NN_<layer>_<phase>]detail``. The JSON is
+for Perfetto and Chrome's ``about:tracing``: spans of one execution or preparation stand
+on a row of their own (nestable events), those of no group on the row of their thread
+(complete events). Times are microseconds of the steady clock, which all processes of a
+machine share.
+
+Source: the tracing utilities of the HAL (Tracing.h); the Trace Event Format of
+Chromium, JSON object format.
+"""
 
 import itertools
 import threading

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncnn.tools.conformance.mutations.campaign import Tally
+from asyncnn.tools.conformance.mutations.campaign import RowResult
 from tests.cli.conftest import Ran
 
 Command = Callable[..., Ran]
@@ -84,11 +84,11 @@ def test_mutants_are_tried_and_counted_by_row(
         *("--mutants", 2, "--json", report, "--workers", 1),
     )
     assert ran.status == 0, ran.out
-    tallies = json.loads(report.read_bytes())
-    assert {tally["transport"] for tally in tallies} == {"inprocess"}
-    assert max(tally["passed"] for tally in tallies) == 2
-    passed = sum(tally["passed"] for tally in tallies)
-    skipped = sum(sum(tally["skipped"].values()) for tally in tallies)
+    results = json.loads(report.read_bytes())
+    assert {result["transport"] for result in results} == {"inprocess"}
+    assert max(result["passed"] for result in results) == 2
+    passed = sum(result["passed"] for result in results)
+    skipped = sum(sum(result["skipped"].values()) for result in results)
     last = ran.out.splitlines()[-1]
     assert last == f"{passed} passed, 0 failed, {skipped} skipped"
     assert "an operand is written twice" in ran.out
@@ -109,7 +109,7 @@ def test_a_mutant_that_is_accepted_fails_the_command(
         "asyncnn.tools.conformance.mutations.trial.run_mutants",
         lambda specs, plan, workers: [
             [
-                Tally(
+                RowResult(
                     "V1_0/add", "add", "VM9", plan.transport, failed=1, problems=("no",)
                 )
             ]

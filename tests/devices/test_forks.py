@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import asyncnn
-from asyncnn.devices.releasing import Releases
+from asyncnn.devices.releasing import ModelReleaser
 from asyncnn.engine import Program
 from asyncnn.qos.watching import ThreadTimer
 from tests.forks import in_child, in_child_blocking
@@ -128,10 +128,10 @@ async def test_a_child_frees_what_it_drops_without_its_parents_loop() -> None:
     class Prepared:
         pass
 
-    program, releases = Program(chain(600, 2).model), Releases()
+    program, releaser = Program(chain(600, 2).model), ModelReleaser()
     assert program.is_large
     held = [Prepared()]
-    releases.watch(held[0], program)
+    releaser.watch(held[0], program)
     freed = weakref.ref(program)
     del program
 

@@ -15,8 +15,8 @@ from asyncnn.extensions import (
 )
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import OperandType, OperationType
-from asyncnn.runtime.container import load_container
 from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.model_file import load_container
 from tests.extensions.models import magnitude
 from tests.extensions.vendor import COMPLEX, F32, NONZERO, vendor
 from tests.networks import addition

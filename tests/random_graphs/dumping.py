@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from asyncnn.hal.operations.bound import Array
-from asyncnn.runtime.container import SUFFIX, save
 from asyncnn.runtime.model import NamedModel, TensorInfo
+from asyncnn.runtime.model_file import SUFFIX, save
 
 FOLDER_VARIABLE = "ASYNCNN_DUMPS"
 """Environment variable that names the folder of dumps."""

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncnn.runtime.container import load
+from asyncnn.runtime.model_file import load
 from tests.networks import addition
 from tests.random_graphs.dumping import FOLDER_VARIABLE, dump
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
-from asyncnn.runtime.container import load, save
+from asyncnn.runtime.model_file import load, save
 from asyncnn.runtime.tflite import UnsupportedOperatorError
 from tests.runtime.tflite.cases import f32
 from tests.runtime.tflite.files import Op, write

@@ -1,7 +1,9 @@
 """Reads TFLite model files into HAL models.
 
-``schema`` turns the bytes into records, ``operators`` turn each operator into HAL
-operations, ``importer`` drives both.
+`importer` drives it: `schema` turns the bytes into records, `tensors` describes them as
+operands, and a converter turns each operator into HAL operations, by way of a `node`.
+Converters are in `convolution` (with pooling, fully connected layers and matrix
+products), `elementwise`, `recurrent`, `reshaping` (with reductions) and `selection`.
 """
 
 from asyncnn.runtime.tflite.importer import import_tflite, load_tflite

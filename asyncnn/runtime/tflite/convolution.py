@@ -1,4 +1,8 @@
-"""Convolutions and pooling. Layouts of TFLite and the HAL are the same (NHWC)."""
+"""Layers with weights, and pooling: convolutions, fully connected, matrix products.
+
+Layouts of TFLite and the HAL are the same (NHWC). `read_weights` and `read_bias` give
+both as the HAL wants them, for recurrent layers, too.
+"""
 
 import math
 from typing import Any

@@ -1,4 +1,7 @@
-"""Comparisons, activations, normalisations and functions of one number."""
+"""Arithmetic, comparisons, activations, normalisations, casts and quantisation.
+
+The HAL broadcasts as TFLite does.
+"""
 
 import math
 

@@ -1,4 +1,8 @@
-"""Recurrent layers without gates, in float; state starts from zero each inference."""
+"""Recurrent layers: RNN, SVDF and LSTM, for a step and for a sequence.
+
+State starts from zero at each inference. A cell of integers becomes a QUANTIZED_LSTM
+operation for each time step; the others are float.
+"""
 
 from collections.abc import Sequence
 from typing import Any

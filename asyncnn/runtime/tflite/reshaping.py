@@ -1,4 +1,4 @@
-"""Operations that move elements: reshaping, padding, joining, resizing."""
+"""Operations that move elements or reduce axes: reshape, pad, join, resize, mean."""
 
 from msgspec.structs import replace
 

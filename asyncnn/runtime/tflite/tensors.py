@@ -1,4 +1,4 @@
-"""The HAL operands that TFLite tensors become."""
+"""TFLite tensors as HAL operands, and what a file says of those of an operator."""
 
 import math
 from typing import Any

@@ -30,7 +30,7 @@ from asyncnn.hal.types import (
     ExecutionOptions,
     Request,
 )
-from asyncnn.interpreter import own
+from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.memory import slabs
 from asyncnn.service import wire
 from asyncnn.service.channel import Channel
@@ -152,7 +152,7 @@ class Connection:
             max_fds=limits.max_fds_per_message,
             max_unread_bytes=2 * _MAX_UNSENT_BYTES,
         )
-        own(self)
+        disown_in_children(self)
 
     @property
     def is_closed(self) -> bool:

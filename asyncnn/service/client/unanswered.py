@@ -19,7 +19,7 @@ from asyncnn.hal.errors import (
     NoDriverError,
     ResourceExhaustedTransientError,
 )
-from asyncnn.interpreter import inherited
+from asyncnn.interpreter_hooks import forked_error
 from asyncnn.qos.watching import ThreadTimer
 
 Cause: TypeAlias = Callable[[], DeviceUnavailableError]
@@ -34,7 +34,7 @@ def closed() -> DeviceUnavailableError:
 
 def forked() -> DeviceUnavailableError:
     """Return the error for a device that a parent process has opened."""
-    return inherited("the device")
+    return forked_error("the device")
 
 
 def died(reason: str) -> Cause:

@@ -1,8 +1,8 @@
-"""The pools that one client announced, on the driver's side.
+"""Pools that one client announced and cache files that it sent, on the driver's side.
 
 Pools whose files cannot shrink are mapped when they are announced. All others are
 copied for each call that names them, on a thread and one at a time for each client: the
-file system beneath them may be slow, or the client's, and then it alone waits.
+file system beneath them may be slow, or the client's, and then only it waits.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""What one client asks about models and about the device, on the driver's side."""
+"""What a client asks about models and the device, and its device-managed buffers."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -4,6 +4,11 @@ A `Quota` bounds the objects of a user: models, bursts, pools. A `Budget` bounds
 the driver itself can run out of, descriptors and mappings, and leaves some for others.
 Neither counts what comes and goes, where a way out could be forgotten: it looks at what
 each connection has when one wants more.
+
+`Clients` are processes, told by the kernel's credentials of a connection and by when
+the process started, since numbers of processes are used again. All connections of a
+process are one client, with one share of the lanes; all clients of a uid are of one
+user, and share its quotas.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """What a driver tells its operator: one line on standard error for each record.
 
-A line is dropped, and counted, rather than waited for: whoever reads them must not be
-able to stop the driver.
+A line is dropped, and counted, rather than waited for: a slow reader must not be able
+to stop the driver. Refusals and failures of clients are explained here in one wording.
 """
 
 import logging

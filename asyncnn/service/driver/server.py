@@ -18,7 +18,7 @@ from asyncnn.hal.errors import (
     GeneralFailureError,
 )
 from asyncnn.hal.interfaces import IDevice
-from asyncnn.interpreter import own
+from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.logs import SparseLogger
 from asyncnn.memory.limits import MappingPolicy
 from asyncnn.memory.mapping import Mapper
@@ -124,7 +124,7 @@ class Server:
         self._refusals = Refusals()
         self._closing = None
         self._listener = self._listen()
-        own(self)
+        disown_in_children(self)
         if not self._is_abstract:
             self._identity = _identity(self._path)
         self._resume()

@@ -1,9 +1,9 @@
-"""What a loop has to stay responsive beside.
+"""What loops are to stay responsive beside in ``asyncnn bench responsiveness``.
 
-An activity makes what it needs and returns what is then watched. What that returns is
-kept for as long as the heart beats, since dropping it is
-an activity of its own. Models and inputs are those that hold a loop longest; models are
-made anew, so that nothing is known of them from an attempt before.
+An activity makes what it needs and returns what is then watched. The value that this
+returns is kept for as long as the heart beats, since dropping it is an activity of its
+own. Models and inputs are those that hold a loop longest; models are made anew, so that
+nothing is known of them from an attempt before.
 """
 
 import asyncio

@@ -1,6 +1,9 @@
 """``asyncnn bench cache``: loading models from cache files beside preparing them anew.
 
-And how much memory a loaded model takes in a process, beside its weights.
+Loading leaves some work to the first execution, so that the time until its outputs is
+measured as well, for both. Another process, which has loaded a copy of the model, then
+loads the model, to see by how much its resident memory grows beside the weights; what
+is mapped and not touched is not resident.
 """
 
 import os
@@ -21,11 +24,11 @@ from asyncnn.devices import OWN_PROCESS, DeviceSettings, ReferenceDevice
 from asyncnn.engine.plan import CONSTANT_LIFETIMES
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.types import ExecutionPreference, Handle, Model, Priority
-from asyncnn.runtime.container import load
 from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.model_file import load
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.bench.environment import ONE_CPU, describe_environment, placement
-from asyncnn.tools.bench.model_files import model_files, random_inputs
+from asyncnn.tools.bench.measured_models import model_files, random_inputs
 from asyncnn.tools.bench.report import Row, Subject, SubjectsReport, ratio_cell
 from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, Figure, measure, timed_await
 

@@ -19,11 +19,11 @@ from asyncnn.engine import Program
 from asyncnn.engine.execution import run_straight
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.runtime.container import load
+from asyncnn.runtime.model_file import load
 from asyncnn.tools.bench.environment import ONE_CPU, describe_environment, placement
 from asyncnn.tools.bench.kernel_cases import CASES, Case, kernel_file
 from asyncnn.tools.bench.litert import LITERT, LiteRt, litert_version
-from asyncnn.tools.bench.model_files import (
+from asyncnn.tools.bench.measured_models import (
     Difference,
     difference_text,
     largest_difference,

@@ -10,8 +10,8 @@ from typing import TypeAlias
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.runtime.container import load
 from asyncnn.runtime.device import Device, open_device
+from asyncnn.runtime.model_file import load
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.bench.environment import ONE_CPU, describe_environment, placement
 from asyncnn.tools.bench.litert import (
@@ -20,7 +20,7 @@ from asyncnn.tools.bench.litert import (
     LiteRt,
     litert_version,
 )
-from asyncnn.tools.bench.model_files import (
+from asyncnn.tools.bench.measured_models import (
     Difference,
     InputKind,
     difference_text,

@@ -1,6 +1,6 @@
 """LiteRT as a peer: its interpreter, and model files written with its schema.
 
-It is imported when it is needed; its errors are mapped to ours.
+It is imported when it is first needed; its errors become `PeerRefusedError`.
 """
 
 import importlib.metadata

@@ -12,7 +12,7 @@ from asyncnn.devices.cache_files import (
 )
 from asyncnn.devices.cache_format import CacheKey, Compiled
 from asyncnn.devices.cache_saving import saving
-from asyncnn.devices.model_caches import loading
+from asyncnn.devices.caching import loading
 from asyncnn.engine import Program
 from asyncnn.engine.plan import Plan
 from asyncnn.extensions import NO_EXTENSIONS

@@ -13,7 +13,7 @@ import pytest
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.engine import Execution
 from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.runtime.container import load as load_model
+from asyncnn.runtime.model_file import load as load_model
 from tests.devices.cache.folder import Folder, shape_of_plans
 from tests.devices.cache.models import dense
 

@@ -16,7 +16,7 @@ from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.slices import joined
 from asyncnn.hal.types import ExecutionPreference, Priority
 from asyncnn.pacing import completed
-from asyncnn.runtime.container import load as load_model
+from asyncnn.runtime.model_file import load as load_model
 from tests.devices.cache.client import TOKEN
 from tests.devices.cache.folder import Folder, plans_of
 from tests.devices.cache.models import INPUTS, dense, folding

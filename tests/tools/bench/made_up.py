@@ -16,7 +16,7 @@ from asyncnn.tools.bench import (
 from asyncnn.tools.bench.environment import describe_environment
 from asyncnn.tools.bench.heartbeat import Pulse
 from asyncnn.tools.bench.litert import LITERT, LITERT_REF
-from asyncnn.tools.bench.model_files import Difference
+from asyncnn.tools.bench.measured_models import Difference
 from asyncnn.tools.bench.peers import Exchange
 from asyncnn.tools.bench.report import Placement, Report, judge
 from asyncnn.tools.bench.rounds import Figure

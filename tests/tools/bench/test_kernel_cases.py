@@ -10,7 +10,7 @@ from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.tflite import import_tflite
 from asyncnn.tools.bench.kernel_cases import CASES, INT8, Case, kernel_file
 from asyncnn.tools.bench.litert import LiteRt
-from asyncnn.tools.bench.model_files import random_inputs
+from asyncnn.tools.bench.measured_models import random_inputs
 
 
 def named(name: str) -> Case:

@@ -13,7 +13,7 @@ from asyncnn.tools.bench.litert import (
     litert_module,
     litert_version,
 )
-from asyncnn.tools.bench.model_files import mobilenet_v1
+from asyncnn.tools.bench.measured_models import mobilenet_v1
 
 
 @pytest.mark.usefixtures("without_litert")

@@ -20,7 +20,7 @@ from asyncnn.tools.bench import (
 from asyncnn.tools.bench.bench_models import AWAITED, DEVICE
 from asyncnn.tools.bench.environment import CpuPair, PeerMissingError
 from asyncnn.tools.bench.litert import LITERT, LITERT_REF, PeerRefusedError
-from asyncnn.tools.bench.model_files import Difference, mobilenet_v1
+from asyncnn.tools.bench.measured_models import Difference, mobilenet_v1
 from asyncnn.tools.bench.peers import Exchange
 from asyncnn.tools.bench.qos_load import Stack
 from asyncnn.tools.bench.report import Measured, PlacedReport

@@ -10,7 +10,7 @@ from asyncnn.hal.types import OperationType
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.tflite import import_tflite
 from asyncnn.tools.bench.litert import LiteRt
-from asyncnn.tools.bench.model_files import CLASSES, mobilenet_v1
+from asyncnn.tools.bench.measured_models import CLASSES, mobilenet_v1
 
 pytest.importorskip("ai_edge_litert")
 

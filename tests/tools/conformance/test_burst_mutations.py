@@ -30,7 +30,7 @@ from asyncnn.hal.types import (
 from asyncnn.service import RemoteDevice, Server
 from asyncnn.tools.conformance.mutations import refusing
 from asyncnn.tools.conformance.mutations.bare import BareBurst, bare_burst
-from asyncnn.tools.conformance.mutations.campaign import Plan, Tally
+from asyncnn.tools.conformance.mutations.campaign import Plan, RowResult
 from asyncnn.tools.conformance.mutations.mutant import (
     PacketMutant,
     PacketRow,
@@ -229,9 +229,9 @@ def case(shared: Path) -> Case:
     return load_cases(shared / "vts" / "V1_2" / "topk_v2.json.gz")[0]
 
 
-def bursting(tallies: list[Tally]) -> dict[str, Tally]:
+def bursting(results: list[RowResult]) -> dict[str, RowResult]:
     numbers = {row.number for row in (*PACKET_ROWS, *BURST_ROWS)}
-    return {tally.row: tally for tally in tallies if tally.row in numbers}
+    return {result.row: result for result in results if result.row in numbers}
 
 
 @pytest.mark.parametrize("transport", ["inprocess", "remote"])
@@ -241,15 +241,15 @@ async def test_every_packet_of_a_vector_is_refused(
     path = tmp_path / "driver.sock"
     async with ReferenceDevice() as device:
         if transport == "inprocess":
-            tallies = await Trial(case, [Way("device", device)], Plan(limit=None)).run()
+            results = await Trial(case, [Way("device", device)], Plan(limit=None)).run()
         else:
             async with Server(device, path), RemoteDevice(path) as remote:
-                tallies = await Trial(
+                results = await Trial(
                     case, [Way("client", remote)], Plan(limit=None)
                 ).run()
-    found = bursting(tallies)
-    assert [problem for tally in found.values() for problem in tally.problems] == []
-    assert sum(tally.passed for tally in found.values()) > 100
+    found = bursting(results)
+    assert [problem for result in found.values() for problem in result.problems] == []
+    assert sum(result.passed for result in found.values()) > 100
     assert found["VR3"].passed == found["VB5"].passed == 1
 
 
@@ -257,7 +257,7 @@ async def test_a_case_that_may_fail_has_altered_packets_alone(case: Case) -> Non
     failing = replace(case, expect_failure=True)
     async with ReferenceDevice() as device:
         found = bursting(await Trial(failing, [Way("device", device)], Plan()).run())
-    assert {row for row, tally in found.items() if tally.passed} == {
+    assert {row for row, result in found.items() if result.passed} == {
         row.number for row in PACKET_ROWS
     }
 
@@ -269,6 +269,6 @@ async def test_a_case_whose_packet_is_too_long_has_none(
         "asyncnn.tools.conformance.mutations.trial.DEFAULT_QUEUE_LENGTH", 4
     )
     async with ReferenceDevice() as device:
-        tallies = await Trial(case, [Way("device", device)], Plan()).run()
-    assert [problem for tally in tallies for problem in tally.problems] == []
-    assert all(tally.skipped for tally in bursting(tallies).values())
+        results = await Trial(case, [Way("device", device)], Plan()).run()
+    assert [problem for result in results for problem in result.problems] == []
+    assert all(result.skipped for result in bursting(results).values())

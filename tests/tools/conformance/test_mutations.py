@@ -77,12 +77,12 @@ def refused(specs: Sequence[Path], transport: str) -> Counter[str]:
     """Check that each mutant is refused; return how many there were of each row."""
     with driver_process() if transport == "remote" else nullcontext() as driver:
         plan = Plan(limit=1, socket=str(driver.path) if driver else None)
-        tallies = [tally for batch in run_mutants(specs, plan) for tally in batch]
-    assert [problem for tally in tallies for problem in tally.problems] == []
-    assert {tally.transport for tally in tallies} == {transport}
+        results = [result for batch in run_mutants(specs, plan) for result in batch]
+    assert [problem for result in results for problem in result.problems] == []
+    assert {result.transport for result in results} == {transport}
     passed = Counter[str]()
-    for tally in tallies:
-        passed[tally.row] += tally.passed
+    for result in results:
+        passed[result.row] += result.passed
     return passed
 
 
@@ -120,9 +120,9 @@ async def test_nothing_is_started_for_any_mutant(
 
     monkeypatch.setattr(Scheduler, "submit", submit_seen)
     monkeypatch.setattr(trial, "BURST_ROWS", ())  # valid packets
-    tallies = await Trial(case, [way], Plan(limit=2)).run()
-    assert [problem for tally in tallies for problem in tally.problems] == []
-    assert sum(tally.passed for tally in tallies) > 2 * len(MODEL_ROWS)
+    results = await Trial(case, [way], Plan(limit=2)).run()
+    assert [problem for result in results for problem in result.problems] == []
+    assert sum(result.passed for result in results) > 2 * len(MODEL_ROWS)
     # That is the preparation of the case itself, whose requests are mutated.
     assert len(started) == 1
 
@@ -226,16 +226,16 @@ async def test_a_device_that_never_answers_is_found(
 
 
 async def test_a_case_that_is_refused_itself_has_no_mutants(case: Case) -> None:
-    (tally,) = await Trial(case, [Way("device", Faulty())], Plan()).run()
-    assert (tally.row, tally.failed) == (ITSELF, 1)
-    assert "the device refuses the case" in tally.problems[0]
+    (result,) = await Trial(case, [Way("device", Faulty())], Plan()).run()
+    assert (result.row, result.failed) == (ITSELF, 1)
+    assert "the device refuses the case" in result.problems[0]
 
 
 async def test_a_case_that_a_driver_may_refuse_is_skipped(case: Case) -> None:
     free = replace(case, folder="V1_3_cts_only")
-    (tally,) = await Trial(free, [Way("device", Faulty())], Plan()).run()
-    assert tally.failed == 0
-    assert sum(tally.skipped.values()) == 1
+    (result,) = await Trial(free, [Way("device", Faulty())], Plan()).run()
+    assert result.failed == 0
+    assert sum(result.skipped.values()) == 1
 
 
 SHAPES = (OutputShape((2,), True),)

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from asyncnn.hal.types import OperandType
-from asyncnn.runtime.container import load
 from asyncnn.runtime.model import TensorInfo
+from asyncnn.runtime.model_file import load
 from asyncnn.tools.demo import (
     CLASSES,
     MODEL_KINDS,

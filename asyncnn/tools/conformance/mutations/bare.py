@@ -1,7 +1,7 @@
 """A client and a burst that check nothing, so that the driver itself has to.
 
-The client of the library refuses mutants before they are sent. What a driver does
-about a client that sends them is seen here.
+The client of the library refuses mutants before they are sent. What a driver does when
+a client sends them all the same is seen here.
 """
 
 import contextlib

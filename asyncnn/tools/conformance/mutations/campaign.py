@@ -1,4 +1,4 @@
-"""What is to be tried, and what came of it.
+"""Which mutants are tried (`Plan`), and the results of each row (`RowResult`).
 
 Of the public suite's rows two are not here: every other mutant of a request asks to be
 measured (VR6), and the cases that are to fail (VR4) are run by the conformance command
@@ -40,7 +40,7 @@ class Plan(Selection, frozen=True, kw_only=True):
     limit: int | None = 1
 
 
-class Tally(msgspec.Struct, frozen=True):
+class RowResult(msgspec.Struct, frozen=True):
     """How the mutants of one row fared that were made of one case.
 
     ``problems`` has a line for each wrong answer, of which a failed mutant may have
@@ -82,8 +82,8 @@ WORDS: dict[str, str] = {
 """What each row does: those of models, of requests, of packets and of bursts."""
 
 
-class Tallies:
-    """Makes the tallies of one case."""
+class RowResults:
+    """Makes the results of one case."""
 
     def __init__(self, case: Case, plan: Plan) -> None:
         self._case = case
@@ -94,14 +94,14 @@ class Tallies:
         row: str,
         mutants: Iterator[AnyMutant],
         judge: Callable[[AnyMutant], Awaitable[list[str]]],
-    ) -> Tally:
+    ) -> RowResult:
         """Have as many mutants judged as the plan says."""
         chosen = sample(mutants, self._plan.limit, f"{self._case.name} {row}")
         answers = [await judge(mutant) for mutant in chosen.tried]
         return replace(self.of(row, answers), skipped=dict(Counter(chosen.exempt)))
 
-    def of(self, row: str, answers: Sequence[list[str]]) -> Tally:
-        """Return the tally of tries by what was wrong with the answers to each."""
+    def of(self, row: str, answers: Sequence[list[str]]) -> RowResult:
+        """Return the result of tries by what was wrong with the answers to each."""
         wrong = [problems for problems in answers if problems]
         return replace(
             self._empty(row),
@@ -110,17 +110,17 @@ class Tallies:
             problems=tuple(chain.from_iterable(wrong)),
         )
 
-    def skipped(self, row: str, reason: str) -> Tally:
-        """Return the tally of a row that the case cannot be used for."""
+    def skipped(self, row: str, reason: str) -> RowResult:
+        """Return the result of a row that the case cannot be used for."""
         return replace(self._empty(row), skipped={reason: 1})
 
-    def unusable(self, error: AsyncnnError) -> Tally:
-        """Return the tally of a case that is refused itself."""
+    def unusable(self, error: AsyncnnError) -> RowResult:
+        """Return the result of a case that is refused itself."""
         if self._case.expect_failure or self._case.folder.endswith(CTS_ONLY):
             return self.skipped(ITSELF, "a driver may refuse the case itself")
         return self.of(ITSELF, [[str(error)]])
 
-    def _empty(self, row: str) -> Tally:
+    def _empty(self, row: str) -> RowResult:
         case = self._case
         spec = f"{case.folder}/{case.spec}"
-        return Tally(spec, case.name, row, self._plan.transport)
+        return RowResult(spec, case.name, row, self._plan.transport)

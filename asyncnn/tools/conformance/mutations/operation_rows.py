@@ -1,4 +1,4 @@
-"""Mutations of operations, and of what is said beside a model when it is prepared."""
+"""Mutations of operations, of cycles among them, and of preferences and priorities."""
 
 from msgspec.structs import replace
 

@@ -1,4 +1,7 @@
-"""Tries the mutants of cases on every way to a driver, over several processes."""
+"""Tries the mutants of cases on every way to a driver, over several processes.
+
+Cases lie in memory that goes to a driver as it is, and must be unchanged afterwards.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -30,8 +33,8 @@ from asyncnn.tools.conformance.mutations.campaign import (
     CYCLE,
     MODEL_ROWS,
     Plan,
-    Tallies,
-    Tally,
+    RowResult,
+    RowResults,
 )
 from asyncnn.tools.conformance.mutations.mutant import (
     Listed,
@@ -74,34 +77,34 @@ _UNTOUCHED = 0xA5
 
 def run_mutants(
     specs: Sequence[Path], plan: Plan, workers: int | None = None
-) -> Iterator[list[Tally]]:
-    """Yield the tallies of each file as it completes, in any order.
+) -> Iterator[list[RowResult]]:
+    """Yield the results of each file as it completes, in any order.
 
-    Among them is the tally of the mutant that is made of no file.
+    Among them is the result of the mutant that is made of no file.
     """
     tasks = [partial(mutate_spec, spec, plan) for spec in specs]
     return in_processes([partial(mutate_nothing, plan), *tasks], workers)
 
 
-def mutate_spec(spec: Path, plan: Plan) -> list[Tally]:
+def mutate_spec(spec: Path, plan: Plan) -> list[RowResult]:
     """Try the mutants of each case of one file."""
     cases = plan.load(spec)
     return asyncio.run(_mutate_cases(cases, plan)) if cases else []
 
 
-async def _mutate_cases(cases: Sequence[Case], plan: Plan) -> list[Tally]:
+async def _mutate_cases(cases: Sequence[Case], plan: Plan) -> list[RowResult]:
     async with _ways(plan) as ways:
         return [
-            tally for case in cases for tally in await Trial(case, ways, plan).run()
+            result for case in cases for result in await Trial(case, ways, plan).run()
         ]
 
 
-def mutate_nothing(plan: Plan) -> list[Tally]:
+def mutate_nothing(plan: Plan) -> list[RowResult]:
     """Try the mutant that is made of no case."""
     return [asyncio.run(_mutate_nothing(plan))]
 
 
-async def _mutate_nothing(plan: Plan) -> Tally:
+async def _mutate_nothing(plan: Plan) -> RowResult:
     async with _ways(plan) as ways:
         return await try_cycle(ways, plan)
 
@@ -171,28 +174,28 @@ class Trial:
     def __init__(self, case: Case, ways: Sequence[Way], plan: Plan) -> None:
         self._case = case
         self._ways = ways
-        self._tallies = Tallies(case, plan)
+        self._results = RowResults(case, plan)
         self._model = travelling(case.model)
 
-    async def run(self) -> list[Tally]:
-        """Return a tally for each row.
+    async def run(self) -> list[RowResult]:
+        """Return a result for each row.
 
         There are none of models if the case is refused itself, as nothing would be
         learnt, and none of requests and bursts if it cannot be prepared.
         """
-        tallies: list[Tally] = []
+        results: list[RowResult] = []
         try:
             for way in self._ways:
                 await self._ask(way)
-            tallies = [await self._try_models(row) for row in MODEL_ROWS]
+            results = [await self._try_models(row) for row in MODEL_ROWS]
             targets = [
                 Target(way, await prepare(self._model, way.device))
                 for way in self._ways
             ]
         except AsyncnnError as error:
-            return [*tallies, self._tallies.unusable(error)]
-        tallies += await self._try_all_requests(targets)
-        return tallies + await try_bursts(self._case, targets, self._tallies)
+            return [*results, self._results.unusable(error)]
+        results += await self._try_all_requests(targets)
+        return results + await try_bursts(self._case, targets, self._results)
 
     async def _ask(self, way: Way) -> None:
         """Make sure that a device finds no fault with the case itself.
@@ -204,14 +207,14 @@ class Trial:
         if status is not ErrorStatus.NONE:
             raise error_for(status, f"the {way.name} refuses the case")
 
-    async def _try_models(self, row: Row) -> Tally:
+    async def _try_models(self, row: Row) -> RowResult:
         async def judge(mutant: Mutant) -> list[str]:
             return await _judge(mutant, self._model, self._ways)
 
         mutants = row.mutants(self._model, VERSION)
-        return await self._tallies.of_each(row.number, mutants, judge)
+        return await self._results.of_each(row.number, mutants, judge)
 
-    async def _try_all_requests(self, targets: Sequence[Target]) -> list[Tally]:
+    async def _try_all_requests(self, targets: Sequence[Target]) -> list[RowResult]:
         sent = TravellingRequest.of(self._case)
         with ExitStack() as stack:
             if sent.fits_in_a_packet:
@@ -222,7 +225,7 @@ class Trial:
 
     async def _try_requests(
         self, row: RequestRow, sent: TravellingRequest, targets: Sequence[Target]
-    ) -> Tally:
+    ) -> RowResult:
         async def judge(mutant: RequestMutant) -> list[str]:
             problems: list[str] = []
             for target in targets:
@@ -230,7 +233,7 @@ class Trial:
             return problems + sent.traces_of(mutant.label)
 
         mutants = with_timing(row.mutate(sent.request, self._model))
-        return await self._tallies.of_each(row.number, mutants, judge)
+        return await self._results.of_each(row.number, mutants, judge)
 
 
 async def _with_burst(target: Target, stack: ExitStack) -> Target:
@@ -240,11 +243,11 @@ async def _with_burst(target: Target, stack: ExitStack) -> Target:
     return replace(target, burst=burst)
 
 
-async def try_cycle(ways: Sequence[Way], plan: Plan) -> Tally:
+async def try_cycle(ways: Sequence[Way], plan: Plan) -> RowResult:
     """Try the mutant that is made of no case."""
     problems = await _judge(cyclic_mutant(), None, ways)
-    tally = Tally("", "", CYCLE, plan.transport, problems=tuple(problems))
-    return replace(tally, failed=1) if problems else replace(tally, passed=1)
+    result = RowResult("", "", CYCLE, plan.transport, problems=tuple(problems))
+    return replace(result, failed=1) if problems else replace(result, passed=1)
 
 
 async def _judge(
@@ -254,26 +257,26 @@ async def _judge(
 
 
 async def try_bursts(
-    case: Case, targets: Sequence[Target], tallies: Tallies
-) -> list[Tally]:
-    """Return a tally for each row of bursts.
+    case: Case, targets: Sequence[Target], results: RowResults
+) -> list[RowResult]:
+    """Return a result for each row of bursts.
 
     Altered packets come first: those that are valid show that the burst goes on.
     """
     sent = TravellingRequest.of(case)
     if not sent.fits_in_a_packet:
         reason = "the packet is longer than the queue"
-        return _skipped((*PACKET_ROWS, *BURST_ROWS), reason, tallies)
+        return _skipped((*PACKET_ROWS, *BURST_ROWS), reason, results)
     async with AsyncExitStack() as stack:
         senders = [
             await _sender(target, sent, stack)
             for target in targets
             if not target.way.is_bare
         ]
-        found = [await _try_packets(row, sent, senders, tallies) for row in PACKET_ROWS]
+        found = [await _try_packets(row, sent, senders, results) for row in PACKET_ROWS]
         if case.expect_failure:
-            return found + _skipped(BURST_ROWS, "the case may fail itself", tallies)
-        return found + [await _try_burst(row, senders, tallies) for row in BURST_ROWS]
+            return found + _skipped(BURST_ROWS, "the case may fail itself", results)
+        return found + [await _try_burst(row, senders, results) for row in BURST_ROWS]
 
 
 async def _sender(
@@ -283,32 +286,34 @@ async def _sender(
     return Sender(sent.packet, burst, target.prepared, sent.pools)
 
 
-def _skipped(rows: Sequence[Listed], reason: str, tallies: Tallies) -> list[Tally]:
-    return [tallies.skipped(row.number, reason) for row in rows]
+def _skipped(
+    rows: Sequence[Listed], reason: str, results: RowResults
+) -> list[RowResult]:
+    return [results.skipped(row.number, reason) for row in rows]
 
 
 async def _try_packets(
     row: PacketRow,
     sent: TravellingRequest,
     senders: Sequence[Sender],
-    tallies: Tallies,
-) -> Tally:
+    results: RowResults,
+) -> RowResult:
     async def judge(mutant: PacketMutant) -> list[str]:
         problems: list[str] = []
         for sender in senders:
             problems += await judge_packet(mutant, sender.burst)
         return problems + sent.traces_of(mutant.label)
 
-    return await tallies.of_each(row.number, row.mutate(sent.packet), judge)
+    return await results.of_each(row.number, row.mutate(sent.packet), judge)
 
 
 async def _try_burst(
-    row: BurstRow, senders: Sequence[Sender], tallies: Tallies
-) -> Tally:
+    row: BurstRow, senders: Sequence[Sender], results: RowResults
+) -> RowResult:
     problems: list[str] = []
     for sender in senders:
         try:
             problems += await in_time(row.judge(sender))
         except NothingToLearnError as reason:
-            return tallies.skipped(row.number, str(reason))
-    return tallies.of(row.number, [problems])
+            return results.skipped(row.number, str(reason))
+    return results.of(row.number, [problems])

@@ -8,7 +8,7 @@ import pytest
 
 import asyncnn
 from asyncnn import kernels
-from asyncnn.cli.explaining import print_explanation
+from asyncnn.cli.graph import print_explanation
 from asyncnn.devices import support
 from asyncnn.hal.types import OperationType
 from asyncnn.runtime.explain import Cause, Explanation, OperationReport

@@ -1,5 +1,6 @@
-"""The project's own model file: a HAL model with its names, its constants mapped.
+"""Model files: `load` reads every kind, `save` and `load_container` the project's own.
 
+A container holds a HAL model with its names; constants are mapped where they lie.
 ``docs/model-format.md`` specifies the bytes. All integers are little-endian. A checksum
 reveals damage; that a file was not made to do harm is what validation is for.
 """

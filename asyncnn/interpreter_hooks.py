@@ -1,9 +1,18 @@
-"""What a forked child process has to leave to its parent.
+"""What of the Python interpreter concerns the whole process: forks and collections.
 
-A child inherits copies of open devices and connections, but none of their threads, and
-it shares their sockets and the event loop's selector with its parent. So whatever a
-process owns is told in the child that it has no owner there: from then on it refuses
-all use with `ForkedError`, and closing it does nothing.
+A forked child inherits copies of open devices and connections, but none of their
+threads, and it shares their sockets and the event loop's selector with its parent. So
+whatever a process owns is told in the child that it has no owner there
+(`disown_in_children`): from then on it refuses all use with `ForkedError`, and closing
+it does nothing.
+
+A full garbage collection looks at every object of the process at once and holds the
+interpreter: some hundred milliseconds where a model of 20,000 operations is prepared,
+several times on the way. So there is none while such a structure is built
+(`building_large`). Then it is frozen, where that is allowed (`freezing_allowed`): later
+collections leave it out, though it is freed as ever with its last reference. Freezing
+concerns all objects that exist then (see `gc.freeze`), and is undone when it is no
+longer allowed.
 """
 
 import gc
@@ -28,12 +37,12 @@ class Owned(Protocol):
 _owned: WeakSet[Owned] = WeakSet()
 
 
-def own(thing: Owned) -> None:
+def disown_in_children(thing: Owned) -> None:
     """Have ``thing`` disowned in every child that this process forks."""
     _owned.add(thing)
 
 
-def inherited(what: str) -> ForkedError:
+def forked_error(what: str) -> ForkedError:
     """Return the error for using ``what`` in a child of the process that owns it."""
     return ForkedError(
         f"{what} belongs to the process that opened it, and this is a fork of it",

@@ -25,8 +25,8 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.pools import from_buffer, view
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.container import MAGIC, load_container, read_container, save
 from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.model_file import MAGIC, load_container, read_container, save
 from asyncnn.runtime.tflite import load_tflite
 
 PREFIX = struct.Struct("<8sIII")

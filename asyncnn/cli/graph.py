@@ -1,4 +1,4 @@
-"""What a device makes of a model: ``asyncnn graph`` and ``asyncnn run --explain``."""
+"""``asyncnn graph`` and ``asyncnn run --explain``: what a device makes of a model."""
 
 from collections.abc import Sequence
 from pathlib import Path

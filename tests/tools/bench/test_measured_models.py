@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.tools.bench import model_files as collection
-from asyncnn.tools.bench.model_files import (
+from asyncnn.tools.bench import measured_models
+from asyncnn.tools.bench.measured_models import (
     Difference,
     largest_difference,
     model_files,
@@ -42,7 +42,7 @@ def test_a_single_file_may_be_named(folder: Path) -> None:
 def test_without_a_folder_the_default_one_is_taken(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collection, "DEFAULT_FOLDER", folder)
+    monkeypatch.setattr(measured_models, "DEFAULT_FOLDER", folder)
     assert names(None) == ["a.tflite", "b.tflite"]
 
 
@@ -60,7 +60,9 @@ def test_mobilenets_are_made_for_the_length_of_the_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = {True: b"quantised", False: b"float"}
-    monkeypatch.setattr(collection, "mobilenet_v1", lambda quantized: made[quantized])
+    monkeypatch.setattr(
+        measured_models, "mobilenet_v1", lambda quantized: made[quantized]
+    )
     with model_files(tmp_path) as files:
         assert {path.stem: path.read_bytes() for path in files} == {
             "mobilenet_v1_224_float": b"float",

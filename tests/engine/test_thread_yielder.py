@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from asyncnn.engine import Execution, Program, execution
-from asyncnn.engine.execution import MANY_CALLS, TURN_NS, Turns
+from asyncnn.engine.execution import CALLS_PER_CHECK, YIELD_AFTER_NS, ThreadYielder
 from tests.networks import chain
 
 
@@ -30,36 +30,36 @@ def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
 
 
 def test_many_short_calls_pause_once_a_turn(sleeps: Sleeps) -> None:
-    taking = Turns()
+    yielder = ThreadYielder()
     for _ in range(10):
-        sleeps.now_ns += TURN_NS // 2
-        taking.count(MANY_CALLS)
+        sleeps.now_ns += YIELD_AFTER_NS // 2
+        yielder.count(CALLS_PER_CHECK)
     assert sleeps.count == 5
 
 
 def test_few_calls_never_pause(sleeps: Sleeps) -> None:
-    taking = Turns()
-    sleeps.now_ns += 10 * TURN_NS
-    taking.count(MANY_CALLS - 1)
+    yielder = ThreadYielder()
+    sleeps.now_ns += 10 * YIELD_AFTER_NS
+    yielder.count(CALLS_PER_CHECK - 1)
     assert not sleeps.count
 
 
 def test_calls_of_many_short_series_add_up(sleeps: Sleeps) -> None:
-    taking = Turns()
-    for _ in range(MANY_CALLS):
-        sleeps.now_ns += TURN_NS // 8
-        taking.count(1)
+    yielder = ThreadYielder()
+    for _ in range(CALLS_PER_CHECK):
+        sleeps.now_ns += YIELD_AFTER_NS // 8
+        yielder.count(1)
     assert sleeps.count == 1
 
 
 def test_an_execution_counts_its_calls(sleeps: Sleeps) -> None:
-    program = Program(chain(3 * MANY_CALLS, 4).model)
+    program = Program(chain(3 * CALLS_PER_CHECK, 4).model)
     x, z = np.zeros(4, np.float32), np.empty(4, np.float32)
     execution = Execution(program, program.plan(((4,),)), [x], [z])
-    sleeps.now_ns += TURN_NS
+    sleeps.now_ns += YIELD_AFTER_NS
     assert execution.advance()
     assert sleeps.count == 1
-    assert (z == 3 * MANY_CALLS).all()
+    assert (z == 3 * CALLS_PER_CHECK).all()
 
 
 @pytest.mark.alone
@@ -68,12 +68,12 @@ async def test_a_loop_is_not_kept_waiting_by_products_of_small_matrices() -> Non
     has_ended = False
 
     def compute() -> None:
-        taking = Turns()
+        yielder = ThreadYielder()
         ends = time.monotonic() + 0.5
         while time.monotonic() < ends and not has_ended:
-            for _ in range(MANY_CALLS):
+            for _ in range(CALLS_PER_CHECK):
                 a.dot(b, out)
-            taking.count(MANY_CALLS)
+            yielder.count(CALLS_PER_CHECK)
 
     computing = asyncio.create_task(asyncio.to_thread(compute))
     longest = 0.0

@@ -1,4 +1,4 @@
-"""Models that are measured: files of a folder, and generated MobileNets.
+"""The models that benchmarks measure: files of a folder, and generated MobileNets.
 
 Also what they are given, and how far apart the outputs of two contenders are.
 """

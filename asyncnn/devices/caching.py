@@ -1,7 +1,18 @@
-"""The caching of one device: which calls save a model, and how one is loaded.
+"""Compilation caching: which calls save a model, and how a device loads one.
 
-Loading validates and plans nothing. Plans are decoded when they are needed first, over
-bytes of the data cache that are not even touched before.
+Each model has two files. The *model cache* holds everything that decides what runs:
+graph, plans, small constants. It is sealed with a key of the driver, and a file that
+was changed by a byte is not loaded. The *data cache* holds nothing but numbers that
+operations compute with: large weights, and what kernels packed of them. It is mapped
+and not checked, as the HAL allows: if it is damaged, results are wrong and nothing
+else.
+
+Loading validates and plans nothing. Plans are decoded when they are first needed, over
+bytes of the data cache that are not even read before. `cache_files` opens and locks the
+files, `cache_format` has their bytes, `cache_saving` writes them. The folder that
+applications keep them in is `asyncnn.runtime.model_cache`.
+
+Source: HAL 1.2/IDevice.hal (getNumberOfCacheFilesNeeded, prepareModelFromCache).
 """
 
 import logging
@@ -45,7 +56,7 @@ from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumen
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.slices import Slices, joined
 from asyncnn.hal.types import ExecutionPreference, Handle, Memory, Model, Priority
-from asyncnn.interpreter import building_large
+from asyncnn.interpreter_hooks import building_large
 from asyncnn.pacing import Steps
 
 logger = logging.getLogger(__name__)
