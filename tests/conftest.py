@@ -5,7 +5,7 @@ import os
 import random
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from asyncnn.service.driver import quotas as clients
 
 pytest_plugins = ["tests.time_limit"]
 
-MANY_CASES = 12
+MANY_CASES = 6
 """Of a test that has more, those beyond are exhaustive; which, its name decides."""
 
 SHARED = Path(
@@ -39,12 +39,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="asyncio",
         help="the event loop of all tests, but not of processes that they start",
     )
-    parser.addoption(
-        "--cases",
-        type=int,
-        metavar="N",
-        help="run at most N cases of each test, of those that are not exhaustive",
-    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -58,9 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(
-    config: pytest.Config, items: list[pytest.Item]
-) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the cases that are exhaustive; refuse marks that tiers would not find."""
     for path in {item.path for item in items if item.get_closest_marker("alone")}:
         if "mark.alone" not in path.read_text():
@@ -73,15 +65,6 @@ def pytest_collection_modifyitems(
         chosen = random.Random(test).sample(of_it, min(MANY_CASES, len(of_it)))
         for item in set(of_it).difference(chosen):
             item.add_marker(pytest.mark.exhaustive)
-    most = config.getoption("--cases")
-    if most is not None:
-        kept = {item for of_it in cases.values() for item in _usual(of_it)[:most]}
-        config.hook.pytest_deselected(items=[i for i in items if i not in kept])
-        items[:] = [item for item in items if item in kept]
-
-
-def _usual(cases: Sequence[pytest.Item]) -> list[pytest.Item]:
-    return [item for item in cases if not item.get_closest_marker("exhaustive")]
 
 
 @pytest.fixture(scope="session")

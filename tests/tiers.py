@@ -69,16 +69,25 @@ def both(name: str, chosen: str, *options: str, **others: Any) -> tuple[Part, Pa
     )
 
 
-MEASURED = (
-    *("--cov", "--cov-append", "--cov-report=", "--cov-fail-under=0"),
-    *("--cases", "6"),  # further cases of a test run the same lines
+MEASURED = ("--cov", "--cov-append", "--cov-report=", "--cov-fail-under=0")
+
+OF_ONE_CASE_EACH = tuple(
+    f"tests/{part}"
+    for part in (
+        *("cli", "extensions", "fences", "fmq", "kernels/embedding"),
+        "runtime/tflite",
+    )
 )
+"""Where each case of a test runs lines of its own: all cases count for coverage."""
 
 TIERS: dict[str, tuple[Part, ...]] = {
     "quick": both("quick", "not exhaustive and "),
     "exhaustive": both("exhaustive", "exhaustive and "),
     "uvloop": both("uvloop", "", "--loop", "uvloop", folders=WAITING),
-    "coverage": both("coverage", "not exhaustive and ", *MEASURED),
+    "coverage": (
+        *both("coverage", "not exhaustive and ", *MEASURED),
+        Part("coverage, all cases", "not alone", MEASURED, OF_ONE_CASE_EACH),
+    ),
 }
 
 Pytest = Callable[[Sequence[str]], int]

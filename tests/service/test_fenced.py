@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -123,7 +124,8 @@ class TestWaiting:
         gate.open()
         await run
         assert sum(sent) == 1  # the gate's
-        assert len(sent) < 60  # they are sent and answered by the dozen
+        # They are sent by the dozen, but for a client that traces each line of Python.
+        assert len(sent) < 60 or sys.gettrace() is not None
 
     async def test_it_waits_for_runs_of_other_drivers_and_this_process(
         self, model: PreparedModel, gate: Gate, tmp_path: Path

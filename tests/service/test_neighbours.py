@@ -30,6 +30,13 @@ LENGTH = 600
 MOST = 3.0
 """How many times its latency alone a client may have beside others."""
 
+MOST_OF = {"announce_pools": 4.5, "execute_at_high": 4.5}
+"""Of these it takes up to 3 on an idle machine, and more in a process of many tests.
+
+Two processes that share a lane have half of it each, and so twice the latency; the
+slices of the other, and its 200 connections on the loop, come on top.
+"""
+
 ATTEMPTS = 8
 """The machine may have other work, too, during some of them."""
 
@@ -114,7 +121,7 @@ async def test_a_client_keeps_its_pace_and_the_driver_what_it_had(
             await check_settled(driver, before)
             return ratio
 
-        await best_of(ATTEMPTS, ratio, MOST)
+        await best_of(ATTEMPTS, ratio, MOST_OF.get(kind, MOST))
 
 
 async def test_clients_that_are_killed_in_the_middle_leave_nothing(
