@@ -86,7 +86,12 @@ TIERS: dict[str, tuple[Part, ...]] = {
     "uvloop": both("uvloop", "", "--loop", "uvloop", folders=WAITING),
     "coverage": (
         *both("coverage", "not exhaustive and ", *MEASURED),
-        Part("coverage, all cases", "not alone", MEASURED, OF_ONE_CASE_EACH),
+        Part(
+            "coverage, all cases",
+            "exhaustive and not alone",
+            MEASURED,
+            OF_ONE_CASE_EACH,
+        ),
     ),
 }
 
