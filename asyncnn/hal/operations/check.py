@@ -5,7 +5,6 @@ Source: 1.0 to 1.3/types.hal (OperationType), AIDL OperationType.
 
 import math
 from collections.abc import Sequence
-from typing import cast
 
 import msgspec
 
@@ -103,7 +102,7 @@ def _name(type_: int) -> str:
 
 def _signature(type_: int) -> OperationSignature | None:
     if isinstance(type_, ExtensionOperationType):
-        return cast("OperationSignature", type_.signature)
+        return signature_of(type_)
     if is_extension_type(type_):
         return None
     try:

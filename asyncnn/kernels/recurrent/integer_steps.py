@@ -171,7 +171,7 @@ class Rescaling:
 
 
 _EXTRA_BITS = 10
-_FRACTION_BITS_layer_norm = 12
+_NORMALIZED_FRACTION_BITS = 12
 _ROOT_INTEGER_BITS = 3
 _ROOT_STEPS = 5
 _ONE = 1 << (31 - _ROOT_INTEGER_BITS)
@@ -217,7 +217,7 @@ class IntegerLayerNorm:
         )
         weighted = rounded_shift(normalised * self._weights + self._bias, _EXTRA_BITS)
         raw = multiply_by_quantized_multiplier(
-            weighted, self._multiplier, self._shift + _FRACTION_BITS_layer_norm
+            weighted, self._multiplier, self._shift + _NORMALIZED_FRACTION_BITS
         )
         np.clip(raw, INT16_MIN, INT16_MAX, out=gates)
 

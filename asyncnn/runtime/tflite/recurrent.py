@@ -155,7 +155,7 @@ def _scale(node: Node, index: int) -> float:
 
 _F32 = OperandType.TENSOR_FLOAT32
 
-_ACTIVATIONS = (1, 3, 4)
+_LSTM_ACTIVATIONS = (1, 3, 4)
 """Codes that mean the same in both: ReLU, ReLU6, tanh.
 
 Integer cells have no choice: there it is always tanh, whatever the file says.
@@ -229,7 +229,7 @@ def _float_inputs(node: Node, options: Any) -> list[int]:
         *(read_real(node, index) for index in range(1, OUTPUT_STATE)),
         zero_state(node, OUTPUT_STATE, _F32),
         zero_state(node, CELL_STATE, _F32),
-        activation(node, options.FusedActivationFunction(), *_ACTIVATIONS),
+        activation(node, options.FusedActivationFunction(), *_LSTM_ACTIVATIONS),
         node.scalar(options.CellClip(), OperandType.FLOAT32),
         node.scalar(options.ProjClip(), OperandType.FLOAT32),
     ]
@@ -270,21 +270,21 @@ def _join_time(node: Node, outputs: Sequence[int], *, time_major: bool) -> int:
     return node.reshape(joined, whole)
 
 
-_ACTIVATIONS_recurrent = (0, 1, 2, 3, 4)
+_RNN_ACTIVATIONS = (0, 1, 2, 3, 4)
 """Codes that mean the same in both: none, three kinds of ReLU, tanh."""
 
 
 def _rnn(node: Node) -> None:
     options = node.options("RNNOptions")
     inputs = _cell_inputs(node)
-    code = activation(node, options.FusedActivationFunction(), *_ACTIVATIONS_recurrent)
+    code = activation(node, options.FusedActivationFunction(), *_RNN_ACTIVATIONS)
     _store_step(node, OperationType.RNN, [*inputs, code])
 
 
 def _sequence_rnn(node: Node) -> None:
     options = node.options("SequenceRNNOptions")
     inputs = _cell_inputs(node)
-    code = activation(node, options.FusedActivationFunction(), *_ACTIVATIONS_recurrent)
+    code = activation(node, options.FusedActivationFunction(), *_RNN_ACTIVATIONS)
     time_major = node.scalar(int(options.TimeMajor()))
     node.emit(OperationType.UNIDIRECTIONAL_SEQUENCE_RNN, [*inputs, code, time_major])
 
@@ -303,7 +303,7 @@ def _svdf(node: Node) -> None:
         *(read_real(node, index) for index in (1, 2, 3)),
         zero_state(node, 4, _F32),
         node.scalar(options.Rank()),
-        activation(node, options.FusedActivationFunction(), *_ACTIVATIONS_recurrent),
+        activation(node, options.FusedActivationFunction(), *_RNN_ACTIVATIONS),
     ]
     _store_step(node, OperationType.SVDF, inputs)
 
