@@ -42,7 +42,7 @@ COMPILATION_BYTES = 16
 MOST_BYTES = 2**28
 """A model cache that is longer is not read."""
 
-_FORMAT_VERSION = 3
+_FORMAT_VERSION = 4
 
 _LENGTH = struct.Struct("<I")
 
@@ -67,9 +67,11 @@ class StoredArray(msgspec.Struct, frozen=True, array_like=True):
 class StepEntry(msgspec.Struct, frozen=True, array_like=True):
     """An `asyncnn.engine.records.StepRecord`."""
 
-    position: int
+    positions: tuple[int, ...]
     is_prepared: bool
     packed: dict[str, tuple[StoredArray, ...]]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
 
 
 class SlicedPlan(msgspec.Struct, frozen=True, array_like=True):

@@ -111,7 +111,11 @@ def _cutting(
             name: tuple(layout.store(each, is_numbers=True) for each in arrays)
             for name, arrays in step.packed.items()
         }
-        steps.append(StepEntry(step.position, step.is_prepared, packed))
+        steps.append(
+            StepEntry(
+                step.positions, step.is_prepared, packed, step.inputs, step.outputs
+            )
+        )
         yield
     return SlicedPlan(
         SHAPES.cut(plan.shapes, slices),

@@ -224,7 +224,11 @@ def _restored(
                 name: tuple([array(each) for each in arrays])
                 for name, arrays in step.packed.items()
             }
-            steps.append(StepRecord(step.position, step.is_prepared, packed))
+            steps.append(
+                StepRecord(
+                    step.positions, step.is_prepared, packed, step.inputs, step.outputs
+                )
+            )
     offsets = dict(OFFSETS.join(plan.offsets, rest))
     arena = ArenaLayout(offsets, plan.arena_bytes)
     return PlanRecord(shapes, folded, tuple(steps), arena)

@@ -174,7 +174,7 @@ def _trace_end(trace: Trace, name: str, phase: Phase, status: ErrorStatus) -> No
 
 
 def _tell_operations(plan: Plan) -> None:
-    CPUEXE("run", operations=[step.operation.type.name for step in plan.steps])
+    CPUEXE("run", operations=[step.name for step in plan.steps])
 
 
 class Executable(msgspec.Struct, eq=False):

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from asyncnn.engine.delegation import Delegate
 from asyncnn.engine.plan import Plan, building_plan
 from asyncnn.engine.records import PlanRecord, record_of, restoring_plan
 from asyncnn.engine.workspace import Workspace
@@ -49,7 +50,8 @@ class Program:
     a way to those of an equal program, they are restored when they are needed first.
     Plans for other shapes are built when a request brings them. ``source`` is the model
     as it was given; `model` is the same with types of ``extensions`` where the source
-    has but numbers. Both keep their pools, which the client may let go of, mapped.
+    has but numbers. Both keep their pools, which the client may let go of, mapped. What
+    ``delegate`` claims it computes.
 
     :raises InvalidArgumentError: if it does not use an extension as that demands.
     :raises GeneralFailureError: if the model cannot be prepared, or one of its pools
@@ -61,11 +63,13 @@ class Program:
         model: Model,
         records: Records | None = None,
         extensions: Extensions = NO_EXTENSIONS,
+        delegate: Delegate | None = None,
         *,
         is_built: bool = True,
     ) -> None:
         self.source = model = _mapped(model)
         self.extensions = extensions
+        self._delegate = delegate
         self.model = extensions.resolved(model)
         check_extended(self.model)
         self._lock = threading.Lock()
@@ -84,12 +88,13 @@ class Program:
         model: Model,
         records: Records | None = None,
         extensions: Extensions = NO_EXTENSIONS,
+        delegate: Delegate | None = None,
     ) -> Steps["Program"]:
         """Make a program in steps; otherwise like the constructor.
 
         :raises AsyncnnError: as the constructor.
         """
-        program = cls(model, records, extensions, is_built=False)
+        program = cls(model, records, extensions, delegate, is_built=False)
         yield from program._building()
         return program
 
@@ -141,10 +146,14 @@ class Program:
         record = self._records.get(number)
         with building_large() if self.is_large else nullcontext():
             if record is not None and shapes == _declared_shapes(subgraph):
-                plan = yield from restoring_plan(self.model, subgraph, record())
+                plan = yield from restoring_plan(
+                    self.model, subgraph, record(), self._delegate
+                )
                 self._records.pop(number, None)
             else:
-                plan = yield from building_plan(self.model, subgraph, shapes)
+                plan = yield from building_plan(
+                    self.model, subgraph, shapes, self._delegate
+                )
         with self._lock:
             return self._add(plan, shapes, number)
 

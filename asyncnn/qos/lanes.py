@@ -82,7 +82,7 @@ class Lanes:
                 raise RuntimeError(f"lane {self._name} is closed")
             to_stop = self._run_queue.add(work, time.monotonic_ns())
             if to_stop is not None:
-                to_stop.pause.requested = True
+                to_stop.pause.request()
             elif self._sleeping:
                 # By the waker, or two pieces of work would count on one sleeper.
                 self._sleeping -= 1
