@@ -103,7 +103,8 @@ class CacheRecord(msgspec.Struct, frozen=True, array_like=True):
 
     ``model_bytes`` are those of its slices. ``plans`` are by the number of their
     subgraph, in the order of their slices. What lies among operand values is in those
-    of the model, behind its own. ``extensions`` are the versions of those that it uses.
+    of the model, behind its own. ``extensions`` are the versions of those that it uses,
+    ``engine`` that of the delegate which computes segments of its plans.
     """
 
     compilation: bytes
@@ -114,6 +115,7 @@ class CacheRecord(msgspec.Struct, frozen=True, array_like=True):
     model_bytes: int
     plans: dict[int, SlicedPlan]
     extensions: tuple[str, ...]
+    engine: str
 
 
 class CacheKey:

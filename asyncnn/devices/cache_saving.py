@@ -28,6 +28,7 @@ from asyncnn.devices.cache_format import (
 )
 from asyncnn.engine import PlanRecord
 from asyncnn.engine.arena import align
+from asyncnn.engine.delegation import version_of
 from asyncnn.engine.plan import CONSTANT_LIFETIMES
 from asyncnn.engine.program import subgraph_of
 from asyncnn.hal.operands import QUANT8_TYPES
@@ -95,6 +96,7 @@ def _recording(
         sum(map(len, of_model)),
         plans,
         program.extensions.versions(model),
+        version_of(program.delegate),
     )
 
 

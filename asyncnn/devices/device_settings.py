@@ -57,6 +57,10 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     ``capabilities_file`` holds what `asyncnn.tools.capabilities` has measured here;
     by default it lies where the user's programs keep their state.
 
+    ``lanes`` are the threads that execute, None as many as suit the device: one for the
+    reference device, whose small calls only contend for the interpreter, and one for
+    each CPU for the accelerated one.
+
     ``policy`` orders what competes. With ``refuses_unmeetable_deadlines`` an execution
     is not begun if its deadline comes sooner than any that its model has lately needed.
     After ``idle_after_s`` without work, buffers and threads are given back, but for
@@ -80,6 +84,7 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     cache_key_file: str = ""
     maps_cache_files: bool = True
     capabilities_file: str = ""
+    lanes: int | None = None
     policy: Policy = Policy()
     refuses_unmeetable_deadlines: bool = False
     idle_after_s: float = 2.0
@@ -87,7 +92,8 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     extensions: tuple[Extension, ...] = ()
 
     def __post_init__(self) -> None:
-        if min(self.max_pending, self.max_waiting, self.max_bursts) < 1:
+        limits = self.max_pending, self.max_waiting, self.max_bursts, self.lanes or 1
+        if min(limits) < 1 or self.lanes == 0:
             raise InvalidArgumentError("a limit of DeviceSettings is not positive")
         if self.max_buffer_bytes < 0:
             raise InvalidArgumentError("max_buffer_bytes is negative")

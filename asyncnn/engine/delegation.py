@@ -87,6 +87,11 @@ class Delegate(Protocol):
         ...
 
 
+def version_of(delegate: Delegate | None) -> str:
+    """Return the version of ``delegate``; empty without one."""
+    return "" if delegate is None else delegate.version
+
+
 Replace = Callable[[Step], Step]
 """Returns a step that the engine's own kernel computes."""
 

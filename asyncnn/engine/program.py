@@ -69,7 +69,7 @@ class Program:
     ) -> None:
         self.source = model = _mapped(model)
         self.extensions = extensions
-        self._delegate = delegate
+        self.delegate = delegate
         self.model = extensions.resolved(model)
         check_extended(self.model)
         self._lock = threading.Lock()
@@ -147,12 +147,12 @@ class Program:
         with building_large() if self.is_large else nullcontext():
             if record is not None and shapes == _declared_shapes(subgraph):
                 plan = yield from restoring_plan(
-                    self.model, subgraph, record(), self._delegate
+                    self.model, subgraph, record(), self.delegate
                 )
                 self._records.pop(number, None)
             else:
                 plan = yield from building_plan(
-                    self.model, subgraph, shapes, self._delegate
+                    self.model, subgraph, shapes, self.delegate
                 )
         with self._lock:
             return self._add(plan, shapes, number)

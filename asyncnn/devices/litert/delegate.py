@@ -1,0 +1,121 @@
+"""Lets LiteRT compute the parts of plans that it does well."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from asyncnn.devices.litert.claims import claims
+from asyncnn.devices.litert.compiled_graph import CompiledGraph, Engine
+from asyncnn.devices.litert.writer import write_graph
+
+from asyncnn.devices.litert.cuts import (
+    BARRIER_NS,
+    SEGMENT_NS,
+    cuts,
+    estimated_ns,
+)
+from asyncnn.engine.delegation import Segment, Step
+from asyncnn.hal.operations.bound import BoundOperation
+from asyncnn.kernels.kernel import (
+    Inputs,
+    InterruptibleRun,
+    Outputs,
+    PreparedKernel,
+    Scratch,
+)
+
+WRITER_VERSION = 1
+"""Counts the changes to what is claimed, divided and written."""
+
+WORTHWHILE_NS = 3_000.0
+"""Estimated time below which calling the engine costs more than it gains."""
+
+_KEPT = 2
+"""Compiled graphs of one segment that are kept while nothing uses them."""
+
+
+class LiteRtDelegate:
+    """A `Delegate` that has segments computed by an `Engine`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.version = f"{engine.name} {engine.version}, writer {WRITER_VERSION}"
+
+    def claims(self, operation: BoundOperation) -> bool:
+        """Tell whether LiteRT computes ``operation`` as the HAL wants it."""
+        return claims(operation)
+
+    def cuts(self, steps: Sequence[Step]) -> Iterable[int]:
+        """Return where to divide ``steps``, so that a pause costs little."""
+        return cuts(steps, SEGMENT_NS)
+
+    def prepare(self, segment: Segment) -> PreparedKernel | None:
+        """Compile ``segment``; None if the kernels are faster.
+
+        :raises GeneralFailureError: if it cannot be written or compiled.
+        """
+        total_ns = sum(estimated_ns(step.operation) for step in segment.steps)
+        if total_ns < WORTHWHILE_NS:
+            return None
+        barriers = cuts(segment.steps, BARRIER_NS)
+        return _SegmentKernel(self._engine, write_graph(segment, barriers))
+
+
+class _SegmentKernel:
+    """A segment as a graph of the engine, compiled as often as it runs at a time.
+
+    Workspaces that are freed leave their graphs here for the next ones.
+    """
+
+    def __init__(self, engine: Engine, model: memoryview) -> None:
+        self._engine = engine
+        self._model = model
+        # Compiled at once: what is wrong with it is an error of the preparation.
+        self._spare = deque([self._compiled()])
+
+    def __call__(self, scratch: Scratch) -> InterruptibleRun:
+        run = _SegmentRun(self)
+        return InterruptibleRun(run.attempt, run.interrupt, run.clear)
+
+    def take(self) -> CompiledGraph:
+        """Return a graph for one workspace."""
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return self._compiled()
+
+    def give_back(self, graph: CompiledGraph) -> None:
+        """Keep a graph for another workspace, or close it."""
+        if len(self._spare) < _KEPT:
+            self._spare.append(graph)
+        else:
+            graph.close()
+
+    def _compiled(self) -> CompiledGraph:
+        return self._engine.compile(self._model)
+
+
+class _SegmentRun:
+    """The graph of one workspace, which is taken when it runs first."""
+
+    def __init__(self, kernel: _SegmentKernel) -> None:
+        self._kernel = kernel
+        self._graph: CompiledGraph | None = None
+
+    def attempt(self, inputs: Inputs, outputs: Outputs) -> bool:
+        graph = self._graph
+        if graph is None:
+            graph = self._graph = self._kernel.take()
+        return graph.run(inputs, outputs)
+
+    def interrupt(self) -> None:
+        if self._graph is not None:
+            self._graph.interrupt()
+
+    def clear(self) -> None:
+        if self._graph is None:
+            self._graph = self._kernel.take()
+        self._graph.clear_interrupt()
+
+    def __del__(self) -> None:
+        if self._graph is not None:
+            self._kernel.give_back(self._graph)
