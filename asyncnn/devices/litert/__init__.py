@@ -1,0 +1,1 @@
+"""LiteRT as an engine that runs whole graphs: writing them, running them."""

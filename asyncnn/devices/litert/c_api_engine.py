@@ -1,0 +1,372 @@
+"""LiteRT by its C API: graphs that compute in place on arrays of ours.
+
+LiteRT runs on tensor buffers. One over the memory of an array is made as the array
+comes for the first time, and is used again as long as the array lives, or as its
+address comes again. Memory that LiteRT does not take, or after which its kernels might
+read beyond a mapping, is copied from and to memory of the graph's own.
+
+A run is cancelled by LiteRT's own means, a function that it asks before each node. That
+function is C's, and looks at a byte of ours, so a run needs no interpreter lock.
+"""
+
+import ctypes
+import mmap
+from collections.abc import Callable, Sequence
+from ctypes import byref
+from functools import partial
+from pathlib import Path
+from typing import Any
+from weakref import ref
+
+import numpy as np
+
+from asyncnn.devices.litert.c_api import (
+    BUFFER_ALIGNMENT,
+    MOST_DIMENSIONS,
+    TAIL_BYTES,
+    Library,
+    TensorType,
+    failure,
+)
+from asyncnn.devices.litert.compiled_graph import (
+    Array,
+    CompiledGraph,
+    Engine,
+    Tensor,
+)
+from asyncnn.devices.litert.weights import PackedWeights
+from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.interpreter_hooks import disown_in_children, forked_error
+
+MOST_BINDINGS = 32
+"""Sets of arrays, and sets of addresses, that a graph remembers."""
+
+_MODEL_ALIGNMENT = 16
+
+_CLEAR, _SET = b"\0", b"\1"
+
+_DTYPES: dict[int, np.dtype[Any]] = {
+    1: np.dtype(np.float32),
+    2: np.dtype(np.int32),
+    3: np.dtype(np.uint8),
+    4: np.dtype(np.int64),
+    6: np.dtype(np.bool_),
+    7: np.dtype(np.int16),
+    9: np.dtype(np.int8),
+    10: np.dtype(np.float16),
+    11: np.dtype(np.float64),
+}
+"""By LiteRT's element types, which are TFLite's."""
+
+
+class CApiEngine(Engine):
+    """The engine on a library that has passed its self-test.
+
+    :raises CApiUnavailableError: if the library cannot be used.
+    """
+
+    name = "c_api"
+
+    def __init__(self, path: Path, version: str) -> None:
+        self.version = version
+        self._library = Library(path)
+        self._is_forked = False
+        disown_in_children(self)
+
+    def disown(self) -> None:
+        """Refuse all use: this is a forked child of the process that loaded it."""
+        self._is_forked = True
+
+    def compile(
+        self,
+        model: bytes | bytearray | memoryview,
+        *,
+        threads: int = 1,
+        weights: PackedWeights | None = None,
+    ) -> CompiledGraph:
+        """See `Engine`."""
+        if self._is_forked:
+            raise forked_error("an engine")
+        content = _in_aligned_memory(model)
+        options: dict[str, int | str] = {"num_threads": threads}
+        if weights is None:
+            return CApiGraph(self._library, content, options)
+        return weights.compile(
+            lambda descriptor: CApiGraph(
+                self._library,
+                content,
+                {**options, "weight_cache_file_descriptor": descriptor},
+            )
+        )
+
+
+class _Slot:
+    """One input or output of a graph, and the memory that stands in for arrays."""
+
+    def __init__(self, type_: TensorType, tensor: Tensor) -> None:
+        self.type = type_
+        self.tensor = tensor
+        self._standing_in: Array | None = None
+
+    def stand_in(self) -> Array:
+        """Return memory of the graph's own for arrays that LiteRT does not take."""
+        if self._standing_in is None:
+            raw = aligned(self.tensor.nbytes + TAIL_BYTES)[: self.tensor.nbytes]
+            self._standing_in = raw.view(self.tensor.dtype)
+        return self._standing_in
+
+
+class _Buffers:
+    """Tensor buffers over a set of addresses, which are freed with the last reference.
+
+    Buffers over memory that is gone are harmless as long as they are not run.
+    """
+
+    def __init__(self, library: Library, graph: int, sides: Sequence[Any]) -> None:
+        self._library = library
+        self._made: list[int] = []
+        arguments: list[Any] = [graph, 0]
+        for slots, addresses in sides:
+            buffers = (ctypes.c_void_p * len(slots))()
+            for number, (slot, address) in enumerate(
+                zip(slots, addresses, strict=True)
+            ):
+                buffers[number] = self._create(slot, address)
+            arguments += [len(slots), ctypes.cast(buffers, ctypes.c_void_p)]
+        self.run: Callable[[], int] = partial(library.run, *arguments)
+
+    def _create(self, slot: _Slot, address: int) -> int:
+        made = self._library.create(
+            "CreateTensorBufferFromHostMemory",
+            *(byref(slot.type), address, slot.tensor.nbytes, None),
+        )
+        self._made.append(made)
+        return made
+
+    def __del__(self) -> None:
+        for made in self._made:
+            self._library.destroy("TensorBuffer", made)
+
+
+class _Binding:
+    """What a run on some arrays does: copies in, a call, copies out."""
+
+    __slots__ = ("_arrays", "buffers", "copied_in", "copied_out", "run")
+
+    def __init__(
+        self,
+        buffers: _Buffers,
+        copied_in: list[tuple[int, Array]],
+        copied_out: list[tuple[int, Array]],
+        arrays: list[ref[Array]],
+    ) -> None:
+        self.buffers, self.run = buffers, buffers.run
+        self.copied_in, self.copied_out = copied_in, copied_out
+        self._arrays = arrays  # their ends remove the binding
+
+
+class CApiGraph(CompiledGraph):
+    """A compiled model of LiteRT's."""
+
+    def __init__(
+        self, library: Library, content: Array, options: dict[str, int | str]
+    ) -> None:
+        self._library = library
+        self._content = content  # LiteRT refers to it
+        self._model = self._compiled = 0
+        self._bindings: dict[tuple[int | None, ...], _Binding] = {}
+        self._buffers: dict[tuple[int, ...], _Buffers] = {}
+        self._flag = ctypes.create_string_buffer(2)
+        super().__init__()
+        try:
+            self._create(options)
+        except BaseException:
+            self.close()
+            raise
+
+    def _create(self, options: dict[str, int | str]) -> None:
+        library, content = self._library, self._content
+        self._model = library.create(
+            "CreateModelFromBuffer",
+            *(library.environment, content.ctypes.data, content.nbytes),
+        )
+        self._compiled = library.compile(self._model, options)
+        self._inputs, self._outputs = self._slots("Input"), self._slots("Output")
+        self.inputs = tuple(slot.tensor for slot in self._inputs)
+        self.outputs = tuple(slot.tensor for slot in self._outputs)
+        library.call(
+            "SetCompiledModelCancellationFunction",
+            self._compiled,
+            ctypes.addressof(self._flag),
+            library.cancellation_function(),
+        )
+
+    def _slots(self, side: str) -> tuple[_Slot, ...]:
+        library = self._library
+        main = library.number("GetMainModelSubgraphIndex", self._model)
+        graph = library.create("GetModelSubgraph", self._model, main)
+        count = library.number(f"GetNumSubgraph{side}s", graph)
+        return tuple(self._slot(graph, side, number) for number in range(count))
+
+    def _slot(self, graph: int, side: str, number: int) -> _Slot:
+        library = self._library
+        type_ = TensorType()
+        tensor = library.create(f"GetSubgraph{side}", graph, number)
+        library.call("GetRankedTensorType", tensor, byref(type_))
+        dtype = _DTYPES.get(type_.element_type)
+        if dtype is None or type_.rank > MOST_DIMENSIONS:
+            raise GeneralFailureError(
+                f"{side.lower()} {number} is of element type {type_.element_type} "
+                f"and rank {type_.rank}, which no array here is"
+            )
+        for axis in range(type_.rank):
+            type_.dimensions[axis] = abs(type_.dimensions[axis])  # -1: open
+        described = Tensor.of(dtype, tuple(type_.dimensions[: type_.rank]))
+        needed = library.number(
+            "GetTensorBufferRequirementsBufferSize",
+            library.create(
+                f"GetCompiledModel{side}BufferRequirements", self._compiled, 0, number
+            ),
+        )
+        if needed > described.nbytes:
+            raise GeneralFailureError(
+                f"{side.lower()} {number} of shape {list(described.shape)} takes "
+                f"{needed} bytes, not {described.nbytes}"
+            )
+        return _Slot(type_, described)
+
+    def run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
+        """See `CompiledGraph`."""
+        if not self._acquire(False):
+            return self._refuse()
+        try:
+            key = (*map(id, inputs), None, *map(id, outputs))
+            binding = self._bindings.get(key)
+            if binding is None:
+                binding = self._bind(key, inputs, outputs)
+            if binding.copied_in:
+                for number, memory in binding.copied_in:
+                    memory[:] = inputs[number].reshape(-1)
+            status = binding.run()
+            if status:
+                return self._ended(status)
+            if binding.copied_out:
+                for number, memory in binding.copied_out:
+                    outputs[number].reshape(-1)[:] = memory
+        finally:
+            self._release()
+            if self._is_closing:
+                self._free_if_idle()
+        return True
+
+    def interrupt(self) -> None:
+        """See `CompiledGraph`."""
+        self._flag[0] = _SET
+
+    def clear_interrupt(self) -> None:
+        """See `CompiledGraph`."""
+        self._flag[0] = _CLEAR
+
+    def _ended(self, status: int) -> bool:
+        # Statuses of an interrupted run are those of other failures in some versions.
+        told = self._library.errors_of(self._compiled)
+        if self._flag[0] == _SET:
+            return False
+        raise failure("RunCompiledModel", status, told)
+
+    def _bind(
+        self,
+        key: tuple[int | None, ...],
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+    ) -> _Binding:
+        self._check(inputs, outputs)
+        into, copied_in = _addresses(inputs, self._inputs)
+        from_, copied_out = _addresses(outputs, self._outputs)
+        buffers = self._buffers.get((*into, *from_))
+        if buffers is None:
+            sides = ((self._inputs, into), (self._outputs, from_))
+            buffers = _Buffers(self._library, self._compiled, sides)
+            _make_room(self._buffers)
+            self._buffers[*into, *from_] = buffers
+        # As an array dies another may get its identity, but not before this is called.
+        forget = partial(self._bindings.pop, key)
+        arrays = [ref(array, forget) for array in (*inputs, *outputs)]
+        binding = _Binding(buffers, copied_in, copied_out, arrays)
+        _make_room(self._bindings)
+        self._bindings[key] = binding
+        return binding
+
+    def _free(self) -> None:
+        self._bindings.clear()
+        self._buffers.clear()
+        if self._compiled:
+            self._library.destroy("CompiledModel", self._compiled)
+        if self._model:
+            self._library.destroy("Model", self._model)
+
+
+def aligned(nbytes: int, alignment: int = BUFFER_ALIGNMENT) -> Array:
+    """Return zeroed bytes at an address that is a multiple of ``alignment``."""
+    raw = np.zeros(nbytes + alignment, np.uint8)
+    start = -raw.ctypes.data % alignment
+    return raw[start : start + nbytes]
+
+
+def _in_aligned_memory(model: bytes | bytearray | memoryview) -> Array:
+    content = np.frombuffer(model, np.uint8)
+    if content.ctypes.data % _MODEL_ALIGNMENT:
+        copy = aligned(content.nbytes, _MODEL_ALIGNMENT)
+        copy[:] = content
+        return copy
+    return content
+
+
+def _make_room(table: dict[Any, Any]) -> None:
+    while len(table) >= MOST_BINDINGS:
+        table.pop(next(iter(table)), None)
+
+
+def _addresses(
+    arrays: Sequence[Array], slots: Sequence[_Slot]
+) -> tuple[list[int], list[tuple[int, Array]]]:
+    """Return where LiteRT finds each array, and which are there as copies."""
+    found, copied = [], []
+    for number, (array, slot) in enumerate(zip(arrays, slots, strict=True)):
+        address = address_of(array)
+        if address % BUFFER_ALIGNMENT or not _has_tail(array, address + array.nbytes):
+            memory = slot.stand_in()
+            address = address_of(memory)
+            copied.append((number, memory))
+        found.append(address)
+    return found, copied
+
+
+def address_of(array: Array) -> int:
+    """Return the address of an array's first element."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _has_tail(array: Array, end: int) -> bool:
+    """Tell whether `TAIL_BYTES` after an array can be read as long as it lives.
+
+    They can if they are in its last page, or belong to what it is a view of.
+    """
+    if -end % mmap.PAGESIZE >= TAIL_BYTES:
+        return True
+    owner: Any = array.base
+    while isinstance(owner, np.ndarray):
+        if owner.flags.c_contiguous and _end_of(owner) - end >= TAIL_BYTES:
+            return True
+        owner = owner.base
+    if owner is None:
+        return False
+    try:
+        return _end_of(np.frombuffer(owner, np.uint8)) - end >= TAIL_BYTES
+    except (TypeError, ValueError, BufferError):  # it does not show its memory
+        return False
+
+
+def _end_of(array: Array) -> int:
+    return address_of(array) + array.nbytes
