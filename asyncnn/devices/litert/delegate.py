@@ -5,14 +5,13 @@ from collections.abc import Iterable, Sequence
 
 from asyncnn.devices.litert.claims import claims
 from asyncnn.devices.litert.compiled_graph import CompiledGraph, Engine
-from asyncnn.devices.litert.writer import write_graph
-
 from asyncnn.devices.litert.cuts import (
     BARRIER_NS,
     SEGMENT_NS,
     cuts,
     estimated_ns,
 )
+from asyncnn.devices.litert.writer import write_graph
 from asyncnn.engine.delegation import Segment, Step
 from asyncnn.hal.operations.bound import BoundOperation
 from asyncnn.kernels.kernel import (
