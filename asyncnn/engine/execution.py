@@ -30,7 +30,13 @@ from asyncnn.hal.types import (
     LOOP_TIMEOUT_MAXIMUM_NS,
     ErrorStatus,
 )
-from asyncnn.kernels.kernel import Inputs, InterruptibleRun, Outputs, TiledRun
+from asyncnn.kernels.kernel import (
+    MOST_ATTEMPTS,
+    Inputs,
+    InterruptibleRun,
+    Outputs,
+    TiledRun,
+)
 from asyncnn.pacing import Stepwise
 
 CALLS_PER_CHECK = 64
@@ -288,7 +294,7 @@ class Execution:
         if may_pause:
             pause.interrupt = run.interrupt
         try:
-            while True:
+            for _ in range(MOST_ATTEMPTS):
                 if self._abort_status is not None or self._deadline_ns is not None:
                     self._check()
                 if run.attempt(inputs, outputs):
@@ -298,7 +304,8 @@ class Execution:
                 if may_pause and pause.requested:
                     self._interrupted += 1
                     return False
-                run.clear()  # for a pause that is none any more
+                run.clear()
+            raise RuntimeError("it was interrupted each time, without a reason")
         finally:
             self._interrupt = pause.interrupt = None
 

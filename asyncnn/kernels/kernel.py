@@ -56,6 +56,10 @@ class TiledRun:
             pass
 
 
+MOST_ATTEMPTS = 4
+"""An interrupt may come late and hit a run that it was not meant for; not many do."""
+
+
 class InterruptibleRun:
     """A `Run` by another engine, which other threads can interrupt.
 
@@ -77,10 +81,15 @@ class InterruptibleRun:
         self.clear = clear
 
     def __call__(self, inputs: Inputs, outputs: Outputs) -> None:
-        """Run to the end."""
-        self.clear()
-        while not self.attempt(inputs, outputs):
+        """Run to the end.
+
+        :raises RuntimeError: if it never comes there, as when the process ends.
+        """
+        for _ in range(MOST_ATTEMPTS):
             self.clear()
+            if self.attempt(inputs, outputs):
+                return
+        raise RuntimeError("it was interrupted each time, without a reason")
 
 
 def tiles_of(run: Run, inputs: Inputs, outputs: Outputs) -> Iterator[None]:

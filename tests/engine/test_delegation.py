@@ -138,7 +138,7 @@ def test_operations_in_a_row_become_one_step() -> None:
 
 
 def test_branches_are_moved_together() -> None:
-    """Two branches of MUL, RELU, MUL that ADD joins: one RELU may wait for the other."""
+    # Of two branches of MUL, RELU, MUL that ADD joins, one RELU waits for the other.
     builder = ModelBuilder()
     x = builder.input("x", F32, (4,))
     none, tensor = builder.scalar(0), Operand(F32, (4,))
@@ -320,6 +320,15 @@ def test_a_run_is_interrupted_for_pauses_a_few_times_only() -> None:
     last.request()
     assert running.execution.advance(last)
     assert running.interrupted == MOST_INTERRUPTED
+
+
+def test_a_delegate_that_ends_every_run_early_fails() -> None:
+    delegate = Kernels([ADD], work=lambda stop: False)
+    program = Program(network(ADD).model, delegate=delegate)
+    with pytest.raises(GeneralFailureError, match="ADD failed"):
+        execution_of(program, X).advance(Pause())
+    with pytest.raises(GeneralFailureError, match="ADD failed"):
+        run_straight(program, program.plan((X.shape,)), [X], [None])
 
 
 def test_an_interrupt_that_nobody_asked_for_changes_nothing() -> None:
