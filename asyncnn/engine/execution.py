@@ -300,11 +300,11 @@ class Execution:
                 if run.attempt(inputs, outputs):
                     self._interrupted = 0
                     return True
+                run.clear()  # before looking why, or what comes now would be lost
                 self._check()
                 if may_pause and pause.requested:
                     self._interrupted += 1
                     return False
-                run.clear()
             raise RuntimeError("it was interrupted each time, without a reason")
         finally:
             self._interrupt = pause.interrupt = None
