@@ -243,12 +243,21 @@ def blas_in_use() -> Blas:
 
 def cpu_name() -> str:
     """Return the model name of the CPU, or its architecture where there is none."""
+    return _cpu_info("model name") or platform.processor() or platform.machine()
+
+
+def cpu_features() -> str:
+    """Return the instruction sets of the CPU as the system names them, or nothing."""
+    return _cpu_info("flags") or _cpu_info("Features")
+
+
+def _cpu_info(wanted: str) -> str:
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
         for line in lines:
             key, _, value = line.partition(":")
-            if key.strip() == "model name":
+            if key.strip() == wanted:
                 return value.strip()
-    return platform.processor() or platform.machine()
+    return ""
 
 
 def _path(given: str) -> Path:

@@ -23,27 +23,57 @@ def state_folder() -> Path:
     return folder / "asyncnn"
 
 
+def private_folder(path: Path) -> None:
+    """Make sure that ``path`` is a folder of this user that no other may write to.
+
+    :raises OSError: if it is not, or cannot be made.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise OSError(f"{path} is not a folder of this user")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise OSError(f"others than its owner may write to {path}")
+
+
+def open_private(path: Path) -> int:
+    """Return a descriptor for reading a file that only this user may use.
+
+    :raises OSError: if it cannot be opened, is not a regular file of this user, or
+        others may use it.
+    """
+    # A pipe in its place must not be waited for.
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    fd = os.open(path, flags)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise OSError(f"{path} is not a file of this user")
+        if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise OSError(f"others than its owner may use {path}")
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
 def read_private(path: Path, most: int) -> bytes:
     """Return the contents of a file, and of longer ones the first ``most`` bytes.
 
     :raises OSError: if it cannot be read, is not a regular file of this user, or others
         may use it.
     """
-    # A pipe in its place must not be waited for.
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    fd = os.open(path, flags)
-    with open(fd, "rb") as file:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            raise OSError(f"{path} is not a file of this user")
-        if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise OSError(f"others than its owner may use {path}")
+    with open(open_private(path), "rb") as file:
         return file.read(most)
 
 
 @contextmanager
-def private_draft(path: Path, content: bytes) -> Iterator[Path]:
+def private_draft(
+    path: Path, content: bytes | memoryview, *, is_synced: bool = True
+) -> Iterator[Path]:
     """Write a complete file next to ``path``, which the block puts in its place.
+
+    Unless it is synced, a machine that fails may leave any contents there.
 
     :raises OSError: if that is not possible.
     """
@@ -53,8 +83,9 @@ def private_draft(path: Path, content: bytes) -> Iterator[Path]:
     try:
         with open(fd, "wb") as file:
             file.write(content)
-            file.flush()
-            os.fsync(fd)
+            if is_synced:
+                file.flush()
+                os.fsync(fd)
         yield draft
     finally:
         draft.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ Source: LiteRT 2.3, ``litert/c/*.h``.
 """
 
 import ctypes
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -275,6 +276,14 @@ def _toml(value: int | str) -> str:
 _speaking = threading.Lock()
 _have_spoken: set[str] = set()
 _nowhere: list[int] = []
+
+
+def _renew() -> None:
+    global _speaking
+    _speaking = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew)
 
 
 @contextmanager

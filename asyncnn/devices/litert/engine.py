@@ -1,6 +1,12 @@
-"""The engine that runs graphs here: which one works, found out once in a process."""
+"""The engine that runs graphs here: which one works, found out once in a process.
+
+The C API comes first, if its self-test has passed on this machine; the public
+interpreter is what is left otherwise. Nothing of ``ai_edge_litert`` is imported before
+an engine is asked for.
+"""
 
 import importlib.util
+import logging
 import os
 import threading
 from importlib import metadata
@@ -10,16 +16,29 @@ from typing import Literal, TypeAlias
 from asyncnn.devices.litert.c_api import CApiUnavailableError
 from asyncnn.devices.litert.c_api_engine import CApiEngine
 from asyncnn.devices.litert.compiled_graph import (
+    Array,
     CompiledGraph,
     Engine,
     EngineUnavailableError,
+    Tensor,
+)
+from asyncnn.devices.litert.public_interpreter import InterpreterEngine
+from asyncnn.devices.litert.self_test import reason_against
+
+__all__ = (
+    "Array",
+    "CompiledGraph",
+    "Engine",
+    "EngineUnavailableError",
+    "Tensor",
+    "load_engine",
 )
 
-__all__ = ("CompiledGraph", "Engine", "EngineUnavailableError", "load_engine")
+logger = logging.getLogger(__name__)
 
 Backend: TypeAlias = Literal["c_api", "interpreter"]
 
-_PACKAGE, _DISTRIBUTION = "ai_edge_litert", "ai-edge-litert"
+PACKAGE, DISTRIBUTION = "ai_edge_litert", "ai-edge-litert"
 _LIBRARY = "libLiteRt.so"
 _HINT = "pip install asyncnn[accelerated]"
 
@@ -28,7 +47,10 @@ _engines: dict[Backend | None, Engine] = {}
 
 
 def load_engine(backend: Backend | None = None) -> Engine:
-    """Return the engine of this process, or the one of a certain backend.
+    """Return the engine of this process, or the one of a certain ``backend``.
+
+    The first time on a machine the C API is tried in a process of its own, which takes
+    about a second. From any thread, but none that runs an event loop.
 
     :raises EngineUnavailableError: if there is none.
     """
@@ -39,15 +61,53 @@ def load_engine(backend: Backend | None = None) -> Engine:
 
 
 def _load(backend: Backend | None) -> Engine:
-    spec = importlib.util.find_spec(_PACKAGE)
-    if spec is None or spec.origin is None:
-        raise EngineUnavailableError(f"{_PACKAGE} is not installed", hint=_HINT)
+    folder, version = _found()
+    against = []
+    if backend != "interpreter":
+        try:
+            return _c_api(folder, version)
+        except (CApiUnavailableError, OSError) as error:
+            against.append(f"the C API: {error}")
+            logger.info("LiteRT is used by its interpreter, not its C API: %s", error)
+    if backend != "c_api":
+        try:
+            return _interpreter(version)
+        except ImportError as error:
+            against.append(f"the interpreter: {error}")
+    reasons = "; ".join(against)
+    raise EngineUnavailableError(
+        f"{DISTRIBUTION} {version} does not work here ({reasons})", hint=_HINT
+    )
+
+
+def _found() -> tuple[Path, str]:
+    """Return the package's folder and version."""
     try:
-        return CApiEngine(
-            Path(spec.origin).parent / _LIBRARY, metadata.version(_DISTRIBUTION)
-        )
-    except CApiUnavailableError as error:
-        raise EngineUnavailableError(str(error), hint=_HINT) from error
+        spec = importlib.util.find_spec(PACKAGE)
+        version = metadata.version(DISTRIBUTION)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or spec.origin is None:
+        raise EngineUnavailableError(f"{DISTRIBUTION} is not installed", hint=_HINT)
+    return Path(spec.origin).parent, version
+
+
+def _c_api(folder: Path, version: str) -> Engine:
+    library = folder / _LIBRARY
+    reason = reason_against(library, version)
+    if reason:
+        raise CApiUnavailableError(reason)
+    engine = _engines.get("c_api") or _engines.get(None)
+    if isinstance(engine, CApiEngine):
+        return engine
+    return CApiEngine(library, version)
+
+
+def _interpreter(version: str) -> Engine:
+    engine = _engines.get("interpreter") or _engines.get(None)
+    if isinstance(engine, InterpreterEngine):
+        return engine
+    return InterpreterEngine(version)
 
 
 def _renew() -> None:

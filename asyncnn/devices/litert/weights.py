@@ -1,14 +1,263 @@
-"""XNNPACK's packed weights (under construction)."""
+"""Packed weights of a model, shared by its graphs, by processes, and by later ones.
 
-from collections.abc import Callable
-from typing import TypeVar
+XNNPACK arranges weights for its kernels, which takes most of a compilation's time, and
+can keep the result in a file that is mapped by every graph that uses it. It takes such
+a file on trust: one of another model or with a bit flipped computes wrong results, and
+one cut short while it is mapped ends the process. It also truncates a file that it does
+not like, and ends the process where a disk is full. So it never gets a file to write:
 
-T = TypeVar("T")
+- It packs into memory without a name, which is sealed against being cut afterwards.
+- From there asyncnn writes a file, aside and renamed, to a folder that only this user
+  may write. Its name says of which model it is, and what its checksum is, so that no
+  order of events puts contents and checksum of two writers together.
+- Each process verifies a file once, keeps it open, and hands XNNPACK descriptors that
+  can only be read. A file that is not what its name says is removed and built anew.
+
+Source: ``tflite/delegates/xnnpack/weight_cache.cc`` of LiteRT 2.3.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import mmap
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from asyncnn.devices.measured_capabilities import cpu_features, cpu_name
+from asyncnn.devices.private_files import (
+    open_private,
+    private_draft,
+    private_folder,
+)
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.interpreter_hooks import disown_in_children, forked_error
+from asyncnn.memory.handles import FIXED_SIZE
+
+logger = logging.getLogger(__name__)
+
+SUFFIX = ".weights"
+_KEY = re.compile(r"[0-9a-f]{16,64}")
+_KEY_BYTES, _SUM_BYTES = 24, 16
+_SUMMED_WORDS = 512
+
+
+class Closable(Protocol):
+    """What was compiled, and may have to be compiled once more."""
+
+    def close(self) -> None:
+        """Free it."""
+        ...
+
+
+T = TypeVar("T", bound=Closable)
+
+
+def weights_key(content: bytes, version: str) -> str:
+    """Return the key of what an engine of ``version`` packs for this CPU.
+
+    ``content`` is what the graph is made of, or a hash of that.
+    """
+    told = hashlib.blake2b(content, digest_size=_KEY_BYTES)
+    told.update("\0".join(("", version, cpu_name(), cpu_features())).encode())
+    return told.hexdigest()
 
 
 class PackedWeights:
-    """Packed weights of one model."""
+    """The packed weights of one model, which graphs of this process share.
+
+    ``key`` is a hash of all that they depend on (`weights_key`), in hexadecimal digits.
+    Without a ``folder`` they are kept as long as this object or a graph lives; else
+    they are found there again, by other processes too. The folder holds weights of
+    other models and is kept below ``most_bytes`` by removing what was used least
+    recently.
+
+    :raises InvalidArgumentError: if the key is no such hash.
+    """
+
+    def __init__(
+        self, key: str, folder: Path | None = None, *, most_bytes: int = 2**30
+    ) -> None:
+        if not _KEY.fullmatch(key):
+            raise InvalidArgumentError(f"{key!r} is no key of packed weights")
+        self._key = key
+        self._folder = folder
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        self._descriptor = -1
+        self._is_forked = False
+        disown_in_children(self)
 
     def compile(self, compile_with: Callable[[int], T]) -> T:
-        """Compile."""
-        raise NotImplementedError
+        """Return what is compiled with a descriptor of the weights, packed if need be.
+
+        ``compile_with`` hands the descriptor over to XNNPACK, which closes it.
+
+        :raises ForkedError: in a child of the process that made this object.
+        """
+        if self._is_forked:
+            raise forked_error("a set of packed weights")
+        with self._lock:
+            if self._descriptor < 0:
+                self._descriptor = self._find()
+            if self._descriptor < 0:
+                packed = self._pack(compile_with)
+                if packed is not None:
+                    return packed
+            return _compile(compile_with, _reopened(self._descriptor))
+
+    def close(self) -> None:
+        """Let go of the weights; graphs that use them still do."""
+        with self._lock:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+
+    def disown(self) -> None:
+        """Refuse all use: this is a forked child of the process that made it."""
+        self._is_forked = True
+        self._lock = threading.Lock()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            self.close()
+
+    def _pack(self, compile_with: Callable[[int], T]) -> T | None:
+        """Have weights packed; return the graph, unless it is to use a file instead."""
+        memory = os.memfd_create(
+            "asyncnn-weights", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        )
+        try:
+            graph = _compile(compile_with, os.dup(memory))
+            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, FIXED_SIZE)
+            self._descriptor = self._kept(memory)
+            if self._descriptor >= 0:
+                graph.close()  # the memory goes with it: the file is mapped instead
+                return None
+            self._descriptor = _reopened(memory)
+            return graph
+        finally:
+            os.close(memory)
+
+    def _find(self) -> int:
+        """Return a descriptor of a file that is what its name says; -1 for none."""
+        if self._folder is None:
+            return -1
+        for path in self._files():
+            try:
+                return self._verified(path)
+            except (OSError, ValueError) as error:
+                logger.warning("packed weights in %s are not used: %s", path, error)
+                with contextlib.suppress(OSError):
+                    path.unlink()
+        return -1
+
+    def _files(self) -> list[Path]:
+        assert self._folder is not None
+        return sorted(self._folder.glob(f"{self._key}-*{SUFFIX}"))
+
+    def _verified(self, path: Path) -> int:
+        private_folder(path.parent)
+        descriptor = open_private(path)
+        try:
+            with _contents(descriptor) as content:
+                if self._path_of(content) != path:
+                    raise ValueError("its checksum is another one")
+            os.utime(descriptor)  # used most recently
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _kept(self, memory: int) -> int:
+        """Write a file of what was packed; return a descriptor of it, or -1."""
+        if self._folder is None:
+            return -1
+        try:
+            private_folder(self._folder)
+            with _contents(memory) as content:
+                if len(content) > self._most_bytes:
+                    return -1
+                path = self._path_of(content)
+                with private_draft(path, content, is_synced=False) as draft:
+                    draft.replace(path)
+            for other in self._files():
+                if other != path:  # another process has packed them, too
+                    other.unlink(missing_ok=True)
+            make_room(self._folder, self._most_bytes, besides=path)
+            return self._verified(path)
+        except (OSError, ValueError) as error:
+            logger.warning("packed weights are not kept: %s", error)
+            return -1
+
+    def _path_of(self, content: bytes | memoryview) -> Path:
+        assert self._folder is not None
+        told = checksum(self._key, content)
+        return self._folder / f"{self._key}-{told}{SUFFIX}"
+
+
+def checksum(key: str, content: bytes | memoryview) -> str:
+    """Return what any damage to ``content`` changes; it is no defence against malice.
+
+    It is a hash of the sums of pages, since hashing all would take longer than packing.
+    """
+    view = memoryview(content).cast("B")
+    page = _SUMMED_WORDS * 8
+    whole = len(view) // page * page
+    words = np.frombuffer(view[:whole], np.uint64).reshape(-1, _SUMMED_WORDS)
+    told = hashlib.blake2b(f"{key} {len(view)}".encode(), digest_size=_SUM_BYTES)
+    told.update(np.add.reduce(words, axis=1, dtype=np.uint64).tobytes())
+    told.update(view[whole:])
+    return told.hexdigest()
+
+
+def make_room(folder: Path, most_bytes: int, besides: Path) -> None:
+    """Remove the files used least recently until the others take ``most_bytes``.
+
+    What other processes have mapped stays with them until they let go of it.
+
+    :raises OSError: if the folder cannot be listed.
+    """
+    found = []
+    for path in folder.glob(f"*{SUFFIX}*"):  # unfinished ones too: a writer has died
+        with contextlib.suppress(OSError):
+            status = path.lstat()
+            found.append((path != besides, -status.st_mtime_ns, status.st_size, path))
+    taken = 0
+    for _, _, nbytes, path in sorted(found):
+        taken += nbytes
+        if taken > most_bytes and path != besides:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _compile(compile_with: Callable[[int], T], descriptor: int) -> T:
+    # LiteRT closes the descriptor, but not if it fails early. Nobody else opens this
+    # very file meanwhile: the caller holds the lock.
+    status = os.fstat(descriptor)
+    try:
+        return compile_with(descriptor)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), status):
+                os.close(descriptor)
+        raise
+
+
+def _reopened(descriptor: int) -> int:
+    return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+@contextlib.contextmanager
+def _contents(descriptor: int) -> Iterator[memoryview]:
+    with (
+        mmap.mmap(descriptor, 0, mmap.MAP_SHARED, mmap.PROT_READ) as mapped,
+        memoryview(mapped) as content,
+    ):
+        yield content

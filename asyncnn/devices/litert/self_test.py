@@ -1,0 +1,240 @@
+"""Whether LiteRT's C API can be trusted here: tried in a process of its own.
+
+What that process may do to itself, the one that asks is spared: a function whose
+arguments have changed since the release that asyncnn was written for ends a process by
+a signal, or never returns. The verdict is kept for this library, this CPU and this
+version of asyncnn, in a file that only the user may write; remove it to have the test
+repeated. ``python -m asyncnn.devices.litert.self_test LIBRARY VERSION`` is the test.
+"""
+
+import contextlib
+import hashlib
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+import asyncnn
+from asyncnn.devices.litert.c_api import CApiUnavailableError
+from asyncnn.devices.litert.c_api_engine import CApiEngine, aligned
+from asyncnn.devices.litert.compiled_graph import Array, CompiledGraph
+from asyncnn.devices.litert.weights import PackedWeights, weights_key
+from asyncnn.devices.measured_capabilities import cpu_features, cpu_name
+from asyncnn.devices.private_files import private_draft, read_private, state_folder
+from asyncnn.hal.errors import GeneralFailureError
+
+logger = logging.getLogger(__name__)
+
+LIMIT_S = 60.0
+_REPETITIONS = 100
+_OFFSETS_BYTES = (0, 4, 16, 64)
+_MOST_INTERRUPTIONS = 500
+_MOST_BYTES = 2**14
+_UNUSABLE = (OSError, RuntimeError, msgspec.DecodeError)
+_MODULE = "asyncnn.devices.litert.self_test"
+
+
+class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a verdict holds for. ``library`` is its path, size and time of change."""
+
+    asyncnn: str
+    version: str
+    library: str
+    cpu: str
+    cpu_features: str
+
+    @classmethod
+    def here(cls, library: Path, version: str) -> "Subject":
+        """Return the subject of a library on this machine.
+
+        :raises OSError: if there is no such file.
+        """
+        status = library.stat()
+        described = f"{library} {status.st_size} {status.st_mtime_ns}"
+        return cls(asyncnn.__version__, version, described, cpu_name(), cpu_features())
+
+    def file(self) -> Path:
+        """Return where its verdict is kept.
+
+        :raises RuntimeError: if there is no home.
+        """
+        name = hashlib.blake2b(msgspec.json.encode(self), digest_size=12).hexdigest()
+        return state_folder() / f"litert-{name}.json"
+
+
+class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a self-test has found: no ``reason`` against the library, or one."""
+
+    subject: Subject
+    reason: str
+
+
+def reason_against(
+    library: Path, version: str, *, command: Sequence[str] | None = None
+) -> str:
+    """Return why the library must not be used, or nothing if it may be.
+
+    The first time it takes about a second. ``command`` is run instead of the test.
+
+    :raises OSError: if there is no such library, or no process can be started.
+    """
+    subject = Subject.here(library, version)
+    verdict = _kept(subject)
+    if verdict is None:
+        verdict = Verdict(subject, _tried(command or _command(library, version)))
+        where = _keep(verdict)
+        if verdict.reason:
+            logger.warning(
+                "LiteRT's C API is not used: %s (kept in %s)", verdict.reason, where
+            )
+    return verdict.reason
+
+
+def _command(library: Path, version: str) -> list[str]:
+    # -P: a module of the same name in the current folder must not be imported.
+    return [sys.executable, "-P", "-m", _MODULE, str(library), version]
+
+
+def _tried(command: Sequence[str]) -> str:
+    root = str(Path(asyncnn.__file__).parents[1])
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    try:
+        ended = subprocess.run(
+            command,
+            env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"its self-test has not ended within {LIMIT_S:g} s"
+    if ended.returncode < 0:
+        return f"its self-test was ended by {signal.Signals(-ended.returncode).name}"
+    lines = ended.stderr.decode(errors="replace").split("\n")
+    last = next((line for line in reversed(lines) if line.strip()), "no reason given")
+    return f"its self-test failed: {last.strip()}" if ended.returncode else ""
+
+
+def _kept(subject: Subject) -> Verdict | None:
+    """Return the verdict that is kept, None if there is none that can be used."""
+    try:
+        content = read_private(subject.file(), _MOST_BYTES)
+        verdict = msgspec.json.decode(content, type=Verdict)
+    except FileNotFoundError:
+        return None
+    except _UNUSABLE as error:
+        logger.warning("a verdict on LiteRT's C API is not used: %s", error)
+        return None
+    return verdict if verdict.subject == subject else None
+
+
+def _keep(verdict: Verdict) -> Path | None:
+    with contextlib.suppress(OSError, RuntimeError):
+        file = verdict.subject.file()
+        with private_draft(file, msgspec.json.encode(verdict)) as draft:
+            draft.replace(file)
+        return file
+    return None
+
+
+class _Trial:
+    """The test itself, in a process that it may end.
+
+    :raises AssertionError: if something is not as it should be.
+    :raises CApiUnavailableError: if the library cannot even be loaded.
+    """
+
+    def __init__(self, library: Path, version: str) -> None:
+        # What asks for the verdict has no use for it, and it takes long to import.
+        from asyncnn.devices.litert.chain_model import Chain
+
+        self._engine = CApiEngine(library, version)
+        self._chain = Chain(links=24, rows=32, width=128)
+        self._model = self._chain.model()
+        self._x = np.random.default_rng(0).integers(-8, 9, (32, 128)).astype(np.float32)
+        self._early, self._late = self._chain.expected(self._x)
+
+    def run(self) -> None:
+        """Compile, run, interrupt and close graphs."""
+        graph = self._engine.compile(self._model)
+        for offset in _OFFSETS_BYTES:
+            self._try_alignment(graph, offset)
+        self._interrupt_before(graph)
+        self._interrupt_within(graph)
+        graph.close()
+        weights = PackedWeights(weights_key(self._model, self._engine.version))
+        for number in range(_REPETITIONS):
+            again = self._engine.compile(
+                self._model, weights=weights if number % 2 else None
+            )
+            self._compare(again, self._x)
+            again.close()
+
+    def _outputs(self, offset: int = 0) -> list[Array]:
+        made = []
+        for like in (self._early, self._late):
+            memory = aligned(like.nbytes + offset)[offset:].view(np.float32)
+            memory[:] = np.nan
+            made.append(memory.reshape(like.shape))
+        return made
+
+    def _compare(self, graph: CompiledGraph, x: Array, offset: int = 0) -> None:
+        outputs = self._outputs(offset)
+        assert graph.run([x], outputs), "a run says that it was interrupted"
+        for found, right in zip(outputs, (self._early, self._late), strict=True):
+            assert np.array_equal(found, right), f"wrong results at offset {offset}"
+
+    def _try_alignment(self, graph: CompiledGraph, offset: int) -> None:
+        memory = aligned(self._x.nbytes + offset)[offset:].view(np.float32)
+        x = memory.reshape(self._x.shape)
+        x[...] = self._x
+        x.flags.writeable = False
+        for _ in range(3):
+            self._compare(graph, x, offset)
+
+    def _interrupt_before(self, graph: CompiledGraph) -> None:
+        graph.interrupt()
+        assert not graph.run([self._x], self._outputs()), "an interrupt has no effect"
+        graph.clear_interrupt()
+        self._compare(graph, self._x)
+
+    def _interrupt_within(self, graph: CompiledGraph) -> None:
+        """Interrupt until a run has come to its first output, but not to its last."""
+        for _ in range(_MOST_INTERRUPTIONS):
+            outputs = self._outputs()
+            thread = threading.Thread(target=graph.run, args=([self._x], outputs))
+            thread.start()
+            while np.isnan(outputs[0][0, 0]) and thread.is_alive():
+                pass
+            graph.interrupt()
+            thread.join()
+            graph.clear_interrupt()
+            if np.isnan(outputs[1]).all():
+                self._compare(graph, self._x)
+                return
+        raise AssertionError("an interrupt has no effect within a run")
+
+
+def main(library: str, version: str) -> int:
+    """Run the test; return 0, or 1 with the reason as the last line written."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an expected outcome
+    try:
+        _Trial(Path(library), version).run()
+    except (AssertionError, CApiUnavailableError, GeneralFailureError) as error:
+        print(" ".join(str(error).split()), file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
