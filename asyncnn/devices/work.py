@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 from typing import ClassVar
 
 import msgspec
@@ -70,7 +70,7 @@ class Inliner:
         return int(self._least_ns * _CERTAIN)
 
     def observe(self, run_ns: int) -> None:
-        """Learn from an execution that took ``run_ns`` nanoseconds."""
+        """Learn from an execution that kept a thread busy for ``run_ns`` nanoseconds."""
         if self._is_foreseeable is None:
             self._is_foreseeable = self._program.is_straight
             # Without fixed shapes, or with loops, one tells little of the next.
@@ -201,6 +201,7 @@ class ExecuteWork(Work):
     __slots__ = (
         "_abort_status",
         "_computed_ns",
+        "_cpu_ns",
         "_ended_ns",
         "_error",
         "_executable",
@@ -258,7 +259,7 @@ class ExecuteWork(Work):
         self._error: AsyncnnError | None = None
         self._shapes: tuple[OutputShape, ...] | None = None
         self._is_advancing = False
-        self._started_ns = self._ended_ns = self._computed_ns = 0
+        self._started_ns = self._ended_ns = self._computed_ns = self._cpu_ns = 0
         is_measured = options.measure is not _NOT_MEASURED
         self._launched_ns = perf_counter_ns() if is_measured else 0
         self._trace = None if active.recorder is None else begin()
@@ -300,7 +301,7 @@ class ExecuteWork(Work):
             run_bound(executable.program, layout.plan, arrays)
             self._shapes = layout.plan.known_outputs
         self._ended_ns = ended_ns = perf_counter_ns()
-        self._computed_ns = computed_ns = ended_ns - started_ns
+        self._computed_ns = self._cpu_ns = computed_ns = ended_ns - started_ns
         if self._trace is not None:
             self._trace.add(
                 "execute", Layer.CPU, Phase.COMPUTATION, started_ns, ended_ns
@@ -334,7 +335,7 @@ class ExecuteWork(Work):
 
         :raises AsyncnnError: if the execution fails.
         """
-        resumed_ns = perf_counter_ns()
+        resumed_ns, resumed_cpu_ns = perf_counter_ns(), thread_time_ns()
         if not self._started_ns:
             self._started_ns = resumed_ns
             if self._trace is not None:
@@ -345,6 +346,7 @@ class ExecuteWork(Work):
         finally:
             self._ended_ns = perf_counter_ns()
             self._computed_ns += self._ended_ns - resumed_ns
+            self._cpu_ns += thread_time_ns() - resumed_cpu_ns
             self._is_advancing = False
             if self._trace is not None:
                 self._trace.add(
@@ -429,7 +431,8 @@ class ExecuteWork(Work):
         status = _NONE if error is None else error.status
         timing = NO_TIMING
         if error is None:
-            self._executable.inliner.observe(self._computed_ns)
+            # A lane also waits for the interpreter, which the loop would not have to.
+            self._executable.inliner.observe(self._cpu_ns)
             if self._options.measure == _MEASURED:
                 in_driver = perf_counter_ns() - self._launched_ns
                 on_device = self._ended_ns - self._started_ns
