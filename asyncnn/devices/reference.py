@@ -79,9 +79,6 @@ class ReferenceDevice:
 
     name = "asyncnn-reference"
 
-    usual_lanes = 1
-    """Threads that execute unless the settings say another number."""
-
     def __init__(self, settings: DeviceSettings | None = None) -> None:
         self._settings = settings or DeviceSettings()
         self._entered: _Entered | None = None
@@ -95,6 +92,11 @@ class ReferenceDevice:
         self._numbers = count(1)
         self._status_listeners = StatusListeners(self.get_status)
         self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def usual_lanes(self) -> int:
+        """Threads that execute unless the settings say another number."""
+        return 1
 
     async def load_delegate(self) -> Delegate | None:
         """Return what computes parts of plans in place of the kernels, if anything."""

@@ -59,8 +59,9 @@ class Inliner:
         self._below_ns = below_ns
         # Known once there was an execution: a plan may be restored for the first.
         self._is_foreseeable: bool | None = None
-        self._least_ns = float("inf")
-        self.should_inline = False
+        measured_ns = program.measured_ns
+        self._least_ns = float("inf") if measured_ns is None else measured_ns
+        self.should_inline = self._least_ns < below_ns
 
     @property
     def min_runtime_ns(self) -> int:
@@ -70,7 +71,7 @@ class Inliner:
         return int(self._least_ns * _CERTAIN)
 
     def observe(self, run_ns: int) -> None:
-        """Learn from an execution that kept a thread busy for ``run_ns`` nanoseconds."""
+        """Learn from an execution that took a thread ``run_ns`` nanoseconds."""
         if self._is_foreseeable is None:
             self._is_foreseeable = self._program.is_straight
             # Without fixed shapes, or with loops, one tells little of the next.

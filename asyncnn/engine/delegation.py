@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from asyncnn.hal.operations.bound import BoundOperation
-from asyncnn.kernels.kernel import PreparedKernel
+from asyncnn.kernels.kernel import PreparedKernel, Run, Scratch
 from asyncnn.pacing import Steps
 
 STEPS_AT_ONCE = 64
@@ -26,7 +26,7 @@ class Step(msgspec.Struct, frozen=True, eq=False):
 
     ``position`` is that of the operation in the subgraph, of which ``inputs`` and
     ``outputs`` are operand indices. A delegate's step stands for its ``parts``, and has
-    position and operation of the first.
+    position and operation of the first; it took ``measured_ns`` in a trial.
     """
 
     position: int
@@ -35,6 +35,7 @@ class Step(msgspec.Struct, frozen=True, eq=False):
     outputs: tuple[int, ...]
     kernel: PreparedKernel | None
     parts: "tuple[Step, ...]" = ()
+    measured_ns: float | None = None
 
     @property
     def name(self) -> str:
@@ -58,6 +59,16 @@ class Segment(msgspec.Struct, frozen=True, eq=False):
     outputs: tuple[int, ...]
 
 
+class DelegatedKernel(Protocol):
+    """The kernel of a segment, which took ``measured_ns`` nanoseconds in a trial."""
+
+    measured_ns: float
+
+    def __call__(self, scratch: Scratch) -> Run:
+        """See `PreparedKernel`."""
+        ...
+
+
 class Delegate(Protocol):
     """An engine that computes segments of plans in place of the kernels."""
 
@@ -77,7 +88,7 @@ class Delegate(Protocol):
         """
         ...
 
-    def prepare(self, segment: Segment) -> PreparedKernel | None:
+    def prepare(self, segment: Segment) -> DelegatedKernel | None:
         """Return what computes ``segment``; None leaves it to the kernels.
 
         The kernel gets the segment's inputs and outputs in their order.
@@ -139,7 +150,7 @@ def delegating(
     return result
 
 
-def step_of(segment: Segment, kernel: PreparedKernel) -> Step:
+def step_of(segment: Segment, kernel: DelegatedKernel) -> Step:
     """Return the one step that computes all of ``segment``."""
     first = segment.steps[0]
     return Step(
@@ -149,6 +160,7 @@ def step_of(segment: Segment, kernel: PreparedKernel) -> Step:
         segment.outputs,
         kernel,
         segment.steps,
+        kernel.measured_ns,
     )
 
 

@@ -113,6 +113,18 @@ class Program:
         """
         return self._main is not None and self._main.is_straight
 
+    @property
+    def measured_ns(self) -> float | None:
+        """Nanoseconds that the plan for declared shapes took in a trial, if known."""
+        if self._main is None:
+            return None
+        total = 0.0
+        for step in self._main.steps:
+            if step.measured_ns is None:
+                return None
+            total += step.measured_ns
+        return total
+
     def subgraph(self, number: int) -> Subgraph:
         """Return referenced subgraph ``number``, or the main one for `MAIN`."""
         return subgraph_of(self.model, number)
