@@ -334,7 +334,7 @@ def _addresses(
     found, copied = [], []
     for number, (array, slot) in enumerate(zip(arrays, slots, strict=True)):
         address = address_of(array)
-        if address % BUFFER_ALIGNMENT or not _has_tail(array, address + array.nbytes):
+        if address % BUFFER_ALIGNMENT or not has_tail(array, address):
             memory = slot.stand_in()
             address = address_of(memory)
             copied.append((number, memory))
@@ -342,21 +342,31 @@ def _addresses(
     return found, copied
 
 
+_in_memory_of = ctypes.c_char.from_buffer
+
+
 def address_of(array: Array) -> int:
-    """Return the address of an array's first element."""
-    address: int = array.__array_interface__["data"][0]
-    return address
+    """Return the address of the first element of a C-contiguous array."""
+    try:
+        return ctypes.addressof(_in_memory_of(array))
+    except (TypeError, ValueError):  # read-only, or empty; this way takes longer
+        address: int = array.__array_interface__["data"][0]
+        return address
 
 
-def _has_tail(array: Array, end: int) -> bool:
+def has_tail(array: Array, address: int) -> bool:
     """Tell whether `TAIL_BYTES` after an array can be read as long as it lives.
 
     They can if they are in its last page, or belong to what it is a view of.
     """
+    end = address + array.nbytes
     if -end % mmap.PAGESIZE >= TAIL_BYTES:
         return True
     owner: Any = array.base
-    while isinstance(owner, np.ndarray):
+    while isinstance(owner, np.ndarray | memoryview):
+        if isinstance(owner, memoryview):
+            owner = owner.obj
+            continue
         if owner.flags.c_contiguous and _end_of(owner) - end >= TAIL_BYTES:
             return True
         owner = owner.base
