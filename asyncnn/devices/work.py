@@ -1,7 +1,7 @@
 """The two kinds of work a device schedules: preparing and executing."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns, thread_time_ns
 from typing import ClassVar
 
@@ -181,7 +181,7 @@ def _tell_operations(plan: Plan) -> None:
 class Executable(msgspec.Struct, eq=False):
     """What all executions of one prepared model have in common.
 
-    ``layout`` is that of the last plain request which was run on the loop.
+    ``layout`` is that of the last plain request.
     """
 
     program: Program
@@ -222,7 +222,7 @@ class ExecuteWork(Work):
     )
 
     _plan: Plan
-    _outputs: list[Array | None]
+    _outputs: Sequence[Array | None]
 
     def __init__(
         self,
@@ -284,23 +284,15 @@ class ExecuteWork(Work):
         :raises AsyncnnError: if the execution fails.
         """
         self._started_ns = started_ns = perf_counter_ns()
-        executable, request = self._executable, self._request
-        layout = executable.layout
-        arrays = None
-        if (
-            layout is not None
-            and request.inputs is layout.inputs
-            and request.outputs is layout.outputs
-            and self._use is None  # all of its pools are memory
-        ):
-            arrays = layout.arrays(request.pools)  # type: ignore[arg-type]
-        if layout is None or arrays is None:
+        known = self._known_arrays()
+        if known is None:
             self._shapes = self._run_unusual()
         else:
+            plan, arrays = known
             if CPUEXE.is_on:
-                _tell_operations(layout.plan)
-            run_bound(executable.program, layout.plan, arrays)
-            self._shapes = layout.plan.known_outputs
+                _tell_operations(plan)
+            run_bound(self._executable.program, plan, arrays)
+            self._shapes = plan.known_outputs
         self._ended_ns = ended_ns = perf_counter_ns()
         self._computed_ns = self._cpu_ns = computed_ns = ended_ns - started_ns
         if self._trace is not None:
@@ -309,13 +301,25 @@ class ExecuteWork(Work):
             )
         return computed_ns
 
+    def _known_arrays(self) -> tuple[Plan, list[Array]] | None:
+        """Return plan and arrays of a request like the last plain one."""
+        layout, request = self._executable.layout, self._request
+        if (
+            layout is None
+            or request.inputs is not layout.inputs
+            or request.outputs is not layout.outputs
+            or self._use is not None  # not all of its pools are memory
+        ):
+            return None
+        arrays = layout.arrays(request.pools)  # type: ignore[arg-type]
+        return None if arrays is None else (layout.plan, arrays)
+
     def _run_unusual(self) -> tuple[OutputShape, ...]:
         """Execute a request whose arguments are not those of the one before.
 
         :raises AsyncnnError: if the execution fails.
         """
-        executable, request = self._executable, self._request
-        program, layout = executable.program, executable.layout
+        program, request = self._executable.program, self._request
         plan = program.plan(input_shapes(program, request))
         if CPUEXE.is_on:
             _tell_operations(plan)
@@ -327,9 +331,15 @@ class ExecuteWork(Work):
             execution = Execution(program, plan, inputs, outputs)
             execution.advance()
             computed = execution.outputs
+        self._keep_layout(plan)
+        return store_outputs(plan, request, outputs, computed)
+
+    def _keep_layout(self, plan: Plan) -> None:
+        """Have requests with the same arguments find their arrays at once."""
+        executable, request = self._executable, self._request
+        layout = executable.layout
         if layout is None or request.inputs is not layout.inputs:
             executable.layout = Layout.of(plan, request)
-        return store_outputs(plan, request, outputs, computed)
 
     def advance(self, pause: Pause) -> bool:
         """Execute until the end, until `abort`, or until it is to pause.
@@ -357,10 +367,18 @@ class ExecuteWork(Work):
     def _advance(self, pause: Pause) -> bool:
         execution = self._execution
         if execution is None:
-            plan = self._plan_by(pause)
-            if plan is None:
-                return False
-            execution = self._begin(plan)
+            known = self._known_arrays()
+            if known is not None:
+                plan, arrays = known
+                self._outputs = arrays[len(plan.inputs) :]
+                execution = self._begin(plan, arrays[: len(plan.inputs)])
+            else:
+                found = self._plan_by(pause)
+                if found is None:
+                    return False
+                self._outputs = output_arrays(found, self._request)
+                self._keep_layout(found)
+                execution = self._begin(found, input_arrays(found, self._request))
         if not execution.advance(pause):
             return False
         self._shapes = store_outputs(
@@ -394,18 +412,16 @@ class ExecuteWork(Work):
         deadline_ns = self.deadline_ns
         return deadline_ns is not None and time.monotonic_ns() >= deadline_ns
 
-    def _begin(self, plan: Plan) -> Execution:
-        program, request = self._executable.program, self._request
+    def _begin(self, plan: Plan, inputs: Sequence[Array | None]) -> Execution:
         self._planning = None
         self._plan = plan
         if CPUEXE.is_on:
             _tell_operations(plan)
-        self._outputs = outputs = output_arrays(plan, request)
         self._execution = execution = Execution(
-            program,
+            self._executable.program,
             plan,
-            input_arrays(plan, request),
-            outputs,
+            inputs,
+            self._outputs,
             deadline_ns=self.deadline_ns,
             loop_timeout_ns=self._options.loop_timeout,
         )
