@@ -6,11 +6,13 @@ else, from priorities to caches, is the reference device's.
 """
 
 import os
+from pathlib import Path
 
 from asyncnn import __version__
 from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.litert.delegate import LiteRtDelegate
 from asyncnn.devices.litert.engine import load_engine
+from asyncnn.devices.private_files import state_folder
 from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.engine.delegation import Delegate
 from asyncnn.hal.types import ErrorStatus
@@ -45,8 +47,17 @@ class AcceleratedDevice(ReferenceDevice):
         """
         engine = await offload(load_engine)
         self._engine = f"{engine.name} {engine.version}"
-        return LiteRtDelegate(engine)
+        return LiteRtDelegate(engine, _weights_folder(self._settings))
 
     def get_version_string(self) -> tuple[ErrorStatus, str]:
         """Return the versions of asyncnn and of the engine."""
         return ErrorStatus.NONE, f"{__version__} ({self._engine})"
+
+
+def _weights_folder(settings: DeviceSettings) -> Path | None:
+    if settings.packed_weights_dir:
+        return Path(settings.packed_weights_dir)
+    try:
+        return state_folder() / "packed-weights"
+    except RuntimeError:  # there is no home
+        return None

@@ -46,7 +46,7 @@ from asyncnn.devices.cache_format import (
     StoredArray,
     unsealed,
 )
-from asyncnn.devices.cache_saving import saving
+from asyncnn.devices.cache_saving import new_identity, saving
 from asyncnn.engine import PlanRecord, Program
 from asyncnn.engine.arena import ArenaLayout
 from asyncnn.engine.delegation import Delegate, version_of
@@ -159,7 +159,10 @@ class ModelCaches:
         files: CacheFiles | None,
     ) -> Steps[Compiled]:
         program = yield from Program.compiling(
-            model, extensions=self._extensions, delegate=self._delegate
+            model,
+            extensions=self._extensions,
+            delegate=self._delegate,
+            identity=b"" if files is None else new_identity(),
         )
         compiled = Compiled(program, preference, priority)
         if files is not None:
@@ -174,7 +177,7 @@ def loading(
     files: CacheFiles,
     key: CacheKey,
     extensions: Extensions,
-    delegate: Delegate | None,
+    delegate: Delegate | None = None,
     *,
     may_map: bool,
 ) -> Steps[Compiled]:
@@ -208,7 +211,9 @@ def loading(
         plans[number] = partial(_restored, plan, bytes(slices[at:end]), data, values)
         at = end
     yield
-    program = yield from Program.compiling(model, plans, extensions, delegate)
+    program = yield from Program.compiling(
+        model, plans, extensions, delegate, record.compilation
+    )
     return Compiled(program, record.preference, record.priority)
 
 

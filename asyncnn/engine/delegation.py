@@ -88,10 +88,11 @@ class Delegate(Protocol):
         """
         ...
 
-    def prepare(self, segment: Segment) -> DelegatedKernel | None:
+    def prepare(self, segment: Segment, identity: bytes) -> DelegatedKernel | None:
         """Return what computes ``segment``; None leaves it to the kernels.
 
-        The kernel gets the segment's inputs and outputs in their order.
+        The kernel gets the segment's inputs and outputs in their order. ``identity`` is
+        that of the model in caches, which no other has; empty if it is in none.
 
         :raises GeneralFailureError: if the engine fails.
         """
@@ -113,6 +114,7 @@ def delegating(
     constants: Collection[int],
     needed: Iterable[int],
     delegate: Delegate,
+    identity: bytes,
     own: Replace,
 ) -> Steps[list[Step]]:
     """Return the steps of a plan in which ``delegate`` computes those ``claimed``.
@@ -120,6 +122,7 @@ def delegating(
     :param claimed: positions of the steps that the delegate claims, without kernels.
     :param constants: operands whose value is known.
     :param needed: operands that are outputs of the plan.
+    :param identity: of the model; see `Delegate.prepare`.
     :param own: gives a step that the delegate leaves its kernel.
     :raises GeneralFailureError: if the delegate's engine fails.
     """
@@ -138,7 +141,7 @@ def delegating(
         edges = [start, *(start + at for at in delegate.cuts(ordered[start:end])), end]
         for first, last in pairwise(edges):
             segment = _segment(ordered, first, last, constants, readers)
-            kernel = delegate.prepare(segment)
+            kernel = delegate.prepare(segment, identity)
             if kernel is None:
                 for step in segment.steps:
                     result.append(own(step))

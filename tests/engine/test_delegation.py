@@ -61,7 +61,7 @@ class Kernels:
     def cuts(self, steps: Sequence[Step]) -> Iterable[int]:
         return [at for at in self._cuts if at < len(steps)]
 
-    def prepare(self, segment: Segment) -> "Computing | None":
+    def prepare(self, segment: Segment, identity: bytes) -> "Computing | None":
         self.segments.append(segment)
         if self._refuses:
             return None

@@ -1,9 +1,11 @@
 """Lets LiteRT compute the parts of plans that it does well."""
 
 import math
+import secrets
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from asyncnn.devices.litert.claims import claims
 from asyncnn.devices.litert.compiled_graph import CompiledGraph, Engine
@@ -13,6 +15,7 @@ from asyncnn.devices.litert.cuts import (
     cuts,
     estimated_ns,
 )
+from asyncnn.devices.litert.weights import PackedWeights, weights_key
 from asyncnn.devices.litert.writer import write_graph
 from asyncnn.engine.delegation import Segment, Step
 from asyncnn.engine.workspace import aligned_bytes
@@ -34,15 +37,22 @@ _TRIALS = 4
 _LONG_TRIAL_NS = 2_000_000
 """After a trial that takes so long there is no other."""
 
+_WORTH_SHARING_BYTES = 2**16
+"""Constants of fewer bytes are packed again for each graph."""
+
 _KEPT = 2
 """Compiled graphs of one segment that are kept while nothing uses them."""
 
 
 class LiteRtDelegate:
-    """A `Delegate` that has segments computed by an `Engine`."""
+    """A `Delegate` that has segments computed by an `Engine`.
 
-    def __init__(self, engine: Engine) -> None:
+    Packed weights of models that are cached are kept in ``weights_folder``, if any.
+    """
+
+    def __init__(self, engine: Engine, weights_folder: Path | None = None) -> None:
         self._engine = engine
+        self._weights_folder = weights_folder
         self.version = f"{engine.name} {engine.version}, writer {WRITER_VERSION}"
 
     def claims(self, operation: BoundOperation) -> bool:
@@ -53,7 +63,7 @@ class LiteRtDelegate:
         """Return where to divide ``steps``, so that a pause costs little."""
         return cuts(steps, SEGMENT_NS)
 
-    def prepare(self, segment: Segment) -> "_SegmentKernel | None":
+    def prepare(self, segment: Segment, identity: bytes) -> "_SegmentKernel | None":
         """Compile ``segment``; None if the kernels are faster.
 
         :raises GeneralFailureError: if it cannot be written or compiled.
@@ -62,7 +72,24 @@ class LiteRtDelegate:
         if total_ns < WORTHWHILE_NS:
             return None
         barriers = cuts(segment.steps, BARRIER_NS)
-        return _SegmentKernel(self._engine, write_graph(segment, barriers))
+        graph = write_graph(segment, barriers)
+        return _SegmentKernel(self._engine, graph, self._weights(segment, identity))
+
+    def _weights(self, segment: Segment, identity: bytes) -> PackedWeights | None:
+        constants = sum(
+            each.value.nbytes
+            for step in segment.steps
+            for each in step.operation.inputs
+            if each is not None and each.value is not None
+        )
+        if constants < _WORTH_SHARING_BYTES:
+            return None
+        told = [identity or secrets.token_bytes(16)]
+        for step in segment.steps:
+            shapes = [each.shape for each in step.operation.outputs]
+            told.append(f"{step.position} {shapes}".encode())
+        key = weights_key(b"\0".join(told), self.version)
+        return PackedWeights(key, self._weights_folder if identity else None)
 
 
 class _SegmentKernel:
@@ -71,9 +98,12 @@ class _SegmentKernel:
     Workspaces that are freed leave their graphs here for the next ones.
     """
 
-    def __init__(self, engine: Engine, model: memoryview) -> None:
+    def __init__(
+        self, engine: Engine, model: memoryview, weights: PackedWeights | None
+    ) -> None:
         self._engine = engine
         self._model = model
+        self._weights = weights
         # Compiled at once: what is wrong with it is an error of the preparation.
         graph = self._compiled()
         self.measured_ns = _measured_ns(graph)
@@ -98,7 +128,7 @@ class _SegmentKernel:
             graph.close()
 
     def _compiled(self) -> CompiledGraph:
-        return self._engine.compile(self._model)
+        return self._engine.compile(self._model, weights=self._weights)
 
 
 def _measured_ns(graph: CompiledGraph) -> float:
