@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from itertools import count
-from types import TracebackType
 from typing import NamedTuple, Self
 from weakref import WeakValueDictionary
 
@@ -110,12 +109,7 @@ class ReferenceDevice:
         pacing.watch(executions)
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:

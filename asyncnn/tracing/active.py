@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from asyncnn.hal.errors import AsyncnnError
@@ -110,12 +109,7 @@ class _Spent:
     def __enter__(self) -> None:
         self._started_ns = time.monotonic_ns()
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, exc: BaseException | None, *__: object) -> None:
         failure = ""
         if isinstance(exc, AsyncnnError):
             failure = exc.status.name

@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -219,7 +220,7 @@ class TestAnswers:
 
     async def ask(self, answer: wire.Statistics | wire.SupportedOperations) -> None:
         answers = PendingAnswers()
-        queries = Queries(lambda *_: None, None, iter([answer.call]), answers)  # type: ignore[arg-type]
+        queries = Queries(Mock(numbers=iter([answer.call]), answers=answers), Mock())
         asking = asyncio.ensure_future(queries.statistics())
         await asyncio.sleep(0)
         answers.answered(answer.call, answer)
@@ -239,7 +240,7 @@ class TestAnswers:
 
     async def test_that_nobody_waits_for(self) -> None:
         answers = PendingAnswers()
-        queries = Queries(lambda *_: None, None, iter([1]), answers)  # type: ignore[arg-type]
+        queries = Queries(Mock(numbers=iter([1]), answers=answers), Mock())
         asking = asyncio.ensure_future(queries.statistics())
         await asyncio.sleep(0)
         asking.cancel()

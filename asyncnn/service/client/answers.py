@@ -17,7 +17,7 @@ from asyncnn.hal.types import NO_TIMING, ErrorStatus, OutputShape, Timing
 from asyncnn.offload import SerialOffload
 from asyncnn.service import wire
 from asyncnn.service.client.pools import OfferedPools
-from asyncnn.service.client.unanswered import Cause
+from asyncnn.service.client.unanswered import Cause, Line
 from asyncnn.service.limits import OwnedTasks
 
 logger = logging.getLogger(__name__)
@@ -26,15 +26,10 @@ _MAX_ANSWERS = 256
 
 
 class BurstCallbacks:
-    """The callbacks of bursts by their numbers. Belongs to the event loop.
+    """The callbacks of bursts by their numbers. Belongs to the event loop."""
 
-    ``send_if_open`` sends an answer unless the driver is gone.
-    """
-
-    def __init__(
-        self, send_if_open: Callable[[wire.ToDriver], None], pools: OfferedPools
-    ) -> None:
-        self._send_if_open = send_if_open
+    def __init__(self, line: Line, pools: OfferedPools) -> None:
+        self._send_if_open = line.send_if_open
         self._pools = pools
         self._numbers = itertools.count(1)
         self._callbacks: dict[int, IBurstCallback] = {}

@@ -5,7 +5,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -23,6 +23,7 @@ from asyncnn.hal.types import (
 from asyncnn.memory.slabs import Part
 from asyncnn.service import wire
 from asyncnn.service.client.answers import BurstCallbacks
+from asyncnn.service.client.unanswered import Line
 
 MAX_CANDIDATES = 64
 """Requests seen once that are remembered; the one seen first is forgotten first."""
@@ -154,14 +155,6 @@ def _key(prepared: int, request: Request) -> _Key:
     return (prepared, id(request.inputs), id(request.outputs), *ids)
 
 
-class Send(Protocol):
-    """Sends a message, or raises an `AsyncnnError`."""
-
-    def __call__(self, message: wire.ToDriver, fds: Sequence[int] = ()) -> None:
-        """Send ``message`` with descriptors beside it."""
-        ...
-
-
 _Answer: TypeAlias = "tuple[ErrorStatus, RemoteBurst | None]"
 
 
@@ -188,19 +181,11 @@ class RemoteBurst(CallbackObject):
 
 
 class RemoteBursts:
-    """The bursts of a connection by number. Belongs to the event loop.
+    """The bursts of a connection by number. Belongs to the event loop."""
 
-    ``send_if_open`` sends a message unless the driver is gone.
-    """
-
-    def __init__(
-        self,
-        send: Send,
-        send_if_open: Callable[[wire.ToDriver], None],
-        callbacks: BurstCallbacks,
-    ) -> None:
-        self._send = send
-        self.tell = send_if_open
+    def __init__(self, line: Line, callbacks: BurstCallbacks) -> None:
+        self._send = line.send
+        self.tell = line.send_if_open
         self._callbacks = callbacks
         self._opening: dict[int, asyncio.Future[_Answer]] = {}
         self._open: dict[int, RemoteBurst] = {}

@@ -89,58 +89,33 @@ class Connection:
     ) -> None:
         self._limits = limits = ServiceLimits()
         self._loop = asyncio.get_running_loop()
-        self._numbers = itertools.count(1)
+        self.numbers = itertools.count(1)
         self._cause: Cause | None = None
         self._closed = asyncio.Event()
         self._welcome: asyncio.Future[wire.Welcome] | None = None
         self.is_busy = False
         self.cache_files = 0, 0
         self._executing: dict[int, Executed] = {}
-        self._deadlines = DeadlineWatch(deadline_grace)
+        self.answers = PendingAnswers()
+        self.deadlines = DeadlineWatch(deadline_grace)
         self._pools = OfferedPools(
-            self._send,
-            self._send_if_open,
-            self._call_soon,
-            self._numbers,
-            limits,
-            self._free_idle,
-            may_see_slabs=may_see_slabs,
+            self, limits, self._free_idle, may_see_slabs=may_see_slabs
         )
         self._may_see_slabs = may_see_slabs
         self._stagings: WeakSet[Staging] = WeakSet()
         self._tasks = OwnedTasks(_MAX_TASKS)
-        models = ModelSender(self._send, self._pools)
+        models = ModelSender(self, self._pools)
         self.preparations = Preparations(
-            self._send,
-            models,
-            self._numbers,
-            self._tasks,
-            self.release_prepared,
-            self._deadlines,
+            self, models, self._tasks, self.release_prepared
         )
         self.deferred = DeferredExecutions(self.cancel, _MAX_TASKS)
-        self._answers = PendingAnswers()
-        self.queries = Queries(self._send, models, self._numbers, self._answers)
-        self.bindings = Bindings(call_forgotten=partial(self._call_soon, self._unbind))
-        self.buffers = RemoteBuffers(
-            self._send,
-            self._send_if_open,
-            self._call_soon,
-            self._numbers,
-            self._pools,
-            self._answers,
-            self.bindings.forget_buffer,
-            self.cause_of_death,
-        )
-        self.burst_callbacks = BurstCallbacks(self._send_if_open, self._pools)
-        self.bursts = RemoteBursts(self._send, self._send_if_open, self.burst_callbacks)
+        self.queries = Queries(self, models)
+        self.bindings = Bindings(call_forgotten=partial(self.call_soon, self._unbind))
+        self.buffers = RemoteBuffers(self, self._pools, self.bindings.forget_buffer)
+        self.burst_callbacks = BurstCallbacks(self, self._pools)
+        self.bursts = RemoteBursts(self, self.burst_callbacks)
         self.fences = RemoteFences(
-            self._send,
-            self._send_if_open,
-            self._call_soon,
-            self.deferred.finish,
-            limits.max_fds_per_message,
-            self._deadlines,
+            self, self.deferred.finish, limits.max_fds_per_message
         )
         self._channel = Channel(
             connection,
@@ -205,7 +180,7 @@ class Connection:
         :raises NoDriverError: if the driver does not serve this client, hangs up, or
             speaks another version of the protocol.
         """
-        self._send(wire.Hello(wire.PROTOCOL_VERSION))
+        self.send(wire.Hello(wire.PROTOCOL_VERSION))
         self._welcome = self._loop.create_future()
         welcome = await self._welcome
         if welcome.version != wire.PROTOCOL_VERSION:
@@ -222,11 +197,11 @@ class Connection:
     def release_prepared(self, number: int) -> None:
         """Tell the driver that a prepared model is not needed any more."""
         self.bindings.release(number)
-        self._send_if_open(wire.ReleasePreparedModel(number))
+        self.send_if_open(wire.ReleasePreparedModel(number))
 
     def release_prepared_soon(self, number: int) -> None:
         """Release a prepared model from any thread, as a finaliser has to."""
-        self._call_soon(partial(self.release_prepared, number))
+        self.call_soon(partial(self.release_prepared, number))
 
     def new_staging(self) -> Staging:
         """Return what stages the requests of one prepared model."""
@@ -240,13 +215,13 @@ class Connection:
         :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
         """
         self._unbind()
-        number = next(self._numbers)
+        number = next(self.numbers)
         sent = slabs.in_slabs(request)
         pools = self._pools.numbers_of(sent.pools)
         message = wire.BindRequest(number, prepared, sent.inputs, sent.outputs, pools)
         if len(encode_given(message)) > wire.MAX_BOUND_BYTES:
             return None
-        self._send(message)
+        self.send(message)
         self.bindings.add(number, prepared, request)
         return number
 
@@ -265,11 +240,11 @@ class Connection:
         :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
         """
         order = self.order(prepared, request, options, bound)
-        self._send(order)
+        self.send(order)
         number = order.execution
         self._executing[number] = executed
         if options.deadline is not None:
-            self._deadlines.watch(number, options.deadline, self._expire)
+            self.deadlines.watch(number, options.deadline, self._expire)
         return number
 
     def order(
@@ -284,9 +259,9 @@ class Connection:
         :raises ResourceExhaustedTransientError: if the driver owes too many answers.
         :raises AsyncnnError: if its pools cannot be sent, as the driver is gone, say.
         """
-        if self._deadlines.unanswered:
-            self._deadlines.check_answers()
-        number = next(self._numbers)
+        if self.deadlines.unanswered:
+            self.deadlines.check_answers()
+        number = next(self.numbers)
         times = options.measure, options.deadline, options.loop_timeout
         if bound is not None:
             return wire.ExecuteBound(number, bound, *times)
@@ -308,7 +283,7 @@ class Connection:
     def cancel(self, execution: int) -> None:
         """Tell the driver that nobody waits for an execution."""
         if execution in self._executing:
-            self._send_if_open(wire.CancelExecution(execution))
+            self.send_if_open(wire.CancelExecution(execution))
 
     def _expire(self, execution: int) -> None:
         """Tell who waits for an execution that the driver has not answered.
@@ -316,9 +291,9 @@ class Connection:
         It stays known until the driver answers or is gone: the memory that it was sent
         with serves no other before.
         """
-        self._deadlines.await_late_answer(execution)
+        self.deadlines.await_late_answer(execution)
         self.cancel(execution)
-        error = unanswered(self._deadlines.grace_s)
+        error = unanswered(self.deadlines.grace_s)
         self._tell(self._executing[execution].expire, error)
 
     def disown(self) -> None:
@@ -328,7 +303,7 @@ class Connection:
     def _unbind(self) -> None:
         numbers = self.bindings.take_forgotten()
         if numbers:
-            self._send_if_open(wire.ForgetPools(numbers))
+            self.send_if_open(wire.ForgetPools(numbers))
 
     def _free_idle(self) -> None:
         """Give back the memory that is kept for executions to come."""
@@ -336,17 +311,19 @@ class Connection:
             staging.trim()
         slabs.trim()
 
-    def _call_soon(self, call: Callable[[], None]) -> None:
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called by the event loop; on any thread."""
         if self._cause is forked:  # the loop's waking up would reach the parent's
             return
         with contextlib.suppress(RuntimeError):  # the loop is closed: so are we
             self._loop.call_soon_threadsafe(call)
 
-    def _send_if_open(self, message: wire.ToDriver) -> None:
+    def send_if_open(self, message: wire.ToDriver) -> None:
+        """Send a message unless the driver is gone."""
         with contextlib.suppress(DeviceUnavailableError):
-            self._send(message)
+            self.send(message)
 
-    def _send(
+    def send(
         self, message: wire.ToDriver | MessageFile, fds: Sequence[int] = ()
     ) -> None:
         """Send a message, or raise: whoever waits for an answer registers afterwards.
@@ -379,8 +356,8 @@ class Connection:
         if type(message) is wire.Executed:  # the one that comes most often
             executed = self._executing.pop(message.execution, None)
             if executed is not None:
-                if self._deadlines.due or self._deadlines.unanswered:
-                    self._deadlines.answered(message.execution)
+                if self.deadlines.due or self.deadlines.unanswered:
+                    self.deadlines.answered(message.execution)
                 self._tell(
                     executed,
                     wire.status_of(message.status),
@@ -398,14 +375,14 @@ class Connection:
             case wire.Prepared():
                 self.preparations.prepared(message)
             case wire.SupportedOperations() | wire.Statistics() | wire.ModelSaved():
-                self._answers.answered(message.call, message)
+                self.answers.answered(message.call, message)
             case wire.BufferCopied():
-                self._answers.answered(message.call, message)
+                self.answers.answered(message.call, message)
             case wire.PoolsRefused():
                 for memory in self._pools.refused(message.numbers):
                     self.bindings.forget_pool(memory)
             case wire.Allocated():
-                self._answers.answered(message.buffer, message)
+                self.answers.answered(message.buffer, message)
             case wire.GetMemories():
                 self.burst_callbacks.answer(message)
             case wire.BurstConfigured():
@@ -438,12 +415,12 @@ class Connection:
         self._closed.set()
         with ExitStack() as parts:
             parts.callback(self._fail_executions, reason)
-            parts.callback(self._deadlines.close)
+            parts.callback(self.deadlines.close)
             parts.callback(self.deferred.lose, cause)
             parts.callback(self.fences.lose, reason)
             parts.callback(self.preparations.lose, cause)
             parts.callback(self._fail_greeting, reason)
-            parts.callback(self._answers.lose, cause)
+            parts.callback(self.answers.lose, cause)
             parts.callback(self.burst_callbacks.close)
             parts.callback(self.bursts.close)
             parts.callback(self._tasks.cancel)

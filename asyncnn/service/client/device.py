@@ -5,7 +5,6 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Collection, Sequence
-from types import TracebackType
 from typing import Self
 
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
@@ -95,12 +94,7 @@ class RemoteDevice:
             ) from None
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         connection = self._open()
         connection.close()
         await connection.wait_ended()

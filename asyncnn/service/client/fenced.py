@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
@@ -20,7 +19,7 @@ from asyncnn.hal.types import NO_TIMING, ErrorStatus
 from asyncnn.memory.pages import Descriptor
 from asyncnn.service import wire
 from asyncnn.service.client.staging import SentMemory
-from asyncnn.service.client.unanswered import DeadlineWatch
+from asyncnn.service.client.unanswered import Line
 from asyncnn.service.decoding import encode_given
 
 logger = logging.getLogger(__name__)
@@ -31,14 +30,6 @@ _MOST_HELD = 64
 """Executions sent together: the driver is to begin with some before it has all."""
 
 _MOST_HELD_BYTES = 4096
-
-
-class Send(Protocol):
-    """Sends a message with descriptors, which stay the caller's."""
-
-    def __call__(self, message: wire.ToDriver, fds: Sequence[int] = ()) -> None:
-        """Send, or raise an `AsyncnnError`."""
-        ...
 
 
 class Named(msgspec.Struct, frozen=True, eq=False):
@@ -167,19 +158,15 @@ class RemoteFences:
 
     def __init__(
         self,
-        send: Send,
-        send_if_open: Callable[[wire.ToDriver], None],
-        call_soon: Callable[[Callable[[], None]], None],
+        line: Line,
         finish: Callable[[Callable[[], None], Callable[[], None]], None],
         max_fds: int,
-        deadlines: DeadlineWatch,
     ) -> None:
         self.finish = finish
-        self._send = send
-        self._send_if_open = send_if_open
-        self._call_soon = call_soon
+        self._line = line
+        self._send = line.send
+        self._deadlines = line.deadlines
         self._max_fds = max_fds
-        self._deadlines = deadlines
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, RemoteFenced] = {}
         self._seen = 0
@@ -284,12 +271,12 @@ class RemoteFences:
     def cancel(self, fenced: RemoteFenced) -> None:
         """Tell the driver that nobody waits for an execution."""
         if fenced.number in self._waiting:
-            self._send_if_open(wire.CancelExecution(fenced.number))
+            self._line.send_if_open(wire.CancelExecution(fenced.number))
 
     def _expire(self, number: int) -> None:
         """Fail an execution that the driver has not answered; see `Connection`."""
         self._deadlines.await_late_answer(number)
-        self._send_if_open(wire.CancelExecution(number))
+        self._line.send_if_open(wire.CancelExecution(number))
         fenced = self._waiting.get(number)  # sending may have failed it
         if fenced is not None:
             fenced.expire(unanswered(self._deadlines.grace_s))
@@ -303,7 +290,7 @@ class RemoteFences:
 
     def export_soon(self, fenced: RemoteFenced, write_end: int) -> None:
         """Send a descriptor to be written at the end, and close it; on any thread."""
-        self._call_soon(partial(self._export, fenced, Descriptor(write_end)))
+        self._line.call_soon(partial(self._export, fenced, Descriptor(write_end)))
 
     def _export(self, fenced: RemoteFenced, write_end: Descriptor) -> None:
         try:

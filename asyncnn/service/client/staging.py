@@ -13,7 +13,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -39,6 +39,7 @@ from asyncnn.memory.slabs import Part, allocate_in_slab, retire
 from asyncnn.offload import offload
 from asyncnn.service import wire
 from asyncnn.service.client.pools import OfferedPools
+from asyncnn.service.client.unanswered import Line
 from asyncnn.service.decoding import MessageFile, encode_given
 from asyncnn.service.limits import is_large
 
@@ -394,21 +395,11 @@ MakeMessage: TypeAlias = Callable[[Model, tuple[int, ...]], wire.WithModel]
 """Makes the message with a model that has no pools, but their numbers."""
 
 
-class Send(Protocol):
-    """Sends a message, or raises an `AsyncnnError`."""
-
-    def __call__(
-        self, message: wire.ToDriver | MessageFile, fds: Sequence[int] = ()
-    ) -> None:
-        """Send ``message`` with descriptors beside it."""
-        ...
-
-
 class ModelSender:
     """Sends messages with models. Belongs to the event loop."""
 
-    def __init__(self, send: Send, pools: OfferedPools) -> None:
-        self._send = send
+    def __init__(self, line: Line, pools: OfferedPools) -> None:
+        self._line = line
         self._pools = pools
 
     def takes_long(self, model: Model) -> bool:
@@ -424,7 +415,8 @@ class ModelSender:
         :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
         """
         pools = _all_shareable(model.pools)
-        self._send(make(replace(model, pools=()), self._pools.numbers_of(pools)), fds)
+        message = make(replace(model, pools=()), self._pools.numbers_of(pools))
+        self._line.send(message, fds)
 
     async def send(
         self,
@@ -444,7 +436,7 @@ class ModelSender:
         message = make(replace(model, pools=()), self._pools.numbers_of(pools))
         file = await offload(_encoded, message)
         if is_wanted():
-            self._send(file, fds)
+            self._line.send(file, fds)
 
 
 def _all_shareable(pools: Sequence[Memory]) -> list[Memory]:

@@ -1,15 +1,16 @@
-"""Why the driver does not answer a call: it is lost, closed, or late.
+"""The way to a driver, and why it does not answer: it is lost, closed, or late.
 
 A cause makes a new error for each call: one that is raised again keeps the frames of
 all calls that it was raised by.
 """
 
 import asyncio
+import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from asyncnn.hal.errors import (
     DeviceClosedError,
@@ -21,6 +22,8 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.interpreter_hooks import forked_error
 from asyncnn.qos.watching import ThreadTimer
+from asyncnn.service import wire
+from asyncnn.service.decoding import MessageFile
 
 Cause: TypeAlias = Callable[[], DeviceUnavailableError]
 
@@ -86,6 +89,40 @@ class PendingAnswers:
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(cause())
+
+
+class Line(Protocol):
+    """A connection to a driver, as those see it who have calls to make or to answer.
+
+    Calls, and the objects that they make, are numbered by ``numbers``; what waits for
+    an answer is in ``answers``, what is given up after its deadline in ``deadlines``.
+    Belongs to the event loop but for `call_soon`.
+    """
+
+    numbers: "itertools.count[int]"
+    answers: PendingAnswers
+    deadlines: "DeadlineWatch"
+
+    def send(
+        self, message: wire.ToDriver | MessageFile, fds: Sequence[int] = ()
+    ) -> None:
+        """Send a message with descriptors, which stay the caller's.
+
+        :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
+        """
+        ...
+
+    def send_if_open(self, message: wire.ToDriver) -> None:
+        """Send a message unless the driver is gone."""
+        ...
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called by the event loop; on any thread."""
+        ...
+
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        """Return a new error that says why it is closed, None while it is not."""
+        ...
 
 
 MAX_UNANSWERED = 256

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from asyncnn.callbacks import IBurstCallback
@@ -12,19 +12,15 @@ from asyncnn.hal.errors import (
     DeviceUnavailableError,
     InvalidArgumentError,
     ResourceExhaustedTransientError,
-    too_many,
 )
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
-from asyncnn.hal.types import (
-    ErrorStatus,
-    Handle,
-    Memory,
-)
+from asyncnn.hal.types import ErrorStatus, Handle, Memory
 from asyncnn.service import wire
+from asyncnn.service.driver.parts import Common, SessionPart
 from asyncnn.service.driver.pools import AnnouncedPools
 from asyncnn.service.driver.quotas import Quota, Table
 from asyncnn.service.driver.reporting import explained
-from asyncnn.service.limits import OwnedTasks, ServiceLimits, close_all, duplicates
+from asyncnn.service.limits import close_all, duplicates
 
 logger = logging.getLogger(__name__)
 
@@ -34,28 +30,18 @@ _DESCRIPTORS = 8
 _MAPPINGS = 2
 
 
-class Bursts:
-    """Bursts by their numbers. Belongs to the event loop; ends with `close`.
+class Bursts(SessionPart):
+    """Bursts by their numbers, which end with `close`.
 
-    ``models`` are the client's prepared models by number, which others keep, and
     ``callback_of`` gives the client's callback for a burst. A burst goes on when its
     model is released, until it is released itself.
     """
 
     def __init__(
-        self,
-        models: Mapping[int, IPreparedModel],
-        callback_of: Callable[[int], IBurstCallback],
-        tasks: OwnedTasks,
-        limits: ServiceLimits,
-        quota: Quota,
-        send: Callable[[wire.ToClient], None],
+        self, common: Common, callback_of: Callable[[int], IBurstCallback], quota: Quota
     ) -> None:
-        self._models = models
+        super().__init__(common)
         self._callback_of = callback_of
-        self._tasks = tasks
-        self._limits = limits
-        self._send = send
         self._quota = quota
         self._bursts: Table[IBurstContext | None] = quota.table()
         self._channels: dict[int, tuple[Handle, Handle]] = {}
@@ -87,15 +73,9 @@ class Bursts:
         if not 0 <= split <= len(fds):
             raise InvalidArgumentError("queues and descriptors do not match")
         try:
-            if len(self._bursts) >= self._limits.max_bursts:
-                raise too_many(
-                    "open bursts", "ServiceLimits.max_bursts", self._limits.max_bursts
-                )
-            self._quota.check()
+            self._quota.check(len(self._bursts))
             self._tasks.check_room()
-            prepared = self._models.get(message.prepared)
-            if prepared is None:
-                raise InvalidArgumentError(f"no prepared model {message.prepared}")
+            prepared = self._model(message.prepared)
             self._channels[number] = channels = (
                 _duplicated(fds[:split], message.request_ints),
                 _duplicated(fds[split:], message.result_ints),

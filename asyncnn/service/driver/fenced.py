@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import cast
 
@@ -31,10 +31,10 @@ from asyncnn.hal.interfaces import refusal_of
 from asyncnn.hal.types import NO_TIMING, ErrorStatus, Timing
 from asyncnn.service import wire
 from asyncnn.service.driver.executions import Bound, Executions
+from asyncnn.service.driver.parts import Common, SessionPart
 from asyncnn.service.driver.pools import AnnouncedPools
 from asyncnn.service.driver.quotas import Quota, Table
 from asyncnn.service.driver.reporting import explained, log
-from asyncnn.service.limits import OwnedTasks, ServiceLimits
 
 
 class FencedOnCopies(FencedOutcome):
@@ -165,24 +165,13 @@ class _Fenced(msgspec.Struct, eq=False):
             log.log(logging.ERROR, message, error=error)
 
 
-class FencedOrders:
-    """Fenced executions by number. Belongs to the event loop."""
+class FencedOrders(SessionPart):
+    """Fenced executions by number; ``executions`` knows the bound requests."""
 
-    def __init__(
-        self,
-        executions: Executions,
-        pools: AnnouncedPools,
-        tasks: OwnedTasks,
-        limits: ServiceLimits,
-        quota: Quota,
-        send: Callable[[wire.ToClient], None],
-    ) -> None:
+    def __init__(self, common: Common, executions: Executions, quota: Quota) -> None:
+        super().__init__(common)
         self._loop = asyncio.get_running_loop()
         self._executions = executions
-        self._pools = pools
-        self._tasks = tasks
-        self._limits = limits
-        self._send = send
         self._quota = quota
         self._known: Table[_Fenced] = quota.table()
         self._signalled = SyncFence.signalled()
@@ -270,13 +259,7 @@ class FencedOrders:
             self._end(number, fenced, status)
 
     def _launch(self, message: wire.ExecuteFenced, fds: Sequence[int]) -> _Fenced:
-        if len(self._known) >= self._limits.max_fenced_executions:
-            raise too_many(
-                "pending fenced executions",
-                "ServiceLimits.max_fenced_executions",
-                self._limits.max_fenced_executions,
-            )
-        self._quota.check()
+        self._quota.check(len(self._known))
         borrowed: Sequence[SyncFence] = ()
         if fds:
             self._check_descriptors(len(fds))

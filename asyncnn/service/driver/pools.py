@@ -20,7 +20,6 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
     ResourceExhaustedTransientError,
     error_for,
-    too_many,
 )
 from asyncnn.hal.types import (
     BufferToken,
@@ -69,13 +68,11 @@ class AnnouncedPools:
     def __init__(
         self,
         mapper: Mapper,
-        max_pools: int,
         quota: Quota,
         send: Callable[[PoolsRefused], None],
     ) -> None:
         self._send = send
         self._mapper = mapper
-        self._max_pools = max_pools
         self._quota = quota
         self._pools: Table[Memory | Unusable] = quota.table()
         self._buffers: dict[int, BufferToken] = {}
@@ -215,7 +212,7 @@ class AnnouncedPools:
     def _check_new(self, info: PoolInfo) -> None:
         if info.number in self._pools:
             raise InvalidArgumentError(f"pool {info.number} is announced twice")
-        if len(self._pools) >= 2 * self._max_pools:
+        if len(self._pools) >= 2 * self._quota.most_each:
             raise InvalidArgumentError("too many pools are announced")
 
     def _refuse(self, info: PoolInfo, error: AsyncnnError) -> None:
@@ -225,9 +222,7 @@ class AnnouncedPools:
             self._send(PoolsRefused((info.number,)))
 
     def _admit(self, info: PoolInfo, handle: Handle) -> Memory:
-        if len(self._pools) >= self._max_pools:
-            raise too_many("pools", "ServiceLimits.max_pools", self._max_pools)
-        self._quota.check()
+        self._quota.check(len(self._pools))
         memory = Memory(info.name, info.size, handle)
         mapped = self._map_nowait(memory)
         if mapped is not None:

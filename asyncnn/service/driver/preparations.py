@@ -5,7 +5,7 @@ it, which then finds that it was checked already.
 """
 
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from weakref import WeakSet
 
 from msgspec.structs import replace
@@ -18,45 +18,23 @@ from asyncnn.hal.errors import (
     failure_of,
     too_many,
 )
-from asyncnn.hal.interfaces import IDescribed, IDevice, IPreparedModel, ISavable
+from asyncnn.hal.interfaces import IDescribed, IPreparedModel, ISavable
 from asyncnn.hal.types import ErrorStatus, Memory, Model
 from asyncnn.hal.validate import validate_model
-from asyncnn.offload import SerialOffload
-from asyncnn.qos import LOCAL
 from asyncnn.service import wire
-from asyncnn.service.driver.pools import AnnouncedPools, ReceivedCache, are_mapped
+from asyncnn.service.driver.parts import Common, SessionPart
+from asyncnn.service.driver.pools import ReceivedCache, are_mapped
 from asyncnn.service.driver.quotas import Quota, Table
 from asyncnn.service.driver.reporting import explained, kill, log, warn_if_refused
-from asyncnn.service.limits import OwnedTasks, ServiceLimits, is_large
+from asyncnn.service.limits import is_large
 from asyncnn.service.wire import CacheInfo
 
 
-class Preparations:
-    """Preparations under way by number; belongs to the event loop.
+class Preparations(SessionPart):
+    """Preparations under way by number; what is prepared is a model of that number."""
 
-    What is prepared goes into ``models``, by number as well.
-    ``validating`` is the thread that checks large models of the client's process.
-    """
-
-    def __init__(
-        self,
-        device: IDevice,
-        models: Table[IPreparedModel],
-        pools: AnnouncedPools,
-        tasks: OwnedTasks,
-        validating: SerialOffload,
-        limits: ServiceLimits,
-        quota: Quota,
-        send: Callable[[wire.ToClient], None],
-    ) -> None:
-        self.client_name = LOCAL.name
-        self._device = device
-        self._models = models
-        self._pools = pools
-        self._tasks = tasks
-        self._validating = validating
-        self._limits = limits
-        self._send = send
+    def __init__(self, common: Common, quota: Quota) -> None:
+        super().__init__(common)
         self._quota = quota
         self._preparing: Table[_Preparing] = quota.table()
         # What is being done for a model that was released goes on keeping its files.
@@ -116,9 +94,7 @@ class Preparations:
     def save(self, message: wire.SaveModel, fds: Sequence[int]) -> None:
         """Write a prepared model to the client's files; ``fds`` stay the caller's."""
         try:
-            model = self._models.get(message.prepared)
-            if model is None:
-                raise InvalidArgumentError(f"there is no model {message.prepared}")
+            model = self._model(message.prepared)
             if not isinstance(model, ISavable):
                 raise GeneralFailureError("the device saves models only at first")
             if (message.cache.model_files, message.cache.data_files) != (1, 1):
@@ -167,20 +143,14 @@ class Preparations:
         return callback
 
     def _check_room(self) -> None:
-        limits = self._limits
-        if len(self._preparing) > limits.max_preparing:
-            raise too_many(
-                "pending preparations",
-                "ServiceLimits.max_preparing",
-                limits.max_preparing,
-            )
-        if len(self._preparing) + len(self._models) > limits.max_prepared_models:
-            raise too_many(
-                "prepared models",
-                "ServiceLimits.max_prepared_models",
-                limits.max_prepared_models,
-            )
-        self._quota.check(0)
+        self._check_preparing(len(self._preparing))
+        self._quota.check(len(self._preparing) + len(self._models), 0)
+
+    def _check_preparing(self, count: int) -> None:
+        most = self._limits.max_preparing
+        if count > most:
+            what = "pending preparations"
+            raise too_many(what, "ServiceLimits.max_preparing", most)
 
     def _received(self, info: CacheInfo, fds: Sequence[int]) -> ReceivedCache:
         cache = ReceivedCache(info, fds)
@@ -196,12 +166,7 @@ class Preparations:
         :raises ResourceExhaustedTransientError: if there are too many.
         """
         self._tasks.check_room()
-        if self._slow >= self._limits.max_preparing:
-            raise too_many(
-                "pending preparations",
-                "ServiceLimits.max_preparing",
-                self._limits.max_preparing,
-            )
+        self._check_preparing(self._slow + 1)
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         self._slow += 1

@@ -10,7 +10,6 @@ import stat
 from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from asyncnn.hal.errors import (
@@ -130,12 +129,7 @@ class Server:
         self._resume()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
