@@ -254,10 +254,7 @@ class BurstController:
             raise unanswered(grace_s) from None
 
     async def _reopened(self, ended: "_Link") -> "_Link":
-        """Open the burst anew, as it was.
-
-        :raises _EndedError: if that fails.
-        """
+        """Open the burst anew, as it was."""
         cause = ended.ended_by
         assert cause is not None
         try:

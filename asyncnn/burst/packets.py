@@ -115,16 +115,6 @@ class RequestShape:
     ``size_bytes`` is the size of the whole packet.
     """
 
-    __slots__ = (
-        "_kinds",
-        "_prefix",
-        "_tail",
-        "inputs",
-        "outputs",
-        "pool_count",
-        "size_bytes",
-    )
-
     def __init__(
         self, inputs: Arguments, outputs: Arguments, pool_count: int, prefix: bytes
     ) -> None:

@@ -359,11 +359,7 @@ class _Execution(IExecutionCallback):
 
 
 def _opened(channel: Handle) -> MessageQueue:
-    """Open a queue of datums.
-
-    :raises InvalidArgumentError: if it is malformed or not one that bursts use.
-    :raises AsyncnnError: if it cannot be opened here.
-    """
+    """Open a queue of datums."""
     queue = MessageQueue.open(channel)
     if (
         queue.quantum != DATUM_BYTES

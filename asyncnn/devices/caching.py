@@ -205,10 +205,7 @@ def _model(record: CacheRecord, slices: memoryview) -> Model:
 def _restored(
     plan: SlicedPlan, slices: bytes, data: memoryview, values: memoryview
 ) -> PlanRecord:
-    """Decode a plan; make arrays over the bytes, which they keep alive.
-
-    :raises AsyncnnError: if the slices are not those of the plan.
-    """
+    """Decode a plan; make arrays over the bytes, which they keep alive."""
 
     def array(stored: StoredArray) -> Array:
         source = data if stored.is_data else values

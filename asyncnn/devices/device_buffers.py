@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -151,12 +152,11 @@ class Buffers:
         return account
 
 
-class ModelBuffers:
+class ModelBuffers(msgspec.Struct, frozen=True, eq=False):
     """A prepared model's way to the buffers of its device, and its identity there."""
 
-    def __init__(self, buffers: Buffers, model: Model) -> None:
-        self._buffers = buffers
-        self.model = model
+    _buffers: Buffers
+    model: Model
 
     def is_of(self, buffers: Buffers) -> bool:
         """Whether the prepared model is of the device of ``buffers``."""

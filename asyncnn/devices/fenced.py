@@ -83,10 +83,7 @@ class FencedExecutions:
         )
 
     def _run_at_once(self, job: FencedJob) -> tuple[SyncFence | None, FencedOutcome]:
-        """Run a job that waits for nothing.
-
-        :raises AsyncnnError: if the buffers that it uses cannot be claimed.
-        """
+        """Run a job that waits for nothing."""
         outcome = FencedOutcome()
         failed: list[SyncFence] = []
 

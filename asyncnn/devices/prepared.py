@@ -176,10 +176,7 @@ class ReferencePreparedModel(SynchronousByCallback, NoFencesNorBursts):
         return ErrorStatus.NONE, fence, outcome
 
     def _checked(self, request: Request, *, is_fenced: bool) -> BufferUse | None:
-        """Check a request; return what it does with buffers, None if it names none.
-
-        :raises InvalidArgumentError: if a rule is broken.
-        """
+        """Check a request; return what it does with buffers, None if it names none."""
         with span("validate", Layer.DRIVER, Phase.EXECUTION):
             self._rules.check(request, allow_unspecified_output=not is_fenced)
         return self.buffers.use(request)

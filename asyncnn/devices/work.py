@@ -308,10 +308,7 @@ class ExecuteWork(Work):
         return computed_ns
 
     def _run_unusual(self) -> tuple[OutputShape, ...]:
-        """Execute a request whose arguments are not those of the one before.
-
-        :raises AsyncnnError: if the execution fails.
-        """
+        """Execute a request whose arguments are not those of the one before."""
         executable, request = self._executable, self._request
         program, layout = executable.program, executable.layout
         plan = program.plan(input_shapes(program, request))

@@ -423,10 +423,7 @@ def _deadline_ns(timeout: float | None) -> int | None:
 
 
 def _left_ms(deadline_ns: int | None, limit_ms: float | None) -> float | None:
-    """Return how long to sleep at most.
-
-    :raises TimeoutError: if the deadline has passed.
-    """
+    """Return how long to sleep at most."""
     if deadline_ns is None:
         return limit_ms
     left = (deadline_ns - clock()) / 1e6

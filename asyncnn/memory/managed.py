@@ -96,17 +96,6 @@ class ClaimedBuffer(BufferToken, frozen=True):
 class ManagedBuffer:
     """The state of a buffer; ``current`` are its dimensions, None if uninitialised."""
 
-    __slots__ = (
-        "__weakref__",
-        "_account",
-        "_is_written",
-        "_readers",
-        "_storage",
-        "current",
-        "dtype",
-        "token",
-    )
-
     def __init__(self, token: int, dtype: np.dtype[Any], account: Account) -> None:
         self.token = token
         self.dtype = dtype

@@ -207,19 +207,6 @@ class Frame:
     ``failed_stage`` is the stage in which it failed first, and ``error`` says how.
     """
 
-    __slots__ = (
-        "_memories",
-        "_trace",
-        "_written",
-        "deadline_ns",
-        "error",
-        "failed_stage",
-        "number",
-        "put_at_ns",
-        "runs",
-        "slot",
-    )
-
     def __init__(
         self,
         number: int,

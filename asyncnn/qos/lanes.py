@@ -154,10 +154,7 @@ class Lanes:
         return not any(thread.is_alive() for thread in self._threads)
 
     def _start(self) -> None:
-        """Start another thread; the lock is held, for which the thread waits first.
-
-        :raises ResourceExhaustedTransientError: if the system has no more.
-        """
+        """Start another thread; the lock is held, for which the thread waits first."""
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         lane = Lane(self._name, self._serve)
         start_thread(lane.thread)

@@ -41,8 +41,6 @@ class User:
     :raises InvalidArgumentError: if the weight is not positive, or the bound negative.
     """
 
-    __slots__ = ("__weakref__", "limit", "max_pending", "name", "weight")
-
     def __init__(
         self,
         name: str,
@@ -74,16 +72,6 @@ class Client:
 
     :raises InvalidArgumentError: if the weight is not positive, or the bound negative.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "limit",
-        "max_pending",
-        "name",
-        "number",
-        "user",
-        "weight",
-    )
 
     def __init__(
         self,

@@ -236,10 +236,7 @@ class _Launched:
 
 
 def _arguments(extensions: Iterable[str], settings: Settings) -> list[str]:
-    """Return the arguments of `asyncnn.service.start` besides the path.
-
-    :raises InvalidArgumentError: if the settings cannot travel so.
-    """
+    """Return the arguments of `asyncnn.service.start` besides the path."""
     arguments = [f"--extension={extension}" for extension in extensions]
     if isinstance(settings, DeviceSettings):
         return arguments + [f"--setting={each}" for each in options_for(settings)]
@@ -263,10 +260,7 @@ def _start(path: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def _until_ready(driver: DriverProcess) -> Iterator[float]:
-    """Yield pauses in seconds until the driver serves its socket.
-
-    :raises NoDriverError: if it ends or takes too long.
-    """
+    """Yield pauses in seconds until the driver serves its socket."""
     deadline = time.monotonic() + _START_TIMEOUT_S
     while not can_connect(driver.path):
         status = driver.process.poll()

@@ -225,10 +225,7 @@ class SupervisedDevice:
         return await remote.get_supported_operations_1_3(model)
 
     async def _next(self) -> RemoteDevice:
-        """Return the driver there is, or the next one.
-
-        :raises DeviceUnavailableError: if there is going to be none.
-        """
+        """Return the driver there is, or the next one."""
         while (remote := self._connected()) is None:
             self._life.check()
             self._changed.clear()

@@ -180,10 +180,7 @@ class SupervisedModel(SynchronousByCallback):
         return cause_of_death(self._life, self._remote)
 
     async def _prepare_retrying(self, remote: RemoteDevice) -> IPreparedModel:
-        """Prepare the model, several times if the driver is short of something.
-
-        :raises AsyncnnError: if it cannot be prepared.
-        """
+        """Prepare the model, several times if the driver is short of something."""
         for attempt in range(1, _ATTEMPTS):
             callback = PreparedModelFuture()
             self._order.give(remote, None, callback)
@@ -240,10 +237,7 @@ class SupervisedModel(SynchronousByCallback):
         )
 
     def _check(self, request: Request, measure: MeasureTiming) -> None:
-        """Find the errors that the call has to return.
-
-        :raises AsyncnnError: if there is one.
-        """
+        """Find the errors that the call has to return."""
         self._check_hope()
         if not self._rules.remembers(request):
             with span("validate", Layer.DRIVER, Phase.EXECUTION):
@@ -251,10 +245,7 @@ class SupervisedModel(SynchronousByCallback):
         validate_measure_timing(measure)
 
     def _check_hope(self) -> None:
-        """Check that the model may become usable.
-
-        :raises AsyncnnError: if it will not.
-        """
+        """Check that the model may become usable."""
         self._life.check()
         # A new one each time: one raised again keeps the frames of all calls.
         # What one driver refused, the next one may take.
@@ -310,10 +301,7 @@ class SupervisedModel(SynchronousByCallback):
         )
 
     def _next(self) -> PreparedModelFuture:
-        """Return what waits until the model is prepared again.
-
-        :raises AsyncnnError: if it will not be.
-        """
+        """Return what waits until the model is prepared again."""
         self._check_hope()
         callback = PreparedModelFuture()
         self._waiting.hold(

@@ -122,16 +122,13 @@ Fail = Callable[[ErrorStatus], None]
 NO_DRIVER = "there is no driver at the moment (DEAD_OBJECT)"
 
 
-class _Held:
+class _Held(msgspec.Struct, eq=False):
     """A call, how to launch it, and how to notify its callback otherwise."""
 
-    __slots__ = ("callback", "fail", "launch", "timer")
-
-    def __init__(self, callback: CallbackObject, launch: Launch, fail: Fail) -> None:
-        self.callback = callback
-        self.launch = launch
-        self.fail = fail
-        self.timer: asyncio.TimerHandle | None = None
+    callback: CallbackObject
+    launch: Launch
+    fail: Fail
+    timer: asyncio.TimerHandle | None = None
 
 
 class Waiting:

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 from asyncnn.callbacks import IBurstCallback
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -105,22 +107,14 @@ class Executed(Protocol):
         ...
 
 
-class DeferredExecution:
+class DeferredExecution(msgspec.Struct, eq=False):
     """One of them. ``launch`` sends it and returns its number."""
 
-    __slots__ = ("_cancel", "executed", "is_cancelled", "launch", "number")
-
-    def __init__(
-        self,
-        executed: Executed,
-        launch: Callable[[], int],
-        cancel: Callable[[int], None],
-    ) -> None:
-        self.executed = executed
-        self.launch = launch
-        self._cancel = cancel
-        self.is_cancelled = False
-        self.number: int | None = None
+    executed: Executed
+    launch: Callable[[], int]
+    _cancel: Callable[[int], None]
+    is_cancelled: bool = False
+    number: int | None = None
 
     def cancel(self) -> None:
         """Send it no more, or tell the driver that nobody waits."""

@@ -339,11 +339,7 @@ class _Preparation:
 
 
 async def _connect(path: str | os.PathLike[str]) -> socket.socket:
-    """Connect to the socket at ``path``.
-
-    :raises InvalidArgumentError: if ``path`` cannot be that of a socket.
-    :raises NoDriverError: if no driver listens there.
-    """
+    """Connect to the socket at ``path``."""
     address = socket_address(path)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.setblocking(False)

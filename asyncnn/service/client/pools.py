@@ -138,10 +138,7 @@ class OfferedPools:
         return number
 
     def _make_room(self, size: int) -> None:
-        """Have what is idle freed if the driver would not take another pool otherwise.
-
-        :raises ResourceExhaustedTransientError: if all of its pools are in use.
-        """
+        """Free what is idle if the driver would not take another pool otherwise."""
         total = sum(list(self._sizes.values()))
         if len(self._announced) >= self.most or total + size > self.most_bytes:
             self._free_idle()
@@ -171,10 +168,7 @@ class OfferedPools:
 
 
 def _check_descriptors(fds: Sequence[int], most: int) -> None:
-    """Check what the kernel would refuse by failing the whole connection.
-
-    :raises GeneralFailureError: if there are too many, or one is not open.
-    """
+    """Check what the kernel would refuse by failing the whole connection."""
     if len(fds) > most:
         raise GeneralFailureError(f"a pool with {len(fds)} descriptors")
     for fd in fds:

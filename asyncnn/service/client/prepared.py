@@ -5,6 +5,8 @@ import weakref
 from collections.abc import Sequence
 from functools import partial
 
+import msgspec
+
 from asyncnn.callbacks import (
     IBurstCallback,
     IExecutionCallback,
@@ -116,7 +118,8 @@ class RemotePreparedModel(SynchronousByCallback, NoFencesNorBursts):
                 if staged is not None:
                     request = staged.request
             memory = SentMemory(self._staging, request.pools, staged)
-            executed = _Execution(connection.deferred, memory, callback)
+            notify = OneShot(callback.notify_1_3)
+            executed = _Execution(connection.deferred, memory, callback, notify)
             if staged is not None:
                 if staged.layout.has_large_inputs:
                     connection.check_open()
@@ -138,10 +141,7 @@ class RemotePreparedModel(SynchronousByCallback, NoFencesNorBursts):
         return ErrorStatus.NONE
 
     def _check(self, request: Request, *, is_fenced: bool) -> None:
-        """Check a request as the driver will.
-
-        :raises InvalidArgumentError: if a rule is broken.
-        """
+        """Check a request as the driver will."""
         with span("validate", Layer.DRIVER, Phase.EXECUTION):
             self._rules.check(request, allow_unspecified_output=not is_fenced)
 
@@ -152,18 +152,12 @@ class RemotePreparedModel(SynchronousByCallback, NoFencesNorBursts):
         options: ExecutionOptions,
         executed: Executed,
     ) -> int:
-        """Send a valid request whose pools all travel; return its number.
-
-        :raises AsyncnnError: if it cannot be sent.
-        """
+        """Send a valid request whose pools all travel; return its number."""
         bound = self._bound(request, staged)
         return self._connection.execute(self._number, request, options, executed, bound)
 
     def _bound(self, request: Request, staged: Staged | None) -> int | None:
-        """Return the number of a request whose pools all travel; bind what is worth it.
-
-        :raises AsyncnnError: if that cannot be sent.
-        """
+        """Return the number of a bound request; bind one that is worth it."""
         connection, prepared = self._connection, self._number
         bindings = connection.bindings
         number = bindings.number_of(prepared, request)
@@ -232,25 +226,17 @@ class RemotePreparedModel(SynchronousByCallback, NoFencesNorBursts):
         )
 
 
-class _Execution:
+class _Execution(msgspec.Struct, frozen=True, eq=False):
     """One execution under way: takes the outputs back and notifies.
 
     The connection calls it once, maybe after it has let it expire, and shields itself
     from what it raises.
     """
 
-    __slots__ = ("_callback", "_deferred", "_memory", "_notify")
-
-    def __init__(
-        self,
-        deferred: DeferredExecutions,
-        memory: SentMemory,
-        callback: IExecutionCallback,
-    ) -> None:
-        self._deferred = deferred
-        self._memory = memory
-        self._callback = callback
-        self._notify = OneShot(callback.notify_1_3)
+    _deferred: DeferredExecutions
+    _memory: SentMemory
+    _callback: IExecutionCallback
+    _notify: OneShot[[ErrorStatus, tuple[OutputShape, ...], Timing]]
 
     def __call__(
         self,

@@ -111,18 +111,6 @@ class Staged:
     holds as long as ``bound_since`` is the `Bindings.epoch`.
     """
 
-    __slots__ = (
-        "_sources",
-        "_targets",
-        "bound_since",
-        "inputs",
-        "layout",
-        "number",
-        "outputs",
-        "request",
-        "slab",
-    )
-
     def __init__(self, layout: _Layout, slab: Memory) -> None:
         assert slab.buffer is not None
         self.layout = layout
@@ -201,21 +189,16 @@ class Staged:
             self.request = replace(self.request, pools=(self.slab,))
 
 
-class SentMemory:
+class SentMemory(msgspec.Struct, eq=False):
     """The memory that an execution uses in a driver, and here, until it has ended.
 
-    The driver works on ``pools`` until then, and on the slab of what is ``staged``.
+    The driver works on these pools until then, and on the slab of what is ``staged``.
     """
 
-    __slots__ = ("_failure", "_pools", "_staging", "staged")
-
-    def __init__(
-        self, staging: "Staging", pools: Sequence[object], staged: Staged | None
-    ) -> None:
-        self._staging = staging
-        self._pools = pools
-        self._failure: AsyncnnError | None = None
-        self.staged = staged
+    _staging: "Staging"
+    _pools: Sequence[object]
+    staged: Staged | None
+    _failure: AsyncnnError | None = None
 
     def take_outputs(
         self,

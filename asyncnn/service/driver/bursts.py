@@ -149,10 +149,7 @@ class Bursts(SessionPart):
 
 
 def _duplicated(fds: Sequence[int], ints: tuple[int, ...]) -> Handle:
-    """Return a handle with descriptors of its own.
-
-    :raises ResourceExhaustedTransientError: if there are none left.
-    """
+    """Return a handle with descriptors of its own."""
     try:
         return Handle(duplicates(fds), ints)
     except OSError as error:

@@ -40,18 +40,6 @@ from asyncnn.service.driver.reporting import explained, log
 class FencedOnCopies(FencedOutcome):
     """One such execution; `run` is a task that its connection owns."""
 
-    __slots__ = (
-        "_bound",
-        "_fences",
-        "_inner",
-        "_launched_ns",
-        "_message",
-        "_pools",
-        "_source",
-        "_task",
-        "fence",
-    )
-
     def __init__(
         self,
         pools: AnnouncedPools,

@@ -162,8 +162,6 @@ class Preparations(SessionPart):
 
         Each holds a model of any size, or its files, and a thread, even if the model
         was released meanwhile.
-
-        :raises ResourceExhaustedTransientError: if there are too many.
         """
         self._tasks.check_room()
         self._check_preparing(self._slow + 1)

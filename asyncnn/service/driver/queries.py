@@ -101,10 +101,7 @@ class Queries(SessionPart):
         self._send(answer)
 
     async def _measured(self) -> DeviceStatistics:
-        """Return what the client may know.
-
-        :raises GeneralFailureError: if the device keeps no statistics.
-        """
+        """Return what the client may know."""
         if not isinstance(self._device, IMeasured):
             raise GeneralFailureError("the device keeps no statistics")
         statistics = await self._device.get_statistics()

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
+import msgspec
+
 from asyncnn.hal.errors import ResourceExhaustedTransientError, too_many
 from asyncnn.memory.limits import CommonBytes
 from asyncnn.offload import SerialOffload
@@ -36,23 +38,20 @@ _RECOUNT_S = 0.1
 """Counting everybody's takes long where there are hundreds of connections."""
 
 
-class Budget:
+class Budget(msgspec.Struct, eq=False):
     """``most`` of ``what`` for all clients, and up to ``most_each`` for each process.
 
     ``limit`` names what bounds all of them, ``limit_each`` the setting for one.
     """
 
-    def __init__(
-        self, what: str, most: int, limit: str, most_each: int, limit_each: str
-    ) -> None:
-        self.what = what
-        self.most = most
-        self.limit = limit
-        self.most_each = most_each
-        self.limit_each = limit_each
-        self.used = 0
-        self._holdings: WeakSet[Holding] = WeakSet()
-        self._counted_at = -_RECOUNT_S
+    what: str
+    most: int
+    limit: str
+    most_each: int
+    limit_each: str
+    used: int = 0
+    _holdings: "WeakSet[Holding]" = msgspec.field(default_factory=WeakSet)
+    _counted_at: float = -_RECOUNT_S
 
     def holding(self, process: "ProcessUse", count: Callable[[], int]) -> "Holding":
         """Return what a connection has: as many as ``count`` says."""
@@ -76,16 +75,13 @@ class ProcessUse:
         self.used = 0
 
 
-class Holding:
+class Holding(msgspec.Struct, eq=False, weakref=True):
     """What one connection has of a budget. Belongs to the event loop."""
 
-    def __init__(
-        self, budget: Budget, process: ProcessUse, count: Callable[[], int]
-    ) -> None:
-        self._budget = budget
-        self._process = process
-        self._count = count
-        self._used = 0
+    _budget: Budget
+    _process: ProcessUse
+    _count: Callable[[], int]
+    _used: int = 0
 
     def update(self) -> None:
         """Count anew what the connection has."""

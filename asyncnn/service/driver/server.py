@@ -337,10 +337,7 @@ def _bind_abstract(listener: socket.socket, path: Path) -> None:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove a socket that a dead driver left.
-
-    :raises DeviceUnavailableError: if a driver lives behind it.
-    """
+    """Remove a socket that a dead driver left."""
     try:
         if not stat.S_ISSOCK(path.stat().st_mode):
             return  # something else: binding is going to fail
