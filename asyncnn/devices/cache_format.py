@@ -135,10 +135,7 @@ class CacheKey:
         return hmac.digest(self._secret, content, _DIGEST)
 
     def verifies(self, tag: bytes | memoryview, content: bytes | memoryview) -> bool:
-        """Tell whether ``tag`` is that of ``content``, in constant time.
-
-        :raises GeneralFailureError: if there is no key and none can be created.
-        """
+        """Tell whether ``tag`` is that of ``content``, in constant time."""
         return hmac.compare_digest(tag, self.tag(content))
 
     def _obtain(self) -> bytes:

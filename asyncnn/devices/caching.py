@@ -141,23 +141,14 @@ class ModelCaches:
         files: CacheFiles | None,
     ) -> Steps[Compiled]:
         with building_large() if is_large(model) else nullcontext():
-            return (yield from self._compile(model, preference, priority, files))
-
-    def _compile(
-        self,
-        model: Model,
-        preference: ExecutionPreference,
-        priority: Priority,
-        files: CacheFiles | None,
-    ) -> Steps[Compiled]:
-        program = yield from Program.compiling(model, extensions=self._extensions)
-        compiled = Compiled(program, preference, priority)
-        if files is not None:
-            try:
-                yield from saving(compiled, files, self._key)
-            except AsyncnnError as error:
-                logger.warning("a model is not cached: %s", error)
-        return compiled
+            program = yield from Program.compiling(model, extensions=self._extensions)
+            compiled = Compiled(program, preference, priority)
+            if files is not None:
+                try:
+                    yield from saving(compiled, files, self._key)
+                except AsyncnnError as error:
+                    logger.warning("a model is not cached: %s", error)
+            return compiled
 
 
 def loading(

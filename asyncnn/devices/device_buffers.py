@@ -299,10 +299,7 @@ class _Copier:
         await asyncio.shield(copied)
 
     def check_open(self) -> None:
-        """Check that the device takes work.
-
-        :raises DeviceUnavailableError: if it does not.
-        """
+        """Raise a `DeviceUnavailableError` if the device takes no work."""
         cause = self.cause_of_death()
         if cause is not None:
             raise cause

@@ -28,7 +28,6 @@ from asyncnn.hal.errors import (
     OutputInsufficientSizeError,
 )
 from asyncnn.hal.interfaces import IBurstContext, ISyncFence
-from asyncnn.hal.refusals import NoFencesNorBursts
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
@@ -52,7 +51,7 @@ logger = logging.getLogger(__name__)
 _NONE = ErrorStatus.NONE
 
 
-class ReferencePreparedModel(SynchronousByCallback, NoFencesNorBursts):
+class ReferencePreparedModel(SynchronousByCallback):
     """A program and the scheduler that executes it.
 
     Executions of one prepared model have its priority and may overlap. It was prepared

@@ -194,8 +194,9 @@ class Executable(msgspec.Struct, eq=False):
 class ExecuteWork(Work):
     """Runs a program on a validated request and reports how it ended.
 
-    The report gets the error or None, the output shapes, and the timing, which includes
-    the time in which it was suspended.
+    A failing execution raises an `AsyncnnError`, which is passed to `fail`. The report
+    gets the error or None, the output shapes, and the timing, which includes the time in
+    which it was suspended.
     """
 
     __slots__ = (
@@ -264,10 +265,7 @@ class ExecuteWork(Work):
         self._trace = None if active.recorder is None else begin()
 
     def claim(self, use: BufferUse) -> None:
-        """Claim the device-managed buffers of the request; `finish` gives them up.
-
-        :raises AsyncnnError: if they cannot be claimed.
-        """
+        """Claim the device-managed buffers of the request; `finish` gives them up."""
         self._request = use.claim()
         self._use = use
 
@@ -277,10 +275,7 @@ class ExecuteWork(Work):
         return self._computed_ns
 
     def run(self) -> int:
-        """Execute in one go; return the nanoseconds it took.
-
-        :raises AsyncnnError: if the execution fails.
-        """
+        """Execute in one go; return the nanoseconds it took."""
         self._started_ns = started_ns = perf_counter_ns()
         executable, request = self._executable, self._request
         layout = executable.layout
@@ -327,10 +322,7 @@ class ExecuteWork(Work):
         return store_outputs(plan, request, outputs, computed)
 
     def advance(self, pause: Pause) -> bool:
-        """Execute until the end, until `abort`, or until it is to pause.
-
-        :raises AsyncnnError: if the execution fails.
-        """
+        """Execute until the end, until `abort`, or until it is to pause."""
         resumed_ns = perf_counter_ns()
         if not self._started_ns:
             self._started_ns = resumed_ns

@@ -41,12 +41,8 @@ _THREAD_POLL_S = 0.0002
 """Between two looks whether a thread that is about to end has ended."""
 
 
-def _closed() -> DeviceUnavailableError:
-    return DeviceClosedError("the device is closed")
-
-
-def _inherited() -> DeviceUnavailableError:
-    return forked_error("the device")
+_closed = partial(DeviceClosedError, "the device is closed")
+_inherited = partial(forked_error, "the device")
 
 
 class Scheduler:
@@ -161,14 +157,10 @@ class Scheduler:
                 self._admission.release(work.client)
                 raise
         except AsyncnnError as error:
-            work.account = self._lanes.run_queue.account(work.client)
-            for accounting in (
-                self._accounting,
-                work.account.accounting,
-                work.accounting,
-            ):
-                if accounting is not None:
-                    accounting.count_refusal(error.status)
+            work.account = account = self._lanes.run_queue.account(work.client)
+            for each in (self._accounting, account.accounting, work.accounting):
+                if each is not None:
+                    each.count_refusal(error.status)
             raise
         # A lane reports its end to the loop, which comes to that after this call.
         self._register(work)

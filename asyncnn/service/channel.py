@@ -382,7 +382,9 @@ class Channel(Generic[MessageT]):
             raise InvalidArgumentError("a packet has more fds than were announced")
         kind, rest = data[:1], memoryview(data)[1:]
         if kind == _BEFORE_FDS and len(rest) == 1 and not (fds or is_cut_off):
-            self._expect(rest[0])
+            if not 0 < rest[0] <= self._max_fds + 1:
+                raise InvalidArgumentError(f"a packet with {rest[0]} fds is announced")
+            self._announced = rest[0]
             if not announced:
                 self._read()  # it has been sent in the same breath
             return
@@ -404,12 +406,6 @@ class Channel(Generic[MessageT]):
         self._pause()
         read = self._read_file(ReceivedFile(file, size), None if is_lost else beside)
         self._reading = self._loop.create_task(read)
-
-    def _expect(self, count: int) -> None:
-        """Learn how many descriptors come beside the next packet."""
-        if not 0 < count <= self._max_fds + 1:
-            raise InvalidArgumentError(f"a packet with {count} fds is announced")
-        self._announced = count
 
     async def _read_file(
         self, file: ReceivedFile, beside: list[Descriptor] | None

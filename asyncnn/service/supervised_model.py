@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -55,23 +55,6 @@ class CacheArguments(NamedTuple):
 
 
 _NO_CACHE = CacheArguments()
-
-
-class AnyOrder(Protocol):
-    """What it takes to have a prepared model once more."""
-
-    def give(
-        self,
-        remote: RemoteDevice,
-        deadline: int | None,
-        callback: IPreparedModelCallback,
-    ) -> ErrorStatus:
-        """Launch the preparation."""
-        ...
-
-    def model_of(self, prepared: IPreparedModel) -> Model:
-        """Return the model, or at least its signature."""
-        ...
 
 
 class CachedOrder:
@@ -128,6 +111,10 @@ class Order(msgspec.Struct, frozen=True, eq=False):
     def model_of(self, prepared: IPreparedModel) -> Model:
         """Return the model."""
         return self.model
+
+
+AnyOrder: TypeAlias = Order | CachedOrder
+"""What it takes to have a prepared model once more."""
 
 
 class SupervisedModel(SynchronousByCallback):

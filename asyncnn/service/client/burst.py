@@ -122,7 +122,8 @@ class Bindings:
         """Forget the requests that name a pool, or a part of it, as the driver does."""
         for key, binding in list(self._bound.items()):
             pools = [pool() for pool in binding.pools]
-            if any(p is memory or _slab_of(p) is memory for p in pools):
+            slabs = [pool.slab for pool in pools if type(pool) is Part]
+            if any(pool is memory for pool in (*pools, *slabs)):
                 self._bound.pop(key, None)
         self.epoch = object()
 
@@ -140,10 +141,6 @@ class Bindings:
             self.epoch = object()
             self._forgotten.append(binding.number)
             self._call_forgotten()
-
-
-def _slab_of(pool: Memory | None) -> Memory | None:
-    return pool.slab if type(pool) is Part else None
 
 
 def _key(prepared: int, request: Request) -> _Key:

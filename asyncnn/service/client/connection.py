@@ -210,10 +210,7 @@ class Connection:
         return staging
 
     def bind(self, prepared: int, request: Request) -> int | None:
-        """Give a valid request a number, and return it; None if it is too long.
-
-        :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
-        """
+        """Give a valid request a number, and return it; None if it is too long."""
         self._unbind()
         number = next(self.numbers)
         sent = slabs.in_slabs(request)
@@ -236,8 +233,6 @@ class Connection:
         """Send a request whose pools all travel; return the number of the execution.
 
         One that is ``bound`` is sent by that number.
-
-        :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
         """
         order = self.order(prepared, request, options, bound)
         self.send(order)

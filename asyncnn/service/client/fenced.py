@@ -11,7 +11,7 @@ from asyncnn.callbacks import FencedOutcome
 from asyncnn.deadlines import unanswered
 from asyncnn.fences import FenceSource, SyncFence, merge
 from asyncnn.fences.core import outcome_now
-from asyncnn.fences.fence import active_fences
+from asyncnn.fences.fence import active_fences, pass_on
 from asyncnn.fences.local import WriteEnd
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.interfaces import ISyncFence
@@ -87,10 +87,14 @@ class RemoteFenced(FencedOutcome):
         That is done once the outputs are in place here.
         """
         source = FenceSource.adopt(write_end)
+
+        def pass_on_now(fence: SyncFence) -> None:
+            pass_on(fence, source, fence.signalled_at_ns)
+
         if self.fence.status is None:
-            self.fence.add_done_callback(partial(_pass_on, source))
+            self.fence.add_done_callback(pass_on_now)
         else:
-            _pass_on(source, self.fence)
+            pass_on_now(self.fence)
 
     def ended(self, end: wire.FencedEnd, status: ErrorStatus) -> None:
         """Take the outcome, and the outputs that are not in place yet.
@@ -140,13 +144,6 @@ class RemoteFenced(FencedOutcome):
         exported, self.exported = self.exported, None
         if exported is not None:
             exported.write(outcome_now(error.status))
-
-
-def _pass_on(source: FenceSource, fence: SyncFence) -> None:
-    if fence.status:
-        source.fail(fence.status, at_ns=fence.signalled_at_ns)
-    else:
-        source.signal(at_ns=fence.signalled_at_ns)
 
 
 class RemoteFences:
@@ -211,10 +208,7 @@ class RemoteFences:
         duration: int | None,
         fenced: RemoteFenced,
     ) -> None:
-        """Send an execution that begins when ``wait_for`` have signalled.
-
-        :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
-        """
+        """Send an execution that begins when ``wait_for`` have signalled."""
         message = wire.ExecuteFenced(order, wait_for.numbers, duration, self._seen)
         if wait_for.foreign:
             self._send(message, [fence.fileno() for fence in wait_for.foreign])

@@ -220,7 +220,10 @@ class RemoteBuffer:
 
 
 class RemoteBuffers:
-    """The buffers of a connection. Belongs to the event loop but for finalisers."""
+    """The buffers of a connection. Belongs to the event loop but for finalisers.
+
+    What asks the driver raises an `AsyncnnError` if it cannot be asked, or is lost.
+    """
 
     def __init__(
         self, line: Line, pools: OfferedPools, forget_buffer: Callable[[int], None]
@@ -237,10 +240,7 @@ class RemoteBuffers:
         input_roles: Sequence[BufferRole],
         output_roles: Sequence[BufferRole],
     ) -> tuple[ErrorStatus, RemoteBuffer | None, int]:
-        """Have a buffer allocated; ``models`` are numbers, and all else is checked.
-
-        :raises AsyncnnError: if the driver cannot be asked, or is lost.
-        """
+        """Have a buffer allocated; ``models`` are numbers, and all else is checked."""
         number = next(self._line.numbers)
         self._line.send(
             wire.Allocate(
@@ -266,20 +266,14 @@ class RemoteBuffers:
         return status, buffer, token
 
     async def copy_to(self, number: int, pool: Memory) -> ErrorStatus:
-        """Have the contents of a buffer copied to a pool that travels.
-
-        :raises AsyncnnError: if the driver cannot be asked, or is lost.
-        """
+        """Have the contents of a buffer copied to a pool that travels."""
         call, place = next(self._line.numbers), self._place_of(pool)
         return await self._copy(wire.CopyBufferTo(call, number, place))
 
     async def copy_from(
         self, number: int, pool: Memory, dimensions: Dimensions
     ) -> ErrorStatus:
-        """Have the contents of a buffer set from a pool that travels.
-
-        :raises AsyncnnError: if the driver cannot be asked, or is lost.
-        """
+        """Have the contents of a buffer set from a pool that travels."""
         call, place = next(self._line.numbers), self._place_of(pool)
         with malformed_as_invalid("dimensions"):
             check_dimensions(dimensions, "B1")

@@ -86,7 +86,10 @@ class KeptCache:
 
 
 class Queries:
-    """The queries of a connection. Belongs to the event loop."""
+    """The queries of a connection. Belongs to the event loop.
+
+    All raise an `AsyncnnError` if the driver cannot be asked, or is lost.
+    """
 
     def __init__(self, line: Line, models: ModelSender) -> None:
         self._line = line
@@ -95,10 +98,7 @@ class Queries:
     async def supported_operations(
         self, model: Model
     ) -> tuple[ErrorStatus, tuple[bool, ...]]:
-        """Ask which operations of a model would run.
-
-        :raises AsyncnnError: if the driver cannot be asked, or is lost.
-        """
+        """Ask which operations of a model would run."""
         call = next(self._line.numbers)
 
         def question(model: Model, pools: tuple[int, ...]) -> wire.WithModel:
@@ -114,7 +114,7 @@ class Queries:
     async def statistics(self) -> DeviceStatistics:
         """Ask what the driver does.
 
-        :raises AsyncnnError: if the driver cannot be asked, is lost, or does not tell.
+        :raises AsyncnnError: if it does not tell.
         """
         call = next(self._line.numbers)
         self._line.send(wire.GetStatistics(call))
@@ -127,10 +127,7 @@ class Queries:
         return answer.statistics
 
     async def save(self, prepared: int, cache: SentCache) -> ErrorStatus:
-        """Have a prepared model written to cache files; return what became of it.
-
-        :raises AsyncnnError: if the driver cannot be asked, or is lost.
-        """
+        """Have a prepared model written to cache files; return what became of it."""
         call = next(self._line.numbers)
         self._line.send(wire.SaveModel(call, prepared, cache.info), cache.fds)
         answer = await self._line.answers.answer(call, wire.ModelSaved)
@@ -216,10 +213,7 @@ class Preparations:
     def prepare_from_cache(
         self, deadline: int | None, cache: SentCache, listener: PreparationListener
     ) -> None:
-        """Have a model prepared from its cache.
-
-        :raises AsyncnnError: as `prepare`.
-        """
+        """Have a model prepared from its cache."""
         number = next(self._line.numbers)
         message = wire.PrepareModelFromCache(number, cache.info, deadline)
         self._line.send(message, cache.fds)

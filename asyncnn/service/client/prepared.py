@@ -20,7 +20,6 @@ from asyncnn.hal.errors import (
     DeviceUnavailableError,
 )
 from asyncnn.hal.interfaces import IBurstContext, ISyncFence
-from asyncnn.hal.refusals import NoFencesNorBursts
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
@@ -44,7 +43,7 @@ from asyncnn.tracing import Layer, Phase, span
 logger = logging.getLogger(__name__)
 
 
-class RemotePreparedModel(SynchronousByCallback, NoFencesNorBursts):
+class RemotePreparedModel(SynchronousByCallback):
     """Model ``number`` of a connection; the driver frees it when this object goes.
 
     Requests are validated here, so that launch errors are returned by the call, and

@@ -95,7 +95,9 @@ class _Layout:
                 else:
                     start = self.slab_bytes
                     location = DataLocation(len(self.kept), start, at.length)
-                    self.slab_bytes += _aligned(at.length)
+                    self.slab_bytes += (
+                        -(-at.length // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+                    )
                     if at.length:
                         moves.append(_Move(at.pool_index, at.offset, at.length, start))
                 argument = replace(argument, location=location)
@@ -213,26 +215,19 @@ class SentMemory(msgspec.Struct, eq=False):
         """
         staged = self.staged
         if staged is not None and staged.outputs and status is ErrorStatus.NONE:
+            copy = partial(self._copy_back, staged)
             if staged.layout.has_large_outputs:
-                finish(self._copy_back, partial(self._end, status, then))
+                finish(copy, partial(self._end, status, then))
                 return
-            try:
-                staged.copy_back()
-            except Exception as error:
-                self._note(error)
-        self.let_go(status)
-        then(self._failure)
+            copy()
+        self._end(status, then)
 
-    def _copy_back(self) -> None:
+    def _copy_back(self, staged: Staged) -> None:
         try:
-            if self.staged is not None:
-                self.staged.copy_back()
+            staged.copy_back()
         except Exception as error:
-            self._note(error)
-
-    def _note(self, error: Exception) -> None:
-        logger.error("the outputs of an execution could not be taken", exc_info=error)
-        self._failure = failure_of(error)
+            logger.exception("the outputs of an execution could not be taken")
+            self._failure = failure_of(error)
 
     def _end(
         self, status: ErrorStatus, then: Callable[[AsyncnnError | None], None]
@@ -257,10 +252,6 @@ class SentMemory(msgspec.Struct, eq=False):
 
 def _size(moves: Sequence[_Move]) -> int:
     return sum([move.length for move in moves])
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def _part(slab: memoryview, move: _Move) -> memoryview:
@@ -343,18 +334,15 @@ class Staging:
 
     def _new_layout(self, request: Request, travelling: tuple[bool, ...]) -> _Layout:
         if len(self._layouts) == MAX_LAYOUTS:
-            self._forget_first()
+            first = self._layouts.pop(next(iter(self._layouts)))
+            for staged in self._ready.pop(first):
+                self._keep(staged.slab)
         # A list may have other arguments the next time: its copy is never asked for.
         request = Request(tuple(request.inputs), tuple(request.outputs), ())
         key = (id(request.inputs), id(request.outputs), travelling)
         layout = self._layouts[key] = _Layout(request, travelling)
         self._ready[layout] = []
         return layout
-
-    def _forget_first(self) -> None:
-        layout = self._layouts.pop(next(iter(self._layouts)))
-        for staged in self._ready.pop(layout):
-            self._keep(staged.slab)
 
     def _keep(self, slab: Memory) -> None:
         idle = self._idle[slab.size]
@@ -393,10 +381,7 @@ class ModelSender:
     def send_now(
         self, model: Model, make: MakeMessage, fds: Sequence[int] = ()
     ) -> None:
-        """Send a message with ``model``.
-
-        :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
-        """
+        """Send a message with ``model``."""
         pools = _all_shareable(model.pools)
         message = make(replace(model, pools=()), self._pools.numbers_of(pools))
         self._line.send(message, fds)
@@ -409,10 +394,7 @@ class ModelSender:
         *,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Send a message with ``model`` unless it has ceased to be wanted by then.
-
-        :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
-        """
+        """Send a message with ``model`` unless it has ceased to be wanted by then."""
         pools = await offload(_all_shareable, model.pools)
         if not is_wanted():
             return

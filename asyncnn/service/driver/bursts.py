@@ -234,14 +234,12 @@ class RemoteBurstCallback(IBurstCallback):
             status = ErrorStatus(answer.status)
             if status is not ErrorStatus.NONE:
                 return status, ()
-            return status, self._memories(answer.pools, len(slots))
+            if len(answer.pools) != len(slots):
+                count = len(answer.pools)
+                raise InvalidArgumentError(f"{count} pools for {len(slots)} slots")
+            return status, self._pools.find_mapped(answer.pools)
         except ValueError:
             return ErrorStatus.GENERAL_FAILURE, ()
         except AsyncnnError as error:
             logger.info("slots of a burst not known: %s", error)
             return error.status, ()
-
-    def _memories(self, numbers: Sequence[int], count: int) -> tuple[Memory, ...]:
-        if len(numbers) != count:
-            raise InvalidArgumentError(f"{len(numbers)} pools for {count} slots")
-        return self._pools.find_mapped(numbers)

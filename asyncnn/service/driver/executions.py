@@ -55,10 +55,7 @@ class Executions(SessionPart):
         self._kept: dict[int, _Kept] = {}
 
     def execute(self, order: wire.Execute | wire.ExecuteBound) -> None:
-        """Launch an execution; the client is told of errors when it is told at all.
-
-        :raises InvalidArgumentError: if its number is in use.
-        """
+        """Launch an execution; the client is told of errors when it is told at all."""
         number = order.execution
         if number in self._executing:
             raise InvalidArgumentError(f"execution {number} exists already")

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from asyncnn.callbacks import FencedOutcome, IFencedExecutionCallback
 from asyncnn.fences import FenceSource, SyncFence, merge
+from asyncnn.fences.fence import pass_on
 from asyncnn.hal.errors import (
     AsyncnnError,
     InvalidArgumentError,
@@ -182,10 +183,7 @@ class FencedOrders(SessionPart):
         self._add(message, fds)
 
     def decline(self, message: wire.ExecuteFenced, error: AsyncnnError) -> None:
-        """Fail an execution that the driver has no room for.
-
-        :raises InvalidArgumentError: as `execute`.
-        """
+        """Fail an execution that the driver has no room for."""
         self._add(message, (), error)
 
     def export(self, number: int, fds: Sequence[int]) -> None:
@@ -207,7 +205,7 @@ class FencedOrders(SessionPart):
             fenced.exported = source
             self._descriptors += 1
         else:
-            _pass_on(fenced.fence, source, time.monotonic_ns())
+            pass_on(fenced.fence, source, time.monotonic_ns())
 
     def cancel(self, number: int) -> None:
         """Stop an execution that nobody waits for; it is still answered."""
@@ -327,7 +325,7 @@ class FencedOrders(SessionPart):
         at_ns = time.monotonic_ns()
         fenced.borrowed = ()
         if fenced.exported is not None:
-            _pass_on(fenced.fence, fenced.exported, at_ns)
+            pass_on(fenced.fence, fenced.exported, at_ns)
             fenced.exported = None
         self._ended.append(number)
         if not self._untold:
@@ -363,11 +361,3 @@ def _failed(error: AsyncnnError) -> _Fenced:
     outcome = FencedOutcome()
     outcome.complete(error.status, NO_TIMING, NO_TIMING)
     return _Fenced(SyncFence.failed(error.status, str(error)), outcome)
-
-
-def _pass_on(fence: SyncFence, source: FenceSource, at_ns: int) -> None:
-    status = fence.status or ErrorStatus.NONE
-    if status is ErrorStatus.NONE:
-        source.signal(at_ns=at_ns)
-    else:
-        source.fail(status, fence.reason, at_ns=at_ns)

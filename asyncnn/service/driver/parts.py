@@ -1,7 +1,9 @@
 """What the parts of a session have in common: preparations, executions, bursts, others.
 
 Each part keeps the objects of one kind that its client has, by the client's numbers.
-All of them belong to the event loop, and trust nothing that the client says.
+All of them belong to the event loop, and trust nothing that the client says: a message
+that gives a number a second time, or contradicts itself, raises `InvalidArgumentError`,
+which ends the connection. What goes wrong with a call is the answer to that call.
 """
 
 from collections.abc import Callable

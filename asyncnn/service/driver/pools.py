@@ -113,10 +113,7 @@ class AnnouncedPools:
                 self._refuse(info, explained(error))
 
     def decline(self, infos: Sequence[PoolInfo], error: AsyncnnError) -> None:
-        """Take in pools that the driver has no room for: calls that name them fail.
-
-        :raises InvalidArgumentError: if the announcement contradicts itself.
-        """
+        """Take in pools that the driver has no room for: calls that name them fail."""
         for info in infos:
             self._check_new(info)
             self._refuse(info, error)
@@ -137,10 +134,7 @@ class AnnouncedPools:
     def find_for_request(
         self, numbers: Sequence[int]
     ) -> tuple[Memory | BufferToken, ...]:
-        """Return pools and buffers; otherwise like `find`.
-
-        :raises AsyncnnError: as `find`.
-        """
+        """Return pools and buffers; otherwise like `find`."""
         buffers = self._buffers
         if not buffers or buffers.keys().isdisjoint(numbers):
             return self.find(numbers)

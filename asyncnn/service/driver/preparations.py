@@ -47,17 +47,11 @@ class Preparations(SessionPart):
         return sum([cache.descriptors for cache in self._caches])
 
     def decline(self, number: int, error: AsyncnnError) -> None:
-        """Tell the client that the driver has no room for a model.
-
-        :raises InvalidArgumentError: if its number is in use.
-        """
+        """Tell the client that the driver has no room for a model."""
         self._begin(number).fail(error)
 
     def prepare(self, message: wire.PrepareModel[Model], fds: Sequence[int]) -> None:
-        """Have a model prepared and tell the client; ``fds`` stay the caller's.
-
-        :raises InvalidArgumentError: if its number is in use.
-        """
+        """Have a model prepared and tell the client; ``fds`` stay the caller's."""
         callback = self._begin(message.prepared)
         try:
             self._check_room()
@@ -77,10 +71,7 @@ class Preparations(SessionPart):
     def prepare_from_cache(
         self, message: wire.PrepareModelFromCache, fds: Sequence[int]
     ) -> None:
-        """Have a model loaded; likewise.
-
-        :raises InvalidArgumentError: if its number is in use.
-        """
+        """Have a model loaded; likewise."""
         callback = self._begin(message.prepared)
         callback.is_unseen = True
         try:
@@ -133,7 +124,8 @@ class Preparations(SessionPart):
         del self._preparing[number]
         if model is not None:
             self._models[number] = model
-        signature = _signature(model) if callback.is_unseen else None
+        described: object = model if callback.is_unseen else None
+        signature = described.signature if isinstance(described, IDescribed) else None
         self._send(wire.Prepared(number, status, callback.reason, signature))
 
     def _begin(self, number: int) -> "_Preparing":
@@ -248,10 +240,6 @@ class Preparations(SessionPart):
                 client=self.client_name,
             )
         self.finish(callback, ErrorStatus.NONE, model)
-
-
-def _signature(model: object) -> Model | None:
-    return model.signature if isinstance(model, IDescribed) else None
 
 
 class _Preparing(IPreparedModelCallback):

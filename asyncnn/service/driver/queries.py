@@ -119,10 +119,7 @@ class Buffers(SessionPart):
         self._buffers: Table[IBuffer | None] = quota.table()
 
     def allocate(self, message: wire.Allocate) -> None:
-        """Allocate a buffer and tell the client.
-
-        :raises InvalidArgumentError: if its number is in use.
-        """
+        """Allocate a buffer and tell the client."""
         number = message.buffer
         if number in self._buffers:
             raise InvalidArgumentError(f"buffer {number} exists already")
