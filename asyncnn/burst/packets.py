@@ -279,8 +279,8 @@ def decode_result(packet: bytes) -> tuple[ResultShape, Timing]:
 class _PacketReader:
     """Reads a packet that may hold anything, datum by datum, with every step checked.
 
-    ``names`` are those of the union's members, in order. All methods raise `PacketError`
-    if the packet is not what they expect.
+    ``names`` are those of the union's members, in order. All methods raise a
+    `PacketError` if the packet is not what they expect.
     """
 
     __slots__ = ("_kinds", "_names", "packet", "position")
@@ -314,7 +314,7 @@ class _PacketReader:
         return layout.unpack_from(self.packet, position * DATUM_BYTES)[1:]
 
     def dimensions(self, count: int, kind: int, layout: Struct) -> tuple[int, ...]:
-        """Return ``count`` dimension values, a number that the sender may have lied on."""
+        """Return ``count`` dimensions; the sender may have lied about the count."""
         if count > len(self._kinds) - self.position:
             raise PacketError(
                 f"datum {self.position - 1} announces {count} dimensions, "

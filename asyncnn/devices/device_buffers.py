@@ -55,10 +55,10 @@ _SHORT_COPY_BYTES = 256 * 1024
 
 
 class Buffers:
-    """The buffers of one device that are alive. Belongs to the event loop.
+    """The buffers of one device that are alive, and copies. Belongs to the event loop.
 
     Those of one client hold at most ``max_bytes``. ``cause_of_death`` says why the
-    device takes no work any more, if so.
+    device takes no work any more, if so. `close` is final but for copies under way.
     """
 
     def __init__(
@@ -69,7 +69,10 @@ class Buffers:
         self._max_bytes = max_bytes
         self._known: WeakValueDictionary[int, KnownBuffer] = WeakValueDictionary()
         self._accounts: WeakKeyDictionary[Client, Account] = WeakKeyDictionary()
-        self._copier = _Copier(cause_of_death)
+        self.cause_of_death = cause_of_death
+        self._mapper = Mapper()
+        self._offload = SerialOffload()
+        self._copies: set[asyncio.Task[None]] = set()
 
     def of(self, model: Model) -> "ModelBuffers":
         """Return what stands for a prepared model in the roles of buffers."""
@@ -89,7 +92,7 @@ class Buffers:
         :raises GeneralFailureError: if buffers of that type are not supported, or there
             is no memory left.
         """
-        self._copier.check_open()
+        self.check_open()
         plan = plan_buffer(
             desc,
             [(m, m.model) if m is not None and m.is_of(self) else None for m in models],
@@ -108,7 +111,7 @@ class Buffers:
             except AsyncnnError as error:
                 raise GeneralFailureError(str(error)) from error
         known = self._known[token] = KnownBuffer(managed, plan)
-        return ReferenceBuffer(known, self._copier), token
+        return ReferenceBuffer(known, self), token
 
     def find(self, pool: BufferToken) -> KnownBuffer:
         """Return the buffer of a token.
@@ -120,17 +123,56 @@ class Buffers:
             raise InvalidArgumentError(f"there is no buffer {pool.token}")
         return known
 
+    async def run(
+        self,
+        copy: Callable[[Mapper], None],
+        memory: Memory,
+        ended: Callable[[bool], None],
+    ) -> None:
+        """Run ``copy`` from or to ``memory``; tell ``ended``, once, if it went well.
+
+        That is when it is over, even if the caller was cancelled before.
+
+        :raises AsyncnnError: if the pool cannot be mapped or written to, or memory
+            reserved.
+        """
+        if memory.buffer is not None and memory.size <= _SHORT_COPY_BYTES:
+            has_succeeded = False
+            try:
+                copy(self._mapper)
+                has_succeeded = True
+            finally:
+                ended(has_succeeded)
+            return
+        # A task of its own: the thread uses the memory even if the caller is cancelled.
+        copied = asyncio.get_running_loop().create_task(
+            self._offload(copy, self._mapper)
+        )
+        self._copies.add(copied)
+        copied.add_done_callback(self._copies.discard)
+        copied.add_done_callback(
+            lambda done: ended(not done.cancelled() and done.exception() is None)
+        )
+        await asyncio.shield(copied)
+
+    def check_open(self) -> None:
+        """Raise a `DeviceUnavailableError` if the device takes no work."""
+        cause = self.cause_of_death()
+        if cause is not None:
+            raise cause
+
     def trim(self) -> None:
         """Unmap what is not needed until the next copy."""
-        self._copier.trim()
+        self._mapper.trim()
 
     def close(self) -> None:
-        """End copies; buffers go with their last user."""
-        self._copier.close()
+        """Unmap everything; buffers go with their last user."""
+        self._mapper.close()
 
     async def wait_ended(self) -> None:
         """Wait for the copies under way."""
-        await self._copier.wait_ended()
+        if self._copies:
+            await asyncio.wait(self._copies)
 
     def used_bytes(self, client: Client) -> int:
         """Return the bytes that the buffers of ``client`` hold."""
@@ -181,20 +223,20 @@ class ModelBuffers(msgspec.Struct, frozen=True, eq=False):
 class ReferenceBuffer:
     """An `IBuffer`; the buffer goes with it, once no execution uses it."""
 
-    def __init__(self, known: KnownBuffer, copier: "_Copier") -> None:
+    def __init__(self, known: KnownBuffer, buffers: Buffers) -> None:
         self._known = known
         self._managed = known.managed
         self._plan = known.plan
-        self._copier = copier
+        self._buffers = buffers
 
     def cause_of_death(self) -> DeviceUnavailableError | None:
         """Return why its device takes no work any more; see `IMortal`."""
-        return self._copier.cause_of_death()
+        return self._buffers.cause_of_death()
 
     async def copy_to(self, destination: Memory) -> ErrorStatus:
         """Copy the contents; see `IBuffer.copy_to`."""
         try:
-            self._copier.check_open()
+            self._buffers.check_open()
             await self._copy_to(destination)
         except AsyncnnError as error:
             logger.info("copy from a buffer failed: %s", error)
@@ -204,7 +246,7 @@ class ReferenceBuffer:
     async def copy_from(self, source: Memory, dimensions: Dimensions) -> ErrorStatus:
         """Set the contents; see `IBuffer.copy_from`."""
         try:
-            self._copier.check_open()
+            self._buffers.check_open()
             await self._copy_from(source, dimensions)
         except AsyncnnError as error:
             logger.info("copy to a buffer failed: %s", error)
@@ -221,7 +263,7 @@ class ReferenceBuffer:
             _check_size(destination, managed.size_bytes(dimensions))
         claimed = managed.begin_reading()
         copy = partial(_copy_out, claimed.storage.reserve, destination)
-        await self._copier.run(copy, destination, lambda _: managed.end_reading())
+        await self._buffers.run(copy, destination, lambda _: managed.end_reading())
 
     async def _copy_from(self, source: Memory, dimensions: Dimensions) -> None:
         managed = self._managed
@@ -234,7 +276,7 @@ class ReferenceBuffer:
             raise
         claimed = managed.begin_writing()
         copy = partial(_copy_in, claimed.storage.reserve, source)
-        await self._copier.run(copy, source, partial(self._filled, complete))
+        await self._buffers.run(copy, source, partial(self._filled, complete))
 
     def _filled(self, dimensions: Dimensions, has_succeeded: bool) -> None:
         self._managed.end_writing(dimensions if has_succeeded else None)
@@ -250,73 +292,6 @@ def _check_size(memory: Memory, expected: int) -> None:
         raise InvalidArgumentError(
             f"the pool has {memory.size} bytes, the contents {expected} [B2]"
         )
-
-
-class _Copier:
-    """The copies of one device. `close` is final but for copies under way.
-
-    ``cause_of_death`` says why the device takes no work any more, if so.
-    """
-
-    def __init__(
-        self, cause_of_death: Callable[[], DeviceUnavailableError | None]
-    ) -> None:
-        self.cause_of_death = cause_of_death
-        self._mapper = Mapper()
-        self._offload = SerialOffload()
-        self._copies: set[asyncio.Task[None]] = set()
-
-    async def run(
-        self,
-        copy: Callable[[Mapper], None],
-        memory: Memory,
-        ended: Callable[[bool], None],
-    ) -> None:
-        """Run ``copy`` from or to ``memory``; tell ``ended``, once, if it went well.
-
-        That is when it is over, even if the caller was cancelled before.
-
-        :raises AsyncnnError: if the pool cannot be mapped or written to, or memory
-            reserved.
-        """
-        if memory.buffer is not None and memory.size <= _SHORT_COPY_BYTES:
-            has_succeeded = False
-            try:
-                copy(self._mapper)
-                has_succeeded = True
-            finally:
-                ended(has_succeeded)
-            return
-        # A task of its own: the thread uses the memory even if the caller is cancelled.
-        copied = asyncio.get_running_loop().create_task(
-            self._offload(copy, self._mapper)
-        )
-        self._copies.add(copied)
-        copied.add_done_callback(self._copies.discard)
-        copied.add_done_callback(
-            lambda done: ended(not done.cancelled() and done.exception() is None)
-        )
-        await asyncio.shield(copied)
-
-    def check_open(self) -> None:
-        """Raise a `DeviceUnavailableError` if the device takes no work."""
-        cause = self.cause_of_death()
-        if cause is not None:
-            raise cause
-
-    def trim(self) -> None:
-        """Unmap what is not needed until the next copy."""
-        self._mapper.trim()
-
-    def close(self) -> None:
-        """Unmap everything."""
-        self.trim()
-        self._mapper.close()
-
-    async def wait_ended(self) -> None:
-        """Wait for the copies under way."""
-        if self._copies:
-            await asyncio.wait(self._copies)
 
 
 def _copy_in(

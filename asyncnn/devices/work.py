@@ -194,9 +194,9 @@ class Executable(msgspec.Struct, eq=False):
 class ExecuteWork(Work):
     """Runs a program on a validated request and reports how it ended.
 
-    A failing execution raises an `AsyncnnError`, which is passed to `fail`. The report
-    gets the error or None, the output shapes, and the timing, which includes the time in
-    which it was suspended.
+    What a failing execution raises is passed to `fail`. The report gets the error or
+    None, the output shapes, and the timing, which includes the time in which it was
+    suspended.
     """
 
     __slots__ = (

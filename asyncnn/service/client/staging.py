@@ -95,9 +95,8 @@ class _Layout:
                 else:
                     start = self.slab_bytes
                     location = DataLocation(len(self.kept), start, at.length)
-                    self.slab_bytes += (
-                        -(-at.length // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-                    )
+                    units = -(-at.length // ALIGNMENT_BYTES)
+                    self.slab_bytes += units * ALIGNMENT_BYTES
                     if at.length:
                         moves.append(_Move(at.pool_index, at.offset, at.length, start))
                 argument = replace(argument, location=location)
@@ -215,16 +214,17 @@ class SentMemory(msgspec.Struct, eq=False):
         """
         staged = self.staged
         if staged is not None and staged.outputs and status is ErrorStatus.NONE:
-            copy = partial(self._copy_back, staged)
             if staged.layout.has_large_outputs:
-                finish(copy, partial(self._end, status, then))
+                finish(self._copy_back, partial(self._end, status, then))
                 return
-            copy()
+            self._copy_back()
         self._end(status, then)
 
-    def _copy_back(self, staged: Staged) -> None:
+    def _copy_back(self) -> None:
         try:
-            staged.copy_back()
+            # Let go of meanwhile, the slab may have the outputs of another execution.
+            if self.staged is not None:
+                self.staged.copy_back()
         except Exception as error:
             logger.exception("the outputs of an execution could not be taken")
             self._failure = failure_of(error)

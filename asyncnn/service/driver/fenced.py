@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.callbacks import FencedOutcome, IFencedExecutionCallback
+from asyncnn.deadlines import seconds_until
 from asyncnn.fences import FenceSource, SyncFence, merge
 from asyncnn.fences.fence import pass_on
 from asyncnn.hal.errors import (
@@ -83,12 +84,8 @@ class FencedOnCopies(FencedOutcome):
             self._fail(explained(error))
 
     async def _wait(self) -> None:
-        deadline_ns = self._message.order.deadline
-        left_s = None
-        if deadline_ns is not None:
-            left_s = (deadline_ns - time.monotonic_ns()) / 1e9
         try:
-            async with asyncio.timeout(left_s):
+            async with asyncio.timeout(seconds_until(self._message.order.deadline)):
                 await merge(*self._fences)
         except TimeoutError:
             raise MissedDeadlineTransientError(
