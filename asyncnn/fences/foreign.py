@@ -59,6 +59,7 @@ class ForeignCore(Core):
     def look(self) -> Outcome | None:
         """Poll the descriptor, unless the outcome is known."""
         if self.outcome is None:
+            # Threads may poll at once: the first to resolve decides, and all read that.
             outcome = self._poll(0)
             if outcome is not None:
                 self.resolve(outcome)

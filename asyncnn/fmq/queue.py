@@ -117,6 +117,7 @@ class MessageQueue(OpenRing):
         if (len(descriptor.fds), len(descriptor.ints)) != (3, 2):
             raise InvalidArgumentError("that is not the handle of a queue")
         geometry = Geometry(*descriptor.ints)
+        # Before anything is mapped: both numbers are what the peer says.
         geometry.check()
         for fd in descriptor.fds:
             _check_descriptor(fd)
@@ -333,9 +334,11 @@ class MessageQueue(OpenRing):
         super()._give_up(error)
         if self.served is not None:  # first: the poller must not look at a closed end
             self.served.stop()
+        # While the doorbell is open: closed, its number may be that of another file.
         self._leave_loop()
         self._owned.close()
         self.descriptor = Handle()
+        # Last: the task that is woken finds the queue closed, and raises.
         wake, self._wake = self._wake, None
         if wake is not None:
             wake()

@@ -1,14 +1,17 @@
-"""Answers of devices to what they do not offer, as the HAL demands them.
+"""Base classes for devices and prepared models that do not do everything themselves.
 
-Base classes: a device or prepared model that does offer something overrides it.
+What one does not offer is refused as the HAL demands it, unless it is overridden. What
+one that wraps another leaves to that is passed on.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from asyncnn.hal.interfaces import (
     IBuffer,
     IBurstCallback,
     IBurstContext,
+    IDevice,
     IFencedExecutionCallback,
     IPreparedModel,
     IPreparedModelCallback,
@@ -18,11 +21,42 @@ from asyncnn.hal.interfaces import (
 from asyncnn.hal.types import (
     BufferDesc,
     BufferRole,
+    Capabilities,
+    DeviceType,
     ErrorStatus,
+    Extension,
     Handle,
     MeasureTiming,
     Request,
 )
+
+
+class ForwardingDevice(ABC):
+    """The part of an `IDevice` that tells what another device is."""
+
+    @abstractmethod
+    def _inner(self) -> IDevice:
+        """Return the device that is asked."""
+
+    def get_version_string(self) -> tuple[ErrorStatus, str]:
+        """Return that of the device inside."""
+        return self._inner().get_version_string()
+
+    def get_type(self) -> tuple[ErrorStatus, DeviceType]:
+        """Return that of the device inside."""
+        return self._inner().get_type()
+
+    def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
+        """Return those of the device inside."""
+        return self._inner().get_capabilities_1_3()
+
+    def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
+        """Return those of the device inside."""
+        return self._inner().get_supported_extensions()
+
+    def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
+        """Return those of the device inside."""
+        return self._inner().get_number_of_cache_files_needed()
 
 
 class NoDomains:

@@ -143,6 +143,7 @@ class Lanes:
         """Take no more work, abort what runs; return the work that does not run."""
         with self._lock:
             self._is_closing = True
+            # Under the lock, so that none of it is exchanged for other work meanwhile.
             for work in self._run_queue.running:
                 work.abort(status)
             self._wake_all()
@@ -197,6 +198,7 @@ class Lanes:
         except BaseException as error:
             fail_with(work, error)
             has_ended = True
+        # The watchdog has reported what a dismissed lane worked on.
         if has_ended and not lane.is_dismissed:
             self._completed(work)
         return has_ended

@@ -198,6 +198,7 @@ class RunQueue(Generic[JobT]):
 
     def end(self, job: JobT, now_ns: int) -> None:
         """Forget a running job that has come to its end."""
+        # Charged before it leaves: a client that goes must not take lane time along.
         self._stop(job, now_ns)
         job.state = JobState.OUTSIDE
         self._leave(job.account)

@@ -172,6 +172,7 @@ class Scheduler:
         """
         if work not in self._open:
             return
+        # Before it is withdrawn: a lane may take it in between, and has to find this.
         work.abort(status)
         if self._lanes.withdraw(work) or work.is_separable:
             self._finish(work)
@@ -208,6 +209,7 @@ class Scheduler:
         """Accept no more work; abort what is pending with DEVICE_UNAVAILABLE."""
         if self._refusal is not None:
             return
+        # First: what is finished below calls back, and may submit more.
         self._refusal = _closed
         for timer in (self._idle, self._stuck):
             if timer is not None:
@@ -326,6 +328,7 @@ class Scheduler:
         """
         if work not in self._open:
             return
+        # Before it is reported: that may cancel it once more, or close the scheduler.
         self._open.remove(work)
         self._admission.release(work.client)
         if work.deadline_ns is not None:

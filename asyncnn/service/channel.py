@@ -191,6 +191,8 @@ class Channel(Generic[MessageT]):
         """Hang up as if the peer had gone: ``lost`` is told soon."""
         if not self.is_closed:
             self._hang_up()
+            # Not now: `send` may have found it out, and `lost` calls back applications,
+            # which may send again.
             self._loss = self._loop.call_soon(self._lost, reason)
 
     def close(self) -> None:
@@ -210,6 +212,7 @@ class Channel(Generic[MessageT]):
         self.is_closed = True
         if self._retry is not None:
             self._retry.cancel()
+        # While the socket is open: its number is free for another file afterwards.
         self._loop.remove_writer(self._socket.fileno())
         while self._unsent:
             close_all(self._unsent.popleft().fds)
@@ -278,6 +281,7 @@ class Channel(Generic[MessageT]):
         try:
             while self._unsent:
                 first = self._unsent[0]
+                # First until it is sent: a queue that is empty lets others overtake.
                 if not self._send_now(first.packet, first.fds):
                     return
                 self._unsent.popleft()
@@ -343,7 +347,7 @@ class Channel(Generic[MessageT]):
         except Exception as error:
             self._refuse(error)
         finally:
-            if fds:
+            if fds:  # else there were none, or `_take` has given them to a task
                 close_all(fds)
 
     def _receive_with_fds(self, announced: int) -> tuple[bytes, list[int], int]:
@@ -369,6 +373,7 @@ class Channel(Generic[MessageT]):
     def _received(self, announced: int) -> tuple[bytes, list[int], int]:
         space = socket.CMSG_SPACE(_FD_BYTES * announced)
         data, ancillary, flags, _ = self._socket.recvmsg(MAX_PACKET_BYTES + 1, space)
+        # Only now: one that could not be received is still announced.
         self._announced = self._retries = 0
         return data, _descriptors(ancillary), flags
 

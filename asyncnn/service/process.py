@@ -187,6 +187,7 @@ class _Launched:
         self._closing: asyncio.Task[None] | None = None
         socket = Path(path or private_address())
         socket_address(socket)
+        # For a clearer error only: the driver looks again, and refuses by itself.
         if can_connect(socket):
             raise DeviceUnavailableError(f"a driver serves {socket} already")
         self.driver = DriverProcess(socket, _start(socket, arguments))

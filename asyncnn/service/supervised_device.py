@@ -22,15 +22,13 @@ from asyncnn.hal.errors import (
     NoDriverError,
 )
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
+from asyncnn.hal.refusals import ForwardingDevice
 from asyncnn.hal.types import (
     BufferDesc,
     BufferRole,
-    Capabilities,
     DeviceStatus,
-    DeviceType,
     ErrorStatus,
     ExecutionPreference,
-    Extension,
     Handle,
     Model,
     Priority,
@@ -81,7 +79,7 @@ async def supervised(
         await device.aclose()
 
 
-class SupervisedDevice:
+class SupervisedDevice(ForwardingDevice):
     """An `IDevice` whose driver may be replaced; made by `supervised`."""
 
     def __init__(self, supervision: Supervision, connect: Connect) -> None:
@@ -142,6 +140,7 @@ class SupervisedDevice:
 
     async def _use(self, remote: RemoteDevice) -> str:
         """Use a driver until it is lost; return why it was."""
+        # Known before anything is released: what has waited is launched with it.
         self._remote = remote
         self._changed.set()
         if not self.first_connection.done():
@@ -176,7 +175,8 @@ class SupervisedDevice:
             return None
         return remote
 
-    def _last(self) -> RemoteDevice:
+    def _inner(self) -> RemoteDevice:
+        """Return the last driver's device, whose facts hold while there is none."""
         if self._remote is None:
             raise RuntimeError("there was no connection yet")
         return self._remote
@@ -185,26 +185,6 @@ class SupervisedDevice:
         """Return what the driver's device tells; OFFLINE while there is no driver."""
         remote = self._connected()
         return DeviceStatus.OFFLINE if remote is None else remote.get_status()
-
-    def get_version_string(self) -> tuple[ErrorStatus, str]:
-        """Return the last driver's version."""
-        return self._last().get_version_string()
-
-    def get_type(self) -> tuple[ErrorStatus, DeviceType]:
-        """Return the kind of the last driver's hardware."""
-        return self._last().get_type()
-
-    def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
-        """Return the last driver's capabilities."""
-        return self._last().get_capabilities_1_3()
-
-    def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
-        """Return the last driver's extensions."""
-        return self._last().get_supported_extensions()
-
-    def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
-        """Return the last driver's numbers."""
-        return self._last().get_number_of_cache_files_needed()
 
     async def get_statistics(self) -> DeviceStatistics:
         """Ask the driver; fail while there is none."""
@@ -303,7 +283,7 @@ class SupervisedDevice:
         """
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
-        remote = self._last()
+        remote = self._inner()
         _, *needed = remote.get_number_of_cache_files_needed()
         try:
             self._life.check()

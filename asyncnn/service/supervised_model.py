@@ -146,6 +146,7 @@ class SupervisedModel(SynchronousByCallback):
 
     async def prepare_again(self, remote: RemoteDevice) -> None:
         """Prepare the model in a new driver, and launch what waited for it."""
+        # `_remote` stays the lost one until the end, so that executions wait.
         self._prepared = self._refusal = None
         try:
             self._prepared = await self._prepare_retrying(remote)

@@ -190,6 +190,7 @@ class Waiting:
 
     def _take(self, held: _Held) -> bool:
         """Tell whether ``held`` is still held, and do not hold it any more."""
+        # The first of release, timer, cancellation and end has it, and no other.
         if held not in self._held:
             return False
         del self._held[held]

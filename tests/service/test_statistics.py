@@ -17,8 +17,8 @@ from asyncnn.hal.types import DeviceStatus, ErrorStatus
 from asyncnn.runtime.device import connect
 from asyncnn.service import Server, wire
 from asyncnn.service.client.preparations import Queries
-from asyncnn.service.client.unanswered import PendingAnswers
 from asyncnn.service.driver import server
+from asyncnn.service.limits import PendingAnswers
 from asyncnn.service.process import Peer, driver_process
 from tests.networks import chain
 from tests.service.conftest import LIMITS

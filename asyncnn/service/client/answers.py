@@ -173,6 +173,7 @@ class DeferredExecutions:
                 await self._on_thread(copy)
             if deferred.is_cancelled:
                 raise ResourceExhaustedTransientError("the execution was cancelled")
+            # The connection may have ended during the copy: then it was told.
             if deferred in self._waiting:
                 deferred.number = deferred.launch()
                 self._waiting.discard(deferred)

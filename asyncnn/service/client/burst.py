@@ -108,6 +108,7 @@ class Bindings:
 
     def release(self, prepared: int) -> None:
         """Forget the requests to a prepared model, as the driver does."""
+        # Of a copy: the collector may pop others in the midst of any statement.
         for key in [key for key in list(self._bound) if key[0] == prepared]:
             self._bound.pop(key, None)
         self.epoch = object()
@@ -214,6 +215,7 @@ class RemoteBursts:
         except AsyncnnError as error:
             status = error.status
         except asyncio.CancelledError:
+            # The answer may have come in this very turn, and nobody has the burst.
             self._open.pop(number, None)
             self.tell(wire.ReleaseBurst(number))
             raise

@@ -44,7 +44,6 @@ from asyncnn.service.client.unanswered import (
     DEAD_OBJECT,
     Cause,
     DeadlineWatch,
-    PendingAnswers,
     closed,
     died,
     forked,
@@ -55,7 +54,7 @@ from asyncnn.service.decoding import (
     decode_to_client,
     encode_given,
 )
-from asyncnn.service.limits import OwnedTasks, ServiceLimits
+from asyncnn.service.limits import OwnedTasks, PendingAnswers, ServiceLimits
 
 logger = logging.getLogger(__name__)
 
@@ -69,11 +68,12 @@ _MAX_TASKS = 1024
 class Connection:
     """Talks to the driver at the other end of a socket.
 
-    ``queries`` are what it is asked, ``preparations`` the models that it is to prepare,
-    ``deferred`` the executions that are sent later, ``bindings`` the requests that it
-    knows by number, ``bursts`` those that are open, ``burst_callbacks`` what it may
-    call for them, ``buffers`` the device-managed ones, ``cache_files`` how many of each
-    kind it saves a model in. It ``is_busy`` while it says that a queue is full.
+    ``facts`` are what `greet` has learned, ``queries`` what it is asked,
+    ``preparations`` the models that it is to prepare, ``deferred`` the executions that
+    are sent later, ``bindings`` the requests that it knows by number, ``bursts`` those
+    that are open, ``burst_callbacks`` what it may call for them, ``buffers`` the
+    device-managed ones, ``cache_files`` how many of each kind it saves a model in. It
+    ``is_busy`` while it says that a queue is full.
 
     A driver that ``may_see_slabs`` works on small shared arrays where they are, beside
     others that are none of its business. Calls with deadlines are given up
@@ -93,6 +93,7 @@ class Connection:
         self._cause: Cause | None = None
         self._closed = asyncio.Event()
         self._welcome: asyncio.Future[wire.Welcome] | None = None
+        self.facts: wire.Welcome
         self.is_busy = False
         self.cache_files = 0, 0
         self._executing: dict[int, Executed] = {}
@@ -174,13 +175,14 @@ class Connection:
         """Wait until the driver is gone or the connection was closed."""
         await self._closed.wait()
 
-    async def greet(self) -> wire.Welcome:
+    async def greet(self) -> None:
         """Exchange greetings.
 
         :raises NoDriverError: if the driver does not serve this client, hangs up, or
             speaks another version of the protocol.
         """
         self.send(wire.Hello(wire.PROTOCOL_VERSION))
+        # Not too late for the answer: nothing is read before this coroutine waits.
         self._welcome = self._loop.create_future()
         welcome = await self._welcome
         if welcome.version != wire.PROTOCOL_VERSION:
@@ -192,7 +194,7 @@ class Connection:
         self._pools.most = welcome.max_pools
         self.cache_files = welcome.model_cache_files, welcome.data_cache_files
         self._pools.most_bytes = welcome.max_pool_bytes
-        return welcome
+        self.facts = welcome
 
     def release_prepared(self, number: int) -> None:
         """Tell the driver that a prepared model is not needed any more."""
@@ -211,6 +213,7 @@ class Connection:
 
     def bind(self, prepared: int, request: Request) -> int | None:
         """Give a valid request a number, and return it; None if it is too long."""
+        # The driver counts those that it was not told to forget.
         self._unbind()
         number = next(self.numbers)
         sent = slabs.in_slabs(request)
@@ -349,6 +352,7 @@ class Connection:
         if fds:
             raise InvalidArgumentError("descriptors beside a message that has none")
         if type(message) is wire.Executed:  # the one that comes most often
+            # Forgotten first: it may close the connection, which tells all it knows.
             executed = self._executing.pop(message.execution, None)
             if executed is not None:
                 if self.deadlines.due or self.deadlines.unanswered:
@@ -406,6 +410,7 @@ class Connection:
 
     def _end(self, cause: Cause) -> None:
         """Answer everything that waits, whatever happens to some of it."""
+        # First, so that those who are told below and call again are refused.
         self._cause, reason = cause, str(cause())
         self._closed.set()
         with ExitStack() as parts:

@@ -37,7 +37,6 @@ from asyncnn.hal.validate import (
 )
 from asyncnn.hal.validate.buffers import plan_buffer
 from asyncnn.offload import offload
-from asyncnn.service import wire
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.preparations import NOTHING_SENT, SentCache, to_send
 from asyncnn.service.client.prepared import RemotePreparedModel
@@ -82,7 +81,6 @@ class RemoteDevice:
         self._greeting_timeout = greeting_timeout
         self._deadline_grace = check_grace(deadline_grace)
         self._connection: Connection | None = None
-        self._welcome: wire.Welcome | None = None
 
     async def __aenter__(self) -> Self:
         try:
@@ -130,7 +128,7 @@ class RemoteDevice:
             deadline_grace=self._deadline_grace,
         )
         try:
-            self._welcome = await connection.greet()
+            await connection.greet()
         except BaseException:
             connection.close()
             raise
@@ -141,11 +139,6 @@ class RemoteDevice:
             raise RuntimeError("enter the device's context first: async with device:")
         return self._connection
 
-    def _facts(self) -> wire.Welcome:
-        if self._welcome is None:
-            raise RuntimeError("enter the device's context first: async with device:")
-        return self._welcome
-
     def get_status(self) -> DeviceStatus:
         """Return OFFLINE if the driver is gone, and what it last told otherwise."""
         connection = self._connection
@@ -155,19 +148,19 @@ class RemoteDevice:
 
     def get_version_string(self) -> tuple[ErrorStatus, str]:
         """Return the driver's version."""
-        return ErrorStatus.NONE, self._facts().driver_version
+        return ErrorStatus.NONE, self._open().facts.driver_version
 
     def get_type(self) -> tuple[ErrorStatus, DeviceType]:
         """Return the kind of the driver's hardware."""
-        return ErrorStatus.NONE, self._facts().device_type
+        return ErrorStatus.NONE, self._open().facts.device_type
 
     def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
         """Return the driver's capabilities."""
-        return ErrorStatus.NONE, self._facts().capabilities
+        return ErrorStatus.NONE, self._open().facts.capabilities
 
     def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
         """Return the driver's extensions."""
-        return ErrorStatus.NONE, self._facts().extensions
+        return ErrorStatus.NONE, self._open().facts.extensions
 
     async def get_statistics(self) -> DeviceStatistics:
         """Ask the driver, which tells of others only its own user; see `IMeasured`.

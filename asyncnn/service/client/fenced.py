@@ -221,6 +221,7 @@ class RemoteFences:
 
     def flush(self) -> None:
         """Send the executions that are held; those that cannot be sent fail."""
+        # Emptied first, as `Line.send` flushes what is held.
         held, self.held = self.held, {}
         if held:
             try:
@@ -255,6 +256,7 @@ class RemoteFences:
     def done(self, message: wire.FencedDone) -> None:
         """Take what the driver says of executions that have ended."""
         for end in message.ends:
+            # Even if it is not known: the driver keeps a fence until it was counted.
             self._seen += 1
             fenced = self._waiting.pop(end.execution, None)
             if fenced is not None:
@@ -288,6 +290,7 @@ class RemoteFences:
 
     def _export(self, fenced: RemoteFenced, write_end: Descriptor) -> None:
         try:
+            # Another thread has asked for it, and it may have ended since.
             if fenced.number in self._waiting and not fenced.is_done:
                 if self._deadlines.is_watching(fenced.number):
                     fenced.exported = WriteEnd.received(write_end.fd)

@@ -133,12 +133,14 @@ class OfferedPools:
             number, memory.name, memory.size, memory.handle.ints, len(fds)
         )
         self._line.send(wire.AnnouncePools((info,)), fds)
+        # Only once it is sent: what could not be is announced the next time.
         self._announced[weakref.ref(memory, self._lost)] = number
         self._sizes[number] = memory.size
         return number
 
     def _make_room(self, size: int) -> None:
         """Free what is idle if the driver would not take another pool otherwise."""
+        # A list first: the collector may end a pool in the midst of a sum.
         total = sum(list(self._sizes.values()))
         if len(self._announced) >= self.most or total + size > self.most_bytes:
             self._free_idle()
@@ -201,7 +203,9 @@ class RemoteBuffer:
                 raise InvalidArgumentError("the pool to copy to is read-only")
             travels = destination.handle.fds or not destination.size
             pool = destination if travels else allocate(destination.size)
-            status = await self._buffers.copy_to(self._number, pool)
+            call, place = self._buffers.place(pool)
+            message = wire.CopyBufferTo(call, self._number, place)
+            status = await self._buffers.copy(message)
         except AsyncnnError as error:
             return error.status
         if status is ErrorStatus.NONE and pool is not destination:
@@ -214,7 +218,11 @@ class RemoteBuffer:
             with malformed_as_invalid("pool"):
                 validate_memory(source, rule="B2")
             pool = shareable(source) if source.size else source
-            return await self._buffers.copy_from(self._number, pool, dimensions)
+            call, place = self._buffers.place(pool)
+            with malformed_as_invalid("dimensions"):
+                check_dimensions(dimensions, "B1")
+                order = call, self._number, place, tuple(dimensions)
+            return await self._buffers.copy(wire.CopyBufferFrom(*order))
         except AsyncnnError as error:
             return error.status
 
@@ -254,6 +262,7 @@ class RemoteBuffers:
         try:
             allocated = await self._line.answers.answer(number, wire.Allocated)
         except asyncio.CancelledError:
+            # Whether or not it was allocated by then: nobody else would free it.
             self._line.send_if_open(wire.ForgetPools((number,)))
             raise
         status = wire.status_of(allocated.status)
@@ -265,28 +274,18 @@ class RemoteBuffers:
         weakref.finalize(buffer, self._gone, token)
         return status, buffer, token
 
-    async def copy_to(self, number: int, pool: Memory) -> ErrorStatus:
-        """Have the contents of a buffer copied to a pool that travels."""
-        call, place = next(self._line.numbers), self._place_of(pool)
-        return await self._copy(wire.CopyBufferTo(call, number, place))
+    def place(self, pool: Memory) -> tuple[int, int]:
+        """Return the number of a new call, and that of its pool, which travels.
 
-    async def copy_from(
-        self, number: int, pool: Memory, dimensions: Dimensions
-    ) -> ErrorStatus:
-        """Have the contents of a buffer set from a pool that travels."""
-        call, place = next(self._line.numbers), self._place_of(pool)
-        with malformed_as_invalid("dimensions"):
-            check_dimensions(dimensions, "B1")
-            message = wire.CopyBufferFrom(call, number, place, tuple(dimensions))
-        return await self._copy(message)
+        A pool without bytes needs none.
+        """
+        numbers = self._pools.numbers_of((pool,)) if pool.size else (wire.NO_POOL,)
+        return next(self._line.numbers), numbers[0]
 
-    def _place_of(self, pool: Memory) -> int:
-        """Return the number of a pool; one without bytes needs none."""
-        return self._pools.numbers_of((pool,))[0] if pool.size else wire.NO_POOL
-
-    async def _copy(
+    async def copy(
         self, message: wire.CopyBufferTo | wire.CopyBufferFrom
     ) -> ErrorStatus:
+        """Have the contents of a buffer copied."""
         self._line.send(message)
         answer = await self._line.answers.answer(message.call, wire.BufferCopied)
         return wire.status_of(answer.status)

@@ -205,6 +205,8 @@ class Preparations:
             return
         self._tasks.check_room()
         files = duplicated(cache.fds)  # the caller may close its own
+        # Before it is listened to: a callback that is dead already cancels within
+        # `_listen`, and the driver is not told of what it never got.
         self._unsent.add(number)
         self._listen(number, listener, deadline)
         if number in self._listeners:
@@ -282,6 +284,7 @@ class Preparations:
         """Tell one that waits; if it fails, that is not the others' business."""
         self._unsent.discard(number)
         self._line.deadlines.answered(number)
+        # The first of answer, deadline, cancellation and end takes it.
         listener = self._listeners.pop(number, None)
         if listener is not None:
             try:

@@ -241,6 +241,7 @@ class SentMemory(msgspec.Struct, eq=False):
         staged, self.staged = self.staged, None
         if status in _UNSETTLED:
             retire(pools)
+        # A driver that is stuck may write to the slab later: then it is dropped.
         if staged is not None and status is not ErrorStatus.GENERAL_FAILURE:
             self._staging.give_back(staged)
 

@@ -4,19 +4,17 @@ A cause makes a new error for each call: one that is raised again keeps the fram
 all calls that it was raised by.
 """
 
-import asyncio
 import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias
 
 from asyncnn.hal.errors import (
     DeviceClosedError,
     DeviceUnavailableError,
     DriverDiedError,
-    GeneralFailureError,
     NoDriverError,
     ResourceExhaustedTransientError,
 )
@@ -24,6 +22,7 @@ from asyncnn.interpreter_hooks import forked_error
 from asyncnn.qos.watching import ThreadTimer
 from asyncnn.service import wire
 from asyncnn.service.decoding import MessageFile
+from asyncnn.service.limits import PendingAnswers
 
 Cause: TypeAlias = Callable[[], DeviceUnavailableError]
 
@@ -48,47 +47,6 @@ def died(reason: str) -> Cause:
 def given_up(reason: str) -> Cause:
     """Return the cause of there being no driver, and no hope for one."""
     return partial(NoDriverError, reason)
-
-
-AnswerT = TypeVar("AnswerT")
-
-
-class PendingAnswers:
-    """The answers of a driver that calls wait for. Belongs to the event loop.
-
-    Each has the number of its call, or of what that was to make.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: dict[int, asyncio.Future[object]] = {}
-
-    async def answer(self, number: int, kind: type[AnswerT]) -> AnswerT:
-        """Wait for an answer to what was just sent; nothing is read in between.
-
-        :raises GeneralFailureError: if the driver sends another kind of answer.
-        :raises DeviceUnavailableError: if it is lost first.
-        """
-        waiting = asyncio.get_running_loop().create_future()
-        self._waiting[number] = waiting
-        try:
-            answer = await waiting
-        finally:
-            del self._waiting[number]
-        if not isinstance(answer, kind):
-            raise GeneralFailureError(f"the driver answers with {answer!r}")
-        return answer
-
-    def answered(self, number: int, answer: object) -> None:
-        """Take an answer; nobody may wait for it any more."""
-        waiting = self._waiting.get(number)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(answer)
-
-    def lose(self, cause: Cause) -> None:
-        """Fail what waits: the connection has ended."""
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(cause())
 
 
 class Line(Protocol):

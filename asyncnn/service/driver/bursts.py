@@ -20,7 +20,7 @@ from asyncnn.service.driver.parts import Common, SessionPart
 from asyncnn.service.driver.pools import AnnouncedPools
 from asyncnn.service.driver.quotas import Quota, Table
 from asyncnn.service.driver.reporting import explained
-from asyncnn.service.limits import close_all, duplicates
+from asyncnn.service.limits import PendingAnswers, close_all, duplicates
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +104,7 @@ class Bursts(SessionPart):
 
     def close(self) -> None:
         """Release all bursts: the client is gone."""
+        # Forgotten first: a burst that is closed may tell of its death.
         bursts = tuple(self._bursts.values())
         self._bursts.clear()
         for burst in bursts:
@@ -137,6 +138,7 @@ class Bursts(SessionPart):
             self._bursts[number] = burst
         self._send(wire.BurstConfigured(number, status))
         if burst is not None:
+            # After the answer: one that is dead already is told of in this very call.
             burst.link_to_death(partial(self._died, number))
 
     def _died(self, number: int) -> None:
@@ -155,6 +157,8 @@ def _duplicated(fds: Sequence[int], ints: tuple[int, ...]) -> Handle:
     except OSError as error:
         raise ResourceExhaustedTransientError(str(error.strerror)) from error
 
+
+_has_gone = partial(DeviceUnavailableError, "the client has gone")
 
 CALL_TIMEOUT_S = 5.0
 """How long a client may take to answer."""
@@ -175,7 +179,7 @@ class CallsToClient:
         self._send = send
         self._answer_timeout = answer_timeout
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[wire.Memories]] = {}
+        self._answers = PendingAnswers()
         self._is_closed = False
 
     async def ask(self, question: Callable[[int], wire.GetMemories]) -> wire.Memories:
@@ -184,31 +188,23 @@ class CallsToClient:
         :raises DeviceUnavailableError: if the client is gone, or does not answer.
         """
         if self._is_closed:
-            raise DeviceUnavailableError("the client has gone")
+            raise _has_gone()
         number = next(self._numbers)
-        answer: asyncio.Future[wire.Memories]
-        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        self._send(question(number))
         try:
-            self._send(question(number))
             async with asyncio.timeout(self._answer_timeout):
-                return await answer
+                return await self._answers.answer(number, wire.Memories)
         except TimeoutError:
             raise DeviceUnavailableError("the client does not answer") from None
-        finally:
-            self._waiting.pop(number, None)
 
     def answered(self, answer: wire.Memories) -> None:
         """Take an answer; one that nobody waits for any more is dropped."""
-        future = self._waiting.get(answer.call)
-        if future is not None and not future.done():
-            future.set_result(answer)
+        self._answers.answered(answer.call, answer)
 
     def close(self) -> None:
         """Fail the calls that wait: the client is gone."""
         self._is_closed = True
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(DeviceUnavailableError("the client has gone"))
+        self._answers.lose(_has_gone)
 
 
 class RemoteBurstCallback(IBurstCallback):

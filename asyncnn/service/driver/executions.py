@@ -59,6 +59,7 @@ class Executions(SessionPart):
         number = order.execution
         if number in self._executing:
             raise InvalidArgumentError(f"execution {number} exists already")
+        # Known before it is launched: its end may be told within that call.
         callback = self._executing[number] = _Executing(self, order)
         try:
             self._quota.check(len(self._executing), 0)
@@ -118,6 +119,7 @@ class Executions(SessionPart):
 
     def close(self) -> None:
         """Let go of everything, and stop what is under way."""
+        # Forgotten before they die, so that what they notify is told to nobody.
         executing = tuple(self._executing.values())
         self._executing.clear()
         self._kept.clear()

@@ -212,6 +212,7 @@ class FencedOrders(SessionPart):
 
     def close(self) -> None:
         """Let go of everything, and stop what is under way."""
+        # Forgotten first: their ends are told to nobody.
         known = tuple(self._known.values())
         self._known.clear()
         self._untold.clear()

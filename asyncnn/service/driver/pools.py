@@ -103,6 +103,7 @@ class AnnouncedPools:
             raise InvalidArgumentError("pools and descriptors do not match")
         start = 0
         for info in infos:
+            # One by one: a message may announce a number twice.
             self._check_new(info)
             handle = Handle(tuple(fds[start : start + info.fds]), info.ints)
             start += info.fds
@@ -317,6 +318,7 @@ class ReceivedCache:
             copy = _copy()
             with os_errors("a cache file"):
                 size = _copy_contents(file.fd, copy.fd, most_bytes)
+                # So that the device maps it, instead of copying it once more.
                 seal(copy.fd, FIXED_SIZE)
             most_bytes -= size
             self._copies.append(copy)

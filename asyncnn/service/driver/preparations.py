@@ -105,6 +105,7 @@ class Preparations(SessionPart):
 
     def close(self) -> None:
         """Stop what is under way: the client is gone."""
+        # Forgotten before they die, so that what they notify is told to nobody.
         preparing = tuple(self._preparing.values())
         self._preparing.clear()
         for callback in preparing:

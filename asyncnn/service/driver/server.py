@@ -155,6 +155,7 @@ class Server:
         """Close each part, whatever happens to the others."""
         sessions, self._sessions = self._sessions, set()
         async with AsyncExitStack() as parts:
+            # In reverse: nobody is let in any more while those there are hung up on.
             parts.push_async_callback(self._all_ended, sessions)
             for session in sessions:
                 parts.callback(session.close)
@@ -199,6 +200,7 @@ class Server:
 
     def _bind(self, listener: socket.socket) -> None:
         _remove_stale(self._path)
+        # Others must not be able to connect in the moment before a mode is set.
         before = os.umask(0o177)
         try:
             listener.bind(str(self._path))
@@ -379,6 +381,7 @@ class Refusals:
         connection.setblocking(False)
         try:
             connection.send(inline_packet(wire.encode(wire.Refused(reason))))
+            # The peer finds the end behind what it was told; this side still reads.
             connection.shutdown(socket.SHUT_WR)
         except OSError:
             connection.close()
@@ -409,6 +412,7 @@ class Refusals:
             except ConnectionError:
                 data = b""
             self._packets[connection] += 1
+            # A peer may send for ever: so much is read, and no more.
             if not data or self._packets[connection] > _MAX_PACKETS:
                 self._end(connection)
 
