@@ -410,7 +410,7 @@ class _Link:
         """
         if self.ended_by is not None:
             return self.ended_by
-        # First: closing the queues wakes those who wait, and who ask for this.
+        # First: closing the queues wakes the task that waits, which asks for this.
         self.ended_by = cause
         if self._owes_result and self._request is not None:
             retire(self._request.pools)  # the driver may be writing there

@@ -229,7 +229,7 @@ def _read_key(path: Path) -> bytes:
 
 
 def _create_key(path: Path) -> None:
-    """Create the file with all its bytes, unless somebody else does first."""
+    """Create the file with all its bytes, unless another process does so first."""
     secret = secrets.token_bytes(_KEY_BYTES)
     with private_draft(path, secret) as draft, suppress(FileExistsError):
         os.link(draft, path)

@@ -54,9 +54,9 @@ _NONE = ErrorStatus.NONE
 class ReferencePreparedModel(SynchronousByCallback):
     """A program and the scheduler that executes it.
 
-    Executions of one prepared model have its priority and may overlap. It was prepared
-    for the client of number ``client``. One that ``stays_ready`` keeps its memory while
-    its device is idle. ``buffers`` is its way to device-managed ones.
+    Its executions have its priority and may overlap. ``client`` is the number of the
+    client that it was prepared for. A model that ``stays_ready`` keeps its memory while
+    the device is idle. ``buffers`` leads to the device-managed buffers.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class ReferencePreparedModel(SynchronousByCallback):
             _tell_launch("execute", request, deadline)
         report = OneShot(partial(_report, callback))
         try:
-            # One that is remembered has pools of memory alone.
+            # A request that is remembered has no pools but memory.
             is_plain = self._rules.remembers(request)
             use = None if is_plain else self._checked(request, is_fenced=False)
             options = execution_options(measure, deadline, loop_timeout_duration)

@@ -39,8 +39,9 @@ from asyncnn.qos.work import JobState
 from asyncnn.tracing import Layer, Phase, Trace, active, begin
 
 _FORGETTING = 1.02
-"""Growth per execution of the least duration seen, which decides on inlining. One run
-that was disturbed does not count; a model that became slow is noticed within some tens.
+"""Growth, per execution, of the least duration seen, which decides on inlining.
+
+So one slow run does not count, and a slow model is noticed within some tens of runs.
 """
 
 _CERTAIN = 0.75
@@ -57,7 +58,7 @@ class Inliner:
     def __init__(self, program: Program, below_ns: float) -> None:
         self._program = program
         self._below_ns = below_ns
-        # Known once there was an execution: a plan may be restored for the first.
+        # The first execution decides: it may have to restore a plan.
         self._is_foreseeable: bool | None = None
         self._least_ns = float("inf")
         self.should_inline = False
@@ -146,7 +147,7 @@ class PrepareWork(Work):
             self._error = error_for(status, "the preparation was aborted")
 
     def fail(self, error: AsyncnnError) -> None:
-        """Report why there is no model, unless it was aborted."""
+        """Report why there is no model, unless the preparation was aborted."""
         if self._error is None:
             self._error = error
 
@@ -303,7 +304,7 @@ class ExecuteWork(Work):
         return computed_ns
 
     def _run_unusual(self) -> tuple[OutputShape, ...]:
-        """Execute a request whose arguments are not those of the one before."""
+        """Execute a request with other arguments than the one before."""
         executable, request = self._executable, self._request
         program, layout = executable.program, executable.layout
         plan = program.plan(input_shapes(program, request))

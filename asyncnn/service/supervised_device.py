@@ -1,8 +1,8 @@
 """A connection that survives its driver.
 
 What a driver had taken on when it died ends with DEVICE_UNAVAILABLE, as always. Then
-the supervisor connects again, to a driver that somebody restarted or that it starts
-itself, and prepares every model that is still in use anew. Calls made in between wait.
+the supervisor connects again, to a driver that was restarted or that it starts itself,
+and prepares every model that is still in use anew. Calls made in between wait.
 """
 
 import asyncio
@@ -316,7 +316,7 @@ class SupervisedDevice(ForwardingDevice):
 
 
 class _Adoption(IPreparedModelCallback):
-    """Stands between a driver and the one who waits for its prepared model."""
+    """Passes a prepared model on as one that outlives its driver."""
 
     __slots__ = ("_callback", "_device", "_order", "_remote")
 

@@ -61,8 +61,8 @@ class Backoff:
 class Life:
     """What a supervised device and its prepared models know of their drivers.
 
-    Whoever asks for the cause of death was just refused, maybe by a driver that has a
-    successor by now: the loss of the last driver is told until the device ends.
+    A caller that asks for the cause of death was just refused, maybe by a driver that
+    has a successor by now: the last loss is the cause until the device ends.
     """
 
     def __init__(self) -> None:

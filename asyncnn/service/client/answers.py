@@ -103,12 +103,12 @@ class Executed(Protocol):
         ...
 
     def expire(self, error: AsyncnnError) -> None:
-        """Tell whoever waits that no answer came in time; the call may yet follow."""
+        """Report that no answer came in time; the outcome may still follow."""
         ...
 
 
 class DeferredExecution(msgspec.Struct, eq=False):
-    """One of them. ``launch`` sends it and returns its number."""
+    """One deferred execution. ``launch`` sends it and returns its number."""
 
     executed: Executed
     launch: Callable[[], int]
@@ -124,9 +124,9 @@ class DeferredExecution(msgspec.Struct, eq=False):
 
 
 class DeferredExecutions:
-    """Those of a connection. Belongs to the event loop.
+    """Executions of a connection whose arguments are copied on a thread first.
 
-    One copies at a time, so that they are sent in order and share one thread.
+    Belongs to the event loop. One copies at a time: they are sent in order.
     ``cancel`` tells the driver, by the number of an execution, that nobody waits.
     """
 
@@ -193,7 +193,7 @@ class DeferredExecutions:
         then()
 
     def _fail(self, deferred: DeferredExecution, error: AsyncnnError) -> None:
-        """Tell whoever waits, unless that was done before."""
+        """Report the failure, unless the end was reported before."""
         if deferred in self._waiting:
             self._waiting.discard(deferred)
             try:

@@ -232,7 +232,7 @@ class RemoteBursts:
             return
         burst = None
         if status is ErrorStatus.NONE:
-            # Not later, by who waits: the next message may tell that it has ended.
+            # Here, not in `configure`: the next message may tell that it has ended.
             burst = self._open[number] = RemoteBurst(self, number)
         answer.set_result((status, burst))
 

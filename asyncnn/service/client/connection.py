@@ -284,10 +284,10 @@ class Connection:
             self.send_if_open(wire.CancelExecution(execution))
 
     def _expire(self, execution: int) -> None:
-        """Tell who waits for an execution that the driver has not answered.
+        """Report an execution as missed, as the driver has not answered.
 
-        It stays known until the driver answers or is gone: the memory that it was sent
-        with serves no other before.
+        It stays known until the driver answers or is gone: until then, no other
+        execution may use the memory that it was sent with.
         """
         self.deadlines.await_late_answer(execution)
         self.cancel(execution)
@@ -324,7 +324,7 @@ class Connection:
     def send(
         self, message: wire.ToDriver | MessageFile, fds: Sequence[int] = ()
     ) -> None:
-        """Send a message, or raise: whoever waits for an answer registers afterwards.
+        """Send a message, or raise; the caller waits for an answer only afterwards.
 
         :raises InvalidArgumentError: if it holds what cannot be encoded.
         :raises ResourceExhaustedPersistentError: if the driver would not take it.
@@ -398,7 +398,7 @@ class Connection:
                 self._channel.abandon(message.reason)
 
     def _tell(self, listener: Callable[..., None], *outcome: object) -> None:
-        """Tell one that waits; if it fails, that is not the others' business."""
+        """Tell one listener; if it fails, the others are still told."""
         try:
             listener(*outcome)
         except (Exception, asyncio.CancelledError):
@@ -410,7 +410,7 @@ class Connection:
 
     def _end(self, cause: Cause) -> None:
         """Answer everything that waits, whatever happens to some of it."""
-        # First, so that those who are told below and call again are refused.
+        # First: a listener that is told below and calls again is refused.
         self._cause, reason = cause, str(cause())
         self._closed.set()
         with ExitStack() as parts:

@@ -123,7 +123,7 @@ class RemoteDevice:
             )
         connection = Connection(
             peer,
-            # They could see all of this process anyway.
+            # Drivers of these users can read all memory of this process anyway.
             may_see_slabs=uid in (os.geteuid(), 0),
             deadline_grace=self._deadline_grace,
         )
@@ -203,8 +203,8 @@ class RemoteDevice:
     ) -> ErrorStatus:
         """Launch the preparation of ``model``; see `IDevice.prepare_model_1_3`.
 
-        The model is validated here, so that the call returns what the HAL demands, and
-        again by the driver, which does not trust us.
+        The model is validated here, so that the call returns what the HAL demands. The
+        driver does not trust its clients, and validates the model again.
         """
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT

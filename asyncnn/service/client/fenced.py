@@ -111,7 +111,7 @@ class RemoteFenced(FencedOutcome):
     def _settle(
         self, end: wire.FencedEnd, status: ErrorStatus, failure: AsyncnnError | None
     ) -> None:
-        """Tell whoever waits."""
+        """Complete the outcome and resolve the fence."""
         if failure is not None:
             self._fail(failure.status, str(failure), end.at_ns)
         elif status is not ErrorStatus.NONE:
@@ -135,7 +135,7 @@ class RemoteFenced(FencedOutcome):
         self._source.fail(status, reason, at_ns=at_ns)
 
     def expire(self, error: AsyncnnError) -> None:
-        """Put the fence into the error state, for everyone who waits at its pipe too.
+        """Put the fence into the error state, also for processes that poll its pipe.
 
         Its slab stays until the driver has answered.
         """

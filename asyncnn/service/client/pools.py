@@ -262,7 +262,7 @@ class RemoteBuffers:
         try:
             allocated = await self._line.answers.answer(number, wire.Allocated)
         except asyncio.CancelledError:
-            # Whether or not it was allocated by then: nobody else would free it.
+            # Allocated or not by then: no finaliser would free it.
             self._line.send_if_open(wire.ForgetPools((number,)))
             raise
         status = wire.status_of(allocated.status)

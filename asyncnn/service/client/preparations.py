@@ -222,7 +222,7 @@ class Preparations:
         self._listen(number, listener, deadline)
 
     def cancel(self, number: int) -> None:
-        """Tell the driver, which is not going to answer, that nobody waits."""
+        """Stop a preparation; the driver does not answer it any more."""
         self._give_up(number, ResourceExhaustedTransientError(CANCELLED))
 
     def prepared(self, message: wire.Prepared) -> None:
@@ -281,7 +281,7 @@ class Preparations:
         reason: str,
         signature: Model | None = None,
     ) -> None:
-        """Tell one that waits; if it fails, that is not the others' business."""
+        """Tell one listener; if it fails, the others are still told."""
         self._unsent.discard(number)
         self._line.deadlines.answered(number)
         # The first of answer, deadline, cancellation and end takes it.

@@ -139,7 +139,7 @@ class _Fenced(msgspec.Struct, eq=False):
 
     @property
     def descriptors(self) -> int:
-        """How many descriptors of the client's it keeps open."""
+        """How many descriptors of the client are kept open for it."""
         return len(self.borrowed) + (self.exported is not None)
 
     def cancel(self) -> None:
@@ -264,7 +264,7 @@ class FencedOrders(SessionPart):
         if outcome is None:
             refused = refusal_of(bound.prepared, "the device refused the execution")
             raise error_for(status, refused)
-        # Whoever made it, it is of the one class that can also be exported.
+        # Every device makes fences of this class, which alone can be exported.
         signals = cast("SyncFence", fence or self._signalled)
         return _Fenced(signals, outcome, borrowed)
 

@@ -55,8 +55,8 @@ _REPLACEABLE = {wire.Prepared, wire.Statistics, wire.SupportedOperations}
 class Session:
     """Serves a connection of ``client``. ``lost`` is called once, when it has ended.
 
-    ``resources`` are what its process may take of the driver. The client is told of
-    others' work only if it ``sees_others``.
+    ``resources`` are what its process may take of the driver. A client that
+    ``sees_others`` is told of the work of other clients, too.
     """
 
     def __init__(
