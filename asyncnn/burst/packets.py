@@ -283,8 +283,6 @@ class _PacketReader:
     `PacketError` if the packet is not what they expect.
     """
 
-    __slots__ = ("_kinds", "_names", "packet", "position")
-
     def __init__(self, packet: bytes, names: tuple[str, ...]) -> None:
         if not packet or len(packet) % DATUM_BYTES:
             raise PacketError(f"{len(packet)} bytes are no datums of {DATUM_BYTES}")

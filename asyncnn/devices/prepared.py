@@ -13,6 +13,7 @@ from asyncnn.callbacks import (
     SynchronousByCallback,
 )
 from asyncnn.devices.buffer_use import BufferUse
+from asyncnn.devices.cache_files import CacheArguments
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import ModelCaches
 from asyncnn.devices.device_buffers import Buffers
@@ -189,11 +190,8 @@ class ReferencePreparedModel(SynchronousByCallback):
         if cause is not None:
             return cause.status
         try:
-            await offload_steps(
-                self._caches.saving(
-                    self._compiled, (model_cache,), (data_cache,), token
-                )
-            )
+            cache = CacheArguments((model_cache,), (data_cache,), token)
+            await offload_steps(self._caches.saving(self._compiled, cache))
         except AsyncnnError as error:
             logger.info("a model is not cached: %s: %s", error.status.name, error)
             return error.status

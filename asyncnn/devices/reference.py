@@ -13,7 +13,7 @@ from asyncnn import __version__, pacing
 from asyncnn.burst import OpenBursts
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
 from asyncnn.devices import process_wide
-from asyncnn.devices.cache_files import DATA_FILES, MODEL_FILES
+from asyncnn.devices.cache_files import DATA_FILES, MODEL_FILES, CacheArguments
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import ModelCaches, Prepare
 from asyncnn.devices.device_buffers import Buffers
@@ -227,9 +227,8 @@ class ReferenceDevice:
             if MODEL.is_on:
                 MODEL("prepare", **_described(model))
             settings = ExecutionPreference(preference), Priority(priority)
-            return self._caches.preparation(
-                model, *settings, model_cache, data_cache, token
-            )
+            cache = CacheArguments(model_cache, data_cache, token)
+            return self._caches.preparation(model, *settings, cache)
 
         return self._launch_preparation(order, priority, deadline, callback)
 
@@ -248,7 +247,8 @@ class ReferenceDevice:
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
         DRIVER("prepare_model_from_cache")
-        order = partial(self._caches.loading, model_cache, data_cache, token)
+        cache = CacheArguments(model_cache, data_cache, token)
+        order = partial(self._caches.loading, cache)
         return self._launch_preparation(order, Priority.MEDIUM, deadline, callback)
 
     def _launch_preparation(

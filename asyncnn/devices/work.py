@@ -95,8 +95,6 @@ _OUTSIDE = JobState.OUTSIDE
 class PrepareWork(Work):
     """Prepares a model and reports the result, or why there is none."""
 
-    __slots__ = ("_error", "_prepare", "_report", "_steps", "_trace")
-
     is_separable: ClassVar[bool] = True
 
     def __init__(

@@ -68,8 +68,6 @@ class Account:
 class Storage:
     """Memory of a buffer, which grows when more is needed."""
 
-    __slots__ = ("_account", "_memory")
-
     def __init__(self, account: Account) -> None:
         self._account = account
         self._memory = _NOTHING

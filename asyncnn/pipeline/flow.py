@@ -54,9 +54,7 @@ class Room:
     def open(self) -> None:
         """Let all waiters in: there is nothing left to wait for."""
         while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
+            self.give()
 
 
 class Flow:

@@ -15,8 +15,6 @@ class FrameResult(dict[str, Array]):
     ``latency_us`` is the time since then, in microseconds.
     """
 
-    __slots__ = ("latency_us", "number")
-
     def __init__(
         self, number: int, latency_us: int, outputs: Iterable[tuple[str, Array]]
     ) -> None:

@@ -23,8 +23,6 @@ class Lane:
     ignored: it is idle, or stuck.
     """
 
-    __slots__ = ("is_dismissed", "pause", "thread", "work")
-
     def __init__(self, name: str, serve: Callable[["Lane"], None]) -> None:
         self.thread = threading.Thread(
             target=serve, args=(self,), name=name, daemon=True

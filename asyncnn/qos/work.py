@@ -112,8 +112,6 @@ def acting_for(client: Client) -> Iterator[None]:
 class UserAccount(Share):
     """The share of a user, and those of its ``clients``."""
 
-    __slots__ = ("clients",)
-
     def __init__(self, weight: float, credit_ns: int) -> None:
         super().__init__(weight)
         self.clients: Shares[ClientAccount] = Shares(credit_ns)
@@ -126,8 +124,6 @@ class ClientAccount(Share):
     what became of the others. By priority, ``waiting_at`` counts those that have no
     lane, and ``served_ns`` is when one of them last ran, or began to wait.
     """
-
-    __slots__ = ("accounting", "pending", "served_ns", "user", "waiting_at")
 
     def __init__(self, weight: float, user: UserAccount) -> None:
         super().__init__(weight)

@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
+from asyncnn.devices.cache_files import CacheArguments
 from asyncnn.devices.statistics import DeviceStatistics
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -43,7 +44,6 @@ from asyncnn.service.client.preparations import to_send
 from asyncnn.service.client.unanswered import Cause, closed, given_up
 from asyncnn.service.supervised_model import (
     AnyOrder,
-    CacheArguments,
     CachedOrder,
     Order,
     SupervisedModel,
@@ -317,8 +317,6 @@ class SupervisedDevice(ForwardingDevice):
 
 class _Adoption(IPreparedModelCallback):
     """Passes a prepared model on as one that outlives its driver."""
-
-    __slots__ = ("_callback", "_device", "_order", "_remote")
 
     def __init__(
         self,

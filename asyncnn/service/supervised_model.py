@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -16,6 +16,7 @@ from asyncnn.callbacks import (
     PreparedModelFuture,
     SynchronousByCallback,
 )
+from asyncnn.devices.cache_files import CacheArguments
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, error_for
 from asyncnn.hal.interfaces import (
     IBurstContext,
@@ -26,7 +27,6 @@ from asyncnn.hal.interfaces import (
     refusal_of,
 )
 from asyncnn.hal.types import (
-    BYTE_SIZE_OF_CACHE_TOKEN,
     NO_TIMING,
     ErrorStatus,
     ExecutionPreference,
@@ -44,14 +44,6 @@ from asyncnn.tracing import Layer, Phase, span
 
 _ATTEMPTS = 5
 _PAUSE_S = 0.05
-
-
-class CacheArguments(NamedTuple):
-    """Cache files as a call gives them; they are the caller's to close."""
-
-    model_cache: Sequence[Handle] = ()
-    data_cache: Sequence[Handle] = ()
-    token: bytes = bytes(BYTE_SIZE_OF_CACHE_TOKEN)
 
 
 _NO_CACHE = CacheArguments()

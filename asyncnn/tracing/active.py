@@ -70,8 +70,6 @@ recorder: Recorder | None = None
 class Trace:
     """The spans of one execution or preparation, from now on."""
 
-    __slots__ = ("_group", "_recorder", "started_ns")
-
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._group = recorder.new_group()

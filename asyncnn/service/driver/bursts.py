@@ -11,16 +11,16 @@ from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     InvalidArgumentError,
-    ResourceExhaustedTransientError,
 )
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
 from asyncnn.hal.types import ErrorStatus, Handle, Memory
+from asyncnn.memory.pages import Descriptor
 from asyncnn.service import wire
 from asyncnn.service.driver.parts import Common, SessionPart
 from asyncnn.service.driver.pools import AnnouncedPools
 from asyncnn.service.driver.quotas import Quota, Table
 from asyncnn.service.driver.reporting import explained
-from asyncnn.service.limits import PendingAnswers, close_all, duplicates
+from asyncnn.service.limits import PendingAnswers, duplicated
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Bursts(SessionPart):
         self._callback_of = callback_of
         self._quota = quota
         self._bursts: Table[IBurstContext | None] = quota.table()
-        self._channels: dict[int, tuple[Handle, Handle]] = {}
+        self._channels: dict[int, list[Descriptor]] = {}
 
     @property
     def descriptors(self) -> int:
@@ -76,9 +76,12 @@ class Bursts(SessionPart):
             self._quota.check(len(self._bursts))
             self._tasks.check_room()
             prepared = self._model(message.prepared)
-            self._channels[number] = channels = (
-                _duplicated(fds[:split], message.request_ints),
-                _duplicated(fds[split:], message.result_ints),
+            # The caller closes its own before the burst is open.
+            self._channels[number] = kept = duplicated(fds)
+            numbers = tuple([descriptor.fd for descriptor in kept])
+            channels = (
+                Handle(numbers[:split], message.request_ints),
+                Handle(numbers[split:], message.result_ints),
             )
         except AsyncnnError as error:
             self._send(wire.BurstConfigured(number, explained(error).status))
@@ -110,8 +113,7 @@ class Bursts(SessionPart):
         for burst in bursts:
             if burst is not None:
                 burst.close()
-        for number in tuple(self._channels):
-            self._close_channels(number)
+        self._channels.clear()
 
     async def _configure(
         self,
@@ -128,7 +130,7 @@ class Bursts(SessionPart):
         except Exception as error:
             status = explained(error).status
         finally:
-            self._close_channels(number)
+            self._channels.pop(number, None)
         if burst is None:
             self._bursts.pop(number, None)
         elif number not in self._bursts:  # released meanwhile
@@ -144,18 +146,6 @@ class Bursts(SessionPart):
     def _died(self, number: int) -> None:
         if self._bursts.pop(number, None) is not None:
             self._send(wire.BurstEnded(number))
-
-    def _close_channels(self, number: int) -> None:
-        for channel in self._channels.pop(number, ()):
-            close_all(channel.fds)
-
-
-def _duplicated(fds: Sequence[int], ints: tuple[int, ...]) -> Handle:
-    """Return a handle with descriptors of its own."""
-    try:
-        return Handle(duplicates(fds), ints)
-    except OSError as error:
-        raise ResourceExhaustedTransientError(str(error.strerror)) from error
 
 
 _has_gone = partial(DeviceUnavailableError, "the client has gone")
@@ -209,8 +199,6 @@ class CallsToClient:
 
 class RemoteBurstCallback(IBurstCallback):
     """A client's callback that knows the memory of burst ``number``'s slots."""
-
-    __slots__ = ("_calls", "_number", "_pools")
 
     def __init__(
         self, calls: CallsToClient, pools: AnnouncedPools, number: int

@@ -249,8 +249,6 @@ class _Preparing(IPreparedModelCallback):
     A model from a cache ``is_unseen``; one that is ``saved`` is written back first.
     """
 
-    __slots__ = ("_preparations", "is_unseen", "number", "saved")
-
     def __init__(self, preparations: Preparations, number: int) -> None:
         super().__init__()
         self._preparations = preparations
