@@ -195,12 +195,11 @@ class ExecuteWork(Work):
 
     What a failing execution raises is passed to `fail`. The report gets the error or
     None, the output shapes, and the timing, which includes the time in which it was
-    suspended.
+    suspended; ``computed_ns`` does not.
     """
 
     __slots__ = (
         "_abort_status",
-        "_computed_ns",
         "_ended_ns",
         "_error",
         "_executable",
@@ -217,6 +216,7 @@ class ExecuteWork(Work):
         "_started_ns",
         "_trace",
         "_use",
+        "computed_ns",
     )
 
     _plan: Plan
@@ -258,7 +258,7 @@ class ExecuteWork(Work):
         self._error: AsyncnnError | None = None
         self._shapes: tuple[OutputShape, ...] | None = None
         self._is_advancing = False
-        self._started_ns = self._ended_ns = self._computed_ns = 0
+        self._started_ns = self._ended_ns = self.computed_ns = 0
         is_measured = options.measure is not _NOT_MEASURED
         self._launched_ns = perf_counter_ns() if is_measured else 0
         self._trace = None if active.recorder is None else begin()
@@ -267,11 +267,6 @@ class ExecuteWork(Work):
         """Claim the device-managed buffers of the request; `finish` gives them up."""
         self._request = use.claim()
         self._use = use
-
-    @property
-    def computed_ns(self) -> int:
-        """Nanoseconds of computing so far, without those of its suspensions."""
-        return self._computed_ns
 
     def run(self) -> int:
         """Execute in one go; return the nanoseconds it took."""
@@ -294,7 +289,7 @@ class ExecuteWork(Work):
             run_bound(executable.program, layout.plan, arrays)
             self._shapes = layout.plan.known_outputs
         self._ended_ns = ended_ns = perf_counter_ns()
-        self._computed_ns = computed_ns = ended_ns - started_ns
+        self.computed_ns = computed_ns = ended_ns - started_ns
         if self._trace is not None:
             self._trace.add(
                 "execute", Layer.CPU, Phase.COMPUTATION, started_ns, ended_ns
@@ -332,7 +327,7 @@ class ExecuteWork(Work):
             return self._advance(pause)
         finally:
             self._ended_ns = perf_counter_ns()
-            self._computed_ns += self._ended_ns - resumed_ns
+            self.computed_ns += self._ended_ns - resumed_ns
             self._is_advancing = False
             if self._trace is not None:
                 self._trace.add(
@@ -417,7 +412,7 @@ class ExecuteWork(Work):
         status = _NONE if error is None else error.status
         timing = NO_TIMING
         if error is None:
-            self._executable.inliner.observe(self._computed_ns)
+            self._executable.inliner.observe(self.computed_ns)
             if self._options.measure == _MEASURED:
                 in_driver = perf_counter_ns() - self._launched_ns
                 on_device = self._ended_ns - self._started_ns
@@ -428,7 +423,7 @@ class ExecuteWork(Work):
         replied_ns = 0 if trace is None else time.monotonic_ns()
         self._report(error, shapes or (), timing)
         if EXECUTION.is_on:
-            computed_us = self._computed_ns // 1000
+            computed_us = self.computed_ns // 1000
             EXECUTION("done", status=status.name, computed_us=computed_us)
         if trace is not None:
             now_ns = time.monotonic_ns()

@@ -181,10 +181,6 @@ class _Places:
         self.is_retired = False
 
     @property
-    def has_room(self) -> bool:
-        return bool(self.free) or self.fresh < self.places
-
-    @property
     def is_empty(self) -> bool:
         return len(self.free) == self.fresh
 

@@ -38,7 +38,8 @@ from asyncnn.hal.types import (
 )
 from asyncnn.hal.validate import RequestRules, validate_measure_timing
 from asyncnn.service.client.device import RemoteDevice
-from asyncnn.service.client.preparations import KeptCache, SentCache
+from asyncnn.service.client.preparations import SentCache
+from asyncnn.service.limits import duplicated, handles_of
 from asyncnn.service.supervision import Life, Waiting, cause_of_death
 from asyncnn.tracing import Layer, Phase, span
 
@@ -56,7 +57,9 @@ class CachedOrder:
     """
 
     def __init__(self, cache: SentCache) -> None:
-        self._files = KeptCache(cache)
+        self._files = duplicated(cache.fds)  # the caller may close its own
+        handles, split = handles_of(self._files), cache.info.model_files
+        self._cache = CacheArguments(handles[:split], handles[split:], cache.info.token)
 
     def give(
         self,
@@ -65,10 +68,7 @@ class CachedOrder:
         callback: IPreparedModelCallback,
     ) -> ErrorStatus:
         """Launch the loading; see `IDevice.prepare_model_from_cache_1_3`."""
-        files = self._files
-        return remote.prepare_model_from_cache_1_3(
-            deadline, files.model_cache, files.data_cache, files.token, callback
-        )
+        return remote.prepare_model_from_cache_1_3(deadline, *self._cache, callback)
 
     def model_of(self, prepared: IPreparedModel) -> Model:
         """Return the signature of the prepared model."""

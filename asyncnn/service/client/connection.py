@@ -289,7 +289,7 @@ class Connection:
         It stays known until the driver answers or is gone: until then, no other
         execution may use the memory that it was sent with.
         """
-        self.deadlines.await_late_answer(execution)
+        self.deadlines.unanswered.add(execution)
         self.cancel(execution)
         error = unanswered(self.deadlines.grace_s)
         self._tell(self._executing[execution].expire, error)

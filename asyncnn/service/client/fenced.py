@@ -271,7 +271,7 @@ class RemoteFences:
 
     def _expire(self, number: int) -> None:
         """Fail an execution that the driver has not answered; see `Connection`."""
-        self._deadlines.await_late_answer(number)
+        self._deadlines.unanswered.add(number)
         self._line.send_if_open(wire.CancelExecution(number))
         fenced = self._waiting.get(number)  # sending may have failed it
         if fenced is not None:
@@ -292,7 +292,7 @@ class RemoteFences:
         try:
             # Another thread has asked for it, and it may have ended since.
             if fenced.number in self._waiting and not fenced.is_done:
-                if self._deadlines.is_watching(fenced.number):
+                if fenced.number in self._deadlines.due:
                     fenced.exported = WriteEnd.received(write_end.fd)
                 self._send(wire.ExportFence(fenced.number), [write_end.fd])
             else:

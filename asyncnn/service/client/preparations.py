@@ -24,7 +24,7 @@ from asyncnn.memory.pages import Descriptor
 from asyncnn.service import wire
 from asyncnn.service.client.staging import ModelSender
 from asyncnn.service.client.unanswered import Cause, Line
-from asyncnn.service.limits import OwnedTasks, duplicated, handles_of
+from asyncnn.service.limits import OwnedTasks, duplicated
 
 
 class SentCache(msgspec.Struct, frozen=True):
@@ -69,20 +69,6 @@ def to_send(
     if len(files) < len(fds):
         raise InvalidArgumentError("a file cannot be two of a model's cache files")
     return SentCache(wire.CacheInfo(*counts, bytes(token)), fds)
-
-
-class KeptCache:
-    """Cache arguments to use again, when the caller may have closed its descriptors.
-
-    :raises ResourceExhaustedTransientError: if descriptors have run out.
-    """
-
-    def __init__(self, sent: SentCache) -> None:
-        self._files = duplicated(sent.fds)
-        handles = handles_of(self._files)
-        self.model_cache = handles[: sent.info.model_files]
-        self.data_cache = handles[sent.info.model_files :]
-        self.token = sent.info.token
 
 
 class Queries:

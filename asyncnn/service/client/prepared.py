@@ -52,17 +52,12 @@ class RemotePreparedModel(SynchronousByCallback):
 
     def __init__(self, connection: Connection, number: int, model: Model) -> None:
         self._connection = connection
-        self._number = number
+        self.number = number
         self._rules = RequestRules(model)
         self._model = model
         self._staging = connection.new_staging()
         self.refusal = ""
         weakref.finalize(self, connection.release_prepared_soon, number)
-
-    @property
-    def number(self) -> int:
-        """The number that the driver knows the model by."""
-        return self._number
 
     def is_on(self, connection: Connection) -> bool:
         """Tell whether that is the model's connection."""
@@ -81,7 +76,7 @@ class RemotePreparedModel(SynchronousByCallback):
             connection.check_open()
             files = connection.cache_files
             cache = to_send((model_cache,), (data_cache,), token, files)
-            return await connection.queries.save(self._number, cache)
+            return await connection.queries.save(self.number, cache)
         except AsyncnnError as error:
             logger.info("a model is not cached: %s: %s", error.status.name, error)
             return error.status
@@ -102,7 +97,7 @@ class RemotePreparedModel(SynchronousByCallback):
         """Launch an execution; see `IPreparedModel.execute_1_3`."""
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
-        connection, number = self._connection, self._number
+        connection, number = self._connection, self.number
         if EXECUTION.is_on:
             EXECUTION("send", model=number, deadline_ns=deadline)
         try:
@@ -153,11 +148,11 @@ class RemotePreparedModel(SynchronousByCallback):
     ) -> int:
         """Send a valid request whose pools all travel; return its number."""
         bound = self._bound(request, staged)
-        return self._connection.execute(self._number, request, options, executed, bound)
+        return self._connection.execute(self.number, request, options, executed, bound)
 
     def _bound(self, request: Request, staged: Staged | None) -> int | None:
         """Return the number of a bound request; bind one that is worth it."""
-        connection, prepared = self._connection, self._number
+        connection, prepared = self._connection, self.number
         bindings = connection.bindings
         number = bindings.number_of(prepared, request)
         if number is None and bindings.is_worth_binding(prepared, request):
@@ -177,7 +172,7 @@ class RemotePreparedModel(SynchronousByCallback):
         duration: int | None,
     ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
         """Launch a fenced execution; see `IPreparedModel.execute_fenced`."""
-        connection, number = self._connection, self._number
+        connection, number = self._connection, self.number
         if EXECUTION.is_on:
             EXECUTION("send fenced", model=number, fences=len(wait_for))
         try:
@@ -221,7 +216,7 @@ class RemotePreparedModel(SynchronousByCallback):
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT, None
         return await self._connection.bursts.configure(
-            self._number, callback, request_channel, result_channel
+            self.number, callback, request_channel, result_channel
         )
 
 

@@ -139,14 +139,6 @@ class DeadlineWatch:
             self._timer.cancel()
             self._look_at(due_ns)
 
-    def is_watching(self, number: int) -> bool:
-        """Tell whether a call may yet be given up."""
-        return number in self.due
-
-    def await_late_answer(self, number: int) -> None:
-        """Count a call that was given up until it is answered."""
-        self.unanswered.add(number)
-
     def answered(self, number: int) -> None:
         """Forget a call, in time or late."""
         self.due.pop(number, None)

@@ -152,7 +152,10 @@ class _Fenced(msgspec.Struct, eq=False):
 
 
 class FencedOrders(SessionPart):
-    """Fenced executions by number; ``executions`` knows the bound requests."""
+    """Fenced executions by number; ``executions`` knows the bound requests.
+
+    As many ``descriptors`` of the client are kept open.
+    """
 
     def __init__(self, common: Common, executions: Executions, quota: Quota) -> None:
         super().__init__(common)
@@ -161,15 +164,10 @@ class FencedOrders(SessionPart):
         self._quota = quota
         self._known: Table[_Fenced] = quota.table()
         self._signalled = SyncFence.signalled()
-        self._descriptors = 0
+        self.descriptors = 0
         self._ended: deque[int] = deque()
         self._seen = 0
         self._untold: list[wire.FencedEnd] = []
-
-    @property
-    def descriptors(self) -> int:
-        """How many descriptors of the client's are kept open."""
-        return self._descriptors
 
     def execute(self, message: wire.ExecuteFenced, fds: Sequence[int]) -> None:
         """Launch an execution; its fence tells of errors.
@@ -200,7 +198,7 @@ class FencedOrders(SessionPart):
             return
         if fenced.fence.status is None:
             fenced.exported = source
-            self._descriptors += 1
+            self.descriptors += 1
         else:
             pass_on(fenced.fence, source, time.monotonic_ns())
 
@@ -237,7 +235,7 @@ class FencedOrders(SessionPart):
         self._known[number] = fenced
         status = fenced.fence.status
         if status is None:
-            self._descriptors += fenced.descriptors
+            self.descriptors += fenced.descriptors
             fenced.fence.add_done_callback(partial(self._done, number))
         else:
             self._end(number, fenced, status)
@@ -306,7 +304,7 @@ class FencedOrders(SessionPart):
         return active
 
     def _check_descriptors(self, more: int) -> None:
-        if self._descriptors + more > self._limits.max_fence_fds:
+        if self.descriptors + more > self._limits.max_fence_fds:
             raise too_many(
                 "descriptors of fences",
                 "ServiceLimits.max_fence_fds",
@@ -316,7 +314,7 @@ class FencedOrders(SessionPart):
     def _done(self, number: int, fence: SyncFence) -> None:
         fenced = self._known.get(number)
         if fenced is not None and fenced.fence is fence:
-            self._descriptors -= fenced.descriptors
+            self.descriptors -= fenced.descriptors
             self._end(number, fenced, fence.status or ErrorStatus.NONE)
 
     def _end(self, number: int, fenced: _Fenced, status: ErrorStatus) -> None:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from asyncnn.devices.cache_files import replace_together
+from asyncnn.devices.cache_files import CacheArguments, replace_together
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
@@ -63,7 +63,10 @@ def are_mapped(pools: Iterable[Memory | BufferToken]) -> bool:
 
 
 class AnnouncedPools:
-    """Pools by their numbers. All methods belong to the event loop."""
+    """Pools by their numbers, which keep as many ``descriptors`` open.
+
+    All methods belong to the event loop.
+    """
 
     def __init__(
         self,
@@ -76,14 +79,9 @@ class AnnouncedPools:
         self._quota = quota
         self._pools: Table[Memory | Unusable] = quota.table()
         self._buffers: dict[int, BufferToken] = {}
-        self._kept = 0
+        self.descriptors = 0
         self._copyist = SerialOffload()
         self._forgotten = IdleTimer(_KEEP_S, mapper.trim)
-
-    @property
-    def descriptors(self) -> int:
-        """How many descriptors the pools keep open."""
-        return self._kept
 
     @property
     def mappings(self) -> int:
@@ -109,7 +107,7 @@ class AnnouncedPools:
             start += info.fds
             try:
                 self._pools[info.number] = memory = self._admit(info, handle)
-                self._kept += len(memory.handle.fds)
+                self.descriptors += len(memory.handle.fds)
             except AsyncnnError as error:
                 self._refuse(info, explained(error))
 
@@ -124,7 +122,7 @@ class AnnouncedPools:
         for number in numbers:
             memory = self._pools.pop(number, None)
             if isinstance(memory, Memory):
-                self._kept -= len(memory.handle.fds)
+                self.descriptors -= len(memory.handle.fds)
             self._buffers.pop(number, None)
         self._forgotten.note_activity()
 
@@ -175,7 +173,7 @@ class AnnouncedPools:
                         hint="seal it, as asyncnn.memory.shared.allocate does",
                     )
                 self._pools[number] = mapped
-                self._kept -= len(memory.handle.fds)
+                self.descriptors -= len(memory.handle.fds)
         return self.find(numbers)
 
     async def copied(self, pools: Sequence[P]) -> tuple[P, ...]:
@@ -200,7 +198,7 @@ class AnnouncedPools:
         """Give everything back."""
         self._forgotten.close()
         self._pools.clear()
-        self._kept = 0
+        self.descriptors = 0
         self._buffers.clear()
         self._mapper.close()
 
@@ -283,7 +281,7 @@ class ReceivedCache:
         self._files = duplicated(fds)
         self._model_files = info.model_files
         self._copies: list[Descriptor] = []
-        self.token = info.token
+        self._token = info.token
 
     @property
     def descriptors(self) -> int:
@@ -291,14 +289,10 @@ class ReceivedCache:
         return 2 * len(self._files)
 
     @property
-    def model_cache(self) -> list[Handle]:
-        """The copies of the model files, none before they are made."""
-        return handles_of(self._copies[: self._model_files])
-
-    @property
-    def data_cache(self) -> list[Handle]:
-        """Those of the data files."""
-        return handles_of(self._copies[self._model_files :])
+    def arguments(self) -> CacheArguments:
+        """What a device is given: copies of the files, none before they are made."""
+        handles, split = handles_of(self._copies), self._model_files
+        return CacheArguments(handles[:split], handles[split:], self._token)
 
     def prepare_to_write(self) -> bool:
         """Make empty copies; False, and none, if nothing can or is to be written."""

@@ -197,9 +197,7 @@ class Preparations(SessionPart):
             message.preference,  # type: ignore[arg-type]
             message.priority,  # type: ignore[arg-type]
             message.deadline,
-            cache.model_cache,
-            cache.data_cache,
-            cache.token,
+            *cache.arguments,
             callback,
         )
 
@@ -209,7 +207,7 @@ class Preparations(SessionPart):
         try:
             await self._pools.on_thread(cache.read, self._limits.max_pool_bytes)
             self._device.prepare_model_from_cache_1_3(
-                deadline, cache.model_cache, cache.data_cache, cache.token, callback
+                deadline, *cache.arguments, callback
             )
         except Exception as error:
             callback.fail(explained(error))
@@ -218,8 +216,8 @@ class Preparations(SessionPart):
         try:
             if not cache.prepare_to_write():
                 raise GeneralFailureError("a cache file cannot be read and written")
-            (model_file,), (data_file,) = cache.model_cache, cache.data_cache
-            status = await model.save_to_cache(model_file, data_file, cache.token)
+            (model_file,), (data_file,), token = cache.arguments
+            status = await model.save_to_cache(model_file, data_file, token)
             if status is ErrorStatus.NONE:
                 await self._pools.on_thread(cache.write)
         except Exception as error:
