@@ -19,7 +19,7 @@ def apply_settings(settings: DeviceSettings) -> Callable[[], None]:
     """
     with ExitStack() as held:
         if settings.blas_threads:
-            held.enter_context(_blas_threads(settings.blas_threads))
+            held.enter_context(_threads.held(settings.blas_threads))
         if settings.freezes_large_models:
             held.enter_context(freezing_allowed())
         if settings.switch_interval_s:
@@ -35,16 +35,18 @@ class _BlasThreads:
         self._held: list[int] = []
         self._limits: threadpool_limits | None = None
 
-    def hold(self, threads: int) -> None:
+    @contextmanager
+    def held(self, threads: int) -> Iterator[None]:
         with self._lock:
             self._held.append(threads)
             self._apply()
-
-    def release(self, threads: int) -> None:
-        with self._lock:
-            if threads in self._held:  # not what a forked child has inherited
-                self._held.remove(threads)
-                self._apply()
+        try:
+            yield
+        finally:
+            with self._lock:
+                if threads in self._held:  # not what a forked child has inherited
+                    self._held.remove(threads)
+                    self._apply()
 
     def renew(self) -> None:
         """Start over in a forked child: a thread of the parent may hold the lock."""
@@ -64,12 +66,3 @@ class _BlasThreads:
 
 _threads = _BlasThreads()
 os.register_at_fork(after_in_child=_threads.renew)
-
-
-@contextmanager
-def _blas_threads(threads: int) -> Iterator[None]:
-    _threads.hold(threads)
-    try:
-        yield
-    finally:
-        _threads.release(threads)

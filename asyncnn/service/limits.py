@@ -29,7 +29,14 @@ from asyncnn.hal.types import Handle, Model
 from asyncnn.memory.pages import Descriptor
 
 
-class ServiceLimits(msgspec.Struct, frozen=True):
+class _Limits(msgspec.Struct, frozen=True):
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not value >= 0:
+                raise InvalidArgumentError(f"{type(self).__name__}.{name} is {value}")
+
+
+class ServiceLimits(_Limits, frozen=True):
     """Bounds for each connection; beyond them a call gets RESOURCE_EXHAUSTED.
 
     Each fence of another owner costs a file descriptor, and so does each pool that is
@@ -59,11 +66,8 @@ class ServiceLimits(msgspec.Struct, frozen=True):
     max_unread_bytes: int = 4 * 2**20
     max_greeting_s: float = 10.0
 
-    def __post_init__(self) -> None:
-        _check_limits(self)
 
-
-class UserLimits(msgspec.Struct, frozen=True):
+class UserLimits(_Limits, frozen=True):
     """Bounds for all connections of one user together, whatever its processes.
 
     Beyond them a call gets RESOURCE_EXHAUSTED as beyond those of a connection; the
@@ -79,15 +83,6 @@ class UserLimits(msgspec.Struct, frozen=True):
     max_buffers: int = 4096
     max_pools: int = 4096
     max_pool_bytes: int = 16 * 2**30
-
-    def __post_init__(self) -> None:
-        _check_limits(self)
-
-
-def _check_limits(limits: ServiceLimits | UserLimits) -> None:
-    for name, value in asdict(limits).items():
-        if not value >= 0:
-            raise InvalidArgumentError(f"{type(limits).__name__}.{name} is {value}")
 
 
 LARGE_OPERATIONS = 50

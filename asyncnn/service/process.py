@@ -164,9 +164,7 @@ async def running_driver(
 
     Cancelling the exit leaves it to go on by itself.
 
-    :raises InvalidArgumentError: as `driver_process`.
-    :raises NoDriverError: if the driver does not start.
-    :raises DeviceUnavailableError: if another driver serves ``path`` already.
+    :raises AsyncnnError: as `driver_process`.
     """
     launched = _Launched(path, _arguments(extensions, settings))
     try:

@@ -30,7 +30,6 @@ from asyncnn.memory.pools import from_buffer
 from asyncnn.memory.shared import allocate
 from asyncnn.runtime.device import connect
 from asyncnn.service import wire
-from asyncnn.service.client.answers import BurstCallbacks
 from asyncnn.service.client.burst import RemoteBursts
 from asyncnn.service.client.pools import OfferedPools
 from asyncnn.service.limits import ServiceLimits
@@ -139,7 +138,7 @@ class TestOpening:
         line = Mock(send=lambda message, _: sent.append(message))
         line.send_if_open = sent.append
         pools = OfferedPools(line, ServiceLimits(), print, may_see_slabs=True)
-        return RemoteBursts(line, BurstCallbacks(line, pools))
+        return RemoteBursts(line, pools)
 
     async def answered(self, bursts: RemoteBursts) -> "asyncio.Task[tuple]":
         slots, channel = PoolSlots(print), Handle()

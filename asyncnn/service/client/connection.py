@@ -34,7 +34,7 @@ from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.memory import slabs
 from asyncnn.service import wire
 from asyncnn.service.channel import Channel
-from asyncnn.service.client.answers import BurstCallbacks, DeferredExecutions, Executed
+from asyncnn.service.client.answers import DeferredExecutions, Executed
 from asyncnn.service.client.burst import Bindings, RemoteBursts
 from asyncnn.service.client.fenced import RemoteFences
 from asyncnn.service.client.pools import OfferedPools, RemoteBuffers
@@ -71,9 +71,9 @@ class Connection:
     ``facts`` are what `greet` has learned, ``queries`` what it is asked,
     ``preparations`` the models that it is to prepare, ``deferred`` the executions that
     are sent later, ``bindings`` the requests that it knows by number, ``bursts`` those
-    that are open, ``burst_callbacks`` what it may call for them, ``buffers`` the
-    device-managed ones, ``cache_files`` how many of each kind it saves a model in. It
-    ``is_busy`` while it says that a queue is full.
+    that are open, and what it may call for them, ``buffers`` the device-managed ones,
+    ``cache_files`` how many of each kind it saves a model in. It ``is_busy`` while it
+    says that a queue is full.
 
     A driver that ``may_see_slabs`` works on small shared arrays where they are, beside
     others that are none of its business. Calls with deadlines are given up
@@ -113,8 +113,7 @@ class Connection:
         self.queries = Queries(self, models)
         self.bindings = Bindings(call_forgotten=partial(self.call_soon, self._unbind))
         self.buffers = RemoteBuffers(self, self._pools, self.bindings.forget_buffer)
-        self.burst_callbacks = BurstCallbacks(self, self._pools)
-        self.bursts = RemoteBursts(self, self.burst_callbacks)
+        self.bursts = RemoteBursts(self, self._pools)
         self.fences = RemoteFences(
             self, self.deferred.finish, limits.max_fds_per_message
         )
@@ -383,7 +382,7 @@ class Connection:
             case wire.Allocated():
                 self.answers.answered(message.buffer, message)
             case wire.GetMemories():
-                self.burst_callbacks.answer(message)
+                self.bursts.answer(message)
             case wire.BurstConfigured():
                 self.bursts.configured(message.burst, wire.status_of(message.status))
             case wire.BurstEnded():
@@ -421,7 +420,6 @@ class Connection:
             parts.callback(self.preparations.lose, cause)
             parts.callback(self._fail_greeting, reason)
             parts.callback(self.answers.lose, cause)
-            parts.callback(self.burst_callbacks.close)
             parts.callback(self.bursts.close)
             parts.callback(self._tasks.cancel)
             parts.callback(self.bindings.clear)
