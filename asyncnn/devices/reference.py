@@ -21,7 +21,7 @@ from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.measured_capabilities import known_capabilities
 from asyncnn.devices.prepared import ReferencePreparedModel
-from asyncnn.devices.releasing import ModelReleaser, return_free_memory
+from asyncnn.devices.releasing import ModelReleaser
 from asyncnn.devices.statistics import (
     ClientStatistics,
     DeviceStatistics,
@@ -420,4 +420,4 @@ def _trim(models: list[ReferencePreparedModel]) -> None:
     """Free what executions of ``models`` would use again, and return it."""
     while models:
         models.pop().trim()
-    return_free_memory()
+    process_wide.return_free_memory()

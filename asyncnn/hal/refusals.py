@@ -1,4 +1,4 @@
-"""Base classes for devices and prepared models that do not do everything themselves.
+"""Refusals, and base classes of what does not do everything by itself.
 
 What one does not offer is refused as the HAL demands it, unless it is overridden. What
 one that wraps another leaves to that is passed on.
@@ -7,11 +7,13 @@ one that wraps another leaves to that is passed on.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
 from asyncnn.hal.interfaces import (
     IBuffer,
     IBurstCallback,
     IBurstContext,
     IDevice,
+    IExecutionCallback,
     IFencedExecutionCallback,
     IPreparedModel,
     IPreparedModelCallback,
@@ -19,6 +21,7 @@ from asyncnn.hal.interfaces import (
     OneShot,
 )
 from asyncnn.hal.types import (
+    NO_TIMING,
     BufferDesc,
     BufferRole,
     Capabilities,
@@ -29,6 +32,22 @@ from asyncnn.hal.types import (
     MeasureTiming,
     Request,
 )
+
+
+def refuse_preparation(
+    callback: IPreparedModelCallback, error: AsyncnnError
+) -> ErrorStatus:
+    """Notify of an error of the launch; return the status that the call returns."""
+    callback.reason = str(error)
+    OneShot(callback.notify_1_3)(error.status, None)
+    return error.status
+
+
+def refuse_execution(callback: IExecutionCallback, error: AsyncnnError) -> ErrorStatus:
+    """Notify of an error of the launch, likewise."""
+    callback.reason = str(error)
+    OneShot(callback.notify_1_3)(error.status, (), NO_TIMING)
+    return error.status
 
 
 class ForwardingDevice(ABC):
@@ -91,9 +110,8 @@ class NoCachesNorDomains(NoDomains):
         """Fail with GENERAL_FAILURE: models are not cached."""
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
-        callback.reason = "the device does not cache models"
-        OneShot(callback.notify_1_3)(ErrorStatus.GENERAL_FAILURE, None)
-        return ErrorStatus.GENERAL_FAILURE
+        error = GeneralFailureError("the device does not cache models")
+        return refuse_preparation(callback, error)
 
 
 class NoFencesNorBursts:

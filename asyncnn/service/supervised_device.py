@@ -23,7 +23,7 @@ from asyncnn.hal.errors import (
     NoDriverError,
 )
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
-from asyncnn.hal.refusals import ForwardingDevice
+from asyncnn.hal.refusals import ForwardingDevice, refuse_preparation
 from asyncnn.hal.types import (
     BufferDesc,
     BufferRole,
@@ -242,16 +242,14 @@ class SupervisedDevice(ForwardingDevice):
             adoption = _Adoption(self, order, remote, callback)
             callback.link_to_death(adoption.die)
             return order.give(remote, deadline, adoption, cache)
-        notify = OneShot(callback.notify_1_3)
         try:
             self._life.check()
             validate_execution_preference(order.preference)
             validate_priority(order.priority)
             validate_model(order.model)
         except AsyncnnError as error:
-            callback.reason = str(error)
-            notify(error.status, None)
-            return error.status
+            return refuse_preparation(callback, error)
+        notify = OneShot(callback.notify_1_3)
         return self._waiting.hold(
             callback,
             deadline,
@@ -290,9 +288,7 @@ class SupervisedDevice(ForwardingDevice):
             cache = to_send(model_cache, data_cache, token, (needed[0], needed[1]))
             order = CachedOrder(cache)
         except AsyncnnError as error:
-            callback.reason = str(error)
-            OneShot(callback.notify_1_3)(error.status, None)
-            return error.status
+            return refuse_preparation(callback, error)
         adoption = _Adoption(self, order, remote, callback)
         callback.link_to_death(adoption.die)
         return order.give(remote, deadline, adoption)

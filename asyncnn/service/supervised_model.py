@@ -26,6 +26,7 @@ from asyncnn.hal.interfaces import (
     ISyncFence,
     refusal_of,
 )
+from asyncnn.hal.refusals import refuse_execution
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
@@ -195,13 +196,11 @@ class SupervisedModel(SynchronousByCallback):
             )
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
-        notify = OneShot(callback.notify_1_3)
         try:
             self._check(request, measure)
         except AsyncnnError as error:
-            callback.reason = str(error)
-            notify(error.status, (), NO_TIMING)
-            return error.status
+            return refuse_execution(callback, error)
+        notify = OneShot(callback.notify_1_3)
         return self._waiting.hold(
             callback,
             deadline,

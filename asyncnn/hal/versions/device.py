@@ -12,9 +12,8 @@ from asyncnn.hal.interfaces import (
     IDevice,
     IPreparedModel,
     IPreparedModelCallback,
-    OneShot,
 )
-from asyncnn.hal.refusals import ForwardingDevice
+from asyncnn.hal.refusals import ForwardingDevice, refuse_preparation
 from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,
     BufferDesc,
@@ -262,9 +261,7 @@ def _refused(
     try:
         validate_model(model, version)
     except AsyncnnError as error:
-        callback.reason = str(error)
-        OneShot(callback.notify_1_3)(error.status, None)
-        return error.status
+        return refuse_preparation(callback, error)
     return ErrorStatus.NONE
 
 

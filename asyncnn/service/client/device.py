@@ -17,6 +17,7 @@ from asyncnn.hal.errors import (
     NoDriverError,
 )
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
+from asyncnn.hal.refusals import refuse_preparation
 from asyncnn.hal.types import (
     BufferDesc,
     BufferRole,
@@ -223,9 +224,7 @@ class RemoteDevice:
                 self._cache_to_write(model_cache, data_cache, token),
             )
         except AsyncnnError as error:
-            callback.reason = str(error)
-            OneShot(callback.notify_1_3)(error.status, None)
-            return error.status
+            return refuse_preparation(callback, error)
         return ErrorStatus.NONE
 
     def _cache_to_write(
@@ -259,9 +258,7 @@ class RemoteDevice:
             preparation = _Preparation(connection, callback, None)
             connection.preparations.prepare_from_cache(deadline, cache, preparation)
         except AsyncnnError as error:
-            callback.reason = str(error)
-            OneShot(callback.notify_1_3)(error.status, None)
-            return error.status
+            return refuse_preparation(callback, error)
         return ErrorStatus.NONE
 
     async def allocate(

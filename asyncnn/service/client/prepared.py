@@ -20,6 +20,7 @@ from asyncnn.hal.errors import (
     DeviceUnavailableError,
 )
 from asyncnn.hal.interfaces import IBurstContext, ISyncFence
+from asyncnn.hal.refusals import refuse_execution
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
@@ -128,9 +129,7 @@ class RemotePreparedModel(SynchronousByCallback):
                 bound = self._bound(request, staged)
             execution = connection.execute(number, request, options, executed, bound)
         except AsyncnnError as error:
-            callback.reason = str(error)
-            OneShot(callback.notify_1_3)(error.status, (), NO_TIMING)
-            return error.status
+            return refuse_execution(callback, error)
         callback.link_to_death(partial(connection.cancel, execution))
         return ErrorStatus.NONE
 
