@@ -342,7 +342,7 @@ def _addresses(
     return found, copied
 
 
-_in_memory_of = ctypes.c_char.from_buffer
+_in_memory_of: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
 
 
 def address_of(array: Array) -> int:
