@@ -42,7 +42,7 @@ COMPILATION_BYTES = 16
 MOST_BYTES = 2**28
 """A model cache that is longer is not read."""
 
-_FORMAT_VERSION = 3
+_FORMAT_VERSION = 4
 
 _LENGTH = struct.Struct("<I")
 
@@ -67,9 +67,11 @@ class StoredArray(msgspec.Struct, frozen=True, array_like=True):
 class StepEntry(msgspec.Struct, frozen=True, array_like=True):
     """An `asyncnn.engine.records.StepRecord`."""
 
-    position: int
+    positions: tuple[int, ...]
     is_prepared: bool
     packed: dict[str, tuple[StoredArray, ...]]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
 
 
 class SlicedPlan(msgspec.Struct, frozen=True, array_like=True):
@@ -101,7 +103,8 @@ class CacheRecord(msgspec.Struct, frozen=True, array_like=True):
 
     ``model_bytes`` are those of its slices. ``plans`` are by the number of their
     subgraph, in the order of their slices. What lies among operand values is in those
-    of the model, behind its own. ``extensions`` are the versions of those that it uses.
+    of the model, behind its own. ``extensions`` are the versions of those that it uses,
+    ``engine`` that of the delegate which computes segments of its plans.
     """
 
     compilation: bytes
@@ -112,6 +115,7 @@ class CacheRecord(msgspec.Struct, frozen=True, array_like=True):
     model_bytes: int
     plans: dict[int, SlicedPlan]
     extensions: tuple[str, ...]
+    engine: str
 
 
 class CacheKey:

@@ -28,6 +28,7 @@ from asyncnn.devices.cache_format import (
 )
 from asyncnn.engine import PlanRecord
 from asyncnn.engine.arena import align
+from asyncnn.engine.delegation import version_of
 from asyncnn.engine.plan import CONSTANT_LIFETIMES
 from asyncnn.engine.program import subgraph_of
 from asyncnn.hal.operands import QUANT8_TYPES
@@ -61,7 +62,7 @@ def saving(compiled: Compiled, files: CacheFiles, key: CacheKey) -> Steps[None]:
 
     :raises AsyncnnError: if the model is not saved.
     """
-    layout = _Layout(secrets.token_bytes(COMPILATION_BYTES))
+    layout = _Layout(compiled.program.identity or new_identity())
     slices: list[bytes] = []
     record = yield from _recording(compiled, layout, slices)
     content = sealed(record, slices, files.token, key)
@@ -69,6 +70,11 @@ def saving(compiled: Compiled, files: CacheFiles, key: CacheKey) -> Steps[None]:
     replace_together(
         (files.model, files.data), ([(0, memoryview(content))], layout.chunks)
     )
+
+
+def new_identity() -> bytes:
+    """Return what no other compilation has."""
+    return secrets.token_bytes(COMPILATION_BYTES)
 
 
 def _recording(
@@ -95,6 +101,7 @@ def _recording(
         sum(map(len, of_model)),
         plans,
         program.extensions.versions(model),
+        version_of(program.delegate),
     )
 
 
@@ -111,7 +118,11 @@ def _cutting(
             name: tuple(layout.store(each, is_numbers=True) for each in arrays)
             for name, arrays in step.packed.items()
         }
-        steps.append(StepEntry(step.position, step.is_prepared, packed))
+        steps.append(
+            StepEntry(
+                step.positions, step.is_prepared, packed, step.inputs, step.outputs
+            )
+        )
         yield
     return SlicedPlan(
         SHAPES.cut(plan.shapes, slices),

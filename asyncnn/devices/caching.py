@@ -46,9 +46,10 @@ from asyncnn.devices.cache_format import (
     StoredArray,
     unsealed,
 )
-from asyncnn.devices.cache_saving import saving
+from asyncnn.devices.cache_saving import new_identity, saving
 from asyncnn.engine import PlanRecord, Program
 from asyncnn.engine.arena import ArenaLayout
+from asyncnn.engine.delegation import Delegate, version_of
 from asyncnn.engine.program import is_large
 from asyncnn.engine.records import StepRecord
 from asyncnn.extensions import NO_EXTENSIONS, Extensions
@@ -72,7 +73,7 @@ class ModelCaches:
     """Makes steps of the calls that prepare, load and save models.
 
     ``key_file`` is where the key lies, see `CacheKey`. With ``may_map``, files of
-    this user are mapped.
+    this user are mapped. ``delegate`` computes what it claims of each model.
     """
 
     def __init__(
@@ -81,10 +82,12 @@ class ModelCaches:
         *,
         may_map: bool,
         extensions: Extensions = NO_EXTENSIONS,
+        delegate: Delegate | None = None,
     ) -> None:
         self._key = CacheKey(key_file)
         self._may_map = may_map
         self._extensions = extensions
+        self._delegate = delegate
 
     def preparation(
         self,
@@ -113,7 +116,12 @@ class ModelCaches:
         """
         files = opened_for_loading(model_cache, data_cache, token)
         return partial(
-            loading, files, self._key, self._extensions, may_map=self._may_map
+            loading,
+            files,
+            self._key,
+            self._extensions,
+            self._delegate,
+            may_map=self._may_map,
         )
 
     def saving(
@@ -150,7 +158,12 @@ class ModelCaches:
         priority: Priority,
         files: CacheFiles | None,
     ) -> Steps[Compiled]:
-        program = yield from Program.compiling(model, extensions=self._extensions)
+        program = yield from Program.compiling(
+            model,
+            extensions=self._extensions,
+            delegate=self._delegate,
+            identity=b"" if files is None else new_identity(),
+        )
         compiled = Compiled(program, preference, priority)
         if files is not None:
             try:
@@ -161,7 +174,12 @@ class ModelCaches:
 
 
 def loading(
-    files: CacheFiles, key: CacheKey, extensions: Extensions, *, may_map: bool
+    files: CacheFiles,
+    key: CacheKey,
+    extensions: Extensions,
+    delegate: Delegate | None = None,
+    *,
+    may_map: bool,
 ) -> Steps[Compiled]:
     """Load the model that was saved with the token of ``files``, in steps.
 
@@ -183,6 +201,8 @@ def loading(
     model = replace(model, pools=(pool,))
     if extensions.versions(model) != record.extensions:
         raise GeneralFailureError("the model cache is for other extensions")
+    if version_of(delegate) != record.engine:
+        raise GeneralFailureError("the model cache is for another engine")
     values = memoryview(model.operand_values)
     plans: dict[int, Callable[[], PlanRecord]] = {}
     at = record.model_bytes
@@ -191,7 +211,9 @@ def loading(
         plans[number] = partial(_restored, plan, bytes(slices[at:end]), data, values)
         at = end
     yield
-    program = yield from Program.compiling(model, plans, extensions)
+    program = yield from Program.compiling(
+        model, plans, extensions, delegate, record.compilation
+    )
     return Compiled(program, record.preference, record.priority)
 
 
@@ -224,7 +246,11 @@ def _restored(
                 name: tuple([array(each) for each in arrays])
                 for name, arrays in step.packed.items()
             }
-            steps.append(StepRecord(step.position, step.is_prepared, packed))
+            steps.append(
+                StepRecord(
+                    step.positions, step.is_prepared, packed, step.inputs, step.outputs
+                )
+            )
     offsets = dict(OFFSETS.join(plan.offsets, rest))
     arena = ArenaLayout(offsets, plan.arena_bytes)
     return PlanRecord(shapes, folded, tuple(steps), arena)

@@ -54,8 +54,16 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     Cache files of this user are mapped, and must not be truncated meanwhile, unless
     ``maps_cache_files`` is False. A driver maps copies of what its clients send.
 
+    ``packed_weights_dir`` is where the accelerated device keeps what its engine makes
+    of the weights of cached models, a gigabyte at most; by default that is beside the
+    key.
+
     ``capabilities_file`` holds what `asyncnn.tools.capabilities` has measured here;
     by default it lies where the user's programs keep their state.
+
+    ``lanes`` are the threads that execute, None as many as suit the device: one for the
+    reference device, whose small calls only contend for the interpreter, and one for
+    each CPU for the accelerated one.
 
     ``policy`` orders what competes. With ``refuses_unmeetable_deadlines`` an execution
     is not begun if its deadline comes sooner than any that its model has lately needed.
@@ -79,7 +87,9 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     freezes_large_models: bool | None = None
     cache_key_file: str = ""
     maps_cache_files: bool = True
+    packed_weights_dir: str = ""
     capabilities_file: str = ""
+    lanes: int | None = None
     policy: Policy = Policy()
     refuses_unmeetable_deadlines: bool = False
     idle_after_s: float = 2.0
@@ -87,7 +97,8 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     extensions: tuple[Extension, ...] = ()
 
     def __post_init__(self) -> None:
-        if min(self.max_pending, self.max_waiting, self.max_bursts) < 1:
+        limits = self.max_pending, self.max_waiting, self.max_bursts, self.lanes or 1
+        if min(limits) < 1 or self.lanes == 0:
             raise InvalidArgumentError("a limit of DeviceSettings is not positive")
         if self.max_buffer_bytes < 0:
             raise InvalidArgumentError("max_buffer_bytes is negative")

@@ -31,6 +31,7 @@ from asyncnn.devices.statistics import (
 )
 from asyncnn.devices.support import supporting
 from asyncnn.devices.work import PrepareWork
+from asyncnn.engine.delegation import Delegate
 from asyncnn.extensions import Extensions
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -85,11 +86,6 @@ class ReferenceDevice:
         self._capabilities = known_capabilities(self._settings.capabilities_file)
         self._bursts = OpenBursts(self._settings.max_bursts)
         self._buffers = Buffers(self._settings.max_buffer_bytes, self.cause_of_death)
-        self._caches = ModelCaches(
-            self._settings.cache_key_file,
-            may_map=self._settings.maps_cache_files,
-            extensions=self._extensions,
-        )
         self._models: WeakValueDictionary[int, ReferencePreparedModel] = (
             WeakValueDictionary()
         )
@@ -97,13 +93,30 @@ class ReferenceDevice:
         self._status_listeners = StatusListeners(self.get_status)
         self._closing: asyncio.Task[None] | None = None
 
+    @property
+    def usual_lanes(self) -> int:
+        """Threads that execute unless the settings say another number."""
+        return 1
+
+    async def load_delegate(self) -> Delegate | None:
+        """Return what computes parts of plans in place of the kernels, if anything."""
+        return None
+
     async def __aenter__(self) -> Self:
+        delegate = await self.load_delegate()
         self._closing = None
-        executions = self._new_scheduler("asyncnn-lane")
+        lanes = self._settings.lanes or self.usual_lanes
+        executions = self._new_scheduler("asyncnn-lane", lanes)
         self._entered = _Entered(
             executions,
-            self._new_scheduler("asyncnn-prepare"),
+            self._new_scheduler("asyncnn-prepare", 1),
             FencedExecutions(executions, max_waiting=self._settings.max_waiting),
+            ModelCaches(
+                self._settings.cache_key_file,
+                may_map=self._settings.maps_cache_files,
+                extensions=self._extensions,
+                delegate=delegate,
+            ),
             ModelReleaser(),
             process_wide.apply_settings(self._settings),
         )
@@ -233,7 +246,7 @@ class ReferenceDevice:
             if MODEL.is_on:
                 MODEL("prepare", **_described(model))
             settings = ExecutionPreference(preference), Priority(priority)
-            return self._caches.preparation(
+            return self._parts().caches.preparation(
                 model, *settings, model_cache, data_cache, token
             )
 
@@ -254,7 +267,7 @@ class ReferenceDevice:
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
         DRIVER("prepare_model_from_cache")
-        order = partial(self._caches.loading, model_cache, data_cache, token)
+        order = partial(self._parts().caches.loading, model_cache, data_cache, token)
         return self._launch_preparation(order, Priority.MEDIUM, deadline, callback)
 
     def _launch_preparation(
@@ -341,11 +354,12 @@ class ReferenceDevice:
         """Return `statistics`; see `IMeasured`."""
         return self.statistics()
 
-    def _new_scheduler(self, name: str) -> Scheduler:
+    def _new_scheduler(self, name: str, lanes: int) -> Scheduler:
         settings = self._settings
         scheduler = Scheduler(
             name,
             max_pending=settings.max_pending,
+            lanes=lanes,
             policy=settings.policy,
             stuck_after_s=settings.stuck_after_s,
             filled_or_freed=self._status_listeners.tell_soon,
@@ -388,7 +402,7 @@ class ReferenceDevice:
         parts = self._parts()
         prepared = ReferencePreparedModel(
             outcome,
-            self._caches,
+            parts.caches,
             parts.executions,
             parts.fenced,
             self._bursts,
@@ -408,6 +422,7 @@ class _Entered(NamedTuple):
     executions: Scheduler
     preparations: Scheduler
     fenced: FencedExecutions
+    caches: ModelCaches
     releaser: ModelReleaser
     undo_process_wide: Callable[[], None]
 

@@ -1,8 +1,8 @@
 """The two kinds of work a device schedules: preparing and executing."""
 
 import time
-from collections.abc import Callable
-from time import perf_counter_ns
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns, thread_time_ns
 from typing import ClassVar
 
 import msgspec
@@ -59,8 +59,9 @@ class Inliner:
         self._below_ns = below_ns
         # Known once there was an execution: a plan may be restored for the first.
         self._is_foreseeable: bool | None = None
-        self._least_ns = float("inf")
-        self.should_inline = False
+        measured_ns = program.measured_ns
+        self._least_ns = float("inf") if measured_ns is None else measured_ns
+        self.should_inline = self._least_ns < below_ns
 
     @property
     def min_runtime_ns(self) -> int:
@@ -70,7 +71,7 @@ class Inliner:
         return int(self._least_ns * _CERTAIN)
 
     def observe(self, run_ns: int) -> None:
-        """Learn from an execution that took ``run_ns`` nanoseconds."""
+        """Learn from an execution that took a thread ``run_ns`` nanoseconds."""
         if self._is_foreseeable is None:
             self._is_foreseeable = self._program.is_straight
             # Without fixed shapes, or with loops, one tells little of the next.
@@ -174,13 +175,13 @@ def _trace_end(trace: Trace, name: str, phase: Phase, status: ErrorStatus) -> No
 
 
 def _tell_operations(plan: Plan) -> None:
-    CPUEXE("run", operations=[step.operation.type.name for step in plan.steps])
+    CPUEXE("run", operations=[step.name for step in plan.steps])
 
 
 class Executable(msgspec.Struct, eq=False):
     """What all executions of one prepared model have in common.
 
-    ``layout`` is that of the last plain request which was run on the loop.
+    ``layout`` is that of the last plain request.
     """
 
     program: Program
@@ -201,6 +202,7 @@ class ExecuteWork(Work):
     __slots__ = (
         "_abort_status",
         "_computed_ns",
+        "_cpu_ns",
         "_ended_ns",
         "_error",
         "_executable",
@@ -220,7 +222,7 @@ class ExecuteWork(Work):
     )
 
     _plan: Plan
-    _outputs: list[Array | None]
+    _outputs: Sequence[Array | None]
 
     def __init__(
         self,
@@ -258,7 +260,7 @@ class ExecuteWork(Work):
         self._error: AsyncnnError | None = None
         self._shapes: tuple[OutputShape, ...] | None = None
         self._is_advancing = False
-        self._started_ns = self._ended_ns = self._computed_ns = 0
+        self._started_ns = self._ended_ns = self._computed_ns = self._cpu_ns = 0
         is_measured = options.measure is not _NOT_MEASURED
         self._launched_ns = perf_counter_ns() if is_measured else 0
         self._trace = None if active.recorder is None else begin()
@@ -282,38 +284,42 @@ class ExecuteWork(Work):
         :raises AsyncnnError: if the execution fails.
         """
         self._started_ns = started_ns = perf_counter_ns()
-        executable, request = self._executable, self._request
-        layout = executable.layout
-        arrays = None
-        if (
-            layout is not None
-            and request.inputs is layout.inputs
-            and request.outputs is layout.outputs
-            and self._use is None  # all of its pools are memory
-        ):
-            arrays = layout.arrays(request.pools)  # type: ignore[arg-type]
-        if layout is None or arrays is None:
+        known = self._known_arrays()
+        if known is None:
             self._shapes = self._run_unusual()
         else:
+            plan, arrays = known
             if CPUEXE.is_on:
-                _tell_operations(layout.plan)
-            run_bound(executable.program, layout.plan, arrays)
-            self._shapes = layout.plan.known_outputs
+                _tell_operations(plan)
+            run_bound(self._executable.program, plan, arrays)
+            self._shapes = plan.known_outputs
         self._ended_ns = ended_ns = perf_counter_ns()
-        self._computed_ns = computed_ns = ended_ns - started_ns
+        self._computed_ns = self._cpu_ns = computed_ns = ended_ns - started_ns
         if self._trace is not None:
             self._trace.add(
                 "execute", Layer.CPU, Phase.COMPUTATION, started_ns, ended_ns
             )
         return computed_ns
 
+    def _known_arrays(self) -> tuple[Plan, list[Array]] | None:
+        """Return plan and arrays of a request like the last plain one."""
+        layout, request = self._executable.layout, self._request
+        if (
+            layout is None
+            or request.inputs is not layout.inputs
+            or request.outputs is not layout.outputs
+            or self._use is not None  # not all of its pools are memory
+        ):
+            return None
+        arrays = layout.arrays(request.pools)  # type: ignore[arg-type]
+        return None if arrays is None else (layout.plan, arrays)
+
     def _run_unusual(self) -> tuple[OutputShape, ...]:
         """Execute a request whose arguments are not those of the one before.
 
         :raises AsyncnnError: if the execution fails.
         """
-        executable, request = self._executable, self._request
-        program, layout = executable.program, executable.layout
+        program, request = self._executable.program, self._request
         plan = program.plan(input_shapes(program, request))
         if CPUEXE.is_on:
             _tell_operations(plan)
@@ -325,16 +331,22 @@ class ExecuteWork(Work):
             execution = Execution(program, plan, inputs, outputs)
             execution.advance()
             computed = execution.outputs
+        self._keep_layout(plan)
+        return store_outputs(plan, request, outputs, computed)
+
+    def _keep_layout(self, plan: Plan) -> None:
+        """Have requests with the same arguments find their arrays at once."""
+        executable, request = self._executable, self._request
+        layout = executable.layout
         if layout is None or request.inputs is not layout.inputs:
             executable.layout = Layout.of(plan, request)
-        return store_outputs(plan, request, outputs, computed)
 
     def advance(self, pause: Pause) -> bool:
         """Execute until the end, until `abort`, or until it is to pause.
 
         :raises AsyncnnError: if the execution fails.
         """
-        resumed_ns = perf_counter_ns()
+        resumed_ns, resumed_cpu_ns = perf_counter_ns(), thread_time_ns()
         if not self._started_ns:
             self._started_ns = resumed_ns
             if self._trace is not None:
@@ -345,6 +357,7 @@ class ExecuteWork(Work):
         finally:
             self._ended_ns = perf_counter_ns()
             self._computed_ns += self._ended_ns - resumed_ns
+            self._cpu_ns += thread_time_ns() - resumed_cpu_ns
             self._is_advancing = False
             if self._trace is not None:
                 self._trace.add(
@@ -354,10 +367,18 @@ class ExecuteWork(Work):
     def _advance(self, pause: Pause) -> bool:
         execution = self._execution
         if execution is None:
-            plan = self._plan_by(pause)
-            if plan is None:
-                return False
-            execution = self._begin(plan)
+            known = self._known_arrays()
+            if known is not None:
+                plan, arrays = known
+                self._outputs = arrays[len(plan.inputs) :]
+                execution = self._begin(plan, arrays[: len(plan.inputs)])
+            else:
+                found = self._plan_by(pause)
+                if found is None:
+                    return False
+                self._outputs = output_arrays(found, self._request)
+                self._keep_layout(found)
+                execution = self._begin(found, input_arrays(found, self._request))
         if not execution.advance(pause):
             return False
         self._shapes = store_outputs(
@@ -391,18 +412,16 @@ class ExecuteWork(Work):
         deadline_ns = self.deadline_ns
         return deadline_ns is not None and time.monotonic_ns() >= deadline_ns
 
-    def _begin(self, plan: Plan) -> Execution:
-        program, request = self._executable.program, self._request
+    def _begin(self, plan: Plan, inputs: Sequence[Array | None]) -> Execution:
         self._planning = None
         self._plan = plan
         if CPUEXE.is_on:
             _tell_operations(plan)
-        self._outputs = outputs = output_arrays(plan, request)
         self._execution = execution = Execution(
-            program,
+            self._executable.program,
             plan,
-            input_arrays(plan, request),
-            outputs,
+            inputs,
+            self._outputs,
             deadline_ns=self.deadline_ns,
             loop_timeout_ns=self._options.loop_timeout,
         )
@@ -429,7 +448,8 @@ class ExecuteWork(Work):
         status = _NONE if error is None else error.status
         timing = NO_TIMING
         if error is None:
-            self._executable.inliner.observe(self._computed_ns)
+            # A lane also waits for the interpreter, which the loop would not have to.
+            self._executable.inliner.observe(self._cpu_ns)
             if self._options.measure == _MEASURED:
                 in_driver = perf_counter_ns() - self._launched_ns
                 on_device = self._ended_ns - self._started_ns

@@ -9,8 +9,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from asyncnn.engine.delegation import Step
 from asyncnn.engine.dynamic import store
-from asyncnn.engine.plan import Step
 from asyncnn.engine.program import Program
 from asyncnn.engine.workspace import Frame, shapes_of
 from asyncnn.hal.errors import GeneralFailureError, MissedDeadlineTransientError

@@ -1,13 +1,49 @@
-"""Parts of a plan that another engine computes at once."""
+"""The steps of a plan, and the parts of it that another engine computes at once.
 
-from collections.abc import Sequence
+A `Delegate` claims operations. The steps that it claims are moved together as far as
+their data allow, and each run of them becomes one step, which a kernel of the delegate
+computes. What it gives no kernel for is computed by the engine's own.
+"""
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import pairwise
 from typing import Protocol
 
 import msgspec
 
-from asyncnn.engine.plan import Step
 from asyncnn.hal.operations.bound import BoundOperation
-from asyncnn.kernels.kernel import PreparedKernel
+from asyncnn.kernels.kernel import PreparedKernel, Run, Scratch
+from asyncnn.pacing import Steps
+
+STEPS_AT_ONCE = 64
+"""Steps that are looked at between two steps of cooperative work."""
+
+
+class Step(msgspec.Struct, frozen=True, eq=False):
+    """One operation of a plan. ``kernel`` is None if it is prepared when executed.
+
+    ``position`` is that of the operation in the subgraph, of which ``inputs`` and
+    ``outputs`` are operand indices. A delegate's step stands for its ``parts``, and has
+    position and operation of the first; it took ``measured_ns`` in a trial.
+    """
+
+    position: int
+    operation: BoundOperation
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    kernel: PreparedKernel | None
+    parts: "tuple[Step, ...]" = ()
+    measured_ns: float | None = None
+
+    @property
+    def name(self) -> str:
+        """What it computes, for people."""
+        name = self.operation.type.name
+        if len(self.parts) < 2:
+            return name
+        return f"{name} to {self.parts[-1].operation.type.name} ({len(self.parts)})"
 
 
 class Segment(msgspec.Struct, frozen=True, eq=False):
@@ -23,16 +59,175 @@ class Segment(msgspec.Struct, frozen=True, eq=False):
     outputs: tuple[int, ...]
 
 
+class DelegatedKernel(Protocol):
+    """The kernel of a segment, which took ``measured_ns`` nanoseconds in a trial."""
+
+    measured_ns: float
+
+    def __call__(self, scratch: Scratch) -> Run:
+        """See `PreparedKernel`."""
+        ...
+
+
 class Delegate(Protocol):
     """An engine that computes segments of plans in place of the kernels."""
+
+    @property
+    def version(self) -> str:
+        """What the division of a model depends on; caches of another are not used."""
+        ...
 
     def claims(self, operation: BoundOperation) -> bool:
         """Tell whether it computes ``operation``, whose shapes are all known."""
         ...
 
-    def prepare(self, segments: Sequence[Segment]) -> Sequence[PreparedKernel | None]:
-        """Return what computes each segment; None leaves it to the kernels.
+    def cuts(self, steps: Sequence[Step]) -> Iterable[int]:
+        """Return where to divide ``steps`` into several segments, in ascending order.
 
-        A kernel gets the segment's inputs and outputs in their order.
+        Each number is that of the first step behind a cut.
         """
         ...
+
+    def prepare(self, segment: Segment, identity: bytes) -> DelegatedKernel | None:
+        """Return what computes ``segment``; None leaves it to the kernels.
+
+        The kernel gets the segment's inputs and outputs in their order. ``identity`` is
+        that of the model in caches, which no other has; empty if it is in none.
+
+        :raises GeneralFailureError: if the engine fails.
+        """
+        ...
+
+
+def version_of(delegate: Delegate | None) -> str:
+    """Return the version of ``delegate``; empty without one."""
+    return "" if delegate is None else delegate.version
+
+
+Replace = Callable[[Step], Step]
+"""Returns a step that the engine's own kernel computes."""
+
+
+def delegating(
+    steps: Sequence[Step],
+    claimed: Collection[int],
+    constants: Collection[int],
+    needed: Iterable[int],
+    delegate: Delegate,
+    identity: bytes,
+    own: Replace,
+) -> Steps[list[Step]]:
+    """Return the steps of a plan in which ``delegate`` computes those ``claimed``.
+
+    :param claimed: positions of the steps that the delegate claims, without kernels.
+    :param constants: operands whose value is known.
+    :param needed: operands that are outputs of the plan.
+    :param identity: of the model; see `Delegate.prepare`.
+    :param own: gives a step that the delegate leaves its kernel.
+    :raises GeneralFailureError: if the delegate's engine fails.
+    """
+    ordered = yield from _moved_together(steps, claimed)
+    readers = _last_reads(ordered, needed)
+    result: list[Step] = []
+    start = 0
+    while start < len(ordered):
+        end = start + 1
+        if ordered[start].position not in claimed:
+            result.append(ordered[start])
+            start = end
+            continue
+        while end < len(ordered) and ordered[end].position in claimed:
+            end += 1
+        edges = [start, *(start + at for at in delegate.cuts(ordered[start:end])), end]
+        for first, last in pairwise(edges):
+            segment = _segment(ordered, first, last, constants, readers)
+            kernel = delegate.prepare(segment, identity)
+            if kernel is None:
+                for step in segment.steps:
+                    result.append(own(step))
+                    yield
+            else:
+                result.append(step_of(segment, kernel))
+            yield
+        start = end
+    return result
+
+
+def step_of(segment: Segment, kernel: DelegatedKernel) -> Step:
+    """Return the one step that computes all of ``segment``."""
+    first = segment.steps[0]
+    return Step(
+        first.position,
+        first.operation,
+        segment.inputs,
+        segment.outputs,
+        kernel,
+        segment.steps,
+        kernel.measured_ns,
+    )
+
+
+def _moved_together(
+    steps: Sequence[Step], claimed: Collection[int]
+) -> Steps[list[Step]]:
+    """Order steps so that those claimed, and the others, come in long runs.
+
+    A step may come once all that it reads is computed; steps of one kind go on for as
+    long as there is one, in the order of the model.
+    """
+    makers = {index: number for number, s in enumerate(steps) for index in s.outputs}
+    followers: defaultdict[int, list[int]] = defaultdict(list)
+    waits_for: list[int] = []
+    ready: tuple[list[int], list[int]] = [], []  # not claimed, claimed
+    kinds = [step.position in claimed for step in steps]
+    for number, step in enumerate(steps):
+        before = {makers[index] for index in step.inputs if index in makers}
+        waits_for.append(len(before))
+        for maker in before:
+            followers[maker].append(number)
+        if not before:
+            heapq.heappush(ready[kinds[number]], number)
+        if not (number + 1) % STEPS_AT_ONCE:
+            yield
+    ordered: list[Step] = []
+    kind = False  # so that what needs no delegate, such as a copy, comes before it
+    while ready[0] or ready[1]:
+        if not ready[kind]:
+            kind = not kind
+        number = heapq.heappop(ready[kind])
+        ordered.append(steps[number])
+        for follower in followers[number]:
+            waits_for[follower] -= 1
+            if not waits_for[follower]:
+                heapq.heappush(ready[kinds[follower]], follower)
+        if not len(ordered) % STEPS_AT_ONCE:
+            yield
+    return ordered
+
+
+def _last_reads(ordered: Sequence[Step], needed: Iterable[int]) -> dict[int, int]:
+    """Return, by operand, the number of the last step that reads it."""
+    last = {
+        index: number for number, step in enumerate(ordered) for index in step.inputs
+    }
+    last.update((index, len(ordered)) for index in needed)
+    return last
+
+
+def _segment(
+    ordered: Sequence[Step],
+    first: int,
+    last: int,
+    constants: Collection[int],
+    reads: dict[int, int],
+) -> Segment:
+    steps = tuple(ordered[first:last])
+    made = {index for step in steps for index in step.outputs}
+    inputs = {
+        index: None
+        for step in steps
+        for operand, index in zip(step.operation.inputs, step.inputs, strict=True)
+        if operand is not None and index not in made and index not in constants
+    }
+    outputs = tuple(index for index in made if reads.get(index, -1) >= last)
+    return Segment(steps, tuple(inputs), tuple(sorted(outputs)))

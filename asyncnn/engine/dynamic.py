@@ -5,7 +5,8 @@ from typing import TypeAlias
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.engine.plan import Step, check_declared
+from asyncnn.engine.delegation import Step
+from asyncnn.engine.plan import check_declared
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operands import AnyOperationType
 from asyncnn.hal.operations import infer_shapes

@@ -6,15 +6,16 @@ short operations.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import Context
 from typing import Protocol
 
 import numpy as np
 
 from asyncnn.engine.control_flow import ControlFlow, begin
+from asyncnn.engine.delegation import Step
 from asyncnn.engine.dynamic import run_dynamic_step
-from asyncnn.engine.plan import CONTROL_FLOW, Plan, Step
+from asyncnn.engine.plan import CONTROL_FLOW, Plan
 from asyncnn.engine.program import Program
 from asyncnn.engine.workspace import Call, Frame, Workspace
 from asyncnn.hal.errors import (
@@ -29,11 +30,20 @@ from asyncnn.hal.types import (
     LOOP_TIMEOUT_MAXIMUM_NS,
     ErrorStatus,
 )
-from asyncnn.kernels.kernel import Inputs, Outputs, TiledRun
+from asyncnn.kernels.kernel import (
+    MOST_ATTEMPTS,
+    Inputs,
+    InterruptibleRun,
+    Outputs,
+    TiledRun,
+)
 from asyncnn.pacing import Stepwise
 
 CALLS_PER_CHECK = 64
 """Calls between two readings of the clock."""
+
+MOST_INTERRUPTED = 4
+"""Times that one call of another engine is interrupted, and begun anew, for a pause."""
 
 YIELD_AFTER_NS = 3_000_000
 """Nanoseconds of short calls after which others get a turn."""
@@ -82,7 +92,11 @@ class Pause(Protocol):
     """Asks an execution to stop at its next boundary.
 
     That is between two operations, or between two parts of one that takes long.
+    ``interrupt`` is called, on any thread, when that is asked while another engine
+    computes.
     """
+
+    interrupt: Callable[[], None] | None
 
     @property
     def requested(self) -> bool:
@@ -90,12 +104,11 @@ class Pause(Protocol):
         ...
 
 
-class _Never:
+class Unpaused:
+    """A pause that nobody requests."""
+
+    interrupt: Callable[[], None] | None = None
     requested = False
-
-
-NEVER: Pause = _Never()
-"""A pause that nobody requests."""
 
 
 class Execution:
@@ -125,6 +138,8 @@ class Execution:
         self._deadline_ns = deadline_ns
         self._loop_timeout_ns = _clamped(loop_timeout_ns)
         self._abort_status: ErrorStatus | None = None
+        self._interrupt: Callable[[], None] | None = None
+        self._interrupted = 0
         self._frames: list[Frame] = []
         self._waiting: list[ControlFlow] = []
         self._tiles: Iterator[None] | None = None
@@ -135,8 +150,12 @@ class Execution:
     def abort(self, status: ErrorStatus) -> None:
         """Make `advance` fail with ``status`` at the next boundary."""
         self._abort_status = status
+        # Behind the status, which an engine looks at after it has set this.
+        interrupt = self._interrupt
+        if interrupt is not None:
+            interrupt()
 
-    def advance(self, pause: Pause = NEVER) -> bool:
+    def advance(self, pause: Pause | None = None) -> bool:
         """Run until the end, or until ``pause`` is requested; True at the end.
 
         Some of the work is done in any case, so that repeated calls come to the end.
@@ -144,6 +163,8 @@ class Execution:
         :raises AsyncnnError: if an operation fails, the deadline passes or the
             execution is aborted. It cannot be advanced again then.
         """
+        if pause is None:
+            pause = Unpaused()
         try:
             if not self._frames and not self._begin(pause):
                 return False
@@ -223,10 +244,14 @@ class Execution:
             try:
                 if call is not None:
                     run, inputs, outputs = call
-                    if type(run) is not TiledRun:
+                    if type(run) is TiledRun:
+                        if not self._run_tiles(run, inputs, outputs, pause):
+                            return False
+                    elif type(run) is InterruptibleRun:
+                        if not self._run_elsewhere(run, inputs, outputs, pause):
+                            return False
+                    else:
                         run(inputs, outputs)
-                    elif not self._run_tiles(run, inputs, outputs, pause):
-                        return False
                 elif step.operation.type in CONTROL_FLOW:
                     return True
                 else:
@@ -252,6 +277,37 @@ class Execution:
             if self._abort_status is not None or self._deadline_ns is not None:
                 self._check()
         return True
+
+    def _run_elsewhere(
+        self, run: InterruptibleRun, inputs: Inputs, outputs: Outputs, pause: Pause
+    ) -> bool:
+        """Have another engine compute; False if it was interrupted for a pause.
+
+        What it has computed by then is lost. So it may be interrupted a few times only,
+        to come to an end under any load.
+        """
+        run.clear()
+        # An abort and a pause are set first, then they interrupt what they find here.
+        # So what was asked before this is seen below, what comes later interrupts.
+        self._interrupt = run.interrupt
+        may_pause = self._interrupted < MOST_INTERRUPTED
+        if may_pause:
+            pause.interrupt = run.interrupt
+        try:
+            for _ in range(MOST_ATTEMPTS):
+                if self._abort_status is not None or self._deadline_ns is not None:
+                    self._check()
+                if run.attempt(inputs, outputs):
+                    self._interrupted = 0
+                    return True
+                run.clear()  # before looking why, or what comes now would be lost
+                self._check()
+                if may_pause and pause.requested:
+                    self._interrupted += 1
+                    return False
+            raise RuntimeError("it was interrupted each time, without a reason")
+        finally:
+            self._interrupt = pause.interrupt = None
 
     def _enter(self, frame: Frame) -> None:
         """Begin the IF or WHILE that ``frame`` has come to."""
@@ -340,5 +396,4 @@ def _run_calls(plan: Plan, calls: Sequence[Call | None]) -> None:
 
 def failure(step: Step, error: Exception) -> GeneralFailureError:
     """Return the error that says which operation failed, and how."""
-    name = step.operation.type.name
-    return GeneralFailureError(f"{name} failed: {type(error).__name__}: {error}")
+    return GeneralFailureError(f"{step.name} failed: {type(error).__name__}: {error}")

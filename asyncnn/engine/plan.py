@@ -13,8 +13,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from asyncnn.engine.arena import ArenaLayout, Lifespan, laying_out
+from asyncnn.engine.delegation import Delegate, Step, delegating
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
 from asyncnn.hal.operands import (
     AnyOperandType,
@@ -84,20 +86,6 @@ _OPERATION_TYPES = {int(type_): type_ for type_ in OperationType}
 _OPERAND_TYPES = {int(type_): type_ for type_ in OperandType}
 
 
-class Step(msgspec.Struct, frozen=True, eq=False):
-    """One operation of a plan. ``kernel`` is None if it is prepared when executed.
-
-    ``position`` is that of the operation in the subgraph, of which ``inputs`` and
-    ``outputs`` are operand indices.
-    """
-
-    position: int
-    operation: BoundOperation
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    kernel: PreparedKernel | None
-
-
 class Port(msgspec.Struct, frozen=True, eq=False):
     """An input or output of a plan, and what its array has to be.
 
@@ -140,16 +128,21 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
 
 
 def building_plan(
-    model: Model, subgraph: Subgraph, input_shapes: Sequence[Shape | None]
+    model: Model,
+    subgraph: Subgraph,
+    input_shapes: Sequence[Shape | None],
+    delegate: Delegate | None = None,
+    identity: bytes = b"",
 ) -> Steps[Plan]:
     """Prepare ``subgraph`` of a validated model for inputs of these shapes, in steps.
 
-    An input shape of None is an input that the request omits.
+    An input shape of None is an input that the request omits. What ``delegate`` claims
+    it computes; ``identity`` tells it the model.
 
     :raises GeneralFailureError: if an operation has no kernel, or its operands have
         illegal values or shapes.
     """
-    return _PlanBuilder(model, subgraph).building(input_shapes)
+    return _PlanBuilder(model, subgraph, delegate, identity).building(input_shapes)
 
 
 def assembled(
@@ -186,9 +179,18 @@ def assembled(
 
 
 class _PlanBuilder:
-    def __init__(self, model: Model, subgraph: Subgraph) -> None:
+    def __init__(
+        self,
+        model: Model,
+        subgraph: Subgraph,
+        delegate: Delegate | None,
+        identity: bytes,
+    ) -> None:
         self._model = model
         self._subgraph = subgraph
+        self._delegate = delegate
+        self._identity = identity
+        self._claimed: set[int] = set()
         self._operands = subgraph.operands
         self._output_indexes = frozenset(subgraph.output_indexes)
         self._shapes: list[Shape | None] = [None] * len(self._operands)
@@ -226,6 +228,16 @@ class _PlanBuilder:
             except Exception as error:
                 raise failure_of(operation, error) from error
             yield
+        if self._delegate is not None and self._claimed:
+            self._steps = yield from delegating(
+                self._steps,
+                self._claimed,
+                self._values.keys(),
+                self._output_indexes,
+                self._delegate,
+                self._identity,
+                self._with_kernel,
+            )
         arena = yield from laying_out(list(self._lifespans()))
         return assembled(self._subgraph, self._shapes, self._values, self._steps, arena)
 
@@ -278,7 +290,10 @@ class _PlanBuilder:
             self._take_declared(operation)
         elif self._infer(operation, bound):
             bound = self._bind(operation)
-            kernel = self._prepare(bound)
+            if self._is_claimed(operation, bound):
+                self._claimed.add(position)
+            else:
+                kernel = self._prepare(bound)
         if kernel is not None and self._can_fold(operation):
             self._fold(operation, kernel)
             return
@@ -306,11 +321,28 @@ class _PlanBuilder:
             self._shapes[index] = shape
         return True
 
+    def _is_claimed(self, operation: Operation, bound: BoundOperation) -> bool:
+        """Tell whether the delegate computes it, and not planning."""
+        delegate = self._delegate
+        if delegate is None or not self._varies(operation):
+            return False
+        return delegate.claims(bound)
+
+    def _with_kernel(self, step: Step) -> Step:
+        return replace(step, kernel=self._prepare(step.operation))
+
     def _prepare(self, bound: BoundOperation) -> PreparedKernel | None:
         try:
             return kernels.prepare(bound)
         except ValueNeededError:
             return None
+
+    def _varies(self, operation: Operation) -> bool:
+        """Tell whether an input is computed, or comes with the request."""
+        return any(
+            index not in self._values and index not in self._omitted
+            for index in operation.inputs
+        )
 
     def _can_fold(self, operation: Operation) -> bool:
         """Tell whether the results are always the same, and no outputs of the plan."""
@@ -318,10 +350,7 @@ class _PlanBuilder:
             return False
         if not self._output_indexes.isdisjoint(operation.outputs):
             return False
-        return all(
-            index in self._values or index in self._omitted
-            for index in operation.inputs
-        )
+        return not self._varies(operation)
 
     def _fold(self, operation: Operation, kernel: PreparedKernel) -> None:
         outputs = [self._new_array(index) for index in operation.outputs]

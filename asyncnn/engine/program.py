@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from asyncnn.engine.delegation import Delegate
 from asyncnn.engine.plan import Plan, building_plan
 from asyncnn.engine.records import PlanRecord, record_of, restoring_plan
 from asyncnn.engine.workspace import Workspace
@@ -49,7 +50,8 @@ class Program:
     a way to those of an equal program, they are restored when they are needed first.
     Plans for other shapes are built when a request brings them. ``source`` is the model
     as it was given; `model` is the same with types of ``extensions`` where the source
-    has but numbers. Both keep their pools, which the client may let go of, mapped.
+    has but numbers. Both keep their pools, which the client may let go of, mapped. What
+    ``delegate`` claims it computes; ``identity`` is that of the model in caches.
 
     :raises InvalidArgumentError: if it does not use an extension as that demands.
     :raises GeneralFailureError: if the model cannot be prepared, or one of its pools
@@ -61,11 +63,15 @@ class Program:
         model: Model,
         records: Records | None = None,
         extensions: Extensions = NO_EXTENSIONS,
+        delegate: Delegate | None = None,
+        identity: bytes = b"",
         *,
         is_built: bool = True,
     ) -> None:
         self.source = model = _mapped(model)
         self.extensions = extensions
+        self.delegate = delegate
+        self.identity = identity
         self.model = extensions.resolved(model)
         check_extended(self.model)
         self._lock = threading.Lock()
@@ -84,12 +90,14 @@ class Program:
         model: Model,
         records: Records | None = None,
         extensions: Extensions = NO_EXTENSIONS,
+        delegate: Delegate | None = None,
+        identity: bytes = b"",
     ) -> Steps["Program"]:
         """Make a program in steps; otherwise like the constructor.
 
         :raises AsyncnnError: as the constructor.
         """
-        program = cls(model, records, extensions, is_built=False)
+        program = cls(model, records, extensions, delegate, identity, is_built=False)
         yield from program._building()
         return program
 
@@ -107,6 +115,18 @@ class Program:
         To ask restores none: that takes a while, and may fail.
         """
         return self._main is not None and self._main.is_straight
+
+    @property
+    def measured_ns(self) -> float | None:
+        """Nanoseconds that the plan for declared shapes took in a trial, if known."""
+        if self._main is None:
+            return None
+        total = 0.0
+        for step in self._main.steps:
+            if step.measured_ns is None:
+                return None
+            total += step.measured_ns
+        return total
 
     def subgraph(self, number: int) -> Subgraph:
         """Return referenced subgraph ``number``, or the main one for `MAIN`."""
@@ -141,10 +161,14 @@ class Program:
         record = self._records.get(number)
         with building_large() if self.is_large else nullcontext():
             if record is not None and shapes == _declared_shapes(subgraph):
-                plan = yield from restoring_plan(self.model, subgraph, record())
+                plan = yield from restoring_plan(
+                    self.model, subgraph, record(), self.delegate, self.identity
+                )
                 self._records.pop(number, None)
             else:
-                plan = yield from building_plan(self.model, subgraph, shapes)
+                plan = yield from building_plan(
+                    self.model, subgraph, shapes, self.delegate, self.identity
+                )
         with self._lock:
             return self._add(plan, shapes, number)
 

@@ -2,20 +2,21 @@
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from asyncnn.engine.arena import ArenaLayout
+from asyncnn.engine.delegation import Delegate, Segment, Step, step_of
 from asyncnn.engine.plan import (
     CONSTANT_LIFETIMES,
     OPERANDS_PER_STEP,
     Plan,
-    Step,
     assembled,
     bound_operand,
     constant_array,
     failure_of,
     operation_type,
 )
-from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
 from asyncnn.hal.types import Model, OperandLifeTime, Operation, Subgraph
 from asyncnn.kernels import registry as kernels
@@ -26,11 +27,17 @@ _NO_VALUE = int(OperandLifeTime.NO_VALUE)
 
 
 class StepRecord(msgspec.Struct, frozen=True, eq=False):
-    """What preparing one step has decided and made; see `BoundOperation.pack`."""
+    """What preparing one step has decided and made; see `BoundOperation.pack`.
 
-    position: int
+    There is one position, or those of all parts of a delegate's step, which packs
+    nothing here; ``inputs`` and ``outputs`` are operands of such a step.
+    """
+
+    positions: tuple[int, ...]
     is_prepared: bool
-    packed: dict[str, tuple[Array, ...]]
+    packed: dict[str, tuple[Array, ...]] = {}
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
 
 
 class PlanRecord(msgspec.Struct, frozen=True, eq=False):
@@ -47,10 +54,7 @@ class PlanRecord(msgspec.Struct, frozen=True, eq=False):
 
 def record_of(plan: Plan) -> PlanRecord:
     """Return what `restoring_plan` needs to make a plan again."""
-    steps = tuple(
-        StepRecord(step.position, step.kernel is not None, step.operation.packed)
-        for step in plan.steps
-    )
+    steps = tuple(map(_record_of_step, plan.steps))
     operands = plan.subgraph.operands
     folded = {
         index: value
@@ -60,12 +64,27 @@ def record_of(plan: Plan) -> PlanRecord:
     return PlanRecord(plan.shapes, folded, steps, plan.arena)
 
 
-def restoring_plan(model: Model, subgraph: Subgraph, record: PlanRecord) -> Steps[Plan]:
+def _record_of_step(step: Step) -> StepRecord:
+    if not step.parts:
+        is_prepared = step.kernel is not None
+        return StepRecord((step.position,), is_prepared, step.operation.packed)
+    positions = tuple(part.position for part in step.parts)
+    return StepRecord(positions, True, {}, step.inputs, step.outputs)
+
+
+def restoring_plan(
+    model: Model,
+    subgraph: Subgraph,
+    record: PlanRecord,
+    delegate: Delegate | None = None,
+    identity: bytes = b"",
+) -> Steps[Plan]:
     """Make a plan again for the model of which it was recorded, in steps.
 
     Its numbers may be wrong, as nobody has checked them.
 
-    :raises GeneralFailureError: if an operand has an illegal value.
+    :raises GeneralFailureError: if an operand has an illegal value, or ``delegate``
+        does not compute what it did.
     """
     constants = dict(record.folded)
     outputs: list[BoundOperand] = []
@@ -78,22 +97,40 @@ def restoring_plan(model: Model, subgraph: Subgraph, record: PlanRecord) -> Step
             yield
     inputs = _without_omitted(subgraph, outputs)
     relaxed = model.relax_computation_float32_to_float16
-    steps = []
-    for step in record.steps:
-        operation = subgraph.operations[step.position]
+
+    def restored(position: int, packed: dict[str, tuple[Array, ...]]) -> Step:
+        operation = subgraph.operations[position]
         bound = BoundOperation(
             operation_type(operation.type),
             tuple([inputs[index] for index in operation.inputs]),
             tuple([outputs[index] for index in operation.outputs]),
             relaxed,
-            step.packed,
+            packed,
         )
-        kernel = _prepare(operation, bound) if step.is_prepared else None
-        steps.append(
-            Step(step.position, bound, operation.inputs, operation.outputs, kernel)
-        )
+        return Step(position, bound, operation.inputs, operation.outputs, None)
+
+    steps: list[Step] = []
+    for each in record.steps:
+        if not each.outputs:
+            (position,) = each.positions
+            step = restored(position, each.packed)
+            if each.is_prepared:
+                operation = subgraph.operations[position]
+                step = replace(step, kernel=_prepare(operation, step.operation))
+        else:
+            parts = tuple([restored(position, {}) for position in each.positions])
+            segment = Segment(parts, each.inputs, each.outputs)
+            step = _delegated(segment, delegate, identity)
+        steps.append(step)
         yield
     return assembled(subgraph, record.shapes, constants, steps, record.arena)
+
+
+def _delegated(segment: Segment, delegate: Delegate | None, identity: bytes) -> Step:
+    kernel = None if delegate is None else delegate.prepare(segment, identity)
+    if kernel is None:
+        raise GeneralFailureError("a plan was made with another engine")
+    return step_of(segment, kernel)
 
 
 def _without_omitted(

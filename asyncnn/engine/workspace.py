@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from asyncnn.engine.arena import ALIGNMENT_BYTES, align
+from asyncnn.engine.delegation import Step
 from asyncnn.engine.dynamic import Slots
-from asyncnn.engine.plan import OPERANDS_PER_STEP, Plan, Step
+from asyncnn.engine.plan import OPERANDS_PER_STEP, Plan
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.kernels.kernel import Run

@@ -56,6 +56,42 @@ class TiledRun:
             pass
 
 
+MOST_ATTEMPTS = 4
+"""An interrupt may come late and hit a run that it was not meant for; not many do."""
+
+
+class InterruptibleRun:
+    """A `Run` by another engine, which other threads can interrupt.
+
+    ``attempt`` tells whether it has come to the end. After ``interrupt`` one that is
+    under way, or begun before ``clear``, soon ends without having done so; it can be
+    attempted again, from the beginning.
+    """
+
+    __slots__ = ("attempt", "clear", "interrupt")
+
+    def __init__(
+        self,
+        attempt: Callable[[Inputs, Outputs], bool],
+        interrupt: Callable[[], None],
+        clear: Callable[[], None],
+    ) -> None:
+        self.attempt = attempt
+        self.interrupt = interrupt
+        self.clear = clear
+
+    def __call__(self, inputs: Inputs, outputs: Outputs) -> None:
+        """Run to the end.
+
+        :raises RuntimeError: if it never comes there, as when the process ends.
+        """
+        for _ in range(MOST_ATTEMPTS):
+            self.clear()
+            if self.attempt(inputs, outputs):
+                return
+        raise RuntimeError("it was interrupted each time, without a reason")
+
+
 def tiles_of(run: Run, inputs: Inputs, outputs: Outputs) -> Iterator[None]:
     """Run in tiles where ``run`` has some, else in one go; for kernels that wrap it."""
     if isinstance(run, TiledRun):

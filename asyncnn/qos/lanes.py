@@ -5,6 +5,9 @@ exchanges it for the next one. All decisions are taken under one lock, which no 
 holds while it works.
 """
 
+import asyncio
+import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -16,14 +19,63 @@ from asyncnn.qos.run_queue import Policy, RunQueue
 from asyncnn.qos.work import Pause, TimedPause, Work, fail_with
 
 
+class LoopWaker:
+    """Has an event loop call ``woken`` soon after any thread has called `wake`.
+
+    An eventfd costs half of what `loop.call_soon_threadsafe` does, which takes its
+    place where descriptors have run out. Belongs to the loop, but for `wake`.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, woken: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._woken = woken
+        self._lock = threading.Lock()
+        try:
+            self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        except OSError:
+            self._fd = -1
+        else:
+            loop.add_reader(self._fd, self._read)
+
+    def wake(self) -> None:
+        """Wake the loop; nothing happens if it is closed."""
+        # A thread that was given up may come here late, when another file has the
+        # number of a descriptor that was closed.
+        with self._lock:
+            if self._fd >= 0:
+                os.eventfd_write(self._fd, 1)
+                return
+        with contextlib.suppress(RuntimeError):  # it is closed: nobody waits
+            self._loop.call_soon_threadsafe(self._woken)
+
+    def close(self) -> None:
+        """Give the descriptor back; later calls of `wake` still work."""
+        with self._lock:
+            fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._loop.remove_reader(fd)
+            os.close(fd)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:  # the loop has ended before its scheduler was closed
+            os.close(self._fd)
+
+    def _read(self) -> None:
+        os.eventfd_read(self._fd)
+        self._woken()
+
+
 class Lane:
     """One worker thread, the work it has and the pause that this work looks at.
 
     A lane that ``is_dismissed`` takes no more work, and how its last work ends is
-    ignored: it is idle, or stuck.
+    ignored: it is idle, or stuck. It sleeps by taking ``wake``, which wakes it when
+    that is released.
     """
 
-    __slots__ = ("is_dismissed", "pause", "thread", "work")
+    __slots__ = ("is_dismissed", "pause", "thread", "wake", "work")
 
     def __init__(self, name: str, serve: Callable[["Lane"], None]) -> None:
         self.thread = threading.Thread(
@@ -32,6 +84,8 @@ class Lane:
         self.work: Work | None = None
         self.pause = Pause()
         self.is_dismissed = False
+        self.wake = threading.Lock()
+        self.wake.acquire()
 
 
 class Lanes:
@@ -52,12 +106,11 @@ class Lanes:
         self._count = count
         self._completed = completed
         self._run_queue: RunQueue[Work] = RunQueue(policy, count)
-        # Taken itself: `with` on the condition costs two more Python calls.
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
         self._lanes: list[Lane] = []
         self._threads: list[threading.Thread] = []
-        self._sleeping = 0
+        # The last one to fall asleep is woken first: its caches are the warmest.
+        self._asleep: list[Lane] = []
         self._is_closing = False
 
     @property
@@ -82,11 +135,10 @@ class Lanes:
                 raise RuntimeError(f"lane {self._name} is closed")
             to_stop = self._run_queue.add(work, time.monotonic_ns())
             if to_stop is not None:
-                to_stop.pause.requested = True
-            elif self._sleeping:
+                to_stop.pause.request()
+            elif self._asleep:
                 # By the waker, or two pieces of work would count on one sleeper.
-                self._sleeping -= 1
-                self._changed.notify()
+                self._asleep.pop().wake.release()
             elif len(self._lanes) < self._count:
                 try:
                     self._start()
@@ -183,8 +235,8 @@ class Lanes:
                 self._completed(work)
 
     def _wake_all(self) -> None:
-        self._sleeping = 0
-        self._changed.notify_all()
+        while self._asleep:
+            self._asleep.pop().wake.release()
 
     def _serve(self, lane: Lane) -> None:
         has_ended = False
@@ -213,12 +265,15 @@ class Lanes:
         while True:
             with self._lock:
                 dropped = self._exchange(lane, has_ended)
-                if lane.work is None and not dropped and not lane.is_dismissed:
+                is_idle = lane.work is None and not dropped and not lane.is_dismissed
+                if is_idle:
                     if self._is_closing:
                         return False
-                    self._sleeping += 1
-                    self._changed.wait()
-                    dropped = self._exchange(lane, has_ended=False)
+                    self._asleep.append(lane)
+            if is_idle:
+                lane.wake.acquire()  # at once, if it was released in between
+                has_ended = False
+                continue
             # Even if the lane is dismissed by now: nobody else knows of these.
             if dropped:
                 self._report(dropped)

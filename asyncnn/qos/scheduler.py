@@ -23,7 +23,7 @@ from asyncnn.hal.types import ErrorStatus
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
 from asyncnn.qos.accounting import WorkAccounting, WorkStatistics, count_end
 from asyncnn.qos.admission import Admission
-from asyncnn.qos.lanes import Lanes
+from asyncnn.qos.lanes import Lanes, LoopWaker
 from asyncnn.qos.run_queue import Policy
 from asyncnn.qos.watching import (
     IdleTimer,
@@ -79,6 +79,7 @@ class Scheduler:
         self._accounting = WorkAccounting()
         self._done: deque[Work] = deque()
         self._is_draining = False
+        self._waker: LoopWaker | None = None
         self._open: set[Work] = set()
         self._timers: dict[Work, asyncio.TimerHandle] = {}
         self._drained = asyncio.Event()
@@ -155,6 +156,8 @@ class Scheduler:
         """
         try:
             self._admit(work)
+            if self._waker is None:
+                self._waker = LoopWaker(self._loop, self._drain)
             try:
                 self._lanes.submit(work)
             except BaseException:
@@ -258,6 +261,8 @@ class Scheduler:
         finally:
             if self._closing_ends is not None:
                 self._closing_ends.cancel()
+            if self._waker is not None:
+                self._waker.close()
 
     def disown(self) -> None:
         """Refuse work in a forked child, which has none of the threads."""
@@ -313,8 +318,8 @@ class Scheduler:
         self._done.append(work)
         if not self._is_draining:
             self._is_draining = True
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-                self._loop.call_soon_threadsafe(self._drain)
+            assert self._waker is not None
+            self._waker.wake()
 
     def _drain(self) -> None:
         # First, so that work which is appended from here on is announced again.

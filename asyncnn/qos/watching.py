@@ -179,7 +179,7 @@ class Watchdog:
                 self._report(stuck)
         self._asked = self._lanes.pauses()
         for pause in self._asked:
-            pause.requested = True
+            pause.request()
         if not self._is_idle():
             self.watch()
 

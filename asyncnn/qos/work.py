@@ -3,7 +3,7 @@
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
@@ -222,9 +222,21 @@ logger = logging.getLogger(__name__)
 
 
 class Pause:
-    """Asks work to stop at its next boundary."""
+    """Asks work to stop at its next boundary.
 
+    ``interrupt`` brings that about where work computes without looking here.
+    """
+
+    interrupt: Callable[[], None] | None = None
     requested = False
+
+    def request(self) -> None:
+        """Ask for it; from any thread."""
+        self.requested = True
+        # Behind the request, which work looks at after it has set this.
+        interrupt = self.interrupt
+        if interrupt is not None:
+            interrupt()
 
 
 class TimedPause(Pause):

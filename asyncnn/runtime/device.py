@@ -50,9 +50,15 @@ def _reference(settings: DeviceSettings) -> AbstractAsyncContextManager[IDevice]
     return ReferenceDevice(settings)
 
 
+def _accelerated(settings: DeviceSettings) -> AbstractAsyncContextManager[IDevice]:
+    from asyncnn.devices.accelerated import AcceleratedDevice
+
+    return AcceleratedDevice(settings)
+
+
 _OPENERS: dict[
     str, Callable[[DeviceSettings], AbstractAsyncContextManager[IDevice]]
-] = {"reference": _reference}
+] = {"reference": _reference, "accelerated": _accelerated}
 
 CacheDir: TypeAlias = str | os.PathLike[str] | ModelCache
 """A folder of prepared models, by its path or with a bound of one's own."""

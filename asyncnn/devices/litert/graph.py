@@ -1,0 +1,207 @@
+"""A TFLite graph while it is being written: tensors, constants and operators.
+
+Tensors are numbered in the order in which they are made. A constant keeps a reference
+to its array and is converted, where TFLite wants another dtype, only when the file is
+made: asking whether an operation can be written costs no copy of its weights.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike
+
+from asyncnn.hal.operations.bound import Array, Shape
+
+FLOAT32, FLOAT16, INT32 = "FLOAT32", "FLOAT16", "INT32"
+UINT8, INT8, BOOL = "UINT8", "INT8", "BOOL"
+
+_DTYPES: dict[str, np.dtype[Any]] = {
+    FLOAT32: np.dtype(np.float32),
+    FLOAT16: np.dtype(np.float16),
+    INT32: np.dtype(np.int32),
+    UINT8: np.dtype(np.uint8),
+    INT8: np.dtype(np.int8),
+    BOOL: np.dtype(np.bool_),
+}
+"""NumPy dtypes of the element types that are written, by their names in the schema."""
+
+_SHARED_BYTES = 256
+"""Constants of so few bytes are the same one if their contents are."""
+
+Convert: TypeAlias = Callable[[Array], Array]
+
+
+class Tensor(msgspec.Struct, frozen=True, eq=False):
+    """A tensor of the graph. Real value = ``scale * (stored - zero_point)``.
+
+    With ``scales`` there is one scale for each index of ``axis``, and ``scale`` is 0.
+    ``buffer`` is the position of its constant, None if it is computed or an input.
+    """
+
+    number: int
+    type: str
+    shape: Shape
+    scale: float = 0.0
+    zero_point: int = 0
+    scales: tuple[float, ...] = ()
+    axis: int = 0
+    buffer: int | None = None
+
+    @property
+    def quantization(self) -> tuple[float, int]:
+        """Scale and zero point; (0, 0) if it is not quantised."""
+        return self.scale, self.zero_point
+
+
+class Constant(msgspec.Struct, frozen=True, eq=False):
+    """Bytes of the file: ``array``, converted by ``convert`` to ``dtype``."""
+
+    array: Array
+    dtype: np.dtype[Any]
+    convert: Convert | None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that it takes in the file."""
+        return self.array.size * self.dtype.itemsize
+
+    def data(self) -> Array:
+        """Return its bytes as one axis of uint8, uncopied where nothing changes."""
+        array = self.array if self.convert is None else self.convert(self.array)
+        flat = np.ascontiguousarray(array, self.dtype).reshape(-1)
+        return flat.view(np.uint8)
+
+
+class Options(msgspec.Struct, frozen=True):
+    """An options table of the schema, such as Pool2DOptions, and its scalar fields."""
+
+    kind: str
+    fields: tuple[tuple[str, float], ...]
+
+
+def options(kind: str, **fields: float) -> Options:
+    """Return the table called ``kind`` with these fields, by their schema's names."""
+    return Options(kind, tuple(fields.items()))
+
+
+class Operator(msgspec.Struct, frozen=True, eq=False):
+    """One operator; a name of `BuiltinOperator`, and numbers of tensors."""
+
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    options: Options | None
+    version: int
+
+
+_SIGNED_VERSIONS = {
+    "BATCH_MATMUL": 2,
+    "CONV_2D": 3,
+    "DEPTHWISE_CONV_2D": 3,
+    "FULLY_CONNECTED": 4,
+    "HARD_SWISH": 1,
+    "MIRROR_PAD": 2,
+    "PRELU": 1,
+    "RELU_N1_TO_1": 1,
+    "RESHAPE": 1,
+    "BITCAST": 1,
+    "REVERSE_V2": 3,
+}
+"""Versions of operators whose first int8 version is not 2."""
+
+
+class Graph:
+    """Tensors, constants and operators in order."""
+
+    def __init__(self) -> None:
+        self.tensors: list[Tensor] = []
+        self.constants: list[Constant] = []
+        self.operators: list[Operator] = []
+        self._buffers: dict[object, int] = {}
+
+    def tensor(
+        self, type_: str, shape: Shape, scale: float = 0.0, zero_point: int = 0
+    ) -> Tensor:
+        """Add a tensor that an operator computes, or that is an input."""
+        return self._add(Tensor(len(self.tensors), type_, shape, scale, zero_point))
+
+    def like(self, other: Tensor, shape: Shape | None = None) -> Tensor:
+        """Add a tensor of the type and quantisation of ``other``."""
+        shape = other.shape if shape is None else shape
+        return self.tensor(other.type, shape, other.scale, other.zero_point)
+
+    def constant(
+        self,
+        type_: str,
+        array: Array,
+        quantization: tuple[float, int] = (0.0, 0),
+        convert: Convert | None = None,
+        scales: tuple[float, ...] = (),
+        axis: int = 0,
+    ) -> Tensor:
+        """Add a constant; the bytes of the same array are written once."""
+        scale, zero_point = quantization
+        return self._add(
+            Tensor(
+                len(self.tensors),
+                type_,
+                array.shape,
+                scale,
+                zero_point,
+                scales,
+                axis,
+                self._buffer(type_, array, convert),
+            )
+        )
+
+    def integers(self, values: ArrayLike) -> Tensor:
+        """Add an int32 constant: axes, sizes, a permutation."""
+        return self.constant(INT32, np.asarray(values, np.int32))
+
+    def real(self, value: float) -> Tensor:
+        """Add a float32 constant of one element."""
+        return self.constant(FLOAT32, np.array([value], np.float32))
+
+    def operator(
+        self,
+        name: str,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        table: Options | None = None,
+        version: int | None = None,
+    ) -> None:
+        """Add an operator; its version follows from its types unless given."""
+        if version is None:
+            signed = any(tensor.type == INT8 for tensor in (*inputs, *outputs))
+            version = _SIGNED_VERSIONS.get(name, 2) if signed else 1
+        self.operators.append(
+            Operator(
+                name,
+                tuple(tensor.number for tensor in inputs),
+                tuple(tensor.number for tensor in outputs),
+                table,
+                version,
+            )
+        )
+
+    def _add(self, tensor: Tensor) -> Tensor:
+        self.tensors.append(tensor)
+        return tensor
+
+    def _buffer(self, type_: str, array: Array, convert: Convert | None) -> int:
+        dtype = _DTYPES[type_]
+        key: object = (id(array), dtype, convert)
+        if convert is None and array.nbytes <= _SHARED_BYTES:
+            key = (array.astype(dtype).tobytes(), dtype)
+        if key not in self._buffers:
+            self._buffers[key] = len(self.constants)
+            self.constants.append(Constant(array, dtype, convert))
+        return self._buffers[key]
+
+
+def elements(shape: Shape) -> int:
+    """Return how many elements a tensor of this shape has."""
+    return math.prod(shape)

@@ -1,0 +1,312 @@
+"""What the families of operators share: how one operation of the HAL is written.
+
+A `Rule` says of an operation type which types are claimed and calls its function with
+an `OperationWriter`, which has the operation's operands as tensors. The function raises
+`NotWrittenError` for what it does not claim. Whether an operation is claimed and how it
+is written therefore cannot differ.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+
+from asyncnn.devices.litert.graph import (
+    FLOAT32,
+    INT8,
+    UINT8,
+    Graph,
+    Options,
+    Tensor,
+    elements,
+    options,
+)
+from asyncnn.devices.litert.operands import (
+    NotWrittenError,
+    OperandTensors,
+    computed_type,
+    quantization_in,
+)
+from asyncnn.hal.operands import QUANT8_TYPES, is_scalar
+from asyncnn.hal.operations.bound import BoundOperand, BoundOperation, Shape
+from asyncnn.hal.types import FusedActivationFunc, OperandType
+
+FLOATS = (OperandType.TENSOR_FLOAT32, OperandType.TENSOR_FLOAT16)
+CODES = (
+    OperandType.TENSOR_QUANT8_ASYMM,
+    OperandType.TENSOR_QUANT8_ASYMM_SIGNED,
+)
+I32 = OperandType.TENSOR_INT32
+B8 = OperandType.TENSOR_BOOL8
+
+MAX_ELEMENTS = 2**31 - 1
+MAX_RANK = 4
+
+_SCALES = (2.0**-60, 2.0**60)
+_RATIOS = (2.0**-16, 2.0**16)
+"""Between scales of inputs and outputs: beyond, fixed-point multipliers end."""
+
+_ACTIVATIONS = {
+    FusedActivationFunc.RELU: "RELU",
+    FusedActivationFunc.RELU1: "RELU_N1_TO_1",
+    FusedActivationFunc.RELU6: "RELU6",
+}
+
+
+class OperationWriter:
+    """One operation, its operands as tensors, and the graph that it is added to."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        values: OperandTensors,
+        operation: BoundOperation,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+    ) -> None:
+        self.graph = graph
+        self.operation = operation
+        self._values = values
+        self._inputs = inputs
+        self._outputs = outputs
+
+    def operand(self, index: int) -> BoundOperand:
+        """Return the description of input ``index``."""
+        return self.operation.input(index)
+
+    def input(self, index: int, type_: str | None = None) -> Tensor:
+        """Return input ``index`` as it is computed, or as ``type_``."""
+        operand = self.operand(index)
+        return self._values.take(
+            self._inputs[index], operand, type_ or computed_type(operand)
+        )
+
+    def as_it_is(self, index: int) -> Tensor:
+        """Return input ``index`` in a form that it has already, for what only moves it.
+
+        Results of the same type go into `output` of that type.
+        """
+        operand = self.operand(index)
+        if operand.value is not None or operand.type not in QUANT8_TYPES:
+            return self.input(index)
+        is_signed = INT8 in self._values.forms(self._inputs[index])
+        return self.input(index, INT8 if is_signed else UINT8)
+
+    def output(self, position: int = 0, type_: str | None = None) -> Tensor:
+        """Add the tensor of output ``position``, computed as usual or as ``type_``."""
+        operand = self.operation.outputs[position]
+        tensor = self._values.create(operand, type_ or computed_type(operand))
+        self._values.put(self._outputs[position], tensor)
+        return tensor
+
+    def temporary(self, shape: Shape, type_: str | None = None) -> Tensor:
+        """Add a tensor that is like the first output but for its shape."""
+        operand = self.operation.outputs[0]
+        type_ = type_ or computed_type(operand)
+        return self.graph.tensor(type_, shape, *quantization_in(operand, type_))
+
+    def emit(
+        self,
+        name: str,
+        inputs: Sequence[Tensor],
+        output: Tensor,
+        table: Options | None = None,
+        version: int | None = None,
+    ) -> Tensor:
+        """Add an operator of one output, which is returned."""
+        self.graph.operator(name, inputs, [output], table, version)
+        return output
+
+    def require(self, condition: bool, reason: str) -> None:
+        """Check what the operation is claimed for.
+
+        :raises NotWrittenError: if ``condition`` is false.
+        """
+        if not condition:
+            raise NotWrittenError(f"{self.operation.type.name}: {reason}")
+
+    @property
+    def is_quantized(self) -> bool:
+        """Tell whether the first output has 8-bit codes."""
+        return self.operation.outputs[0].type in QUANT8_TYPES
+
+    def quantization(self, index: int) -> tuple[float, int]:
+        """Return scale and zero point of input ``index`` as it is computed."""
+        operand = self.operand(index)
+        return quantization_in(operand, computed_type(operand))
+
+    def output_quantization(self, position: int = 0) -> tuple[float, int]:
+        """Return scale and zero point of an output as it is computed."""
+        operand = self.operation.outputs[position]
+        return quantization_in(operand, computed_type(operand))
+
+    def keeps_quantization(self, index: int = 0) -> bool:
+        """Tell whether input ``index`` and the output have the same scale and zero."""
+        return self.quantization(index) == self.output_quantization()
+
+    def require_kept_quantization(self, index: int = 0) -> None:
+        """Check that `keeps_quantization`.
+
+        :raises NotWrittenError: if not.
+        """
+        self.require(
+            self.keeps_quantization(index), "the output is quantised unlike the input"
+        )
+
+    def quantized_like_output(self, index: int) -> Tensor:
+        """Return input ``index`` with the output's scale and zero point."""
+        tensor = self.input(index)
+        if not self.is_quantized or self.keeps_quantization(index):
+            return tensor
+        target = self.graph.tensor(INT8, tensor.shape, *self.output_quantization())
+        return self.emit("QUANTIZE", [tensor], target)
+
+    def dequantized(self, index: int) -> Tensor:
+        """Return the real values of input ``index``."""
+        return self.real_values(self.input(index))
+
+    def real_values(self, tensor: Tensor) -> Tensor:
+        """Return the real values of a tensor; floats are those."""
+        if tensor.type == FLOAT32:
+            return tensor
+        return self.emit("DEQUANTIZE", [tensor], self.floats(tensor.shape))
+
+    def floats(self, shape: Shape) -> Tensor:
+        """Add a float32 tensor."""
+        return self.graph.tensor(FLOAT32, shape)
+
+    def quantized(self, real: Tensor, position: int = 0) -> Tensor:
+        """Round real values to the codes of an output; floats are the output."""
+        return self.emit("QUANTIZE", [real], self.output(position))
+
+    def computed_in_floats(self, compute: Callable[[Tensor, Tensor], None]) -> None:
+        """Let ``compute(source, target)`` work on the real values of input 0."""
+        source = self.dequantized(0)
+        if not self.is_quantized:
+            compute(source, self.output())
+            return
+        real = self.floats(self.output_shape())
+        compute(source, real)
+        self.quantized(real)
+
+    def output_shape(self, position: int = 0) -> Shape:
+        """Return the shape of an output."""
+        return self.operation.outputs[position].require_shape()
+
+    def activation(self, index: int) -> int:
+        """Return the fused activation in scalar ``index``: the schema's numbers are
+        those of the HAL.
+        """
+        return int(self.operation.activation(index))
+
+    def activate(self, source: Tensor, activation: int, target: Tensor) -> None:
+        """Add the operator of a fused activation, which is not NONE."""
+        self.emit(_ACTIVATIONS[FusedActivationFunc(activation)], [source], target)
+
+    def reshaped(self, source: Tensor, shape: Shape) -> Tensor:
+        """Return ``source`` in another shape; the same tensor if it has that."""
+        if source.shape == shape:
+            return source
+        return self.reshape(source, self.graph.like(source, shape))
+
+    def reshape(self, source: Tensor, target: Tensor) -> Tensor:
+        """Add the operator that copies ``source`` to a tensor of another shape."""
+        return self.emit("RESHAPE", [source, self.graph.integers(target.shape)], target)
+
+    def transposed(
+        self, source: Tensor, order: tuple[int, ...], target: Tensor | None = None
+    ) -> Tensor:
+        """Return ``source`` whose axis ``i`` is its axis ``order[i]`` now."""
+        if target is None:
+            shape = tuple(source.shape[axis] for axis in order)
+            target = self.graph.like(source, shape)
+        permutation = self.graph.integers(order)
+        return self.emit(
+            "TRANSPOSE", [source, permutation], target, options("TransposeOptions")
+        )
+
+    def padded(self, source: Tensor, paddings: Sequence[tuple[int, int]]) -> Tensor:
+        """Return ``source`` with zeros (real ones) around it."""
+        shape = tuple(
+            before + length + after
+            for length, (before, after) in zip(source.shape, paddings, strict=True)
+        )
+        self.require(elements(shape) <= MAX_ELEMENTS, "the padded input is too large")
+        return self.emit(
+            "PAD",
+            [source, self.graph.integers(paddings)],
+            self.graph.like(source, shape),
+            options("PadOptions"),
+        )
+
+
+Write: TypeAlias = Callable[[OperationWriter], None]
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """How an operation is written, and of which types it is claimed.
+
+    ``types`` are those of input ``typed_by``. ``said`` names the operators of TFLite,
+    ``refused`` what is left to the kernels, and why; both are for the documentation.
+    """
+
+    write: Write
+    types: tuple[OperandType, ...]
+    said: str
+    refused: str = ""
+    typed_by: int = 0
+    max_rank: int = MAX_RANK
+
+
+def check_operands(operation: BoundOperation, rule: Rule) -> None:
+    """Check what holds of every operation: types, shapes, scales.
+
+    :raises NotWrittenError: if an operand is beyond what is claimed.
+    """
+
+    def require(condition: bool, reason: str) -> None:
+        if not condition:
+            raise NotWrittenError(f"{operation.type.name}: {reason}")
+
+    operands = [operand for operand in operation.inputs if operand is not None]
+    deciding = operation.input(rule.typed_by).type
+    require(deciding in rule.types, f"{deciding.name} is not claimed")
+    comes_later = [operand for operand in operands if operand.value is None]
+    require(bool(comes_later), "no input comes with the request")
+    for operand in (*operands, *operation.outputs):
+        shape = operand.shape
+        require(shape is not None, "a shape is open")
+        if shape is None or is_scalar(operand.type):
+            continue
+        require(1 <= len(shape) <= rule.max_rank, f"rank {len(shape)} is not claimed")
+        require(0 not in shape, f"{list(shape)} is empty")
+        require(elements(shape) <= MAX_ELEMENTS, f"{list(shape)} is too large")
+        if operand.type in QUANT8_TYPES:
+            low, high = _SCALES
+            require(low <= operand.scale <= high, f"scale {operand.scale:g} is extreme")
+    scalars = [operand for operand in comes_later if is_scalar(operand.type)]
+    require(not scalars, "a scalar comes with the request")
+    _check_ratios(operands, operation.outputs, require)
+
+
+def _check_ratios(
+    inputs: Sequence[BoundOperand],
+    outputs: Sequence[BoundOperand],
+    require: Callable[[bool, str], None],
+) -> None:
+    low, high = _RATIOS
+    for output in outputs:
+        if output.type not in QUANT8_TYPES:
+            continue
+        for operand in inputs:
+            if operand.type in QUANT8_TYPES and not operand.value is not None:
+                ratio = operand.scale / output.scale
+                require(low < ratio < high, f"scales differ by {ratio:g}")
+
+
+def is_float32(value: float) -> bool:
+    """Tell whether ``value`` is finite as a float32."""
+    with np.errstate(over="ignore"):
+        return math.isfinite(float(np.float32(value)))

@@ -1,0 +1,326 @@
+"""Reductions, normalisation, SOFTMAX, BATCH_MATMUL and resizing in TFLite.
+
+What TFLite does along the last axis only is transposed there and back.
+"""
+
+from asyncnn.devices.litert.graph import INT32, Tensor, elements, options
+from asyncnn.devices.litert.operation_writer import (
+    B8,
+    CODES,
+    FLOATS,
+    I32,
+    OperationWriter,
+    Rule,
+    Write,
+)
+from asyncnn.hal.operations.bound import Shape
+from asyncnn.hal.operations.shapes import (
+    NCHW_TO_NHWC,
+    NHWC_TO_NCHW,
+    normalized_axes,
+)
+from asyncnn.hal.types import OperationType
+
+_MAX_SUMMED = 2**22
+"""Most codes in one mean: their sum stays within int32."""
+
+_BETAS = (2.0**-10, 2.0**10)
+
+
+def _reduction(name: str) -> Write:
+    def write(writer: OperationWriter) -> None:
+        if writer.is_quantized:
+            writer.require_kept_quantization()
+        source = writer.input(0)
+        axes = sorted(normalized_axes(writer.operation, 1, len(source.shape)))
+        writer.require(bool(axes), "no axis is reduced")
+        kept = tuple(1 if i in axes else n for i, n in enumerate(source.shape))
+        count = elements(source.shape) // elements(kept)
+        writer.require(
+            not writer.is_quantized or count <= _MAX_SUMMED,
+            f"means of more than {_MAX_SUMMED} codes",
+        )
+        keeps = writer.output_shape() == kept
+        drops = writer.output_shape() == tuple(
+            n for i, n in enumerate(source.shape) if i not in axes
+        )
+        table = options("ReducerOptions", KeepDims=not drops)
+        inputs = [source, writer.graph.integers(axes)]
+        if keeps or drops:
+            writer.emit(name, inputs, writer.output(), table)
+            return
+        reduced = writer.emit(name, inputs, writer.temporary(kept), table)
+        writer.reshape(reduced, writer.output())
+
+    return write
+
+
+def _arg(name: str, kind: str) -> Write:
+    def write(writer: OperationWriter) -> None:
+        source = writer.input(0)
+        rank = len(source.shape)
+        axis = writer.operation.axis(1, rank)
+        inputs = [source, writer.graph.integers([axis])]
+        table = options(kind, OutputType=_INT32_NUMBER)
+        if rank > 1:
+            writer.emit(name, inputs, writer.output(), table)
+            return
+        found = writer.emit(name, inputs, writer.graph.tensor(INT32, ()), table)
+        writer.reshape(found, writer.output())
+
+    return write
+
+
+_INT32_NUMBER = 2
+
+
+def _to_last(rank: int, axis: int) -> tuple[int, ...]:
+    """Return the permutation that swaps ``axis`` and the last one."""
+    order = [*range(rank)]
+    order[axis], order[-1] = order[-1], order[axis]
+    return tuple(order)
+
+
+class _LastAxis:
+    """Brings one axis of input 0 to the end, and a result back."""
+
+    def __init__(self, writer: OperationWriter, axis: int) -> None:
+        self._writer = writer
+        rank = len(writer.operation.shape(0))
+        self._order = _to_last(rank, axis)
+        self._moves = axis != rank - 1
+
+    def source(self) -> Tensor:
+        """Return input 0 with the axis at the end."""
+        source = self._writer.input(0)
+        return self._writer.transposed(source, self._order) if self._moves else source
+
+    def target(self) -> Tensor:
+        """Return the tensor that the operator fills."""
+        if not self._moves:
+            return self._writer.output()
+        shape = self._writer.output_shape()
+        return self._writer.temporary(tuple(shape[axis] for axis in self._order))
+
+    def finish(self, target: Tensor) -> None:
+        """Bring ``target`` to the output."""
+        if self._moves:
+            self._writer.transposed(target, self._order, self._writer.output())
+
+
+def _beta(writer: OperationWriter) -> float:
+    low, high = _BETAS
+    beta = writer.operation.real(1)
+    writer.require(low <= beta <= high, f"beta {beta:g} is extreme")
+    return beta
+
+
+def _softmax(writer: OperationWriter) -> None:
+    beta = _beta(writer)
+    rank = len(writer.operation.shape(0))
+    last = _LastAxis(writer, writer.operation.axis(2, rank, -1))
+    source, target = last.source(), last.target()
+    writer.emit("SOFTMAX", [source], target, options("SoftmaxOptions", Beta=beta))
+    last.finish(target)
+
+
+def _log_softmax(writer: OperationWriter) -> None:
+    """Beta is multiplied with ``x - max``, which keeps the error small."""
+    beta = _beta(writer)
+    rank = len(writer.operation.shape(0))
+    last = _LastAxis(writer, writer.operation.axis(2, rank))
+    source = last.source()
+    graph = writer.graph
+    if beta != 1:
+        largest = writer.floats((*source.shape[:-1], 1))
+        axes = graph.integers([rank - 1])
+        keep = options("ReducerOptions", KeepDims=True)
+        writer.emit("REDUCE_MAX", [source, axes], largest, keep)
+        below = writer.floats(source.shape)
+        writer.emit("SUB", [source, largest], below, options("SubOptions"))
+        scaled = writer.floats(source.shape)
+        writer.emit("MUL", [below, graph.real(beta)], scaled, options("MulOptions"))
+        source = scaled
+    target = last.target()
+    writer.emit("LOG_SOFTMAX", [source], target, options("LogSoftmaxOptions"))
+    last.finish(target)
+
+
+def _l2_normalization(writer: OperationWriter) -> None:
+    rank = len(writer.operation.shape(0))
+    axis = writer.operation.axis(1, rank, -1)
+    order = _to_last(rank, axis)
+    table = options("L2NormOptions", FusedActivationFunction=0)
+
+    def compute(source: Tensor, target: Tensor) -> None:
+        if axis == rank - 1:
+            writer.emit("L2_NORMALIZATION", [source], target, table)
+            return
+        moved = writer.transposed(source, order)
+        result = writer.floats(moved.shape)
+        writer.emit("L2_NORMALIZATION", [moved], result, table)
+        writer.transposed(result, order, target)
+
+    writer.computed_in_floats(compute)
+
+
+def _local_response(writer: OperationWriter) -> None:
+    """TFLite wants four axes; a radius beyond the axis would only take memory."""
+    shape = writer.operation.shape(0)
+    last = _LastAxis(writer, writer.operation.axis(5, len(shape), -1))
+    source = last.source()
+    length = source.shape[-1]
+    image: Shape = (1, 1, elements(source.shape) // length, length)
+    bias, alpha, beta = map(writer.operation.real, (2, 3, 4))
+    table = options(
+        "LocalResponseNormalizationOptions",
+        Radius=min(writer.operation.integer(1), length - 1),
+        Bias=bias,
+        Alpha=alpha,
+        Beta=beta,
+    )
+    target = last.target()
+    name = "LOCAL_RESPONSE_NORMALIZATION"
+    if len(shape) == 4:
+        writer.emit(name, [source], target, table)
+    else:
+        result = writer.floats(image)
+        writer.emit(name, [writer.reshaped(source, image)], result, table)
+        writer.reshape(result, target)
+    last.finish(target)
+
+
+def _instance_normalization(writer: OperationWriter) -> None:
+    """``(x - mean) / sqrt(variance + epsilon) * gamma + beta`` in single operators."""
+    gamma, beta, epsilon = map(writer.operation.real, (1, 2, 3))
+    source, graph = writer.input(0), writer.graph
+    axes = (2, 3) if writer.operation.boolean(4) else (1, 2)
+    kept = tuple(1 if i in axes else n for i, n in enumerate(source.shape))
+    over = graph.integers(axes)
+    keep = options("ReducerOptions", KeepDims=True)
+    mean = writer.emit("MEAN", [source, over], writer.floats(kept), keep)
+    centred = _pair(writer, "SUB", source, mean)
+    squares = _pair(writer, "MUL", centred, centred)
+    variance = writer.emit("MEAN", [squares, over], writer.floats(kept), keep)
+    spread = _pair(writer, "ADD", variance, graph.real(epsilon))
+    root = writer.emit("SQRT", [spread], writer.floats(kept))
+    factor = _pair(writer, "DIV", graph.real(gamma), root, kept)
+    scaled = _pair(writer, "MUL", centred, factor)
+    table = options("AddOptions", FusedActivationFunction=0)
+    writer.emit("ADD", [scaled, graph.real(beta)], writer.output(), table)
+
+
+def _pair(
+    writer: OperationWriter,
+    name: str,
+    first: Tensor,
+    second: Tensor,
+    shape: Shape | None = None,
+) -> Tensor:
+    target = writer.floats(first.shape if shape is None else shape)
+    table = options(f"{name.capitalize()}Options", FusedActivationFunction=0)
+    return writer.emit(name, [first, second], target, table)
+
+
+def _batch_matmul(writer: OperationWriter) -> None:
+    table = options(
+        "BatchMatMulOptions",
+        AdjX=writer.operation.boolean(2),
+        AdjY=writer.operation.boolean(3),
+    )
+    inputs = [writer.input(0), writer.input(1)]
+    writer.emit("BATCH_MATMUL", inputs, writer.output(), table)
+
+
+def _resize(name: str, kind: str) -> Write:
+    def write(writer: OperationWriter) -> None:
+        if writer.is_quantized:
+            writer.require_kept_quantization()
+        nchw = writer.operation.boolean(3, False)
+        source = writer.input(0)
+        if nchw:
+            source = writer.transposed(source, NCHW_TO_NHWC)
+        shape = writer.output_shape()
+        if nchw:
+            shape = tuple(shape[axis] for axis in NCHW_TO_NHWC)
+        size = writer.graph.integers(shape[1:3])
+        table = options(
+            kind,
+            AlignCorners=writer.operation.boolean(4, False),
+            HalfPixelCenters=writer.operation.boolean(5, False),
+        )
+        target = writer.temporary(shape) if nchw else writer.output()
+        writer.emit(name, [source, size], target, table, 3)
+        if nchw:
+            writer.transposed(target, NHWC_TO_NCHW, writer.output())
+
+    return write
+
+
+RULES: dict[OperationType, Rule] = {
+    OperationType.MEAN: Rule(
+        _reduction("MEAN"),
+        (*FLOATS, *CODES),
+        "MEAN",
+        "an output that is quantised unlike the input",
+    ),
+    OperationType.REDUCE_SUM: Rule(_reduction("SUM"), FLOATS, "SUM"),
+    OperationType.REDUCE_PROD: Rule(_reduction("REDUCE_PROD"), FLOATS, "REDUCE_PROD"),
+    OperationType.REDUCE_MAX: Rule(
+        _reduction("REDUCE_MAX"), (*FLOATS, *CODES), "REDUCE_MAX"
+    ),
+    OperationType.REDUCE_MIN: Rule(
+        _reduction("REDUCE_MIN"), (*FLOATS, *CODES), "REDUCE_MIN"
+    ),
+    OperationType.REDUCE_ALL: Rule(_reduction("REDUCE_ALL"), (B8,), "REDUCE_ALL"),
+    OperationType.REDUCE_ANY: Rule(_reduction("REDUCE_ANY"), (B8,), "REDUCE_ANY"),
+    OperationType.ARGMAX: Rule(
+        _arg("ARG_MAX", "ArgMaxOptions"), (*FLOATS, *CODES, I32), "ARG_MAX"
+    ),
+    OperationType.ARGMIN: Rule(
+        _arg("ARG_MIN", "ArgMinOptions"), (*FLOATS, *CODES, I32), "ARG_MIN"
+    ),
+    OperationType.SOFTMAX: Rule(
+        _softmax,
+        (*FLOATS, *CODES),
+        "SOFTMAX; TRANSPOSE around it for another axis than the last",
+        "beta below 1/1024 or above 1024",
+    ),
+    OperationType.LOG_SOFTMAX: Rule(
+        _log_softmax,
+        FLOATS,
+        "LOG_SOFTMAX; with beta other than 1 after REDUCE_MAX, SUB, MUL",
+        "beta below 1/1024 or above 1024",
+    ),
+    OperationType.L2_NORMALIZATION: Rule(
+        _l2_normalization,
+        (*FLOATS, *CODES),
+        "L2_NORMALIZATION, codes as real values; TRANSPOSE as for SOFTMAX",
+    ),
+    OperationType.LOCAL_RESPONSE_NORMALIZATION: Rule(
+        _local_response,
+        FLOATS,
+        "LOCAL_RESPONSE_NORMALIZATION, RESHAPE to four axes; TRANSPOSE as for SOFTMAX",
+    ),
+    OperationType.INSTANCE_NORMALIZATION: Rule(
+        _instance_normalization,
+        FLOATS,
+        "MEAN, SUB, MUL, MEAN, ADD, SQRT, DIV, MUL, ADD",
+    ),
+    OperationType.BATCH_MATMUL: Rule(
+        _batch_matmul,
+        (*FLOATS, CODES[1]),
+        "BATCH_MATMUL",
+        "int32: LiteRT has none",
+    ),
+    OperationType.RESIZE_BILINEAR: Rule(
+        _resize("RESIZE_BILINEAR", "ResizeBilinearOptions"),
+        (*FLOATS, *CODES),
+        "RESIZE_BILINEAR; TRANSPOSE around it for NCHW",
+    ),
+    OperationType.RESIZE_NEAREST_NEIGHBOR: Rule(
+        _resize("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighborOptions"),
+        (*FLOATS, *CODES),
+        "RESIZE_NEAREST_NEIGHBOR; TRANSPOSE around it for NCHW",
+    ),
+}

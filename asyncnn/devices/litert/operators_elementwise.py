@@ -1,0 +1,316 @@
+"""Arithmetic, activations, comparison and logic in TFLite.
+
+8-bit codes whose operator TFLite has for floats only, or computes slowly, are computed
+as real values between DEQUANTIZE and QUANTIZE, which rounds once.
+"""
+
+from asyncnn.devices.litert.graph import FLOAT32, INT32, UINT8, Tensor, options
+from asyncnn.devices.litert.operands import stored_type
+from asyncnn.devices.litert.operation_writer import (
+    B8,
+    CODES,
+    FLOATS,
+    I32,
+    OperationWriter,
+    Rule,
+    Write,
+)
+from asyncnn.hal.operations.bound import Shape
+from asyncnn.hal.types import OperandType, OperationType
+
+F32 = OperandType.TENSOR_FLOAT32
+F16 = OperandType.TENSOR_FLOAT16
+_LARGEST_CODE = 255
+
+
+def _arithmetic(name: str, kind: str) -> Write:
+    def write(writer: OperationWriter) -> None:
+        activation = writer.activation(2)
+        if writer.operation.outputs[0].type == I32:
+            writer.require(activation == 0, "int32 with a fused activation")
+        table = options(kind, FusedActivationFunction=activation)
+        writer.emit(name, [writer.input(0), writer.input(1)], writer.output(), table)
+
+    return write
+
+
+def _unary(name: str, kind: str | None = None) -> Write:
+    def write(writer: OperationWriter) -> None:
+        table = None if kind is None else options(kind)
+        writer.emit(name, [writer.input(0)], writer.output(), table)
+
+    return write
+
+
+def _rectifier(name: str) -> Write:
+    def write(writer: OperationWriter) -> None:
+        if writer.is_quantized:
+            writer.require_kept_quantization()
+        writer.emit(name, [writer.input(0)], writer.output())
+
+    return write
+
+
+def _float_unary(name: str, kind: str | None = None) -> Write:
+    """Compute codes as real values too."""
+
+    def write(writer: OperationWriter) -> None:
+        table = None if kind is None else options(kind)
+
+        def compute(source: Tensor, target: Tensor) -> None:
+            writer.emit(name, [source], target, table)
+
+        writer.computed_in_floats(compute)
+
+    return write
+
+
+def _extreme(name: str) -> Write:
+    """MAXIMUM or MINIMUM: codes get the output's quantisation first."""
+
+    def write(writer: OperationWriter) -> None:
+        pair = [writer.quantized_like_output(index) for index in (0, 1)]
+        writer.emit(name, pair, writer.output(), options("MaximumMinimumOptions"))
+
+    return write
+
+
+def _power(writer: OperationWriter) -> None:
+    pair = [writer.input(0), writer.input(1)]
+    writer.emit("POW", pair, writer.output(), options("PowOptions"))
+
+
+def _prelu(writer: OperationWriter) -> None:
+    writer.require(
+        writer.output_shape() == writer.operation.shape(0),
+        "the input is broadcast to alpha",
+    )
+    alpha = writer.input(1)
+    rank = len(writer.output_shape())
+    if len(alpha.shape) < rank and writer.operand(1).value is None:
+        padding: Shape = (1,) * (rank - len(alpha.shape))
+        alpha = writer.reshaped(alpha, padding + alpha.shape)
+    writer.emit("PRELU", [writer.input(0), alpha], writer.output())
+
+
+def _elu(writer: OperationWriter) -> None:
+    """ELU of TFLite has alpha 1; another one scales what is below 0."""
+    alpha = writer.operation.real(1)
+    source = writer.input(0)
+    if alpha == 1:
+        writer.emit("ELU", [source], writer.output())
+        return
+    graph, shape = writer.graph, source.shape
+    below = writer.emit(
+        "MINIMUM",
+        [source, graph.real(0)],
+        writer.floats(shape),
+        options("MaximumMinimumOptions"),
+    )
+    curved = writer.emit("ELU", [below], writer.floats(shape))
+    scaled = writer.emit(
+        "MUL", [curved, graph.real(alpha)], writer.floats(shape), options("MulOptions")
+    )
+    above = writer.emit("RELU", [source], writer.floats(shape))
+    writer.emit("ADD", [above, scaled], writer.output(), options("AddOptions"))
+
+
+def _comparison(name: str, kind: str) -> Write:
+    def write(writer: OperationWriter) -> None:
+        first, second = writer.operand(0), writer.operand(1)
+        pair = [writer.input(0), writer.input(1)]
+        if first.type in CODES:
+            writer.require(
+                writer.quantization(0) == writer.quantization(1),
+                "codes of two quantisations",
+            )
+            pair = [writer.real_values(tensor) for tensor in pair]
+        elif first.type == B8 and name not in ("EQUAL", "NOT_EQUAL"):
+            pair = [_as_integers(writer, tensor) for tensor in pair]
+        writer.require(first.type == second.type, "operands of two types")
+        writer.emit(name, pair, writer.output(), options(kind))
+
+    return write
+
+
+def _as_integers(writer: OperationWriter, tensor: Tensor) -> Tensor:
+    target = writer.graph.tensor(INT32, tensor.shape)
+    return writer.emit("CAST", [tensor], target, options("CastOptions"))
+
+
+def _logical(name: str, kind: str) -> Write:
+    def write(writer: OperationWriter) -> None:
+        inputs = [writer.input(i) for i in range(len(writer.operation.inputs))]
+        writer.emit(name, inputs, writer.output(), options(kind))
+
+    return write
+
+
+def _select(writer: OperationWriter) -> None:
+    chosen = [writer.quantized_like_output(index) for index in (1, 2)]
+    inputs = [writer.input(0), *chosen]
+    writer.emit("SELECT", inputs, writer.output(), options("SelectOptions"))
+
+
+def _quantize(writer: OperationWriter) -> None:
+    writer.quantized(writer.input(0))
+
+
+def _dequantize(writer: OperationWriter) -> None:
+    writer.emit("DEQUANTIZE", [writer.input(0)], writer.output())
+
+
+def _cast(writer: OperationWriter) -> None:
+    """Stored values are converted, so that codes are taken as they are stored."""
+    stored = stored_type(writer.operand(0))
+    target = stored_type(writer.operation.outputs[0])
+    source = writer.input(0, None if stored == "FLOAT16" else stored)
+    writer.require(
+        not (source.type == FLOAT32 and target == INT32),
+        "floats beyond int32 saturate in the HAL",
+    )
+    writer.require(
+        stored == target or target in (FLOAT32, "FLOAT16", INT32, UINT8),
+        f"casts to {target} are not claimed",
+    )
+    if target == UINT8 and stored != UINT8:
+        source = _clamped(writer, source)
+    if stored == target:
+        writer.reshape(source, writer.output(type_=source.type))
+        return
+    writer.emit("CAST", [source], writer.output(type_=target), options("CastOptions"))
+
+
+def _clamped(writer: OperationWriter, source: Tensor) -> Tensor:
+    """Return ``source`` within the range of unsigned codes."""
+    for name, bound in (("MAXIMUM", 0), ("MINIMUM", _LARGEST_CODE)):
+        limit = (
+            writer.graph.real(bound)
+            if source.type == FLOAT32
+            else writer.graph.integers([bound])
+        )
+        source = writer.emit(
+            name,
+            [source, limit],
+            writer.graph.like(source),
+            options("MaximumMinimumOptions"),
+        )
+    return source
+
+
+_COMPARED = (*FLOATS, I32, *CODES, B8)
+_QUANTIZED_APART = "codes of two quantisations: fixed-point comparison is not exact"
+
+RULES: dict[OperationType, Rule] = {
+    OperationType.ADD: Rule(
+        _arithmetic("ADD", "AddOptions"),
+        (*FLOATS, *CODES, I32),
+        "ADD",
+        "int32 with a fused activation",
+    ),
+    OperationType.SUB: Rule(
+        _arithmetic("SUB", "SubOptions"),
+        (*FLOATS, *CODES, I32),
+        "SUB",
+        "int32 with a fused activation",
+    ),
+    OperationType.MUL: Rule(
+        _arithmetic("MUL", "MulOptions"),
+        (*FLOATS, *CODES, I32),
+        "MUL",
+        "int32 with a fused activation",
+    ),
+    OperationType.DIV: Rule(
+        _arithmetic("DIV", "DivOptions"),
+        FLOATS,
+        "DIV",
+        "int32: LiteRT truncates and fails on 0",
+    ),
+    OperationType.MAXIMUM: Rule(
+        _extreme("MAXIMUM"), (*FLOATS, *CODES, I32), "MAXIMUM, codes after QUANTIZE"
+    ),
+    OperationType.MINIMUM: Rule(
+        _extreme("MINIMUM"), (*FLOATS, *CODES, I32), "MINIMUM, codes after QUANTIZE"
+    ),
+    OperationType.POW: Rule(_power, FLOATS, "POW"),
+    OperationType.PRELU: Rule(
+        _prelu, (*FLOATS, *CODES), "PRELU", "an input that is broadcast to alpha"
+    ),
+    OperationType.RELU: Rule(_rectifier("RELU"), (*FLOATS, *CODES), "RELU"),
+    OperationType.RELU1: Rule(
+        _rectifier("RELU_N1_TO_1"), (*FLOATS, *CODES), "RELU_N1_TO_1"
+    ),
+    OperationType.RELU6: Rule(_rectifier("RELU6"), (*FLOATS, *CODES), "RELU6"),
+    OperationType.LOGISTIC: Rule(_unary("LOGISTIC"), (*FLOATS, *CODES), "LOGISTIC"),
+    OperationType.TANH: Rule(_unary("TANH"), (*FLOATS, *CODES), "TANH"),
+    OperationType.ELU: Rule(
+        _elu, FLOATS, "ELU; with alpha other than 1: MINIMUM, ELU, MUL, RELU, ADD"
+    ),
+    OperationType.HARD_SWISH: Rule(
+        _float_unary("HARD_SWISH", "HardSwishOptions"),
+        (*FLOATS, *CODES),
+        "HARD_SWISH; codes as real values",
+    ),
+    OperationType.ABS: Rule(_unary("ABS", "AbsOptions"), (*FLOATS, I32), "ABS"),
+    OperationType.EXP: Rule(_unary("EXP", "ExpOptions"), FLOATS, "EXP"),
+    OperationType.FLOOR: Rule(_unary("FLOOR"), FLOATS, "FLOOR"),
+    OperationType.LOG: Rule(_unary("LOG"), FLOATS, "LOG"),
+    OperationType.NEG: Rule(_unary("NEG", "NegOptions"), (*FLOATS, I32), "NEG"),
+    OperationType.RSQRT: Rule(
+        _unary("RSQRT"), FLOATS, "RSQRT", "codes: LiteRT fails on negative ones"
+    ),
+    OperationType.SIN: Rule(_unary("SIN"), FLOATS, "SIN"),
+    OperationType.SQRT: Rule(_unary("SQRT"), FLOATS, "SQRT"),
+    OperationType.EQUAL: Rule(
+        _comparison("EQUAL", "EqualOptions"), _COMPARED, "EQUAL", _QUANTIZED_APART
+    ),
+    OperationType.NOT_EQUAL: Rule(
+        _comparison("NOT_EQUAL", "NotEqualOptions"),
+        _COMPARED,
+        "NOT_EQUAL",
+        _QUANTIZED_APART,
+    ),
+    OperationType.GREATER: Rule(
+        _comparison("GREATER", "GreaterOptions"), _COMPARED, "GREATER", _QUANTIZED_APART
+    ),
+    OperationType.GREATER_EQUAL: Rule(
+        _comparison("GREATER_EQUAL", "GreaterEqualOptions"),
+        _COMPARED,
+        "GREATER_EQUAL",
+        _QUANTIZED_APART,
+    ),
+    OperationType.LESS: Rule(
+        _comparison("LESS", "LessOptions"), _COMPARED, "LESS", _QUANTIZED_APART
+    ),
+    OperationType.LESS_EQUAL: Rule(
+        _comparison("LESS_EQUAL", "LessEqualOptions"),
+        _COMPARED,
+        "LESS_EQUAL",
+        _QUANTIZED_APART,
+    ),
+    OperationType.LOGICAL_AND: Rule(
+        _logical("LOGICAL_AND", "LogicalAndOptions"), (B8,), "LOGICAL_AND"
+    ),
+    OperationType.LOGICAL_OR: Rule(
+        _logical("LOGICAL_OR", "LogicalOrOptions"), (B8,), "LOGICAL_OR"
+    ),
+    OperationType.LOGICAL_NOT: Rule(
+        _logical("LOGICAL_NOT", "LogicalNotOptions"), (B8,), "LOGICAL_NOT"
+    ),
+    OperationType.SELECT: Rule(
+        _select, (*FLOATS, *CODES, I32), "SELECT, codes after QUANTIZE", typed_by=1
+    ),
+    OperationType.QUANTIZE: Rule(_quantize, FLOATS, "QUANTIZE"),
+    OperationType.DEQUANTIZE: Rule(
+        _dequantize,
+        (*CODES, OperandType.TENSOR_QUANT8_SYMM),
+        "DEQUANTIZE",
+        "per channel: only constants are, and those are folded",
+    ),
+    OperationType.CAST: Rule(
+        _cast,
+        (*FLOATS, *CODES, I32, B8, OperandType.TENSOR_QUANT8_SYMM),
+        "CAST; to codes after MAXIMUM and MINIMUM; RESHAPE between equal types",
+        "float to int32, which saturates in the HAL; 16-bit codes",
+    ),
+}

@@ -1,0 +1,314 @@
+"""Operations that move elements: shapes, slices, padding, joining and picking.
+
+They need no more than the values that they move, so that codes stay in the form in
+which they are there.
+"""
+
+import numpy as np
+
+from asyncnn.devices.litert.graph import (
+    FLOAT32,
+    Options,
+    Tensor,
+    options,
+)
+from asyncnn.devices.litert.operation_writer import (
+    CODES,
+    FLOATS,
+    I32,
+    OperationWriter,
+    Rule,
+    Write,
+)
+from asyncnn.hal.operations.joining import (
+    paddings_of,
+    slices_of,
+    strided_slices_of,
+)
+from asyncnn.hal.operations.shapes import (
+    NCHW_TO_NHWC,
+    NHWC_TO_NCHW,
+    integers,
+)
+from asyncnn.hal.types import OperationType
+
+
+def _reshape(writer: OperationWriter) -> None:
+    """RESHAPE, SQUEEZE and EXPAND_DIMS: the output's shape says it all."""
+    if writer.is_quantized:
+        writer.require_kept_quantization()
+    source = writer.as_it_is(0)
+    writer.reshape(source, writer.output(type_=source.type))
+
+
+def _transpose(writer: OperationWriter) -> None:
+    if writer.is_quantized:
+        writer.require_kept_quantization()
+    source = writer.as_it_is(0)
+    order = [*range(len(source.shape))][::-1]
+    if writer.operation.has(1):
+        order = integers(writer.operation, 1)
+    writer.transposed(source, tuple(order), writer.output(type_=source.type))
+
+
+def _pad(writer: OperationWriter) -> None:
+    """PAD and PAD_V2; the value of codes is a stored one."""
+    if writer.is_quantized:
+        writer.require_kept_quantization()
+    paddings = paddings_of(writer.operation)
+    source, output = writer.input(0), writer.output()
+    inputs = [source, writer.graph.integers(paddings)]
+    if writer.operation.type == OperationType.PAD:
+        writer.emit("PAD", inputs, output, options("PadOptions"))
+        return
+    value = writer.graph.constant(
+        source.type, _pad_value(writer, source), source.quantization
+    )
+    writer.emit("PADV2", [*inputs, value], output, options("PadV2Options"))
+
+
+def _pad_value(writer: OperationWriter, source: Tensor) -> np.ndarray:
+    if source.type == FLOAT32:
+        return np.array([writer.operation.real(2)], np.float32)
+    stored = writer.operation.integer(2)
+    limits = np.iinfo(writer.operand(0).dtype)
+    writer.require(
+        int(limits.min) <= stored <= int(limits.max), f"padding of code {stored}"
+    )
+    moved = source.zero_point - writer.operand(0).zero_point
+    return np.array([stored + moved], np.int8)
+
+
+def _mirror_pad(writer: OperationWriter) -> None:
+    source = writer.as_it_is(0)
+    paddings = writer.graph.integers(paddings_of(writer.operation))
+    table = options("MirrorPadOptions", Mode=writer.operation.integer(2))
+    output = writer.output(type_=source.type)
+    writer.emit("MIRROR_PAD", [source, paddings], output, table)
+
+
+def _slice(writer: OperationWriter) -> None:
+    if writer.is_quantized:
+        writer.require_kept_quantization()
+    taken = slices_of(writer.operation)
+    source = writer.as_it_is(0)
+    begin = writer.graph.integers([part.start for part in taken])
+    size = writer.graph.integers([part.stop - part.start for part in taken])
+    output = writer.output(type_=source.type)
+    writer.emit("SLICE", [source, begin, size], output, options("SliceOptions"))
+
+
+def _strided_slice(writer: OperationWriter) -> None:
+    """Masks are resolved here; what is dropped, RESHAPE drops."""
+    if writer.is_quantized:
+        writer.require_kept_quantization()
+    source = writer.as_it_is(0)
+    taken, _ = strided_slices_of(writer.operation)
+    resolved = [
+        part.indices(length) for part, length in zip(taken, source.shape, strict=True)
+    ]
+    begin, end, strides = (list(numbers) for numbers in zip(*resolved, strict=True))
+    shape = tuple(len(range(*each)) for each in resolved)
+    writer.require(0 not in shape, "nothing is taken")
+    # An end of -1 would count from the end: before the first element is said by a mask.
+    end_mask = sum(1 << axis for axis, stop in enumerate(end) if stop < 0)
+    table = options(
+        "StridedSliceOptions",
+        BeginMask=0,
+        EndMask=end_mask,
+        EllipsisMask=0,
+        NewAxisMask=0,
+        ShrinkAxisMask=0,
+    )
+    inputs = [source, *map(writer.graph.integers, (begin, end, strides))]
+    kept = writer.output_shape() == shape
+    target = (
+        writer.output(type_=source.type) if kept else writer.graph.like(source, shape)
+    )
+    writer.emit("STRIDED_SLICE", inputs, target, table)
+    if not kept:
+        writer.reshape(target, writer.output(type_=source.type))
+
+
+def _split(writer: OperationWriter) -> None:
+    source = writer.as_it_is(0)
+    axis = writer.operation.axis(1, len(source.shape))
+    outputs = []
+    for position, operand in enumerate(writer.operation.outputs):
+        same = (operand.scale, operand.zero_point) == (
+            writer.operand(0).scale,
+            writer.operand(0).zero_point,
+        )
+        writer.require(same, "an output is quantised unlike the input")
+        outputs.append(writer.output(position, source.type))
+    writer.graph.operator(
+        "SPLIT",
+        [writer.graph.integers(axis), source],
+        outputs,
+        options("SplitOptions", NumSplits=len(outputs)),
+    )
+
+
+def _concatenation(writer: OperationWriter) -> None:
+    count = len(writer.operation.inputs) - 1
+    parts = [writer.quantized_like_output(index) for index in range(count)]
+    table = options(
+        "ConcatenationOptions",
+        Axis=writer.operation.axis(count, len(writer.output_shape())),
+        FusedActivationFunction=0,
+    )
+    writer.emit("CONCATENATION", parts, writer.output(), table)
+
+
+def _pack(writer: OperationWriter) -> None:
+    count = len(writer.operation.inputs) - 1
+    rank = len(writer.output_shape())
+    parts = [writer.quantized_like_output(index + 1) for index in range(count)]
+    table = options(
+        "PackOptions", ValuesCount=count, Axis=writer.operation.axis(0, rank)
+    )
+    writer.emit("PACK", parts, writer.output(), table)
+
+
+def _tile(writer: OperationWriter) -> None:
+    if writer.is_quantized:
+        writer.require_kept_quantization()
+    source = writer.as_it_is(0)
+    multiples = writer.graph.integers(integers(writer.operation, 1))
+    writer.emit("TILE", [source, multiples], writer.output(type_=source.type))
+
+
+def _reverse(writer: OperationWriter) -> None:
+    if writer.is_quantized:
+        writer.require_kept_quantization()
+    source = writer.as_it_is(0)
+    axis = writer.graph.integers(integers(writer.operation, 1))
+    table = options("ReverseV2Options")
+    output = writer.output(type_=source.type)
+    writer.emit("REVERSE_V2", [source, axis], output, table)
+
+
+def _channel_shuffle(writer: OperationWriter) -> None:
+    """Split the axis in [groups, rest], swap the two, and join them again."""
+    if writer.is_quantized:
+        writer.require_kept_quantization()
+    source = writer.as_it_is(0)
+    shape = source.shape
+    groups = writer.operation.integer(1)
+    axis = writer.operation.axis(2, len(shape))
+    before, after = shape[:axis], shape[axis + 1 :]
+    split = (*before, groups, shape[axis] // groups, *after)
+    order = [*range(len(split))]
+    order[axis], order[axis + 1] = axis + 1, axis
+    swapped = writer.transposed(writer.reshaped(source, split), tuple(order))
+    writer.reshape(swapped, writer.output(type_=source.type))
+
+
+def _in_nhwc(name: str, kind: str, flag: int, *arguments: str) -> Write:
+    """Write an operator on NHWC images whose HAL form has a layout flag."""
+
+    def write(writer: OperationWriter) -> None:
+        if writer.is_quantized:
+            writer.require_kept_quantization()
+        nchw = writer.operation.boolean(flag, False)
+        source = writer.as_it_is(0)
+        type_ = source.type
+        inputs = [writer.transposed(source, NCHW_TO_NHWC) if nchw else source]
+        table: Options = options(kind)
+        if arguments == ("BlockSize",):
+            table = options(kind, BlockSize=writer.operation.integer(1))
+        elif name == "BATCH_TO_SPACE_ND":
+            block = integers(writer.operation, 1)
+            inputs += [writer.graph.integers(block), writer.graph.integers(_NO_CROPS)]
+        else:
+            block, paddings = (integers(writer.operation, i) for i in (1, 2))
+            inputs.append(writer.graph.integers(block))
+            inputs.append(writer.graph.integers([paddings[:2], paddings[2:]]))
+        if not nchw:
+            writer.emit(name, inputs, writer.output(type_=type_), table)
+            return
+        shape = tuple(writer.output_shape()[axis] for axis in NCHW_TO_NHWC)
+        result = writer.emit(name, inputs, writer.temporary(shape, type_), table)
+        writer.transposed(result, NHWC_TO_NCHW, writer.output(type_=type_))
+
+    return write
+
+
+def _gather(writer: OperationWriter) -> None:
+    if writer.is_quantized:
+        writer.require_kept_quantization()
+    source = writer.as_it_is(0)
+    axis = writer.operation.axis(1, len(source.shape))
+    _write_gather(writer, source, writer.input(2), axis)
+
+
+def _embedding_lookup(writer: OperationWriter) -> None:
+    if writer.is_quantized:
+        writer.require_kept_quantization(1)
+    _write_gather(writer, writer.as_it_is(1), writer.input(0), 0)
+
+
+def _write_gather(
+    writer: OperationWriter, source: Tensor, indices: Tensor, axis: int
+) -> None:
+    table = options("GatherOptions", Axis=axis, BatchDims=0)
+    output = writer.output(type_=source.type)
+    writer.emit("GATHER", [source, indices], output, table)
+
+
+_NO_CROPS = ((0, 0), (0, 0))
+_MOVED = (*FLOATS, *CODES)
+_MOVED_WITH_INTEGERS = (*_MOVED, I32)
+_KEPT = "an output that is quantised unlike the input"
+
+RULES: dict[OperationType, Rule] = {
+    OperationType.RESHAPE: Rule(_reshape, _MOVED_WITH_INTEGERS, "RESHAPE", _KEPT),
+    OperationType.SQUEEZE: Rule(_reshape, _MOVED, "RESHAPE", _KEPT),
+    OperationType.EXPAND_DIMS: Rule(_reshape, _MOVED_WITH_INTEGERS, "RESHAPE", _KEPT),
+    OperationType.TRANSPOSE: Rule(_transpose, _MOVED, "TRANSPOSE", _KEPT),
+    OperationType.PAD: Rule(_pad, _MOVED, "PAD", _KEPT),
+    OperationType.PAD_V2: Rule(_pad, _MOVED, "PADV2", _KEPT),
+    OperationType.MIRROR_PAD: Rule(_mirror_pad, _MOVED_WITH_INTEGERS, "MIRROR_PAD"),
+    OperationType.SLICE: Rule(_slice, _MOVED_WITH_INTEGERS, "SLICE", _KEPT),
+    OperationType.STRIDED_SLICE: Rule(
+        _strided_slice, _MOVED, "STRIDED_SLICE without masks, RESHAPE", _KEPT
+    ),
+    OperationType.SPLIT: Rule(_split, _MOVED_WITH_INTEGERS, "SPLIT", _KEPT),
+    OperationType.CONCATENATION: Rule(
+        _concatenation, _MOVED, "CONCATENATION, codes after QUANTIZE"
+    ),
+    OperationType.PACK: Rule(_pack, _MOVED_WITH_INTEGERS, "PACK", typed_by=1),
+    OperationType.TILE: Rule(_tile, _MOVED_WITH_INTEGERS, "TILE", _KEPT),
+    OperationType.REVERSE: Rule(_reverse, _MOVED_WITH_INTEGERS, "REVERSE_V2", _KEPT),
+    OperationType.CHANNEL_SHUFFLE: Rule(
+        _channel_shuffle, _MOVED, "RESHAPE, TRANSPOSE, RESHAPE", _KEPT
+    ),
+    OperationType.DEPTH_TO_SPACE: Rule(
+        _in_nhwc("DEPTH_TO_SPACE", "DepthToSpaceOptions", 2, "BlockSize"),
+        _MOVED,
+        "DEPTH_TO_SPACE; TRANSPOSE around it for NCHW",
+        _KEPT,
+    ),
+    OperationType.SPACE_TO_DEPTH: Rule(
+        _in_nhwc("SPACE_TO_DEPTH", "SpaceToDepthOptions", 2, "BlockSize"),
+        _MOVED,
+        "SPACE_TO_DEPTH; TRANSPOSE around it for NCHW",
+        _KEPT,
+    ),
+    OperationType.BATCH_TO_SPACE_ND: Rule(
+        _in_nhwc("BATCH_TO_SPACE_ND", "BatchToSpaceNDOptions", 2),
+        _MOVED,
+        "BATCH_TO_SPACE_ND; TRANSPOSE around it for NCHW",
+        _KEPT,
+    ),
+    OperationType.SPACE_TO_BATCH_ND: Rule(
+        _in_nhwc("SPACE_TO_BATCH_ND", "SpaceToBatchNDOptions", 3),
+        _MOVED,
+        "SPACE_TO_BATCH_ND; TRANSPOSE around it for NCHW",
+        _KEPT,
+    ),
+    OperationType.GATHER: Rule(_gather, _MOVED_WITH_INTEGERS, "GATHER", _KEPT),
+    OperationType.EMBEDDING_LOOKUP: Rule(
+        _embedding_lookup, _MOVED_WITH_INTEGERS, "GATHER", _KEPT, typed_by=1
+    ),
+}
