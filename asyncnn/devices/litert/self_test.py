@@ -24,11 +24,12 @@ import numpy as np
 
 import asyncnn
 from asyncnn.devices.litert.c_api import CApiUnavailableError
-from asyncnn.devices.litert.c_api_engine import CApiEngine, aligned
+from asyncnn.devices.litert.c_api_engine import CApiEngine
 from asyncnn.devices.litert.compiled_graph import Array, CompiledGraph
 from asyncnn.devices.litert.weights import PackedWeights, weights_key
 from asyncnn.devices.measured_capabilities import cpu_features, cpu_name
 from asyncnn.devices.private_files import private_draft, read_private, state_folder
+from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import GeneralFailureError
 
 logger = logging.getLogger(__name__)
@@ -192,7 +193,7 @@ class _Trial:
     def _outputs(self, offset: int = 0) -> list[Array]:
         made = []
         for like in (self._early, self._late):
-            memory = aligned(like.nbytes + offset)[offset:].view(np.float32)
+            memory = aligned_bytes(like.nbytes + offset)[offset:].view(np.float32)
             memory[:] = np.nan
             made.append(memory.reshape(like.shape))
         return made
@@ -204,7 +205,7 @@ class _Trial:
             _require(np.array_equal(found, right), f"wrong results at offset {offset}")
 
     def _try_alignment(self, graph: CompiledGraph, offset: int) -> None:
-        memory = aligned(self._x.nbytes + offset)[offset:].view(np.float32)
+        memory = aligned_bytes(self._x.nbytes + offset)[offset:].view(np.float32)
         x = memory.reshape(self._x.shape)
         x[...] = self._x
         x.flags.writeable = False

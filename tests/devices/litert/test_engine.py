@@ -18,11 +18,11 @@ from asyncnn.devices.litert.c_api_engine import (
     MOST_BINDINGS,
     CApiEngine,
     CApiGraph,
-    aligned,
     has_tail,
 )
 from asyncnn.devices.litert.chain_model import Chain
 from asyncnn.devices.litert.engine import Array, Engine, EngineUnavailableError
+from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from tests.devices.litert.conftest import Case, at_offset
 
@@ -431,7 +431,8 @@ def test_a_failed_call_names_its_function(c_api: Engine) -> None:
     assert isinstance(c_api, CApiEngine)
     library = c_api._library
     assert isinstance(library, Library)
-    memory = aligned(64)
+    memory = aligned_bytes(64)
+    memory.fill(0)
     with pytest.raises(
         GeneralFailureError,
         match=r"LiteRtCreateModelFromBuffer failed: .* \(status \d+\)",

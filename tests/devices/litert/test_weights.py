@@ -24,6 +24,7 @@ from tests.forks import in_child_blocking
 
 KEY = "0123456789abcdef"
 OTHER_KEY = "f" * 16
+MODEL = np.zeros(100, np.uint8)
 
 
 @pytest.fixture
@@ -134,16 +135,37 @@ def test_any_damage_is_noticed(
     assert file_in(folder).read_bytes() == content
 
 
-def test_the_weights_of_another_model_are_noticed(
+def another(chain: Chain) -> Chain:
+    """Return a chain of the same shape and size, with other weights."""
+    other = Chain(6, 4, 32)
+    other._weights = chain._weights[::-1]
+    return other
+
+
+def test_the_weights_of_another_model_are_not_used(
     c_api: Engine, chain: Chain, folder: Path, packings: list[int]
 ) -> None:
-    other = Chain(6, 4, 32)
-    other._weights = other._weights[::-1]
-    c_api.compile(other.model(), weights=PackedWeights(OTHER_KEY, folder)).close()
-    file = file_in(folder)
-    file.rename(folder / file.name.replace(OTHER_KEY, KEY))
-    works(c_api.compile(chain.model(), weights=PackedWeights(KEY, folder)), chain)
+    for made in (another(chain), chain, another(chain)):
+        works(c_api.compile(made.model(), weights=PackedWeights(KEY, folder)), made)
     assert len(packings) == 2
+    weights = PackedWeights(KEY, folder)
+    c_api.compile(chain.model(), weights=weights)
+    with pytest.raises(InvalidArgumentError, match="of another model"):
+        c_api.compile(another(chain).model(), weights=weights)
+
+
+def test_a_file_by_another_name_is_not_used(
+    c_api: Engine, chain: Chain, folder: Path, packings: list[int]
+) -> None:
+    c_api.compile(chain.model(), weights=PackedWeights(KEY, folder)).close()
+    right = file_in(folder)
+    right.rename(folder / "right")
+    other = another(chain)
+    c_api.compile(other.model(), weights=PackedWeights(KEY, folder)).close()
+    (folder / "right").unlink()
+    file_in(folder).rename(right)
+    works(c_api.compile(chain.model(), weights=PackedWeights(KEY, folder)), chain)
+    assert len(packings) == 3
 
 
 def test_keys_tell_models_versions_and_cpus_apart(
@@ -259,7 +281,7 @@ def test_a_failed_compilation_leaves_no_descriptor_and_no_file(folder: Path) -> 
     for place in (None, folder):
         weights = PackedWeights(KEY, place)
         with pytest.raises(GeneralFailureError):
-            weights.compile(fail)
+            weights.compile(MODEL, fail)
         assert descriptors() == before
     assert not folder.exists()
 
@@ -270,7 +292,7 @@ def test_a_forked_child_does_not_use_them(c_api: Engine, chain: Chain) -> None:
 
     def child() -> str:
         try:
-            weights.compile(lambda _: graph)
+            weights.compile(MODEL, lambda _: graph)
         except ForkedError as error:
             return error.message
         return ""
