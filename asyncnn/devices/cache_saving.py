@@ -178,8 +178,6 @@ def _with_placed_constants(model: Model, layout: _Layout) -> Model:
     """Return a model without pools; constants lie where ``layout`` has placed them.
 
     Its data cache takes the place of pool 0, its values that of the operand values.
-
-    :raises AsyncnnError: if a pool cannot be mapped.
     """
     pools = [view(memory) for memory in model.pools]
 

@@ -39,8 +39,9 @@ from asyncnn.qos.work import JobState
 from asyncnn.tracing import Layer, Phase, Trace, active, begin
 
 _FORGETTING = 1.02
-"""Growth per execution of the least duration seen, which decides on inlining. One run
-that was disturbed does not count; a model that became slow is noticed within some tens.
+"""Growth, per execution, of the least duration seen, which decides on inlining.
+
+So one slow run does not count, and a slow model is noticed within some tens of runs.
 """
 
 _CERTAIN = 0.75
@@ -57,7 +58,7 @@ class Inliner:
     def __init__(self, program: Program, below_ns: float) -> None:
         self._program = program
         self._below_ns = below_ns
-        # Known once there was an execution: a plan may be restored for the first.
+        # The first execution decides: it may have to restore a plan.
         self._is_foreseeable: bool | None = None
         measured_ns = program.measured_ns
         self._least_ns = float("inf") if measured_ns is None else measured_ns
@@ -94,8 +95,6 @@ _OUTSIDE = JobState.OUTSIDE
 
 class PrepareWork(Work):
     """Prepares a model and reports the result, or why there is none."""
-
-    __slots__ = ("_error", "_prepare", "_report", "_steps", "_trace")
 
     is_separable: ClassVar[bool] = True
 
@@ -147,7 +146,7 @@ class PrepareWork(Work):
             self._error = error_for(status, "the preparation was aborted")
 
     def fail(self, error: AsyncnnError) -> None:
-        """Report why there is no model, unless it was aborted."""
+        """Report why there is no model, unless the preparation was aborted."""
         if self._error is None:
             self._error = error
 
@@ -195,13 +194,13 @@ class Executable(msgspec.Struct, eq=False):
 class ExecuteWork(Work):
     """Runs a program on a validated request and reports how it ended.
 
-    The report gets the error or None, the output shapes, and the timing, which includes
-    the time in which it was suspended.
+    What a failing execution raises is passed to `fail`. The report gets the error or
+    None, the output shapes, and the timing, which includes the time in which it was
+    suspended; ``computed_ns`` does not.
     """
 
     __slots__ = (
         "_abort_status",
-        "_computed_ns",
         "_cpu_ns",
         "_ended_ns",
         "_error",
@@ -219,6 +218,7 @@ class ExecuteWork(Work):
         "_started_ns",
         "_trace",
         "_use",
+        "computed_ns",
     )
 
     _plan: Plan
@@ -260,29 +260,18 @@ class ExecuteWork(Work):
         self._error: AsyncnnError | None = None
         self._shapes: tuple[OutputShape, ...] | None = None
         self._is_advancing = False
-        self._started_ns = self._ended_ns = self._computed_ns = self._cpu_ns = 0
+        self._started_ns = self._ended_ns = self.computed_ns = self._cpu_ns = 0
         is_measured = options.measure is not _NOT_MEASURED
         self._launched_ns = perf_counter_ns() if is_measured else 0
         self._trace = None if active.recorder is None else begin()
 
     def claim(self, use: BufferUse) -> None:
-        """Claim the device-managed buffers of the request; `finish` gives them up.
-
-        :raises AsyncnnError: if they cannot be claimed.
-        """
+        """Claim the device-managed buffers of the request; `finish` gives them up."""
         self._request = use.claim()
         self._use = use
 
-    @property
-    def computed_ns(self) -> int:
-        """Nanoseconds of computing so far, without those of its suspensions."""
-        return self._computed_ns
-
     def run(self) -> int:
-        """Execute in one go; return the nanoseconds it took.
-
-        :raises AsyncnnError: if the execution fails.
-        """
+        """Execute in one go; return the nanoseconds it took."""
         self._started_ns = started_ns = perf_counter_ns()
         known = self._known_arrays()
         if known is None:
@@ -294,7 +283,7 @@ class ExecuteWork(Work):
             run_bound(self._executable.program, plan, arrays)
             self._shapes = plan.known_outputs
         self._ended_ns = ended_ns = perf_counter_ns()
-        self._computed_ns = self._cpu_ns = computed_ns = ended_ns - started_ns
+        self.computed_ns = self._cpu_ns = computed_ns = ended_ns - started_ns
         if self._trace is not None:
             self._trace.add(
                 "execute", Layer.CPU, Phase.COMPUTATION, started_ns, ended_ns
@@ -315,10 +304,7 @@ class ExecuteWork(Work):
         return None if arrays is None else (layout.plan, arrays)
 
     def _run_unusual(self) -> tuple[OutputShape, ...]:
-        """Execute a request whose arguments are not those of the one before.
-
-        :raises AsyncnnError: if the execution fails.
-        """
+        """Execute a request with other arguments than the one before."""
         program, request = self._executable.program, self._request
         plan = program.plan(input_shapes(program, request))
         if CPUEXE.is_on:
@@ -342,10 +328,7 @@ class ExecuteWork(Work):
             executable.layout = Layout.of(plan, request)
 
     def advance(self, pause: Pause) -> bool:
-        """Execute until the end, until `abort`, or until it is to pause.
-
-        :raises AsyncnnError: if the execution fails.
-        """
+        """Execute until the end, until `abort`, or until it is to pause."""
         resumed_ns, resumed_cpu_ns = perf_counter_ns(), thread_time_ns()
         if not self._started_ns:
             self._started_ns = resumed_ns
@@ -356,7 +339,7 @@ class ExecuteWork(Work):
             return self._advance(pause)
         finally:
             self._ended_ns = perf_counter_ns()
-            self._computed_ns += self._ended_ns - resumed_ns
+            self.computed_ns += self._ended_ns - resumed_ns
             self._cpu_ns += thread_time_ns() - resumed_cpu_ns
             self._is_advancing = False
             if self._trace is not None:
@@ -460,7 +443,7 @@ class ExecuteWork(Work):
         replied_ns = 0 if trace is None else time.monotonic_ns()
         self._report(error, shapes or (), timing)
         if EXECUTION.is_on:
-            computed_us = self._computed_ns // 1000
+            computed_us = self.computed_ns // 1000
             EXECUTION("done", status=status.name, computed_us=computed_us)
         if trace is not None:
             now_ns = time.monotonic_ns()

@@ -85,8 +85,6 @@ class WorkAccounting:
     Ends are counted by `count_end`, in several at once.
     """
 
-    __slots__ = ("_ended", "_preemptions", "_refused", "_total_ns")
-
     def __init__(self) -> None:
         # By status and bucket: one place to count up for each end.
         self._ended = [0] * (len(ErrorStatus) * _BUCKETS)

@@ -164,9 +164,7 @@ async def running_driver(
 
     Cancelling the exit leaves it to go on by itself.
 
-    :raises InvalidArgumentError: as `driver_process`.
-    :raises NoDriverError: if the driver does not start.
-    :raises DeviceUnavailableError: if another driver serves ``path`` already.
+    :raises AsyncnnError: as `driver_process`.
     """
     launched = _Launched(path, _arguments(extensions, settings))
     try:
@@ -187,6 +185,7 @@ class _Launched:
         self._closing: asyncio.Task[None] | None = None
         socket = Path(path or private_address())
         socket_address(socket)
+        # For a clearer error only: the driver looks again, and refuses by itself.
         if can_connect(socket):
             raise DeviceUnavailableError(f"a driver serves {socket} already")
         self.driver = DriverProcess(socket, _start(socket, arguments))
@@ -236,10 +235,7 @@ class _Launched:
 
 
 def _arguments(extensions: Iterable[str], settings: Settings) -> list[str]:
-    """Return the arguments of `asyncnn.service.start` besides the path.
-
-    :raises InvalidArgumentError: if the settings cannot travel so.
-    """
+    """Return the arguments of `asyncnn.service.start` besides the path."""
     arguments = [f"--extension={extension}" for extension in extensions]
     if isinstance(settings, DeviceSettings):
         return arguments + [f"--setting={each}" for each in options_for(settings)]
@@ -263,10 +259,7 @@ def _start(path: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def _until_ready(driver: DriverProcess) -> Iterator[float]:
-    """Yield pauses in seconds until the driver serves its socket.
-
-    :raises NoDriverError: if it ends or takes too long.
-    """
+    """Yield pauses in seconds until the driver serves its socket."""
     deadline = time.monotonic() + _START_TIMEOUT_S
     while not can_connect(driver.path):
         status = driver.process.poll()

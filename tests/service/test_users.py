@@ -96,22 +96,27 @@ class TestUsers:
 
 
 def test_a_quota_counts_what_lies_in_tables_that_exist() -> None:
-    quota = Quota("things of user 7", 3, most_each=2, limit="UserLimits.max_things")
+    quota = Quota("things", "uid 7", 3, most_each=2, limit="max_things")
     one, other = quota.table(), quota.table()
     one.update({1: "a", 2: "b"})
-    quota.check()
-    other[1] = "c"
-    quota.check(0)
+    quota.check(len(other))
     with pytest.raises(
-        ResourceExhaustedTransientError, match=r"UserLimits\.max_things"
+        ResourceExhaustedTransientError, match=r"ServiceLimits\.max_things"
     ):
-        quota.check()
+        quota.check(len(one))
+    other[1] = "c"
+    quota.check(len(other), 0)
+    with pytest.raises(
+        ResourceExhaustedTransientError,
+        match=r"things of uid 7.*UserLimits\.max_things",
+    ):
+        quota.check(len(other))
     del one[2]
-    quota.check()
+    quota.check(len(one))
     one[2] = "b"
     del one
     gc.collect()
-    quota.check(2)
+    quota.check(0, 2)
 
 
 @pytest.fixture

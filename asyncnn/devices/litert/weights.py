@@ -104,7 +104,7 @@ class PackedWeights:
     def compile(self, model: Array, compile_with: Callable[[int], T]) -> T:
         """Return what is compiled with a descriptor of the weights, packed if need be.
 
-        ``model`` is the flatbuffer, as bytes. ``compile_with`` compiles it and hands the
+        ``model`` is the flatbuffer. ``compile_with`` compiles it and hands the
         descriptor over to XNNPACK, which closes it.
 
         :raises InvalidArgumentError: if it was another one before.

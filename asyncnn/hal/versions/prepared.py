@@ -15,10 +15,9 @@ from asyncnn.hal.interfaces import (
     IPreparedModel,
     ISavable,
     ISyncFence,
-    OneShot,
 )
+from asyncnn.hal.refusals import refuse_execution
 from asyncnn.hal.types import (
-    NO_TIMING,
     ErrorStatus,
     HalVersion,
     Handle,
@@ -61,9 +60,7 @@ class VersionedPreparedModel:
             if self._rules_of_1_0 is not None:
                 self._rules_of_1_0.check(newest, allow_unspecified_output=False)
         except AsyncnnError as error:
-            adapted.reason = str(error)
-            OneShot(adapted.notify_1_3)(error.status, (), NO_TIMING)
-            return convert_status(error.status, HalVersion.V1_0)
+            return convert_status(refuse_execution(adapted, error), HalVersion.V1_0)
         return self._execute(newest, MeasureTiming.NO, adapted)
 
     def execute_1_2(

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
+import msgspec
+
 from asyncnn.hal.errors import ResourceExhaustedTransientError, too_many
 from asyncnn.memory.limits import CommonBytes
 from asyncnn.offload import SerialOffload
@@ -36,23 +38,20 @@ _RECOUNT_S = 0.1
 """Counting everybody's takes long where there are hundreds of connections."""
 
 
-class Budget:
+class Budget(msgspec.Struct, eq=False):
     """``most`` of ``what`` for all clients, and up to ``most_each`` for each process.
 
     ``limit`` names what bounds all of them, ``limit_each`` the setting for one.
     """
 
-    def __init__(
-        self, what: str, most: int, limit: str, most_each: int, limit_each: str
-    ) -> None:
-        self.what = what
-        self.most = most
-        self.limit = limit
-        self.most_each = most_each
-        self.limit_each = limit_each
-        self.used = 0
-        self._holdings: WeakSet[Holding] = WeakSet()
-        self._counted_at = -_RECOUNT_S
+    what: str
+    most: int
+    limit: str
+    most_each: int
+    limit_each: str
+    used: int = 0
+    _holdings: "WeakSet[Holding]" = msgspec.field(default_factory=WeakSet)
+    _counted_at: float = -_RECOUNT_S
 
     def holding(self, process: "ProcessUse", count: Callable[[], int]) -> "Holding":
         """Return what a connection has: as many as ``count`` says."""
@@ -76,16 +75,13 @@ class ProcessUse:
         self.used = 0
 
 
-class Holding:
+class Holding(msgspec.Struct, eq=False, weakref=True):
     """What one connection has of a budget. Belongs to the event loop."""
 
-    def __init__(
-        self, budget: Budget, process: ProcessUse, count: Callable[[], int]
-    ) -> None:
-        self._budget = budget
-        self._process = process
-        self._count = count
-        self._used = 0
+    _budget: Budget
+    _process: ProcessUse
+    _count: Callable[[], int]
+    _used: int = 0
 
     def update(self) -> None:
         """Count anew what the connection has."""
@@ -146,13 +142,18 @@ class Table(dict[int, T]):
 
 
 class Quota:
-    """``most`` of ``what`` in all tables together. Belongs to the event loop.
+    """``most`` of ``what`` for a user in all, and ``most_each`` for each connection.
 
-    A table is bounded by itself to ``most_each``. ``limit`` names the setting.
+    ``limit`` is what `UserLimits` and `ServiceLimits` call these bounds. Belongs to the
+    event loop.
     """
 
-    def __init__(self, what: str, most: int, most_each: int, limit: str) -> None:
+    def __init__(
+        self, what: str, user: str, most: int, most_each: int, limit: str
+    ) -> None:
+        self.most_each = most_each
         self._what = what
+        self._user = user
         self._most = most
         self._limit = limit
         self._tables: WeakValueDictionary[int, Table[Any]] = WeakValueDictionary()
@@ -165,18 +166,20 @@ class Quota:
         self._tables[id(table)] = table
         return table
 
-    def check(self, more: int = 1) -> None:
-        """Check that there may be ``more``.
+    def check(self, own: int, more: int = 1) -> None:
+        """Check that a connection which has ``own`` of them may have ``more``.
 
         :raises ResourceExhaustedTransientError: if these would be too many.
         """
+        if own + more > self.most_each:
+            raise too_many(self._what, f"ServiceLimits.{self._limit}", self.most_each)
         if len(self._tables) <= self._unchecked:
             return
         count = sum(map(len, self._tables.values()))
         if count + more > self._most:
             raise too_many(
-                self._what,
-                self._limit,
+                f"{self._what} of {self._user}",
+                f"UserLimits.{self._limit}",
                 self._most,
                 hint="release some of them, in any process of this user",
             )
@@ -188,7 +191,7 @@ class UserQuotas:
     def __init__(self, uid: int, limits: UserLimits, each: ServiceLimits) -> None:
         def quota(limit: str, what: str) -> Quota:
             most, most_each = getattr(limits, limit), getattr(each, limit)
-            return Quota(f"{what} of uid {uid}", most, most_each, f"UserLimits.{limit}")
+            return Quota(what, f"uid {uid}", most, most_each, limit)
 
         self.prepared_models = quota("max_prepared_models", "prepared models")
         self.executions = quota("max_executions", "pending executions")

@@ -332,7 +332,7 @@ from tests.devices.litert.conftest import Case
 engine, chain = load_engine("c_api"), Chain(6, 4, 32)
 print("ready", flush=True)
 sys.stdin.readline()
-for _ in range(20):
+for _ in range(8):
     weights = PackedWeights({KEY!r}, Path(sys.argv[1]))
     graph, case = engine.compile(chain.model(), weights=weights), Case(chain)
     assert graph.run([case.x], case.outputs)
@@ -352,7 +352,7 @@ def test_processes_pack_and_remove_at_once(folder: Path) -> None:
             stdout=subprocess.PIPE,
             text=True,
         )
-        for role in ("keeps", "removes", "keeps")
+        for role in ("keeps", "removes")
     ]
     for process in processes:
         assert process.stdout is not None
