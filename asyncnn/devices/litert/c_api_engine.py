@@ -36,6 +36,7 @@ from asyncnn.devices.litert.compiled_graph import (
     Tensor,
 )
 from asyncnn.devices.litert.weights import PackedWeights
+from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
 
@@ -93,11 +94,12 @@ class CApiEngine(Engine):
         if weights is None:
             return CApiGraph(self._library, content, options)
         return weights.compile(
+            content,
             lambda descriptor: CApiGraph(
                 self._library,
                 content,
                 {**options, "weight_cache_file_descriptor": descriptor},
-            )
+            ),
         )
 
 
@@ -113,7 +115,7 @@ class _Slot:
     def stand_in(self) -> Array:
         """Return memory of the graph's own for arrays that LiteRT does not take."""
         if self._standing_in is None:
-            raw = aligned(self.tensor.nbytes + TAIL_BYTES)[: self.tensor.nbytes]
+            raw = aligned_bytes(self.tensor.nbytes + TAIL_BYTES)[: self.tensor.nbytes]
             self._standing_in = raw.view(self.tensor.dtype)
         return self._standing_in
 
@@ -300,17 +302,10 @@ class CApiGraph(CompiledGraph):
             self._library.destroy("Model", self._model)
 
 
-def aligned(nbytes: int, alignment: int = BUFFER_ALIGNMENT) -> Array:
-    """Return zeroed bytes at an address that is a multiple of ``alignment``."""
-    raw = np.zeros(nbytes + alignment, np.uint8)
-    start = -raw.ctypes.data % alignment
-    return raw[start : start + nbytes]
-
-
 def _in_aligned_memory(model: bytes | bytearray | memoryview) -> Array:
     content = np.frombuffer(model, np.uint8)
     if content.ctypes.data % _MODEL_ALIGNMENT:
-        copy = aligned(content.nbytes, _MODEL_ALIGNMENT)
+        copy = aligned_bytes(content.nbytes)
         copy[:] = content
         return copy
     return content

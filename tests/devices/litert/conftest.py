@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncnn.devices.litert.c_api_engine import aligned
 from asyncnn.devices.litert.chain_model import Chain
 from asyncnn.devices.litert.engine import Array, Engine, load_engine
+from asyncnn.engine.workspace import aligned_bytes
 
 LINKS, ROWS, WIDTH = 6, 4, 32
 
@@ -71,7 +71,7 @@ def case(chain: Chain) -> Case:
 
 def at_offset(like: Array, offset: int) -> Array:
     """Return a copy that begins ``offset`` bytes after an aligned address."""
-    memory = aligned(like.nbytes + offset + 64)[offset : offset + like.nbytes]
+    memory = aligned_bytes(like.nbytes + offset + 64)[offset : offset + like.nbytes]
     array: Array = np.ndarray(like.shape, like.dtype, memory)
     array[...] = like
     return array
