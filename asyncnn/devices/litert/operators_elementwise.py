@@ -16,7 +16,7 @@ from asyncnn.devices.litert.operation_writer import (
     Write,
 )
 from asyncnn.hal.operations.bound import Shape
-from asyncnn.hal.types import OperandType, OperationType
+from asyncnn.hal.types import FusedActivationFunc, OperandType, OperationType
 
 F32 = OperandType.TENSOR_FLOAT32
 F16 = OperandType.TENSOR_FLOAT16
@@ -28,6 +28,11 @@ def _arithmetic(name: str, kind: str) -> Write:
         activation = writer.activation(2)
         if writer.operation.outputs[0].type == I32:
             writer.require(activation == 0, "int32 with a fused activation")
+        if name == "MUL":
+            writer.require_ratio(0, 1)
+        else:
+            writer.require_ratio(0)
+            writer.require_ratio(1)
         table = options(kind, FusedActivationFunction=activation)
         writer.emit(name, [writer.input(0), writer.input(1)], writer.output(), table)
 
@@ -46,9 +51,28 @@ def _rectifier(name: str) -> Write:
     def write(writer: OperationWriter) -> None:
         if writer.is_quantized:
             writer.require_kept_quantization()
+        writer.activation_code(FusedActivationFunc.RELU)
         writer.emit(name, [writer.input(0)], writer.output())
 
     return write
+
+
+def _precise(name: str, kind: str | None = None) -> Write:
+    """Write what XNNPACK computes less exactly than the HAL wants it."""
+
+    def write(writer: OperationWriter) -> None:
+        table = None if kind is None else options(kind)
+        writer.outside_xnnpack(name, writer.input(0), writer.output(), table)
+
+    return write
+
+
+def _reciprocal_root(writer: OperationWriter) -> None:
+    """RSQRT of XNNPACK makes NaN of 0."""
+    source = writer.input(0)
+    root = writer.emit("SQRT", [source], writer.floats(source.shape))
+    table = options("DivOptions", FusedActivationFunction=0)
+    writer.emit("DIV", [writer.graph.real(1), root], writer.output(), table)
 
 
 def _float_unary(name: str, kind: str | None = None) -> Write:
@@ -85,6 +109,8 @@ def _prelu(writer: OperationWriter) -> None:
         writer.output_shape() == writer.operation.shape(0),
         "the input is broadcast to alpha",
     )
+    writer.require_ratio(0)
+    writer.require_ratio(0, 1)
     alpha = writer.input(1)
     rank = len(writer.output_shape())
     if len(alpha.shape) < rank and writer.operand(1).value is None:
@@ -252,14 +278,16 @@ RULES: dict[OperationType, Rule] = {
         "HARD_SWISH; codes as real values",
     ),
     OperationType.ABS: Rule(_unary("ABS", "AbsOptions"), (*FLOATS, I32), "ABS"),
-    OperationType.EXP: Rule(_unary("EXP", "ExpOptions"), FLOATS, "EXP"),
+    OperationType.EXP: Rule(
+        _precise("EXP", "ExpOptions"), FLOATS, "EXP, kept from XNNPACK"
+    ),
     OperationType.FLOOR: Rule(_unary("FLOOR"), FLOATS, "FLOOR"),
     OperationType.LOG: Rule(_unary("LOG"), FLOATS, "LOG"),
     OperationType.NEG: Rule(_unary("NEG", "NegOptions"), (*FLOATS, I32), "NEG"),
     OperationType.RSQRT: Rule(
-        _unary("RSQRT"), FLOATS, "RSQRT", "codes: LiteRT fails on negative ones"
+        _reciprocal_root, FLOATS, "SQRT, DIV", "codes: LiteRT fails on negative ones"
     ),
-    OperationType.SIN: Rule(_unary("SIN"), FLOATS, "SIN"),
+    OperationType.SIN: Rule(_precise("SIN"), FLOATS, "SIN, kept from XNNPACK"),
     OperationType.SQRT: Rule(_unary("SQRT"), FLOATS, "SQRT"),
     OperationType.EQUAL: Rule(
         _comparison("EQUAL", "EqualOptions"), _COMPARED, "EQUAL", _QUANTIZED_APART

@@ -105,7 +105,8 @@ def _strided_slice(writer: OperationWriter) -> None:
     source = writer.as_it_is(0)
     taken, _ = strided_slices_of(writer.operation)
     resolved = [
-        part.indices(length) for part, length in zip(taken, source.shape, strict=True)
+        _resolved(part, length)
+        for part, length in zip(taken, source.shape, strict=True)
     ]
     begin, end, strides = (list(numbers) for numbers in zip(*resolved, strict=True))
     shape = tuple(len(range(*each)) for each in resolved)
@@ -128,6 +129,17 @@ def _strided_slice(writer: OperationWriter) -> None:
     writer.emit("STRIDED_SLICE", inputs, target, table)
     if not kept:
         writer.reshape(target, writer.output(type_=source.type))
+
+
+def _resolved(part: slice, length: int) -> tuple[int, int, int]:
+    """Return begin, end and stride; the stride of a single element is 1.
+
+    A large stride added to an index would not stay within int32.
+    """
+    begin, end, stride = part.indices(length)
+    if len(range(begin, end, stride)) == 1:
+        return begin, begin + 1, 1
+    return begin, end, stride
 
 
 def _split(writer: OperationWriter) -> None:
