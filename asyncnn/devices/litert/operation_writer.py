@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
+import numpy as np
 
 from asyncnn.devices.litert.graph import (
     FLOAT32,
@@ -28,7 +29,7 @@ from asyncnn.devices.litert.operands import (
     quantization_in,
 )
 from asyncnn.hal.operands import QUANT8_TYPES, is_scalar
-from asyncnn.hal.operations.bound import BoundOperand, BoundOperation, Shape
+from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
 from asyncnn.hal.types import FusedActivationFunc, OperandType
 
 FLOATS = (OperandType.TENSOR_FLOAT32, OperandType.TENSOR_FLOAT16)
@@ -186,12 +187,16 @@ class OperationWriter:
         return self.emit("QUANTIZE", [tensor], target)
 
     def dequantized(self, index: int) -> Tensor:
-        """Return the real values of input ``index``."""
-        return self.real_values(self.input(index))
+        """Return the real values of input ``index``; constants are converted here."""
+        operand = self.operand(index)
+        if operand.value is None or operand.type not in QUANT8_TYPES:
+            return self.real_values(self.input(index))
+        real = RealValues(operand.scale, operand.zero_point)
+        return self.graph.constant(FLOAT32, operand.value, convert=real)
 
     def real_values(self, tensor: Tensor) -> Tensor:
-        """Return the real values of a tensor; floats are those."""
-        if tensor.type == FLOAT32:
+        """Return the real values of codes; all else has them already."""
+        if tensor.type not in (INT8, UINT8):
             return tensor
         return self.emit("DEQUANTIZE", [tensor], self.floats(tensor.shape))
 
@@ -203,14 +208,22 @@ class OperationWriter:
         """Round real values to the codes of an output; floats are the output."""
         return self.emit("QUANTIZE", [real], self.output(position))
 
-    def computed_in_floats(self, compute: Callable[[Tensor, Tensor], None]) -> None:
-        """Let ``compute(source, target)`` work on the real values of input 0."""
-        source = self.dequantized(0)
+    def emit_on_floats(
+        self, name: str, inputs: Sequence[int], table: Options | None = None
+    ) -> None:
+        """Add an operator on the real values of inputs; codes are rounded once."""
+        tensors = [self.dequantized(index) for index in inputs]
+        self.finish_floats(
+            lambda target: self.emit(name, tensors, target, table), self.output_shape()
+        )
+
+    def finish_floats(self, compute: Callable[[Tensor], object], shape: Shape) -> None:
+        """Let ``compute`` fill the output, or real values that are rounded to it."""
         if not self.is_quantized:
-            compute(source, self.output())
+            compute(self.output())
             return
-        real = self.floats(self.output_shape())
-        compute(source, real)
+        real = self.floats(shape)
+        compute(real)
         self.quantized(real)
 
     def output_shape(self, position: int = 0) -> Shape:
@@ -286,6 +299,18 @@ class OperationWriter:
             self.graph.like(source, shape),
             options("PadOptions"),
         )
+
+
+class RealValues(msgspec.Struct, frozen=True):
+    """Converts stored codes to what they stand for."""
+
+    scale: float
+    zero_point: int
+
+    def __call__(self, codes: Array) -> Array:
+        """Return the real values of ``codes`` as float32."""
+        steps = codes.astype(np.int16) - self.zero_point
+        return steps.astype(np.float32) * np.float32(self.scale)
 
 
 Write: TypeAlias = Callable[[OperationWriter], None]

@@ -166,7 +166,9 @@ def _l2_normalization(writer: OperationWriter) -> None:
         f"scale {scale:g}, below which norms are cut off",
     )
 
-    def compute(source: Tensor, target: Tensor) -> None:
+    source = writer.dequantized(0)
+
+    def compute(target: Tensor) -> None:
         if axis == rank - 1:
             writer.emit("L2_NORMALIZATION", [source], target, table)
             return
@@ -175,7 +177,7 @@ def _l2_normalization(writer: OperationWriter) -> None:
         writer.emit("L2_NORMALIZATION", [moved], result, table)
         writer.transposed(result, order, target)
 
-    writer.computed_in_floats(compute)
+    writer.finish_floats(compute, source.shape)
 
 
 def _local_response(writer: OperationWriter) -> None:
@@ -247,18 +249,20 @@ def _batch_matmul(writer: OperationWriter) -> None:
 
 
 def _resize(name: str, kind: str) -> Write:
+    """Write a resizing of NHWC images; codes are interpolated as real values."""
+
     def write(writer: OperationWriter) -> None:
         if writer.is_quantized:
             writer.require_kept_quantization()
         nchw = writer.operation.boolean(3, False)
-        source = writer.input(0)
+        source, shape = writer.input(0), writer.output_shape()
         if nchw:
             source = writer.transposed(source, NCHW_TO_NHWC)
-        shape = writer.output_shape()
-        if nchw:
             shape = tuple(shape[axis] for axis in NCHW_TO_NHWC)
         if name == "RESIZE_NEAREST_NEIGHBOR":
             _check_nearest(writer, source.shape[1:3], shape[1:3])
+        else:
+            source = writer.real_values(source)
         size = writer.graph.integers(shape[1:3])
         table = options(
             kind,
@@ -266,7 +270,12 @@ def _resize(name: str, kind: str) -> Write:
             HalfPixelCenters=writer.operation.boolean(5, False),
         )
         target = writer.temporary(shape) if nchw else writer.output()
-        writer.emit(name, [source, size], target, table, 3)
+        if source.type == target.type:
+            writer.emit(name, [source, size], target, table, 3)
+        else:
+            real = writer.floats(shape)
+            writer.emit(name, [source, size], real, table, 3)
+            writer.emit("QUANTIZE", [real], target)
         if nchw:
             writer.transposed(target, NHWC_TO_NCHW, writer.output())
 
@@ -356,7 +365,7 @@ RULES: dict[OperationType, Rule] = {
     OperationType.RESIZE_BILINEAR: Rule(
         _resize("RESIZE_BILINEAR", "ResizeBilinearOptions"),
         (*FLOATS, *CODES),
-        "RESIZE_BILINEAR; TRANSPOSE around it for NCHW",
+        "RESIZE_BILINEAR, codes as real values; TRANSPOSE around it for NCHW",
     ),
     OperationType.RESIZE_NEAREST_NEIGHBOR: Rule(
         _resize("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighborOptions"),

@@ -79,14 +79,6 @@ def _pad_value(writer: OperationWriter, source: Tensor) -> np.ndarray:
     return np.array([stored + moved], np.int8)
 
 
-def _mirror_pad(writer: OperationWriter) -> None:
-    source = writer.as_it_is(0)
-    paddings = writer.graph.integers(paddings_of(writer.operation))
-    table = options("MirrorPadOptions", Mode=writer.operation.integer(2))
-    output = writer.output(type_=source.type)
-    writer.emit("MIRROR_PAD", [source, paddings], output, table)
-
-
 def _slice(writer: OperationWriter) -> None:
     if writer.is_quantized:
         writer.require_kept_quantization()
@@ -280,7 +272,6 @@ RULES: dict[OperationType, Rule] = {
     OperationType.TRANSPOSE: Rule(_transpose, _MOVED, "TRANSPOSE", _KEPT),
     OperationType.PAD: Rule(_pad, _MOVED, "PAD", _KEPT),
     OperationType.PAD_V2: Rule(_pad, _MOVED, "PADV2", _KEPT),
-    OperationType.MIRROR_PAD: Rule(_mirror_pad, _MOVED_WITH_INTEGERS, "MIRROR_PAD"),
     OperationType.SLICE: Rule(_slice, _MOVED_WITH_INTEGERS, "SLICE", _KEPT),
     OperationType.STRIDED_SLICE: Rule(
         _strided_slice, _MOVED, "STRIDED_SLICE without masks, RESHAPE", _KEPT
