@@ -60,7 +60,7 @@ class Driver:
             Mapper(MappingPolicy()),
             self._end,
             Client("remote"),
-            UserQuotas(os.getuid(), UserLimits(), limits),
+            UserQuotas(os.getuid(), UserLimits()),
             DriverResources(limits).of_process(1),
         )
 

@@ -91,7 +91,7 @@ class Bursts:
                 raise too_many(
                     "open bursts", "ServiceLimits.max_bursts", self._limits.max_bursts
                 )
-            self._quota.check()
+            self._quota.check(self._bursts)
             self._tasks.check_room()
             prepared = self._models.get(message.prepared)
             if prepared is None:

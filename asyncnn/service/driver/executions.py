@@ -92,7 +92,7 @@ class Executions:
                     "ServiceLimits.max_executions",
                     self._limits.max_executions,
                 )
-            self._quota.check(0)
+            self._quota.check(self._executing, more=0)
             self._launch(self.find(order), callback)
         except Exception as error:
             callback.fail(explained(error))

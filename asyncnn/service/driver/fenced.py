@@ -276,7 +276,7 @@ class FencedOrders:
                 "ServiceLimits.max_fenced_executions",
                 self._limits.max_fenced_executions,
             )
-        self._quota.check()
+        self._quota.check(self._known)
         borrowed: Sequence[SyncFence] = ()
         if fds:
             self._check_descriptors(len(fds))

@@ -227,7 +227,7 @@ class AnnouncedPools:
     def _admit(self, info: PoolInfo, handle: Handle) -> Memory:
         if len(self._pools) >= self._max_pools:
             raise too_many("pools", "ServiceLimits.max_pools", self._max_pools)
-        self._quota.check()
+        self._quota.check(self._pools)
         memory = Memory(info.name, info.size, handle)
         mapped = self._map_nowait(memory)
         if mapped is not None:

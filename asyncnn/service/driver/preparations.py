@@ -180,7 +180,7 @@ class Preparations:
                 "ServiceLimits.max_prepared_models",
                 limits.max_prepared_models,
             )
-        self._quota.check(0)
+        self._quota.check(self._preparing, self._models, more=0)
 
     def _received(self, info: CacheInfo, fds: Sequence[int]) -> ReceivedCache:
         cache = ReceivedCache(info, fds)

@@ -169,7 +169,7 @@ class Buffers:
                 raise too_many(
                     "buffers", "ServiceLimits.max_buffers", self._limits.max_buffers
                 )
-            self._quota.check()
+            self._quota.check(self._buffers)
             self._tasks.check_room()
         except AsyncnnError as error:
             self._send(wire.Allocated(number, explained(error).status, 0))

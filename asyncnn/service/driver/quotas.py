@@ -140,24 +140,29 @@ T = TypeVar("T")
 
 
 class Table(dict[int, T]):
-    """What a connection has, by number; other than a `dict`, it has weak references."""
+    """What a connection has, by number; its quota has ``counted`` so many of these."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "counted")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted = 0
 
 
 class Quota:
     """``most`` of ``what`` in all tables together. Belongs to the event loop.
 
-    A table is bounded by itself to ``most_each``. ``limit`` names the setting.
+    ``limit`` names the setting. The tables of a connection are counted when it wants
+    more, and all others only if there seem to be too many: a check takes as long beside
+    hundreds of connections as beside one.
     """
 
-    def __init__(self, what: str, most: int, most_each: int, limit: str) -> None:
+    def __init__(self, what: str, most: int, limit: str) -> None:
         self._what = what
         self._most = most
         self._limit = limit
+        self._used = 0
         self._tables: WeakValueDictionary[int, Table[Any]] = WeakValueDictionary()
-        # So few tables cannot have too many.
-        self._unchecked = most // max(most_each, 1)
 
     def table(self) -> Table[T]:
         """Return a new table; what is in it counts for as long as it exists."""
@@ -165,30 +170,45 @@ class Quota:
         self._tables[id(table)] = table
         return table
 
-    def check(self, more: int = 1) -> None:
-        """Check that there may be ``more``.
+    def check(self, *tables: Table[Any], more: int = 1) -> None:
+        """Check that a connection may have ``more`` than is in its ``tables``.
+
+        They count from now on: the tables of others may be checked before they are in.
 
         :raises ResourceExhaustedTransientError: if these would be too many.
         """
-        if len(self._tables) <= self._unchecked:
-            return
-        count = sum(map(len, self._tables.values()))
-        if count + more > self._most:
-            raise too_many(
-                self._what,
-                self._limit,
-                self._most,
-                hint="release some of them, in any process of this user",
-            )
+        for table in tables:
+            self._count(table)
+        if self._used + more > self._most:
+            self._count_all()
+            if self._used + more > self._most:
+                raise too_many(
+                    self._what,
+                    self._limit,
+                    self._most,
+                    hint="release some of them, in any process of this user",
+                )
+        self._used += more
+        tables[0].counted += more
+
+    def _count_all(self) -> None:
+        self._used = 0  # what went with its table is counted until now
+        for table in self._tables.values():
+            table.counted = 0
+            self._count(table)
+
+    def _count(self, table: Table[Any]) -> None:
+        self._used += len(table) - table.counted
+        table.counted = len(table)
 
 
 class UserQuotas:
-    """The quotas of the user ``uid``, beside the limits of each connection."""
+    """The quotas of the user ``uid``."""
 
-    def __init__(self, uid: int, limits: UserLimits, each: ServiceLimits) -> None:
+    def __init__(self, uid: int, limits: UserLimits) -> None:
         def quota(limit: str, what: str) -> Quota:
-            most, most_each = getattr(limits, limit), getattr(each, limit)
-            return Quota(f"{what} of uid {uid}", most, most_each, f"UserLimits.{limit}")
+            most = getattr(limits, limit)
+            return Quota(f"{what} of uid {uid}", most, f"UserLimits.{limit}")
 
         self.prepared_models = quota("max_prepared_models", "prepared models")
         self.executions = quota("max_executions", "pending executions")
@@ -341,7 +361,7 @@ class Clients:
         """Return the quotas that all connections of its user share."""
         quotas = self._quotas.get(peer.uid)
         if quotas is None:
-            quotas = UserQuotas(peer.uid, self._user_limits, self._limits)
+            quotas = UserQuotas(peer.uid, self._user_limits)
             self._quotas[peer.uid] = quotas
         return quotas
 
