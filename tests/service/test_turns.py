@@ -5,7 +5,10 @@ import time
 
 import pytest
 
+from asyncnn.service import ServiceLimits
+from asyncnn.service.driver.quotas import DriverResources
 from asyncnn.service.driver.turns import DecodingTurns, Readers, ReadingTurns
+from asyncnn.service.process import Peer
 
 
 class Flood:
@@ -100,6 +103,22 @@ async def test_a_process_with_one_connection_is_read_whenever_it_is_readable() -
         single.readable()
         other.readable()
     assert single.read == other.read == 1000
+
+
+async def test_a_process_with_one_connection_after_the_other_is_read_in_turns() -> None:
+    driver = DriverResources(ServiceLimits())
+    for client in range(10):  # of which nothing is left
+        former = driver.of_process(client, Peer(4711, 0)).reading
+        former.opened()
+        former.closed()
+        del former
+    flood = Flood(driver.of_process(10, Peer(4711, 0)).reading)
+    unseen = [Flood(driver.of_process(n, Peer(0, 0)).reading) for n in (11, 12)]
+    for _ in range(1000):
+        for each in (flood, *unseen):
+            each.readable()
+    assert flood.read <= 8
+    assert [each.read for each in unseen] == [1000, 1000]
 
 
 async def test_connections_that_have_ended_take_nobodys_turn() -> None:

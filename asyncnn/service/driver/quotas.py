@@ -266,21 +266,38 @@ class DriverResources:
         self._processes: WeakValueDictionary[int, ProcessResources] = (
             WeakValueDictionary()
         )
+        # By process, as they outlive its clients for a while: a process may open one
+        # connection after the other.
+        self._reading: WeakValueDictionary[Peer, ReadingTurns] = WeakValueDictionary()
 
-    def of_process(self, client: int) -> "ProcessResources":
+    def of_process(self, client: int, peer: Peer) -> "ProcessResources":
         """Return what the connections of a process share, by its client's number."""
         process = self._processes.get(client)
         if process is None:
-            process = self._processes[client] = ProcessResources(self, self._decoding)
+            process = ProcessResources(self, self._reading_of(peer), self._decoding)
+            self._processes[client] = process
         return process
+
+    def _reading_of(self, peer: Peer) -> ReadingTurns:
+        turns = self._reading.get(peer)
+        if turns is None:
+            turns = ReadingTurns(self.readers)
+            if peer.pid:  # the kernel gives 0 for each that cannot be seen from here
+                self._reading[peer] = turns
+        return turns
 
 
 class ProcessResources:
     """What the connections of one process share among them."""
 
-    def __init__(self, driver: DriverResources, decoding: asyncio.Semaphore) -> None:
+    def __init__(
+        self,
+        driver: DriverResources,
+        reading: ReadingTurns,
+        decoding: asyncio.Semaphore,
+    ) -> None:
         self.reserve = driver.reserve
-        self.reading = ReadingTurns(driver.readers)
+        self.reading = reading
         self.decoding = DecodingTurns(decoding)
         self.validating = SerialOffload()
         self._driver = driver
