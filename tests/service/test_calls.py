@@ -21,6 +21,7 @@ from asyncnn.service.client.connection import Connection
 from asyncnn.service.driver.bursts import CallsToClient, RemoteBurstCallback
 from asyncnn.service.driver.quotas import DriverResources, UserQuotas
 from asyncnn.service.driver.session import Session
+from asyncnn.service.process import Peer
 from tests.service.raw import RawClient, ping, until
 
 Answer = tuple[ErrorStatus, tuple[Memory, ...]]
@@ -61,7 +62,7 @@ class Driver:
             self._end,
             Client("remote"),
             UserQuotas(os.getuid(), UserLimits(), limits),
-            DriverResources(limits).of_process(1),
+            DriverResources(limits).of_process(1, Peer(1, os.getuid())),
         )
 
     def _end(self, _: Session) -> None:

@@ -73,7 +73,7 @@ class Bursts(SessionPart):
         if not 0 <= split <= len(fds):
             raise InvalidArgumentError("queues and descriptors do not match")
         try:
-            self._quota.check(len(self._bursts))
+            self._quota.check(self._bursts)
             self._tasks.check_room()
             prepared = self._model(message.prepared)
             # The caller closes its own before the burst is open.

@@ -62,7 +62,7 @@ class Executions(SessionPart):
         # Known before it is launched: its end may be told within that call.
         callback = self._executing[number] = _Executing(self, order)
         try:
-            self._quota.check(len(self._executing), 0)
+            self._quota.check(self._executing, more=0)
             self._launch(self.find(order), callback)
         except Exception as error:
             callback.fail(explained(error))

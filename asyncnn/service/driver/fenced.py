@@ -241,7 +241,7 @@ class FencedOrders(SessionPart):
             self._end(number, fenced, status)
 
     def _launch(self, message: wire.ExecuteFenced, fds: Sequence[int]) -> _Fenced:
-        self._quota.check(len(self._known))
+        self._quota.check(self._known)
         borrowed: Sequence[SyncFence] = ()
         if fds:
             self._check_descriptors(len(fds))

@@ -215,7 +215,7 @@ class AnnouncedPools:
             self._send(PoolsRefused((info.number,)))
 
     def _admit(self, info: PoolInfo, handle: Handle) -> Memory:
-        self._quota.check(len(self._pools))
+        self._quota.check(self._pools)
         memory = Memory(info.name, info.size, handle)
         mapped = self._map_nowait(memory)
         if mapped is not None:

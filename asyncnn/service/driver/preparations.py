@@ -137,7 +137,7 @@ class Preparations(SessionPart):
 
     def _check_room(self) -> None:
         self._check_preparing(len(self._preparing))
-        self._quota.check(len(self._preparing) + len(self._models), 0)
+        self._quota.check(self._preparing, self._models, more=0)
 
     def _check_preparing(self, count: int) -> None:
         most = self._limits.max_preparing

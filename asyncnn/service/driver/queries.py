@@ -124,7 +124,7 @@ class Buffers(SessionPart):
         if number in self._buffers:
             raise InvalidArgumentError(f"buffer {number} exists already")
         try:
-            self._quota.check(len(self._buffers))
+            self._quota.check(self._buffers)
             self._tasks.check_room()
         except AsyncnnError as error:
             self._send(wire.Allocated(number, explained(error).status, 0))

@@ -136,16 +136,22 @@ T = TypeVar("T")
 
 
 class Table(dict[int, T]):
-    """What a connection has, by number; other than a `dict`, it has weak references."""
+    """What a connection has, by number; its quota has ``counted`` so many of these."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "counted")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted = 0
 
 
 class Quota:
     """``most`` of ``what`` for a user in all, and ``most_each`` for each connection.
 
-    ``limit`` is what `UserLimits` and `ServiceLimits` call these bounds. Belongs to the
-    event loop.
+    ``limit`` is what `UserLimits` and `ServiceLimits` call these bounds. The tables of
+    a connection are counted when it wants more, and all others only if there seem to be
+    too many: a check takes as long beside hundreds of connections as beside one.
+    Belongs to the event loop.
     """
 
     def __init__(
@@ -156,9 +162,8 @@ class Quota:
         self._user = user
         self._most = most
         self._limit = limit
+        self._used = 0
         self._tables: WeakValueDictionary[int, Table[Any]] = WeakValueDictionary()
-        # So few tables cannot have too many.
-        self._unchecked = most // max(most_each, 1)
 
     def table(self) -> Table[T]:
         """Return a new table; what is in it counts for as long as it exists."""
@@ -166,23 +171,38 @@ class Quota:
         self._tables[id(table)] = table
         return table
 
-    def check(self, own: int, more: int = 1) -> None:
-        """Check that a connection which has ``own`` of them may have ``more``.
+    def check(self, *tables: Table[Any], more: int = 1) -> None:
+        """Check that a connection may have ``more`` than is in its ``tables``.
+
+        They count from now on: the tables of others may be checked before they are in.
 
         :raises ResourceExhaustedTransientError: if these would be too many.
         """
-        if own + more > self.most_each:
+        if sum(map(len, tables)) + more > self.most_each:
             raise too_many(self._what, f"ServiceLimits.{self._limit}", self.most_each)
-        if len(self._tables) <= self._unchecked:
-            return
-        count = sum(map(len, self._tables.values()))
-        if count + more > self._most:
-            raise too_many(
-                f"{self._what} of {self._user}",
-                f"UserLimits.{self._limit}",
-                self._most,
-                hint="release some of them, in any process of this user",
-            )
+        for table in tables:
+            self._count(table)
+        if self._used + more > self._most:
+            self._count_all()
+            if self._used + more > self._most:
+                raise too_many(
+                    f"{self._what} of {self._user}",
+                    f"UserLimits.{self._limit}",
+                    self._most,
+                    hint="release some of them, in any process of this user",
+                )
+        self._used += more
+        tables[0].counted += more
+
+    def _count_all(self) -> None:
+        self._used = 0  # what went with its table is counted until now
+        for table in self._tables.values():
+            table.counted = 0
+            self._count(table)
+
+    def _count(self, table: Table[Any]) -> None:
+        self._used += len(table) - table.counted
+        table.counted = len(table)
 
 
 class UserQuotas:
@@ -249,21 +269,38 @@ class DriverResources:
         self._processes: WeakValueDictionary[int, ProcessResources] = (
             WeakValueDictionary()
         )
+        # By process, as they outlive its clients for a while: a process may open one
+        # connection after the other.
+        self._reading: WeakValueDictionary[Peer, ReadingTurns] = WeakValueDictionary()
 
-    def of_process(self, client: int) -> "ProcessResources":
+    def of_process(self, client: int, peer: Peer) -> "ProcessResources":
         """Return what the connections of a process share, by its client's number."""
         process = self._processes.get(client)
         if process is None:
-            process = self._processes[client] = ProcessResources(self, self._decoding)
+            process = ProcessResources(self, self._reading_of(peer), self._decoding)
+            self._processes[client] = process
         return process
+
+    def _reading_of(self, peer: Peer) -> ReadingTurns:
+        turns = self._reading.get(peer)
+        if turns is None:
+            turns = ReadingTurns(self.readers)
+            if peer.pid:  # the kernel gives 0 for each that cannot be seen from here
+                self._reading[peer] = turns
+        return turns
 
 
 class ProcessResources:
     """What the connections of one process share among them."""
 
-    def __init__(self, driver: DriverResources, decoding: asyncio.Semaphore) -> None:
+    def __init__(
+        self,
+        driver: DriverResources,
+        reading: ReadingTurns,
+        decoding: asyncio.Semaphore,
+    ) -> None:
         self.reserve = driver.reserve
-        self.reading = ReadingTurns(driver.readers)
+        self.reading = reading
         self.decoding = DecodingTurns(decoding)
         self.validating = SerialOffload()
         self._driver = driver

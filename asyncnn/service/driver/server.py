@@ -303,7 +303,7 @@ class Server:
             self._left,
             client,
             quotas,
-            self._resources.of_process(client.number),
+            self._resources.of_process(client.number, peer),
             sees_others=peer.uid in (os.geteuid(), 0),
         )
 
