@@ -11,6 +11,7 @@ import numpy as np
 
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import BoundOperation, Shape
+from asyncnn.hal.operations.declaring import declare
 from asyncnn.hal.operations.shapes import (
     image_shape,
     in_layout,
@@ -19,26 +20,12 @@ from asyncnn.hal.operations.shapes import (
     whole_quotient,
 )
 from asyncnn.hal.operations.signature import (
-    BOOL,
-    F16,
-    F32,
-    I32,
-    INT32,
     Q8,
     Q8PC,
-    Q8S,
-    V1_0,
     V1_2,
-    V1_3,
-    Argument,
-    Layout,
-    OperationSignature,
     Requirement,
     TypedCheck,
-    TypeRow,
     Usage,
-    arguments,
-    row,
 )
 from asyncnn.hal.operations.windows import (
     Window2D,
@@ -47,7 +34,7 @@ from asyncnn.hal.operations.windows import (
     grouped_window,
     transpose_window,
 )
-from asyncnn.hal.types import HalVersion, OperationType, SymmPerChannelQuantParams
+from asyncnn.hal.types import OperationType, SymmPerChannelQuantParams
 
 _TOLERATED_STEPS = 0.02
 """Error of one bias unit, in output steps, that does not show in the result."""
@@ -90,16 +77,11 @@ def check_bias_scale(operation: BoundOperation) -> None:
     )
 
 
-def _rows_since(first: HalVersion) -> tuple[TypeRow, ...]:
-    """``T`` is the type of the image, ``F`` of the filter, ``B`` of the bias."""
-    return (
-        row(first, T=F32, F=F32, B=F32),
-        row(V1_2, T=F16, F=F16, B=F16),
-        row(first, T=Q8, F=Q8, B=I32),
-        row(V1_2, T=Q8, F=Q8PC, B=I32),
-        row(V1_3, T=Q8S, F=Q8S, B=I32),
-        row(V1_3, T=Q8S, F=Q8PC, B=I32),
-    )
+_TYPES = (
+    "T/F/B {0}: F32/F32/F32; 1.2: F16/F16/F16; {0}: Q8/Q8/I32; 1.2: Q8/Q8PC/I32; "
+    "1.3: Q8S/Q8S/I32 Q8S/Q8PC/I32"
+)
+"""``T`` is the type of the image, ``F`` of the filter, ``B`` of the bias."""
 
 
 def _channel_axis_is(axis: int) -> TypedCheck:
@@ -117,24 +99,10 @@ def _channel_axis_is(axis: int) -> TypedCheck:
     return TypedCheck("filter", frozenset({Q8PC}), check)
 
 
-_PADDING = arguments(
-    INT32, "padding_left", "padding_right", "padding_top", "padding_bottom"
-)
-_SCHEME = arguments(INT32, "padding_scheme")
-_STRIDES = arguments(INT32, "stride_width", "stride_height")
-_ACTIVATION = arguments(INT32, "activation")
-_OPTIONAL_TAIL = (
-    Argument("nchw", BOOL, since=V1_2),
-    *arguments(INT32, "dilation_width", "dilation_height", since=V1_2),
-)
-_NCHW = (Argument("nchw", BOOL),)
-_TENSORS = (Argument("input"), Argument("filter", "F"), Argument("bias", "B"))
-_RANKED_TENSORS = (
-    Argument("input", ranks=(4,)),
-    Argument("filter", "F", ranks=(4,)),
-    Argument("bias", "B"),
-)
-_OUTPUT_SHAPE = (Argument("output_shape", I32),)
+_PADDING = "padding_left padding_right padding_top padding_bottom"
+_TENSORS = "input, filter: F, bias: B"
+_OPTIONAL = "nchw: BOOL @1.2 | dilation_width dilation_height: INT32 @1.2"
+_STRIDES = "stride_width stride_height"
 
 
 def _output_shape(
@@ -200,70 +168,48 @@ def _transpose_shape(operation: BoundOperation) -> tuple[Shape]:
 
 
 SIGNATURES = (
-    OperationSignature(
+    declare(
         OperationType.CONV_2D,
-        rows=_rows_since(V1_0),
-        layouts=(
-            Layout(
-                _RANKED_TENSORS + _SCHEME + _STRIDES + _ACTIVATION + _OPTIONAL_TAIL,
-                counts=(7, 8, 10),
-            ),
-            Layout(
-                _RANKED_TENSORS + _PADDING + _STRIDES + _ACTIVATION + _OPTIONAL_TAIL,
-                counts=(10, 11, 13),
-            ),
+        _TYPES.format("1.0"),
+        tuple(
+            "input [4], filter: F [4], bias: B, "
+            f"{padding} {_STRIDES} activation: INT32 | {_OPTIONAL}"
+            for padding in ("padding_scheme", _PADDING)
         ),
-        shape=_convolution_shape,
-        checks=(_channel_axis_is(0), output_scale_rule_is_old("filter")),
+        _convolution_shape,
+        _channel_axis_is(0),
+        output_scale_rule_is_old("filter"),
     ),
-    OperationSignature(
+    declare(
         OperationType.DEPTHWISE_CONV_2D,
-        rows=_rows_since(V1_0),
-        layouts=(
-            Layout(
-                _TENSORS
-                + _SCHEME
-                + _STRIDES
-                + arguments(INT32, "depth_multiplier", "activation")
-                + _OPTIONAL_TAIL,
-                counts=(8, 9, 11),
-            ),
-            Layout(
-                _TENSORS
-                + _PADDING
-                + _STRIDES
-                + arguments(INT32, "depth_multiplier", "activation")
-                + _OPTIONAL_TAIL,
-                counts=(11, 12, 14),
-            ),
+        _TYPES.format("1.0"),
+        tuple(
+            f"{_TENSORS}, {padding} {_STRIDES} depth_multiplier activation: INT32 "
+            f"| {_OPTIONAL}"
+            for padding in ("padding_scheme", _PADDING)
         ),
-        shape=_depthwise_shape,
-        checks=(_channel_axis_is(3), output_scale_rule_is_old("filter")),
+        _depthwise_shape,
+        _channel_axis_is(3),
+        output_scale_rule_is_old("filter"),
     ),
-    OperationSignature(
+    declare(
         OperationType.GROUPED_CONV_2D,
-        rows=_rows_since(V1_2),
-        layouts=tuple(
-            Layout(
-                _TENSORS
-                + padding
-                + _STRIDES
-                + arguments(INT32, "groups", "activation")
-                + _NCHW
-            )
-            for padding in (_SCHEME, _PADDING)
+        _TYPES.format("1.2"),
+        tuple(
+            f"{_TENSORS}, {padding} {_STRIDES} groups activation: INT32, nchw: BOOL"
+            for padding in ("padding_scheme", _PADDING)
         ),
-        shape=_grouped_shape,
-        checks=(_channel_axis_is(0),),
+        _grouped_shape,
+        _channel_axis_is(0),
     ),
-    OperationSignature(
+    declare(
         OperationType.TRANSPOSE_CONV_2D,
-        rows=_rows_since(V1_2),
-        layouts=tuple(
-            Layout(_TENSORS + padding + _STRIDES + _ACTIVATION + _NCHW)
-            for padding in (_OUTPUT_SHAPE + _SCHEME, _PADDING)
+        _TYPES.format("1.2"),
+        tuple(
+            f"{_TENSORS}, {padding} {_STRIDES} activation: INT32, nchw: BOOL"
+            for padding in ("output_shape: I32, padding_scheme", _PADDING)
         ),
-        shape=_transpose_shape,
-        checks=(_channel_axis_is(0),),
+        _transpose_shape,
+        _channel_axis_is(0),
     ),
 )

@@ -7,7 +7,7 @@ DETECTION_POSTPROCESSING, GENERATE_PROPOSALS, HEATMAP_MAX_KEYPOINT).
 """
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
-from asyncnn.hal.operations.image import BOX_QUANTIZATION
+from asyncnn.hal.operations.declaring import declare
 from asyncnn.hal.operations.shapes import (
     data_dependent,
     image_shape,
@@ -17,26 +17,6 @@ from asyncnn.hal.operations.shapes import (
     require_shape,
     shape_of_rank,
     whole_quotient,
-)
-from asyncnn.hal.operations.signature import (
-    BOOL,
-    F16,
-    F32,
-    FLOAT16,
-    FLOAT32,
-    I32,
-    INT32,
-    Q8,
-    Q8S,
-    Q16A,
-    Q16S,
-    V1_2,
-    V1_3,
-    Argument,
-    Layout,
-    OperationSignature,
-    arguments,
-    row,
 )
 from asyncnn.hal.types import OperationType
 
@@ -116,123 +96,46 @@ def _keypoint_shape(operation: BoundOperation) -> tuple[Shape, Shape]:
     return (boxes, keypoints), (boxes, keypoints, 2)
 
 
-_BOXES = Argument("boxes", "B", quantization=BOX_QUANTIZATION)
-_IMAGE_INFO = Argument("image_info", "B", quantization=BOX_QUANTIZATION)
-_BATCH_INDICES = Argument("batch_indices", I32)
-
 SIGNATURES = (
-    OperationSignature(
+    declare(
         OperationType.AXIS_ALIGNED_BBOX_TRANSFORM,
-        rows=(
-            row(V1_2, B=F16, T=F16),
-            row(V1_2, B=F32, T=F32),
-            row(V1_2, B=Q16A, T=Q8),
-            row(V1_3, B=Q16A, T=Q8S),
-        ),
-        layouts=(
-            Layout(
-                (_BOXES, Argument("deltas"), _BATCH_INDICES, _IMAGE_INFO),
-                (Argument("output", "B", quantization=BOX_QUANTIZATION),),
-            ),
-        ),
-        shape=_transform_shape,
+        "B/T 1.2: F16/F16 F32/F32 Q16A/Q8; 1.3: Q16A/Q8S",
+        "boxes: B = corners, deltas, batch_indices: I32, image_info: B = corners "
+        "-> output: B = corners",
+        _transform_shape,
     ),
-    OperationSignature(
+    declare(
         OperationType.BOX_WITH_NMS_LIMIT,
-        rows=(
-            row(V1_2, T=F16, B=F16, S=FLOAT16),
-            row(V1_2, T=F32, B=F32, S=FLOAT32),
-            row(V1_2, T=Q8, B=Q16A, S=FLOAT32),
-            row(V1_3, T=Q8S, B=Q16A, S=FLOAT32),
-        ),
-        layouts=(
-            Layout(
-                (
-                    Argument("scores"),
-                    _BOXES,
-                    _BATCH_INDICES,
-                    Argument("score_threshold", "S"),
-                    *arguments(INT32, "max_detections", "kernel"),
-                    *arguments("S", "iou_threshold", "sigma", "nms_score_threshold"),
-                ),
-                (
-                    Argument("scores"),
-                    _BOXES,
-                    Argument("classes", I32),
-                    _BATCH_INDICES,
-                ),
-            ),
-        ),
-        shape=_suppression_shape,
+        "T/B/S 1.2: F16/F16/FLOAT16 F32/F32/FLOAT32 Q8/Q16A/FLOAT32; "
+        "1.3: Q8S/Q16A/FLOAT32",
+        "scores, boxes: B = corners, batch_indices: I32, score_threshold: S, "
+        "max_detections kernel: INT32, iou_threshold sigma nms_score_threshold: S "
+        "-> scores, boxes: B = corners, classes batch_indices: I32",
+        _suppression_shape,
     ),
-    OperationSignature(
+    declare(
         OperationType.GENERATE_PROPOSALS,
-        rows=(
-            row(V1_2, T=F16, A=F16, B=F16, S=FLOAT16),
-            row(V1_2, T=F32, A=F32, B=F32, S=FLOAT32),
-            row(V1_2, T=Q8, A=Q16S, B=Q16A, S=FLOAT32),
-            row(V1_3, T=Q8S, A=Q16S, B=Q16A, S=FLOAT32),
-        ),
-        layouts=(
-            Layout(
-                (
-                    Argument("scores"),
-                    Argument("deltas"),
-                    Argument("anchors", "A", quantization={Q16S: (0.125, 0)}),
-                    _IMAGE_INFO,
-                    *arguments("S", "height_ratio", "width_ratio"),
-                    *arguments(INT32, "max_before_nms", "max_after_nms"),
-                    *arguments("S", "iou_threshold", "min_size"),
-                    Argument("nchw", BOOL),
-                ),
-                (Argument("scores"), _BOXES, _BATCH_INDICES),
-            ),
-        ),
-        shape=_proposals_shape,
+        "T/A/B/S 1.2: F16/F16/F16/FLOAT16 F32/F32/F32/FLOAT32 Q8/Q16S/Q16A/FLOAT32; "
+        "1.3: Q8S/Q16S/Q16A/FLOAT32",
+        "scores deltas, anchors: A = anchors, image_info: B = corners, "
+        "height_ratio width_ratio: S, max_before_nms max_after_nms: INT32, "
+        "iou_threshold min_size: S, nchw: BOOL "
+        "-> scores, boxes: B = corners, batch_indices: I32",
+        _proposals_shape,
     ),
-    OperationSignature(
+    declare(
         OperationType.DETECTION_POSTPROCESSING,
-        rows=(row(V1_2, T=F16, S=FLOAT16), row(V1_2, T=F32, S=FLOAT32)),
-        layouts=(
-            Layout(
-                (
-                    *arguments("T", "scores", "deltas", "anchors"),
-                    *arguments("S", "scale_y", "scale_x", "scale_h", "scale_w"),
-                    Argument("regular_nms", BOOL),
-                    *arguments(
-                        INT32,
-                        "max_detections",
-                        "max_classes_per_detection",
-                        "max_detections_per_class",
-                    ),
-                    *arguments("S", "score_threshold", "iou_threshold"),
-                    Argument("background_is_class_0", BOOL),
-                ),
-                (
-                    *arguments("T", "scores", "boxes"),
-                    *arguments(I32, "classes", "count"),
-                ),
-            ),
-        ),
-        shape=_detection_shape,
+        "T/S 1.2: F16/FLOAT16 F32/FLOAT32",
+        "scores deltas anchors, scale_y scale_x scale_h scale_w: S, regular_nms: BOOL, "
+        "max_detections max_classes_per_detection max_detections_per_class: INT32, "
+        "score_threshold iou_threshold: S, background_is_class_0: BOOL "
+        "-> scores boxes, classes count: I32",
+        _detection_shape,
     ),
-    OperationSignature(
+    declare(
         OperationType.HEATMAP_MAX_KEYPOINT,
-        rows=(
-            row(V1_2, T=F16, B=F16),
-            row(V1_2, T=F32, B=F32),
-            row(V1_2, T=Q8, B=Q16A),
-            row(V1_3, T=Q8S, B=Q16A),
-        ),
-        layouts=(
-            Layout(
-                (Argument("heatmaps"), _BOXES, Argument("nchw", BOOL)),
-                (
-                    Argument("scores"),
-                    Argument("keypoints", "B", quantization=BOX_QUANTIZATION),
-                ),
-            ),
-        ),
-        shape=_keypoint_shape,
+        "T/B 1.2: F16/F16 F32/F32 Q8/Q16A; 1.3: Q8S/Q16A",
+        "heatmaps, boxes: B = corners, nchw: BOOL -> scores, keypoints: B = corners",
+        _keypoint_shape,
     ),
 )

@@ -5,6 +5,7 @@ feature level 6 (PACK) and 7 (MIRROR_PAD).
 """
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
+from asyncnn.hal.operations.declaring import declare
 from asyncnn.hal.operations.reshaping import zero_point_is_new
 from asyncnn.hal.operations.shapes import (
     integers,
@@ -17,30 +18,12 @@ from asyncnn.hal.operations.shapes import (
     whole_quotient,
 )
 from asyncnn.hal.operations.signature import (
-    AIDL_V2,
-    AIDL_V3,
-    F16,
-    F32,
-    FLOAT16,
-    FLOAT32,
-    I32,
-    INT32,
     Q8,
-    Q8S,
     UP_TO_4,
-    V1_0,
-    V1_1,
     V1_2,
-    V1_3,
-    Argument,
-    Layout,
-    OperationSignature,
     Requirement,
     TypedCheck,
     Usage,
-    arguments,
-    row,
-    rows,
 )
 from asyncnn.hal.types import OperationType
 
@@ -223,102 +206,59 @@ def _paddings_fit_ranks(usage: Usage) -> Requirement | None:
     return None
 
 
+_SINCE_1_1 = "1.1: F32 Q8; 1.2: F16; 1.3: Q8S"
+_SINCE_1_2 = "1.2: F16 F32 I32 Q8; 1.3: Q8S"
+
 SIGNATURES = (
-    OperationSignature(
+    declare(
         OperationType.CONCATENATION,
-        rows=rows(V1_0, F32, Q8) + rows(V1_2, F16) + rows(V1_3, Q8S),
-        layouts=(
-            Layout(
-                (
-                    Argument("input", ranks=UP_TO_4, at_least=1),
-                    Argument("axis", INT32),
-                )
-            ),
-        ),
-        shape=_concatenation_shape,
-        checks=(
-            TypedCheck("input", frozenset({Q8}), _mixed_scales_are_new, until=V1_2),
-        ),
+        "1.0: F32 Q8; 1.2: F16; 1.3: Q8S",
+        "input+ [1-4], axis: INT32",
+        _concatenation_shape,
+        TypedCheck("input", frozenset({Q8}), _mixed_scales_are_new, until=V1_2),
     ),
-    OperationSignature(
+    declare(
         OperationType.PACK,
-        rows=rows(AIDL_V2, F16, F32, I32, Q8, Q8S),
-        layouts=(Layout((Argument("axis", INT32), Argument("input", at_least=1))),),
-        shape=_pack_shape,
-        checks=(quantization_is_kept, _output_has_one_axis_more),
+        "AIDL_V2: F16 F32 I32 Q8 Q8S",
+        "axis: INT32, input+",
+        _pack_shape,
+        quantization_is_kept,
+        _output_has_one_axis_more,
     ),
-    OperationSignature(
+    declare(
         OperationType.SPLIT,
-        rows=rows(V1_2, F16, F32, I32, Q8) + rows(V1_3, Q8S),
-        layouts=(
-            Layout(
-                (Argument("input"), Argument("axis", INT32), Argument("count", INT32)),
-                (Argument("output", at_least=1),),
-            ),
-        ),
-        shape=_split_shape,
+        _SINCE_1_2,
+        "input, axis count: INT32 -> output+",
+        _split_shape,
     ),
-    OperationSignature(
-        OperationType.SLICE,
-        rows=rows(V1_2, F16, F32, I32, Q8) + rows(V1_3, Q8S),
-        layouts=(Layout((Argument("input"), *arguments(I32, "begin", "size"))),),
-        shape=_slice_shape,
-    ),
-    OperationSignature(
+    declare(OperationType.SLICE, _SINCE_1_2, "input, begin size: I32", _slice_shape),
+    declare(
         OperationType.STRIDED_SLICE,
-        rows=rows(V1_1, F32, Q8) + rows(V1_2, F16) + rows(V1_3, Q8S),
-        layouts=(
-            Layout(
-                (
-                    Argument("input", ranks=UP_TO_4),
-                    *arguments(I32, "begin", "end", "strides"),
-                    *arguments(INT32, "begin_mask", "end_mask", "shrink_axis_mask"),
-                )
-            ),
-        ),
-        shape=_strided_slice_shape,
+        _SINCE_1_1,
+        "input [1-4], begin end strides: I32, "
+        "begin_mask end_mask shrink_axis_mask: INT32",
+        _strided_slice_shape,
     ),
-    OperationSignature(
+    declare(
         OperationType.PAD,
-        rows=rows(V1_1, F32, Q8) + rows(V1_2, F16) + rows(V1_3, Q8S),
-        layouts=(
-            Layout((Argument("input", ranks=UP_TO_4), Argument("paddings", I32))),
-        ),
-        shape=_pad_shape,
-        checks=(zero_point_is_new,),
+        _SINCE_1_1,
+        "input [1-4], paddings: I32",
+        _pad_shape,
+        zero_point_is_new,
     ),
-    OperationSignature(
+    declare(
         OperationType.PAD_V2,
-        rows=(
-            row(V1_2, T=F32, S=FLOAT32),
-            row(V1_2, T=F16, S=FLOAT16),
-            row(V1_2, T=Q8, S=INT32),
-            row(V1_3, T=Q8S, S=INT32),
-        ),
-        layouts=(
-            Layout(
-                (
-                    Argument("input", ranks=UP_TO_4),
-                    Argument("paddings", I32),
-                    Argument("value", "S"),
-                )
-            ),
-        ),
-        shape=_pad_shape,
+        "T/S 1.2: F32/FLOAT32 F16/FLOAT16 Q8/INT32; 1.3: Q8S/INT32",
+        "input [1-4], paddings: I32, value: S",
+        _pad_shape,
     ),
-    OperationSignature(
+    declare(
         OperationType.MIRROR_PAD,
-        rows=rows(AIDL_V3, F16, F32, I32, Q8, Q8S),
-        layouts=(
-            Layout(
-                (
-                    Argument("input"),
-                    Argument("paddings", I32, ranks=(2,)),
-                    Argument("mode", INT32),
-                )
-            ),
-        ),
-        shape=_mirror_pad_shape,
-        checks=(_paddings_fit_ranks, quantization_is_kept, rank_is_kept),
+        "AIDL_V3: F16 F32 I32 Q8 Q8S",
+        "input, paddings: I32 [2], mode: INT32",
+        _mirror_pad_shape,
+        _paddings_fit_ranks,
+        quantization_is_kept,
+        rank_is_kept,
     ),
 )

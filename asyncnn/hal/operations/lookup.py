@@ -5,25 +5,8 @@ TOPK_V2, RANDOM_MULTINOMIAL).
 """
 
 from asyncnn.hal.operations.bound import BoundOperation, OperationFailedError, Shape
+from asyncnn.hal.operations.declaring import declare
 from asyncnn.hal.operations.shapes import require, require_shape, shape_of_rank
-from asyncnn.hal.operations.signature import (
-    F16,
-    F32,
-    I32,
-    INT32,
-    OUTPUT,
-    Q8,
-    Q8S,
-    V1_0,
-    V1_2,
-    V1_3,
-    Argument,
-    Layout,
-    OperationSignature,
-    arguments,
-    row,
-    rows,
-)
 from asyncnn.hal.types import OperationType
 
 SPARSE_DEPRECATED = 1
@@ -93,80 +76,43 @@ def _multinomial_shape(operation: BoundOperation) -> tuple[Shape]:
     return ((batches, samples),)
 
 
-_INDEXED = rows(V1_2, F16, F32, I32, Q8) + rows(V1_3, Q8S)
+_INDEXED = "1.2: F16 F32 I32 Q8; 1.3: Q8S"
 
 SIGNATURES = (
-    OperationSignature(
+    declare(
         OperationType.EMBEDDING_LOOKUP,
-        rows=rows(V1_0, F32) + rows(V1_2, I32, Q8) + rows(V1_3, F16, Q8S),
-        layouts=(Layout((Argument("lookups", I32), Argument("values"))),),
-        shape=_embedding_shape,
+        "1.0: F32; 1.2: I32 Q8; 1.3: F16 Q8S",
+        "lookups: I32, values",
+        _embedding_shape,
     ),
-    OperationSignature(
+    declare(
         OperationType.HASHTABLE_LOOKUP,
-        rows=rows(V1_0, F32, I32, Q8),
-        layouts=(
-            Layout(
-                (*arguments(I32, "lookups", "keys"), Argument("values")),
-                (OUTPUT, Argument("hits", Q8, quantization={Q8: (1.0, 0)})),
-            ),
-        ),
-        shape=_hashtable_shape,
+        "1.0: F32 I32 Q8",
+        "lookups keys: I32, values -> output, hits: Q8 = flags",
+        _hashtable_shape,
     ),
-    OperationSignature(
+    declare(
         OperationType.LSH_PROJECTION,
-        rows=tuple(
-            row(since, H=hash_, T=type_)
-            for since, hash_ in ((V1_0, F32), (V1_2, F16))
-            for type_ in (F16, F32, I32, Q8)
-        ),
-        layouts=(
-            Layout(
-                (
-                    Argument("hash", "H"),
-                    Argument("input"),
-                    Argument("weight", "H", optional=True),
-                    Argument("kind", INT32),
-                ),
-                (Argument("output", I32),),
-            ),
-        ),
-        shape=_projection_shape,
+        "H/T 1.0: F32/F16 F32/F32 F32/I32 F32/Q8; 1.2: F16/F16 F16/F32 F16/I32 F16/Q8",
+        "hash: H, input, weight?: H, kind: INT32 -> output: I32",
+        _projection_shape,
     ),
-    OperationSignature(
+    declare(
         OperationType.GATHER,
-        rows=_INDEXED,
-        layouts=(
-            Layout(
-                (Argument("input"), Argument("axis", INT32), Argument("indices", I32))
-            ),
-        ),
-        shape=_gather_shape,
+        _INDEXED,
+        "input, axis: INT32, indices: I32",
+        _gather_shape,
     ),
-    OperationSignature(
+    declare(
         OperationType.TOPK_V2,
-        rows=_INDEXED,
-        layouts=(
-            Layout(
-                (Argument("input"), Argument("k", INT32)),
-                (Argument("values"), Argument("indices", I32)),
-            ),
-        ),
-        shape=_top_k_shape,
+        _INDEXED,
+        "input, k: INT32 -> values, indices: I32",
+        _top_k_shape,
     ),
-    OperationSignature(
+    declare(
         OperationType.RANDOM_MULTINOMIAL,
-        rows=rows(V1_2, F16, F32),
-        layouts=(
-            Layout(
-                (
-                    Argument("input"),
-                    Argument("samples", INT32),
-                    Argument("seeds", I32),
-                ),
-                (Argument("output", I32),),
-            ),
-        ),
-        shape=_multinomial_shape,
+        "1.2: F16 F32",
+        "input, samples: INT32, seeds: I32 -> output: I32",
+        _multinomial_shape,
     ),
 )

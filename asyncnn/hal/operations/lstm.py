@@ -10,9 +10,9 @@ Source: 1.3/types.hal (LSTM, UNIDIRECTIONAL_SEQUENCE_LSTM, BIDIRECTIONAL_SEQUENC
 import msgspec
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
+from asyncnn.hal.operations.declaring import declare
 from asyncnn.hal.operations.recurrent import (
-    MERGED,
-    SEPARATE,
+    directed_layouts,
     merged,
     sequence_sizes,
     with_states,
@@ -23,57 +23,33 @@ from asyncnn.hal.operations.shapes import (
     require_shape,
     shape_of_rank,
 )
-from asyncnn.hal.operations.signature import (
-    BOOL,
-    F16,
-    F32,
-    FLOAT16,
-    FLOAT32,
-    INT32,
-    V1_0,
-    V1_2,
-    V1_3,
-    Argument,
-    Layout,
-    OperationSignature,
-    arguments,
-    row,
-)
-from asyncnn.hal.types import HalVersion, OperandType, OperationType
+from asyncnn.hal.types import OperationType
 
 GATES = ("input", "forget", "cell", "output")
 """The gates in the order of their arguments."""
 
 
-def gate_arguments(
-    pattern: str,
-    type_: OperandType | str,
-    optional: bool = False,
-    since: HalVersion = V1_0,
-) -> tuple[Argument, ...]:
-    """Return an argument for each gate; at least that of the input gate is optional."""
-    return tuple(
-        Argument(pattern.format(gate), type_, (), optional or gate == "input", since)
-        for gate in GATES
-    )
+def for_each_gate(text: str) -> str:
+    """Return a text of arguments for each gate, whose name stands in for ``{}``."""
+    return ", ".join(text.format(gate) for gate in GATES)
+
+
+_CELL = (
+    "{0}input_to_input_weights? {0}input_to_forget_weights {0}input_to_cell_weights "
+    "{0}input_to_output_weights {0}recurrent_to_input_weights? "
+    "{0}recurrent_to_forget_weights {0}recurrent_to_cell_weights "
+    "{0}recurrent_to_output_weights: {matrix}, {0}cell_to_input_weights? "
+    "{0}cell_to_forget_weights? {0}cell_to_output_weights?: {peephole}, "
+    "{0}input_gate_bias? {0}forget_gate_bias {0}cell_gate_bias {0}output_gate_bias: "
+    "{bias}, {0}projection_weights?: {matrix}, {0}projection_bias?: {bias}"
+)
 
 
 def cell_arguments(
-    prefix: str = "",
-    matrix: OperandType | str = "T",
-    peephole: OperandType | str = "T",
-    bias: OperandType | str = "T",
-) -> tuple[Argument, ...]:
-    """Return the 17 arguments of a cell, from weights to projection bias."""
-    peepholes = (f"{prefix}cell_to_{gate}_weights" for gate in GATES if gate != "cell")
-    return (
-        *gate_arguments(f"{prefix}input_to_{{}}_weights", matrix),
-        *gate_arguments(f"{prefix}recurrent_to_{{}}_weights", matrix),
-        *arguments(peephole, *peepholes, optional=True),
-        *gate_arguments(f"{prefix}{{}}_gate_bias", bias),
-        *arguments(matrix, f"{prefix}projection_weights", optional=True),
-        *arguments(bias, f"{prefix}projection_bias", optional=True),
-    )
+    prefix: str = "", matrix: str = "T", peephole: str = "T", bias: str = "T"
+) -> str:
+    """Return the 17 arguments of a cell; the other three are types."""
+    return _CELL.format(prefix, matrix=matrix, peephole=peephole, bias=bias)
 
 
 class CellSizes(msgspec.Struct, frozen=True):
@@ -269,92 +245,52 @@ def _check_auxiliary_weights(operation: BoundOperation, size: int) -> None:
                 require_shape(operation, index, (units, size), f"input {index}")
 
 
-def _layer_norm(prefix: str = "", since: HalVersion = V1_0) -> tuple[Argument, ...]:
-    return gate_arguments(f"{prefix}{{}}_layer_norm_weights", "T", True, since)
-
-
-_STATES = arguments("T", "output_state_in", "cell_state_in")
-_CLIPS = arguments("S", "cell_clip", "projection_clip")
-_ACTIVATION = Argument("activation", INT32)
-_BIDIRECTIONAL_INPUTS = (
-    Argument("input"),
-    *cell_arguments("forward_"),
-    *cell_arguments("backward_"),
-    *arguments("T", "forward_output_state_in", "forward_cell_state_in"),
-    *arguments("T", "backward_output_state_in", "backward_cell_state_in"),
-    Argument("auxiliary_input", optional=True),
-    *gate_arguments("forward_auxiliary_to_{}_weights", "T", optional=True),
-    *gate_arguments("backward_auxiliary_to_{}_weights", "T", optional=True),
-    _ACTIVATION,
-    *_CLIPS,
-    *arguments(BOOL, "merge_outputs", "time_major"),
-    *_layer_norm("forward_"),
-    *_layer_norm("backward_"),
+_STEP = (
+    f"input, {cell_arguments()}, output_state_in cell_state_in, activation: INT32, "
+    "cell_clip projection_clip: S"
 )
-_BIDIRECTIONAL_STATES = (
-    *arguments("T", "forward_output_state_out", "forward_cell_state_out"),
-    *arguments("T", "backward_output_state_out", "backward_cell_state_out"),
+_SEQUENCE = f"{_STEP}, time_major: BOOL, " + for_each_gate("{}_layer_norm_weights?")
+_BIDIRECTIONAL = ", ".join(
+    (
+        "input",
+        cell_arguments("forward_"),
+        cell_arguments("backward_"),
+        "forward_output_state_in forward_cell_state_in",
+        "backward_output_state_in backward_cell_state_in auxiliary_input?",
+        for_each_gate("forward_auxiliary_to_{}_weights?"),
+        for_each_gate("backward_auxiliary_to_{}_weights?"),
+        "activation: INT32, cell_clip projection_clip: S",
+        "merge_outputs time_major: BOOL",
+        for_each_gate("forward_{}_layer_norm_weights?"),
+        for_each_gate("backward_{}_layer_norm_weights?"),
+    )
 )
-
 
 SIGNATURES = (
-    OperationSignature(
+    declare(
         OperationType.LSTM,
-        rows=(row(V1_0, T=F32, S=FLOAT32), row(V1_2, T=F16, S=FLOAT16)),
-        layouts=(
-            Layout(
-                (
-                    Argument("input"),
-                    *cell_arguments(),
-                    *_STATES,
-                    _ACTIVATION,
-                    *_CLIPS,
-                    *_layer_norm(since=V1_2),
-                ),
-                arguments(
-                    "T", "scratch", "output_state_out", "cell_state_out", "output"
-                ),
-                counts=(23, 27),
-            ),
-        ),
-        shape=_step_shapes,
+        "T/S 1.0: F32/FLOAT32; 1.2: F16/FLOAT16",
+        f"{_STEP} | {for_each_gate('{}_layer_norm_weights? @1.2')} "
+        "-> scratch output_state_out cell_state_out output",
+        _step_shapes,
     ),
-    OperationSignature(
+    declare(
         OperationType.UNIDIRECTIONAL_SEQUENCE_LSTM,
-        rows=(row(V1_2, T=F32, S=FLOAT32), row(V1_2, T=F16, S=FLOAT16)),
-        layouts=tuple(
-            Layout(
-                (
-                    Argument("input"),
-                    *cell_arguments(),
-                    *_STATES,
-                    _ACTIVATION,
-                    *_CLIPS,
-                    Argument("time_major", BOOL),
-                    *_layer_norm(),
-                ),
-                outputs,
-                since=since,
-            )
-            for since, outputs in (
-                (V1_2, arguments("T", "output")),
-                (V1_3, arguments("T", "output", "output_state_out", "cell_state_out")),
-            )
+        "T/S 1.2: F32/FLOAT32 F16/FLOAT16",
+        (
+            f"1.2: {_SEQUENCE}",
+            f"1.3: {_SEQUENCE} -> output output_state_out cell_state_out",
         ),
-        shape=_sequence_shapes,
+        _sequence_shapes,
     ),
-    OperationSignature(
+    declare(
         OperationType.BIDIRECTIONAL_SEQUENCE_LSTM,
-        rows=(row(V1_2, T=F32, S=FLOAT32), row(V1_2, T=F16, S=FLOAT16)),
-        layouts=tuple(
-            Layout(_BIDIRECTIONAL_INPUTS, outputs, since=since)
-            for since, outputs in (
-                (V1_2, MERGED),
-                (V1_2, SEPARATE),
-                (V1_3, MERGED + _BIDIRECTIONAL_STATES),
-                (V1_3, SEPARATE + _BIDIRECTIONAL_STATES),
-            )
+        "T/S 1.2: F32/FLOAT32 F16/FLOAT16",
+        directed_layouts(
+            _BIDIRECTIONAL,
+            "forward_output_state_out forward_cell_state_out "
+            "backward_output_state_out backward_cell_state_out",
         ),
-        shape=_bidirectional_shapes,
+        _bidirectional_shapes,
     ),
 )

@@ -10,6 +10,7 @@ from asyncnn.hal.operations.convolution import (
     check_bias_scale,
     output_scale_rule_is_old,
 )
+from asyncnn.hal.operations.declaring import declare
 from asyncnn.hal.operations.shapes import (
     require,
     require_shape,
@@ -17,25 +18,8 @@ from asyncnn.hal.operations.shapes import (
     whole_quotient,
 )
 from asyncnn.hal.operations.signature import (
-    AIDL_V2,
-    BOOL,
-    F16,
-    F32,
-    I32,
-    INT32,
-    Q8,
-    Q8S,
-    V1_0,
-    V1_2,
-    V1_3,
-    Argument,
-    Layout,
-    OperationSignature,
     Requirement,
     Usage,
-    arguments,
-    row,
-    rows,
 )
 from asyncnn.hal.types import OperationType
 
@@ -79,38 +63,18 @@ def _batch_matmul_shape(operation: BoundOperation) -> tuple[Shape]:
 
 
 SIGNATURES = (
-    OperationSignature(
+    declare(
         OperationType.FULLY_CONNECTED,
-        rows=(
-            row(V1_0, T=F32, B=F32),
-            row(V1_2, T=F16, B=F16),
-            row(V1_0, T=Q8, B=I32),
-            row(V1_3, T=Q8S, B=I32),
-        ),
-        layouts=(
-            Layout(
-                (
-                    Argument("input", ranks=(2, 3, 4)),
-                    Argument("weights", ranks=(2,)),
-                    Argument("bias", "B", ranks=(1,)),
-                    Argument("activation", INT32),
-                )
-            ),
-        ),
-        shape=_fully_connected_shape,
-        checks=(_sizes_agree, output_scale_rule_is_old("weights")),
+        "T/B 1.0: F32/F32; 1.2: F16/F16; 1.0: Q8/I32; 1.3: Q8S/I32",
+        "input [2-4], weights [2], bias: B [1], activation: INT32",
+        _fully_connected_shape,
+        _sizes_agree,
+        output_scale_rule_is_old("weights"),
     ),
-    OperationSignature(
+    declare(
         OperationType.BATCH_MATMUL,
-        rows=rows(AIDL_V2, F16, F32, I32, Q8S),
-        layouts=(
-            Layout(
-                (
-                    *arguments("T", "left", "right"),
-                    *arguments(BOOL, "adjoint_left", "adjoint_right"),
-                )
-            ),
-        ),
-        shape=_batch_matmul_shape,
+        "AIDL_V2: F16 F32 I32 Q8S",
+        "left right, adjoint_left adjoint_right: BOOL",
+        _batch_matmul_shape,
     ),
 )

@@ -5,30 +5,23 @@ BIDIRECTIONAL_SEQUENCE_RNN).
 """
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
+from asyncnn.hal.operations.declaring import declare
 from asyncnn.hal.operations.shapes import (
     require,
     require_shape,
     shape_of_rank,
     whole_quotient,
 )
-from asyncnn.hal.operations.signature import (
-    BOOL,
-    F16,
-    F32,
-    INT32,
-    V1_0,
-    V1_2,
-    V1_3,
-    Argument,
-    Layout,
-    OperationSignature,
-    arguments,
-    rows,
-)
 from asyncnn.hal.types import OperationType
 
-MERGED = arguments("T", "merged_output")
-SEPARATE = arguments("T", "forward_output", "backward_output")
+
+def directed_layouts(inputs: str, states: str) -> tuple[str, ...]:
+    """Return layouts with merged or separate outputs; since 1.3 also with states."""
+    results = "merged_output", "forward_output backward_output"
+    return (
+        *(f"1.2: {inputs} -> {outputs}" for outputs in results),
+        *(f"1.3: {inputs} -> {outputs} {states}" for outputs in results),
+    )
 
 
 def sequence_sizes(
@@ -133,95 +126,43 @@ def _svdf_shapes(operation: BoundOperation) -> tuple[Shape, Shape]:
     return (batches, memory * filters), (batches, units)
 
 
-_FLOATS = rows(V1_2, F16, F32)
-_OLD_FLOATS = rows(V1_0, F32) + rows(V1_2, F16)
-_ACTIVATION = Argument("activation", INT32)
-
-
-def _cell(prefix: str = "") -> tuple[Argument, ...]:
-    names = "weights", "recurrent_weights", "bias", "state_in"
-    return arguments("T", *(prefix + name for name in names))
-
+_OLD_FLOATS = "1.0: F32; 1.2: F16"
+_CELL = "input weights recurrent_weights bias state_in, activation"
 
 SIGNATURES = (
-    OperationSignature(
+    declare(
         OperationType.RNN,
-        rows=_OLD_FLOATS,
-        layouts=(
-            Layout(
-                (Argument("input"), *_cell(), _ACTIVATION),
-                arguments("T", "state_out", "output"),
-            ),
-        ),
-        shape=_step_shapes,
+        _OLD_FLOATS,
+        f"{_CELL}: INT32 -> state_out output",
+        _step_shapes,
     ),
-    OperationSignature(
+    declare(
         OperationType.UNIDIRECTIONAL_SEQUENCE_RNN,
-        rows=_FLOATS,
-        layouts=tuple(
-            Layout(
-                (
-                    Argument("input"),
-                    *_cell(),
-                    _ACTIVATION,
-                    Argument("time_major", INT32),
-                ),
-                outputs,
-                since=since,
-            )
-            for since, outputs in (
-                (V1_2, arguments("T", "output")),
-                (V1_3, arguments("T", "output", "state_out")),
-            )
+        "1.2: F16 F32",
+        (
+            f"1.2: {_CELL} time_major: INT32",
+            f"1.3: {_CELL} time_major: INT32 -> output state_out",
         ),
-        shape=_sequence_shapes,
+        _sequence_shapes,
     ),
-    OperationSignature(
+    declare(
         OperationType.BIDIRECTIONAL_SEQUENCE_RNN,
-        rows=_FLOATS,
-        layouts=tuple(
-            Layout(
-                (
-                    Argument("input"),
-                    *_cell("forward_"),
-                    *_cell("backward_"),
-                    *arguments(
-                        "T",
-                        "auxiliary_input",
-                        "forward_auxiliary_weights",
-                        "backward_auxiliary_weights",
-                        optional=True,
-                    ),
-                    _ACTIVATION,
-                    *arguments(BOOL, "time_major", "merge_outputs"),
-                ),
-                outputs,
-                since=since,
-            )
-            for since, outputs in (
-                (V1_2, MERGED),
-                (V1_2, SEPARATE),
-                (V1_3, MERGED + arguments("T", "forward_state", "backward_state")),
-                (V1_3, SEPARATE + arguments("T", "forward_state", "backward_state")),
-            )
+        "1.2: F16 F32",
+        directed_layouts(
+            "input forward_weights forward_recurrent_weights forward_bias "
+            "forward_state_in backward_weights backward_recurrent_weights "
+            "backward_bias backward_state_in auxiliary_input? "
+            "forward_auxiliary_weights? backward_auxiliary_weights?, "
+            "activation: INT32, time_major merge_outputs: BOOL",
+            "forward_state backward_state",
         ),
-        shape=_bidirectional_shapes,
+        _bidirectional_shapes,
     ),
-    OperationSignature(
+    declare(
         OperationType.SVDF,
-        rows=_OLD_FLOATS,
-        layouts=(
-            Layout(
-                (
-                    *arguments("T", "input", "feature_weights", "time_weights"),
-                    Argument("bias", optional=True),
-                    Argument("state_in"),
-                    Argument("rank", INT32),
-                    _ACTIVATION,
-                ),
-                arguments("T", "state_out", "output"),
-            ),
-        ),
-        shape=_svdf_shapes,
+        _OLD_FLOATS,
+        "input feature_weights time_weights bias? state_in, rank activation: INT32 "
+        "-> state_out output",
+        _svdf_shapes,
     ),
 )

@@ -10,6 +10,7 @@ feature level 6 (RESHAPE of int32) and 7 (REVERSE).
 import math
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
+from asyncnn.hal.operations.declaring import declare
 from asyncnn.hal.operations.shapes import (
     image_shape,
     in_layout,
@@ -25,39 +26,14 @@ from asyncnn.hal.operations.shapes import (
     whole_quotient,
 )
 from asyncnn.hal.operations.signature import (
-    AIDL_V2,
-    AIDL_V3,
-    B8,
-    BOOL,
-    F16,
-    F32,
-    FLOAT16,
-    FLOAT32,
-    I32,
-    INT32,
-    OUTPUT,
     Q8,
-    Q8PC,
-    Q8S,
-    Q8SYM,
-    Q16A,
-    Q16S,
     UP_TO_4,
-    V1_0,
-    V1_1,
     V1_2,
-    V1_3,
-    Argument,
-    Layout,
-    OperationSignature,
     Requirement,
     TypedCheck,
-    TypeRow,
     Usage,
-    row,
-    rows,
 )
-from asyncnn.hal.types import HalVersion, OperationType
+from asyncnn.hal.types import OperationType
 
 
 def _reshape_shape(operation: BoundOperation) -> tuple[Shape]:
@@ -155,19 +131,6 @@ def _axis_is_single(usage: Usage) -> Requirement | None:
     return None
 
 
-_SINCE_1_0 = rows(V1_0, F32, Q8) + rows(V1_2, F16) + rows(V1_3, Q8S)
-_SINCE_1_1 = rows(V1_1, F32, Q8) + rows(V1_2, F16) + rows(V1_3, Q8S)
-_SINCE_1_2 = rows(V1_2, F16, F32, I32, Q8) + rows(V1_3, Q8S)
-_INPUT_TO_4 = Argument("input", ranks=UP_TO_4)
-
-
-def _rows_since(first: HalVersion) -> tuple[TypeRow, ...]:
-    return rows(first, F32, Q8) + rows(V1_2, F16) + rows(V1_3, Q8S)
-
-
-_NCHW = Argument("nchw", BOOL, since=V1_2)
-
-
 def _block_size(operation: BoundOperation) -> int:
     size = operation.integer(1)
     require(operation, size > 0, f"block size {size} is not positive")
@@ -233,116 +196,75 @@ zero_point_is_new = TypedCheck("input", frozenset({Q8}), _zero_point_is_new, unt
 """Before 1.2, padding wrote stored zeros, which had to mean zero."""
 
 
+_SINCE_1_0 = "1.0: F32 Q8; 1.2: F16; 1.3: Q8S"
+_SINCE_1_1 = "1.1: F32 Q8; 1.2: F16; 1.3: Q8S"
+_SINCE_1_2 = "1.2: F16 F32 I32 Q8; 1.3: Q8S"
+_BLOCK_SIZE = "input, block_size: INT32 | nchw: BOOL @1.2"
+
 SIGNATURES = (
-    OperationSignature(
+    declare(
         OperationType.RESHAPE,
-        rows=_SINCE_1_0 + rows(AIDL_V2, I32),
-        layouts=(Layout((_INPUT_TO_4, Argument("shape", I32))),),
-        shape=_reshape_shape,
+        f"{_SINCE_1_0}; AIDL_V2: I32",
+        "input [1-4], shape: I32",
+        _reshape_shape,
     ),
-    OperationSignature(
-        OperationType.SQUEEZE,
-        rows=_SINCE_1_1,
-        layouts=(Layout((_INPUT_TO_4, Argument("axes", I32, optional=True))),),
-        shape=_squeeze_shape,
+    declare(
+        OperationType.SQUEEZE, _SINCE_1_1, "input [1-4], axes?: I32", _squeeze_shape
     ),
-    OperationSignature(
-        OperationType.EXPAND_DIMS,
-        rows=_SINCE_1_2,
-        layouts=(Layout((Argument("input"), Argument("axis", INT32))),),
-        shape=_expand_dims_shape,
+    declare(
+        OperationType.EXPAND_DIMS, _SINCE_1_2, "input, axis: INT32", _expand_dims_shape
     ),
-    OperationSignature(
+    declare(
         OperationType.TRANSPOSE,
-        rows=_SINCE_1_1,
-        layouts=(Layout((_INPUT_TO_4, Argument("permutation", I32, optional=True))),),
-        shape=_transpose_shape,
+        _SINCE_1_1,
+        "input [1-4], permutation?: I32",
+        _transpose_shape,
     ),
-    OperationSignature(
-        OperationType.TILE,
-        rows=_SINCE_1_2,
-        layouts=(Layout((Argument("input"), Argument("multiples", I32))),),
-        shape=_tile_shape,
-    ),
-    OperationSignature(
+    declare(OperationType.TILE, _SINCE_1_2, "input, multiples: I32", _tile_shape),
+    declare(
         OperationType.CHANNEL_SHUFFLE,
-        rows=rows(V1_2, F16, F32, Q8) + rows(V1_3, Q8S),
-        layouts=(
-            Layout((_INPUT_TO_4, Argument("groups", INT32), Argument("axis", INT32))),
-        ),
-        shape=_channel_shuffle_shape,
+        "1.2: F16 F32 Q8; 1.3: Q8S",
+        "input [1-4], groups axis: INT32",
+        _channel_shuffle_shape,
     ),
-    OperationSignature(
+    declare(
         OperationType.REVERSE,
-        rows=rows(AIDL_V3, F16, F32, I32, Q8, Q8S),
-        layouts=(Layout((Argument("input"), Argument("axis", I32))),),
-        shape=_reverse_shape,
-        checks=(_axis_is_single, quantization_is_kept, rank_is_kept),
+        "AIDL_V3: F16 F32 I32 Q8 Q8S",
+        "input, axis: I32",
+        _reverse_shape,
+        _axis_is_single,
+        quantization_is_kept,
+        rank_is_kept,
     ),
-    OperationSignature(
+    declare(
         OperationType.FILL,
-        rows=(
-            row(V1_3, T=F16, S=FLOAT16),
-            row(V1_3, T=F32, S=FLOAT32),
-            row(V1_3, T=I32, S=INT32),
-        ),
-        layouts=(Layout((Argument("shape", I32), Argument("value", "S")), (OUTPUT,)),),
-        shape=_fill_shape,
+        "T/S 1.3: F16/FLOAT16 F32/FLOAT32 I32/INT32",
+        "shape: I32, value: S",
+        _fill_shape,
     ),
-    OperationSignature(
+    declare(
         OperationType.RANK,
-        rows=rows(V1_3, F16, F32, I32, B8, Q8, Q8S, Q8SYM, Q8PC, Q16S, Q16A),
-        layouts=(Layout((Argument("input"),), (Argument("output", INT32),)),),
-        shape=_rank_shape,
+        "1.3: F16 F32 I32 B8 Q8 Q8S Q8SYM Q8PC Q16S Q16A",
+        "input -> output: INT32",
+        _rank_shape,
     ),
-    OperationSignature(
-        OperationType.DEPTH_TO_SPACE,
-        rows=_rows_since(V1_0),
-        layouts=(
-            Layout(
-                (Argument("input"), Argument("block_size", INT32), _NCHW),
-                counts=(2, 3),
-            ),
-        ),
-        shape=_depth_to_space_shape,
+    declare(
+        OperationType.DEPTH_TO_SPACE, _SINCE_1_0, _BLOCK_SIZE, _depth_to_space_shape
     ),
-    OperationSignature(
-        OperationType.SPACE_TO_DEPTH,
-        rows=_rows_since(V1_0),
-        layouts=(
-            Layout(
-                (Argument("input"), Argument("block_size", INT32), _NCHW),
-                counts=(2, 3),
-            ),
-        ),
-        shape=_space_to_depth_shape,
+    declare(
+        OperationType.SPACE_TO_DEPTH, _SINCE_1_0, _BLOCK_SIZE, _space_to_depth_shape
     ),
-    OperationSignature(
+    declare(
         OperationType.BATCH_TO_SPACE_ND,
-        rows=_rows_since(V1_1),
-        layouts=(
-            Layout(
-                (Argument("input"), Argument("block_shape", I32), _NCHW),
-                counts=(2, 3),
-            ),
-        ),
-        shape=_batch_to_space_shape,
+        _SINCE_1_1,
+        "input, block_shape: I32 | nchw: BOOL @1.2",
+        _batch_to_space_shape,
     ),
-    OperationSignature(
+    declare(
         OperationType.SPACE_TO_BATCH_ND,
-        rows=_rows_since(V1_1),
-        layouts=(
-            Layout(
-                (
-                    Argument("input"),
-                    Argument("block_shape", I32),
-                    Argument("paddings", I32),
-                    _NCHW,
-                ),
-                counts=(3, 4),
-            ),
-        ),
-        shape=_space_to_batch_shape,
-        checks=(zero_point_is_new,),
+        _SINCE_1_1,
+        "input, block_shape paddings: I32 | nchw: BOOL @1.2",
+        _space_to_batch_shape,
+        zero_point_is_new,
     ),
 )
