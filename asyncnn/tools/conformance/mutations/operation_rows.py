@@ -2,19 +2,7 @@
 
 from msgspec.structs import replace
 
-from asyncnn.hal.types import (
-    DataLocation,
-    ExecutionPreference,
-    HalVersion,
-    Model,
-    Operand,
-    OperandLifeTime,
-    OperandType,
-    Operation,
-    OperationType,
-    Priority,
-    Subgraph,
-)
+from asyncnn import hal
 from asyncnn.tools.conformance.mutations.legal import why_input_goes, why_integer_fits
 from asyncnn.tools.conformance.mutations.mutant import (
     Mutant,
@@ -30,15 +18,17 @@ from asyncnn.tools.conformance.mutations.mutant import (
     with_operation,
 )
 
-_WRITTEN = (OperandLifeTime.TEMPORARY_VARIABLE, OperandLifeTime.SUBGRAPH_OUTPUT)
-_AFTER_LAST_TYPE = max(t for t in OperationType if t != OperationType.OEM_OPERATION) + 1
+_WRITTEN = (hal.OperandLifeTime.TEMPORARY_VARIABLE, hal.OperandLifeTime.SUBGRAPH_OUTPUT)
+_AFTER_LAST_TYPE = (
+    max(t for t in hal.OperationType if t != hal.OperationType.OEM_OPERATION) + 1
+)
 
 
-_F32 = OperandType.TENSOR_FLOAT32
-_INPUT = OperandLifeTime.SUBGRAPH_INPUT
+_F32 = hal.OperandType.TENSOR_FLOAT32
+_INPUT = hal.OperandLifeTime.SUBGRAPH_INPUT
 
 
-def _readers_first(model: Model, version: HalVersion) -> Mutants:
+def _readers_first(model: hal.Model, version: hal.HalVersion) -> Mutants:
     main = model.main
     for index, operation in enumerate(main.operations):
         if any(main.operands[i].lifetime in _WRITTEN for i in operation.inputs):
@@ -47,7 +37,7 @@ def _readers_first(model: Model, version: HalVersion) -> Mutants:
             yield Mutant(f"operation {index} goes first", changed)
 
 
-def _writers_last(model: Model, version: HalVersion) -> Mutants:
+def _writers_last(model: hal.Model, version: hal.HalVersion) -> Mutants:
     main = model.main
     for index, operation in enumerate(main.operations):
         if any(main.operands[i].number_of_consumers for i in operation.outputs):
@@ -56,21 +46,21 @@ def _writers_last(model: Model, version: HalVersion) -> Mutants:
             yield Mutant(f"operation {index} goes last", changed)
 
 
-def _second_writers(model: Model, version: HalVersion) -> Mutants:
+def _second_writers(model: hal.Model, version: hal.HalVersion) -> Mutants:
     for index, operation in enumerate(model.main.operations):
         for position in range(len(operation.outputs)):
             changed = _with_second_writer(model, index, position)
             yield Mutant(f"output {position} of {index} is written again", changed)
 
 
-def _unknown_types(model: Model, version: HalVersion) -> Mutants:
+def _unknown_types(model: hal.Model, version: hal.HalVersion) -> Mutants:
     for index in range(len(model.main.operations)):
         for type_ in (_AFTER_LAST_TYPE, 9999, 10001, -1):
             changed = with_operation(model, index, type=type_)
             yield Mutant(f"operation {index} of type {type_}", changed)
 
 
-def _inputs_beyond(model: Model, version: HalVersion) -> Mutants:
+def _inputs_beyond(model: hal.Model, version: hal.HalVersion) -> Mutants:
     beyond = len(model.main.operands)
     for index, operation in enumerate(model.main.operations):
         for position in range(len(operation.inputs)):
@@ -79,7 +69,7 @@ def _inputs_beyond(model: Model, version: HalVersion) -> Mutants:
             yield Mutant(f"input {position} of {index} is {beyond}", changed)
 
 
-def _outputs_beyond(model: Model, version: HalVersion) -> Mutants:
+def _outputs_beyond(model: hal.Model, version: hal.HalVersion) -> Mutants:
     beyond = len(model.main.operands)
     for index, operation in enumerate(model.main.operations):
         for position in range(len(operation.outputs)):
@@ -88,7 +78,7 @@ def _outputs_beyond(model: Model, version: HalVersion) -> Mutants:
             yield Mutant(f"output {position} of {index} is {beyond}", changed)
 
 
-def _redirected_outputs(model: Model, version: HalVersion) -> Mutants:
+def _redirected_outputs(model: hal.Model, version: hal.HalVersion) -> Mutants:
     for index, operation in enumerate(model.main.operations):
         for position, output in enumerate(operation.outputs):
             if model.main.operands[output].number_of_consumers:
@@ -98,7 +88,7 @@ def _redirected_outputs(model: Model, version: HalVersion) -> Mutants:
                 yield Mutant(f"output {position} of {index} goes elsewhere", changed)
 
 
-def _removed_operations(model: Model, version: HalVersion) -> Mutants:
+def _removed_operations(model: hal.Model, version: hal.HalVersion) -> Mutants:
     for index, operation in enumerate(model.main.operations):
         rest = removed(model.main.operations, index)
         changed = with_main(model, operations=rest)
@@ -107,7 +97,7 @@ def _removed_operations(model: Model, version: HalVersion) -> Mutants:
         yield Mutant(f"operation {index} is removed", changed)
 
 
-def _removed_inputs(model: Model, version: HalVersion) -> Mutants:
+def _removed_inputs(model: hal.Model, version: hal.HalVersion) -> Mutants:
     for index, operation in enumerate(model.main.operations):
         for position, operand in enumerate(operation.inputs):
             inputs = removed(operation.inputs, position)
@@ -119,7 +109,7 @@ def _removed_inputs(model: Model, version: HalVersion) -> Mutants:
             )
 
 
-def _removed_outputs(model: Model, version: HalVersion) -> Mutants:
+def _removed_outputs(model: hal.Model, version: hal.HalVersion) -> Mutants:
     for index, operation in enumerate(model.main.operations):
         for position in range(len(operation.outputs)):
             outputs = removed(operation.outputs, position)
@@ -127,8 +117,8 @@ def _removed_outputs(model: Model, version: HalVersion) -> Mutants:
             yield Mutant(f"output {position} of {index} is removed", changed)
 
 
-def _added_inputs(model: Model, version: HalVersion) -> Mutants:
-    extra = Operand(OperandType.INT32, number_of_consumers=1)
+def _added_inputs(model: hal.Model, version: hal.HalVersion) -> Mutants:
+    extra = hal.Operand(hal.OperandType.INT32, number_of_consumers=1)
     larger, new = with_new_input(model, extra)
     for index, operation in enumerate(model.main.operations):
         yield Mutant(
@@ -138,22 +128,22 @@ def _added_inputs(model: Model, version: HalVersion) -> Mutants:
         )
 
 
-def _added_outputs(model: Model, version: HalVersion) -> Mutants:
-    larger, new = with_new_output(model, Operand(OperandType.INT32))
+def _added_outputs(model: hal.Model, version: hal.HalVersion) -> Mutants:
+    larger, new = with_new_output(model, hal.Operand(hal.OperandType.INT32))
     for index, operation in enumerate(model.main.operations):
         changed = with_operation(larger, index, outputs=(*operation.outputs, new))
         yield Mutant(f"operation {index} has one more output", changed)
 
 
-def _unknown_preferences(model: Model, version: HalVersion) -> Mutants:
-    if version >= HalVersion.V1_1:
-        for bad in (min(ExecutionPreference) - 1, max(ExecutionPreference) + 1):
+def _unknown_preferences(model: hal.Model, version: hal.HalVersion) -> Mutants:
+    if version >= hal.HalVersion.V1_1:
+        for bad in (min(hal.ExecutionPreference) - 1, max(hal.ExecutionPreference) + 1):
             yield Mutant(f"preference {bad}", model, preference=bad)
 
 
-def _unknown_priorities(model: Model, version: HalVersion) -> Mutants:
-    if version >= HalVersion.V1_3:
-        for bad in (min(Priority) - 1, max(Priority) + 1):
+def _unknown_priorities(model: hal.Model, version: hal.HalVersion) -> Mutants:
+    if version >= hal.HalVersion.V1_3:
+        for bad in (min(hal.Priority) - 1, max(hal.Priority) + 1):
             yield Mutant(f"priority {bad}", model, priority=bad)
 
 
@@ -177,33 +167,33 @@ OPERATION_ROWS = (
 
 def cyclic_mutant() -> Mutant:
     """Return a model of three ADDs, two of which read what the other one writes."""
-    no_activation = Operand(
-        OperandType.INT32,
+    no_activation = hal.Operand(
+        hal.OperandType.INT32,
         number_of_consumers=3,
-        lifetime=OperandLifeTime.CONSTANT_COPY,
-        location=DataLocation(length=4),
+        lifetime=hal.OperandLifeTime.CONSTANT_COPY,
+        location=hal.DataLocation(length=4),
     )
-    main = Subgraph(
+    main = hal.Subgraph(
         operands=(
-            Operand(_F32, (1,), 2, lifetime=_INPUT),
-            Operand(_F32, (1,), 1, lifetime=_INPUT),
-            Operand(_F32, (1,), 2),
-            Operand(_F32, (1,), 1),
-            Operand(_F32, (1,), 0, lifetime=OperandLifeTime.SUBGRAPH_OUTPUT),
+            hal.Operand(_F32, (1,), 2, lifetime=_INPUT),
+            hal.Operand(_F32, (1,), 1, lifetime=_INPUT),
+            hal.Operand(_F32, (1,), 2),
+            hal.Operand(_F32, (1,), 1),
+            hal.Operand(_F32, (1,), 0, lifetime=hal.OperandLifeTime.SUBGRAPH_OUTPUT),
             no_activation,
         ),
         operations=(
-            Operation(OperationType.ADD, (0, 2, 5), (3,)),
-            Operation(OperationType.ADD, (1, 3, 5), (2,)),
-            Operation(OperationType.ADD, (2, 0, 5), (4,)),
+            hal.Operation(hal.OperationType.ADD, (0, 2, 5), (3,)),
+            hal.Operation(hal.OperationType.ADD, (1, 3, 5), (2,)),
+            hal.Operation(hal.OperationType.ADD, (2, 0, 5), (4,)),
         ),
         input_indexes=(0, 1),
         output_indexes=(4,),
     )
-    return Mutant("three ADDs in a circle", Model(main, operand_values=bytes(4)))
+    return Mutant("three ADDs in a circle", hal.Model(main, operand_values=bytes(4)))
 
 
-def _with_second_writer(model: Model, index: int, position: int) -> Model:
+def _with_second_writer(model: hal.Model, index: int, position: int) -> hal.Model:
     """Append a copy of an operation that shares only output ``position`` with it."""
     operation = model.main.operations[index]
     outputs = list(operation.outputs)
