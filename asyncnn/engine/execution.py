@@ -87,7 +87,6 @@ class Pause(Protocol):
     @property
     def requested(self) -> bool:
         """Whether it is to stop."""
-        ...
 
 
 class _Never:

@@ -20,16 +20,27 @@ from typing import overload
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn import hal
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import AnyOperandType, dtype_of, is_scalar
 from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import (
+    Dimensions,
+    Memory,
+    Model,
+    Operand,
+    OperandLifeTime,
+    OperandType,
+    Operation,
+    Subgraph,
+    SymmPerChannelQuantParams,
+)
 from asyncnn.runtime.model import ConstantStore, NamedModel
 
 _TENSOR_TYPES = {
-    np.dtype(np.float32): hal.OperandType.TENSOR_FLOAT32,
-    np.dtype(np.float16): hal.OperandType.TENSOR_FLOAT16,
-    np.dtype(np.int32): hal.OperandType.TENSOR_INT32,
-    np.dtype(np.bool_): hal.OperandType.TENSOR_BOOL8,
+    np.dtype(np.float32): OperandType.TENSOR_FLOAT32,
+    np.dtype(np.float16): OperandType.TENSOR_FLOAT16,
+    np.dtype(np.int32): OperandType.TENSOR_INT32,
+    np.dtype(np.bool_): OperandType.TENSOR_BOOL8,
 }
 
 
@@ -44,26 +55,26 @@ class ModelBuilder:
 
     def __init__(self, *, relaxed: bool = False) -> None:
         self._relaxed = relaxed
-        self._operands: list[hal.Operand] = []
-        self._operations: list[hal.Operation] = []
+        self._operands: list[Operand] = []
+        self._operations: list[Operation] = []
         self._input_names: dict[int, str] = {}
         self._output_names: dict[int, str] = {}
         self._constants = ConstantStore()
 
-    def add_pool(self, memory: hal.Memory) -> None:
+    def add_pool(self, memory: Memory) -> None:
         """Let large constants that view ``memory`` refer to it instead of a copy.
 
         :raises GeneralFailureError: if the pool cannot be mapped.
         """
         self._constants.add_pool(memory)
 
-    def operand(self, index: int) -> hal.Operand:
+    def operand(self, index: int) -> Operand:
         """Return operand ``index``; its consumers are not counted yet.
 
         :raises InvalidArgumentError: if there is no such operand.
         """
         if not 0 <= index < len(self._operands):
-            raise hal.InvalidArgumentError(
+            raise InvalidArgumentError(
                 f"operand {index} is not one of the {len(self._operands)} operands"
             )
         return self._operands[index]
@@ -72,20 +83,20 @@ class ModelBuilder:
         self,
         name: str,
         type_: int,
-        dimensions: hal.Dimensions = (),
+        dimensions: Dimensions = (),
         *,
         scale: float = 0.0,
         zero_point: int = 0,
-        channel_quant: hal.SymmPerChannelQuantParams | None = None,
+        channel_quant: SymmPerChannelQuantParams | None = None,
     ) -> int:
         """Add an input of the model; axis length 0 is left to each request."""
         index = self._add(
-            hal.Operand(
+            Operand(
                 type_,
                 tuple(dimensions),
                 scale=scale,
                 zero_point=zero_point,
-                lifetime=hal.OperandLifeTime.SUBGRAPH_INPUT,
+                lifetime=OperandLifeTime.SUBGRAPH_INPUT,
                 extra_params=channel_quant,
             )
         )
@@ -99,7 +110,7 @@ class ModelBuilder:
         *,
         scale: float = 0.0,
         zero_point: int = 0,
-        channel_quant: hal.SymmPerChannelQuantParams | None = None,
+        channel_quant: SymmPerChannelQuantParams | None = None,
         copy: bool = True,
     ) -> int:
         """Add a constant tensor; unquantised types follow from the dtype.
@@ -113,9 +124,9 @@ class ModelBuilder:
         if type_ is None:
             type_ = _tensor_type(array.dtype)
         if is_scalar(type_) or array.dtype != dtype_of(type_):
-            raise hal.InvalidArgumentError(f"{array.dtype} data cannot be a {type_!r}")
+            raise InvalidArgumentError(f"{array.dtype} data cannot be a {type_!r}")
         if not array.size or not array.ndim:
-            raise hal.InvalidArgumentError(
+            raise InvalidArgumentError(
                 f"a constant tensor cannot have shape {array.shape}",
                 hint="use scalar() for a scalar",
             )
@@ -123,7 +134,7 @@ class ModelBuilder:
             np.ascontiguousarray(array), copy=copy
         )
         return self._add(
-            hal.Operand(
+            Operand(
                 type_,
                 array.shape,
                 scale=scale,
@@ -142,63 +153,61 @@ class ModelBuilder:
         """
         if type_ is None:
             type_ = _scalar_type(value)
-        if not is_scalar(type_) or type_ is hal.OperandType.OEM:
-            raise hal.InvalidArgumentError(f"{type_!r} is not a scalar type")
+        if not is_scalar(type_) or type_ is OperandType.OEM:
+            raise InvalidArgumentError(f"{type_!r} is not a scalar type")
         try:
             data = np.array(value, dtype_of(type_))
         except (OverflowError, TypeError, ValueError) as error:
-            raise hal.InvalidArgumentError(
-                f"{value} is no {type_.name}: {error}"
-            ) from None
+            raise InvalidArgumentError(f"{value} is no {type_.name}: {error}") from None
         if not np.array_equal(data, value) and data.dtype.kind not in "fc":
-            raise hal.InvalidArgumentError(f"{value} is no {type_.name}")
+            raise InvalidArgumentError(f"{value} is no {type_.name}")
         lifetime, location = self._constants.place(data, copy=True)
-        return self._add(hal.Operand(type_, lifetime=lifetime, location=location))
+        return self._add(Operand(type_, lifetime=lifetime, location=location))
 
     def omitted(
-        self, type_: int, dimensions: hal.Dimensions = (), *, scale: float = 0.0
+        self, type_: int, dimensions: Dimensions = (), *, scale: float = 0.0
     ) -> int:
         """Add an operand that stands for an optional input left out.
 
         One of a quantised type needs a ``scale`` all the same.
         """
         return self._add(
-            hal.Operand(
+            Operand(
                 type_,
                 tuple(dimensions),
                 scale=scale,
-                lifetime=hal.OperandLifeTime.NO_VALUE,
+                lifetime=OperandLifeTime.NO_VALUE,
             )
         )
 
     def temporary(
         self,
         type_: int,
-        dimensions: hal.Dimensions = (),
+        dimensions: Dimensions = (),
         *,
         scale: float = 0.0,
         zero_point: int = 0,
     ) -> int:
         """Add an operand that an operation is going to write."""
         return self._add(
-            hal.Operand(type_, tuple(dimensions), scale=scale, zero_point=zero_point)
+            Operand(type_, tuple(dimensions), scale=scale, zero_point=zero_point)
         )
 
     @overload
     def operation(
-        self, type_: int, inputs: Iterable[int], output: int | hal.Operand, /
+        self, type_: int, inputs: Iterable[int], output: int | Operand, /
     ) -> int: ...
 
     @overload
     def operation(
-        self, type_: int, inputs: Iterable[int], outputs: Sequence[int | hal.Operand], /
+        self, type_: int, inputs: Iterable[int], outputs: Sequence[int | Operand], /
     ) -> tuple[int, ...]: ...
 
     def operation(
         self,
         type_: int,
         inputs: Iterable[int],
-        outputs: int | hal.Operand | Sequence[int | hal.Operand],
+        outputs: int | Operand | Sequence[int | Operand],
         /,
     ) -> int | tuple[int, ...]:
         """Add an operation and return the index of its output, or a tuple of several.
@@ -208,13 +217,13 @@ class ModelBuilder:
 
         :raises InvalidArgumentError: if an index is not an operand's.
         """
-        if isinstance(outputs, int | hal.Operand):
+        if isinstance(outputs, int | Operand):
             return self.operation(type_, inputs, (outputs,))[0]
         reads = tuple(inputs)
         for index in reads:
             self.operand(index)
         writes = tuple(self._written(output) for output in outputs)
-        self._operations.append(hal.Operation(type_, reads, writes))
+        self._operations.append(Operation(type_, reads, writes))
         return writes
 
     def output(self, index: int, name: str) -> None:
@@ -224,13 +233,13 @@ class ModelBuilder:
             constant.
         """
         operand = self.operand(index)
-        if operand.lifetime != hal.OperandLifeTime.TEMPORARY_VARIABLE:
-            raise hal.InvalidArgumentError(
+        if operand.lifetime != OperandLifeTime.TEMPORARY_VARIABLE:
+            raise InvalidArgumentError(
                 f"operand {index} cannot be output {name!r}: it is a "
-                f"{hal.OperandLifeTime(operand.lifetime).name}"
+                f"{OperandLifeTime(operand.lifetime).name}"
             )
         self._operands[index] = replace(
-            operand, lifetime=hal.OperandLifeTime.SUBGRAPH_OUTPUT
+            operand, lifetime=OperandLifeTime.SUBGRAPH_OUTPUT
         )
         self._output_names[index] = name
 
@@ -242,7 +251,7 @@ class ModelBuilder:
         consumers = Counter(
             index for operation in self._operations for index in operation.inputs
         )
-        main = hal.Subgraph(
+        main = Subgraph(
             operands=tuple(
                 replace(operand, number_of_consumers=consumers[index])
                 for index, operand in enumerate(self._operands)
@@ -251,7 +260,7 @@ class ModelBuilder:
             input_indexes=tuple(self._input_names),
             output_indexes=tuple(self._output_names),
         )
-        model = hal.Model(
+        model = Model(
             main,
             operand_values=self._constants.values(),
             pools=self._constants.pools(),
@@ -263,16 +272,16 @@ class ModelBuilder:
             tuple(self._output_names.values()),
         )
 
-    def _add(self, operand: hal.Operand) -> int:
+    def _add(self, operand: Operand) -> int:
         self._operands.append(operand)
         return len(self._operands) - 1
 
-    def _written(self, output: int | hal.Operand) -> int:
-        if not isinstance(output, hal.Operand):
+    def _written(self, output: int | Operand) -> int:
+        if not isinstance(output, Operand):
             self.operand(output)
             return output
         return self._add(
-            hal.Operand(
+            Operand(
                 output.type,
                 output.dimensions,
                 scale=output.scale,
@@ -282,19 +291,19 @@ class ModelBuilder:
         )
 
 
-def _tensor_type(dtype: np.dtype[np.generic]) -> hal.OperandType:
+def _tensor_type(dtype: np.dtype[np.generic]) -> OperandType:
     try:
         return _TENSOR_TYPES[dtype]
     except KeyError:
-        raise hal.InvalidArgumentError(
+        raise InvalidArgumentError(
             f"the type of a constant of {dtype} must be given",
             hint="float32, float16, int32 and bool arrays have only one",
         ) from None
 
 
-def _scalar_type(value: complex) -> hal.OperandType:
+def _scalar_type(value: complex) -> OperandType:
     if isinstance(value, bool | np.bool_):
-        return hal.OperandType.BOOL
+        return OperandType.BOOL
     if isinstance(value, int | np.integer):
-        return hal.OperandType.INT32
-    return hal.OperandType.FLOAT32
+        return OperandType.INT32
+    return OperandType.FLOAT32

@@ -13,40 +13,45 @@ from typing import TextIO
 
 import msgspec
 
-from asyncnn import hal
 from asyncnn.extensions import Vocabulary, names_in, numbered
 from asyncnn.hal.operands import SCALAR_TYPES
+from asyncnn.hal.types import (
+    Model,
+    Operand,
+    OperandLifeTime,
+    OperandType,
+    Operation,
+    Subgraph,
+)
 from asyncnn.runtime.explain import Explanation, OperationReport
 from asyncnn.runtime.model import NamedModel, TensorInfo
 
 _TYPES: dict[int, str] = {
-    hal.OperandType.FLOAT32: "F32",
-    hal.OperandType.INT32: "I32",
-    hal.OperandType.UINT32: "U32",
-    hal.OperandType.BOOL: "B",
-    hal.OperandType.FLOAT16: "F16",
-    hal.OperandType.TENSOR_FLOAT32: "TF32",
-    hal.OperandType.TENSOR_INT32: "TI32",
-    hal.OperandType.TENSOR_QUANT8_ASYMM: "TQ8A",
-    hal.OperandType.TENSOR_QUANT8_ASYMM_SIGNED: "TQ8AS",
-    hal.OperandType.TENSOR_QUANT8_SYMM: "TQ8S",
-    hal.OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL: "TQ8SPC",
-    hal.OperandType.TENSOR_QUANT16_ASYMM: "TQ16A",
-    hal.OperandType.TENSOR_QUANT16_SYMM: "TQ16S",
-    hal.OperandType.TENSOR_FLOAT16: "TF16",
-    hal.OperandType.TENSOR_BOOL8: "TB8",
-    hal.OperandType.SUBGRAPH: "SUBGRAPH",
-    hal.OperandType.OEM: "OEM",
-    hal.OperandType.TENSOR_OEM_BYTE: "TOEMB",
+    OperandType.FLOAT32: "F32",
+    OperandType.INT32: "I32",
+    OperandType.UINT32: "U32",
+    OperandType.BOOL: "B",
+    OperandType.FLOAT16: "F16",
+    OperandType.TENSOR_FLOAT32: "TF32",
+    OperandType.TENSOR_INT32: "TI32",
+    OperandType.TENSOR_QUANT8_ASYMM: "TQ8A",
+    OperandType.TENSOR_QUANT8_ASYMM_SIGNED: "TQ8AS",
+    OperandType.TENSOR_QUANT8_SYMM: "TQ8S",
+    OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL: "TQ8SPC",
+    OperandType.TENSOR_QUANT16_ASYMM: "TQ16A",
+    OperandType.TENSOR_QUANT16_SYMM: "TQ16S",
+    OperandType.TENSOR_FLOAT16: "TF16",
+    OperandType.TENSOR_BOOL8: "TB8",
+    OperandType.SUBGRAPH: "SUBGRAPH",
+    OperandType.OEM: "OEM",
+    OperandType.TENSOR_OEM_BYTE: "TOEMB",
 }
 _LIFETIMES: dict[int, str] = {
-    hal.OperandLifeTime.CONSTANT_COPY: "COPY",
-    hal.OperandLifeTime.CONSTANT_REFERENCE: "REF",
-    hal.OperandLifeTime.NO_VALUE: "NO",
+    OperandLifeTime.CONSTANT_COPY: "COPY",
+    OperandLifeTime.CONSTANT_REFERENCE: "REF",
+    OperandLifeTime.NO_VALUE: "NO",
 }
-_BORDER = frozenset(
-    {hal.OperandLifeTime.SUBGRAPH_INPUT, hal.OperandLifeTime.SUBGRAPH_OUTPUT}
-)
+_BORDER = frozenset({OperandLifeTime.SUBGRAPH_INPUT, OperandLifeTime.SUBGRAPH_OUTPUT})
 
 _Reports = Mapping[tuple[int | None, int], OperationReport]
 
@@ -55,7 +60,7 @@ logger = logging.getLogger(__name__)
 
 def graph_dump(
     name: str,
-    model: NamedModel | hal.Model,
+    model: NamedModel | Model,
     to: TextIO | logging.Logger | None = None,
 ) -> None:
     """Write the Graphviz text of a model to a stream or a logger, ``name`` before it.
@@ -70,7 +75,7 @@ def graph_dump(
         (to or logger).info("%s", line)
 
 
-def dot(model: NamedModel | hal.Model, explanation: Explanation | None = None) -> str:
+def dot(model: NamedModel | Model, explanation: Explanation | None = None) -> str:
     """Return the Graphviz text of a model, marked with what a device says of it.
 
     A bare `Model` has no names for its inputs and outputs.
@@ -105,7 +110,7 @@ class _Drawing(msgspec.Struct, frozen=True):
     """One subgraph; ``names`` are those of operands at the border of the model."""
 
     number: int | None
-    subgraph: hal.Subgraph
+    subgraph: Subgraph
     names: Mapping[int, str]
     words: Vocabulary
     reports: _Reports
@@ -119,7 +124,7 @@ class _Drawing(msgspec.Struct, frozen=True):
             yield self._operation(index, operation)
             yield from self._edges(index, operation)
 
-    def _operand(self, index: int, operand: hal.Operand) -> str:
+    def _operand(self, index: int, operand: Operand) -> str:
         label = f"{index}: {self._described(operand)}"
         if index in self.names:
             label = f"{self.names[index]}\n{label}"
@@ -128,18 +133,18 @@ class _Drawing(msgspec.Struct, frozen=True):
             style = " style=filled fillcolor=black fontcolor=white"
         return f"{_operand_node(self.number, index)} [label={_quoted(label)}{style}];"
 
-    def _described(self, operand: hal.Operand) -> str:
+    def _described(self, operand: Operand) -> str:
         """Return lifetime, type, and dimensions, with ? for those that are open."""
         words = [_LIFETIMES[operand.lifetime]] if operand.lifetime in _LIFETIMES else []
         type_ = operand.type
         words.append(_TYPES.get(type_) or self.words.operand_type(type_))
         if operand.dimensions:
             words.append("x".join(str(length or "?") for length in operand.dimensions))
-        elif type_ not in SCALAR_TYPES and type_ != hal.OperandType.SUBGRAPH:
+        elif type_ not in SCALAR_TYPES and type_ != OperandType.SUBGRAPH:
             words.append("any shape")
         return " ".join(words)
 
-    def _operation(self, index: int, operation: hal.Operation) -> str:
+    def _operation(self, index: int, operation: Operation) -> str:
         label = f"{index}: {self.words.operation_type(operation.type)}"
         report = self.reports.get((self.number, index))
         style = ""
@@ -152,7 +157,7 @@ class _Drawing(msgspec.Struct, frozen=True):
         node = _operation_node(self.number, index)
         return f"{node} [shape=box label={_quoted(label)}{style}];"
 
-    def _edges(self, index: int, operation: hal.Operation) -> Iterator[str]:
+    def _edges(self, index: int, operation: Operation) -> Iterator[str]:
         node = _operation_node(self.number, index)
         for position, operand in enumerate(operation.inputs):
             label = _position(position, len(operation.inputs))
@@ -162,11 +167,11 @@ class _Drawing(msgspec.Struct, frozen=True):
             yield f"{node} -> {_operand_node(self.number, operand)}{label};"
 
 
-def _references(model: hal.Model) -> Iterator[str]:
+def _references(model: Model) -> Iterator[str]:
     """Yield a dashed edge from each operand that refers to a subgraph to that."""
     for number, subgraph in enumerate((model.main, *model.referenced), -1):
         for index, operand in enumerate(subgraph.operands):
-            if operand.lifetime == hal.OperandLifeTime.SUBGRAPH:
+            if operand.lifetime == OperandLifeTime.SUBGRAPH:
                 target = operand.location.offset
                 source = _operand_node(None if number < 0 else number, index)
                 yield (
@@ -175,14 +180,14 @@ def _references(model: hal.Model) -> Iterator[str]:
                 )
 
 
-def _vocabulary(model: NamedModel | hal.Model) -> Vocabulary:
+def _vocabulary(model: NamedModel | Model) -> Vocabulary:
     if isinstance(model, NamedModel):
         return model.vocabulary
     return Vocabulary(numbered(model), names_in(model))
 
 
-def _border_names(model: NamedModel | hal.Model) -> dict[int, str]:
-    if isinstance(model, hal.Model):
+def _border_names(model: NamedModel | Model) -> dict[int, str]:
+    if isinstance(model, Model):
         return {}
     main = model.model.main
     ends: list[tuple[int, TensorInfo]] = [

@@ -10,7 +10,6 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
-from asyncnn import hal
 from asyncnn.extensions import (
     Extension,
     Extensions,
@@ -19,14 +18,23 @@ from asyncnn.extensions import (
     joined,
     names_in,
 )
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, error_for
 from asyncnn.hal.operands import is_extension_type, is_tensor
 from asyncnn.hal.operations import check_operation
-from asyncnn.hal.types import EXTENSION_TYPE_BITS
+from asyncnn.hal.types import (
+    EXTENSION_TYPE_BITS,
+    ErrorStatus,
+    HalVersion,
+    Model,
+    OperandLifeTime,
+    Operation,
+    Subgraph,
+)
 from asyncnn.hal.validate import validate_model
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
 
-_NEWEST = max(hal.HalVersion)
+_NEWEST = max(HalVersion)
 
 
 class Cause(StrEnum):
@@ -92,8 +100,8 @@ class Explanation(msgspec.Struct, frozen=True):
 
 async def explain(
     device: Device,
-    model: NamedModel | hal.Model,
-    version: hal.HalVersion = _NEWEST,
+    model: NamedModel | Model,
+    version: HalVersion = _NEWEST,
     *,
     extensions: Iterable[Extension] = (),
 ) -> Explanation:
@@ -136,14 +144,14 @@ class _Context(msgspec.Struct, frozen=True):
     ``known`` is the same model with what is known here of extensions.
     """
 
-    model: hal.Model
-    known: hal.Model
-    version: hal.HalVersion
+    model: Model
+    known: Model
+    version: HalVersion
     problem: str
     device: Device
     words: Vocabulary
 
-    def subgraph(self, number: int | None) -> hal.Subgraph:
+    def subgraph(self, number: int | None) -> Subgraph:
         """Return a referenced subgraph, or the main one."""
         return _subgraph(self.model, number)
 
@@ -151,10 +159,8 @@ class _Context(msgspec.Struct, frozen=True):
         """Return the device's answers for a subgraph, none if it refuses the model."""
         model = replace(self.model, main=self.subgraph(number))
         status, supported = await self.device.hal.get_supported_operations_1_3(model)
-        if status not in (hal.ErrorStatus.NONE, hal.ErrorStatus.INVALID_ARGUMENT):
-            raise hal.error_for(
-                status, f"{self.device.name} does not tell: {status.name}"
-            )
+        if status not in (ErrorStatus.NONE, ErrorStatus.INVALID_ARGUMENT):
+            raise error_for(status, f"{self.device.name} does not tell: {status.name}")
         return supported
 
     def report(
@@ -173,7 +179,7 @@ class _Context(msgspec.Struct, frozen=True):
             since = check_operation(
                 operation, subgraph.operands, self.version, self.model.referenced
             )
-        except hal.InvalidArgumentError as error:
+        except InvalidArgumentError as error:
             cause = self._cause(operation, subgraph)
             return replace(report, cause=cause, reason=error.message)
         report = replace(report, since=since.name)
@@ -185,12 +191,12 @@ class _Context(msgspec.Struct, frozen=True):
         cause, reason = self._obstacle(operation)
         return replace(report, cause=cause, reason=reason)
 
-    def _cause(self, operation: hal.Operation, subgraph: hal.Subgraph) -> Cause:
+    def _cause(self, operation: Operation, subgraph: Subgraph) -> Cause:
         try:
             check_operation(
                 operation, subgraph.operands, _NEWEST, self.model.referenced
             )
-        except hal.InvalidArgumentError:
+        except InvalidArgumentError:
             return Cause.SIGNATURE
         return Cause.VERSION
 
@@ -200,13 +206,13 @@ class _Context(msgspec.Struct, frozen=True):
         subgraph = _subgraph(self.known, number)
         try:
             check_extended_operation(self.known, subgraph, subgraph.operations[index])
-        except hal.InvalidArgumentError as error:
+        except InvalidArgumentError as error:
             return error.message
-        except hal.GeneralFailureError:
+        except GeneralFailureError:
             pass  # of an extension that is not known here
         return ""
 
-    def _obstacle(self, operation: hal.Operation) -> tuple[Cause, str]:
+    def _obstacle(self, operation: Operation) -> tuple[Cause, str]:
         """Say what stands in the way of an operation that is legal by itself."""
         if is_extension_type(operation.type):
             missing = self._missing_extension(operation.type)
@@ -227,7 +233,7 @@ class _Context(msgspec.Struct, frozen=True):
             return ""
         return f"the device does not have the extension {name}"
 
-    def _main_type(self, operation: hal.Operation, subgraph: hal.Subgraph) -> str:
+    def _main_type(self, operation: Operation, subgraph: Subgraph) -> str:
         for index in (*operation.inputs, *operation.outputs):
             if 0 <= index < len(subgraph.operands):
                 type_ = subgraph.operands[index].type
@@ -236,20 +242,20 @@ class _Context(msgspec.Struct, frozen=True):
         return ""
 
 
-def _subgraph(model: hal.Model, number: int | None) -> hal.Subgraph:
+def _subgraph(model: Model, number: int | None) -> Subgraph:
     return model.main if number is None else model.referenced[number]
 
 
-def _broken_rule(model: hal.Model, version: hal.HalVersion) -> str:
+def _broken_rule(model: Model, version: HalVersion) -> str:
     try:
         validate_model(model, version)
-    except hal.InvalidArgumentError as error:
+    except InvalidArgumentError as error:
         return error.message
     return ""
 
 
 def _with_culprits(
-    model: hal.Model, reports: Sequence[OperationReport]
+    model: Model, reports: Sequence[OperationReport]
 ) -> tuple[OperationReport, ...]:
     """Blame the subgraph that an operation runs, where that is what is missing."""
     culprits: dict[int, OperationReport] = {}
@@ -260,14 +266,14 @@ def _with_culprits(
 
 
 def _with_culprit(
-    model: hal.Model, report: OperationReport, culprits: dict[int, OperationReport]
+    model: Model, report: OperationReport, culprits: dict[int, OperationReport]
 ) -> OperationReport:
     if report.cause is not Cause.KERNEL:
         return report
     subgraph = _subgraph(model, report.subgraph)
     for index in subgraph.operations[report.index].inputs:
         operand = subgraph.operands[index]
-        if operand.lifetime == hal.OperandLifeTime.SUBGRAPH:
+        if operand.lifetime == OperandLifeTime.SUBGRAPH:
             culprit = culprits.get(operand.location.offset)
             if culprit is not None:
                 reason = f"it runs {culprit.place} ({culprit.type}), not supported"

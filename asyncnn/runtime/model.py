@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn import hal
 from asyncnn.extensions import (
     Extension,
     ExtensionNames,
@@ -25,12 +24,21 @@ from asyncnn.extensions import (
     names_in,
     numbered,
 )
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import (
+    DataLocation,
+    Dimensions,
+    Memory,
+    Model,
+    Operand,
+    OperandLifeTime,
+)
 from asyncnn.memory.pools import from_buffer, map_file, view
 
 
-def map_model_file(path: str | os.PathLike[str]) -> hal.Memory:
+def map_model_file(path: str | os.PathLike[str]) -> Memory:
     """Map the whole file at ``path`` for reading.
 
     :raises InvalidArgumentError: if it is empty or not a regular file.
@@ -38,7 +46,7 @@ def map_model_file(path: str | os.PathLike[str]) -> hal.Memory:
     """
     memory = map_file(path)
     if not memory.size:
-        raise hal.InvalidArgumentError(f"{os.fspath(path)}: the file is empty")
+        raise InvalidArgumentError(f"{os.fspath(path)}: the file is empty")
     return memory
 
 
@@ -47,7 +55,7 @@ def located(where: str | os.PathLike[str]) -> Iterator[None]:
     """Put ``where`` in front of the message of every asyncnn error."""
     try:
         yield
-    except hal.AsyncnnError as error:
+    except AsyncnnError as error:
         message = f"{os.fspath(where)}: {error.message}"
         raise type(error)(message, hint=error.hint) from error
 
@@ -71,13 +79,13 @@ class ConstantStore:
 
     def __init__(self) -> None:
         self._values = bytearray()
-        self._pools: list[hal.Memory | None] = []
-        self._known: list[tuple[int, hal.Memory]] = []
+        self._pools: list[Memory | None] = []
+        self._known: list[tuple[int, Memory]] = []
         self._gathered: list[tuple[int, Array]] = []
         self._gathered_pool = -1
         self._gathered_bytes = 0
 
-    def add_pool(self, memory: hal.Memory) -> None:
+    def add_pool(self, memory: Memory) -> None:
         """Let constants refer to ``memory``; it joins the model once one does.
 
         :raises GeneralFailureError: if the pool cannot be mapped.
@@ -86,53 +94,53 @@ class ConstantStore:
 
     def place(
         self, array: Array, *, copy: bool
-    ) -> tuple[hal.OperandLifeTime, hal.DataLocation]:
+    ) -> tuple[OperandLifeTime, DataLocation]:
         """Return the lifetime and location of ``array``, which is contiguous."""
         if array.nbytes <= MAX_COPIED_BYTES:
-            return hal.OperandLifeTime.CONSTANT_COPY, self._copy(array)
-        return hal.OperandLifeTime.CONSTANT_REFERENCE, self._refer(array, copy=copy)
+            return OperandLifeTime.CONSTANT_COPY, self._copy(array)
+        return OperandLifeTime.CONSTANT_REFERENCE, self._refer(array, copy=copy)
 
     def values(self) -> bytes:
         """Return the operand values."""
         return bytes(self._values)
 
-    def pools(self) -> tuple[hal.Memory, ...]:
+    def pools(self) -> tuple[Memory, ...]:
         """Return the pools that locations refer to."""
         return tuple(
             self._gather() if memory is None else memory for memory in self._pools
         )
 
-    def _copy(self, array: Array) -> hal.DataLocation:
+    def _copy(self, array: Array) -> DataLocation:
         self._values.extend(bytes(-len(self._values) % _VALUE_ALIGNMENT))
-        location = hal.DataLocation(0, len(self._values), array.nbytes)
+        location = DataLocation(0, len(self._values), array.nbytes)
         self._values.extend(array.tobytes())
         return location
 
-    def _refer(self, array: Array, *, copy: bool) -> hal.DataLocation:
+    def _refer(self, array: Array, *, copy: bool) -> DataLocation:
         address = _address(array)
         for start, memory in self._known:
             if start <= address and address + array.nbytes <= start + memory.size:
                 pool = self._index_of(memory)
-                return hal.DataLocation(pool, address - start, array.nbytes)
+                return DataLocation(pool, address - start, array.nbytes)
         if copy:
             return self._add_to_gathered(array)
-        return hal.DataLocation(self._index_of(from_buffer(array)), 0, array.nbytes)
+        return DataLocation(self._index_of(from_buffer(array)), 0, array.nbytes)
 
-    def _index_of(self, memory: hal.Memory) -> int:
+    def _index_of(self, memory: Memory) -> int:
         if memory not in self._pools:
             self._pools.append(memory)
         return self._pools.index(memory)
 
-    def _add_to_gathered(self, array: Array) -> hal.DataLocation:
+    def _add_to_gathered(self, array: Array) -> DataLocation:
         if self._gathered_pool < 0:
             self._gathered_pool = len(self._pools)
             self._pools.append(None)
         offset = self._gathered_bytes + -self._gathered_bytes % ALIGNMENT
         self._gathered.append((offset, array.copy()))
         self._gathered_bytes = offset + array.nbytes
-        return hal.DataLocation(self._gathered_pool, offset, array.nbytes)
+        return DataLocation(self._gathered_pool, offset, array.nbytes)
 
-    def _gather(self) -> hal.Memory:
+    def _gather(self) -> Memory:
         pages = mmap.mmap(-1, self._gathered_bytes)
         pool = np.frombuffer(pages, np.uint8)
         for offset, array in self._gathered:
@@ -153,12 +161,12 @@ class TensorInfo(msgspec.Struct, frozen=True):
 
     name: str
     type: int
-    dimensions: hal.Dimensions
+    dimensions: Dimensions
     scale: float = 0.0
     zero_point: int = 0
 
     @classmethod
-    def of(cls, name: str, operand: hal.Operand) -> Self:
+    def of(cls, name: str, operand: Operand) -> Self:
         """Describe ``operand`` under ``name``."""
         return cls(
             name,
@@ -184,14 +192,14 @@ class NamedModel(msgspec.Struct, frozen=True):
     ``extension_names`` are what the extensions that it uses call their types.
     """
 
-    model: hal.Model
+    model: Model
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     extension_names: tuple[ExtensionNames, ...] = ()
 
     @classmethod
     def of(
-        cls, model: hal.Model, input_names: Sequence[str], output_names: Sequence[str]
+        cls, model: Model, input_names: Sequence[str], output_names: Sequence[str]
     ) -> Self:
         """Name the inputs and outputs of ``model``'s main subgraph.
 
@@ -232,20 +240,18 @@ class NamedModel(msgspec.Struct, frozen=True):
 
 def _describe(
     kind: str,
-    operands: Sequence[hal.Operand],
+    operands: Sequence[Operand],
     indexes: Sequence[int],
     names: Sequence[str],
 ) -> tuple[TensorInfo, ...]:
     if len(names) != len(indexes):
-        raise hal.InvalidArgumentError(
+        raise InvalidArgumentError(
             f"{len(names)} {kind} names for a model with {len(indexes)} {kind}s"
         )
     if len(set(names)) != len(names):
-        raise hal.InvalidArgumentError(f"{kind} names are not unique: {list(names)}")
+        raise InvalidArgumentError(f"{kind} names are not unique: {list(names)}")
     if not all(0 <= index < len(operands) for index in indexes):
-        raise hal.InvalidArgumentError(
-            f"an {kind} index is not an operand of the model"
-        )
+        raise InvalidArgumentError(f"an {kind} index is not an operand of the model")
     return tuple(
         TensorInfo.of(name, operands[index])
         for name, index in zip(names, indexes, strict=True)
@@ -262,6 +268,6 @@ def position_of(kind: str, infos: Sequence[TensorInfo], which: str | int) -> int
         return names.index(which)
     if isinstance(which, int) and 0 <= which < len(infos):
         return which
-    raise hal.InvalidArgumentError(
+    raise InvalidArgumentError(
         f"there is no {kind} {which!r}", hint=f"known: {', '.join(names)}"
     )

@@ -18,9 +18,23 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from asyncnn import hal
 from asyncnn.callbacks import PreparedModelFuture
-from asyncnn.hal.interfaces import cause_of_death
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    DeviceUnavailableError,
+    InvalidArgumentError,
+    ResourceExhaustedTransientError,
+)
+from asyncnn.hal.interfaces import IDevice, IPreparedModel, cause_of_death
+from asyncnn.hal.types import (
+    BYTE_SIZE_OF_CACHE_TOKEN,
+    ErrorStatus,
+    ExecutionPreference,
+    Handle,
+    Model,
+    Priority,
+    Subgraph,
+)
 from asyncnn.hal.validate import validating
 from asyncnn.hal.validate.rules import malformed_as_invalid
 from asyncnn.memory.pools import view
@@ -37,17 +51,15 @@ _FEW_OPERATIONS = 100
 """Operations of a model that is validated faster than by another thread."""
 _SLICE = 512
 """Operands or operations of a model that are encoded at a time."""
-_NOT_LOADED = frozenset(
-    {hal.ErrorStatus.GENERAL_FAILURE, hal.ErrorStatus.INVALID_ARGUMENT}
-)
+_NOT_LOADED = frozenset({ErrorStatus.GENERAL_FAILURE, ErrorStatus.INVALID_ARGUMENT})
 
 
 class PrepareArguments(msgspec.Struct, frozen=True, eq=False):
     """The arguments of `IDevice.prepare_model_1_3`, but for the caches."""
 
-    model: hal.Model
-    preference: hal.ExecutionPreference
-    priority: hal.Priority
+    model: Model
+    preference: ExecutionPreference
+    priority: Priority
     deadline: int | None
 
 
@@ -65,16 +77,16 @@ class ModelCache:
         self, folder: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_BYTES
     ) -> None:
         if max_bytes < 1:
-            raise hal.InvalidArgumentError(f"a cache of {max_bytes} bytes")
+            raise InvalidArgumentError(f"a cache of {max_bytes} bytes")
         self.folder = Path(folder)
         self.max_bytes = max_bytes
 
     async def prepare(
         self,
-        device: hal.IDevice,
+        device: IDevice,
         arguments: PrepareArguments,
         identity: bytes | None = None,
-    ) -> hal.IPreparedModel:
+    ) -> IPreparedModel:
         """Load a model from the cache, or prepare it and leave it there.
 
         ``identity`` stands for the contents of the model, all of which have to be read
@@ -94,11 +106,11 @@ class ModelCache:
 
     async def _load(
         self,
-        device: hal.IDevice,
+        device: IDevice,
         arguments: PrepareArguments,
         names: "_Names",
         token: bytes,
-    ) -> hal.IPreparedModel | None:
+    ) -> IPreparedModel | None:
         async with self._opened(names, os.O_RDONLY) as caches:
             if caches is None:
                 return None
@@ -108,24 +120,22 @@ class ModelCache:
             )
             try:
                 prepared = await _outcome(device, callback)
-            except hal.AsyncnnError as error:
+            except AsyncnnError as error:
                 if error.status not in _NOT_LOADED:
                     raise
                 logger.info("%s is not used: %s", names[0][0], error)
                 return None
-            with suppress(
-                hal.ResourceExhaustedTransientError
-            ):  # it is an old one, then
+            with suppress(ResourceExhaustedTransientError):  # it is an old one, then
                 await offload(_touch, caches)
             return prepared
 
     async def _prepare_and_save(
         self,
-        device: hal.IDevice,
+        device: IDevice,
         arguments: PrepareArguments,
         names: "_Names",
         token: bytes,
-    ) -> hal.IPreparedModel:
+    ) -> IPreparedModel:
         suffix = f"-{secrets.token_hex(8)}{_DRAFT}"
         drafts = tuple(tuple(name + suffix for name in kind) for kind in names)
         try:
@@ -139,7 +149,7 @@ class ModelCache:
             raise
         try:
             await offload(self._adopt, drafts, names)
-        except hal.ResourceExhaustedTransientError as error:
+        except ResourceExhaustedTransientError as error:
             logger.warning("a model is not kept in %s: %s", self.folder, error)
             self._remove(drafts)
         return prepared
@@ -160,7 +170,7 @@ class ModelCache:
                 logger.warning("no cache in %s: %s", self.folder, error)
                 yield None
             else:
-                handles = [hal.Handle((fd,)) for fd in fds]
+                handles = [Handle((fd,)) for fd in fds]
                 yield handles[: len(names[0])], handles[len(names[0]) :]
         finally:
             for fd in fds:
@@ -236,15 +246,15 @@ class ModelCache:
 
 
 _Names = Sequence[Sequence[str]]
-_Handles = tuple[Sequence[hal.Handle], Sequence[hal.Handle]]
+_Handles = tuple[Sequence[Handle], Sequence[Handle]]
 
 
 async def prepare(
-    device: hal.IDevice,
+    device: IDevice,
     arguments: PrepareArguments,
     caches: _Handles = ((), ()),
-    token: bytes = bytes(hal.BYTE_SIZE_OF_CACHE_TOKEN),
-) -> hal.IPreparedModel:
+    token: bytes = bytes(BYTE_SIZE_OF_CACHE_TOKEN),
+) -> IPreparedModel:
     """Prepare a model and await it; it is saved in ``caches`` if that is possible.
 
     A large model is validated on a thread, so that the device knows it already.
@@ -266,23 +276,21 @@ async def prepare(
     return await _outcome(device, callback)
 
 
-async def _outcome(
-    device: hal.IDevice, callback: PreparedModelFuture
-) -> hal.IPreparedModel:
+async def _outcome(device: IDevice, callback: PreparedModelFuture) -> IPreparedModel:
     """Return the prepared model, or raise what the device has died of, if it has."""
     try:
         return await callback
-    except hal.DeviceUnavailableError as error:
+    except DeviceUnavailableError as error:
         raise cause_of_death(device) or error from None
 
 
-def _is_large(model: hal.Model) -> bool:
+def _is_large(model: Model) -> bool:
     with malformed_as_invalid("model"):
         return model.operation_count > _FEW_OPERATIONS
 
 
 def _token(
-    device: hal.IDevice, arguments: PrepareArguments, identity: bytes | None
+    device: IDevice, arguments: PrepareArguments, identity: bytes | None
 ) -> bytes:
     """Return what tells a prepared model from all others."""
     version = device.get_version_string()[1]
@@ -315,7 +323,7 @@ def _token(
     return token.digest()
 
 
-def _outline(subgraph: hal.Subgraph) -> hal.Subgraph:
+def _outline(subgraph: Subgraph) -> Subgraph:
     return replace(subgraph, operands=(), operations=())
 
 

@@ -18,8 +18,13 @@ import msgspec
 import numpy as np
 from numpy.typing import DTypeLike
 
-from asyncnn import hal
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    GeneralFailureError,
+    InvalidArgumentError,
+)
 from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import Handle, Memory
 from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.memory.handles import SHRINK, seals_of
 from asyncnn.memory.pages import Descriptor, failure, os_errors
@@ -91,7 +96,7 @@ async def open_named_array(
                 await _connect(connection, name, address)
                 await anyio.wait_readable(connection)
         except TimeoutError:
-            raise hal.GeneralFailureError(
+            raise GeneralFailureError(
                 f"the owner of the named array {name!r} does not answer",
                 hint="its event loop has to run",
             ) from None
@@ -167,7 +172,7 @@ def _address(name: str) -> bytes:
     except UnicodeEncodeError:
         encoded = b""
     if not 0 < len(encoded) <= MAX_NAME_BYTES:
-        raise hal.InvalidArgumentError(
+        raise InvalidArgumentError(
             f"{name[:40]!r} is no name of an array",
             hint=f"take 1 to {MAX_NAME_BYTES} bytes",
         )
@@ -187,7 +192,7 @@ async def _connect(connection: socket.socket, name: str, address: bytes) -> None
             # Its backlog is full; a socket of this family cannot be waited for.
             await asyncio.sleep(_RETRY_S)
         except ConnectionRefusedError:
-            raise hal.GeneralFailureError(
+            raise GeneralFailureError(
                 f"there is no named array {name!r}",
                 hint="the process that makes it has to run",
             ) from None
@@ -195,7 +200,7 @@ async def _connect(connection: socket.socket, name: str, address: bytes) -> None
             raise failure(error, f"named array {name!r}") from error
     uid = peer_of(connection).uid
     if uid != os.geteuid():
-        raise hal.GeneralFailureError(f"the named array {name!r} belongs to user {uid}")
+        raise GeneralFailureError(f"the named array {name!r} belongs to user {uid}")
 
 
 def _received(connection: socket.socket, name: str) -> Array:
@@ -212,17 +217,17 @@ def _received(connection: socket.socket, name: str) -> Array:
             data, fds = b"", []
         descriptors = [Descriptor(fd) for fd in fds]
         if not data:
-            raise hal.GeneralFailureError(
+            raise GeneralFailureError(
                 f"there is no named array {name!r} any more: its owner has hung up"
             )
         if len(fds) != 1 or not seals_of(fds[0]) & SHRINK:
-            raise hal.GeneralFailureError(f"{name!r} has no memory that can be mapped")
+            raise GeneralFailureError(f"{name!r} has no memory that can be mapped")
         size = os.fstat(fds[0]).st_size
-        memory = hal.Memory("ashmem", size, hal.Handle((os.dup(fds[0]),)))
+        memory = Memory("ashmem", size, Handle((os.dup(fds[0]),)))
         memory = owning(msgspec.structs.replace(memory, buffer=view(memory)))
     del descriptors
     try:
         found = msgspec.msgpack.decode(data, type=_Description)
         return array_in(memory, np.dtype(found.dtype), found.shape)
-    except (msgspec.MsgspecError, TypeError, ValueError, hal.AsyncnnError) as error:
-        raise hal.GeneralFailureError(f"{name!r} is no array: {error}") from error
+    except (msgspec.MsgspecError, TypeError, ValueError, AsyncnnError) as error:
+        raise GeneralFailureError(f"{name!r} is no array: {error}") from error

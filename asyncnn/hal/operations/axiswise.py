@@ -10,10 +10,7 @@ from itertools import product
 from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.operations.declaring import declare
 from asyncnn.hal.operations.shapes import (
-    normalized_axes,
-    require_if_known,
     same_as_input,
-    shape_of_rank,
 )
 from asyncnn.hal.operations.signature import (
     UP_TO_4,
@@ -43,17 +40,17 @@ def _implied_axis_is_old(usage: Usage) -> Requirement | None:
 
 
 def _local_response_shape(operation: BoundOperation) -> tuple[Shape]:
-    require_if_known(operation, 1, lambda radius: radius >= 0, "the radius is negative")
+    operation.require_if_known(1, lambda radius: radius >= 0, "the radius is negative")
     return same_as_input(operation)
 
 
 def _instance_shape(operation: BoundOperation) -> tuple[Shape]:
-    return (shape_of_rank(operation, 0, 4),)
+    return (operation.shape_of_rank(0, 4),)
 
 
 def _reduced_shape(operation: BoundOperation) -> tuple[Shape]:
-    shape = shape_of_rank(operation, 0, *UP_TO_4)
-    axes = normalized_axes(operation, 1, len(shape))
+    shape = operation.shape_of_rank(0, *UP_TO_4)
+    axes = operation.normalized_axes(1, len(shape))
     if operation.integer(2) > 0:
         return (tuple(1 if i in axes else size for i, size in enumerate(shape)),)
     return (tuple(size for i, size in enumerate(shape) if i not in axes) or (1,),)

@@ -13,11 +13,7 @@ from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.operations.declaring import declare
 from asyncnn.hal.operations.shapes import (
-    image_shape,
     in_layout,
-    require,
-    require_shape,
-    whole_quotient,
 )
 from asyncnn.hal.operations.signature import (
     Q8,
@@ -65,15 +61,12 @@ def check_bias_scale(operation: BoundOperation) -> None:
     if weights.type not in QUANT8_TYPES:
         return
     product = image.scale * weights.scale
-    require(
-        operation,
+    operation.require(
         abs(product - bias.scale) <= _TOLERATED_STEPS * operation.outputs[0].scale,
         f"the bias has scale {bias.scale}, expected {product}",
     )
-    require(
-        operation,
-        bias.zero_point == 0,
-        f"the bias has zero point {bias.zero_point}, expected 0",
+    operation.require(
+        bias.zero_point == 0, f"the bias has zero point {bias.zero_point}, expected 0"
     )
 
 
@@ -108,7 +101,7 @@ _STRIDES = "stride_width stride_height"
 def _output_shape(
     operation: BoundOperation, window: Window2D, channels: int
 ) -> tuple[Shape]:
-    require(operation, channels > 0, "the filter has no output channels")
+    operation.require(channels > 0, "the filter has no output channels")
     check_bias_scale(operation)
     batches = operation.shape(0)[0]
     shape = batches, window.height.output, window.width.output, channels
@@ -116,8 +109,7 @@ def _output_shape(
 
 
 def _require_channels(operation: BoundOperation, expected: int, actual: int) -> None:
-    require(
-        operation,
+    operation.require(
         0 < expected == actual,
         f"the input has {actual} channels, the filter takes {expected}",
     )
@@ -126,44 +118,43 @@ def _require_channels(operation: BoundOperation, expected: int, actual: int) -> 
 def _convolution_shape(operation: BoundOperation) -> tuple[Shape]:
     window = convolution_window(operation)
     channels_out, _, _, channels_in = operation.shape(1)
-    _require_channels(operation, channels_in, image_shape(operation, window.nchw)[3])
-    require_shape(operation, 2, (channels_out,), "bias")
+    _require_channels(operation, channels_in, operation.image_shape(window.nchw)[3])
+    operation.check_shape(2, (channels_out,), "bias")
     return _output_shape(operation, window, channels_out)
 
 
 def _depthwise_shape(operation: BoundOperation) -> tuple[Shape]:
     window = depthwise_window(operation)
     filters, _, _, channels_out = operation.shape(1)
-    channels_in = image_shape(operation, window.nchw)[3]
+    channels_in = operation.image_shape(window.nchw)[3]
     multiplier = window.depth_multiplier
-    require(operation, filters == 1, f"axis 0 of the filter is {filters}, expected 1")
-    require(
-        operation,
+    operation.require(filters == 1, f"axis 0 of the filter is {filters}, expected 1")
+    operation.require(
         multiplier > 0 and channels_in * multiplier == channels_out,
         f"{channels_in} channels times multiplier {multiplier} is not {channels_out}",
     )
-    require_shape(operation, 2, (channels_out,), "bias")
+    operation.check_shape(2, (channels_out,), "bias")
     return _output_shape(operation, window, channels_out)
 
 
 def _grouped_shape(operation: BoundOperation) -> tuple[Shape]:
     window = grouped_window(operation)
     channels_out, _, _, channels_of_group = operation.shape(1)
-    whole_quotient(operation, channels_out, window.groups, "output channels")
+    operation.whole_quotient(channels_out, window.groups, "output channels")
     _require_channels(
         operation,
         channels_of_group * window.groups,
-        image_shape(operation, window.nchw)[3],
+        operation.image_shape(window.nchw)[3],
     )
-    require_shape(operation, 2, (channels_out,), "bias")
+    operation.check_shape(2, (channels_out,), "bias")
     return _output_shape(operation, window, channels_out)
 
 
 def _transpose_shape(operation: BoundOperation) -> tuple[Shape]:
     window = transpose_window(operation)
     channels_out, _, _, channels_in = operation.shape(1)
-    _require_channels(operation, channels_in, image_shape(operation, window.nchw)[3])
-    require_shape(operation, 2, (channels_out,), "bias")
+    _require_channels(operation, channels_in, operation.image_shape(window.nchw)[3])
+    operation.check_shape(2, (channels_out,), "bias")
     return _output_shape(operation, window, channels_out)
 
 

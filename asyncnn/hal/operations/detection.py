@@ -10,13 +10,7 @@ from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.operations.declaring import declare
 from asyncnn.hal.operations.shapes import (
     data_dependent,
-    image_shape,
     in_layout,
-    require,
-    require_if_known,
-    require_shape,
-    shape_of_rank,
-    whole_quotient,
 )
 from asyncnn.hal.types import OperationType
 
@@ -24,50 +18,50 @@ _BOX = 4
 
 
 def _transform_shape(operation: BoundOperation) -> tuple[Shape]:
-    boxes, corners = shape_of_rank(operation, 0, 2)
-    require(operation, corners == _BOX, f"boxes have {corners} numbers each, not 4")
-    columns = shape_of_rank(operation, 1, 2)[1]
-    classes = whole_quotient(operation, columns, _BOX, "number of delta columns")
-    images = shape_of_rank(operation, 3, 2)[0]
-    require(operation, classes > 0 and images > 0, "there are no classes or no images")
-    require_shape(operation, 1, (boxes, columns), "deltas")
-    require_shape(operation, 2, (boxes,), "batch_indices")
-    require_shape(operation, 3, (images, 2), "image_info")
+    boxes, corners = operation.shape_of_rank(0, 2)
+    operation.require(corners == _BOX, f"boxes have {corners} numbers each, not 4")
+    columns = operation.shape_of_rank(1, 2)[1]
+    classes = operation.whole_quotient(columns, _BOX, "number of delta columns")
+    images = operation.shape_of_rank(3, 2)[0]
+    operation.require(classes > 0 and images > 0, "there are no classes or no images")
+    operation.check_shape(1, (boxes, columns), "deltas")
+    operation.check_shape(2, (boxes,), "batch_indices")
+    operation.check_shape(3, (images, 2), "image_info")
     return ((boxes, columns),)
 
 
 def _suppression_shape(operation: BoundOperation) -> tuple[None, ...]:
-    boxes, classes = shape_of_rank(operation, 0, 2)
-    require(operation, classes > 1, f"{classes} classes leave none beside background")
-    require_shape(operation, 1, (boxes, classes * _BOX), "boxes")
-    require_shape(operation, 2, (boxes,), "batch_indices")
+    boxes, classes = operation.shape_of_rank(0, 2)
+    operation.require(classes > 1, f"{classes} classes leave none beside background")
+    operation.check_shape(1, (boxes, classes * _BOX), "boxes")
+    operation.check_shape(2, (boxes,), "batch_indices")
     return data_dependent(operation)
 
 
 def _proposals_shape(operation: BoundOperation) -> tuple[None, ...]:
     nchw = operation.boolean(10)
-    images, height, width, anchors = image_shape(operation, nchw)
+    images, height, width, anchors = operation.image_shape(nchw)
     deltas = in_layout((images, height, width, anchors * _BOX), nchw)
-    require_shape(operation, 1, deltas, "deltas")
-    require_shape(operation, 2, (anchors, _BOX), "anchors")
-    require_shape(operation, 3, (images, 2), "image_info")
+    operation.check_shape(1, deltas, "deltas")
+    operation.check_shape(2, (anchors, _BOX), "anchors")
+    operation.check_shape(3, (images, 2), "image_info")
     return data_dependent(operation)
 
 
 def _detection_shape(operation: BoundOperation) -> tuple[Shape, ...]:
-    images, anchors, classes = shape_of_rank(operation, 0, 3)
-    require(operation, classes > 1, f"{classes} classes leave none beside background")
-    encoding = shape_of_rank(operation, 1, 3)[2]
-    require(operation, encoding >= _BOX, f"boxes are encoded in {encoding} numbers")
-    require_shape(operation, 1, (images, anchors, encoding), "deltas")
-    require_shape(operation, 2, (anchors, _BOX), "anchors")
+    images, anchors, classes = operation.shape_of_rank(0, 3)
+    operation.require(classes > 1, f"{classes} classes leave none beside background")
+    encoding = operation.shape_of_rank(1, 3)[2]
+    operation.require(encoding >= _BOX, f"boxes are encoded in {encoding} numbers")
+    operation.check_shape(1, (images, anchors, encoding), "deltas")
+    operation.check_shape(2, (anchors, _BOX), "anchors")
     for index in range(3, 7):
-        require_if_known(
-            operation, index, lambda scale: scale > 0, "a scale is not above 0"
+        operation.require_if_known(
+            index, lambda scale: scale > 0, "a scale is not above 0"
         )
     for index in (11, 12):
-        require_if_known(
-            operation, index, lambda limit: limit >= 0, "a threshold is negative"
+        operation.require_if_known(
+            index, lambda limit: limit >= 0, "a threshold is negative"
         )
     detections = _positive(operation, 8, "max_detections")
     if operation.boolean(7):
@@ -80,19 +74,18 @@ def _detection_shape(operation: BoundOperation) -> tuple[Shape, ...]:
 
 def _positive(operation: BoundOperation, index: int, name: str) -> int:
     value = operation.integer(index)
-    require(operation, value > 0, f"{name} is {value}, not positive")
+    operation.require(value > 0, f"{name} is {value}, not positive")
     return value
 
 
 def _keypoint_shape(operation: BoundOperation) -> tuple[Shape, Shape]:
     nchw = operation.boolean(2)
-    boxes, height, width, keypoints = image_shape(operation, nchw)
-    require(
-        operation,
+    boxes, height, width, keypoints = operation.image_shape(nchw)
+    operation.require(
         height == width >= 2,
         f"heat maps of {height} by {width} are not square, or smaller than 2",
     )
-    require_shape(operation, 1, (boxes, _BOX), "boxes")
+    operation.check_shape(1, (boxes, _BOX), "boxes")
     return (boxes, keypoints), (boxes, keypoints, 2)
 
 

@@ -14,8 +14,6 @@ from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.operations.declaring import declare
 from asyncnn.hal.operations.shapes import (
     broadcast_inputs,
-    require_if_known,
-    require_shape,
     same_as_input,
 )
 from asyncnn.hal.operations.signature import (
@@ -38,7 +36,7 @@ def _implied_axis_is_old(usage: Usage) -> Requirement | None:
 
 
 def _softmax_shape(operation: BoundOperation) -> tuple[Shape]:
-    require_if_known(operation, 1, lambda beta: beta > 0, "beta is not positive")
+    operation.require_if_known(1, lambda beta: beta > 0, "beta is not positive")
     return same_as_input(operation)
 
 
@@ -67,8 +65,8 @@ def _comparison(type_: OperationType) -> OperationSignature:
 
 def _select_shape(operation: BoundOperation) -> tuple[Shape]:
     shape = operation.shape(0)
-    require_shape(operation, 1, shape, "if_true")
-    require_shape(operation, 2, shape, "if_false")
+    operation.check_shape(1, shape, "if_true")
+    operation.check_shape(2, shape, "if_false")
     return (shape,)
 
 

@@ -9,12 +9,7 @@ import numpy as np
 from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.operations.declaring import declare
 from asyncnn.hal.operations.shapes import (
-    image_shape,
     in_layout,
-    require,
-    require_if_known,
-    require_shape,
-    shape_of_rank,
 )
 from asyncnn.hal.operations.signature import (
     INT32,
@@ -25,8 +20,8 @@ from asyncnn.hal.types import OperationType
 
 def _pool_shape(operation: BoundOperation) -> tuple[Shape]:
     window = pool_window(operation)
-    batches, _, _, channels = image_shape(operation, window.nchw)
-    require(operation, channels > 0, "the input has no channels")
+    batches, _, _, channels = operation.image_shape(window.nchw)
+    operation.require(channels > 0, "the input has no channels")
     shape = batches, window.height.output, window.width.output, channels
     return (in_layout(shape, window.nchw),)
 
@@ -36,16 +31,15 @@ def _new_length(operation: BoundOperation, index: int, length: int) -> int:
     value = operation.value(index).reshape(())
     if operation.input(index).type != INT32:
         value = np.floor(np.float32(length) * np.float32(value))
-    require(operation, bool(0 < value < 2**31), f"{value} is no output length")
+    operation.require(bool(0 < value < 2**31), f"{value} is no output length")
     return int(value)
 
 
 def _resize_shape(operation: BoundOperation) -> tuple[Shape]:
     nchw = operation.boolean(3, False)
-    batches, height, width, channels = image_shape(operation, nchw)
-    require(operation, 0 not in (height, width, channels), "the image is empty")
-    require_if_known(
-        operation,
+    batches, height, width, channels = operation.image_shape(nchw)
+    operation.require(0 not in (height, width, channels), "the image is empty")
+    operation.require_if_known(
         5,
         lambda half_pixel: not (half_pixel and operation.boolean(4, False)),
         "half_pixel_centers excludes align_corners",
@@ -57,24 +51,24 @@ def _resize_shape(operation: BoundOperation) -> tuple[Shape]:
 
 def _region_shape(operation: BoundOperation) -> tuple[Shape]:
     nchw = operation.boolean(len(operation.inputs) - 1)
-    *_, channels = image = image_shape(operation, nchw)
-    require(operation, 0 not in image, f"image {list(image)} is empty")
-    regions, corners = shape_of_rank(operation, 1, 2)
-    require(operation, corners == 4, f"regions have {corners} numbers each, not 4")
-    require_shape(operation, 2, (regions,), "batch_indices")
+    *_, channels = image = operation.image_shape(nchw)
+    operation.require(0 not in image, f"image {list(image)} is empty")
+    regions, corners = operation.shape_of_rank(1, 2)
+    operation.require(corners == 4, f"regions have {corners} numbers each, not 4")
+    operation.check_shape(2, (regions,), "batch_indices")
     height, width = operation.integer(3), operation.integer(4)
-    require(operation, height > 0 and width > 0, f"output [{height}, {width}] is empty")
+    operation.require(height > 0 and width > 0, f"output [{height}, {width}] is empty")
     for index in (5, 6):
-        require_if_known(
-            operation, index, lambda ratio: ratio > 0, "a ratio is not above 0"
+        operation.require_if_known(
+            index, lambda ratio: ratio > 0, "a ratio is not above 0"
         )
     return (in_layout((regions, height, width, channels), nchw),)
 
 
 def _align_shape(operation: BoundOperation) -> tuple[Shape]:
     for index in (7, 8):
-        require_if_known(
-            operation, index, lambda count: count >= 0, "a sampling count is negative"
+        operation.require_if_known(
+            index, lambda count: count >= 0, "a sampling count is negative"
         )
     return _region_shape(operation)
 

@@ -8,14 +8,8 @@ from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.operations.declaring import declare
 from asyncnn.hal.operations.reshaping import zero_point_is_new
 from asyncnn.hal.operations.shapes import (
-    integers,
-    integers_of_length,
     quantization_is_kept,
     rank_is_kept,
-    require,
-    require_shape,
-    shape_of_rank,
-    whole_quotient,
 )
 from asyncnn.hal.operations.signature import (
     Q8,
@@ -30,19 +24,16 @@ from asyncnn.hal.types import OperationType
 
 def _concatenation_shape(operation: BoundOperation) -> tuple[Shape]:
     count = len(operation.inputs) - 1
-    first = shape_of_rank(operation, 0, *UP_TO_4)
+    first = operation.shape_of_rank(0, *UP_TO_4)
     axis = operation.integer(count)
-    require(
-        operation, 0 <= axis < len(first), f"axis {axis} is outside rank {len(first)}"
+    operation.require(
+        0 <= axis < len(first), f"axis {axis} is outside rank {len(first)}"
     )
     total = first[axis]
     for index in range(1, count):
-        shape = shape_of_rank(operation, index, len(first))
-        require_shape(
-            operation,
-            index,
-            (*first[:axis], shape[axis], *first[axis + 1 :]),
-            f"input {index}",
+        shape = operation.shape_of_rank(index, len(first))
+        operation.check_shape(
+            index, (*first[:axis], shape[axis], *first[axis + 1 :]), f"input {index}"
         )
         total += shape[axis]
     return ((*first[:axis], total, *first[axis + 1 :]),)
@@ -52,11 +43,11 @@ def _pack_shape(operation: BoundOperation) -> tuple[Shape]:
     count = len(operation.inputs) - 1
     shape = operation.shape(1)
     axis = operation.integer(0)
-    require(
-        operation, 0 <= axis <= len(shape), f"axis {axis} is outside rank {len(shape)}"
+    operation.require(
+        0 <= axis <= len(shape), f"axis {axis} is outside rank {len(shape)}"
     )
     for index in range(2, count + 1):
-        require_shape(operation, index, shape, f"input {index}")
+        operation.check_shape(index, shape, f"input {index}")
     return ((*shape[:axis], count, *shape[axis:]),)
 
 
@@ -64,12 +55,11 @@ def _split_shape(operation: BoundOperation) -> tuple[Shape, ...]:
     shape = operation.shape(0)
     axis = operation.axis(1, len(shape))
     count = operation.integer(2)
-    require(
-        operation,
+    operation.require(
         count == len(operation.outputs),
         f"splits into {count}, but has {len(operation.outputs)} outputs",
     )
-    part = whole_quotient(operation, shape[axis], count, f"axis {axis} of size")
+    part = operation.whole_quotient(shape[axis], count, f"axis {axis} of size")
     return ((*shape[:axis], part, *shape[axis + 1 :]),) * count
 
 
@@ -96,13 +86,12 @@ def slices_of(operation: BoundOperation) -> tuple[slice, ...]:
     :raises OperationFailedError: if one reaches out of the input.
     """
     shape = operation.shape(0)
-    begins = integers_of_length(operation, 1, len(shape))
-    sizes = integers_of_length(operation, 2, len(shape))
+    begins = operation.integers_of_length(1, len(shape))
+    sizes = operation.integers_of_length(2, len(shape))
     slices = []
     for length, begin, size in zip(shape, begins, sizes, strict=True):
         end = length if size == -1 else begin + size
-        require(
-            operation,
+        operation.require(
             0 <= begin <= end <= length,
             f"{size} elements from {begin} on are not within an axis of {length}",
         )
@@ -117,15 +106,15 @@ def strided_slices_of(
 
     :raises OperationFailedError: if a stride is 0 or a dropped axis has not size 1.
     """
-    shape = shape_of_rank(operation, 0, *UP_TO_4)
+    shape = operation.shape_of_rank(0, *UP_TO_4)
     begins, ends, strides = (
-        integers_of_length(operation, index, len(shape)) for index in (1, 2, 3)
+        operation.integers_of_length(index, len(shape)) for index in (1, 2, 3)
     )
     begin_mask, end_mask, shrink_mask = (operation.integer(i) for i in (4, 5, 6))
     slices, dropped = [], []
     for axis, length in enumerate(shape):
         bit, stride = 1 << axis, strides[axis]
-        require(operation, stride != 0, f"the stride of axis {axis} is 0")
+        operation.require(stride != 0, f"the stride of axis {axis} is 0")
         taken = slice(
             None if begin_mask & bit else begins[axis],
             None if end_mask & bit else ends[axis],
@@ -134,8 +123,7 @@ def strided_slices_of(
         slices.append(taken)
         if shrink_mask & bit:
             dropped.append(axis)
-            require(
-                operation,
+            operation.require(
                 stride > 0 and _length(taken, length) == 1,
                 f"axis {axis} cannot be dropped, its slice is not a single element",
             )
@@ -171,9 +159,9 @@ def paddings_of(operation: BoundOperation) -> list[tuple[int, int]]:
     :raises OperationFailedError: if there is no pair for each axis, or one is negative.
     """
     rank = len(operation.shape(0))
-    require_shape(operation, 1, (rank, 2), "paddings")
-    flat = integers(operation, 1)
-    require(operation, min(flat) >= 0, f"paddings {flat} are negative")
+    operation.check_shape(1, (rank, 2), "paddings")
+    flat = operation.integers(1)
+    operation.require(min(flat) >= 0, f"paddings {flat} are negative")
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
@@ -184,11 +172,10 @@ def _pad_shape(operation: BoundOperation) -> tuple[Shape]:
 
 def _mirror_pad_shape(operation: BoundOperation) -> tuple[Shape]:
     mode = operation.integer(2)
-    require(operation, mode in (REFLECT, SYMMETRIC), f"mode {mode} is neither 0 nor 1")
+    operation.require(mode in (REFLECT, SYMMETRIC), f"mode {mode} is neither 0 nor 1")
     margin = 1 if mode == REFLECT else 0
     for size, pair in zip(operation.shape(0), paddings_of(operation), strict=True):
-        require(
-            operation,
+        operation.require(
             max(pair) <= size - margin,
             f"padding {pair} exceeds what an axis of {size} can mirror",
         )

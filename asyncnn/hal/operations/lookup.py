@@ -6,7 +6,6 @@ TOPK_V2, RANDOM_MULTINOMIAL).
 
 from asyncnn.hal.operations.bound import BoundOperation, OperationFailedError, Shape
 from asyncnn.hal.operations.declaring import declare
-from asyncnn.hal.operations.shapes import require, require_shape, shape_of_rank
 from asyncnn.hal.types import OperationType
 
 SPARSE_DEPRECATED = 1
@@ -22,18 +21,17 @@ MAX_HASH_BITS = 32
 
 
 def _embedding_shape(operation: BoundOperation) -> tuple[Shape]:
-    (lookups,) = shape_of_rank(operation, 0, 1)
+    (lookups,) = operation.shape_of_rank(0, 1)
     values = operation.shape(1)
-    require(operation, len(values) >= 2, f"values have rank {len(values)}, not 2")
+    operation.require(len(values) >= 2, f"values have rank {len(values)}, not 2")
     return ((lookups, *values[1:]),)
 
 
 def _hashtable_shape(operation: BoundOperation) -> tuple[Shape, Shape]:
-    (lookups,) = shape_of_rank(operation, 0, 1)
-    (keys,) = shape_of_rank(operation, 1, 1)
+    (lookups,) = operation.shape_of_rank(0, 1)
+    (keys,) = operation.shape_of_rank(1, 1)
     values = operation.shape(2)
-    require(
-        operation,
+    operation.require(
         values[:1] == (keys,),
         f"{keys} keys do not name the rows of values {list(values)}",
     )
@@ -41,11 +39,11 @@ def _hashtable_shape(operation: BoundOperation) -> tuple[Shape, Shape]:
 
 
 def _projection_shape(operation: BoundOperation) -> tuple[Shape]:
-    hashes, bits = shape_of_rank(operation, 0, 2)
-    require(operation, bits <= MAX_HASH_BITS, f"{bits} hash bits are more than 32")
+    hashes, bits = operation.shape_of_rank(0, 2)
+    operation.require(bits <= MAX_HASH_BITS, f"{bits} hash bits are more than 32")
     samples = operation.shape(1)[0]
     if operation.has(2):
-        require_shape(operation, 2, (samples,), "weight")
+        operation.check_shape(2, (samples,), "weight")
     kind = operation.integer(3)
     if kind == DENSE:
         return ((hashes * bits,),)
@@ -63,16 +61,16 @@ def _gather_shape(operation: BoundOperation) -> tuple[Shape]:
 def _top_k_shape(operation: BoundOperation) -> tuple[Shape, Shape]:
     *outer, size = operation.shape(0)
     k = operation.integer(1)
-    require(operation, 0 < k <= size, f"k is {k}, the last axis has {size} elements")
+    operation.require(0 < k <= size, f"k is {k}, the last axis has {size} elements")
     shape = (*outer, k)
     return shape, shape
 
 
 def _multinomial_shape(operation: BoundOperation) -> tuple[Shape]:
-    batches, _ = shape_of_rank(operation, 0, 2)
+    batches, _ = operation.shape_of_rank(0, 2)
     samples = operation.integer(1)
-    require(operation, samples >= 0, f"{samples} samples cannot be drawn")
-    require_shape(operation, 2, (2,), "seeds")
+    operation.require(samples >= 0, f"{samples} samples cannot be drawn")
+    operation.check_shape(2, (2,), "seeds")
     return ((batches, samples),)
 
 

@@ -17,12 +17,6 @@ from asyncnn.hal.operations.recurrent import (
     sequence_sizes,
     with_states,
 )
-from asyncnn.hal.operations.shapes import (
-    require,
-    require_if_known,
-    require_shape,
-    shape_of_rank,
-)
 from asyncnn.hal.types import OperationType
 
 GATES = ("input", "forget", "cell", "output")
@@ -72,19 +66,18 @@ class CellInputs(msgspec.Struct, frozen=True):
         :raises OperationFailedError: if its tensors do not fit together.
         """
         self._check_presence(operation)
-        units = shape_of_rank(operation, self.weights + 3, 2)[0]
-        outputs = shape_of_rank(operation, self.weights + 7, 2)[1]
+        units = operation.shape_of_rank(self.weights + 3, 2)[0]
+        outputs = operation.shape_of_rank(self.weights + 7, 2)[1]
         if not operation.has(self.weights + 15):
-            require(
-                operation,
+            operation.require(
                 outputs == units,
                 f"{units} units give {outputs} outputs without a projection",
             )
         for index, shape in self._shapes(units, outputs, size).items():
             if operation.has(index):
-                require_shape(operation, index, shape, f"input {index}")
-        require_shape(operation, self.states, (batches, outputs), "the output state")
-        require_shape(operation, self.states + 1, (batches, units), "the cell state")
+                operation.check_shape(index, shape, f"input {index}")
+        operation.check_shape(self.states, (batches, outputs), "the output state")
+        operation.check_shape(self.states + 1, (batches, units), "the cell state")
         return CellSizes(units, outputs)
 
     def has_input_gate(self, operation: BoundOperation) -> bool:
@@ -125,8 +118,7 @@ class CellInputs(msgspec.Struct, frozen=True):
             operation, "layer norm", norm, layer_norm + 1, layer_norm + 2
         )
         self._require_presence(operation, "layer norm", norm and gate, layer_norm)
-        require(
-            operation,
+        operation.require(
             operation.has(weights + 15) or not operation.has(weights + 16),
             "the projection has a bias, but no weights",
         )
@@ -137,10 +129,8 @@ class CellInputs(msgspec.Struct, frozen=True):
     ) -> None:
         for index in indices:
             word = "misses" if present else "has the superfluous"
-            require(
-                operation,
-                operation.has(index) == present,
-                f"the {feature} {word} input {index}",
+            operation.require(
+                operation.has(index) == present, f"the {feature} {word} input {index}"
             )
 
 
@@ -150,7 +140,7 @@ def check_clips(operation: BoundOperation, *indices: int) -> None:
     :raises OperationFailedError: if a known one is negative.
     """
     for index in indices:
-        require_if_known(operation, index, lambda clip: clip >= 0, "a clip is negative")
+        operation.require_if_known(index, lambda clip: clip >= 0, "a clip is negative")
 
 
 STEP_CELL = CellInputs(weights=1, states=18, layer_norm=23)
@@ -170,7 +160,7 @@ _AUXILIARY_WEIGHTS = 40
 
 
 def _step_shapes(operation: BoundOperation) -> tuple[Shape, ...]:
-    batches, size = shape_of_rank(operation, 0, 2)
+    batches, size = operation.shape_of_rank(0, 2)
     check_clips(operation, 21, 22)
     sizes = STEP_CELL.check(operation, batches, size)
     gates = 4 if STEP_CELL.has_input_gate(operation) else 3
@@ -212,22 +202,17 @@ def _check_auxiliary(operation: BoundOperation, outer: Shape, size: int) -> int:
     weighted = operation.has(_AUXILIARY_WEIGHTS + 1)
     for start in (_AUXILIARY_WEIGHTS, _AUXILIARY_WEIGHTS + 4):
         present = [operation.has(start + 3 - gate) for gate in gates]
-        require(
-            operation,
-            present == [weighted] * len(gates),
-            "auxiliary weights are incomplete",
+        operation.require(
+            present == [weighted] * len(gates), "auxiliary weights are incomplete"
         )
-    require(
-        operation,
+    operation.require(
         operation.has(_AUXILIARY_INPUT) or not weighted,
         "there are auxiliary weights without an auxiliary input",
     )
     if not operation.has(_AUXILIARY_INPUT):
         return size
-    auxiliary_size = shape_of_rank(operation, _AUXILIARY_INPUT, 3)[2]
-    require_shape(
-        operation, _AUXILIARY_INPUT, (*outer, auxiliary_size), "auxiliary_input"
-    )
+    auxiliary_size = operation.shape_of_rank(_AUXILIARY_INPUT, 3)[2]
+    operation.check_shape(_AUXILIARY_INPUT, (*outer, auxiliary_size), "auxiliary_input")
     if not weighted:
         return auxiliary_size
     _check_auxiliary_weights(operation, auxiliary_size)
@@ -239,10 +224,10 @@ def _check_auxiliary_weights(operation: BoundOperation, size: int) -> None:
         (FORWARD_CELL, _AUXILIARY_WEIGHTS),
         (BACKWARD_CELL, _AUXILIARY_WEIGHTS + 4),
     ):
-        units = shape_of_rank(operation, cell.weights + 3, 2)[0]
+        units = operation.shape_of_rank(cell.weights + 3, 2)[0]
         for index in range(start, start + 4):
             if operation.has(index):
-                require_shape(operation, index, (units, size), f"input {index}")
+                operation.check_shape(index, (units, size), f"input {index}")
 
 
 _STEP = (

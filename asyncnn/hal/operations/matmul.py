@@ -11,12 +11,6 @@ from asyncnn.hal.operations.convolution import (
     output_scale_rule_is_old,
 )
 from asyncnn.hal.operations.declaring import declare
-from asyncnn.hal.operations.shapes import (
-    require,
-    require_shape,
-    shape_of_rank,
-    whole_quotient,
-)
 from asyncnn.hal.operations.signature import (
     Requirement,
     Usage,
@@ -40,22 +34,21 @@ def _sizes_agree(usage: Usage) -> Requirement | None:
 
 
 def _fully_connected_shape(operation: BoundOperation) -> tuple[Shape]:
-    units, size = shape_of_rank(operation, 1, 2)
-    elements = math.prod(shape_of_rank(operation, 0, 2, 3, 4))
-    require(operation, units > 0, "the weights have no units")
-    batches = whole_quotient(operation, elements, size, "number of input elements")
-    require_shape(operation, 2, (units,), "bias")
+    units, size = operation.shape_of_rank(1, 2)
+    elements = math.prod(operation.shape_of_rank(0, 2, 3, 4))
+    operation.require(units > 0, "the weights have no units")
+    batches = operation.whole_quotient(elements, size, "number of input elements")
+    operation.check_shape(2, (units,), "bias")
     check_bias_scale(operation)
     return ((batches, units),)
 
 
 def _batch_matmul_shape(operation: BoundOperation) -> tuple[Shape]:
-    left = shape_of_rank(operation, 0, 2, 3, 4)
-    right = shape_of_rank(operation, 1, len(left))
+    left = operation.shape_of_rank(0, 2, 3, 4)
+    right = operation.shape_of_rank(1, len(left))
     lines, inner = left[:-3:-1] if operation.boolean(2) else left[-2:]
     other_inner, columns = right[:-3:-1] if operation.boolean(3) else right[-2:]
-    require(
-        operation,
+    operation.require(
         left[:-2] == right[:-2] and inner == other_inner and 0 not in left + right,
         f"matrices {list(left)} and {list(right)} do not multiply",
     )

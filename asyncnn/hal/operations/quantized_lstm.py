@@ -13,7 +13,6 @@ from asyncnn.hal.operations.lstm import (
     check_clips,
     for_each_gate,
 )
-from asyncnn.hal.operations.shapes import require, require_shape, shape_of_rank
 from asyncnn.hal.types import OperationType
 
 QUANTIZED_CELL = CellInputs(weights=1, states=18, layer_norm=20)
@@ -21,15 +20,15 @@ QUANTIZED_CELL = CellInputs(weights=1, states=18, layer_norm=20)
 
 
 def _sixteen_bit_shapes(operation: BoundOperation) -> tuple[Shape, Shape]:
-    batches, size = shape_of_rank(operation, 0, 2)
-    outputs = shape_of_rank(operation, 14, 2)[1]
+    batches, size = operation.shape_of_rank(0, 2)
+    outputs = operation.shape_of_rank(14, 2)[1]
     for index in range(1, 9):
         columns = size if index < 5 else outputs
-        require_shape(operation, index, (outputs, columns), f"input {index}")
+        operation.check_shape(index, (outputs, columns), f"input {index}")
     for index in range(9, 13):
-        require_shape(operation, index, (outputs,), f"input {index}")
-    require_shape(operation, 13, (batches, outputs), "cell_state_in")
-    require_shape(operation, 14, (batches, outputs), "output_in")
+        operation.check_shape(index, (outputs,), f"input {index}")
+    operation.check_shape(13, (batches, outputs), "cell_state_in")
+    operation.check_shape(14, (batches, outputs), "output_in")
     _check_sixteen_bit_scales(operation)
     return (batches, outputs), (batches, outputs)
 
@@ -38,21 +37,19 @@ def _check_sixteen_bit_scales(operation: BoundOperation) -> None:
     first = operation.input(1)
     for index in range(2, 9):
         weights = operation.input(index)
-        require(
-            operation,
+        operation.require(
             (weights.scale, weights.zero_point) == (first.scale, first.zero_point),
             f"input {index} is quantised unlike input 1",
         )
     for index in range(9, 13):
-        require(
-            operation,
+        operation.require(
             math.isclose(operation.input(index).scale, first.scale / 128, rel_tol=1e-6),
             f"the scale of input {index} is not that of input 1 divided by 128",
         )
 
 
 def _quantized_shapes(operation: BoundOperation) -> tuple[Shape, Shape, Shape]:
-    batches, size = shape_of_rank(operation, 0, 2)
+    batches, size = operation.shape_of_rank(0, 2)
     check_clips(operation, 24, 25)
     sizes = QUANTIZED_CELL.check(operation, batches, size)
     result = batches, sizes.outputs

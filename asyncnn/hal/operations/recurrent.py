@@ -6,12 +6,6 @@ BIDIRECTIONAL_SEQUENCE_RNN).
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.operations.declaring import declare
-from asyncnn.hal.operations.shapes import (
-    require,
-    require_shape,
-    shape_of_rank,
-    whole_quotient,
-)
 from asyncnn.hal.types import OperationType
 
 
@@ -28,7 +22,7 @@ def sequence_sizes(
     operation: BoundOperation, time_major: bool
 ) -> tuple[Shape, int, int]:
     """Return a sequence's two outer axes, its batch count and its element count."""
-    *outer, size = shape_of_rank(operation, 0, 3)
+    *outer, size = operation.shape_of_rank(0, 3)
     return tuple(outer), outer[1 if time_major else 0], size
 
 
@@ -39,8 +33,7 @@ def merged(
 
     :raises OperationFailedError: if the number of outputs says otherwise.
     """
-    require(
-        operation,
+    operation.require(
         merge == (len(operation.outputs) % 2 == 1),
         f"{len(operation.outputs)} outputs contradict merge_outputs = {merge}",
     )
@@ -61,23 +54,23 @@ def _check_cell(operation: BoundOperation, first: int, batches: int, size: int) 
 
     Recurrent weights, bias and state follow them.
     """
-    units = shape_of_rank(operation, first, 2)[0]
-    require_shape(operation, first, (units, size), f"input {first}")
-    require_shape(operation, first + 1, (units, units), f"input {first + 1}")
-    require_shape(operation, first + 2, (units,), f"input {first + 2}")
-    require_shape(operation, first + 3, (batches, units), f"input {first + 3}")
+    units = operation.shape_of_rank(first, 2)[0]
+    operation.check_shape(first, (units, size), f"input {first}")
+    operation.check_shape(first + 1, (units, units), f"input {first + 1}")
+    operation.check_shape(first + 2, (units,), f"input {first + 2}")
+    operation.check_shape(first + 3, (batches, units), f"input {first + 3}")
     return units
 
 
 def _step_shapes(operation: BoundOperation) -> tuple[Shape, Shape]:
-    batches, size = shape_of_rank(operation, 0, 2)
+    batches, size = operation.shape_of_rank(0, 2)
     shape = batches, _check_cell(operation, 1, batches, size)
     return shape, shape
 
 
 def _sequence_shapes(operation: BoundOperation) -> tuple[Shape, ...]:
     time_major = operation.integer(6)
-    require(operation, time_major in (0, 1), f"time_major is {time_major}, not 0 or 1")
+    operation.require(time_major in (0, 1), f"time_major is {time_major}, not 0 or 1")
     outer, batches, size = sequence_sizes(operation, time_major == 1)
     units = _check_cell(operation, 1, batches, size)
     return ((*outer, units), (batches, units))[: len(operation.outputs)]
@@ -90,8 +83,8 @@ def _bidirectional_shapes(operation: BoundOperation) -> tuple[Shape, ...]:
     backward = _check_cell(operation, 5, batches, backward_size)
     if weighted:
         auxiliary_size = operation.shape(9)[2]
-        require_shape(operation, 10, (forward, auxiliary_size), "input 10")
-        require_shape(operation, 11, (backward, auxiliary_size), "input 11")
+        operation.check_shape(10, (forward, auxiliary_size), "input 10")
+        operation.check_shape(11, (backward, auxiliary_size), "input 11")
     results = merged(operation, operation.boolean(14), outer, forward, backward)
     return with_states(operation, results, ((batches, forward), (batches, backward)))
 
@@ -101,28 +94,27 @@ def _check_auxiliary(
 ) -> tuple[bool, int]:
     """Return whether auxiliary weights exist, and the size of the backward input."""
     weighted = operation.has(10)
-    require(
-        operation,
+    operation.require(
         weighted == operation.has(11) and (operation.has(9) or not weighted),
         "auxiliary input and weights are incomplete",
     )
     if not operation.has(9):
         return False, size
-    auxiliary_size = shape_of_rank(operation, 9, 3)[2]
-    require_shape(operation, 9, (*outer, auxiliary_size), "auxiliary_input")
+    auxiliary_size = operation.shape_of_rank(9, 3)[2]
+    operation.check_shape(9, (*outer, auxiliary_size), "auxiliary_input")
     return weighted, size if weighted else auxiliary_size
 
 
 def _svdf_shapes(operation: BoundOperation) -> tuple[Shape, Shape]:
-    batches, size = shape_of_rank(operation, 0, 2)
-    filters = shape_of_rank(operation, 1, 2)[0]
-    memory = shape_of_rank(operation, 2, 2)[1]
-    units = whole_quotient(operation, filters, operation.integer(5), "filter count")
-    require_shape(operation, 1, (filters, size), "feature_weights")
-    require_shape(operation, 2, (filters, memory), "time_weights")
+    batches, size = operation.shape_of_rank(0, 2)
+    filters = operation.shape_of_rank(1, 2)[0]
+    memory = operation.shape_of_rank(2, 2)[1]
+    units = operation.whole_quotient(filters, operation.integer(5), "filter count")
+    operation.check_shape(1, (filters, size), "feature_weights")
+    operation.check_shape(2, (filters, memory), "time_weights")
     if operation.has(3):
-        require_shape(operation, 3, (units,), "bias")
-    require_shape(operation, 4, (batches, memory * filters), "state_in")
+        operation.check_shape(3, (units,), "bias")
+    operation.check_shape(4, (batches, memory * filters), "state_in")
     return (batches, memory * filters), (batches, units)
 
 

@@ -12,18 +12,10 @@ import math
 from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.operations.declaring import declare
 from asyncnn.hal.operations.shapes import (
-    image_shape,
     in_layout,
-    integers,
-    integers_of_length,
-    normalized_axes,
     permuted,
     quantization_is_kept,
     rank_is_kept,
-    require,
-    require_shape,
-    shape_of_rank,
-    whole_quotient,
 )
 from asyncnn.hal.operations.signature import (
     Q8,
@@ -38,20 +30,18 @@ from asyncnn.hal.types import OperationType
 
 def _reshape_shape(operation: BoundOperation) -> tuple[Shape]:
     source = operation.shape(0)
-    shape_of_rank(operation, 1, 1)
-    target = integers(operation, 1)
-    require(
-        operation,
+    operation.shape_of_rank(1, 1)
+    target = operation.integers(1)
+    operation.require(
         bool(target) and target.count(-1) <= 1 and min(target) >= -1,
         f"{target} is not a shape with at most one -1",
     )
     if -1 in target:
         known = -math.prod(target)
-        target[target.index(-1)] = whole_quotient(
-            operation, math.prod(source), known, "number of elements"
+        target[target.index(-1)] = operation.whole_quotient(
+            math.prod(source), known, "number of elements"
         )
-    require(
-        operation,
+    operation.require(
         math.prod(target) == math.prod(source),
         f"{list(source)} does not reshape to {target}",
     )
@@ -59,13 +49,13 @@ def _reshape_shape(operation: BoundOperation) -> tuple[Shape]:
 
 
 def _squeeze_shape(operation: BoundOperation) -> tuple[Shape]:
-    shape = shape_of_rank(operation, 0, *UP_TO_4)
+    shape = operation.shape_of_rank(0, *UP_TO_4)
     if operation.has(1):
-        axes = normalized_axes(operation, 1, len(shape))
+        axes = operation.normalized_axes(1, len(shape))
     else:
         axes = {axis for axis, size in enumerate(shape) if size == 1}
     for axis in axes:
-        require(operation, shape[axis] == 1, f"axis {axis} of {list(shape)} is not 1")
+        operation.require(shape[axis] == 1, f"axis {axis} of {list(shape)} is not 1")
     kept = tuple(size for axis, size in enumerate(shape) if axis not in axes)
     return (kept or (1,),)
 
@@ -77,12 +67,11 @@ def _expand_dims_shape(operation: BoundOperation) -> tuple[Shape]:
 
 
 def _transpose_shape(operation: BoundOperation) -> tuple[Shape]:
-    shape = shape_of_rank(operation, 0, *UP_TO_4)
+    shape = operation.shape_of_rank(0, *UP_TO_4)
     if not operation.has(1):
         return (shape[::-1],)
-    order = integers_of_length(operation, 1, len(shape))
-    require(
-        operation,
+    order = operation.integers_of_length(1, len(shape))
+    operation.require(
         sorted(order) == list(range(len(shape))),
         f"{order} is not a permutation of the axes of {list(shape)}",
     )
@@ -91,32 +80,32 @@ def _transpose_shape(operation: BoundOperation) -> tuple[Shape]:
 
 def _tile_shape(operation: BoundOperation) -> tuple[Shape]:
     shape = operation.shape(0)
-    multiples = integers_of_length(operation, 1, len(shape))
-    require(operation, min(multiples) >= 0, f"{multiples} has a negative multiple")
+    multiples = operation.integers_of_length(1, len(shape))
+    operation.require(min(multiples) >= 0, f"{multiples} has a negative multiple")
     return (tuple(a * b for a, b in zip(shape, multiples, strict=True)),)
 
 
 def _channel_shuffle_shape(operation: BoundOperation) -> tuple[Shape]:
     shape = operation.shape(0)
     axis = operation.axis(2, len(shape))
-    whole_quotient(operation, shape[axis], operation.integer(1), f"axis {axis} of size")
+    operation.whole_quotient(shape[axis], operation.integer(1), f"axis {axis} of size")
     return (shape,)
 
 
 def _reverse_shape(operation: BoundOperation) -> tuple[Shape]:
     shape = operation.shape(0)
-    (axis,) = integers_of_length(operation, 1, 1)
-    require(
-        operation, 0 <= axis < len(shape), f"axis {axis} is outside rank {len(shape)}"
+    (axis,) = operation.integers_of_length(1, 1)
+    operation.require(
+        0 <= axis < len(shape), f"axis {axis} is outside rank {len(shape)}"
     )
     return (shape,)
 
 
 def _fill_shape(operation: BoundOperation) -> tuple[Shape]:
-    shape_of_rank(operation, 0, 1)
-    target = integers(operation, 0)
-    require(
-        operation, bool(target) and min(target) >= 0, f"{target} is not a shape to fill"
+    operation.shape_of_rank(0, 1)
+    target = operation.integers(0)
+    operation.require(
+        bool(target) and min(target) >= 0, f"{target} is not a shape to fill"
     )
     return (tuple(target),)
 
@@ -133,55 +122,53 @@ def _axis_is_single(usage: Usage) -> Requirement | None:
 
 def _block_size(operation: BoundOperation) -> int:
     size = operation.integer(1)
-    require(operation, size > 0, f"block size {size} is not positive")
+    operation.require(size > 0, f"block size {size} is not positive")
     return size
 
 
 def _block_shape(operation: BoundOperation) -> tuple[int, int]:
-    height, width = integers_of_length(operation, 1, 2)
-    require(
-        operation,
-        height > 0 and width > 0,
-        f"block [{height}, {width}] is not positive",
+    height, width = operation.integers_of_length(1, 2)
+    operation.require(
+        height > 0 and width > 0, f"block [{height}, {width}] is not positive"
     )
     return height, width
 
 
 def _depth_to_space_shape(operation: BoundOperation) -> tuple[Shape]:
     nchw = operation.boolean(2, False)
-    batches, height, width, channels = image_shape(operation, nchw)
+    batches, height, width, channels = operation.image_shape(nchw)
     block = _block_size(operation)
-    depth = whole_quotient(operation, channels, block * block, "channel count")
+    depth = operation.whole_quotient(channels, block * block, "channel count")
     return (in_layout((batches, height * block, width * block, depth), nchw),)
 
 
 def _space_to_depth_shape(operation: BoundOperation) -> tuple[Shape]:
     nchw = operation.boolean(2, False)
-    batches, height, width, channels = image_shape(operation, nchw)
+    batches, height, width, channels = operation.image_shape(nchw)
     block = _block_size(operation)
-    lines = whole_quotient(operation, height, block, "height")
-    columns = whole_quotient(operation, width, block, "width")
+    lines = operation.whole_quotient(height, block, "height")
+    columns = operation.whole_quotient(width, block, "width")
     return (in_layout((batches, lines, columns, channels * block * block), nchw),)
 
 
 def _batch_to_space_shape(operation: BoundOperation) -> tuple[Shape]:
     nchw = operation.boolean(2, False)
-    batches, height, width, channels = image_shape(operation, nchw)
+    batches, height, width, channels = operation.image_shape(nchw)
     block = _block_shape(operation)
-    images = whole_quotient(operation, batches, block[0] * block[1], "batch count")
+    images = operation.whole_quotient(batches, block[0] * block[1], "batch count")
     shape = images, height * block[0], width * block[1], channels
     return (in_layout(shape, nchw),)
 
 
 def _space_to_batch_shape(operation: BoundOperation) -> tuple[Shape]:
     nchw = operation.boolean(3, False)
-    batches, height, width, channels = image_shape(operation, nchw)
+    batches, height, width, channels = operation.image_shape(nchw)
     block = _block_shape(operation)
-    require_shape(operation, 2, (2, 2), "paddings")
-    top, bottom, left, right = paddings = integers(operation, 2)
-    require(operation, min(paddings) >= 0, f"paddings {paddings} are negative")
-    lines = whole_quotient(operation, top + height + bottom, block[0], "padded height")
-    columns = whole_quotient(operation, left + width + right, block[1], "padded width")
+    operation.check_shape(2, (2, 2), "paddings")
+    top, bottom, left, right = paddings = operation.integers(2)
+    operation.require(min(paddings) >= 0, f"paddings {paddings} are negative")
+    lines = operation.whole_quotient(top + height + bottom, block[0], "padded height")
+    columns = operation.whole_quotient(left + width + right, block[1], "padded width")
     return (in_layout((batches * block[0] * block[1], lines, columns, channels), nchw),)
 
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncnn.hal.operations.bound import Array, BoundOperation, Shape
-from asyncnn.hal.operations.shapes import image_shape
 from asyncnn.hal.operations.windows import Window2D, depthwise_window
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import Prepare, PreparedKernel, Scratch
@@ -40,7 +39,7 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
     windows = depthwise_window(operation)
     filter_ = operation.value(1)[0]
     channels = filter_.shape[2]
-    shape = image_shape(operation, windows.nchw)
+    shape = operation.image_shape(windows.nchw)
     if shape[3] == 1:
         return convolve(operation, filter_.reshape(-1, channels), windows)
     lowered = lower(operation, filter_, windows.activation)

@@ -7,14 +7,10 @@ executing need not know; its calls go through the methods of that version.
 import os
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias, cast
+from typing import Generic, TypeAlias, TypeVar, cast
 
 from asyncnn import hal
-from asyncnn.callbacks import (
-    IExecutionCallback,
-    IPreparedModelCallback,
-    PreparedModelFuture,
-)
+from asyncnn.callbacks import PreparedModelFuture
 from asyncnn.hal.versions import (
     VersionedDevice,
     VersionedPreparedModel,
@@ -25,6 +21,8 @@ from asyncnn.hal.versions import (
     v1_2,
 )
 from asyncnn.tools.conformance.vectors import Case
+
+Told = TypeVar("Told")
 
 Prepare: TypeAlias = Callable[[hal.Model], Awaitable[hal.IPreparedModel]]
 """Prepares a model.
@@ -43,12 +41,6 @@ PATHS_SINCE = {
 _NO_TOKEN = bytes(hal.BYTE_SIZE_OF_CACHE_TOKEN)
 _TOKEN = bytes(range(hal.BYTE_SIZE_OF_CACHE_TOKEN))
 _PREFERENCE = hal.ExecutionPreference.FAST_SINGLE_ANSWER
-_VERSIONS = (
-    hal.HalVersion.V1_0,
-    hal.HalVersion.V1_1,
-    hal.HalVersion.V1_2,
-    hal.HalVersion.V1_3,
-)
 
 
 def oldest_version(case: Case, path: str) -> hal.HalVersion:
@@ -57,10 +49,11 @@ def oldest_version(case: Case, path: str) -> hal.HalVersion:
     Where the suite promises too much, it is the first that has all the model uses.
     """
     since = max(case.hal, PATHS_SINCE[path])
-    for version in _VERSIONS:
-        if version >= since and compliant_with(case.model, version):
+    newest = hal.HalVersion.V1_3
+    for version in hal.HalVersion:
+        if since <= version < newest and compliant_with(case.model, version):
             return version
-    return hal.HalVersion.V1_3
+    return newest
 
 
 def preparing(device: hal.IDevice, version: hal.HalVersion) -> Prepare:
@@ -119,7 +112,7 @@ class _OldPreparedModel(VersionedPreparedModel):
         measure: hal.MeasureTiming,
         deadline: int | None,
         loop_timeout_duration: int | None,
-        callback: IExecutionCallback | None,
+        callback: hal.IExecutionCallback | None,
     ) -> hal.ErrorStatus:
         """Execute by `execute` or `execute_1_2`."""
         assert callback is not None
@@ -146,26 +139,26 @@ def _old_request(request: hal.Request, version: hal.HalVersion) -> v1_0.Request:
     return old
 
 
-class _Prepared1_0(v1_0.IPreparedModelCallback):  # noqa: N801 - as in HAL 1.0
+class _Relay(hal.CallbackObject, Generic[Told]):
+    """Passes on to a callback of HAL 1.3 what one of an older version is told."""
+
     __slots__ = ("_told",)
 
-    def __init__(self, told: PreparedModelFuture) -> None:
+    def __init__(self, told: Told) -> None:
         super().__init__()
         self._told = told
 
+
+class _Prepared1_0(  # noqa: N801 - as in HAL 1.0
+    _Relay[PreparedModelFuture], v1_0.IPreparedModelCallback
+):
     def notify(
         self, status: hal.ErrorStatus, prepared_model: VersionedPreparedModel | None
     ) -> None:
         _deliver(self._told, self.reason, status, prepared_model, hal.HalVersion.V1_1)
 
 
-class _Prepared1_2(v1_2.IPreparedModelCallback):  # noqa: N801
-    __slots__ = ("_told",)
-
-    def __init__(self, told: PreparedModelFuture) -> None:
-        super().__init__()
-        self._told = told
-
+class _Prepared1_2(_Relay[PreparedModelFuture], v1_2.IPreparedModelCallback):  # noqa: N801
     def notify_1_2(
         self, status: hal.ErrorStatus, prepared_model: VersionedPreparedModel | None
     ) -> None:
@@ -184,25 +177,13 @@ def _deliver(
     told.notify_1_3(status, old)
 
 
-class _Executed1_0(v1_0.IExecutionCallback):  # noqa: N801
-    __slots__ = ("_told",)
-
-    def __init__(self, told: IExecutionCallback) -> None:
-        super().__init__()
-        self._told = told
-
+class _Executed1_0(_Relay[hal.IExecutionCallback], v1_0.IExecutionCallback):  # noqa: N801
     def notify(self, status: hal.ErrorStatus) -> None:
         self._told.reason = self.reason
         self._told.notify_1_3(status, (), hal.NO_TIMING)
 
 
-class _Executed1_2(v1_2.IExecutionCallback):  # noqa: N801
-    __slots__ = ("_told",)
-
-    def __init__(self, told: IExecutionCallback) -> None:
-        super().__init__()
-        self._told = told
-
+class _Executed1_2(_Relay[hal.IExecutionCallback], v1_2.IExecutionCallback):  # noqa: N801
     def notify_1_2(
         self,
         status: hal.ErrorStatus,
@@ -229,7 +210,7 @@ class _CachingDevice:
         model_cache: Sequence[hal.Handle],
         data_cache: Sequence[hal.Handle],
         token: bytes,
-        callback: IPreparedModelCallback | None,
+        callback: hal.IPreparedModelCallback | None,
     ) -> hal.ErrorStatus:
         """Save the model, then load it; what is given to save it in is not used."""
         if callback is None:
@@ -240,7 +221,7 @@ class _CachingDevice:
         )
 
 
-class _Saving(IPreparedModelCallback):
+class _Saving(hal.IPreparedModelCallback):
     """Waits for a model to be saved in files that nobody else has."""
 
     __slots__ = ("__weakref__", "_callback", "_deadline", "_device", "caches")
@@ -249,7 +230,7 @@ class _Saving(IPreparedModelCallback):
         self,
         device: hal.IDevice,
         deadline: int | None,
-        callback: IPreparedModelCallback,
+        callback: hal.IPreparedModelCallback,
     ) -> None:
         super().__init__()
         _, models, data = device.get_number_of_cache_files_needed()
@@ -278,12 +259,12 @@ class _Saving(IPreparedModelCallback):
         )
 
 
-class _Loading(IPreparedModelCallback):
+class _Loading(hal.IPreparedModelCallback):
     """Passes on what was loaded; until then it keeps the files open."""
 
     __slots__ = ("_callback", "_saving")
 
-    def __init__(self, saving: _Saving, callback: IPreparedModelCallback) -> None:
+    def __init__(self, saving: _Saving, callback: hal.IPreparedModelCallback) -> None:
         super().__init__()
         self._saving: _Saving | None = saving
         self._callback = callback

@@ -4,22 +4,16 @@ The client of the library refuses mutants before they are sent. What a driver do
 a client sends them all the same is seen here.
 """
 
-import contextlib
 import os
 import socket
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import cast
 
 from asyncnn import hal
 from asyncnn.burst.packets import DATUM_BYTES, DEFAULT_QUEUE_LENGTH, decode_result
-from asyncnn.callbacks import (
-    ExecutionResult,
-    IBurstCallback,
-    IExecutionCallback,
-    IPreparedModelCallback,
-    SynchronousByCallback,
-)
+from asyncnn.callbacks import ExecutionResult, SynchronousByCallback
 from asyncnn.fmq import MessageQueue
 from asyncnn.hal.refusals import NoFencesNorBursts
 from asyncnn.hal.types import ExecutionOptions
@@ -27,8 +21,8 @@ from asyncnn.service.client.connection import Connection
 from asyncnn.service.process import socket_address
 
 
-@contextlib.asynccontextmanager
-async def bare_client(path: str | os.PathLike[str]) -> AsyncIterator["BareDevice"]:
+@asynccontextmanager
+async def bare_client(path: str | os.PathLike[str]) -> AsyncIterator[hal.IDevice]:
     """Connect to the driver that serves ``path`` for the length of the block."""
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     peer.connect(socket_address(path))
@@ -36,12 +30,12 @@ async def bare_client(path: str | os.PathLike[str]) -> AsyncIterator["BareDevice
     connection = Connection(peer)
     try:
         await connection.greet()
-        yield BareDevice(connection)
+        yield cast("hal.IDevice", _BareDevice(connection))
     finally:
         connection.close()
 
 
-class BareDevice:
+class _BareDevice:
     """The part of a device that mutants are sent to; every pool must travel."""
 
     def __init__(self, connection: Connection) -> None:
@@ -62,7 +56,7 @@ class BareDevice:
         model_cache: Sequence[hal.Handle],
         data_cache: Sequence[hal.Handle],
         token: bytes,
-        callback: IPreparedModelCallback | None,
+        callback: hal.IPreparedModelCallback | None,
     ) -> hal.ErrorStatus:
         """Send the model; only the callback learns what the driver makes of it."""
         assert callback is not None
@@ -76,7 +70,7 @@ class _Preparation:
     """Hands the driver's answer on to a callback."""
 
     def __init__(
-        self, connection: Connection, callback: IPreparedModelCallback
+        self, connection: Connection, callback: hal.IPreparedModelCallback
     ) -> None:
         self._connection = connection
         self._callback = callback
@@ -113,7 +107,7 @@ class _BarePreparedModel(SynchronousByCallback, NoFencesNorBursts):
         measure: hal.MeasureTiming,
         deadline: int | None,
         loop_timeout_duration: int | None,
-        callback: IExecutionCallback | None,
+        callback: hal.IExecutionCallback | None,
     ) -> hal.ErrorStatus:
         """Send the request; only the callback learns what the driver makes of it."""
         assert callback is not None
@@ -126,8 +120,8 @@ class _BarePreparedModel(SynchronousByCallback, NoFencesNorBursts):
 class _Told:
     """Tells a callback how its execution ended, once."""
 
-    def __init__(self, callback: IExecutionCallback) -> None:
-        self._callback: IExecutionCallback | None = callback
+    def __init__(self, callback: hal.IExecutionCallback) -> None:
+        self._callback: hal.IExecutionCallback | None = callback
 
     def __call__(
         self,
@@ -206,7 +200,7 @@ class BareBurst:
         self._context.free_memory(slot)
 
 
-class _Pools(IBurstCallback):
+class _Pools(hal.IBurstCallback):
     """An application that knows the first few slots."""
 
     def __init__(self, pools: Sequence[hal.Memory]) -> None:

@@ -5,19 +5,14 @@ it, and that nothing was started. A packet that is malformed may be a GENERAL_FA
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 import msgspec
 
 from asyncnn import hal
 from asyncnn.burst import BurstController
-from asyncnn.callbacks import (
-    ExecutionResult,
-    IExecutionCallback,
-    IPreparedModelCallback,
-    PreparedModelFuture,
-)
+from asyncnn.callbacks import ExecutionResult
 from asyncnn.hal.types import ExecutionOptions
 from asyncnn.tools.conformance.mutations.bare import BareBurst
 from asyncnn.tools.conformance.mutations.mutant import (
@@ -25,6 +20,7 @@ from asyncnn.tools.conformance.mutations.mutant import (
     PacketMutant,
     RequestMutant,
 )
+from asyncnn.tools.conformance.preparing import preparing
 
 T = TypeVar("T")
 
@@ -34,30 +30,6 @@ _REFUSALS = frozenset({_INVALID, hal.ErrorStatus.GENERAL_FAILURE})
 _TOKEN = bytes(hal.BYTE_SIZE_OF_CACHE_TOKEN)
 TIMEOUT_S = 30.0
 """How long an answer may take."""
-
-
-class Asked(Protocol):
-    """The calls of an `IDevice` that take models."""
-
-    async def get_supported_operations_1_3(
-        self, model: hal.Model
-    ) -> tuple[hal.ErrorStatus, tuple[bool, ...]]:
-        """See `IDevice.get_supported_operations_1_3`."""
-        ...
-
-    def prepare_model_1_3(
-        self,
-        model: hal.Model,
-        preference: hal.ExecutionPreference,
-        priority: hal.Priority,
-        deadline: int | None,
-        model_cache: Sequence[hal.Handle],
-        data_cache: Sequence[hal.Handle],
-        token: bytes,
-        callback: IPreparedModelCallback | None,
-    ) -> hal.ErrorStatus:
-        """See `IDevice.prepare_model_1_3`."""
-        ...
 
 
 class Testimony:
@@ -78,7 +50,7 @@ class Testimony:
         await asyncio.sleep(0)
 
 
-class PreparationWitness(IPreparedModelCallback):
+class PreparationWitness(hal.IPreparedModelCallback):
     """Testifies how often, and of what, a preparation notified its callback."""
 
     def __init__(self) -> None:
@@ -92,7 +64,7 @@ class PreparationWitness(IPreparedModelCallback):
         self.testimony.add(status, prepared_model)
 
 
-class ExecutionWitness(IExecutionCallback):
+class ExecutionWitness(hal.IExecutionCallback):
     """Testifies how often, and of what, an execution notified its callback."""
 
     def __init__(self) -> None:
@@ -117,7 +89,7 @@ class Way(msgspec.Struct, frozen=True):
     """
 
     name: str
-    device: Asked
+    device: hal.IDevice
     is_bare: bool = False
 
 
@@ -129,23 +101,12 @@ class Target(msgspec.Struct, frozen=True, eq=False):
     burst: BurstController | None = None
 
 
-async def prepare(model: hal.Model, device: Asked) -> hal.IPreparedModel:
+async def prepare(model: hal.Model, device: hal.IDevice) -> hal.IPreparedModel:
     """Prepare the model that mutants are made of, or the model of their requests.
 
     :raises AsyncnnError: if the device does not take it, or does not answer.
     """
-    future = PreparedModelFuture()
-    device.prepare_model_1_3(
-        model,
-        hal.ExecutionPreference.FAST_SINGLE_ANSWER,
-        hal.Priority.MEDIUM,
-        None,
-        (),
-        (),
-        _TOKEN,
-        future,
-    )
-    return await answer_of(future)
+    return await answer_of(preparing(device, hal.HalVersion.V1_3)(model))
 
 
 async def answer_of(call: Awaitable[T]) -> T:
