@@ -19,7 +19,6 @@ from asyncnn.hal.operations.signature import (
     Requirement,
     Usage,
 )
-from asyncnn.hal.types import OperationType
 
 
 def _dimensions_are_kept(usage: Usage) -> Requirement | None:
@@ -62,9 +61,9 @@ def _arg_shape(operation: BoundOperation) -> tuple[Shape]:
     return (shape[:axis] + shape[axis + 1 :] or (1,),)
 
 
-def _reduction(type_: OperationType, types: str, flag: str) -> OperationSignature:
+def _reduction(name: str, types: str, flag: str) -> OperationSignature:
     arguments = f"input [1-4], axes: I32, keep_dims: {flag}"
-    return declare(type_, types, arguments, _reduced_shape)
+    return declare(name, types, arguments, _reduced_shape)
 
 
 _ORDERED = "1.2: F16 F32 Q8; 1.3: Q8S"
@@ -74,20 +73,20 @@ _CAST = tuple(product(("F16", "F32", "I32", "Q8"), repeat=2))
 
 SIGNATURES = (
     declare(
-        OperationType.QUANTIZE,
+        "QUANTIZE",
         "T/U 1.2: F16/Q8 F32/Q8; 1.3: F16/Q8S F32/Q8S",
         "input -> output: U",
         same_as_input,
     ),
     declare(
-        OperationType.DEQUANTIZE,
+        "DEQUANTIZE",
         "T/U 1.0: Q8/F32; 1.2: Q8/F16 Q8SYM/F16 Q8SYM/F32 Q8PC/F16 Q8PC/F32; "
         "1.3: Q8S/F16 Q8S/F32",
         "input [1-4] -> output: U",
         same_as_input,
     ),
     declare(
-        OperationType.CAST,
+        "CAST",
         f"T/U 1.2: {' '.join(map('/'.join, _CAST))}; "
         "1.3: B8/B8 Q16A/Q16A Q16S/Q16S Q8S/Q8S Q8SYM/Q8SYM",
         "input -> output: U",
@@ -95,32 +94,32 @@ SIGNATURES = (
         _dimensions_are_kept,
     ),
     declare(
-        OperationType.L2_NORMALIZATION,
+        "L2_NORMALIZATION",
         "1.0: F32; 1.2: F16 Q8; 1.3: Q8S",
         "input [1-4] | axis: INT32 @1.2 -> output = signed_unit",
         same_as_input,
         _implied_axis_is_old,
     ),
     declare(
-        OperationType.LOCAL_RESPONSE_NORMALIZATION,
+        "LOCAL_RESPONSE_NORMALIZATION",
         "T/S 1.0: F32/FLOAT32; 1.2: F16/FLOAT16",
         "input [1-4], radius: INT32, bias alpha beta: S | axis: INT32 @1.2",
         _local_response_shape,
         _implied_axis_is_old,
     ),
     declare(
-        OperationType.INSTANCE_NORMALIZATION,
+        "INSTANCE_NORMALIZATION",
         "T/S 1.2: F16/FLOAT16 F32/FLOAT32",
         "input, gamma beta epsilon: S, nchw: BOOL",
         _instance_shape,
     ),
-    _reduction(OperationType.MEAN, "1.1: F32 Q8; 1.2: F16; 1.3: Q8S", "INT32"),
-    _reduction(OperationType.REDUCE_ALL, "1.2: B8", "BOOL"),
-    _reduction(OperationType.REDUCE_ANY, "1.2: B8", "BOOL"),
-    _reduction(OperationType.REDUCE_MAX, _ORDERED, "BOOL"),
-    _reduction(OperationType.REDUCE_MIN, _ORDERED, "BOOL"),
-    _reduction(OperationType.REDUCE_PROD, "1.2: F16 F32", "BOOL"),
-    _reduction(OperationType.REDUCE_SUM, "1.2: F16 F32", "BOOL"),
-    declare(OperationType.ARGMAX, _SELECTED, _ARG, _arg_shape),
-    declare(OperationType.ARGMIN, _SELECTED, _ARG, _arg_shape),
+    _reduction("MEAN", "1.1: F32 Q8; 1.2: F16; 1.3: Q8S", "INT32"),
+    _reduction("REDUCE_ALL", "1.2: B8", "BOOL"),
+    _reduction("REDUCE_ANY", "1.2: B8", "BOOL"),
+    _reduction("REDUCE_MAX", _ORDERED, "BOOL"),
+    _reduction("REDUCE_MIN", _ORDERED, "BOOL"),
+    _reduction("REDUCE_PROD", "1.2: F16 F32", "BOOL"),
+    _reduction("REDUCE_SUM", "1.2: F16 F32", "BOOL"),
+    declare("ARGMAX", _SELECTED, _ARG, _arg_shape),
+    declare("ARGMIN", _SELECTED, _ARG, _arg_shape),
 )

@@ -18,7 +18,6 @@ from asyncnn.hal.operations.signature import (
 from asyncnn.hal.types import (
     Operand,
     OperandLifeTime,
-    OperationType,
     Subgraph,
 )
 
@@ -139,14 +138,14 @@ def _not_inferred(operation: BoundOperation) -> Never:
 
 SIGNATURES = (
     declare(
-        OperationType.IF,
+        "IF",
         "1.3: SUBGRAPH",
         "condition: B8, then else, input*: any -> output+: any",
         _not_inferred,
         _check_if,
     ),
     declare(
-        OperationType.WHILE,
+        "WHILE",
         "1.3: SUBGRAPH",
         "condition body, input+: any -> output+: any",
         _not_inferred,

@@ -30,7 +30,7 @@ from asyncnn.hal.operations.windows import (
     grouped_window,
     transpose_window,
 )
-from asyncnn.hal.types import OperationType, SymmPerChannelQuantParams
+from asyncnn.hal.types import SymmPerChannelQuantParams
 
 _TOLERATED_STEPS = 0.02
 """Error of one bias unit, in output steps, that does not show in the result."""
@@ -160,7 +160,7 @@ def _transpose_shape(operation: BoundOperation) -> tuple[Shape]:
 
 SIGNATURES = (
     declare(
-        OperationType.CONV_2D,
+        "CONV_2D",
         _TYPES.format("1.0"),
         tuple(
             "input [4], filter: F [4], bias: B, "
@@ -172,7 +172,7 @@ SIGNATURES = (
         output_scale_rule_is_old("filter"),
     ),
     declare(
-        OperationType.DEPTHWISE_CONV_2D,
+        "DEPTHWISE_CONV_2D",
         _TYPES.format("1.0"),
         tuple(
             f"{_TENSORS}, {padding} {_STRIDES} depth_multiplier activation: INT32 "
@@ -184,7 +184,7 @@ SIGNATURES = (
         output_scale_rule_is_old("filter"),
     ),
     declare(
-        OperationType.GROUPED_CONV_2D,
+        "GROUPED_CONV_2D",
         _TYPES.format("1.2"),
         tuple(
             f"{_TENSORS}, {padding} {_STRIDES} groups activation: INT32, nchw: BOOL"
@@ -194,7 +194,7 @@ SIGNATURES = (
         _channel_axis_is(0),
     ),
     declare(
-        OperationType.TRANSPOSE_CONV_2D,
+        "TRANSPOSE_CONV_2D",
         _TYPES.format("1.2"),
         tuple(
             f"{_TENSORS}, {padding} {_STRIDES} activation: INT32, nchw: BOOL"

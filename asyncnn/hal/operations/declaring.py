@@ -57,19 +57,24 @@ _AT_LEAST = {"*": 0, "+": 1}
 
 
 def declare(
-    type_: OperationType,
+    name: str,
     types: str,
     layouts: str | tuple[str, ...],
     shape: ShapeRule,
     *checks: AnyCheck,
 ) -> OperationSignature:
-    """Return the signature of an operation; the module says how its texts are read.
+    """Return the signature of operation ``name``; the module says how texts are read.
 
     :raises ValueError, KeyError: if one cannot be read.
     """
     texts = (layouts,) if isinstance(layouts, str) else layouts
-    rows = tuple(_rows(types))
-    return OperationSignature(type_, rows, tuple(map(_layout, texts)), shape, checks)
+    return OperationSignature(
+        OperationType[name],
+        tuple(_rows(types)),
+        tuple(map(_layout, texts)),
+        shape,
+        checks,
+    )
 
 
 def _rows(text: str) -> Iterator[TypeRow]:

@@ -12,7 +12,6 @@ from asyncnn.hal.operations.shapes import (
     data_dependent,
     in_layout,
 )
-from asyncnn.hal.types import OperationType
 
 _BOX = 4
 
@@ -91,14 +90,14 @@ def _keypoint_shape(operation: BoundOperation) -> tuple[Shape, Shape]:
 
 SIGNATURES = (
     declare(
-        OperationType.AXIS_ALIGNED_BBOX_TRANSFORM,
+        "AXIS_ALIGNED_BBOX_TRANSFORM",
         "B/T 1.2: F16/F16 F32/F32 Q16A/Q8; 1.3: Q16A/Q8S",
         "boxes: B = corners, deltas, batch_indices: I32, image_info: B = corners "
         "-> output: B = corners",
         _transform_shape,
     ),
     declare(
-        OperationType.BOX_WITH_NMS_LIMIT,
+        "BOX_WITH_NMS_LIMIT",
         "T/B/S 1.2: F16/F16/FLOAT16 F32/F32/FLOAT32 Q8/Q16A/FLOAT32; "
         "1.3: Q8S/Q16A/FLOAT32",
         "scores, boxes: B = corners, batch_indices: I32, score_threshold: S, "
@@ -107,7 +106,7 @@ SIGNATURES = (
         _suppression_shape,
     ),
     declare(
-        OperationType.GENERATE_PROPOSALS,
+        "GENERATE_PROPOSALS",
         "T/A/B/S 1.2: F16/F16/F16/FLOAT16 F32/F32/F32/FLOAT32 Q8/Q16S/Q16A/FLOAT32; "
         "1.3: Q8S/Q16S/Q16A/FLOAT32",
         "scores deltas, anchors: A = anchors, image_info: B = corners, "
@@ -117,7 +116,7 @@ SIGNATURES = (
         _proposals_shape,
     ),
     declare(
-        OperationType.DETECTION_POSTPROCESSING,
+        "DETECTION_POSTPROCESSING",
         "T/S 1.2: F16/FLOAT16 F32/FLOAT32",
         "scores deltas anchors, scale_y scale_x scale_h scale_w: S, regular_nms: BOOL, "
         "max_detections max_classes_per_detection max_detections_per_class: INT32, "
@@ -126,7 +125,7 @@ SIGNATURES = (
         _detection_shape,
     ),
     declare(
-        OperationType.HEATMAP_MAX_KEYPOINT,
+        "HEATMAP_MAX_KEYPOINT",
         "T/B 1.2: F16/F16 F32/F32 Q8/Q16A; 1.3: Q8S/Q16A",
         "heatmaps, boxes: B = corners, nchw: BOOL -> scores, keypoints: B = corners",
         _keypoint_shape,

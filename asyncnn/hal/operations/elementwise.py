@@ -24,7 +24,6 @@ from asyncnn.hal.operations.signature import (
     TypedCheck,
     Usage,
 )
-from asyncnn.hal.types import OperationType
 
 
 def _implied_axis_is_old(usage: Usage) -> Requirement | None:
@@ -50,17 +49,15 @@ def _output_scale_exceeds_product(usage: Usage) -> Requirement | None:
     return None
 
 
-def _arithmetic(
-    type_: OperationType, types: str, *checks: AnyCheck
-) -> OperationSignature:
+def _arithmetic(name: str, types: str, *checks: AnyCheck) -> OperationSignature:
     """Declare an operation with a fused activation; both inputs broadcast."""
     arguments = "first second [1-4], activation: INT32"
-    return declare(type_, types, arguments, broadcast_inputs, *checks)
+    return declare(name, types, arguments, broadcast_inputs, *checks)
 
 
-def _comparison(type_: OperationType) -> OperationSignature:
+def _comparison(name: str) -> OperationSignature:
     types = "1.2: B8 F16 F32 I32 Q8; 1.3: Q8S"
-    return declare(type_, types, "first second -> output: B8", broadcast_inputs)
+    return declare(name, types, "first second -> output: B8", broadcast_inputs)
 
 
 def _select_shape(operation: BoundOperation) -> tuple[Shape]:
@@ -76,74 +73,59 @@ _FLOATS = "1.2: F16 F32"
 _SCALED = "T/S {}: F16/FLOAT16 F32/FLOAT32"
 
 SIGNATURES = (
-    declare(OperationType.RELU, _RECTIFIED, "input [1-4]", same_as_input),
-    declare(OperationType.RELU1, _RECTIFIED, "input [1-4]", same_as_input),
-    declare(OperationType.RELU6, _RECTIFIED, "input [1-4]", same_as_input),
+    declare("RELU", _RECTIFIED, "input [1-4]", same_as_input),
+    declare("RELU1", _RECTIFIED, "input [1-4]", same_as_input),
+    declare("RELU6", _RECTIFIED, "input [1-4]", same_as_input),
+    declare("LOGISTIC", _RECTIFIED, "input [1-4] -> output = unit", same_as_input),
     declare(
-        OperationType.LOGISTIC,
-        _RECTIFIED,
-        "input [1-4] -> output = unit",
-        same_as_input,
-    ),
-    declare(
-        OperationType.TANH,
+        "TANH",
         "1.0: F32; 1.2: F16 Q8; 1.3: Q8S",
         "input [1-4] -> output = signed_unit",
         same_as_input,
     ),
-    declare(OperationType.ELU, _SCALED.format("1.3"), "input, alpha: S", same_as_input),
-    declare(OperationType.HARD_SWISH, "1.3: F16 F32 Q8 Q8S", "input", same_as_input),
+    declare("ELU", _SCALED.format("1.3"), "input, alpha: S", same_as_input),
+    declare("HARD_SWISH", "1.3: F16 F32 Q8 Q8S", "input", same_as_input),
     declare(
-        OperationType.SOFTMAX,
+        "SOFTMAX",
         "T/S 1.0: F32/FLOAT32 Q8/FLOAT32; 1.2: F16/FLOAT16; 1.3: Q8S/FLOAT32",
         "input [1-4], beta: S | axis: INT32 @1.2 -> output = unit",
         _softmax_shape,
         _implied_axis_is_old,
     ),
     declare(
-        OperationType.LOG_SOFTMAX,
+        "LOG_SOFTMAX",
         _SCALED.format("1.2"),
         "input, beta: S, axis: INT32",
         same_as_input,
     ),
-    _arithmetic(OperationType.ADD, "1.0: F32 Q8; 1.2: F16; 1.3: Q8S I32"),
-    _arithmetic(OperationType.SUB, "1.1: F32; 1.2: F16 Q8; 1.3: Q8S I32"),
+    _arithmetic("ADD", "1.0: F32 Q8; 1.2: F16; 1.3: Q8S I32"),
+    _arithmetic("SUB", "1.1: F32; 1.2: F16 Q8; 1.3: Q8S I32"),
     _arithmetic(
-        OperationType.MUL,
+        "MUL",
         "1.0: F32 Q8; 1.2: F16; 1.3: Q8S I32",
         TypedCheck("first", QUANT8_TYPES, _output_scale_exceeds_product),
     ),
-    _arithmetic(OperationType.DIV, "1.1: F32; 1.2: F16; 1.3: I32"),
-    declare(OperationType.MAXIMUM, _COMPARABLE, "first second", broadcast_inputs),
-    declare(OperationType.MINIMUM, _COMPARABLE, "first second", broadcast_inputs),
-    declare(OperationType.POW, _FLOATS, "base exponent", broadcast_inputs),
-    declare(
-        OperationType.PRELU,
-        "1.2: F16 F32 Q8; 1.3: Q8S",
-        "input alpha",
-        broadcast_inputs,
-    ),
-    declare(OperationType.ABS, f"{_FLOATS}; 1.3: I32", "input", same_as_input),
-    declare(OperationType.EXP, _FLOATS, "input", same_as_input),
-    declare(OperationType.FLOOR, "1.0: F32; 1.2: F16", "input [1-4]", same_as_input),
-    declare(OperationType.LOG, _FLOATS, "input", same_as_input),
-    declare(OperationType.NEG, "1.2: F16 F32 I32", "input", same_as_input),
-    declare(OperationType.RSQRT, f"{_FLOATS}; AIDL_V3: Q8 Q8S", "input", same_as_input),
-    declare(OperationType.SIN, _FLOATS, "input", same_as_input),
-    declare(OperationType.SQRT, _FLOATS, "input", same_as_input),
-    _comparison(OperationType.EQUAL),
-    _comparison(OperationType.GREATER),
-    _comparison(OperationType.GREATER_EQUAL),
-    _comparison(OperationType.LESS),
-    _comparison(OperationType.LESS_EQUAL),
-    _comparison(OperationType.NOT_EQUAL),
-    declare(OperationType.LOGICAL_AND, "1.2: B8", "first second", broadcast_inputs),
-    declare(OperationType.LOGICAL_OR, "1.2: B8", "first second", broadcast_inputs),
-    declare(OperationType.LOGICAL_NOT, "1.2: B8", "input", same_as_input),
-    declare(
-        OperationType.SELECT,
-        _COMPARABLE,
-        "condition: B8, if_true if_false",
-        _select_shape,
-    ),
+    _arithmetic("DIV", "1.1: F32; 1.2: F16; 1.3: I32"),
+    declare("MAXIMUM", _COMPARABLE, "first second", broadcast_inputs),
+    declare("MINIMUM", _COMPARABLE, "first second", broadcast_inputs),
+    declare("POW", _FLOATS, "base exponent", broadcast_inputs),
+    declare("PRELU", "1.2: F16 F32 Q8; 1.3: Q8S", "input alpha", broadcast_inputs),
+    declare("ABS", f"{_FLOATS}; 1.3: I32", "input", same_as_input),
+    declare("EXP", _FLOATS, "input", same_as_input),
+    declare("FLOOR", "1.0: F32; 1.2: F16", "input [1-4]", same_as_input),
+    declare("LOG", _FLOATS, "input", same_as_input),
+    declare("NEG", "1.2: F16 F32 I32", "input", same_as_input),
+    declare("RSQRT", f"{_FLOATS}; AIDL_V3: Q8 Q8S", "input", same_as_input),
+    declare("SIN", _FLOATS, "input", same_as_input),
+    declare("SQRT", _FLOATS, "input", same_as_input),
+    _comparison("EQUAL"),
+    _comparison("GREATER"),
+    _comparison("GREATER_EQUAL"),
+    _comparison("LESS"),
+    _comparison("LESS_EQUAL"),
+    _comparison("NOT_EQUAL"),
+    declare("LOGICAL_AND", "1.2: B8", "first second", broadcast_inputs),
+    declare("LOGICAL_OR", "1.2: B8", "first second", broadcast_inputs),
+    declare("LOGICAL_NOT", "1.2: B8", "input", same_as_input),
+    declare("SELECT", _COMPARABLE, "condition: B8, if_true if_false", _select_shape),
 )

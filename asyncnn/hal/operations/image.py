@@ -15,7 +15,6 @@ from asyncnn.hal.operations.signature import (
     INT32,
 )
 from asyncnn.hal.operations.windows import pool_window
-from asyncnn.hal.types import OperationType
 
 
 def _pool_shape(operation: BoundOperation) -> tuple[Shape]:
@@ -102,26 +101,26 @@ _REGIONS = (
 )
 
 SIGNATURES = (
-    declare(OperationType.AVERAGE_POOL_2D, _POOLED, _POOL, _pool_shape),
-    declare(OperationType.L2_POOL_2D, "1.0: F32; 1.2: F16", _POOL, _pool_shape),
-    declare(OperationType.MAX_POOL_2D, _POOLED, _POOL, _pool_shape),
+    declare("AVERAGE_POOL_2D", _POOLED, _POOL, _pool_shape),
+    declare("L2_POOL_2D", "1.0: F32; 1.2: F16", _POOL, _pool_shape),
+    declare("MAX_POOL_2D", _POOLED, _POOL, _pool_shape),
     declare(
-        OperationType.RESIZE_BILINEAR,
+        "RESIZE_BILINEAR",
         _RESIZED.format("1.0"),
         f"input, width height: S | {_SAMPLING}",
         _resize_shape,
     ),
     declare(
-        OperationType.RESIZE_NEAREST_NEIGHBOR,
+        "RESIZE_NEAREST_NEIGHBOR",
         _RESIZED.format("1.2"),
         f"input, width height: S, {_SAMPLING}",
         _resize_shape,
     ),
     declare(
-        OperationType.ROI_ALIGN,
+        "ROI_ALIGN",
         _CUT,
         f"{_REGIONS}, height_samples width_samples: INT32, nchw: BOOL",
         _align_shape,
     ),
-    declare(OperationType.ROI_POOLING, _CUT, f"{_REGIONS}, nchw: BOOL", _region_shape),
+    declare("ROI_POOLING", _CUT, f"{_REGIONS}, nchw: BOOL", _region_shape),
 )

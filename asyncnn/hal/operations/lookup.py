@@ -6,7 +6,6 @@ TOPK_V2, RANDOM_MULTINOMIAL).
 
 from asyncnn.hal.operations.bound import BoundOperation, OperationFailedError, Shape
 from asyncnn.hal.operations.declaring import declare
-from asyncnn.hal.types import OperationType
 
 SPARSE_DEPRECATED = 1
 """Kind of LSH_PROJECTION whose hashes overlap between the rows of the table."""
@@ -78,37 +77,29 @@ _INDEXED = "1.2: F16 F32 I32 Q8; 1.3: Q8S"
 
 SIGNATURES = (
     declare(
-        OperationType.EMBEDDING_LOOKUP,
+        "EMBEDDING_LOOKUP",
         "1.0: F32; 1.2: I32 Q8; 1.3: F16 Q8S",
         "lookups: I32, values",
         _embedding_shape,
     ),
     declare(
-        OperationType.HASHTABLE_LOOKUP,
+        "HASHTABLE_LOOKUP",
         "1.0: F32 I32 Q8",
         "lookups keys: I32, values -> output, hits: Q8 = flags",
         _hashtable_shape,
     ),
     declare(
-        OperationType.LSH_PROJECTION,
+        "LSH_PROJECTION",
         "H/T 1.0: F32/F16 F32/F32 F32/I32 F32/Q8; 1.2: F16/F16 F16/F32 F16/I32 F16/Q8",
         "hash: H, input, weight?: H, kind: INT32 -> output: I32",
         _projection_shape,
     ),
+    declare("GATHER", _INDEXED, "input, axis: INT32, indices: I32", _gather_shape),
     declare(
-        OperationType.GATHER,
-        _INDEXED,
-        "input, axis: INT32, indices: I32",
-        _gather_shape,
+        "TOPK_V2", _INDEXED, "input, k: INT32 -> values, indices: I32", _top_k_shape
     ),
     declare(
-        OperationType.TOPK_V2,
-        _INDEXED,
-        "input, k: INT32 -> values, indices: I32",
-        _top_k_shape,
-    ),
-    declare(
-        OperationType.RANDOM_MULTINOMIAL,
+        "RANDOM_MULTINOMIAL",
         "1.2: F16 F32",
         "input, samples: INT32, seeds: I32 -> output: I32",
         _multinomial_shape,

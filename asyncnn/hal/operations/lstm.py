@@ -17,7 +17,6 @@ from asyncnn.hal.operations.recurrent import (
     sequence_sizes,
     with_states,
 )
-from asyncnn.hal.types import OperationType
 
 GATES = ("input", "forget", "cell", "output")
 """The gates in the order of their arguments."""
@@ -253,14 +252,14 @@ _BIDIRECTIONAL = ", ".join(
 
 SIGNATURES = (
     declare(
-        OperationType.LSTM,
+        "LSTM",
         "T/S 1.0: F32/FLOAT32; 1.2: F16/FLOAT16",
         f"{_STEP} | {for_each_gate('{}_layer_norm_weights? @1.2')} "
         "-> scratch output_state_out cell_state_out output",
         _step_shapes,
     ),
     declare(
-        OperationType.UNIDIRECTIONAL_SEQUENCE_LSTM,
+        "UNIDIRECTIONAL_SEQUENCE_LSTM",
         "T/S 1.2: F32/FLOAT32 F16/FLOAT16",
         (
             f"1.2: {_SEQUENCE}",
@@ -269,7 +268,7 @@ SIGNATURES = (
         _sequence_shapes,
     ),
     declare(
-        OperationType.BIDIRECTIONAL_SEQUENCE_LSTM,
+        "BIDIRECTIONAL_SEQUENCE_LSTM",
         "T/S 1.2: F32/FLOAT32 F16/FLOAT16",
         directed_layouts(
             _BIDIRECTIONAL,

@@ -15,7 +15,6 @@ from asyncnn.hal.operations.signature import (
     Requirement,
     Usage,
 )
-from asyncnn.hal.types import OperationType
 
 
 def _sizes_agree(usage: Usage) -> Requirement | None:
@@ -57,7 +56,7 @@ def _batch_matmul_shape(operation: BoundOperation) -> tuple[Shape]:
 
 SIGNATURES = (
     declare(
-        OperationType.FULLY_CONNECTED,
+        "FULLY_CONNECTED",
         "T/B 1.0: F32/F32; 1.2: F16/F16; 1.0: Q8/I32; 1.3: Q8S/I32",
         "input [2-4], weights [2], bias: B [1], activation: INT32",
         _fully_connected_shape,
@@ -65,7 +64,7 @@ SIGNATURES = (
         output_scale_rule_is_old("weights"),
     ),
     declare(
-        OperationType.BATCH_MATMUL,
+        "BATCH_MATMUL",
         "AIDL_V2: F16 F32 I32 Q8S",
         "left right, adjoint_left adjoint_right: BOOL",
         _batch_matmul_shape,

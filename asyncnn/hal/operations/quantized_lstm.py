@@ -13,7 +13,6 @@ from asyncnn.hal.operations.lstm import (
     check_clips,
     for_each_gate,
 )
-from asyncnn.hal.types import OperationType
 
 QUANTIZED_CELL = CellInputs(weights=1, states=18, layer_norm=20)
 """The cell of QUANTIZED_LSTM."""
@@ -63,7 +62,7 @@ _WEIGHTS = (
 
 SIGNATURES = (
     declare(
-        OperationType.QUANTIZED_16BIT_LSTM,
+        "QUANTIZED_16BIT_LSTM",
         "1.2: Q8",
         f"input = lstm_result, {for_each_gate('input_to_{}_weights')}, "
         f"{for_each_gate('recurrent_to_{}_weights')}, "
@@ -73,7 +72,7 @@ SIGNATURES = (
         _sixteen_bit_shapes,
     ),
     declare(
-        OperationType.QUANTIZED_LSTM,
+        "QUANTIZED_LSTM",
         "1.3: Q8S",
         f"input, {cell_arguments(matrix='Q8SYM', peephole='Q16S', bias='I32')}, "
         "output_state_in, cell_state_in: Q16S, "

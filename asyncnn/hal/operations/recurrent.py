@@ -6,7 +6,6 @@ BIDIRECTIONAL_SEQUENCE_RNN).
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.operations.declaring import declare
-from asyncnn.hal.types import OperationType
 
 
 def directed_layouts(inputs: str, states: str) -> tuple[str, ...]:
@@ -122,14 +121,9 @@ _OLD_FLOATS = "1.0: F32; 1.2: F16"
 _CELL = "input weights recurrent_weights bias state_in, activation"
 
 SIGNATURES = (
+    declare("RNN", _OLD_FLOATS, f"{_CELL}: INT32 -> state_out output", _step_shapes),
     declare(
-        OperationType.RNN,
-        _OLD_FLOATS,
-        f"{_CELL}: INT32 -> state_out output",
-        _step_shapes,
-    ),
-    declare(
-        OperationType.UNIDIRECTIONAL_SEQUENCE_RNN,
+        "UNIDIRECTIONAL_SEQUENCE_RNN",
         "1.2: F16 F32",
         (
             f"1.2: {_CELL} time_major: INT32",
@@ -138,7 +132,7 @@ SIGNATURES = (
         _sequence_shapes,
     ),
     declare(
-        OperationType.BIDIRECTIONAL_SEQUENCE_RNN,
+        "BIDIRECTIONAL_SEQUENCE_RNN",
         "1.2: F16 F32",
         directed_layouts(
             "input forward_weights forward_recurrent_weights forward_bias "
@@ -151,7 +145,7 @@ SIGNATURES = (
         _bidirectional_shapes,
     ),
     declare(
-        OperationType.SVDF,
+        "SVDF",
         _OLD_FLOATS,
         "input feature_weights time_weights bias? state_in, rank activation: INT32 "
         "-> state_out output",

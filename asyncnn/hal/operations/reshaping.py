@@ -25,7 +25,6 @@ from asyncnn.hal.operations.signature import (
     TypedCheck,
     Usage,
 )
-from asyncnn.hal.types import OperationType
 
 
 def _reshape_shape(operation: BoundOperation) -> tuple[Shape]:
@@ -190,32 +189,25 @@ _BLOCK_SIZE = "input, block_size: INT32 | nchw: BOOL @1.2"
 
 SIGNATURES = (
     declare(
-        OperationType.RESHAPE,
+        "RESHAPE",
         f"{_SINCE_1_0}; AIDL_V2: I32",
         "input [1-4], shape: I32",
         _reshape_shape,
     ),
+    declare("SQUEEZE", _SINCE_1_1, "input [1-4], axes?: I32", _squeeze_shape),
+    declare("EXPAND_DIMS", _SINCE_1_2, "input, axis: INT32", _expand_dims_shape),
     declare(
-        OperationType.SQUEEZE, _SINCE_1_1, "input [1-4], axes?: I32", _squeeze_shape
+        "TRANSPOSE", _SINCE_1_1, "input [1-4], permutation?: I32", _transpose_shape
     ),
+    declare("TILE", _SINCE_1_2, "input, multiples: I32", _tile_shape),
     declare(
-        OperationType.EXPAND_DIMS, _SINCE_1_2, "input, axis: INT32", _expand_dims_shape
-    ),
-    declare(
-        OperationType.TRANSPOSE,
-        _SINCE_1_1,
-        "input [1-4], permutation?: I32",
-        _transpose_shape,
-    ),
-    declare(OperationType.TILE, _SINCE_1_2, "input, multiples: I32", _tile_shape),
-    declare(
-        OperationType.CHANNEL_SHUFFLE,
+        "CHANNEL_SHUFFLE",
         "1.2: F16 F32 Q8; 1.3: Q8S",
         "input [1-4], groups axis: INT32",
         _channel_shuffle_shape,
     ),
     declare(
-        OperationType.REVERSE,
+        "REVERSE",
         "AIDL_V3: F16 F32 I32 Q8 Q8S",
         "input, axis: I32",
         _reverse_shape,
@@ -224,31 +216,27 @@ SIGNATURES = (
         rank_is_kept,
     ),
     declare(
-        OperationType.FILL,
+        "FILL",
         "T/S 1.3: F16/FLOAT16 F32/FLOAT32 I32/INT32",
         "shape: I32, value: S",
         _fill_shape,
     ),
     declare(
-        OperationType.RANK,
+        "RANK",
         "1.3: F16 F32 I32 B8 Q8 Q8S Q8SYM Q8PC Q16S Q16A",
         "input -> output: INT32",
         _rank_shape,
     ),
+    declare("DEPTH_TO_SPACE", _SINCE_1_0, _BLOCK_SIZE, _depth_to_space_shape),
+    declare("SPACE_TO_DEPTH", _SINCE_1_0, _BLOCK_SIZE, _space_to_depth_shape),
     declare(
-        OperationType.DEPTH_TO_SPACE, _SINCE_1_0, _BLOCK_SIZE, _depth_to_space_shape
-    ),
-    declare(
-        OperationType.SPACE_TO_DEPTH, _SINCE_1_0, _BLOCK_SIZE, _space_to_depth_shape
-    ),
-    declare(
-        OperationType.BATCH_TO_SPACE_ND,
+        "BATCH_TO_SPACE_ND",
         _SINCE_1_1,
         "input, block_shape: I32 | nchw: BOOL @1.2",
         _batch_to_space_shape,
     ),
     declare(
-        OperationType.SPACE_TO_BATCH_ND,
+        "SPACE_TO_BATCH_ND",
         _SINCE_1_1,
         "input, block_shape paddings: I32 | nchw: BOOL @1.2",
         _space_to_batch_shape,

@@ -181,11 +181,8 @@ def _window(node: Node, options: Any) -> list[int]:
     padding = options.Padding()
     if padding not in _SCHEMES:
         raise hal.InvalidArgumentError(f"padding {padding} is neither SAME nor VALID")
-    return [
-        node.scalar(_SCHEMES[padding]),
-        node.scalar(options.StrideW()),
-        node.scalar(options.StrideH()),
-    ]
+    scalars = _SCHEMES[padding], options.StrideW(), options.StrideH()
+    return [*map(node.scalar, scalars)]
 
 
 def _dilation(node: Node, options: Any) -> list[int]:
@@ -248,7 +245,7 @@ def _as_convolution(
     filter_ = add_constant(
         node.builder, tensor, replace(describe(tensor), dimensions=(units, 1, 1, depth))
     )
-    one = node.scalar(1)
+    window = map(node.scalar, (_VALID, 1, 1))
     node.store(
         node.compute(
             hal.OperationType.CONV_2D,
@@ -256,9 +253,7 @@ def _as_convolution(
                 node.reshape(node.read(0), (batch, 1, 1, depth)),
                 filter_,
                 read_bias(node, 2, filter_, units),
-                node.scalar(_VALID),
-                one,
-                one,
+                *window,
                 node.fused(options.FusedActivationFunction()),
             ],
             replace(node.target(), dimensions=(batch, 1, 1, units)),

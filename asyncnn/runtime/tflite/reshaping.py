@@ -7,13 +7,6 @@ from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.runtime.tflite.node import Converter, Node
 from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
 
-_LIKE_INPUT = {
-    "PAD": OperationType.PAD,
-    "TRANSPOSE": OperationType.TRANSPOSE,
-    "TILE": OperationType.TILE,
-}
-"""Same inputs as in TFLite."""
-
 
 def _like_input(type_: OperationType) -> Converter:
     return lambda node: node.emit_like(type_, node.read_all(), node.read(0))
@@ -107,24 +100,16 @@ def _batch_to_space_nd(node: Node) -> None:
         node.store(whole)
 
 
-def _resize(type_: OperationType, options: str) -> Converter:
+def _resize(type_: OperationType, kind: str) -> Converter:
     def convert(node: Node) -> None:
-        flags = node.options(options)
+        flags = node.options(kind)
         dimensions = node.target().dimensions
         if len(dimensions) != 4:
             raise InvalidArgumentError(f"images of rank {len(dimensions)}, not 4")
         operand = node.read(0)
-        inputs = [
-            operand,
-            node.scalar(dimensions[2]),
-            node.scalar(dimensions[1]),
-            node.scalar(False),
-        ]
-        inputs += [
-            node.scalar(bool(flag))
-            for flag in (flags.AlignCorners(), flags.HalfPixelCenters())
-        ]
-        node.emit_like(type_, inputs, operand)
+        options = False, bool(flags.AlignCorners()), bool(flags.HalfPixelCenters())
+        scalars = map(node.scalar, (dimensions[2], dimensions[1], *options))
+        node.emit_like(type_, [operand, *scalars], operand)
 
     return convert
 
@@ -160,26 +145,11 @@ def _shape(node: Node) -> None:
 
 
 SHAPE_INPUTS: dict[str, frozenset[int]] = {
-    "RESHAPE": frozenset({1}),
-    "RESIZE_BILINEAR": frozenset({1}),
-    "RESIZE_NEAREST_NEIGHBOR": frozenset({1}),
-    "BROADCAST_TO": frozenset({1}),
-    "FILL": frozenset({0}),
-    "ZEROS_LIKE": frozenset({0}),
-    "SHAPE": frozenset({0}),
-}
-
-
-_REDUCTIONS = {
-    "REDUCE_MAX": OperationType.REDUCE_MAX,
-    "REDUCE_MIN": OperationType.REDUCE_MIN,
-    "REDUCE_ALL": OperationType.REDUCE_ALL,
-    "REDUCE_ANY": OperationType.REDUCE_ANY,
-}
-_FLOAT = {"SUM": OperationType.REDUCE_SUM, "REDUCE_PROD": OperationType.REDUCE_PROD}
-_ARG = {
-    "ARG_MAX": OperationType.ARGMAX,
-    "ARG_MIN": OperationType.ARGMIN,
+    **dict.fromkeys(("FILL", "ZEROS_LIKE", "SHAPE"), frozenset({0})),
+    **dict.fromkeys(
+        ("RESHAPE", "RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR", "BROADCAST_TO"),
+        frozenset({1}),
+    ),
 }
 
 
@@ -221,7 +191,7 @@ def _arg(type_: OperationType) -> Converter:
 
 
 CONVERTERS: dict[str, Converter] = {
-    **{name: _like_input(type_) for name, type_ in _LIKE_INPUT.items()},
+    **{name: _like_input(OperationType[name]) for name in ("PAD", "TRANSPOSE", "TILE")},
     "RESHAPE": _reshape,
     "SQUEEZE": _squeeze,
     "EXPAND_DIMS": _expand_dims,
@@ -243,7 +213,12 @@ CONVERTERS: dict[str, Converter] = {
     "ZEROS_LIKE": _zeros_like,
     "SHAPE": _shape,
     "MEAN": _mean,
-    **{name: _reduce(type_) for name, type_ in _REDUCTIONS.items()},
-    **{name: _reduce_float(type_) for name, type_ in _FLOAT.items()},
-    **{name: _arg(type_) for name, type_ in _ARG.items()},
+    "REDUCE_MAX": _reduce(OperationType.REDUCE_MAX),
+    "REDUCE_MIN": _reduce(OperationType.REDUCE_MIN),
+    "REDUCE_ALL": _reduce(OperationType.REDUCE_ALL),
+    "REDUCE_ANY": _reduce(OperationType.REDUCE_ANY),
+    "SUM": _reduce_float(OperationType.REDUCE_SUM),
+    "REDUCE_PROD": _reduce_float(OperationType.REDUCE_PROD),
+    "ARG_MAX": _arg(OperationType.ARGMAX),
+    "ARG_MIN": _arg(OperationType.ARGMIN),
 }

@@ -14,13 +14,13 @@ from asyncnn.hal.operations.signature import (
     Layout,
     TypeRow,
 )
-from asyncnn.hal.types import HalVersion, OperationType
+from asyncnn.hal.types import HalVersion
 
 V1_0, V1_2, V1_3 = HalVersion.V1_0, HalVersion.V1_2, HalVersion.V1_3
 
 
 def declared(types="1.0: F32", layouts="input"):
-    return declare(OperationType.ABS, types, layouts, same_as_input)
+    return declare("ABS", types, layouts, same_as_input)
 
 
 @pytest.mark.parametrize(
@@ -91,3 +91,8 @@ def test_a_newer_layout_begins_with_its_version() -> None:
 def test_what_cannot_be_read_is_an_error(types, layouts) -> None:
     with pytest.raises((KeyError, ValueError)):
         declared(types, layouts)
+
+
+def test_an_operation_is_one_of_the_hal() -> None:
+    with pytest.raises(KeyError, match="ABSOLUTE"):
+        declare("ABSOLUTE", "1.0: F32", "input", same_as_input)
