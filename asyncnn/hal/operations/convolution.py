@@ -7,6 +7,9 @@ product of those of input and filter.
 Source: 1.3/types.hal (CONV_2D, DEPTHWISE_CONV_2D, GROUPED_CONV_2D, TRANSPOSE_CONV_2D).
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
 from asyncnn.hal.operands import QUANT8_TYPES
@@ -26,8 +29,6 @@ from asyncnn.hal.operations.signature import (
 from asyncnn.hal.operations.windows import (
     Window2D,
     convolution_window,
-    depthwise_window,
-    grouped_window,
     transpose_window,
 )
 from asyncnn.hal.types import SymmPerChannelQuantParams
@@ -101,6 +102,7 @@ _STRIDES = "stride_width stride_height"
 def _output_shape(
     operation: BoundOperation, window: Window2D, channels: int
 ) -> tuple[Shape]:
+    operation.check_shape(2, (channels,), "bias")
     operation.require(channels > 0, "the filter has no output channels")
     check_bias_scale(operation)
     batches = operation.shape(0)[0]
@@ -108,23 +110,24 @@ def _output_shape(
     return (in_layout(shape, window.nchw),)
 
 
-def _require_channels(operation: BoundOperation, expected: int, actual: int) -> None:
+def _full_shape(
+    read_window: Callable[[BoundOperation], Window2D], operation: BoundOperation
+) -> tuple[Shape]:
+    """Return the output's shape where all channels of a group reach all others."""
+    window = read_window(operation)
+    channels_out, _, _, channels_of_group = operation.shape(1)
+    operation.whole_quotient(channels_out, window.groups, "output channels")
+    actual = operation.image_shape(window.nchw)[3]
+    expected = channels_of_group * window.groups
     operation.require(
         0 < expected == actual,
         f"the input has {actual} channels, the filter takes {expected}",
     )
-
-
-def _convolution_shape(operation: BoundOperation) -> tuple[Shape]:
-    window = convolution_window(operation)
-    channels_out, _, _, channels_in = operation.shape(1)
-    _require_channels(operation, channels_in, operation.image_shape(window.nchw)[3])
-    operation.check_shape(2, (channels_out,), "bias")
     return _output_shape(operation, window, channels_out)
 
 
 def _depthwise_shape(operation: BoundOperation) -> tuple[Shape]:
-    window = depthwise_window(operation)
+    window = convolution_window(operation, "depth_multiplier")
     filters, _, _, channels_out = operation.shape(1)
     channels_in = operation.image_shape(window.nchw)[3]
     multiplier = window.depth_multiplier
@@ -133,28 +136,6 @@ def _depthwise_shape(operation: BoundOperation) -> tuple[Shape]:
         multiplier > 0 and channels_in * multiplier == channels_out,
         f"{channels_in} channels times multiplier {multiplier} is not {channels_out}",
     )
-    operation.check_shape(2, (channels_out,), "bias")
-    return _output_shape(operation, window, channels_out)
-
-
-def _grouped_shape(operation: BoundOperation) -> tuple[Shape]:
-    window = grouped_window(operation)
-    channels_out, _, _, channels_of_group = operation.shape(1)
-    operation.whole_quotient(channels_out, window.groups, "output channels")
-    _require_channels(
-        operation,
-        channels_of_group * window.groups,
-        operation.image_shape(window.nchw)[3],
-    )
-    operation.check_shape(2, (channels_out,), "bias")
-    return _output_shape(operation, window, channels_out)
-
-
-def _transpose_shape(operation: BoundOperation) -> tuple[Shape]:
-    window = transpose_window(operation)
-    channels_out, _, _, channels_in = operation.shape(1)
-    _require_channels(operation, channels_in, operation.image_shape(window.nchw)[3])
-    operation.check_shape(2, (channels_out,), "bias")
     return _output_shape(operation, window, channels_out)
 
 
@@ -167,7 +148,7 @@ SIGNATURES = (
             f"{padding} {_STRIDES} activation: INT32 | {_OPTIONAL}"
             for padding in ("padding_scheme", _PADDING)
         ),
-        _convolution_shape,
+        partial(_full_shape, convolution_window),
         _channel_axis_is(0),
         output_scale_rule_is_old("filter"),
     ),
@@ -190,7 +171,7 @@ SIGNATURES = (
             f"{_TENSORS}, {padding} {_STRIDES} groups activation: INT32, nchw: BOOL"
             for padding in ("padding_scheme", _PADDING)
         ),
-        _grouped_shape,
+        partial(_full_shape, partial(convolution_window, extra="groups")),
         _channel_axis_is(0),
     ),
     declare(
@@ -200,7 +181,7 @@ SIGNATURES = (
             f"{_TENSORS}, {padding} {_STRIDES} activation: INT32, nchw: BOOL"
             for padding in ("output_shape: I32, padding_scheme", _PADDING)
         ),
-        _transpose_shape,
+        partial(_full_shape, transpose_window),
         _channel_axis_is(0),
     ),
 )

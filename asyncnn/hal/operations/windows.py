@@ -1,8 +1,8 @@
 """How filters slide over images: padding, stride, dilation and output size.
 
-`convolution_window`, `depthwise_window`, `grouped_window`, `pool_window` and
-`transpose_window` read the scalars of an operation in any of its layouts (padding by
-scheme or by four numbers; NHWC or NCHW), so that shape rules and kernels agree.
+`convolution_window`, `pool_window` and `transpose_window` read the scalars of an
+operation in any of its layouts (padding by scheme or by four numbers; NHWC or NCHW), so
+that shape rules and kernels agree.
 
 Source: 1.3/types.hal (CONV_2D, AVERAGE_POOL_2D, TRANSPOSE_CONV_2D).
 """
@@ -10,6 +10,7 @@ Source: 1.3/types.hal (CONV_2D, AVERAGE_POOL_2D, TRANSPOSE_CONV_2D).
 from typing import TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.types import FusedActivationFunc, OperandType
@@ -166,36 +167,17 @@ def _filter_size(operation: BoundOperation) -> Shape:
     return operation.shape_of_rank(1, 4)[1:3]
 
 
-def convolution_window(operation: BoundOperation) -> Window2D:
-    """Read CONV_2D.
+def convolution_window(operation: BoundOperation, extra: str = "") -> Window2D:
+    """Read CONV_2D, or what has one scalar more, called ``extra`` in the windows.
+
+    That is ``depth_multiplier`` of DEPTHWISE_CONV_2D, ``groups`` of GROUPED_CONV_2D.
 
     :raises OperationFailedError: if a scalar is illegal or the filter does not fit.
     """
-    scalars = _read_scalars(operation, first=3, extra=0)
-    height, width = _windows(operation, scalars, _filter_size(operation))
-    return Window2D(height, width, scalars.nchw, scalars.activation)
-
-
-def depthwise_window(operation: BoundOperation) -> Window2D:
-    """Read DEPTHWISE_CONV_2D, whose extra scalar is ``depth_multiplier``.
-
-    :raises OperationFailedError: if a scalar is illegal or the filter does not fit.
-    """
-    scalars = _read_scalars(operation, first=3, extra=1)
-    height, width = _windows(operation, scalars, _filter_size(operation))
-    (multiplier,) = scalars.extras
-    return Window2D(height, width, scalars.nchw, scalars.activation, multiplier)
-
-
-def grouped_window(operation: BoundOperation) -> Window2D:
-    """Read GROUPED_CONV_2D, whose extra scalar is ``groups``.
-
-    :raises OperationFailedError: if a scalar is illegal or the filter does not fit.
-    """
-    scalars = _read_scalars(operation, first=3, extra=1)
-    height, width = _windows(operation, scalars, _filter_size(operation))
-    (groups,) = scalars.extras
-    return Window2D(height, width, scalars.nchw, scalars.activation, groups=groups)
+    scalars = _read_scalars(operation, first=3, extra=1 if extra else 0)
+    windows = _windows(operation, scalars, _filter_size(operation))
+    window = Window2D(*windows, scalars.nchw, scalars.activation)
+    return replace(window, **{extra: scalars.extras[0]}) if extra else window
 
 
 def pool_window(operation: BoundOperation) -> Window2D:
@@ -204,8 +186,8 @@ def pool_window(operation: BoundOperation) -> Window2D:
     :raises OperationFailedError: if a scalar is illegal or the filter does not fit.
     """
     scalars = _read_scalars(operation, first=1, extra=2)
-    height, width = _windows(operation, scalars, scalars.extras[::-1])
-    return Window2D(height, width, scalars.nchw, scalars.activation)
+    windows = _windows(operation, scalars, scalars.extras[::-1])
+    return Window2D(*windows, scalars.nchw, scalars.activation)
 
 
 def transpose_window(operation: BoundOperation) -> Window2D:

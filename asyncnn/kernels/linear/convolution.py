@@ -15,7 +15,6 @@ from asyncnn.hal.operations.windows import (
     Window,
     Window2D,
     convolution_window,
-    grouped_window,
 )
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import Prepare, PreparedKernel, Scratch
@@ -75,7 +74,7 @@ def _prepare_grouped_convolution(operation: BoundOperation) -> PreparedKernel:
 
     The filter is [out, H, W, in / groups]; groups are consecutive channels.
     """
-    windows = grouped_window(operation)
+    windows = convolution_window(operation, "groups")
     filter_ = operation.value(1)
     matrix = filter_.reshape(len(filter_), -1).T
     lowered = lower(operation, matrix, windows.activation)

@@ -88,7 +88,7 @@ def _squared_difference(node: Node) -> None:
 
 
 _EXACT = (
-    *("FLOOR", "HARD_SWISH", "PRELU", "MAXIMUM", "MINIMUM"),
+    *("FLOOR", "HARD_SWISH", "PRELU", "MAXIMUM", "MINIMUM", "CAST"),
     *("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"),
     *("LOGICAL_AND", "LOGICAL_OR", "LOGICAL_NOT"),
 )
@@ -140,10 +140,6 @@ def _cos(node: Node) -> None:
     square = combine(OperationType.MUL, sine, sine)
     twice = combine(OperationType.MUL, square, -2.0)
     node.store(combine(OperationType.ADD, twice, 1.0))
-
-
-def _elu(node: Node) -> None:
-    node.emit_float(OperationType.ELU, [node.read(0), node.scalar(1.0)])
 
 
 def _leaky_relu(node: Node) -> None:
@@ -208,10 +204,6 @@ def _convert(node: Node) -> None:
     node.store(node.read(0))
 
 
-def _cast(node: Node) -> None:
-    node.emit(OperationType.CAST, [node.read(0)])
-
-
 CONVERTERS: dict[str, Converter] = {
     "ADD": _arithmetic(OperationType.ADD, "AddOptions"),
     "SUB": _arithmetic(OperationType.SUB, "SubOptions"),
@@ -229,7 +221,7 @@ CONVERTERS: dict[str, Converter] = {
     "RELU6": _like_input(OperationType.RELU6),
     "CEIL": _ceil,
     "COS": _cos,
-    "ELU": _elu,
+    "ELU": lambda n: n.emit_float(OperationType.ELU, [n.read(0), n.scalar(1.0)]),
     "LEAKY_RELU": _leaky_relu,
     "LOGISTIC": _fixed_unary(OperationType.LOGISTIC),
     "TANH": _fixed_unary(OperationType.TANH),
@@ -239,5 +231,4 @@ CONVERTERS: dict[str, Converter] = {
     "LOCAL_RESPONSE_NORMALIZATION": _local_response_normalization,
     "QUANTIZE": _convert,
     "DEQUANTIZE": _convert,
-    "CAST": _cast,
 }

@@ -7,6 +7,9 @@ from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.runtime.tflite.node import Converter, Node
 from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
 
+_LIKE_INPUT = ("PAD", "TRANSPOSE", "TILE", "SLICE")
+"""Same names and inputs; the output is quantised like the input."""
+
 
 def _like_input(type_: OperationType) -> Converter:
     return lambda node: node.emit_like(type_, node.read_all(), node.read(0))
@@ -140,10 +143,6 @@ def _zeros_like(node: Node) -> None:
     node.emit(OperationType.FILL, inputs)
 
 
-def _shape(node: Node) -> None:
-    node.store(node.integers(node.tensor(0).shape))
-
-
 SHAPE_INPUTS: dict[str, frozenset[int]] = {
     **dict.fromkeys(("FILL", "ZEROS_LIKE", "SHAPE"), frozenset({0})),
     **dict.fromkeys(
@@ -191,7 +190,7 @@ def _arg(type_: OperationType) -> Converter:
 
 
 CONVERTERS: dict[str, Converter] = {
-    **{name: _like_input(OperationType[name]) for name in ("PAD", "TRANSPOSE", "TILE")},
+    **{name: _like_input(OperationType[name]) for name in _LIKE_INPUT},
     "RESHAPE": _reshape,
     "SQUEEZE": _squeeze,
     "EXPAND_DIMS": _expand_dims,
@@ -211,7 +210,7 @@ CONVERTERS: dict[str, Converter] = {
     "BROADCAST_TO": _broadcast_to,
     "FILL": _fill,
     "ZEROS_LIKE": _zeros_like,
-    "SHAPE": _shape,
+    "SHAPE": lambda node: node.store(node.integers(node.tensor(0).shape)),
     "MEAN": _mean,
     "REDUCE_MAX": _reduce(OperationType.REDUCE_MAX),
     "REDUCE_MIN": _reduce(OperationType.REDUCE_MIN),

@@ -54,19 +54,16 @@ class Sizes(msgspec.Struct, frozen=True):
         return self.input_bytes // (4 * _COLUMNS), _COLUMNS
 
 
-class Stage:
+class Stage(msgspec.Struct, frozen=True):
     """Where activities take place: a device without a cache and one with.
 
     Both are one device of this process, or one driver; ``folder`` is the cache's.
     """
 
-    def __init__(
-        self, plain: Device, cached: Device, folder: Path, sizes: Sizes
-    ) -> None:
-        self.plain = plain
-        self.cached = cached
-        self.folder = folder
-        self.sizes = sizes
+    plain: Device
+    cached: Device
+    folder: Path
+    sizes: Sizes
 
     def model(self, number: int | None = None) -> NamedModel:
         """Return a long model that is like no other, or like that of a ``number``."""

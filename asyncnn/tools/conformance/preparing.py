@@ -6,8 +6,8 @@ executing need not know; its calls go through the methods of that version.
 
 import os
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeAlias, TypeVar, cast
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from asyncnn import hal
 from asyncnn.callbacks import PreparedModelFuture
@@ -207,12 +207,10 @@ class _CachingDevice:
         preference: hal.ExecutionPreference,
         priority: hal.Priority,
         deadline: int | None,
-        model_cache: Sequence[hal.Handle],
-        data_cache: Sequence[hal.Handle],
-        token: bytes,
-        callback: hal.IPreparedModelCallback | None,
+        *caches_and_callback: Any,
     ) -> hal.ErrorStatus:
         """Save the model, then load it; what is given to save it in is not used."""
+        callback = caches_and_callback[-1]
         if callback is None:
             return hal.ErrorStatus.INVALID_ARGUMENT
         saving = _Saving(self._device, deadline, callback)

@@ -9,7 +9,9 @@ import socket
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Any, cast
+
+import msgspec
 
 from asyncnn import hal
 from asyncnn.burst.packets import DATUM_BYTES, DEFAULT_QUEUE_LENGTH, decode_result
@@ -53,14 +55,10 @@ class _BareDevice:
         preference: hal.ExecutionPreference,
         priority: hal.Priority,
         deadline: int | None,
-        model_cache: Sequence[hal.Handle],
-        data_cache: Sequence[hal.Handle],
-        token: bytes,
-        callback: hal.IPreparedModelCallback | None,
+        *caches_and_callback: Any,
     ) -> hal.ErrorStatus:
         """Send the model; only the callback learns what the driver makes of it."""
-        assert callback is not None
-        listener = _Preparation(self._connection, callback)
+        listener = _Preparation(self._connection, caches_and_callback[-1])
         preparations = self._connection.preparations
         preparations.prepare(model, preference, priority, deadline, listener)
         return hal.ErrorStatus.NONE
@@ -164,15 +162,12 @@ async def bare_burst(
             context.close()
 
 
-class BareBurst:
+class BareBurst(msgspec.Struct, frozen=True):
     """The application's ends of the queues, one packet and one answer at a time."""
 
-    def __init__(
-        self, requests: MessageQueue, results: MessageQueue, context: hal.IBurstContext
-    ) -> None:
-        self._requests = requests
-        self._results = results
-        self._context = context
+    requests: MessageQueue
+    results: MessageQueue
+    context: hal.IBurstContext
 
     async def send(self, packet: bytes) -> bytes:
         """Send a packet and return the result as it came.
@@ -180,11 +175,11 @@ class BareBurst:
         :raises GeneralFailureError: if there was an answer too many before.
         :raises AsyncnnError: if the burst has ended.
         """
-        if self._results.available_to_read():
+        if self.results.available_to_read():
             raise hal.GeneralFailureError("the last packet has a second answer")
-        if not self._requests.write_nowait(packet):
+        if not self.requests.write_nowait(packet):
             raise hal.GeneralFailureError("the packet before has not been taken")
-        return await self._results.read()
+        return await self.results.read()
 
     async def execute(self, packet: bytes) -> ExecutionResult:
         """Send a packet and return what its result says.
@@ -197,7 +192,7 @@ class BareBurst:
 
     def free_memory(self, slot: int) -> None:
         """Have the driver forget a slot, known or not."""
-        self._context.free_memory(slot)
+        self.context.free_memory(slot)
 
 
 class _Pools(hal.IBurstCallback):

@@ -180,26 +180,16 @@ def with_new_temporary(model: hal.Model, like: int) -> tuple[hal.Model, int]:
     return with_main(model, operands=operands), len(operands) - 1
 
 
-def with_new_input(model: hal.Model, operand: hal.Operand) -> tuple[hal.Model, int]:
-    """Return the model with one more operand, an input, and its index."""
+def with_new_border(
+    model: hal.Model, operand: hal.Operand, kind: str
+) -> tuple[hal.Model, int]:
+    """Return the model with one more ``"input"`` or ``"output"``, and its index."""
     main = model.main
     index = len(main.operands)
-    return with_main(
-        model,
-        operands=(*main.operands, replace(operand, lifetime=_INPUT)),
-        input_indexes=(*main.input_indexes, index),
-    ), index
-
-
-def with_new_output(model: hal.Model, operand: hal.Operand) -> tuple[hal.Model, int]:
-    """Return the model with one more operand, an output, and its index."""
-    main = model.main
-    index = len(main.operands)
-    return with_main(
-        model,
-        operands=(*main.operands, replace(operand, lifetime=_OUTPUT)),
-        output_indexes=(*main.output_indexes, index),
-    ), index
+    new = replace(operand, lifetime=hal.OperandLifeTime[f"SUBGRAPH_{kind.upper()}"])
+    field = f"{kind}_indexes"
+    indexes = {field: (*getattr(main, field), index)}
+    return with_main(model, operands=(*main.operands, new), **indexes), index
 
 
 def without_operand(model: hal.Model, index: int) -> hal.Model:

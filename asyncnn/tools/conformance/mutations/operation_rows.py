@@ -1,5 +1,7 @@
 """Mutations of operations, of cycles among them, and of preferences and priorities."""
 
+from functools import partial
+
 from msgspec.structs import replace
 
 from asyncnn import hal
@@ -12,8 +14,7 @@ from asyncnn.tools.conformance.mutations.mutant import (
     replaced,
     with_consumers,
     with_main,
-    with_new_input,
-    with_new_output,
+    with_new_border,
     with_new_temporary,
     with_operation,
 )
@@ -60,22 +61,14 @@ def _unknown_types(model: hal.Model, version: hal.HalVersion) -> Mutants:
             yield Mutant(f"operation {index} of type {type_}", changed)
 
 
-def _inputs_beyond(model: hal.Model, version: hal.HalVersion) -> Mutants:
+def _beyond(kind: str, model: hal.Model, version: hal.HalVersion) -> Mutants:
     beyond = len(model.main.operands)
     for index, operation in enumerate(model.main.operations):
-        for position in range(len(operation.inputs)):
-            inputs = replaced(operation.inputs, position, beyond)
-            changed = with_operation(model, index, inputs=inputs)
-            yield Mutant(f"input {position} of {index} is {beyond}", changed)
-
-
-def _outputs_beyond(model: hal.Model, version: hal.HalVersion) -> Mutants:
-    beyond = len(model.main.operands)
-    for index, operation in enumerate(model.main.operations):
-        for position in range(len(operation.outputs)):
-            outputs = replaced(operation.outputs, position, beyond)
-            changed = with_operation(model, index, outputs=outputs)
-            yield Mutant(f"output {position} of {index} is {beyond}", changed)
+        indexes = getattr(operation, kind)
+        for position in range(len(indexes)):
+            changes = {kind: replaced(indexes, position, beyond)}
+            changed = with_operation(model, index, **changes)
+            yield Mutant(f"{kind[:-1]} {position} of {index} is {beyond}", changed)
 
 
 def _redirected_outputs(model: hal.Model, version: hal.HalVersion) -> Mutants:
@@ -119,7 +112,7 @@ def _removed_outputs(model: hal.Model, version: hal.HalVersion) -> Mutants:
 
 def _added_inputs(model: hal.Model, version: hal.HalVersion) -> Mutants:
     extra = hal.Operand(hal.OperandType.INT32, number_of_consumers=1)
-    larger, new = with_new_input(model, extra)
+    larger, new = with_new_border(model, extra, "input")
     for index, operation in enumerate(model.main.operations):
         yield Mutant(
             f"operation {index} has one more input",
@@ -129,7 +122,7 @@ def _added_inputs(model: hal.Model, version: hal.HalVersion) -> Mutants:
 
 
 def _added_outputs(model: hal.Model, version: hal.HalVersion) -> Mutants:
-    larger, new = with_new_output(model, hal.Operand(hal.OperandType.INT32))
+    larger, new = with_new_border(model, hal.Operand(hal.OperandType.INT32), "output")
     for index, operation in enumerate(model.main.operations):
         changed = with_operation(larger, index, outputs=(*operation.outputs, new))
         yield Mutant(f"operation {index} has one more output", changed)
@@ -152,8 +145,8 @@ OPERATION_ROWS = (
     Row("VM2", "an operation comes after what reads it", _writers_last),
     Row("VM10", "an operand is written twice", _second_writers),
     Row("VM12", "an operation has a type that is none", _unknown_types),
-    Row("VM13", "an operation reads no operand", _inputs_beyond),
-    Row("VM14", "an operation writes no operand", _outputs_beyond),
+    Row("VM13", "an operation reads no operand", partial(_beyond, "inputs")),
+    Row("VM14", "an operation writes no operand", partial(_beyond, "outputs")),
     Row("VM15", "an operand is read, but never written", _redirected_outputs),
     Row("VM17", "an operation is removed", _removed_operations),
     Row("VM18", "an operation lacks an input", _removed_inputs),

@@ -7,6 +7,7 @@ reported.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from itertools import cycle
 from struct import pack
 
@@ -61,16 +62,11 @@ _DIMENSIONS = frozenset({RequestKind.INPUT_DIMENSION, RequestKind.OUTPUT_DIMENSI
 _Mutants = Iterator[RequestMutant]
 
 
-def _missing_inputs(request: hal.Request, model: hal.Model) -> _Mutants:
-    for position in range(len(request.inputs)):
-        changed = replace(request, inputs=removed(request.inputs, position))
-        yield RequestMutant(f"without input {position}", changed)
-
-
-def _missing_outputs(request: hal.Request, model: hal.Model) -> _Mutants:
-    for position in range(len(request.outputs)):
-        changed = replace(request, outputs=removed(request.outputs, position))
-        yield RequestMutant(f"without output {position}", changed)
+def _without(kind: str, request: hal.Request, model: hal.Model) -> _Mutants:
+    arguments = getattr(request, kind)
+    for position in range(len(arguments)):
+        changed = replace(request, **{kind: removed(arguments, position)})
+        yield RequestMutant(f"without {kind[:-1]} {position}", changed)
 
 
 def _omitted_in_place(request: hal.Request, model: hal.Model) -> _Mutants:
@@ -252,8 +248,8 @@ async def _judge_padding(sender: Sender) -> list[str]:
 
 
 REQUEST_ROWS = (
-    RequestRow("VR1", "an input is missing", _missing_inputs),
-    RequestRow("VR2", "an output is missing", _missing_outputs),
+    RequestRow("VR1", "an input is missing", partial(_without, "inputs")),
+    RequestRow("VR2", "an output is missing", partial(_without, "outputs")),
     RequestRow("VR5", "a fence to wait for is empty", _empty_fences, False),
     # Packets are written without the location of what is omitted.
     RequestRow("R2", "an omitted argument has a location", _omitted_in_place, False),
