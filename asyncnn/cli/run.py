@@ -114,14 +114,10 @@ def run(
 
 
 def _print_path(report: "PathReport") -> None:
+    verdicts = {True: ", all within tolerance", False: ", OUT OF TOLERANCE", None: ""}
     typer.echo(
-        f"{report.path}: {report.samples} samples, "
-        f"p50 {report.latency_us_p50:.0f} us, p99 {report.latency_us_p99:.0f} us"
-        + ("" if report.passed is None else _verdict(report))
+        f"{report.path}: {report.samples} samples, p50 {report.latency_us_p50:.0f} us, "
+        f"p99 {report.latency_us_p99:.0f} us{verdicts[report.passed]}"
     )
     for line in report.mismatches:
         typer.echo(f"  {line}")
-
-
-def _verdict(report: "PathReport") -> str:
-    return ", all within tolerance" if report.passed else ", OUT OF TOLERANCE"

@@ -353,17 +353,16 @@ class _PlanBuilder:
         return not self._varies(operation)
 
     def _fold(self, operation: Operation, kernel: PreparedKernel) -> None:
-        outputs = [self._new_array(index) for index in operation.outputs]
+        outputs = [
+            np.empty(self._shapes[index] or (), dtype_of(self._operands[index].type))
+            for index in operation.outputs
+        ]
         inputs = [self._values.get(index) for index in operation.inputs]
         with np.errstate(all="ignore"):
             kernel(HeapScratch())(inputs, outputs)
         for index, value in zip(operation.outputs, outputs, strict=True):
             value.flags.writeable = False
             self._values[index] = value
-
-    def _new_array(self, index: int) -> Array:
-        shape = self._shapes[index]
-        return np.empty(shape or (), dtype_of(self._operands[index].type))
 
     def _lifespans(self) -> Iterable[Lifespan]:
         """Yield the life of every temporary of known shape that a step writes."""

@@ -57,10 +57,10 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "asyncnn.service.client.device": ("RemoteDevice",),
-            "asyncnn.service.driver.server": ("Server",),
-            "asyncnn.service.limits": ("ServiceLimits", "UserLimits"),
-            "asyncnn.service.supervision": ("Supervision",),
+            "asyncnn.service.client.device": "RemoteDevice",
+            "asyncnn.service.driver.server": "Server",
+            "asyncnn.service.limits": "ServiceLimits UserLimits",
+            "asyncnn.service.supervision": "Supervision",
         },
     )
 

@@ -11,13 +11,9 @@ from typing import TypeAlias
 import msgspec
 import numpy as np
 
+from asyncnn import hal
 from asyncnn.engine import Execution, Program
-from asyncnn.hal.errors import (
-    MissedDeadlinePersistentError,
-    MissedDeadlineTransientError,
-)
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import FusedActivationFunc, Operand, OperandType, OperationType
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
 
@@ -28,7 +24,7 @@ RunUntil: TypeAlias = Callable[[float], Awaitable[bool]]
 """Executes a model within so many seconds; tells whether it ended in time."""
 
 _SEED = 1
-_FLOAT = OperandType.TENSOR_FLOAT32
+_FLOAT = hal.OperandType.TENSOR_FLOAT32
 
 
 class Stack(msgspec.Struct, frozen=True):
@@ -45,14 +41,14 @@ class Stack(msgspec.Struct, frozen=True):
         shape = (self.rows, self.width)
         value = builder.input("x", _FLOAT, shape)
         bias = builder.constant(np.zeros(self.width, np.float32))
-        relu = builder.scalar(FusedActivationFunc.RELU)
+        relu = builder.scalar(hal.FusedActivationFunc.RELU)
         for _ in range(self.layers):
             spread = self.width**-0.5
             weights = rng.normal(0, spread, (self.width, self.width))
             value = builder.operation(
-                OperationType.FULLY_CONNECTED,
+                hal.OperationType.FULLY_CONNECTED,
                 [value, builder.constant(weights.astype(np.float32)), bias, relu],
-                Operand(_FLOAT, shape),
+                hal.Operand(_FLOAT, shape),
             )
         builder.output(value, "y")
         return builder.build()
@@ -128,7 +124,7 @@ def within(run: Callable[[float], Awaitable[object]]) -> RunUntil:
         started = time.perf_counter()
         try:
             await run(budget_s)
-        except (MissedDeadlineTransientError, MissedDeadlinePersistentError):
+        except (hal.MissedDeadlineTransientError, hal.MissedDeadlinePersistentError):
             return False
         return time.perf_counter() - started <= budget_s
 
