@@ -1,11 +1,12 @@
 """Fixtures that every part shares, and which event loop all tests run on."""
 
 import asyncio
+import gc
 import os
 import random
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,25 @@ def pytest_configure(config: pytest.Config) -> None:
         uvloop.new_event_loop().close()  # what it opens but once is no test's leak
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep what is collected and imported, and stays, out of garbage collections.
+
+    It is a million objects; many tests collect garbage before they count what is left.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        _freeze()
+
+
+def _freeze() -> None:
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the cases that are exhaustive; refuse marks that tiers would not find."""
@@ -75,6 +95,15 @@ def shared() -> Path:
     if os.environ.get("ASYNCNN_REQUIRE_SHARED") == "1":
         pytest.fail(f"{SHARED} is missing but ASYNCNN_REQUIRE_SHARED=1")
     pytest.skip(f"{SHARED} is missing; set ASYNCNN_SHARED to the folder of the data")
+
+
+@pytest.fixture(scope="module")
+def thawed() -> Iterator[None]:
+    """Have no object kept out of garbage collections when the module begins."""
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+    _freeze()
 
 
 @pytest.fixture
