@@ -172,7 +172,7 @@ class TestFailure:
     async def test_the_cause_goes_down_the_chain(self, device: Device) -> None:
         prepared = await device.prepare(addition(4))
         gate, source = SyncFence.pair()
-        late = prepared.run_fenced([ONE, ONE], wait_for=[gate], timeout=0.005)
+        late = prepared.run_fenced([ONE, ONE], wait_for=[gate], timeout=0.1)
         middle = prepared.run_fenced([ONE, ONE], wait_for=[late])
         last = prepared.run_fenced([ONE, ONE], wait_for=[middle])
         with pytest.raises(GeneralFailureError, match="the deadline passed"):
