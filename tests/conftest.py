@@ -56,7 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection() -> Generator[None, object, object]:
     """Keep what is collected and imported, and stays, out of garbage collections.
 
-    It is a million objects; many tests collect garbage before they count what is left.
+    It is half a million objects; many tests collect garbage before they count what is
+    left.
     """
     gc.disable()
     try:
@@ -64,6 +65,18 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         _freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """Keep what pytest remembers of a module's tests out of them as well."""
+    try:
+        return (yield)
+    finally:
+        if nextitem is None or nextitem.path != item.path:
+            _freeze()
 
 
 def _freeze() -> None:
@@ -79,7 +92,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(f"{path} has tests that run alone, but no mark")
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        cases[item.nodeid.partition("[")[0]].append(item)
+        if not item.get_closest_marker("exhaustive"):
+            cases[item.nodeid.partition("[")[0]].append(item)
     for test, of_it in cases.items():
         # The same ones in all processes; at even distances all might be of one path.
         chosen = random.Random(test).sample(of_it, min(MANY_CASES, len(of_it)))
@@ -103,7 +117,6 @@ def thawed() -> Iterator[None]:
     gc.unfreeze()
     yield
     gc.unfreeze()
-    _freeze()
 
 
 @pytest.fixture
