@@ -133,6 +133,7 @@ class Item:
 
 
 def test_cases_are_left_of_those_that_are_not_exhaustive_by_themselves() -> None:
-    items: list[Any] = [Item(n, {"exhaustive"} if n % 10 else set()) for n in range(999)]
+    own = [{"exhaustive"} if number % 10 else set() for number in range(999)]
+    items: list[Any] = [Item(number, marks) for number, marks in enumerate(own)]
     pytest_collection_modifyitems(items)
     assert sum("exhaustive" not in item.marks for item in items) == MANY_CASES
