@@ -71,15 +71,14 @@ def to_send(
     return SentCache(wire.CacheInfo(*counts, bytes(token)), fds)
 
 
-class Queries:
+class Queries(msgspec.Struct, frozen=True, eq=False):
     """The queries of a connection. Belongs to the event loop.
 
     All raise an `AsyncnnError` if the driver cannot be asked, or is lost.
     """
 
-    def __init__(self, line: Line, models: ModelSender) -> None:
-        self._line = line
-        self._models = models
+    _line: Line
+    _models: ModelSender
 
     async def supported_operations(
         self, model: Model
@@ -143,25 +142,18 @@ class PreparationListener(Protocol):
         ...
 
 
-class Preparations:
+class Preparations(msgspec.Struct, eq=False):
     """Preparations under way, by number. Belongs to the event loop.
 
     ``release`` has the driver release a prepared model, or stop preparing it.
     """
 
-    def __init__(
-        self,
-        line: Line,
-        models: ModelSender,
-        tasks: OwnedTasks,
-        release: Callable[[int], None],
-    ) -> None:
-        self._line = line
-        self._models = models
-        self._tasks = tasks
-        self._release = release
-        self._listeners: dict[int, PreparationListener] = {}
-        self._unsent: set[int] = set()
+    _line: Line
+    _models: ModelSender
+    _tasks: OwnedTasks
+    _release: Callable[[int], None]
+    _listeners: dict[int, PreparationListener] = {}
+    _unsent: set[int] = set()
 
     def prepare(
         self,

@@ -367,12 +367,11 @@ MakeMessage: TypeAlias = Callable[[Model, tuple[int, ...]], wire.WithModel]
 """Makes the message with a model that has no pools, but their numbers."""
 
 
-class ModelSender:
+class ModelSender(msgspec.Struct, frozen=True, eq=False):
     """Sends messages with models. Belongs to the event loop."""
 
-    def __init__(self, line: Line, pools: OfferedPools) -> None:
-        self._line = line
-        self._pools = pools
+    _line: Line
+    _pools: OfferedPools
 
     def takes_long(self, model: Model) -> bool:
         """Tell whether to send ``model`` at once would keep the loop for long."""
