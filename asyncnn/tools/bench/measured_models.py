@@ -4,20 +4,26 @@ Also what they are given, and how far apart the outputs of two contenders are.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.engine.plan import CONSTANT_LIFETIMES
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import Dimensions
-from asyncnn.tools.bench.litert import TfliteWriter
+from asyncnn.hal.types import Dimensions, Model
+from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.model_file import load
+from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.tools.bench.litert import LiteRt, TfliteWriter
 
 InputKind: TypeAlias = tuple[Dimensions, np.dtype[Any]]
 
@@ -80,6 +86,8 @@ LiteRT's reference softmax ends the process on int8 logits that make over 512 cl
 nearly equally likely.
 """
 
+_TRIED_RUNS = 10
+
 _BRANCH_GAIN = 0.5
 """Keeps what a residual block adds small beside what it is added to."""
 
@@ -137,6 +145,67 @@ def _random(
         limits = np.iinfo(dtype)
         return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
     return rng.random(shape).astype(dtype)
+
+
+def weights_bytes(model: Model) -> int:
+    """Return the bytes of a model's constants."""
+    return sum(
+        operand.location.length
+        for graph in (model.main, *model.referenced)
+        for operand in graph.operands
+        if operand.lifetime in CONSTANT_LIFETIMES
+    )
+
+
+class Candidate(NamedTuple):
+    """A model, its file if it has one, and about what LiteRT takes for a run.
+
+    ``us`` is 0 if LiteRT cannot run it.
+    """
+
+    name: str
+    named: NamedModel
+    path: Path | None = None
+    us: float = 0.0
+
+    @property
+    def file(self) -> Path:
+        """The file of a model that has one."""
+        assert self.path is not None
+        return self.path
+
+    @property
+    def inputs(self) -> list[Array]:
+        """Reproducible inputs."""
+        return inputs_of(self.named)
+
+
+def candidates(paths: Iterable[Path]) -> list[Candidate]:
+    """Return the models of those files that can be imported."""
+    found = []
+    for path in paths:
+        with suppress(AsyncnnError):
+            found.append(Candidate(path.stem, load(path), path, _litert_us(path)))
+    return found
+
+
+def _litert_us(path: Path) -> float:
+    try:
+        peer = LiteRt(path)
+        peer.run(random_inputs(peer.input_kinds()))
+    except AsyncnnError:
+        return 0.0
+    samples = []
+    for _ in range(_TRIED_RUNS):
+        started = time.perf_counter_ns()
+        peer.invoke()
+        samples.append((time.perf_counter_ns() - started) / 1000)
+    return median(samples)
+
+
+def inputs_of(model: NamedModel | PreparedModel) -> list[Array]:
+    """Return reproducible inputs of a model."""
+    return random_inputs([(info.dimensions, info.dtype) for info in model.inputs])
 
 
 class Difference(msgspec.Struct, frozen=True):

@@ -5,14 +5,15 @@ quantised tensors uint8, as that has no fast kernels for int8 ones. What a model
 given is converted likewise, once, by `OnnxRuntime.converted`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from asyncnn.engine import Program
 from asyncnn.engine.delegation import Step
-from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
+from asyncnn.hal.operations.bound import Array, BoundOperand, Shape
 from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, NHWC_TO_NCHW
 from asyncnn.hal.operations.windows import (
     Window2D,
@@ -73,6 +74,10 @@ class OnnxRuntime:
         """Compute the outputs, as new arrays: NCHW, and uint8 for any codes."""
         outputs: list[Array] = self._session.run(None, feed)
         return outputs
+
+    def awaited(self, feed: Mapping[str, Array]) -> Callable[[], Awaitable[object]]:
+        """Return what awaits `run` in `asyncio.to_thread`."""
+        return lambda: asyncio.to_thread(self.run, feed)
 
     def bound(self, feed: Mapping[str, Array]) -> Callable[[], object]:
         """Return the barest call: of inputs and outputs that were bound once."""
@@ -181,9 +186,7 @@ class _Graph:
         self.node("Clip", [made, *limits], name)
 
     def file(self, *sides: Sequence[tuple[int, Any, Shape | None]]) -> bytes:
-        inputs, outputs = (
-            [self._value(*each) for each in ports] for ports in sides
-        )
+        inputs, outputs = ([self._value(*each) for each in ports] for ports in sides)
         graph = self._helper.make_graph(
             self._nodes, "model", inputs, outputs, self._constants
         )
@@ -222,8 +225,10 @@ def _bounds(
     low, high = _BOUNDS[activation]
     if not _has_codes(output):
         return low, high
-    codes = [round(real / output.scale) if np.isfinite(real) else _CODES
-             for real in (low, high)]
+    codes = [
+        round(real / output.scale) if np.isfinite(real) else _CODES
+        for real in (low, high)
+    ]
     zero = _zero_point(output)
     low, high = (min(max(code + zero, 0), _CODES - 1) for code in codes)
     return None if (low, high) == (0, _CODES - 1) else (low, high)
