@@ -41,6 +41,7 @@ from asyncnn.tools.bench.report import (
     Verdict,
     judge,
     ratio_cell,
+    refusal_notes,
     verdict_cell,
 )
 from asyncnn.tools.bench.rounds import MIN_ROUNDS, Figure
@@ -345,9 +346,9 @@ class AcceleratedReport(Report, frozen=True, kw_only=True):
             if not self.sections[name]:
                 yield f"{name}: none of these models suits it"
         for name, measured in self.sections.items():
-            for each in measured:
-                for contender, reason in each.refusals.items():
-                    yield f"{name}, {each.model}: no {contender}: {reason}"
+            refusals = {each.model: each.refusals for each in measured}
+            for note in refusal_notes(refusals, SECTIONS[name].contenders):
+                yield f"{name}: {note}"
         yield LEFT_OUT
 
     def bars(self) -> Bars:

@@ -52,6 +52,7 @@ from asyncnn.tools.bench.report import (
     Verdict,
     judge,
     ratio_cell,
+    refusal_notes,
     verdict_cell,
 )
 from asyncnn.tools.bench.rounds import (
@@ -179,13 +180,9 @@ class ModelsReport(SubjectsReport, frozen=True, kw_only=True):
         return {model.model: model for model in self.models}
 
     def notes(self) -> Iterator[str]:
-        """Yield which models could not be measured with what, and why."""
-        for model in self.models:
-            by_reason: dict[str, list[str]] = {}
-            for contender, reason in model.refusals.items():
-                by_reason.setdefault(reason, []).append(CONTENDERS[contender])
-            for reason, names in by_reason.items():
-                yield f"{model.model}: {' and '.join(names)} cannot run it: {reason}"
+        """Return which models could not be measured with what, and why."""
+        refusals = {model.model: model.refusals for model in self.models}
+        return refusal_notes(refusals, CONTENDERS)
 
 
 def goals_for(model: str, ref_us: float | None) -> tuple[Goal, ...]:
