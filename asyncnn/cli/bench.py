@@ -40,10 +40,18 @@ _FEW_ROUNDS = _option(
 )
 _FILTER = _option("pattern", str, "*", "--filter", help="Glob of names to measure.")
 _MOBILENET = _option(
-    "mobilenet", bool, True, help="Add generated MobileNets v1 of 224 x 224."
+    "mobilenet", bool, True, help="Add generated MobileNets of 224 x 224."
 )
 _GATES = _option(
     "gates", bool, False, "--gates", help="Judge by what any machine has to reach."
+)
+_FIVE_ROUNDS = _option("rounds", int, MIN_ROUNDS, min=1, help="Interleaved rounds.")
+_SECTION = _option(
+    "section",
+    list[str] | None,
+    None,
+    "--section",
+    help="Measure this section alone; may be repeated.",
 )
 _SETTING = _parameter("setting", SettingOption, None)
 _OUTPUT = (
@@ -76,6 +84,13 @@ BENCHMARKS = {
         "Needs LiteRT: pip install asyncnn[bench]. It may crash on damaged files.",
         (_FOLDER, _ROUNDS, _FILTER, _MOBILENET),
         _counted,
+    ),
+    "accelerated": Benchmark(
+        "Measure the accelerated device beside LiteRT and ONNX Runtime.\n\n"
+        "Needs LiteRT, and onnxruntime and onnx for one peer: pip install "
+        "asyncnn[bench].",
+        (_FOLDER, _FIVE_ROUNDS, _FILTER, _MOBILENET, _GATES, _SECTION),
+        announced,
     ),
     "awaiting": Benchmark(
         "Measure awaiting a tiny addition beside asyncio.to_thread.", (_ROUNDS,)

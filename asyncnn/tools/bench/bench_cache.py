@@ -21,14 +21,18 @@ from msgspec.structs import replace
 
 from asyncnn.callbacks import PreparedModelFuture
 from asyncnn.devices import OWN_PROCESS, DeviceSettings, ReferenceDevice
-from asyncnn.engine.plan import CONSTANT_LIFETIMES
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.types import ExecutionPreference, Handle, Model, Priority
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.bench.environment import ONE_CPU, describe_environment, placement
-from asyncnn.tools.bench.measured_models import model_files, random_inputs
+from asyncnn.tools.bench.measured_models import (
+    model_files,
+    random_inputs,
+    weights_bytes,
+)
+from asyncnn.tools.bench.processes import resident_kib
 from asyncnn.tools.bench.report import Row, Subject, SubjectsReport, ratio_cell
 from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, Figure, measure, timed_await
 
@@ -57,7 +61,6 @@ MATTERS_ABOVE_BYTES = 1_000_000
 
 _TOKEN = bytes(32)
 _MEASURED, _WARMING = "measured", "warming"
-_STATISTICS = "/proc/self/smaps_rollup"
 
 Caches: TypeAlias = tuple[Sequence[Handle], Sequence[Handle]]
 Progress: TypeAlias = Callable[[Sequence[Path]], Iterable[Path]]
@@ -193,7 +196,7 @@ def _bench_model(
         model=path.stem,
         figures=figures,
         ratio=figures[LOADED].ratio_to(figures[ANEW]),
-        weights_bytes=_weights_bytes(named.model),
+        weights_bytes=weights_bytes(named.model),
         growth_bytes=growth,
         is_largest=is_largest,
     )
@@ -252,23 +255,8 @@ async def _measure_growth(folder: _CacheFolder) -> int:
         async with ReferenceDevice(folder.settings) as device:
             # What its first load takes, such as the code of libraries, others share.
             first = await _load(device, others)
-            before = _resident_bytes()
+            before = resident_kib()
             second = await _load(device, caches)
-            growth = _resident_bytes() - before
+            growth_kib = resident_kib() - before
             del first, second
-            return growth
-
-
-def _resident_bytes() -> int:
-    with open(_STATISTICS, encoding="ascii") as file:
-        (line,) = (line for line in file if line.startswith("Rss:"))
-    return int(line.split()[1]) * 1024
-
-
-def _weights_bytes(model: Model) -> int:
-    return sum(
-        operand.location.length
-        for graph in (model.main, *model.referenced)
-        for operand in graph.operands
-        if operand.lifetime in CONSTANT_LIFETIMES
-    )
+            return growth_kib * 1024

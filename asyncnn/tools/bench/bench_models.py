@@ -1,11 +1,19 @@
-"""``asyncnn bench models``: the reference device beside LiteRT, model by model."""
+"""``asyncnn bench models``: both devices beside LiteRT, model by model."""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.hal.errors import AsyncnnError
@@ -13,11 +21,17 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.device import Device, open_device
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.tools.bench.environment import ONE_CPU, describe_environment, placement
+from asyncnn.tools.bench.environment import (
+    ONE_CPU,
+    describe_environment,
+    installed_versions,
+    placement,
+)
 from asyncnn.tools.bench.litert import (
     LITERT,
     LITERT_REF,
     LiteRt,
+    in_executor,
     litert_version,
 )
 from asyncnn.tools.bench.measured_models import (
@@ -28,6 +42,7 @@ from asyncnn.tools.bench.measured_models import (
     model_files,
     random_inputs,
 )
+from asyncnn.tools.bench.onnx_models import PACKAGES, OnnxRuntime
 from asyncnn.tools.bench.report import (
     Cell,
     Goal,
@@ -37,6 +52,7 @@ from asyncnn.tools.bench.report import (
     Verdict,
     judge,
     ratio_cell,
+    refusal_notes,
     verdict_cell,
 )
 from asyncnn.tools.bench.rounds import (
@@ -44,6 +60,7 @@ from asyncnn.tools.bench.rounds import (
     Batch,
     Figure,
     measure,
+    timed_await,
     timed_call,
 )
 
@@ -55,7 +72,24 @@ DEVICE = "device"
 AWAITED = "awaited"
 """From calling ``prepared.run`` to having its outputs."""
 
-CONTENDERS = {DEVICE: "device", AWAITED: "awaited", LITERT: "LiteRT", LITERT_REF: "REF"}
+ACCELERATED = "accelerated"
+"""The same as `AWAITED` on the accelerated device."""
+
+EXECUTOR = "executor"
+"""LiteRT in `run_in_executor`, awaited: what one would write oneself."""
+
+TO_THREAD = "to_thread"
+"""ONNX Runtime in `asyncio.to_thread`, awaited."""
+
+CONTENDERS = {
+    DEVICE: "device",
+    AWAITED: "awaited",
+    LITERT: "LiteRT",
+    LITERT_REF: "REF",
+    ACCELERATED: "accel.",
+    EXECUTOR: "executor",
+    TO_THREAD: "to_thread",
+}
 PEERS = (LITERT, LITERT_REF)
 
 REF_MATTERS_ABOVE_US = 100.0
@@ -73,6 +107,12 @@ _LIMITS = {
 }
 """Largest ratio of `DEVICE` to each peer, by model."""
 
+_ACCELERATED_LIMITS = {"vww_96_int8": {EXECUTOR: 1.05, TO_THREAD: 0.5}}
+"""Largest ratio of `ACCELERATED` to each peer, by model."""
+
+ACCELERATED_STEPS = 0.0
+"""Largest difference of the accelerated device to LiteRT, in quantisation steps."""
+
 
 class MeasuredModel(Subject, frozen=True, kw_only=True):
     """What was measured of one model.
@@ -86,15 +126,33 @@ class MeasuredModel(Subject, frozen=True, kw_only=True):
     verdicts: tuple[Verdict, ...]
     refusals: dict[str, str]
     difference_to_ref: Difference | None = None
+    accelerated_difference: Difference | None = None
+
+    @property
+    def is_exact(self) -> bool | None:
+        """Whether the accelerated device computes LiteRT's codes; None for floats."""
+        difference = self.accelerated_difference
+        if difference is None or not difference.in_steps:
+            return None
+        return difference.largest <= ACCELERATED_STEPS
 
     def outcomes(self) -> Iterator[bool]:
         """Yield those of the goals whose peers were measured."""
-        return (verdict.met for verdict in self.verdicts)
+        yield from (verdict.met for verdict in self.verdicts)
+        if self.is_exact is not None:
+            yield self.is_exact
 
     def cells(self) -> Row:
-        """Return the difference, and the ratio to each peer with its goal."""
+        """Return the differences, and the ratio to each peer with its goal."""
         differs = difference_text(self.difference_to_ref)
-        return differs, *map(self._ratio_cell, PEERS)
+        accelerated = ratio_cell(
+            difference_text(self.accelerated_difference), "<= 0", self.is_exact
+        )
+        others = [
+            verdict_cell(self.verdicts, ACCELERATED, peer)
+            for peer in (EXECUTOR, TO_THREAD)
+        ]
+        return differs, *map(self._ratio_cell, PEERS), accelerated, *others
 
     def _ratio_cell(self, peer: str) -> Cell:
         if peer in self.ratios and all(v.peer != peer for v in self.verdicts):
@@ -106,7 +164,14 @@ class ModelsReport(SubjectsReport, frozen=True, kw_only=True):
     """The JSON document of ``asyncnn bench models --json``."""
 
     CONTENDERS = CONTENDERS
-    OTHERS = ("differs", "/ LiteRT", "/ REF")
+    OTHERS = (
+        "differs",
+        "/ LiteRT",
+        "/ REF",
+        "accel. differs",
+        "/ executor",
+        "/ to_thread",
+    )
 
     models: tuple[MeasuredModel, ...]
 
@@ -115,13 +180,9 @@ class ModelsReport(SubjectsReport, frozen=True, kw_only=True):
         return {model.model: model for model in self.models}
 
     def notes(self) -> Iterator[str]:
-        """Yield which models could not be measured with what, and why."""
-        for model in self.models:
-            by_reason: dict[str, list[str]] = {}
-            for contender, reason in model.refusals.items():
-                by_reason.setdefault(reason, []).append(CONTENDERS[contender])
-            for reason, names in by_reason.items():
-                yield f"{model.model}: {' and '.join(names)} cannot run it: {reason}"
+        """Return which models could not be measured with what, and why."""
+        refusals = {model.model: model.refusals for model in self.models}
+        return refusal_notes(refusals, CONTENDERS)
 
 
 def goals_for(model: str, ref_us: float | None) -> tuple[Goal, ...]:
@@ -131,7 +192,11 @@ def goals_for(model: str, ref_us: float | None) -> tuple[Goal, ...]:
     """
     is_tiny = ref_us is None or ref_us <= REF_MATTERS_ABOVE_US
     limits = _LIMITS.get(model, {} if is_tiny else _GENERAL)
-    return tuple(Goal(DEVICE, peer, limit) for peer, limit in limits.items())
+    accelerated = _ACCELERATED_LIMITS.get(model, {})
+    return (
+        *(Goal(DEVICE, peer, limit) for peer, limit in limits.items()),
+        *(Goal(ACCELERATED, peer, limit) for peer, limit in accelerated.items()),
+    )
 
 
 def judge_model(
@@ -139,6 +204,7 @@ def judge_model(
     figures: dict[str, Figure],
     refusals: dict[str, str],
     difference: Difference | None = None,
+    accelerated_difference: Difference | None = None,
 ) -> MeasuredModel:
     """Derive ratios and verdicts from the figures of a model.
 
@@ -157,6 +223,7 @@ def judge_model(
         verdicts=judge(goals, figures),
         refusals=refusals,
         difference_to_ref=difference,
+        accelerated_difference=accelerated_difference,
     )
 
 
@@ -174,14 +241,17 @@ def bench(
 
     :raises PeerMissingError: if LiteRT is not installed.
     """
-    environment = describe_environment(litert=litert_version())
+    peers = {"litert": litert_version(), **installed_versions(*PACKAGES)}
     with (
         model_files(folder, pattern, mobilenet=mobilenet) as paths,
         placement(ONE_CPU) as where,
     ):
         models = asyncio.run(_measure(paths, rounds, progress))
     return ModelsReport(
-        environment=environment, rounds=rounds, placement=where, models=tuple(models)
+        environment=describe_environment(**peers),
+        rounds=rounds,
+        placement=where,
+        models=tuple(models),
     )
 
 
@@ -214,8 +284,37 @@ async def _bench_model(device: Device, path: Path, rounds: int) -> MeasuredModel
         if LITERT_REF in outputs:
             own = await prepared.run(inputs)
             difference = largest_difference(list(own.values()), outputs[LITERT_REF])
-    figures = await measure(batches, rounds=rounds)
-    return judge_model(path.stem, figures, refusals, difference)
+    async with AsyncExitStack() as stack:
+        awaited = await _awaited(stack, path, inputs, refusals)
+        batches += [timed_await(name, run) for name, run in awaited.items()]
+        accelerated = None
+        if ACCELERATED in awaited and LITERT in outputs:
+            own = await awaited[ACCELERATED]()
+            accelerated = largest_difference(list(own.values()), outputs[LITERT])
+        figures = await measure(batches, rounds=rounds)
+    return judge_model(path.stem, figures, refusals, difference, accelerated)
+
+
+async def _awaited(
+    stack: AsyncExitStack,
+    path: Path,
+    inputs: Sequence[Array],
+    refusals: dict[str, str],
+) -> dict[str, Callable[[], Awaitable[Any]]]:
+    """Return the runs of the accelerated device and of what one would write oneself."""
+    runs: dict[str, Callable[[], Awaitable[Any]]] = {}
+    with _noted(refusals, ACCELERATED):
+        opened = open_device("accelerated", settings=OWN_PROCESS)
+        device = await stack.enter_async_context(opened)
+        prepared = await device.prepare(load(path))
+        runs[ACCELERATED] = partial(prepared.run, inputs)
+    with _noted(refusals, EXECUTOR):
+        executor = in_executor(LiteRt(path), inputs)
+        runs[EXECUTOR] = await stack.enter_async_context(executor)
+    with _noted(refusals, TO_THREAD):
+        session = OnnxRuntime(load(path))
+        runs[TO_THREAD] = session.awaited(session.converted(inputs))
+    return runs
 
 
 @contextmanager

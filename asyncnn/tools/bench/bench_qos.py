@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.engine import Execution, Program
-from asyncnn.engine.workspace import Frame
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import Pause, Scheduler, Work
 from asyncnn.runtime.device import open_device
@@ -28,7 +27,14 @@ from asyncnn.tools.bench.environment import (
     describe_environment,
     placement,
 )
-from asyncnn.tools.bench.qos_load import BACKGROUND, URGENT, Run, Stack, saturated
+from asyncnn.tools.bench.qos_load import (
+    BACKGROUND,
+    URGENT,
+    Run,
+    Stack,
+    longest_step_us,
+    saturated,
+)
 from asyncnn.tools.bench.report import Bars, Outcome, SingleReport, Table
 from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS
 
@@ -159,26 +165,11 @@ def bench(*, rounds: int = DEFAULT_ROUNDS) -> QosReport:
     )
 
 
-def longest_operation_us(model: Stack) -> float:
-    """Return the median time of the longest operation of ``model``."""
-    program = Program(model.build().model)
-    x = model.input()
-    frame = Frame(program.acquire(program.plan((x.shape,))), [x], [None])
-    samples: dict[int, list[int]] = defaultdict(list)
-    for _ in range(20):
-        for position, call in enumerate(frame.calls):
-            assert call is not None
-            run, inputs, outputs = call
-            started = time.perf_counter_ns()
-            run(inputs, outputs)
-            samples[position].append(time.perf_counter_ns() - started)
-    return max(median(each) for each in samples.values()) / 1000
-
-
 async def _measure_latencies(rounds: int) -> tuple[float, dict[str, Latency]]:
     samples: dict[str, list[float]] = defaultdict(list)
     async with open_device(settings=OWN_PROCESS) as device:
-        longest_us = longest_operation_us(BACKGROUND)
+        program = Program(BACKGROUND.build().model)
+        longest_us = longest_step_us(program, [BACKGROUND.input()])
         low = await device.prepare(BACKGROUND.build(), priority=Priority.LOW)
         high = await device.prepare(URGENT.build(), priority=Priority.HIGH)
         large, small = BACKGROUND.input(), URGENT.input()

@@ -157,13 +157,15 @@ class DriverHeartbeat:
 
 
 @contextlib.contextmanager
-def beating_driver(path: Path, settings: DeviceSettings) -> Iterator[DriverHeartbeat]:
-    """Run a driver process that serves ``path``; yield its heartbeat."""
-    with process(None, _serve, path, options_for(settings)) as pipe:
+def beating_driver(
+    path: Path, settings: DeviceSettings, device: str = "reference"
+) -> Iterator[DriverHeartbeat]:
+    """Run a driver process that serves a device at ``path``; yield its heartbeat."""
+    with process(None, _serve, path, options_for(settings), device) as pipe:
         yield DriverHeartbeat(pipe)
 
 
-async def _serve(pipe: Pipe, path: Path, options: Sequence[str]) -> None:
+async def _serve(pipe: Pipe, path: Path, options: Sequence[str], name: str) -> None:
     """Be such a driver process until the other end of ``pipe`` goes."""
     settings = with_options(DeviceSettings(), options)
     ended = asyncio.Event()
@@ -184,7 +186,10 @@ async def _serve(pipe: Pipe, path: Path, options: Sequence[str]) -> None:
 
     loop = asyncio.get_running_loop()
     with contextlib.closing(heartbeat):
-        async with open_device(settings=settings) as device, Server(device.hal, path):
+        async with (
+            open_device(name, settings=settings) as device,
+            Server(device.hal, path),
+        ):
             loop.add_reader(pipe.fileno(), obey)
             pipe.send_bytes(READY)
             await ended.wait()

@@ -1,13 +1,18 @@
-"""LiteRT as a peer: its interpreter, and model files written with its schema.
+"""LiteRT as a peer: its interpreter, ways to await it, and model files in its schema.
 
 It is imported when it is first needed; its errors become `PeerRefusedError`.
 """
 
+import asyncio
 import importlib.metadata
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import queue
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import flatbuffers  # type: ignore[import-untyped]
 import numpy as np
@@ -80,6 +85,8 @@ class LiteRt:
             self._interpreter.allocate_tensors()
         self.invoke = self._interpreter.invoke
         """Runs the model once on the inputs that were set; a bare LiteRT call."""
+        self._inputs = _indexes(self._interpreter.get_input_details())
+        self._outputs = _indexes(self._interpreter.get_output_details())
 
     def input_kinds(self) -> list[tuple[Dimensions, np.dtype[Any]]]:
         """Return shape and dtype of every input, in the model's order."""
@@ -93,10 +100,19 @@ class LiteRt:
 
         :raises PeerRefusedError: if they do not fit.
         """
-        details = self._interpreter.get_input_details()
         with _refusals():
-            for detail, array in zip(details, arrays, strict=True):
-                self._interpreter.set_tensor(detail["index"], array)
+            for index, array in zip(self._inputs, arrays, strict=True):
+                self._interpreter.set_tensor(index, array)
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        """Compute the outputs of ``arrays``, as new arrays; what an application calls.
+
+        :raises PeerRefusedError: if the inputs do not fit, or running it fails.
+        """
+        self.set_inputs(arrays)
+        with _refusals():
+            self.invoke()
+            return [self._interpreter.get_tensor(index) for index in self._outputs]
 
     def first_outputs(self) -> list[Array]:
         """Return copies of what one run gives when the model's state is zero.
@@ -107,9 +123,75 @@ class LiteRt:
             self._interpreter.reset_all_variables()
             self.invoke()
             return [
-                np.array(self._interpreter.get_tensor(detail["index"]))
-                for detail in self._interpreter.get_output_details()
+                np.array(self._interpreter.get_tensor(index)) for index in self._outputs
             ]
+
+
+class OneThread:
+    """A thread that makes calls in turn and answers the loop: a hand-written executor.
+
+    Use as a context manager.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._calls.put(None)
+        self._thread.join()
+
+    def run(self, call: Callable[[], object]) -> Awaitable[object]:
+        """Have the thread make a call; return its result's future."""
+        future = self._loop.create_future()
+        self._calls.put((call, future))
+        return future
+
+    def _serve(self) -> None:
+        while (order := self._calls.get()) is not None:
+            call, future = order
+            try:
+                result = call()
+            except Exception as error:
+                self._loop.call_soon_threadsafe(_answer, future, None, error)
+            else:
+                self._loop.call_soon_threadsafe(_answer, future, result, None)
+
+
+def _answer(
+    future: "asyncio.Future[object]", result: object, error: Exception | None
+) -> None:
+    if future.cancelled():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+@asynccontextmanager
+async def in_executor(
+    peer: LiteRt, inputs: Sequence[Array]
+) -> AsyncIterator[Callable[[], Awaitable[object]]]:
+    """Await an interpreter in an executor of one thread."""
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(1) as pool:
+        yield lambda: loop.run_in_executor(pool, peer.run, inputs)
+
+
+@asynccontextmanager
+async def on_one_thread(
+    peer: LiteRt, inputs: Sequence[Array]
+) -> AsyncIterator[Callable[[], Awaitable[object]]]:
+    """Await an interpreter on a thread of its own."""
+    with OneThread() as thread:
+        call = partial(peer.run, inputs)
+        yield lambda: thread.run(call)
 
 
 class TfliteWriter:
@@ -251,6 +333,10 @@ class TfliteWriter:
             )
         self._tensors.append(tensor)
         return len(self._tensors) - 1
+
+
+def _indexes(details: Sequence[Any]) -> list[int]:
+    return [detail["index"] for detail in details]
 
 
 @contextmanager

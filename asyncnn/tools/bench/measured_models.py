@@ -4,28 +4,38 @@ Also what they are given, and how far apart the outputs of two contenders are.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.engine.plan import CONSTANT_LIFETIMES
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import Dimensions
-from asyncnn.tools.bench.litert import TfliteWriter
+from asyncnn.hal.types import Dimensions, Model
+from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.model_file import load
+from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.tools.bench.litert import LiteRt, TfliteWriter
 
 InputKind: TypeAlias = tuple[Dimensions, np.dtype[Any]]
 
 DEFAULT_FOLDER = Path("../shared/models")
 """Measured where no folder is named, if it is there."""
 
-_MOBILENETS = {"mobilenet_v1_224_float": False, "mobilenet_v1_224_int8": True}
-"""Generated models by name, and whether they are quantised."""
+_MOBILENETS = {
+    f"mobilenet_{version}_224_{kind}": (version, kind == "int8")
+    for version in ("v1", "v2")
+    for kind in ("float", "int8")
+}
+"""Generated models by name: the version, and whether they are quantised."""
 
 CLASSES = 1001
 
@@ -47,8 +57,24 @@ _BLOCKS = (
 )
 """Output channels at full width, and stride, of each depthwise-separable block."""
 
+_INVERTED = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
+"""Expansion, output channels at full width, how many, and the stride of the first one,
+of the inverted residual blocks.
+"""
+
+_LAST_FILTERS = 1280
+
 _IMAGE = (1 / 255, -128)
 _RELU6 = (6 / 255, -128)
+_BOTTLENECK = (1 / 16, 0)
 _LOGITS = (1 / 8, 0)
 _PROBABILITIES = (1 / 256, -128)
 """Scale and zero point of the quantised tensors."""
@@ -59,6 +85,11 @@ _LOGITS_GAIN = 6.0
 LiteRT's reference softmax ends the process on int8 logits that make over 512 classes
 nearly equally likely.
 """
+
+_TRIED_RUNS = 10
+
+_BRANCH_GAIN = 0.5
+"""Keeps what a residual block adds small beside what it is added to."""
 
 
 @contextmanager
@@ -82,7 +113,9 @@ def model_files(
     with TemporaryDirectory(prefix="asyncnn-bench-") as temporary:
         for name in wanted:
             file = Path(temporary, f"{name}.tflite")
-            file.write_bytes(mobilenet_v1(quantized=_MOBILENETS[name]))
+            version, quantized = _MOBILENETS[name]
+            make = mobilenet_v1 if version == "v1" else mobilenet_v2
+            file.write_bytes(make(quantized=quantized))
             files.append(file)
         yield files
 
@@ -112,6 +145,67 @@ def _random(
         limits = np.iinfo(dtype)
         return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
     return rng.random(shape).astype(dtype)
+
+
+def weights_bytes(model: Model) -> int:
+    """Return the bytes of a model's constants."""
+    return sum(
+        operand.location.length
+        for graph in (model.main, *model.referenced)
+        for operand in graph.operands
+        if operand.lifetime in CONSTANT_LIFETIMES
+    )
+
+
+class Candidate(NamedTuple):
+    """A model, its file if it has one, and about what LiteRT takes for a run.
+
+    ``us`` is 0 if LiteRT cannot run it.
+    """
+
+    name: str
+    named: NamedModel
+    path: Path | None = None
+    us: float = 0.0
+
+    @property
+    def file(self) -> Path:
+        """The file of a model that has one."""
+        assert self.path is not None
+        return self.path
+
+    @property
+    def inputs(self) -> list[Array]:
+        """Reproducible inputs."""
+        return inputs_of(self.named)
+
+
+def candidates(paths: Iterable[Path]) -> list[Candidate]:
+    """Return the models of those files that can be imported."""
+    found = []
+    for path in paths:
+        with suppress(AsyncnnError):
+            found.append(Candidate(path.stem, load(path), path, _litert_us(path)))
+    return found
+
+
+def _litert_us(path: Path) -> float:
+    try:
+        peer = LiteRt(path)
+        peer.run(random_inputs(peer.input_kinds()))
+    except AsyncnnError:
+        return 0.0
+    samples = []
+    for _ in range(_TRIED_RUNS):
+        started = time.perf_counter_ns()
+        peer.invoke()
+        samples.append((time.perf_counter_ns() - started) / 1000)
+    return median(samples)
+
+
+def inputs_of(model: NamedModel | PreparedModel) -> list[Array]:
+    """Return reproducible inputs of a model."""
+    return random_inputs([(info.dimensions, info.dtype) for info in model.inputs])
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -158,7 +252,22 @@ def mobilenet_v1(
 
     :raises PeerMissingError: if LiteRT, which has the schema, is not installed.
     """
-    return _Network(quantized, size, width, seed).file()
+    network = _Network(quantized, size, width, seed)
+    return network.file(network.add_separable_blocks)
+
+
+def mobilenet_v2(
+    *, quantized: bool, size: int = 224, width: float = 1.0, seed: int = 0
+) -> bytes:
+    """Return the file of a MobileNet v2, otherwise like `mobilenet_v1`.
+
+    Its blocks expand to six times the channels, end without an activation, and have
+    what goes in added to what comes out where the shapes are the same.
+
+    :raises PeerMissingError: if LiteRT, which has the schema, is not installed.
+    """
+    network = _Network(quantized, size, width, seed)
+    return network.file(network.add_inverted_blocks)
 
 
 class _Network:
@@ -173,17 +282,39 @@ class _Network:
         self._layers = 0
         self._advance("input", (1, size, size, 3), _IMAGE)
 
-    def file(self) -> bytes:
+    def file(self, add_blocks: Callable[[], None]) -> bytes:
         image = self._tensor
         self._convolve(self._channels(_FIRST_FILTERS), kernel=3, stride=2)
-        for filters, stride in _BLOCKS:
-            self._convolve_depthwise(stride)
-            self._convolve(self._channels(filters))
+        add_blocks()
         self._average()
         self._classify()
         self._reshape()
         self._softmax()
         return self._writer.finish([image], [self._tensor])
+
+    def add_separable_blocks(self) -> None:
+        for filters, stride in _BLOCKS:
+            self._convolve_depthwise(stride)
+            self._convolve(self._channels(filters))
+
+    def add_inverted_blocks(self) -> None:
+        for expansion, filters, count, first_stride in _INVERTED:
+            for number in range(count):
+                stride = 1 if number else first_stride
+                self._add_inverted_block(expansion, self._channels(filters), stride)
+        self._convolve(self._channels(_LAST_FILTERS))
+
+    def _add_inverted_block(self, expansion: int, filters: int, stride: int) -> None:
+        entered, shape = self._tensor, self._shape
+        if expansion > 1:
+            self._convolve(expansion * shape[3])
+        self._convolve_depthwise(stride)
+        self._project(filters)
+        if self._shape == shape:
+            result = (f"add_{self._layers}", shape)
+            options = self._schema.AddOptionsT()
+            version = 2 if self._quantized else 1
+            self._layer("ADD", options, result, _BOTTLENECK, entered, version=version)
 
     def _channels(self, full: int) -> int:
         return max(8, int(full * self._width))
@@ -193,6 +324,12 @@ class _Network:
         options.fusedActivationFunction = self._schema.ActivationFunctionType.RELU6
         shape = (filters, kernel, kernel, self._shape[3])
         self._weighted("CONV_2D", options, shape, 0)
+
+    def _project(self, filters: int) -> None:
+        options = self._schema.Conv2DOptionsT(strideW=1, strideH=1)
+        shape = (filters, 1, 1, self._shape[3])
+        gain = _BRANCH_GAIN
+        self._weighted("CONV_2D", options, shape, 0, _BOTTLENECK, gain=gain)
 
     def _convolve_depthwise(self, stride: int) -> None:
         options = self._schema.DepthwiseConv2DOptionsT(

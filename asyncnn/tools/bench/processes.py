@@ -21,6 +21,8 @@ READY = b"ready"
 SPAWN = multiprocessing.get_context("spawn")
 """Nothing is shared with the process that measures."""
 
+_STATISTICS = "/proc/self/smaps_rollup"
+
 Pipe: TypeAlias = "Connection[Any, Any]"
 
 Figures: TypeAlias = dict[str, Figure]
@@ -90,3 +92,19 @@ def temporary_folder() -> Iterator[Path]:
     """Have a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="asyncnn-") as name:
         yield Path(name)
+
+
+def resident_kib() -> int:
+    """Return the resident memory of this process, shared pages and all."""
+    return _memory_kib("Rss:")
+
+
+def private_kib() -> int:
+    """Return the memory of this process that it shares with no other."""
+    return _memory_kib("Private_Clean:", "Private_Dirty:")
+
+
+def _memory_kib(*fields: str) -> int:
+    with open(_STATISTICS, encoding="ascii") as file:
+        lines = [line.split() for line in file]
+    return sum(int(line[1]) for line in lines if line[0] in fields)

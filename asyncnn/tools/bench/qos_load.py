@@ -3,9 +3,11 @@
 import asyncio
 import random
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from statistics import median
 from typing import TypeAlias
 
 import msgspec
@@ -13,6 +15,7 @@ import numpy as np
 
 from asyncnn import hal
 from asyncnn.engine import Execution, Program
+from asyncnn.engine.workspace import Frame
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
@@ -24,6 +27,10 @@ RunUntil: TypeAlias = Callable[[float], Awaitable[bool]]
 """Executes a model within so many seconds; tells whether it ended in time."""
 
 _SEED = 1
+_TIMED_RUNS = 20
+_STOPPED_RUNS = 40
+_SERVED_US = 200_000.0
+_LEAST_REQUESTS = 4
 _FLOAT = hal.OperandType.TENSOR_FLOAT32
 
 
@@ -67,6 +74,22 @@ def direct(program: Program, x: Array) -> Callable[[], bool]:
     """Return a function that executes ``program`` in the calling thread."""
     plan = program.plan((x.shape,))
     return lambda: Execution(program, plan, [x], [None]).advance()
+
+
+def longest_step_us(program: Program, inputs: Sequence[Array]) -> float:
+    """Return the median time of the longest step of ``program``."""
+    plan = program.plan(tuple(array.shape for array in inputs))
+    frame = Frame(program.acquire(plan), inputs, [None] * len(plan.outputs))
+    samples: dict[int, list[int]] = defaultdict(list)
+    for _ in range(_TIMED_RUNS):
+        for position, call in enumerate(frame.calls):
+            assert call is not None
+            run, given, results = call
+            started = time.perf_counter_ns()
+            run(given, results)
+            samples[position].append(time.perf_counter_ns() - started)
+    program.release(frame.workspace)
+    return max(median(each) for each in samples.values()) / 1000
 
 
 class FifoPool:
@@ -161,3 +184,49 @@ def percentile(samples: Sequence[float], share: float) -> float:
     """Return the value that ``share`` of the samples do not exceed."""
     ordered = sorted(samples)
     return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+
+
+async def request_us(run: Run, concurrency: int, alone_us: float) -> float:
+    """Return microseconds for each request while so many tasks repeat theirs.
+
+    ``alone_us`` is about what a run takes.
+    """
+    wanted = int(_SERVED_US / max(alone_us, 1.0))
+    each = max(wanted // concurrency, _LEAST_REQUESTS)
+
+    async def client() -> None:
+        for _ in range(each):
+            await run()
+
+    started = time.perf_counter()
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(concurrency):
+            tasks.create_task(client())
+    return (time.perf_counter() - started) * 1e6 / (each * concurrency)
+
+
+async def freed_us(
+    stop: Callable[[float], Awaitable[float | None]], probe: Run, run_s: float
+) -> float:
+    """Stop runs at random moments; return how long the lane goes on, 95th percentile.
+
+    ``stop`` begins a run and stops it after so many seconds. It returns when that was,
+    on the clock of `time.perf_counter`, or None if the run had ended by then. ``probe``
+    runs a model that costs nothing on the same lane; what it takes on a free lane is
+    subtracted.
+    """
+    rng = random.Random(_SEED)
+    free_s = median([await _timed_s(probe) for _ in range(_TIMED_RUNS)])
+    samples = [0.0]
+    for _ in range(_STOPPED_RUNS):
+        stopped = await stop(rng.uniform(0.1, 0.8) * run_s)
+        await probe()
+        if stopped is not None:
+            samples.append(time.perf_counter() - stopped - free_s)
+    return percentile(samples, 0.95) * 1e6
+
+
+async def _timed_s(run: Run) -> float:
+    started = time.perf_counter()
+    await run()
+    return time.perf_counter() - started

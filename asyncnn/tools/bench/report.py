@@ -272,3 +272,26 @@ def verdict_cell(verdicts: Iterable[Verdict], figure: str, peer: str) -> Cell:
             limit = f"<= {verdict.limit:.3g}"
             return ratio_cell(f"{verdict.ratio:.3f}", limit, verdict.met)
     return "-"
+
+
+def refusal_notes(
+    refusals: Mapping[str, Mapping[str, str]], titles: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield why contenders were not measured: ``refusals`` are by subject and name.
+
+    What holds for a contender with every one of several subjects is told once.
+    """
+    subjects = list(refusals.values())
+    everywhere = dict(subjects[0]) if len(subjects) > 1 else {}
+    for name, reason in subjects[0].items() if subjects else ():
+        if any(each.get(name) != reason for each in subjects):
+            everywhere.pop(name, None)
+    for name, reason in everywhere.items():
+        yield f"{titles.get(name, name)} was not measured: {reason}"
+    for subject, reasons in refusals.items():
+        by_reason: dict[str, list[str]] = {}
+        for name, reason in reasons.items():
+            if name not in everywhere:
+                by_reason.setdefault(reason, []).append(titles.get(name, name))
+        for reason, names in by_reason.items():
+            yield f"{subject}: {' and '.join(names)} cannot run it: {reason}"

@@ -17,7 +17,13 @@ from asyncnn.tools.bench import (
     peers,
     processes,
 )
-from asyncnn.tools.bench.bench_models import AWAITED, DEVICE
+from asyncnn.tools.bench.bench_models import (
+    ACCELERATED,
+    AWAITED,
+    DEVICE,
+    EXECUTOR,
+    TO_THREAD,
+)
 from asyncnn.tools.bench.environment import CpuPair, PeerMissingError
 from asyncnn.tools.bench.litert import LITERT, LITERT_REF, PeerRefusedError
 from asyncnn.tools.bench.measured_models import Difference, mobilenet_v1
@@ -92,8 +98,9 @@ class TestModels:
 
     def test_the_device_computes_what_the_reference_does(self, file: Path) -> None:
         model = self.measured(file)
-        assert model.refusals == {}
-        assert is_whole(model, {DEVICE, AWAITED, LITERT, LITERT_REF})
+        without = set(model.refusals)
+        assert without <= {TO_THREAD}  # the only one that is not installed everywhere
+        assert is_whole(model, set(bench_models.CONTENDERS) - without)
         assert model.us[DEVICE] <= model.us[AWAITED]
         assert set(model.ratios) == {LITERT, LITERT_REF}
         assert model.difference_to_ref is not None
@@ -108,20 +115,22 @@ class TestModels:
 
         monkeypatch.setattr(bench_models, "load", refuse)
         model = self.measured(file)
-        assert model.refusals == {DEVICE: "small.tflite is not for us"}
-        assert set(model.us) == {LITERT, LITERT_REF}
+        reason = "small.tflite is not for us"
+        assert model.refusals == dict.fromkeys((DEVICE, ACCELERATED, TO_THREAD), reason)
+        assert set(model.us) == {LITERT, LITERT_REF, EXECUTOR}
         assert model.verdicts == ()
 
     def test_what_a_peer_cannot_load_is_reported_with_the_reason(
         self, file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def refuse(path: Path, *, reference: bool) -> None:
+        def refuse(path: Path, *, reference: bool = False) -> None:
             raise PeerRefusedError("too new")
 
         monkeypatch.setattr(bench_models, "LiteRt", refuse)
         model = self.measured(file)
-        assert model.refusals == {LITERT: "too new", LITERT_REF: "too new"}
-        assert set(model.us) == {DEVICE, AWAITED}
+        refused = {LITERT, LITERT_REF, EXECUTOR}
+        assert {n for n, why in model.refusals.items() if why == "too new"} == refused
+        assert {DEVICE, AWAITED, ACCELERATED} <= set(model.us)
 
 
 class TestKernels:

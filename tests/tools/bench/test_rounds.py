@@ -1,5 +1,6 @@
 """Interleaved rounds and their statistics."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -64,7 +65,7 @@ class Journal:
         self.order: list[str] = []
 
     def contender(self, name: str, by_round: Sequence[float]) -> Batch:
-        warm_ups = 2
+        warm_ups = 4
         values = iter([by_round[0]] * warm_ups + list(by_round))
 
         async def batch(runs: int) -> Mapping[str, Sequence[float]]:
@@ -79,12 +80,25 @@ class TestMeasuring:
         journal = Journal()
         batches = [journal.contender(name, [1.0] * 3) for name in "abc"]
         await measure(batches, rounds=3)
-        assert "".join(journal.order) == "aabbcc" + "abc" + "bca" + "cab"
+        assert "".join(journal.order) == "aaaabbbbcccc" + "abc" + "bca" + "cab"
 
     async def test_figures_hold_one_median_for_each_round(self) -> None:
         batch = Journal().contender("a", [3.0, 5.0, 4.0])
         figures = await measure([batch], rounds=3)
         assert figures == {"a": Figure((3.0, 5.0, 4.0))}
+
+    async def test_a_disturbed_run_of_the_warm_up_does_not_make_batches_small(
+        self,
+    ) -> None:
+        sizes: list[int] = []
+
+        async def batch(runs: int) -> Mapping[str, Sequence[float]]:
+            sizes.append(runs)
+            await asyncio.sleep(0.1 if len(sizes) == 3 else 0)
+            return {"a": [1.0] * runs}
+
+        await measure([batch], rounds=1, batch_us=50_000)
+        assert sizes[-1] > 3
 
     async def test_a_contender_may_have_several_figures(self) -> None:
         async def batch(runs: int) -> Mapping[str, Sequence[float]]:

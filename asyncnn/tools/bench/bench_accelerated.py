@@ -1,0 +1,446 @@
+"""``asyncnn bench accelerated``: the accelerated device beside LiteRT and ONNX Runtime.
+
+What it costs to cut LiteRT's graphs, to await, cancel, share and serve them. Each is a
+section of the report, with its contenders, the models that it suits, and limits.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.tools.bench import accelerated_contenders as contenders
+from asyncnn.tools.bench.accelerated_contenders import Measure, Measured
+from asyncnn.tools.bench.environment import (
+    ALL_CPUS,
+    ONE_CPU,
+    describe_environment,
+    installed_versions,
+    placement,
+)
+from asyncnn.tools.bench.litert import LITERT, litert_version
+from asyncnn.tools.bench.measured_models import (
+    Candidate,
+    candidates,
+    model_files,
+    weights_bytes,
+)
+from asyncnn.tools.bench.noop import tiny_addition
+from asyncnn.tools.bench.onnx_models import ONNX, PACKAGES
+from asyncnn.tools.bench.report import (
+    Bars,
+    Cell,
+    Goal,
+    Report,
+    Table,
+    Verdict,
+    judge,
+    ratio_cell,
+    refusal_notes,
+    verdict_cell,
+)
+from asyncnn.tools.bench.rounds import MIN_ROUNDS, Figure
+
+Progress: TypeAlias = Callable[[Sequence[str]], Iterable[str]]
+
+
+LONG_US = 1000.0
+"""What LiteRT takes at least for models that are cancelled and served by a driver."""
+
+SERVABLE_US = 100.0
+"""What LiteRT takes at least for models that are served to many tasks."""
+
+HEAVY_BYTES = 1_000_000
+"""Weights of models that are cached and whose memory is measured."""
+
+
+class Limits(NamedTuple):
+    """The largest ratio of a figure to a peer's that is wanted, and the gate.
+
+    They hold for models that LiteRT takes ``above_us`` to ``below_us`` for.
+    """
+
+    figure: str
+    peer: str
+    goal: float
+    gate: float
+    above_us: float = 0.0
+    below_us: float = inf
+
+    def goal_of(self, *, gates: bool) -> Goal:
+        """Return the goal, or the gate."""
+        return Goal(self.figure, self.peer, self.gate if gates else self.goal)
+
+
+Picks: TypeAlias = Callable[[Sequence[Candidate]], Sequence[Candidate]]
+
+
+class Section(NamedTuple):
+    """What is measured, in microseconds or else in the title's unit, and on what."""
+
+    title: str
+    cpus: str
+    contenders: Mapping[str, str]
+    limits: Sequence[Limits]
+    picks: Picks
+    measure: Measure
+
+
+def _every(models: Sequence[Candidate]) -> Sequence[Candidate]:
+    return models
+
+
+def _the_addition(models: Sequence[Candidate]) -> Sequence[Candidate]:
+    return [Candidate("ADD [4]", tiny_addition())]
+
+
+def _long_ones(models: Sequence[Candidate]) -> Sequence[Candidate]:
+    return [each for each in models if each.us > LONG_US]
+
+
+def _longest(models: Sequence[Candidate]) -> Sequence[Candidate]:
+    return sorted(_long_ones(models), key=lambda each: each.us)[-1:]
+
+
+def _servable(models: Sequence[Candidate]) -> Sequence[Candidate]:
+    return [each for each in models if SERVABLE_US <= each.us <= LONG_US]
+
+
+def _first_servable(models: Sequence[Candidate]) -> Sequence[Candidate]:
+    return _servable(models)[-1:]
+
+
+def _heavy(models: Sequence[Candidate]) -> Sequence[Candidate]:
+    return [each for each in models if weights_bytes(each.named.model) >= HEAVY_BYTES]
+
+
+def _heavy_floats(models: Sequence[Candidate]) -> Sequence[Candidate]:
+    return [
+        each
+        for each in _heavy(models)
+        if all(info.dtype.kind == "f" for info in each.named.inputs)
+    ]
+
+
+_ALONE = Section(
+    "one run at a time, microseconds",
+    ONE_CPU,
+    {
+        contenders.DEVICE: "device",
+        contenders.AWAITED: "awaited",
+        contenders.INLINE: "inline",
+        LITERT: "LiteRT",
+        contenders.ONE_THREAD: "one thread",
+        contenders.EXECUTOR: "executor",
+        ONNX: "ONNX",
+        contenders.TO_THREAD: "to_thread",
+    },
+    (
+        Limits(contenders.DEVICE, LITERT, 1.03, 1.08, above_us=200),
+        Limits(contenders.AWAITED, LITERT, 1.10, 1.20, above_us=200, below_us=400),
+        Limits(contenders.AWAITED, LITERT, 1.03, 1.08, above_us=2000),
+        Limits(contenders.INLINE, LITERT, 1.02, 1.05, above_us=50, below_us=100),
+        Limits(contenders.AWAITED, contenders.EXECUTOR, 0.15, 0.25, below_us=10),
+        Limits(
+            contenders.AWAITED,
+            contenders.EXECUTOR,
+            0.75,
+            0.85,
+            above_us=200,
+            below_us=400,
+        ),
+        Limits(contenders.AWAITED, contenders.TO_THREAD, inf, inf),
+    ),
+    _every,
+    contenders.measure_alone,
+)
+"""LiteRT itself gives the time by which the limits of a model are chosen."""
+
+SECTIONS = {
+    "alone": _ALONE,
+    "tiny": Section(
+        "an addition of four floats, microseconds",
+        ONE_CPU,
+        {
+            contenders.AWAITED: "awaited",
+            contenders.TO_THREAD: "asyncio.to_thread(np.add)",
+        },
+        (Limits(contenders.AWAITED, contenders.TO_THREAD, 0.3, 0.3),),
+        _the_addition,
+        contenders.measure_tiny,
+    ),
+    "preparing": Section(
+        "preparing, microseconds",
+        ONE_CPU,
+        {
+            contenders.PREPARED: "device.prepare",
+            contenders.CREATED: "interpreter created",
+        },
+        (Limits(contenders.PREPARED, contenders.CREATED, 3.0, 3.0),),
+        _every,
+        contenders.measure_preparing,
+    ),
+    "cached": Section(
+        "preparing float models with 1 MB of weights, binding included, microseconds",
+        ONE_CPU,
+        {contenders.CACHED: "from the cache", contenders.ANEW: "anew"},
+        (Limits(contenders.CACHED, contenders.ANEW, 0.15, 0.3),),
+        _heavy_floats,
+        contenders.measure_cached,
+    ),
+    "memory": Section(
+        "private memory of a process with a prepared model, KiB",
+        ALL_CPUS,
+        {contenders.DEVICE: "device", LITERT: "LiteRT"},
+        (Limits(contenders.DEVICE, LITERT, 1.2, 1.5),),
+        _heavy,
+        contenders.measure_memory,
+    ),
+    "cancelling": Section(
+        "until the lane is free, 95th percentile, microseconds",
+        ALL_CPUS,
+        {
+            contenders.CANCELLED: "cancelled",
+            contenders.DEADLINE: "deadline",
+            contenders.PART: "longest part",
+        },
+        (
+            Limits(contenders.CANCELLED, contenders.PART, 1.2, 2.0),
+            Limits(contenders.DEADLINE, contenders.PART, 1.2, 2.0),
+        ),
+        _long_ones,
+        contenders.measure_cancelling,
+    ),
+    "priorities": Section(
+        "HIGH beside LOW, which saturates the device, 99th percentile, microseconds",
+        ALL_CPUS,
+        {
+            contenders.SATURATED: "HIGH, saturated",
+            contenders.IDLE: "HIGH, idle",
+            contenders.IDLE_AND_PART: "idle and a part of LOW",
+        },
+        (Limits(contenders.SATURATED, contenders.IDLE_AND_PART, 1.5, 2.0),),
+        _longest,
+        contenders.measure_priorities,
+    ),
+    "serving": Section(
+        "served at a concurrency of 8 and 64, microseconds for each request",
+        ALL_CPUS,
+        contenders.SERVING,
+        tuple(
+            Limits(
+                f"{contenders.AWAITED}_{count}", f"{peer}_{count}", 1 / goal, 1 / gate
+            )
+            for count in contenders.CONCURRENCIES
+            for peer, goal, gate in (
+                (contenders.EXECUTOR, 1.8, 1.5),
+                (contenders.TO_THREAD, 2.5, 2.0),
+            )
+        ),
+        _servable,
+        contenders.measure_serving,
+    ),
+    "driver": Section(
+        "through a driver process, microseconds",
+        ALL_CPUS,
+        {contenders.BURST: "by burst", contenders.AWAITED: "awaited in this process"},
+        (Limits(contenders.BURST, contenders.AWAITED, 1.05, 1.10),),
+        _long_ones,
+        contenders.measure_driver,
+    ),
+    "heartbeat": Section(
+        "lag of the loop, 99th percentile, microseconds",
+        ALL_CPUS,
+        {contenders.BUSY: "serving at full load", contenders.IDLE: "idle"},
+        (Limits(contenders.BUSY, contenders.IDLE, 1.5, 3.0),),
+        _first_servable,
+        contenders.measure_heartbeat,
+    ),
+}
+"""Sections by name, in the order in which they are measured."""
+
+LEFT_OUT = (
+    "not measured: memory of a second process that shares packed weights, which the "
+    "device does not keep in a file yet"
+)
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured of one model in one section.
+
+    ``rounds`` are figures by contender, ``values`` their medians, ``ratios`` are by the
+    names of both contenders, as ``device / litert``. ``refusals`` say who was not
+    measured.
+    """
+
+    model: str
+    rounds: dict[str, tuple[float, ...]]
+    values: dict[str, float]
+    ratios: dict[str, float]
+    verdicts: tuple[Verdict, ...]
+    refusals: dict[str, str] = {}
+
+    def cell(self, limits: Limits) -> Cell:
+        """Return the cell of the ratio of a figure to its peer."""
+        pair = f"{limits.figure} / {limits.peer}"
+        cell = verdict_cell(self.verdicts, limits.figure, limits.peer)
+        if cell == "-" and pair in self.ratios:
+            return ratio_cell(f"{self.ratios[pair]:.3f}", "", None)
+        return cell
+
+    def value(self, contender: str) -> str:
+        """Return a figure as text, a dash for none."""
+        value = self.values.get(contender)
+        if value is None:
+            return "-"
+        return f"{value:.0f}" if value >= 1000 else f"{value:.1f}"
+
+
+class AcceleratedReport(Report, frozen=True, kw_only=True):
+    """The JSON document of ``asyncnn bench accelerated --json``.
+
+    ``sections`` are measurements, ``placements`` say where they were made.
+    """
+
+    sections: dict[str, tuple[Measurement, ...]]
+    placements: dict[str, str]
+
+    @property
+    def where(self) -> str:
+        """That each section says it."""
+        return "placed as each section says"
+
+    def outcomes(self) -> Iterator[bool]:
+        """Yield those of every section."""
+        for measured in self.sections.values():
+            for each in measured:
+                yield from (verdict.met for verdict in each.verdicts)
+
+    def tables(self) -> Iterator[Table]:
+        """Yield, for each section that has models, tables of figures and of ratios."""
+        for name, measured in self.sections.items():
+            if not measured:
+                continue
+            section = SECTIONS[name]
+            figures = [
+                (each.model, *map(each.value, section.contenders)) for each in measured
+            ]
+            headings = ("", *section.contenders.values())
+            yield Table(f"{name}: {section.title}", headings, [figures])
+            pairs = {(each.figure, each.peer): each for each in section.limits}
+            ratios = [
+                (each.model, *map(each.cell, pairs.values())) for each in measured
+            ]
+            headings = ("", *(f"{figure} / {peer}" for figure, peer in pairs))
+            yield Table(f"{name}: ratios", headings, [ratios])
+
+    def notes(self) -> Iterator[str]:
+        """Yield where sections were measured, and who was left out, and why."""
+        for name, where in self.placements.items():
+            yield f"{name}: {where}"
+            if not self.sections[name]:
+                yield f"{name}: none of these models suits it"
+        for name, measured in self.sections.items():
+            refusals = {each.model: each.refusals for each in measured}
+            for note in refusal_notes(refusals, SECTIONS[name].contenders):
+                yield f"{name}: {note}"
+        yield LEFT_OUT
+
+    def bars(self) -> Bars:
+        """Return a group for each model that runs alone."""
+        titles = _ALONE.contenders
+        return {
+            each.model: {titles[name]: value for name, value in each.values.items()}
+            for each in self.sections.get("alone", ())
+        }
+
+
+def judge_section(
+    name: str, candidate: Candidate, measured: Measured, *, gates: bool = False
+) -> Measurement:
+    """Derive medians, ratios and verdicts; a figure without its peer has none."""
+    rounds, refusals = measured
+    section = SECTIONS[name]
+    figures = {each: Figure(values) for each, values in rounds.items()}
+    litert_us = figures[LITERT].us if name == "alone" and LITERT in figures else None
+    us = candidate.us if litert_us is None else litert_us
+    pairs = {
+        (each.figure, each.peer)
+        for each in section.limits
+        if each.figure in figures and each.peer in figures
+    }
+    chosen = [
+        each.goal_of(gates=gates)
+        for each in section.limits
+        if each.goal < inf and each.above_us <= us <= each.below_us
+    ]
+    return Measurement(
+        model=candidate.name,
+        rounds=rounds,
+        values={each: median(values) for each, values in rounds.items()},
+        ratios={
+            f"{figure} / {peer}": figures[figure].ratio_to(figures[peer])
+            for figure, peer in sorted(pairs)
+        },
+        verdicts=judge(chosen, figures),
+        refusals=refusals,
+    )
+
+
+def bench(
+    folder: Path | None = None,
+    *,
+    pattern: str = "*",
+    mobilenet: bool = True,
+    rounds: int = MIN_ROUNDS,
+    gates: bool = False,
+    section: Sequence[str] | None = None,
+    progress: Progress = iter,
+) -> AcceleratedReport:
+    """Measure the models of a folder, see `model_files`.
+
+    :param gates: judge by what any machine has to reach, not by what is wanted.
+    :param section: names of `SECTIONS`; all if there are none.
+    :raises PeerMissingError: if LiteRT is not installed.
+    :raises InvalidArgumentError: if there is no such folder, model or section.
+    """
+    chosen = _chosen(section or (), SECTIONS)
+    peers = {"litert": litert_version(), **installed_versions(*PACKAGES)}
+    measured: dict[str, list[Measurement]] = {name: [] for name in chosen}
+    placements: dict[str, str] = {}
+    with model_files(folder, pattern, mobilenet=mobilenet) as paths:
+        found = candidates(paths)
+        turns = [
+            (name, each) for name in chosen for each in SECTIONS[name].picks(found)
+        ]
+        labels = [f"{name}: {each.name}" for name, each in turns]
+        for (name, each), _ in zip(turns, progress(labels), strict=True):
+            with placement(SECTIONS[name].cpus) as where:
+                result = asyncio.run(SECTIONS[name].measure(each, rounds))
+            placements[name] = where
+            measured[name].append(judge_section(name, each, result, gates=gates))
+    return AcceleratedReport(
+        environment=describe_environment(**peers),
+        rounds=rounds,
+        sections={name: tuple(each) for name, each in measured.items()},
+        placements=placements,
+    )
+
+
+def _chosen(names: Sequence[str], known: Iterable[str]) -> list[str]:
+    """Return those of the known sections that were named; all if none was.
+
+    :raises InvalidArgumentError: if there is no such section.
+    """
+    known = list(known)
+    for name in names:
+        if name not in known:
+            raise InvalidArgumentError(
+                f"there is no section {name!r}", hint=f"known: {', '.join(known)}"
+            )
+    return [name for name in known if not names or name in names]
