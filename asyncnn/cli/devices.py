@@ -59,7 +59,8 @@ def devices(
 
 
 async def _discover(socket: Path | None) -> list[DeviceReport]:
-    from asyncnn.runtime.device import connect, device_names, open_device
+    from asyncnn.runtime.device import connect, open_device
+    from asyncnn.runtime.framework.device_registry import device_names
 
     if socket is not None:
         async with connect(socket) as device:

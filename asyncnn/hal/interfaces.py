@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, ClassVar, Generic, ParamSpec, Protocol, runtime_checkable
 
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, error_for
+from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     BufferDesc,
     BufferRole,
@@ -112,6 +113,9 @@ class IExecutionCallback(CallbackObject, ABC):
         timing: Timing,
     ) -> None:
         """Receive the outcome; shapes are empty unless NONE or insufficient size."""
+
+    def took(self, route: Route) -> None:
+        """Learn, before the outcome, of an unusual route. Not in the HAL."""
 
 
 class IFencedExecutionCallback(ABC):

@@ -104,6 +104,7 @@ class Burst:
         finally:
             self._is_copying = False
         outputs.timing = views.timing
+        outputs.route = views.route
         return outputs
 
     async def run_in_place(
