@@ -119,9 +119,14 @@ class IExecutionCallback(CallbackObject, ABC):
 
 
 class IFencedExecutionCallback(ABC):
-    """Tells how a fenced execution ended (1.3/IFencedExecutionCallback.hal)."""
+    """Tells how a fenced execution ended (1.3/IFencedExecutionCallback.hal).
+
+    ``route`` is how it went, if not the usual way. Not in the HAL.
+    """
 
     __slots__ = ()
+
+    route: Route | None = None
 
     @abstractmethod
     def get_execution_info(self) -> tuple[ErrorStatus, Timing, Timing]:

@@ -21,7 +21,6 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.interfaces import IPreparedModel, cause_of_death, error_of, refusal_of
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
@@ -110,7 +109,8 @@ class FencedRun:
         except DeviceUnavailableError as error:
             raise cause_of_death(self._hal) or error from None
         _, self.outputs.timing, _ = self._callback.get_execution_info()
-        self.outputs.route = route_of(self._callback) or self.outputs.route
+        if self._callback.route is not None:
+            self.outputs.route = self._callback.route
         return self.outputs
 
     def __repr__(self) -> str:
@@ -130,12 +130,6 @@ def awaited_of(
         elif status is not ErrorStatus.NONE:
             return [], one
     return awaited, None
-
-
-def route_of(callback: IFencedExecutionCallback) -> Route | None:
-    """Return how an execution went, None if that was the usual way."""
-    route = getattr(callback, "route", None)
-    return route if isinstance(route, Route) else None
 
 
 def launch_fenced(
@@ -203,6 +197,4 @@ async def execute_fenced(
             callback.cancel()
             raise
     status, launched, _ = callback.get_execution_info()
-    return ExecutionResult(
-        status, (), launched, reason, None, route_of(callback)
-    )
+    return ExecutionResult(status, (), launched, reason, None, callback.route)

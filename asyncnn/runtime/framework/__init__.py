@@ -80,8 +80,10 @@ class FrameworkSettings(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         least = min(self.failures_to_leave_out, self.max_intermediate_bytes)
-        if least < 1 or not 0 < self.pause_s <= self.longest_pause_s or not (
-            self.moving_weight >= 0
+        if (
+            least < 1
+            or not 0 < self.pause_s <= self.longest_pause_s
+            or not (self.moving_weight >= 0)
         ):
             raise InvalidArgumentError("a number of FrameworkSettings is out of range")
 

@@ -186,9 +186,7 @@ def _work_us(operation: Operation, operands: Sequence[Operand]) -> float:
     outputs = [operands[index] for index in operation.outputs]
     touched = sum(map(size_bytes, inputs)) + sum(map(size_bytes, outputs))
     multiplications = _multiplications(operation.type, inputs, outputs)
-    return (
-        BEGIN_US + touched / BYTES_PER_US + multiplications / MULTIPLICATIONS_PER_US
-    )
+    return BEGIN_US + touched / BYTES_PER_US + multiplications / MULTIPLICATIONS_PER_US
 
 
 def _multiplications(

@@ -189,7 +189,10 @@ class FrameworkDevice(NoCachesNorDomains):
         if self._host.closed_by is not None:
             return self._host.closed_by.status, ()
         answers = await asyncio.gather(
-            *(member.hal.get_supported_operations_1_3(model) for member in self.members),
+            *(
+                member.hal.get_supported_operations_1_3(model)
+                for member in self.members
+            ),
             return_exceptions=True,
         )
         supports: list[tuple[bool, ...]] = []
@@ -281,9 +284,7 @@ class FrameworkDevice(NoCachesNorDomains):
         """Return what a client gets: a device's own model, if that needs nothing else."""
         fallback = self.settings.effective_fallback
         step = done.steps[0]
-        if len(done.steps) == 1 and (
-            step.member.is_cpu or fallback is Fallback.FORBID
-        ):
+        if len(done.steps) == 1 and (step.member.is_cpu or fallback is Fallback.FORBID):
             try:
                 self._own[step.prepared] = step.member, Route((step.usual,))
             except TypeError:  # it cannot be referred to weakly
@@ -347,9 +348,7 @@ class FrameworkDevice(NoCachesNorDomains):
 
     def fallbacks(self) -> tuple[FallbackCount, ...]:
         """Return how often the CPU computed instead of each device, by status."""
-        return tuple(
-            count for member in self.members for count in member.fallbacks()
-        )
+        return tuple(count for member in self.members for count in member.fallbacks())
 
 
 def _cancel(task: "asyncio.Task[None]") -> None:

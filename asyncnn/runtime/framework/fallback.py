@@ -17,10 +17,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-import msgspec
-
-from asyncnn.hal.errors import AsyncnnError, DeviceClosedError
-from asyncnn.hal.interfaces import IDevice, cause_of_death
+from asyncnn.devices.statistics import FallbackCount
+from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.runtime.framework import FrameworkSettings
 
@@ -44,14 +43,6 @@ MISSED = frozenset(
 
 _MOST_LOGGED = 256
 """Reasons of one device that are told apart in the log."""
-
-
-class FallbackCount(msgspec.Struct, frozen=True):
-    """How often the CPU computed ``instead_of`` a device, by the HAL's status."""
-
-    instead_of: str
-    status: ErrorStatus
-    count: int
 
 
 class Health:
@@ -139,14 +130,6 @@ class Member:
         self.has_fences = True
         self._fallbacks: Counter[ErrorStatus] = Counter()
         self._logged: set[str] = set()
-
-    def is_gone(self) -> bool:
-        """Tell whether the device takes no work for good, or until it is restarted."""
-        return cause_of_death(self.hal) is not None
-
-    def is_closed(self) -> bool:
-        """Tell whether the application itself has closed the device."""
-        return isinstance(cause_of_death(self.hal), DeviceClosedError)
 
     def fell_back(self, status: ErrorStatus, reason: str) -> None:
         """Count that the CPU computed instead, and log it, once for each reason."""

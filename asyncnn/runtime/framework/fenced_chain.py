@@ -24,7 +24,7 @@ from asyncnn.hal.errors import (
     failure_of,
     waited_in_vain,
 )
-from asyncnn.hal.interfaces import ISyncFence, refusal_of
+from asyncnn.hal.interfaces import ISyncFence
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -162,13 +162,13 @@ class FencedChain(FencedOutcome):
         options, spaces = self._options, self._model.spaces
         if spaces is not None:
             self._space = spaces.take()
-        waits, failure = wait_for, None
+        waits = wait_for
         for index, step in enumerate(self._model.steps):
             request = self._request
             if self._space is not None:
                 request = self._space.request_of(index, request)
             try:
-                status, fence, callback = step.prepared.execute_fenced(
+                _, fence, callback = step.prepared.execute_fenced(
                     request,
                     waits,
                     options.measure,
@@ -176,19 +176,18 @@ class FencedChain(FencedOutcome):
                     options.loop_timeout,
                     None,
                 )
-            except Exception as error:
-                status, fence, callback = failure_of(error).status, None, None
+            except Exception:
+                callback = None  # what is wrong shows when it is executed
             if callback is None:
-                if not index and wait_for:
-                    return  # what it waits for is waited for here
-                failure = (status, refusal_of(step.prepared, "it was refused"))
+                if not index:
+                    return
                 break
             self._callbacks.append(callback)
             self._fences.append(fence)
             waits = [] if fence is None else [fence]
         last = self._fences[-1] if self._fences else None
         if last is None:
-            self._go_on(len(self._callbacks), failure)
+            self._go_on(len(self._callbacks), None)
         else:
             last.add_done_callback(self._chain_done)
 
@@ -248,9 +247,7 @@ class FencedChain(FencedOutcome):
         space, self._space = self._space, None
         with acting_for(self._client):
             self._run = SteppedRun(self._model, request, options, self._stepped)
-            self._run.begin_at(
-                index, space, on_device_us=on_device_us, failure=failure
-            )
+            self._run.begin_at(index, space, on_device_us=on_device_us, failure=failure)
 
     def _stepped(self, outcome: Outcome) -> None:
         """Take the outcome of what went step by step."""

@@ -40,7 +40,9 @@ class BuffersInUse:
         """
         claimed = self._use.claim()
         pools: list[Memory | BufferToken] = list(claimed.pools)
-        inputs = [self._placed(each, each.location.length, pools) for each in claimed.inputs]
+        inputs = [
+            self._placed(each, each.location.length, pools) for each in claimed.inputs
+        ]
         outputs: list[RequestArgument] = []
         for position, argument in enumerate(claimed.outputs):
             length = argument.location.length

@@ -72,9 +72,7 @@ async def open_framework(
             members = await _all(opened, settings, framework, clock)
         if not any(member.is_cpu for member in members):
             cpu = await opened.enter_async_context(ReferenceDevice(settings))
-            members.append(
-                Member(CPU, cpu, framework, is_cpu=True, clock=clock)
-            )
+            members.append(Member(CPU, cpu, framework, is_cpu=True, clock=clock))
         members.sort(key=lambda member: member.is_cpu)
         async with FrameworkDevice(members, framework, settings) as whole:
             yield whole
@@ -111,9 +109,7 @@ async def _entered(
         raise failure_of(error) from error
 
 
-def _member(
-    device: OpenDevice, framework: FrameworkSettings, clock: Clock
-) -> Member:
+def _member(device: OpenDevice, framework: FrameworkSettings, clock: Clock) -> Member:
     is_cpu = device.name == CPU and device.hal.get_type()[1] is DeviceType.CPU
     return Member(
         device.name,

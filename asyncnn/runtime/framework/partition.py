@@ -193,7 +193,9 @@ class _Divider:
         if not able:
             kind = self._main.operations[position].type
             name = OperationType(kind).name if kind in _KNOWN else hex(kind)
-            raise GeneralFailureError(f"no device supports operation {position}, {name}")
+            raise GeneralFailureError(
+                f"no device supports operation {position}, {name}"
+            )
         return tuple(able)
 
     def _is_open_control_flow(self, position: int) -> bool:

@@ -191,9 +191,7 @@ class Planner:
         for number, partition in enumerate(plan.division.partitions):
             member = self._named(plan.devices[partition.device])
             try:
-                step = await self._step(
-                    arguments, member, partition, submodels, number
-                )
+                step = await self._step(arguments, member, partition, submodels, number)
             except AsyncnnError as error:
                 _check_time(arguments)
                 whole = len(parts) == 1 and member.is_cpu
@@ -329,5 +327,3 @@ def _check_time(arguments: PrepareArguments) -> None:
     deadline = arguments.deadline
     if deadline is not None and time.monotonic_ns() >= deadline:
         raise MissedDeadlinePersistentError("the deadline has passed")
-
-

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from asyncnn.burst import OpenBursts
 from asyncnn.callbacks import (
+    ExecutionResult,
     IBurstCallback,
     IExecutionCallback,
     IFencedExecutionCallback,
@@ -77,9 +78,7 @@ class Host:
 class FrameworkPreparedModel(SynchronousByCallback):
     """An `IPreparedModel` of partitions that are prepared on several devices."""
 
-    def __init__(
-        self, prepared: Prepared, fallback: Fallback, host: Host
-    ) -> None:
+    def __init__(self, prepared: Prepared, fallback: Fallback, host: Host) -> None:
         model = prepared.arguments.model
         self.plan = prepared.plan
         self.steps = prepared.steps
@@ -271,6 +270,21 @@ class FrameworkPreparedModel(SynchronousByCallback):
             and self._host.closed_by is None
         )
 
+    def recover(
+        self,
+        request: Request,
+        options: ExecutionOptions,
+        callback: IExecutionCallback,
+        failure: ExecutionResult,
+    ) -> None:
+        """Go on where an execution has failed in a burst; see `IRecovering`."""
+        if self._direct is None:
+            # It has gone step by step, and could not be made up for.
+            callback.reason = failure.reason
+            callback.notify_1_3(failure.status, failure.output_shapes, NO_TIMING)
+            return
+        self.fall_back(callback, request, options, (failure.status, failure.reason))
+
     def cause_of_death(self) -> DeviceUnavailableError | None:
         """Return why nothing is executed any more; see `IMortal`."""
         return self._host.closed_by
@@ -389,8 +403,6 @@ class _Report:
             callback.took(outcome.route)
         status, shapes, timing = outcome.status, outcome.shapes, outcome.timing
         OneShot(callback.notify_1_3)(status, shapes, timing)
-
-
 
 
 class BurstModel(SynchronousByCallback, NoFencesNorBursts):
