@@ -4,6 +4,7 @@ import asyncio
 import logging
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -11,7 +12,7 @@ from typing import Self
 from asyncnn import __version__
 from asyncnn.burst import OpenBursts
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
-from asyncnn.devices import DeviceSettings
+from asyncnn.devices import DeviceSettings, DeviceStatistics, IMeasured
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -48,7 +49,7 @@ from asyncnn.hal.validate import (
 from asyncnn.logs import DRIVER
 from asyncnn.qos import acting_for, calling_client
 from asyncnn.runtime.framework import FRAMEWORK, Fallback, FrameworkSettings
-from asyncnn.runtime.framework.fallback import FallbackCount, Member
+from asyncnn.runtime.framework.fallback import Member
 from asyncnn.runtime.framework.planning import Plan, Planner, Prepared
 from asyncnn.runtime.framework.prepared import FrameworkPreparedModel, Host
 from asyncnn.runtime.model_cache import PrepareArguments
@@ -121,9 +122,9 @@ class FrameworkDevice(NoCachesNorDomains):
             active.close()
         if self._preparations:
             await asyncio.wait(self._preparations)
-        deadline = asyncio.get_running_loop().time() + CLOSING_S
-        while host.active and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(0.001)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSING_S):
+                await host.wait_idle()
         await self._buffers.wait_ended()
 
     def cause_of_death(self) -> DeviceUnavailableError | None:
@@ -281,7 +282,7 @@ class FrameworkDevice(NoCachesNorDomains):
         notify(status, prepared)
 
     def _given_out(self, done: Prepared) -> IPreparedModel:
-        """Return what a client gets: a device's own model, if that needs nothing else."""
+        """Return a device's own model, if executions need nothing else."""
         fallback = self.settings.effective_fallback
         step = done.steps[0]
         if len(done.steps) == 1 and (step.member.is_cpu or fallback is Fallback.FORBID):
@@ -346,9 +347,25 @@ class FrameworkDevice(NoCachesNorDomains):
             model.has_buffers = True
         return ErrorStatus.NONE, buffer, token
 
-    def fallbacks(self) -> tuple[FallbackCount, ...]:
-        """Return how often the CPU computed instead of each device, by status."""
-        return tuple(count for member in self.members for count in member.fallbacks())
+    async def get_statistics(self) -> DeviceStatistics:
+        """Return what the devices have done in all, and the fallbacks.
+
+        A device that keeps no statistics, or does not tell them, counts nothing. See
+        `IMeasured`.
+        """
+        if self._host.closed_by is not None:
+            raise self._host.closed_by
+        found = await asyncio.gather(
+            *(
+                member.hal.get_statistics()
+                for member in self.members
+                if isinstance(member.hal, IMeasured)
+            ),
+            return_exceptions=True,
+        )
+        parts = [part for part in found if isinstance(part, DeviceStatistics)]
+        counts = [count for member in self.members for count in member.fallbacks()]
+        return DeviceStatistics.of_several(self.name, parts, tuple(counts))
 
 
 def _cancel(task: "asyncio.Task[None]") -> None:

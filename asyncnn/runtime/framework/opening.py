@@ -60,10 +60,8 @@ async def open_framework(
     """
     if framework is None:
         framework = FrameworkSettings(partition=chosen_partitioning(None))
-    members: list[Member] = []
     async with AsyncExitStack() as opened:
-        for device in devices:
-            members.append(_member(device, framework, clock))
+        members = [_member(device, framework, clock) for device in devices]
         for name in names:
             if name != CPU:
                 hal = await opened.enter_async_context(opener_of(name)(settings))

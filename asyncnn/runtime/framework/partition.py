@@ -69,7 +69,7 @@ class Partition(msgspec.Struct, frozen=True):
 
 
 class Division(msgspec.Struct, frozen=True):
-    """All partitions in the order in which they run, and why each operation is there."""
+    """Partitions in the order in which they run, and why each operation is there."""
 
     partitions: tuple[Partition, ...]
     reasons: tuple[str, ...]

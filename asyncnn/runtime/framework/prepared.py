@@ -73,6 +73,19 @@ class Host:
         self.max_intermediate_bytes = max_intermediate_bytes
         self.active: set[IClosable] = set()
         self.closed_by: DeviceUnavailableError | None = None
+        self._waiting: asyncio.Future[None] | None = None
+
+    def ended(self, active: IClosable) -> None:
+        """Note that an execution has ended."""
+        self.active.discard(active)
+        if self._waiting is not None and not self.active and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def wait_idle(self) -> None:
+        """Wait until nothing is executed; nothing more must be launched."""
+        if self.active:
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
 
 
 class FrameworkPreparedModel(SynchronousByCallback):
@@ -295,7 +308,7 @@ class FrameworkPreparedModel(SynchronousByCallback):
 
     def ended(self, run: IClosable) -> None:
         """Note that an execution has ended."""
-        self._host.active.discard(run)
+        self._host.ended(run)
 
 
 class _Watch(IExecutionCallback):
