@@ -7,14 +7,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from asyncnn.devices import DeviceSettings
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.framework import Fallback, FrameworkSettings
 from asyncnn.runtime.framework.opening import OpenDevice, open_framework
-from asyncnn.devices import DeviceSettings
 from tests.random_graphs.running import assert_same, directly
 from tests.random_graphs.strategies import Graph, graphs
-from tests.runtime.framework.crippled import EXECUTING, Fault, crippled_devices
+from tests.runtime.framework.crippled import Fault, crippled_devices
 
 PATHS = ("async", "sync", "burst", "fenced")
 
