@@ -50,14 +50,15 @@ from asyncnn.logs import DRIVER
 from asyncnn.qos import acting_for, calling_client
 from asyncnn.runtime.framework import FRAMEWORK, Fallback, FrameworkSettings
 from asyncnn.runtime.framework.fallback import Member
-from asyncnn.runtime.framework.planning import Plan, Planner, Prepared
+from asyncnn.runtime.framework.partition import Plan
+from asyncnn.runtime.framework.planning import Planner, Prepared
 from asyncnn.runtime.framework.prepared import FrameworkPreparedModel, Host
 from asyncnn.runtime.model_cache import PrepareArguments
 
 logger = logging.getLogger(__name__)
 
 CLOSING_S = 5.0
-"""Seconds for which closing waits for devices that are not this framework's to close."""
+"""Seconds for which closing waits for devices that are closed by others."""
 
 
 class FrameworkDevice(NoCachesNorDomains):

@@ -76,6 +76,17 @@ class Division(msgspec.Struct, frozen=True):
     expected_us: float
 
 
+class Plan(msgspec.Struct, frozen=True):
+    """How a model is divided, by the names of ``devices``.
+
+    ``refusals`` says why others had no part in it.
+    """
+
+    division: Division
+    devices: tuple[str, ...]
+    refusals: dict[str, str]
+
+
 def divide(
     model: Model,
     candidates: Sequence[Candidate],

@@ -32,6 +32,7 @@ from asyncnn.runtime.framework.partition import (
     Candidate,
     Division,
     Partition,
+    Plan,
     divide,
 )
 from asyncnn.runtime.framework.stepping import LEFT_OUT
@@ -45,14 +46,6 @@ ANSWER_S = 10.0
 
 FEW_OPERATIONS = 60
 """Operations of a model that is divided faster than by another thread."""
-
-
-class Plan(msgspec.Struct, frozen=True):
-    """How a model is divided; ``refusals`` says why devices had no part in it."""
-
-    division: Division
-    devices: tuple[str, ...]
-    refusals: dict[str, str]
 
 
 class OnCpu:
