@@ -29,6 +29,7 @@ SIBLINGS = (
             "memory",
             "qos",
             "runtime",
+            "runtime/framework",
             "service",
             "service/client",
             "service/driver",

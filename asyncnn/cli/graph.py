@@ -92,15 +92,30 @@ def print_explanation(explanation: "Explanation") -> None:
             _in_lines(report.type),
             _in_lines(report.main_type),
             report.since,
-            "yes" if report.is_supported else f"no, {report.cause}",
+            _support(report),
         )
     console().print(table)
     for report in explanation.operations:
         if not report.is_supported:
             typer.echo(f"{report.place}: {report.reason}")
+    for number, partition in enumerate(explanation.partitions):
+        count = len(partition.operations)
+        typer.echo(
+            f"partition {number}: {partition.device}, "
+            f"{count} operation{'' if count == 1 else 's'}, "
+            f"about {partition.expected_us:.0f} us"
+        )
+    for name, reason in explanation.left_out.items():
+        typer.echo(f"{name} has no part: {reason}")
     supported = sum(report.is_supported for report in explanation.operations)
     total = len(explanation.operations)
     typer.echo(f"{explanation.device} supports {supported} of {total} operations")
+
+
+def _support(report: "OperationReport") -> str:
+    if not report.is_supported:
+        return f"no, {report.cause}"
+    return f"{report.device}: {report.choice}" if report.device else "yes"
 
 
 def _in_lines(name: str) -> str:

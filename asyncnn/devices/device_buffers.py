@@ -229,6 +229,11 @@ class ReferenceBuffer:
         self._plan = known.plan
         self._buffers = buffers
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the shape of its contents is known beforehand."""
+        return self._plan.is_fixed
+
     def cause_of_death(self) -> DeviceUnavailableError | None:
         """Return why its device takes no work any more; see `IMortal`."""
         return self._buffers.cause_of_death()

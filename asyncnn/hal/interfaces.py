@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, ClassVar, Generic, ParamSpec, Protocol, runtime_checkable
 
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, error_for
+from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     BufferDesc,
     BufferRole,
@@ -113,11 +114,19 @@ class IExecutionCallback(CallbackObject, ABC):
     ) -> None:
         """Receive the outcome; shapes are empty unless NONE or insufficient size."""
 
+    def took(self, route: Route) -> None:
+        """Learn, before the outcome, of an unusual route. Not in the HAL."""
+
 
 class IFencedExecutionCallback(ABC):
-    """Tells how a fenced execution ended (1.3/IFencedExecutionCallback.hal)."""
+    """Tells how a fenced execution ended (1.3/IFencedExecutionCallback.hal).
+
+    ``route`` is how it went, if not the usual way. Not in the HAL.
+    """
 
     __slots__ = ()
+
+    route: Route | None = None
 
     @abstractmethod
     def get_execution_info(self) -> tuple[ErrorStatus, Timing, Timing]:

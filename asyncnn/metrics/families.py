@@ -65,6 +65,13 @@ def _of_device(statistics: DeviceStatistics) -> Iterator[Metric]:
     yield _gauge("threads", "Worker threads", names, [(key, statistics.threads)])
     resident = [(key, statistics.resident_bytes)]
     yield _gauge("resident_bytes", "Memory of the process", names, resident)
+    fallbacks = [
+        ((statistics.device, each.instead_of, each.status.name), each.count)
+        for each in statistics.fallbacks
+    ]
+    if fallbacks:
+        labels = ("device", "instead_of", "status")
+        yield _counter("fallbacks", "The CPU computed instead", labels, fallbacks)
 
 
 def _of_models(device: str, models: Iterable[ModelStatistics]) -> Iterator[Metric]:

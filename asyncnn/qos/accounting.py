@@ -4,7 +4,8 @@
 in several of them when it ends. `WorkStatistics` is what users get.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -77,6 +78,22 @@ class WorkStatistics(msgspec.Struct, frozen=True):
     def deadline_misses(self) -> int:
         """Number of pieces of work that ended since their deadline passed."""
         return sum(self.done.get(status, 0) for status in MISSES)
+
+
+def in_all(parts: Sequence[WorkStatistics]) -> WorkStatistics:
+    """Return the work of several devices together."""
+    done: Counter[ErrorStatus] = Counter()
+    for part in parts:
+        done.update(part.done)
+    columns = zip(*(part.latency.counts for part in parts), strict=True)
+    counts = tuple(map(sum, columns)) if parts else (0,) * _BUCKETS
+    return WorkStatistics(
+        queued=sum(part.queued for part in parts),
+        running=sum(part.running for part in parts),
+        done=dict(done),
+        latency=LatencyHistogram(counts, sum(p.latency.total_ns for p in parts)),
+        preemptions=sum(part.preemptions for part in parts),
+    )
 
 
 class WorkAccounting:

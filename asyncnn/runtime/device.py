@@ -13,7 +13,8 @@ from asyncnn.deadlines import DEADLINE_GRACE_S, deadline_after
 from asyncnn.devices import DeviceSettings, DeviceStatistics, IMeasured
 from asyncnn.extensions import Extension, load_extension
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
-from asyncnn.hal.interfaces import IDevice
+from asyncnn.hal.interfaces import IDevice, IPreparedModel
+from asyncnn.hal.routes import IRouting, Route
 from asyncnn.hal.types import (
     Capabilities,
     DeviceType,
@@ -30,6 +31,13 @@ from asyncnn.runtime.buffers import (
     allocate_buffer,
 )
 from asyncnn.runtime.execution_options import sync_exec_hal as forced_call
+from asyncnn.runtime.framework import (
+    FRAMEWORK,
+    FrameworkSettings,
+    chosen_fallback,
+    chosen_partitioning,
+)
+from asyncnn.runtime.framework.device_registry import opener_of
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_cache import ModelCache, PrepareArguments, prepare
 from asyncnn.runtime.prepared import PreparedModel
@@ -40,33 +48,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_IN_FLIGHT = 256
 
-# A process imports what opens its devices when it does so: one that only connects to a
-# driver has no use for an engine and kernels, and one that only computes none for IPC.
-
-
-def _reference(settings: DeviceSettings) -> AbstractAsyncContextManager[IDevice]:
-    from asyncnn.devices.reference import ReferenceDevice
-
-    return ReferenceDevice(settings)
-
-
-def _accelerated(settings: DeviceSettings) -> AbstractAsyncContextManager[IDevice]:
-    from asyncnn.devices.accelerated import AcceleratedDevice
-
-    return AcceleratedDevice(settings)
-
-
-_OPENERS: dict[
-    str, Callable[[DeviceSettings], AbstractAsyncContextManager[IDevice]]
-] = {"reference": _reference, "accelerated": _accelerated}
-
 CacheDir: TypeAlias = str | os.PathLike[str] | ModelCache
 """A folder of prepared models, by its path or with a bound of one's own."""
-
-
-def device_names() -> tuple[str, ...]:
-    """Return the names that `open_device` knows, the default one first."""
-    return tuple(_OPENERS)
 
 
 @asynccontextmanager
@@ -91,6 +74,8 @@ async def open_device(
     :param max_in_flight: runs of one prepared model that hold memory at a time; more
         wait their turn.
     :param cache_dir: folder in which prepared models are kept for the next time.
+    :param name: one of `device_names`, or ``framework:NAME,NAME`` for a framework of
+        the devices named; see `open_devices` for what a framework is.
     :param sync_exec_hal: for debugging, has every `PreparedModel.run` that is not
         fenced go by the HAL's synchronous call (True) or by that with a callback
         (False), whatever its path is. None leaves it to the environment variable
@@ -99,13 +84,8 @@ async def open_device(
         that variable is no number.
     """
     forced = forced_call(sync_exec_hal)
-    try:
-        opener = _OPENERS[name]
-    except KeyError:
-        raise InvalidArgumentError(
-            f"there is no device {name!r}", hint=f"known: {', '.join(_OPENERS)}"
-        ) from None
-    async with opener(
+    open_hal = opener_of(name)
+    async with open_hal(
         _extended(settings or DeviceSettings(), extensions)
     ) as hal_device:
         cache = _cache_in(cache_dir)
@@ -115,6 +95,61 @@ async def open_device(
             hal_device,
             max_in_flight=max_in_flight,
             cache=cache,
+            sync_exec_hal=forced,
+        )
+
+
+@asynccontextmanager
+async def open_devices(
+    *devices: "str | Device",
+    partition: int | None = None,
+    fallback: str = "partial",
+    framework: FrameworkSettings | None = None,
+    settings: DeviceSettings | None = None,
+    extensions: Iterable[Extension | str] = (),
+    max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+    sync_exec_hal: bool | None = None,
+) -> AsyncIterator["Device"]:
+    """Open several devices as one, for the length of an ``async with`` block.
+
+    Each operation of a model goes to the device that declares to be best for it, as far
+    as moving data is worth it; what a device cannot do, or fails with, goes to the CPU.
+    ``outputs.route`` tells which device has computed what.
+
+    :param devices: names of devices to open, and devices that are open already, such as
+        those of `connect`. None stands for all that are registered, but for samples.
+        The CPU, ``reference``, is always one of them, and the last resort.
+    :param partition: 0 runs all on the CPU, 1 divides models, with the CPU as fallback,
+        2 divides them without one. None leaves it to the environment variable
+        ``ASYNCNN_PARTITION``, or else is 1.
+    :param fallback: what the CPU computes if a device fails: ``forbid``, ``partial`` or
+        ``full``.
+    :param framework: further settings, of which these two take the place.
+    :raises InvalidArgumentError: if there is no such device, one is given twice, or one
+        of the settings is none.
+    :raises AsyncnnError: if a device cannot be opened.
+    """
+    from asyncnn.runtime.framework.opening import OpenDevice, open_framework
+
+    forced = forced_call(sync_exec_hal)
+    chosen = replace(
+        framework or FrameworkSettings(),
+        partition=chosen_partitioning(partition),
+        fallback=chosen_fallback(fallback),
+    )
+    given = [each for each in devices if isinstance(each, Device)]
+    async with open_framework(
+        _extended(settings or DeviceSettings(), extensions),
+        [each for each in devices if isinstance(each, str)],
+        devices=[OpenDevice(each.name, each.hal, each.is_remote) for each in given],
+        framework=chosen,
+    ) as hal_device:
+        MANAGER("opened", device=FRAMEWORK, members=len(hal_device.members))
+        yield Device(
+            FRAMEWORK,
+            hal_device,
+            max_in_flight=max_in_flight,
+            make_array=shared_array if any(d.is_remote for d in given) else np.empty,
             sync_exec_hal=forced,
         )
 
@@ -245,6 +280,11 @@ class Device:
         self._deadline_grace = deadline_grace
 
     @property
+    def is_remote(self) -> bool:
+        """Whether it lies in another process, with which memory has to be shared."""
+        return self._make_array is not np.empty
+
+    @property
     def version(self) -> str:
         """Version string of the driver."""
         return self.hal.get_version_string()[1]
@@ -307,7 +347,13 @@ class Device:
             make_array=self._make_array,
             sync_exec_hal=self._sync_exec_hal,
             deadline_grace=self._deadline_grace,
+            route=self._usual_route(prepared),
         )
+
+    def _usual_route(self, prepared: IPreparedModel) -> Route | None:
+        if not isinstance(self.hal, IRouting):
+            return None
+        return self.hal.usual_route(prepared)
 
     async def buffer_for(
         self, *slots: Slot, dimensions: tuple[int, ...] = ()

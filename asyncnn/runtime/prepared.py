@@ -18,6 +18,7 @@ from asyncnn.deadlines import DEADLINE_GRACE_S
 from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     DEFAULT_OPTIONS,
     ErrorStatus,
@@ -78,6 +79,7 @@ class PreparedModel:
         make_array: MakeArray = np.empty,
         sync_exec_hal: bool | None = None,
         deadline_grace: float = DEADLINE_GRACE_S,
+        route: Route | None = None,
     ) -> None:
         self.hal = hal
         self._forced: Path | None = None
@@ -94,6 +96,7 @@ class PreparedModel:
             elsewhere=make_array is not np.empty,
             make_shared=shared_array if make_array is np.empty else make_array,
             deadline_grace=deadline_grace,
+            route=route,
         )
         self._in_flight = InFlight(max_in_flight)
 
@@ -177,6 +180,7 @@ class PreparedModel:
         else:
             outputs = space.shaped(spaces, result.output_shapes)
         outputs.timing = result.timing
+        outputs.route = result.route or target.route
         return outputs
 
     def run_fenced(
@@ -235,6 +239,7 @@ class PreparedModel:
         if awaited:
             target.check_settled(arrays, awaited)
         request = target.build_request(arrays, spaces)
+        outputs.route = target.route
         return launch_fenced(self.hal, request, awaited, options, outputs)
 
     def reusable(
