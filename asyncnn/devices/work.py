@@ -52,7 +52,8 @@ class Inliner:
     """Learns how long executions of a program take.
 
     ``should_inline`` tells whether they have lately taken less than ``below_ns``
-    nanoseconds.
+    nanoseconds of a thread: on a lane they also wait for the interpreter, which they
+    would not have to on the loop.
     """
 
     def __init__(self, program: Program, below_ns: float) -> None:
@@ -61,8 +62,10 @@ class Inliner:
         # The first execution decides: it may have to restore a plan.
         self._is_foreseeable: bool | None = None
         measured_ns = program.measured_ns
-        self._least_ns = float("inf") if measured_ns is None else measured_ns
-        self.should_inline = self._least_ns < below_ns
+        self._least_ns = self._least_cpu_ns = (
+            float("inf") if measured_ns is None else measured_ns
+        )
+        self.should_inline = self._least_cpu_ns < below_ns
 
     @property
     def min_runtime_ns(self) -> int:
@@ -71,16 +74,16 @@ class Inliner:
             return 0
         return int(self._least_ns * _CERTAIN)
 
-    def observe(self, run_ns: int) -> None:
-        """Learn from an execution that took a thread ``run_ns`` nanoseconds."""
+    def observe(self, run_ns: int, cpu_ns: int) -> None:
+        """Learn from an execution of ``run_ns`` nanoseconds, ``cpu_ns`` of a thread."""
         if self._is_foreseeable is None:
             self._is_foreseeable = self._program.is_straight
             # Without fixed shapes, or with loops, one tells little of the next.
             self._below_ns *= self._is_foreseeable
         least_ns = self._least_ns * _FORGETTING
-        if run_ns < least_ns:
-            least_ns = run_ns
-        self._least_ns = least_ns
+        self._least_ns = run_ns if run_ns < least_ns else least_ns
+        least_ns = self._least_cpu_ns * _FORGETTING
+        self._least_cpu_ns = least_ns = cpu_ns if cpu_ns < least_ns else least_ns
         self.should_inline = least_ns < self._below_ns
 
 
@@ -431,8 +434,7 @@ class ExecuteWork(Work):
         status = _NONE if error is None else error.status
         timing = NO_TIMING
         if error is None:
-            # A lane also waits for the interpreter, which the loop would not have to.
-            self._executable.inliner.observe(self._cpu_ns)
+            self._executable.inliner.observe(self.computed_ns, self._cpu_ns)
             if self._options.measure == _MEASURED:
                 in_driver = perf_counter_ns() - self._launched_ns
                 on_device = self._ended_ns - self._started_ns

@@ -35,6 +35,47 @@ RULES: dict[OperationType, Rule] = {
 """How each operation is written that is claimed in some form."""
 
 
+_SLOWER = "LiteRT has only plain kernels, slower than those here by far"
+_DATA = "the shapes of its results depend on data"
+_STATE = "TFLite keeps its state in variables, the HAL in operands"
+_NOTHING = "it computes nothing of what comes with the request"
+_RARE = "rare, and not written"
+_NO_OPERATOR = "TFLite has no such operator"
+
+NOT_CLAIMED: dict[OperationType, str] = {
+    OperationType.LOGICAL_AND: _SLOWER,
+    OperationType.LOGICAL_OR: _SLOWER,
+    OperationType.LOGICAL_NOT: _SLOWER,
+    OperationType.MIRROR_PAD: _SLOWER,
+    OperationType.SIN: _SLOWER + ", and XNNPACK is wrong far from 0",
+    OperationType.TOPK_V2: "of equal elements LiteRT puts another one first",
+    OperationType.FILL: _NOTHING,
+    OperationType.RANK: _NOTHING,
+    OperationType.RANDOM_MULTINOMIAL: "it draws other numbers",
+    OperationType.IF: "control flow stays with the engine",
+    OperationType.WHILE: "control flow stays with the engine",
+    OperationType.BOX_WITH_NMS_LIMIT: _DATA,
+    OperationType.GENERATE_PROPOSALS: _DATA,
+    OperationType.DETECTION_POSTPROCESSING: _RARE,
+    OperationType.AXIS_ALIGNED_BBOX_TRANSFORM: _NO_OPERATOR,
+    OperationType.HEATMAP_MAX_KEYPOINT: _NO_OPERATOR,
+    OperationType.ROI_ALIGN: _NO_OPERATOR,
+    OperationType.ROI_POOLING: _NO_OPERATOR,
+    OperationType.HASHTABLE_LOOKUP: _RARE,
+    OperationType.LSH_PROJECTION: _RARE,
+    OperationType.LSTM: _STATE,
+    OperationType.RNN: _STATE,
+    OperationType.SVDF: _STATE,
+    OperationType.BIDIRECTIONAL_SEQUENCE_LSTM: _STATE,
+    OperationType.BIDIRECTIONAL_SEQUENCE_RNN: _STATE,
+    OperationType.UNIDIRECTIONAL_SEQUENCE_LSTM: _STATE,
+    OperationType.UNIDIRECTIONAL_SEQUENCE_RNN: _STATE,
+    OperationType.QUANTIZED_16BIT_LSTM: _RARE,
+    OperationType.QUANTIZED_LSTM: _STATE,
+}
+"""Why operations are left to the kernels in every form."""
+
+
 def claims(operation: BoundOperation) -> bool:
     """Tell whether ``operation``, whose shapes are all known, is written in TFLite."""
     return refusal(operation) is None
@@ -79,6 +120,9 @@ def write_operation(
 
 
 def _rule_of(operation: BoundOperation) -> Rule:
-    if isinstance(operation.type, OperationType) and operation.type in RULES:
+    if not isinstance(operation.type, OperationType):
+        raise NotWrittenError(f"{operation.type.name} is an extension's")
+    if operation.type in RULES:
         return RULES[operation.type]
-    raise NotWrittenError(f"{operation.type.name} is not claimed")
+    reason = NOT_CLAIMED.get(operation.type, "it is unknown")
+    raise NotWrittenError(f"{operation.type.name} is not claimed: {reason}")

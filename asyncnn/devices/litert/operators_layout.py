@@ -79,14 +79,6 @@ def _pad_value(writer: OperationWriter, source: Tensor) -> np.ndarray:
     return np.array([stored + moved], np.int8)
 
 
-def _mirror_pad(writer: OperationWriter) -> None:
-    source = writer.as_it_is(0)
-    paddings = writer.graph.integers(paddings_of(writer.operation))
-    table = options("MirrorPadOptions", Mode=writer.operation.integer(2))
-    output = writer.output(type_=source.type)
-    writer.emit("MIRROR_PAD", [source, paddings], output, table)
-
-
 def _slice(writer: OperationWriter) -> None:
     if writer.is_quantized:
         writer.require_kept_quantization()
@@ -105,7 +97,8 @@ def _strided_slice(writer: OperationWriter) -> None:
     source = writer.as_it_is(0)
     taken, _ = strided_slices_of(writer.operation)
     resolved = [
-        part.indices(length) for part, length in zip(taken, source.shape, strict=True)
+        _resolved(part, length)
+        for part, length in zip(taken, source.shape, strict=True)
     ]
     begin, end, strides = (list(numbers) for numbers in zip(*resolved, strict=True))
     shape = tuple(len(range(*each)) for each in resolved)
@@ -128,6 +121,17 @@ def _strided_slice(writer: OperationWriter) -> None:
     writer.emit("STRIDED_SLICE", inputs, target, table)
     if not kept:
         writer.reshape(target, writer.output(type_=source.type))
+
+
+def _resolved(part: slice, length: int) -> tuple[int, int, int]:
+    """Return begin, end and stride; the stride of a single element is 1.
+
+    A large stride added to an index would not stay within int32.
+    """
+    begin, end, stride = part.indices(length)
+    if len(range(begin, end, stride)) == 1:
+        return begin, begin + 1, 1
+    return begin, end, stride
 
 
 def _split(writer: OperationWriter) -> None:
@@ -268,7 +272,6 @@ RULES: dict[OperationType, Rule] = {
     OperationType.TRANSPOSE: Rule(_transpose, _MOVED, "TRANSPOSE", _KEPT),
     OperationType.PAD: Rule(_pad, _MOVED, "PAD", _KEPT),
     OperationType.PAD_V2: Rule(_pad, _MOVED, "PADV2", _KEPT),
-    OperationType.MIRROR_PAD: Rule(_mirror_pad, _MOVED_WITH_INTEGERS, "MIRROR_PAD"),
     OperationType.SLICE: Rule(_slice, _MOVED_WITH_INTEGERS, "SLICE", _KEPT),
     OperationType.STRIDED_SLICE: Rule(
         _strided_slice, _MOVED, "STRIDED_SLICE without masks, RESHAPE", _KEPT

@@ -6,6 +6,7 @@ weights are signed and centred, which XNNPACK demands, where their range allows;
 otherwise the operation is computed on unsigned codes.
 """
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -49,14 +50,17 @@ from asyncnn.hal.types import OperationType
 SAME, VALID = 0, 1
 """Padding schemes by the schema's numbers."""
 
-_MAX_STEP = 2**15
-"""Largest stride, dilation or filter: products of them stay within int32."""
+_MAX_STEP = 2**14
+"""Largest stride, dilation or filter: LiteRT keeps them in 16 bits."""
 
 _MAX_PRODUCTS = 2**15
 """Most products of codes in one sum: with the bias it stays within int32."""
 
-_MULTIPLIERS = (2.0**-31, 2.0**7)
+_MULTIPLIERS = (2.0**-100, 2.0**7)
 """Real multipliers of sums that both XNNPACK and LiteRT's kernels take."""
+
+_MAX_TOUCHES = 2**24
+"""Most pairs of a tap and an output pixel: XNNPACK has a pointer for each of them."""
 
 _CHANNELS_LAST = NCHW_TO_NHWC
 
@@ -84,7 +88,18 @@ def _needed_padding(axis: Window) -> Padding:
     return axis.before, max(reached - axis.before - axis.input, 0)
 
 
-def _check_steps(writer: OperationWriter, axes: Sequence[Window]) -> None:
+def _check_steps(
+    writer: OperationWriter, axes: Sequence[Window], *, spreads: bool = False
+) -> None:
+    """Check what LiteRT takes int32 and memory for; transposes ``spread`` inputs."""
+    touches = math.prod(
+        axis.filter * (axis.input if spreads else axis.output) for axis in axes
+    )
+    pixels = math.prod(axis.output for axis in axes)
+    writer.require(
+        touches == pixels or touches <= _MAX_TOUCHES,
+        "a filter that touches too many elements",
+    )
     writer.require(
         all(max(a.stride, a.dilation, a.filter) <= _MAX_STEP for a in axes),
         f"a stride, dilation or filter above {_MAX_STEP}",
@@ -279,7 +294,7 @@ def _write_convolution(
         StrideH=window.height.stride,
         DilationWFactor=window.width.dilation,
         DilationHFactor=window.height.dilation,
-        FusedActivationFunction=int(window.activation),
+        FusedActivationFunction=writer.activation_code(window.activation),
         **fields,
     )
     writer.emit(name, [image, *weights.tensors(axis)], result, table, version)
@@ -290,7 +305,7 @@ def _transpose_convolution(writer: OperationWriter) -> None:
     """Where no scheme of TFLite cuts the output like this, SLICE cuts all of it."""
     window = transpose_window(writer.operation)
     axes = window.height, window.width
-    _check_steps(writer, axes)
+    _check_steps(writer, axes, spreads=True)
     weights = _Weights(writer)
     products = int(np.prod(writer.operation.shape(1)[1:]))
     writer.require(
@@ -309,13 +324,14 @@ def _transpose_convolution(writer: OperationWriter) -> None:
         batches, _, _, channels = result.shape
         lengths = [(axis.input - 1) * axis.stride + axis.filter for axis in axes]
         whole = writer.graph.like(result, (batches, *lengths, channels))
+        writer.require_moderate(whole.shape)
     kernel, bias = weights.tensors()
     table = options(
         "TransposeConvOptions",
         Padding=VALID if scheme is None else scheme,
         StrideW=window.width.stride,
         StrideH=window.height.stride,
-        FusedActivationFunction=int(window.activation),
+        FusedActivationFunction=writer.activation_code(window.activation),
     )
     shape = writer.graph.integers(whole.shape)
     writer.emit("TRANSPOSE_CONV", [shape, kernel, image, bias], whole, table, 4)
@@ -374,7 +390,7 @@ def _pool(name: str) -> Write:
             StrideH=window.height.stride,
             FilterWidth=window.width.filter,
             FilterHeight=window.height.filter,
-            FusedActivationFunction=int(window.activation),
+            FusedActivationFunction=writer.activation_code(window.activation),
         )
         writer.emit(name, [image], result, table)
         _finish(writer, window, result)
@@ -396,6 +412,7 @@ def _padded_with_lowest(
     height, width = map(_needed_padding, axes)
     batches, rows, columns, channels = image.shape
     shape = (batches, rows + sum(height), columns + sum(width), channels)
+    writer.require_moderate(shape)
     paddings = graph.integers([(0, 0), height, width, (0, 0)])
     return writer.emit(
         "PADV2",
