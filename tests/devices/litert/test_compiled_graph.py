@@ -20,10 +20,10 @@ from asyncnn.hal.errors import BusyError, DeviceClosedError, ForkedError
 from tests.devices.litert.conftest import Case, at_offset
 from tests.forks import in_child_blocking
 
-SHAPE = (128, 256)
+SHAPE = (128, 512)
 
 LONG = Chain(100, *SHAPE)
-"""Takes some 30 ms."""
+"""Takes some 100 ms."""
 
 
 @pytest.fixture(scope="module")
@@ -241,30 +241,36 @@ def test_a_child_forked_during_a_run_can_end(c_api: Engine, long_model: bytes) -
 
 
 AT_THE_END = """
-import sys, threading
+import atexit, os, threading
+
+# Called last: what is registered later is called before.
+atexit.register(lambda: all(each.wait(20) for each in interrupted) or os._exit(3))
+
 import numpy as np
 from asyncnn.devices.litert.chain_model import Chain
 from asyncnn.devices.litert.engine import load_engine
 
 engine = load_engine({backend!r})
 begun = threading.Barrier({threads} + 1)
+interrupted = [threading.Event() for _ in range({threads})]
 
-def work():
+def work(is_interrupted):
     graph = engine.compile(Chain({links}, 32, 128).model())
     x = np.zeros((32, 128), np.float32)
     outputs = [x.copy(), x.copy()]
     begun.wait()
     while True:
-        graph.run([x], outputs)
+        if not graph.run([x], outputs):
+            is_interrupted.set()
 
-for _ in range({threads}):
-    threading.Thread(target=work, daemon=True).start()
+for each in interrupted:
+    threading.Thread(target=work, args=[each], daemon=True).start()
 begun.wait()
 """
 
 
 @pytest.mark.parametrize("backend", ["c_api", "interpreter"])
-def test_a_process_may_end_while_graphs_run(backend: str) -> None:
+def test_the_end_of_a_process_ends_runs_first(backend: str) -> None:
     script = AT_THE_END.format(backend=backend, links=200, threads=2)
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, check=False, timeout=60
