@@ -16,11 +16,7 @@ from asyncnn.devices.litert.operation_writer import (
     Write,
 )
 from asyncnn.hal.operations.bound import Shape
-from asyncnn.hal.operations.shapes import (
-    NCHW_TO_NHWC,
-    NHWC_TO_NCHW,
-    normalized_axes,
-)
+from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, NHWC_TO_NCHW
 from asyncnn.hal.types import OperationType
 
 _MAX_SUMMED = 2**22
@@ -40,7 +36,7 @@ def _reduction(name: str) -> Write:
         if writer.is_quantized:
             writer.require_kept_quantization()
         source = writer.input(0)
-        axes = sorted(normalized_axes(writer.operation, 1, len(source.shape)))
+        axes = sorted(writer.operation.normalized_axes(1, len(source.shape)))
         writer.require(bool(axes), "no axis is reduced")
         kept = tuple(1 if i in axes else n for i, n in enumerate(source.shape))
         count = elements(source.shape) // elements(kept)

@@ -25,11 +25,7 @@ from asyncnn.hal.operations.joining import (
     slices_of,
     strided_slices_of,
 )
-from asyncnn.hal.operations.shapes import (
-    NCHW_TO_NHWC,
-    NHWC_TO_NCHW,
-    integers,
-)
+from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, NHWC_TO_NCHW
 from asyncnn.hal.types import OperationType
 
 
@@ -47,7 +43,7 @@ def _transpose(writer: OperationWriter) -> None:
     source = writer.as_it_is(0)
     order = [*range(len(source.shape))][::-1]
     if writer.operation.has(1):
-        order = integers(writer.operation, 1)
+        order = writer.operation.integers(1)
     writer.transposed(source, tuple(order), writer.output(type_=source.type))
 
 
@@ -178,7 +174,7 @@ def _tile(writer: OperationWriter) -> None:
     if writer.is_quantized:
         writer.require_kept_quantization()
     source = writer.as_it_is(0)
-    multiples = writer.graph.integers(integers(writer.operation, 1))
+    multiples = writer.graph.integers(writer.operation.integers(1))
     writer.emit("TILE", [source, multiples], writer.output(type_=source.type))
 
 
@@ -186,7 +182,7 @@ def _reverse(writer: OperationWriter) -> None:
     if writer.is_quantized:
         writer.require_kept_quantization()
     source = writer.as_it_is(0)
-    axis = writer.graph.integers(integers(writer.operation, 1))
+    axis = writer.graph.integers(writer.operation.integers(1))
     table = options("ReverseV2Options")
     output = writer.output(type_=source.type)
     writer.emit("REVERSE_V2", [source, axis], output, table)
@@ -222,10 +218,10 @@ def _in_nhwc(name: str, kind: str, flag: int, *arguments: str) -> Write:
         if arguments == ("BlockSize",):
             table = options(kind, BlockSize=writer.operation.integer(1))
         elif name == "BATCH_TO_SPACE_ND":
-            block = integers(writer.operation, 1)
+            block = writer.operation.integers(1)
             inputs += [writer.graph.integers(block), writer.graph.integers(_NO_CROPS)]
         else:
-            block, paddings = (integers(writer.operation, i) for i in (1, 2))
+            block, paddings = (writer.operation.integers(i) for i in (1, 2))
             inputs.append(writer.graph.integers(block))
             inputs.append(writer.graph.integers([paddings[:2], paddings[2:]]))
         if not nchw:

@@ -38,8 +38,6 @@ from asyncnn.hal.operations.windows import (
     Window,
     Window2D,
     convolution_window,
-    depthwise_window,
-    grouped_window,
     padding_for_scheme,
     pool_window,
     transpose_padding_for_scheme,
@@ -243,7 +241,7 @@ def _fits_centred(filter_: BoundOperand) -> bool:
 
 def _convolution(writer: OperationWriter) -> None:
     grouped = writer.operation.type == OperationType.GROUPED_CONV_2D
-    window = (grouped_window if grouped else convolution_window)(writer.operation)
+    window = convolution_window(writer.operation, "groups" if grouped else "")
     _write_convolution(
         writer,
         window,
@@ -255,7 +253,7 @@ def _convolution(writer: OperationWriter) -> None:
 
 
 def _depthwise(writer: OperationWriter) -> None:
-    window = depthwise_window(writer.operation)
+    window = convolution_window(writer.operation, "depth_multiplier")
     _write_convolution(
         writer,
         window,

@@ -9,6 +9,7 @@ from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.operations.signature import Requirement, TypedCheck, Usage
 
 NHWC_TO_NCHW = (0, 3, 1, 2)
+NCHW_TO_NHWC = (0, 2, 3, 1)
 
 
 def permuted(shape: Shape, order: tuple[int, ...]) -> Shape:
