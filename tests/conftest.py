@@ -43,6 +43,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # What is exact to the bit is said of this device; tests of others name them.
+    os.environ.setdefault("ASYNCNN_DEVICE", "reference")
     if config.getoption("--loop") == "uvloop":
         import uvloop
 

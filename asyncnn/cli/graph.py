@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 def graph(
     model: Annotated[Path, typer.Argument(help="A .tflite or .asyncnn file.")],
     device: Annotated[
-        str, typer.Option(help="Device whose support is marked.")
-    ] = "reference",
+        str | None,
+        typer.Option(
+            help="Device whose support is marked; by default the one that runs it."
+        ),
+    ] = None,
     extension: ExtensionOption = None,
 ) -> None:
     """Print the Graphviz text of a model, with types, shapes and the device's support.
@@ -36,7 +39,7 @@ def graph(
 
 def explain(
     path: Path,
-    device: str,
+    device: str | None,
     socket: Path | None,
     places: Sequence[str],
     *,
@@ -62,7 +65,7 @@ def explain(
 async def _explain(
     model: "NamedModel",
     extensions: "Sequence[Extension]",
-    device: str,
+    device: str | None,
     socket: Path | None,
 ) -> "Explanation":
     from asyncnn.runtime.device import connect, open_device

@@ -49,7 +49,7 @@ class RunOptions(msgspec.Struct, frozen=True):
     output_file: Path | None
     check_file: Path | None
     check_key: str
-    device: str
+    device: str | None
     socket: Path | None
     extensions: tuple[str, ...]
     paths: tuple[AnyPath, ...]

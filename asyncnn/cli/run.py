@@ -37,7 +37,10 @@ def run(
     check_key: Annotated[
         str, typer.Option(help="Compare with KEY_K instead of output_K.")
     ] = "output",
-    device: Annotated[str, typer.Option(help="Device to run on.")] = "reference",
+    device: Annotated[
+        str | None,
+        typer.Option(help="Device to run on; by default the fastest that works."),
+    ] = None,
     socket: Annotated[
         Path | None,
         typer.Option(help="Run in the driver that serves this socket instead."),

@@ -44,7 +44,7 @@ from asyncnn.runtime.prepared import PreparedModel
 
 if TYPE_CHECKING:
     from asyncnn.service import RemoteDevice, Supervision
-    from asyncnn.service.process import Settings
+    from asyncnn.service.process import DriverProcess, Settings
 
 DEFAULT_MAX_IN_FLIGHT = 256
 
@@ -54,7 +54,7 @@ CacheDir: TypeAlias = str | os.PathLike[str] | ModelCache
 
 @asynccontextmanager
 async def open_device(
-    name: str = "reference",
+    name: str | None = None,
     *,
     settings: DeviceSettings | None = None,
     extensions: Iterable[Extension | str] = (),
@@ -68,14 +68,16 @@ async def open_device(
     changed unless ``settings`` ask for it. Leaving the block ends what is still pending
     with `DeviceClosedError`, and waits for what computes to come to a boundary.
 
+    :param name: one of `device_names`, or ``framework:NAME,NAME`` for a framework of
+        the devices named; see `open_devices` for what a framework is. None leaves it to
+        the environment variable ``ASYNCNN_DEVICE``, or else is ``accelerated`` where
+        its engine works, and ``reference`` elsewhere.
     :param extensions: what the device has besides those of its settings: an
         `Extension`, or its name like ``package.module:attribute`` or, if a package has
         installed it, ``com.example.spectral``.
     :param max_in_flight: runs of one prepared model that hold memory at a time; more
         wait their turn.
     :param cache_dir: folder in which prepared models are kept for the next time.
-    :param name: one of `device_names`, or ``framework:NAME,NAME`` for a framework of
-        the devices named; see `open_devices` for what a framework is.
     :param sync_exec_hal: for debugging, has every `PreparedModel.run` that is not
         fenced go by the HAL's synchronous call (True) or by that with a callback
         (False), whatever its path is. None leaves it to the environment variable
@@ -84,19 +86,34 @@ async def open_device(
         that variable is no number.
     """
     forced = forced_call(sync_exec_hal)
-    open_hal = opener_of(name)
-    async with open_hal(
-        _extended(settings or DeviceSettings(), extensions)
-    ) as hal_device:
+    given = _extended(settings or DeviceSettings(), extensions)
+    async with _opened(name, given) as (opened, hal_device):
         cache = _cache_in(cache_dir)
-        MANAGER("opened", device=name)
+        MANAGER("opened", device=opened)
         yield Device(
-            name,
+            opened,
             hal_device,
             max_in_flight=max_in_flight,
             cache=cache,
             sync_exec_hal=forced,
         )
+
+
+@asynccontextmanager
+async def _opened(
+    name: str | None, settings: DeviceSettings
+) -> AsyncIterator[tuple[str, IDevice]]:
+    """Open the device of a name, or the default one; tell what that is."""
+    # What only connects to a driver has no use for an engine and kernels.
+    from asyncnn.devices.accelerated import default_device, default_device_name
+
+    name = name or default_device_name()
+    if name:
+        async with opener_of(name)(settings) as named:
+            yield name, named
+        return
+    async with default_device(settings) as device:
+        yield device.name.partition("-")[2], device
 
 
 @asynccontextmanager
@@ -160,6 +177,7 @@ async def connect(
     *,
     supervised: "bool | Supervision" = False,
     driver_uids: Collection[int] = (),
+    device: str | None = None,
     extensions: Collection[str] = (),
     settings: DeviceSettings | str | os.PathLike[str] | None = None,
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
@@ -177,6 +195,9 @@ async def connect(
 
     :param supervised: settings of the supervision, or True for the usual ones.
     :param driver_uids: users besides this one and root whose drivers are trusted.
+    :param device: what a driver of one's own publishes, ``accelerated`` or
+        ``reference``; None leaves it to ``ASYNCNN_DEVICE``, or else is the first of
+        these that works.
     :param extensions: what a driver of one's own imports and offers, by their names
         as `open_device` takes them.
     :param settings: those of the device of a driver of one's own, or the path of a TOML
@@ -201,8 +222,14 @@ async def connect(
             "a driver that is running has its settings already",
             hint="start it with asyncnn serve --settings",
         )
+    if path is not None and device is not None:
+        raise InvalidArgumentError(
+            "a driver that is running has its device already",
+            hint="start it with asyncnn serve --device",
+        )
     has_others = not {os.geteuid(), 0}.issuperset(driver_uids)
-    link = partial(_remote, path, driver_uids, extensions, settings, deadline_grace)
+    start = partial(_running_driver, extensions, settings, device)
+    link = partial(_remote, path, driver_uids, start, deadline_grace)
     opened: AbstractAsyncContextManager[IDevice]
     opened = link() if supervised is False else _supervised(link, supervised)
     async with opened as hal_device:
@@ -218,16 +245,22 @@ async def connect(
         )
 
 
+def _running_driver(
+    extensions: Collection[str], settings: "Settings", device: str | None
+) -> "AbstractAsyncContextManager[DriverProcess]":
+    from asyncnn.service.process import running_driver
+
+    return running_driver(extensions=extensions, settings=settings, device=device)
+
+
 @asynccontextmanager
 async def _remote(
     path: str | os.PathLike[str] | None,
     driver_uids: Collection[int],
-    extensions: Collection[str],
-    settings: "Settings",
+    start: "Callable[[], AbstractAsyncContextManager[DriverProcess]]",
     deadline_grace: float,
 ) -> AsyncIterator["RemoteDevice"]:
     from asyncnn.service.client.device import RemoteDevice
-    from asyncnn.service.process import running_driver
 
     if path is not None:
         async with RemoteDevice(
@@ -236,7 +269,7 @@ async def _remote(
             yield device
         return
     async with (
-        running_driver(extensions=extensions, settings=settings) as driver,
+        start() as driver,
         RemoteDevice(driver.path, deadline_grace=deadline_grace) as device,
     ):
         yield device

@@ -133,19 +133,21 @@ def driver_process(
     path: str | PathLike[str] | None = None,
     extensions: Iterable[str] = (),
     settings: Settings = None,
+    device: str | None = None,
 ) -> Iterator[DriverProcess]:
     """Run a driver until the block is left; it is ready when that begins.
 
     Blocks while the driver starts and ends. Without a path, a name is made up that no
     file system knows. ``extensions`` are those that the driver is to have, like
-    ``package.module:name``, ``settings`` those of its device.
+    ``package.module:name``, ``settings`` those of its ``device``, which is
+    ``accelerated`` or ``reference``; without a name it is the first that works.
 
     :raises InvalidArgumentError: if ``path`` cannot be that of a socket, the file of
         the settings cannot be read, or they hold extensions.
     :raises NoDriverError: if the driver does not start.
     :raises DeviceUnavailableError: if another driver serves ``path`` already.
     """
-    launched = _Launched(path, _arguments(extensions, settings))
+    launched = _Launched(path, _arguments(extensions, settings, device))
     try:
         for delay in _until_ready(launched.driver):
             time.sleep(delay)
@@ -159,6 +161,7 @@ async def running_driver(
     path: str | PathLike[str] | None = None,
     extensions: Iterable[str] = (),
     settings: Settings = None,
+    device: str | None = None,
 ) -> AsyncIterator[DriverProcess]:
     """Do what `driver_process` does without blocking the event loop.
 
@@ -166,7 +169,7 @@ async def running_driver(
 
     :raises AsyncnnError: as `driver_process`.
     """
-    launched = _Launched(path, _arguments(extensions, settings))
+    launched = _Launched(path, _arguments(extensions, settings, device))
     try:
         for delay in _until_ready(launched.driver):
             await asyncio.sleep(delay)
@@ -234,9 +237,13 @@ class _Launched:
             parts.callback(self.driver.kill)
 
 
-def _arguments(extensions: Iterable[str], settings: Settings) -> list[str]:
+def _arguments(
+    extensions: Iterable[str], settings: Settings, device: str | None
+) -> list[str]:
     """Return the arguments of `asyncnn.service.start` besides the path."""
     arguments = [f"--extension={extension}" for extension in extensions]
+    if device is not None:
+        arguments.append(f"--device={device}")
     if isinstance(settings, DeviceSettings):
         return arguments + [f"--setting={each}" for each in options_for(settings)]
     if settings is not None:

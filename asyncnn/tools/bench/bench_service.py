@@ -152,7 +152,7 @@ async def driver_on(cpu: int) -> AsyncIterator[Device]:
     """Start a driver process on one CPU and connect to it."""
     with ExitStack() as stack:
         with pinned(cpu):
-            driver = stack.enter_context(driver_process())
+            driver = stack.enter_context(driver_process(device="reference"))
         async with connect(driver.path) as device:
             yield device
 

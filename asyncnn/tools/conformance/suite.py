@@ -113,16 +113,18 @@ def specs_below(directory: Path) -> list[Path]:
 def reached(selection: AnySelection, transport: str) -> Iterator[AnySelection]:
     """Yield ``selection`` with a device that is reached by ``transport``.
 
-    A driver process for that lives as long as the block. It has the reference device;
-    others are served by each worker to itself.
+    A driver process for that lives as long as the block. What only an application can
+    open, each worker serves to itself.
     """
     if transport == IN_PROCESS:
         yield selection
         return
-    if selection.device != CPU:
+    if selection.device not in (CPU, "accelerated"):
         yield msgspec.structs.replace(selection, is_served=True)
         return
-    with driver_process(extensions=selection.extensions) as driver:
+    with driver_process(
+        extensions=selection.extensions, device=selection.device
+    ) as driver:
         yield msgspec.structs.replace(selection, socket=str(driver.path))
 
 

@@ -105,7 +105,7 @@ async def _mutate_nothing(plan: Plan) -> RowResult:
 async def _ways(plan: Plan) -> AsyncIterator[list[Way]]:
     if plan.socket is None:
         async with open_device(
-            settings=OWN_PROCESS, extensions=plan.extensions
+            "reference", settings=OWN_PROCESS, extensions=plan.extensions
         ) as device:
             yield [Way("device", device.hal)]
         return
