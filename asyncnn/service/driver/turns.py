@@ -33,6 +33,11 @@ _REST = 4.0
 A packet may name many pools, or a model that is checked: a slice ends only after it.
 """
 
+_MAX_REST_S = 0.05
+"""How long it pauses at most: what others do in the same turns counts as well, and so
+does an application around the driver.
+"""
+
 _FEW = 8
 """A process with more connections pauses after each slice."""
 
@@ -110,7 +115,8 @@ class ReadingTurns:
 
     def _rest(self) -> None:
         used = time.thread_time() - self._used_before
-        self._loop.call_later(max(_REST_S, used * _REST), self._next)
+        rest = min(max(_REST_S, used * _REST), _MAX_REST_S)
+        self._loop.call_later(rest, self._next)
 
     def _next(self) -> None:
         """Let those read that have waited the longest and are still there."""
