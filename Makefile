@@ -41,6 +41,7 @@ check: lint types
 
 bench: $(READY)
 	$(BIN)/asyncnn bench models
+	$(BIN)/asyncnn bench accelerated
 	$(BIN)/asyncnn bench kernels
 	$(BIN)/asyncnn bench awaiting
 	$(BIN)/asyncnn bench service

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from asyncnn.tools.bench import (
+    bench_accelerated,
     bench_awaiting,
     bench_burst,
     bench_cache,
@@ -16,7 +17,8 @@ from asyncnn.tools.bench import (
 from asyncnn.tools.bench.environment import describe_environment
 from asyncnn.tools.bench.heartbeat import Pulse
 from asyncnn.tools.bench.litert import LITERT, LITERT_REF
-from asyncnn.tools.bench.measured_models import Difference
+from asyncnn.tools.bench.measured_models import Candidate, Difference
+from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.peers import Exchange
 from asyncnn.tools.bench.report import Placement, Report, judge
 from asyncnn.tools.bench.rounds import Figure
@@ -113,6 +115,24 @@ def models(*, met: bool) -> Report:
     )
 
 
+def accelerated(*, met: bool) -> Report:
+    """Return a report on three sections, of which the last has no model."""
+    candidate = Candidate("<odd>", tiny_addition(), us=300.0)
+    alone = {"device": 103.0 if met else 104.0, "litert": 100.0}
+    alone = {name: (250 * value / 100,) for name, value in alone.items()}
+    memory = {"device": (1100.0,), "litert": (1000.0,)}
+    judged = bench_accelerated.judge_section
+    return bench_accelerated.AcceleratedReport(
+        **_BASIS,
+        sections={
+            "alone": (judged("alone", candidate, (alone, {"to_thread": REFUSAL})),),
+            "memory": (judged("memory", candidate, (memory, {})),),
+            "driver": (),
+        },
+        placements={"alone": "pinned to 1", "memory": "not pinned"},
+    )
+
+
 def kernels(*, met: bool) -> Report:
     """Return a report on all kernels, which differ in nothing; their median decides."""
     measured = figures(engine=80.0 if met else 81.0, litert=10.0)
@@ -199,6 +219,7 @@ MADE_UP: dict[str, Callable[..., Report]] = {
     maker.__name__: maker
     for maker in (
         models,
+        accelerated,
         awaiting,
         kernels,
         service,

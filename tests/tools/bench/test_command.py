@@ -42,6 +42,10 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         (["burst"], {"gates": False}),
         (["burst", "--gates"], {"gates": True}),
         (
+            ["accelerated", "folder", "--gates", "--section", "tiny"],
+            {"folder": Path("folder"), "gates": True, "section": ["tiny"], "rounds": 5},
+        ),
+        (
             ["responsiveness", "--setting", "a=1", "--setting", "b=2"],
             {"setting": ["a=1", "b=2"], "rounds": 3, "pattern": "*"},
         ),

@@ -22,7 +22,7 @@ from asyncnn.tools.bench.bench_cache import (
     CachedModel,
 )
 from asyncnn.tools.bench.bench_kernels import CASES, judge_kernel, judge_median
-from asyncnn.tools.bench.bench_models import goals_for, judge_model
+from asyncnn.tools.bench.bench_models import DEVICE, goals_for, judge_model
 from asyncnn.tools.bench.bench_qos import (
     Latency,
     Misses,
@@ -30,6 +30,7 @@ from asyncnn.tools.bench.bench_qos import (
     judge_qos,
 )
 from asyncnn.tools.bench.litert import LITERT, LITERT_REF
+from asyncnn.tools.bench.measured_models import Difference
 from asyncnn.tools.bench.report import Goal, judge
 from tests.tools.bench.made_up import cached, figures
 
@@ -121,7 +122,33 @@ class TestBurst:
 def test_named_models_have_goals_of_their_own(
     model: str, limits: dict[str, float]
 ) -> None:
-    assert {goal.peer: goal.limit for goal in goals_for(model, 5000.0)} == limits
+    goals = [goal for goal in goals_for(model, 5000.0) if goal.figure == DEVICE]
+    assert {goal.peer: goal.limit for goal in goals} == limits
+
+
+def test_the_accelerated_device_has_goals_beside_what_one_would_write() -> None:
+    measured = figures(accelerated=100.0, executor=96.0, to_thread=190.0)
+    verdicts = judge_model("vww_96_int8", measured, {}).verdicts
+    assert [(v.peer, v.limit, v.met) for v in verdicts] == [
+        ("executor", 1.05, True),
+        ("to_thread", 0.5, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("difference", "outcomes"),
+    [
+        (Difference(0.0, in_steps=True), [True]),
+        (Difference(1.0, in_steps=True), [False]),
+        (Difference(1.0, in_steps=False), []),
+        (None, []),
+    ],
+)
+def test_the_accelerated_device_computes_the_codes_of_litert(
+    difference: Difference | None, outcomes: list[bool]
+) -> None:
+    model = judge_model("another", {}, {}, accelerated_difference=difference)
+    assert list(model.outcomes()) == outcomes
 
 
 @pytest.mark.parametrize("ref_us", [100.1, 1e6])

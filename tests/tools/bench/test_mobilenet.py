@@ -10,7 +10,7 @@ from asyncnn.hal.types import OperationType
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.tflite import import_tflite
 from asyncnn.tools.bench.litert import LiteRt
-from asyncnn.tools.bench.measured_models import CLASSES, mobilenet_v1
+from asyncnn.tools.bench.measured_models import CLASSES, mobilenet_v1, mobilenet_v2
 
 pytest.importorskip("ai_edge_litert")
 
@@ -89,3 +89,32 @@ def test_the_seed_decides_the_weights() -> None:
     assert small(quantized=True) == small(quantized=True)
     other = mobilenet_v1(quantized=True, size=SIZE, width=0.25, seed=1)
     assert other != small(quantized=True)
+
+
+INVERTED_OPERATIONS = {
+    OperationType.CONV_2D: 36,
+    OperationType.DEPTHWISE_CONV_2D: 17,
+    OperationType.ADD: 10,
+    OperationType.AVERAGE_POOL_2D: 1,
+    OperationType.RESHAPE: 1,
+    OperationType.SOFTMAX: 1,
+}
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_version_2_has_inverted_residuals(tmp_path: Path, quantized: bool) -> None:
+    file = mobilenet_v2(quantized=quantized, size=SIZE, width=0.5)
+    model = import_tflite(from_buffer(file)).model
+    counted = Counter(operation.type for operation in model.main.operations)
+    assert counted == INVERTED_OPERATIONS
+    path = tmp_path / "small.tflite"
+    path.write_bytes(file)
+    image = QUANTIZED_IMAGE if quantized else IMAGE
+    results = []
+    for reference in (False, True):
+        peer = LiteRt(path, reference=reference)
+        peer.set_inputs([image])
+        (output,) = peer.first_outputs()
+        results.append(output.astype(np.float64))
+    assert np.ptp(results[0]) > 0  # neither vanished nor saturated on the way
+    np.testing.assert_allclose(*results, atol=8 if quantized else 1e-4)

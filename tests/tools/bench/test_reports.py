@@ -13,7 +13,13 @@ from typer.testing import CliRunner, Result
 from asyncnn.cli.bench import BENCHMARKS, bench_app
 from asyncnn.tools.bench.drawing import draw_page
 from asyncnn.tools.bench.environment import describe_environment
-from asyncnn.tools.bench.report import Outcome, Report, SingleReport, Table
+from asyncnn.tools.bench.report import (
+    Outcome,
+    Report,
+    SingleReport,
+    Table,
+    refusal_notes,
+)
 from tests.tools.bench.made_up import MADE_UP, REFUSAL, responsiveness
 
 every_benchmark = pytest.mark.parametrize("name", BENCHMARKS)
@@ -180,3 +186,17 @@ def test_idle_loops_have_no_goal_but_are_remarked_on() -> None:
     report = responsiveness(met=True, idle_ms=90)
     assert report.met
     assert any("too busy to tell" in note for note in report.notes())
+
+
+def test_a_peer_that_is_missing_is_told_of_once() -> None:
+    missing, own = {"onnx": "not installed"}, {"device": "too old"}
+    notes = refusal_notes(
+        {"a": missing, "b": missing | own, "c": missing}, {"onnx": "ONNX Runtime"}
+    )
+    assert list(notes) == [
+        "ONNX Runtime was not measured: not installed",
+        "b: device cannot run it: too old",
+    ]
+    alone = refusal_notes({"a": missing}, {})
+    assert list(alone) == ["a: onnx cannot run it: not installed"]
+    assert list(refusal_notes({}, {})) == []

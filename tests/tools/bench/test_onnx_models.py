@@ -1,0 +1,77 @@
+"""Models written as ONNX compute the same in ONNX Runtime."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asyncnn.hal.types import FusedActivationFunc, Operand, OperandType, OperationType
+from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.device import open_device
+from asyncnn.runtime.model_file import load
+from asyncnn.tools.bench.environment import PeerMissingError
+from asyncnn.tools.bench.litert import PeerRefusedError
+from asyncnn.tools.bench.measured_models import inputs_of, mobilenet_v1, mobilenet_v2
+from asyncnn.tools.bench.onnx_models import OnnxRuntime, onnx_file
+
+
+@pytest.fixture
+def _installed() -> None:
+    for package in ("ai_edge_litert", "onnx", "onnxruntime"):
+        pytest.importorskip(package)
+
+
+async def check(path: Path, steps: float, atol: float) -> None:
+    named = load(path)
+    inputs = inputs_of(named)
+    peer = OnnxRuntime(named)
+    feed = peer.converted(inputs)
+    outputs = peer.run(feed)
+    async with open_device() as device:
+        expected = (await (await device.prepare(named)).run(inputs)).values()
+    for actual, wanted in zip(outputs, expected, strict=True):
+        if wanted.dtype == np.int8:
+            wanted = wanted.astype(np.int32) + 128
+        limit = steps if actual.dtype == np.uint8 else atol
+        np.testing.assert_allclose(actual.astype(np.float64), wanted, atol=limit)
+    peer.bound(feed)()
+
+
+@pytest.mark.usefixtures("_installed")
+@pytest.mark.parametrize("quantized", [False, True], ids=["float", "int8"])
+@pytest.mark.parametrize("make", [mobilenet_v1, mobilenet_v2], ids=["v1", "v2"])
+async def test_mobilenets(tmp_path: Path, make: object, quantized: bool) -> None:
+    path = tmp_path / "model.tflite"
+    path.write_bytes(make(quantized=quantized, size=32, width=0.25))  # type: ignore[operator]
+    await check(path, steps=8, atol=1e-4)
+
+
+@pytest.mark.usefixtures("_installed")
+@pytest.mark.parametrize(
+    "name",
+    ["ad01_fp32", "kws_ref_model", "micro_speech_quantized", "pretrainedResnet"],
+)
+async def test_trained_models(shared: Path, name: str) -> None:
+    await check(shared / "models" / f"{name}.tflite", steps=2, atol=1e-3)
+
+
+@pytest.mark.usefixtures("_installed")
+def test_what_is_not_written_is_refused_by_name() -> None:
+    builder = ModelBuilder()
+    kind = OperandType.TENSOR_FLOAT32
+    x = builder.input("x", kind, (4,))
+    none = builder.scalar(FusedActivationFunc.NONE)
+    product = builder.operation(OperationType.MUL, [x, x, none], Operand(kind, (4,)))
+    builder.output(product, "y")
+    with pytest.raises(PeerRefusedError, match="MUL is not written as ONNX"):
+        onnx_file(builder.build())
+
+
+def test_without_onnx_runtime_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, shared: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    named = load(shared / "models" / "ad01_fp32.tflite")
+    with pytest.raises(PeerMissingError, match=r"pip install asyncnn\[bench\]"):
+        OnnxRuntime(named)
