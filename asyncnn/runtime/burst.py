@@ -47,11 +47,16 @@ class IBurstModel(IPreparedModel, Protocol):
 
 
 @runtime_checkable
-class IRecovering(Protocol):
+class IRecovering(IPreparedModel, Protocol):
     """A prepared model that can make up for executions of a burst that failed.
 
     The burst may be served by another device, which cannot fall back to anything.
     """
+
+    @property
+    def is_well(self) -> bool:
+        """Whether there is nothing against a burst; `execute_1_3` knows better then."""
+        ...
 
     def for_burst(self) -> IBurstModel:
         """Return the model for one burst of this process."""
@@ -292,6 +297,16 @@ class _Recovery:
     ) -> ExecutionResult:
         """Execute and return the result, which knows an unusual route."""
         model = self._model
+        if not self._hal.is_well:
+            callback = ExecutionFuture()
+            self._hal.execute_1_3(
+                request,
+                options.measure,
+                options.deadline,
+                options.loop_timeout,
+                callback,
+            )
+            return await callback
         result = await self._controller.execute(request, options)
         if result.status is not ErrorStatus.NONE:
             if result.kind in _OWN_MISTAKES or not self._hal.recovers_from(

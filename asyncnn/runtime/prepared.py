@@ -27,7 +27,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.buffers import MakeArray, Slot
-from asyncnn.runtime.burst import Burst, open_burst
+from asyncnn.runtime.burst import Burst, IRecovering, open_burst
 from asyncnn.runtime.execution_options import (
     InFlight,
     Outputs,
@@ -85,6 +85,8 @@ class PreparedModel:
         self._forced: Path | None = None
         if sync_exec_hal is not None:
             self._forced = "sync" if sync_exec_hal else "async"
+        # Where the one call is made of the other, only that tells the route.
+        self._has_one_call = isinstance(hal, IRecovering)
         self.inputs: tuple[TensorInfo, ...] = model.inputs
         self.outputs: tuple[TensorInfo, ...] = model.outputs
         self._make_array = make_array
@@ -325,7 +327,7 @@ class PreparedModel:
     ) -> Awaitable[ExecutionResult]:
         if self._forced is not None and path in ("async", "sync"):
             path = self._forced
-        if path == "async":
+        if path == "async" or (self._has_one_call and path == "sync"):
             callback = ExecutionFuture()
             self.hal.execute_1_3(
                 request,

@@ -67,6 +67,7 @@ class FencedChain(FencedOutcome):
 
     __slots__ = (
         "__weakref__",
+        "_awaited",
         "_callbacks",
         "_client",
         "_due_ns",
@@ -82,7 +83,6 @@ class FencedChain(FencedOutcome):
         "_timer",
         "_use",
         "_waiting",
-        "_watched",
         "fence",
         "is_done",
         "route",
@@ -103,7 +103,7 @@ class FencedChain(FencedOutcome):
         self._client = calling_client.get()
         self._launched_ns = self._ready_ns = time.monotonic_ns()
         self.fence, self._source = SyncFence.pair()
-        self._watched: list[ISyncFence] = []
+        self._awaited: list[ISyncFence] = []
         self._waiting = 0
         self._callbacks: list[IFencedExecutionCallback] = []
         self._fences: list[ISyncFence | None] = []
@@ -116,6 +116,7 @@ class FencedChain(FencedOutcome):
     def launch(self, wait_for: Sequence[ISyncFence]) -> None:
         """Begin once ``wait_for``, which are active, have signalled."""
         self._model.began(self)
+        self._awaited = [fence.duplicate() for fence in wait_for]
         if self._may_chain():
             self._guarded(lambda: self._chain(wait_for))
             if self._callbacks or self.is_done:
@@ -124,10 +125,8 @@ class FencedChain(FencedOutcome):
             delay = (self._options.deadline - self._launched_ns) / 1e9
             self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
         self._waiting = len(wait_for)
-        for fence in wait_for:
-            own = fence.duplicate()  # the caller may close the fence
-            self._watched.append(own)
-            own.add_done_callback(self._fence_done)
+        for fence in self._awaited:  # the caller may close its own
+            fence.add_done_callback(self._fence_done)
         if not wait_for:
             self._go_on(0, None)
 
@@ -216,19 +215,14 @@ class FencedChain(FencedOutcome):
             )
             self._succeed(on_device_us, in_driver_us, min(fenced_us, in_driver_us))
             return
-        if failure is not None and self._waited_in_vain(index, failure):
+        if failure is not None and not index and not self._may_begin():
+            self._end(*failure)
             return
         self._guarded(lambda: self._step_from(index, on_device_us, failure))
 
-    def _waited_in_vain(self, index: int, failure: tuple[ErrorStatus, str]) -> bool:
-        """End if it was not a device that failed, but what it waited for."""
-        if index or failure[0] is not ErrorStatus.GENERAL_FAILURE:
-            return False
-        error = waited_in_vain("")
-        if not failure[1].startswith(error.message):
-            return False
-        self._end(*failure)
-        return True
+    def _may_begin(self) -> bool:
+        """Tell whether everything that it waits for has signalled."""
+        return all(fence.status is _NONE for fence in self._awaited)
 
     def _step_from(
         self, index: int, on_device_us: int, failure: tuple[ErrorStatus, str] | None
@@ -288,10 +282,10 @@ class FencedChain(FencedOutcome):
         self.is_done = True
         if self._timer is not None:
             self._timer.cancel()
-        for fence in self._watched:
+        for fence in self._awaited:
             fence.remove_done_callback(self._fence_done)
             fence.close()
-        self._watched.clear()
+        self._awaited.clear()
         if self._use is not None and self._run is None:
             self._use.end(ErrorStatus.GENERAL_FAILURE, ())
         self._give_space_back(is_clean=is_clean)

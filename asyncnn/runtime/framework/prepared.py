@@ -275,6 +275,11 @@ class FrameworkPreparedModel(SynchronousByCallback):
                 return status, context
         return ErrorStatus.GENERAL_FAILURE, None
 
+    @property
+    def is_well(self) -> bool:
+        """Whether the only device has not failed lately; see `IRecovering`."""
+        return self._direct is None or not self._health.has_failed
+
     def recovers_from(self, status: ErrorStatus) -> bool:
         """Tell whether `execute_1_3` may do better; see `IRecovering`."""
         return (

@@ -206,12 +206,12 @@ class CrippledModel(SynchronousByCallback):
 
 @asynccontextmanager
 async def crippled_devices(
-    count: int, choice: random.Random, types: Sequence[int], faults: Sequence[Fault]
+    choice: random.Random, types: Sequence[int], faults: Sequence[Fault]
 ) -> AsyncIterator[list[CrippledDevice]]:
     """Open devices that are crippled at random, each of which refuses some types."""
     async with ReferenceDevice(DeviceSettings(idle_after_s=0.2)) as inner:
         devices = []
-        for fault in faults[:count]:
+        for fault in faults:
             refuses = {type_ for type_ in types if choice.random() < 0.5}
             devices.append(
                 CrippledDevice(
