@@ -88,10 +88,11 @@ def refusal(operation: BoundOperation) -> str | None:
     inputs = range(len(operation.inputs))
     outputs = range(len(inputs), len(inputs) + len(operation.outputs))
     try:
+        rule = _checked_rule(operation)
         for index, operand in enumerate(operation.inputs):
             if operand is not None and operand.value is None:
                 values.add_input(index, operand)
-        write_operation(graph, values, operation, inputs, outputs)
+        _write(rule, OperationWriter(graph, values, operation, inputs, outputs))
     except GeneralFailureError as error:
         return str(error)
     return None
@@ -108,15 +109,24 @@ def write_operation(
 
     :raises GeneralFailureError: if it is not claimed.
     """
-    rule = _rule_of(operation)
-    check_operands(operation, rule)
+    rule = _checked_rule(operation)
+    _write(rule, OperationWriter(graph, values, operation, inputs, outputs))
+
+
+def _write(rule: Rule, writer: OperationWriter) -> None:
     try:
-        rule.write(OperationWriter(graph, values, operation, inputs, outputs))
+        rule.write(writer)
     except ValueNeededError:
-        name = operation.type.name
+        name = writer.operation.type.name
         raise NotWrittenError(
             f"{name}: a parameter that comes with the request"
         ) from None
+
+
+def _checked_rule(operation: BoundOperation) -> Rule:
+    rule = _rule_of(operation)
+    check_operands(operation, rule)
+    return rule
 
 
 def _rule_of(operation: BoundOperation) -> Rule:
