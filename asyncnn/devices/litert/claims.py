@@ -11,23 +11,25 @@ from collections.abc import Sequence
 
 from asyncnn.devices.litert import (
     operators_axiswise,
+    operators_convolution,
     operators_elementwise,
     operators_layout,
     operators_windows,
 )
-from asyncnn.devices.litert.graph import Graph
-from asyncnn.devices.litert.operands import NotWrittenError, OperandTensors
+from asyncnn.devices.litert.operand_tensors import NotWrittenError, OperandTensors
 from asyncnn.devices.litert.operation_writer import (
     OperationWriter,
     Rule,
     check_operands,
 )
+from asyncnn.devices.litert.tflite_graph import Graph
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import BoundOperation, ValueNeededError
 from asyncnn.hal.types import OperationType
 
 RULES: dict[OperationType, Rule] = {
     **operators_axiswise.RULES,
+    **operators_convolution.RULES,
     **operators_elementwise.RULES,
     **operators_layout.RULES,
     **operators_windows.RULES,
