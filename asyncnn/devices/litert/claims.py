@@ -14,6 +14,7 @@ from asyncnn.devices.litert import (
     operators_convolution,
     operators_elementwise,
     operators_layout,
+    operators_recurrent,
     operators_windows,
 )
 from asyncnn.devices.litert.operand_tensors import NotWrittenError, OperandTensors
@@ -32,6 +33,7 @@ RULES: dict[OperationType, Rule] = {
     **operators_convolution.RULES,
     **operators_elementwise.RULES,
     **operators_layout.RULES,
+    **operators_recurrent.RULES,
     **operators_windows.RULES,
 }
 """How each operation is written that is claimed in some form."""
@@ -70,7 +72,6 @@ NOT_CLAIMED: dict[OperationType, str] = {
     OperationType.SVDF: _STATE,
     OperationType.BIDIRECTIONAL_SEQUENCE_LSTM: _STATE,
     OperationType.BIDIRECTIONAL_SEQUENCE_RNN: _STATE,
-    OperationType.UNIDIRECTIONAL_SEQUENCE_LSTM: _STATE,
     OperationType.UNIDIRECTIONAL_SEQUENCE_RNN: _STATE,
     OperationType.QUANTIZED_16BIT_LSTM: _RARE,
     OperationType.QUANTIZED_LSTM: _STATE,
