@@ -11,25 +11,29 @@ from collections.abc import Sequence
 
 from asyncnn.devices.litert import (
     operators_axiswise,
+    operators_convolution,
     operators_elementwise,
     operators_layout,
+    operators_recurrent,
     operators_windows,
 )
-from asyncnn.devices.litert.graph import Graph
-from asyncnn.devices.litert.operands import NotWrittenError, OperandTensors
+from asyncnn.devices.litert.operand_tensors import NotWrittenError, OperandTensors
 from asyncnn.devices.litert.operation_writer import (
     OperationWriter,
     Rule,
     check_operands,
 )
+from asyncnn.devices.litert.tflite_graph import Graph
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import BoundOperation, ValueNeededError
 from asyncnn.hal.types import OperationType
 
 RULES: dict[OperationType, Rule] = {
     **operators_axiswise.RULES,
+    **operators_convolution.RULES,
     **operators_elementwise.RULES,
     **operators_layout.RULES,
+    **operators_recurrent.RULES,
     **operators_windows.RULES,
 }
 """How each operation is written that is claimed in some form."""
@@ -68,7 +72,6 @@ NOT_CLAIMED: dict[OperationType, str] = {
     OperationType.SVDF: _STATE,
     OperationType.BIDIRECTIONAL_SEQUENCE_LSTM: _STATE,
     OperationType.BIDIRECTIONAL_SEQUENCE_RNN: _STATE,
-    OperationType.UNIDIRECTIONAL_SEQUENCE_LSTM: _STATE,
     OperationType.UNIDIRECTIONAL_SEQUENCE_RNN: _STATE,
     OperationType.QUANTIZED_16BIT_LSTM: _RARE,
     OperationType.QUANTIZED_LSTM: _STATE,
@@ -88,10 +91,11 @@ def refusal(operation: BoundOperation) -> str | None:
     inputs = range(len(operation.inputs))
     outputs = range(len(inputs), len(inputs) + len(operation.outputs))
     try:
+        rule = _checked_rule(operation)
         for index, operand in enumerate(operation.inputs):
             if operand is not None and operand.value is None:
                 values.add_input(index, operand)
-        write_operation(graph, values, operation, inputs, outputs)
+        _write(rule, OperationWriter(graph, values, operation, inputs, outputs))
     except GeneralFailureError as error:
         return str(error)
     return None
@@ -108,15 +112,24 @@ def write_operation(
 
     :raises GeneralFailureError: if it is not claimed.
     """
-    rule = _rule_of(operation)
-    check_operands(operation, rule)
+    rule = _checked_rule(operation)
+    _write(rule, OperationWriter(graph, values, operation, inputs, outputs))
+
+
+def _write(rule: Rule, writer: OperationWriter) -> None:
     try:
-        rule.write(OperationWriter(graph, values, operation, inputs, outputs))
+        rule.write(writer)
     except ValueNeededError:
-        name = operation.type.name
+        name = writer.operation.type.name
         raise NotWrittenError(
             f"{name}: a parameter that comes with the request"
         ) from None
+
+
+def _checked_rule(operation: BoundOperation) -> Rule:
+    rule = _rule_of(operation)
+    check_operands(operation, rule)
+    return rule
 
 
 def _rule_of(operation: BoundOperation) -> Rule:

@@ -12,7 +12,13 @@ from typing import TypeAlias
 import msgspec
 import numpy as np
 
-from asyncnn.devices.litert.graph import (
+from asyncnn.devices.litert.operand_tensors import (
+    NotWrittenError,
+    OperandTensors,
+    computed_type,
+    quantization_in,
+)
+from asyncnn.devices.litert.tflite_graph import (
     FLOAT32,
     INT8,
     UINT8,
@@ -21,12 +27,6 @@ from asyncnn.devices.litert.graph import (
     Tensor,
     elements,
     options,
-)
-from asyncnn.devices.litert.operands import (
-    NotWrittenError,
-    OperandTensors,
-    computed_type,
-    quantization_in,
 )
 from asyncnn.hal.operands import QUANT8_TYPES, is_scalar
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape

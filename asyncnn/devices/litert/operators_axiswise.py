@@ -5,7 +5,6 @@ What TFLite does along the last axis only is transposed there and back.
 
 import numpy as np
 
-from asyncnn.devices.litert.graph import INT32, Tensor, elements, options
 from asyncnn.devices.litert.operation_writer import (
     B8,
     CODES,
@@ -15,6 +14,7 @@ from asyncnn.devices.litert.operation_writer import (
     Rule,
     Write,
 )
+from asyncnn.devices.litert.tflite_graph import INT32, Tensor, elements, options
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, NHWC_TO_NCHW
 from asyncnn.hal.types import OperationType

@@ -4,8 +4,7 @@
 as real values between DEQUANTIZE and QUANTIZE, which rounds once.
 """
 
-from asyncnn.devices.litert.graph import FLOAT32, INT32, UINT8, Tensor, options
-from asyncnn.devices.litert.operands import stored_type
+from asyncnn.devices.litert.operand_tensors import stored_type
 from asyncnn.devices.litert.operation_writer import (
     B8,
     CODES,
@@ -15,6 +14,7 @@ from asyncnn.devices.litert.operation_writer import (
     Rule,
     Write,
 )
+from asyncnn.devices.litert.tflite_graph import FLOAT32, INT32, UINT8, Tensor, options
 from asyncnn.hal.types import OperandType, OperationType
 
 F32 = OperandType.TENSOR_FLOAT32

@@ -6,12 +6,6 @@ which they are there.
 
 import numpy as np
 
-from asyncnn.devices.litert.graph import (
-    FLOAT32,
-    Options,
-    Tensor,
-    options,
-)
 from asyncnn.devices.litert.operation_writer import (
     CODES,
     FLOATS,
@@ -19,6 +13,12 @@ from asyncnn.devices.litert.operation_writer import (
     OperationWriter,
     Rule,
     Write,
+)
+from asyncnn.devices.litert.tflite_graph import (
+    FLOAT32,
+    Options,
+    Tensor,
+    options,
 )
 from asyncnn.hal.operations.joining import (
     paddings_of,

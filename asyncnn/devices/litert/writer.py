@@ -20,8 +20,14 @@ import numpy as np
 import tflite  # type: ignore[import-untyped]
 
 from asyncnn.devices.litert.claims import write_operation
-from asyncnn.devices.litert.graph import Constant, Graph, Operator, Options, Tensor
-from asyncnn.devices.litert.operands import OperandTensors
+from asyncnn.devices.litert.operand_tensors import OperandTensors
+from asyncnn.devices.litert.tflite_graph import (
+    Constant,
+    Graph,
+    Operator,
+    Options,
+    Tensor,
+)
 from asyncnn.engine.delegation import Segment
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import BoundOperand

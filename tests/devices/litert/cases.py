@@ -144,6 +144,24 @@ def _convolved(maker: _Maker) -> list[Given]:
     return [maker.image(), *weights, _SAME, 2, 2, _ACTIVATION_RELU6]
 
 
+def _sequence_lstm(maker: _Maker) -> list[Given]:
+    """Return five steps of two sequences of three elements, and four units."""
+    units, size = 4, 3
+    return [
+        maker.tensor(2, 5, size),
+        *(maker.constant(units, size) for _ in range(4)),
+        *(maker.constant(units, units) for _ in range(4)),
+        *[None] * 3,
+        *(maker.constant(units) for _ in range(4)),
+        *[None] * 2,
+        maker.tensor(2, units),
+        maker.tensor(2, units),
+        *(4, maker.scalar(1.5), maker.scalar(0)),
+        False,
+        *[None] * 4,
+    ]
+
+
 MAKE: dict[OperationType, Make] = {
     **dict.fromkeys(_UNARY, lambda m: [m.image()]),
     **dict.fromkeys(_BINARY, lambda m: [m.image(), m.image()]),
@@ -251,6 +269,7 @@ MAKE: dict[OperationType, Make] = {
         *m.weights(20, 16, units=20),
         1,
     ],
+    T.UNIDIRECTIONAL_SEQUENCE_LSTM: _sequence_lstm,
     T.AVERAGE_POOL_2D: _pooled,
     T.MAX_POOL_2D: _pooled,
     T.L2_POOL_2D: _pooled,
@@ -302,7 +321,7 @@ def usual_case(
     """Return the case of an operation on operands of type ``main``."""
     maker = _Maker(main, side)
     inputs = MAKE[type_](maker)
-    count = 4 if type_ == T.SPLIT else 1
+    count = {T.SPLIT: 4, T.UNIDIRECTIONAL_SEQUENCE_LSTM: 3}.get(type_, 1)
     outputs = [_output(type_, maker)] * count
     operation = bind(type_, inputs, outputs)
     shapes = infer_shapes(operation)

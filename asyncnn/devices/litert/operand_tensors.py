@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from asyncnn.devices.litert.graph import (
+from asyncnn.devices.litert.tflite_graph import (
     BOOL,
     FLOAT16,
     FLOAT32,
