@@ -110,13 +110,17 @@ class _Slot:
         self.type = type_
         self.tensor = tensor
         self.dtype, self.nbytes = tensor.dtype, tensor.nbytes
-        self._standing_in: Array | None = None
+        self._standing_in: tuple[Array, int] | None = None
 
-    def stand_in(self) -> Array:
-        """Return memory of the graph's own for arrays that LiteRT does not take."""
+    def stand_in(self) -> tuple[Array, int]:
+        """Return memory of the graph's own for arrays that LiteRT does not take.
+
+        Comes with its address.
+        """
         if self._standing_in is None:
-            raw = aligned_bytes(self.tensor.nbytes + TAIL_BYTES)[: self.tensor.nbytes]
-            self._standing_in = raw.view(self.tensor.dtype)
+            raw = aligned(self.nbytes + TAIL_BYTES)[: self.nbytes]
+            memory = raw.view(self.dtype)
+            self._standing_in = memory, address_of(memory)
         return self._standing_in
 
 
@@ -325,8 +329,7 @@ def _placed(
     for array, slot in zip(arrays, slots, strict=True):
         address = address_of(array)
         if address % BUFFER_ALIGNMENT or not has_tail(array, address):
-            memory = slot.stand_in()
-            address = address_of(memory)
+            memory, address = slot.stand_in()
             copied.append((array, memory))
         found.append(address)
     return found

@@ -31,7 +31,8 @@ WRITER_VERSION = 1
 """Counts the changes to what is claimed, divided and written."""
 
 WORTHWHILE_NS = 3_000.0
-"""Estimated time below which calling the engine costs more than it gains."""
+WORTHWHILE_STEPS = 3
+"""Of shorter segments, a call of the engine takes longer than the kernels do."""
 
 _TRIALS = 4
 _LONG_TRIAL_NS = 2_000_000
@@ -69,7 +70,7 @@ class LiteRtDelegate:
         :raises GeneralFailureError: if it cannot be written or compiled.
         """
         total_ns = sum(estimated_ns(step.operation) for step in segment.steps)
-        if total_ns < WORTHWHILE_NS:
+        if total_ns < WORTHWHILE_NS and len(segment.steps) < WORTHWHILE_STEPS:
             return None
         barriers = cuts(segment.steps, BARRIER_NS)
         graph = write_graph(segment, barriers)
