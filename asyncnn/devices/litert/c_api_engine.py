@@ -118,7 +118,7 @@ class _Slot:
         Comes with its address.
         """
         if self._standing_in is None:
-            raw = aligned(self.nbytes + TAIL_BYTES)[: self.nbytes]
+            raw = aligned_bytes(self.nbytes + TAIL_BYTES)[: self.nbytes]
             memory = raw.view(self.dtype)
             self._standing_in = memory, address_of(memory)
         return self._standing_in
