@@ -30,7 +30,7 @@ from asyncnn.devices.litert.tflite_graph import (
 )
 from asyncnn.engine.delegation import Segment
 from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.hal.operations.bound import BoundOperand
+from asyncnn.hal.operations.bound import BoundOperand, Shape
 
 MAX_FILE_BYTES = 2**31 - 2**20
 """Most bytes of a file: offsets within it have 31 bits."""
@@ -104,7 +104,11 @@ def _last_uses(segment: Segment) -> dict[int, int]:
 
 
 class _File:
-    """Builds the flatbuffer; what is referred to has to be written first."""
+    """Builds the flatbuffer; what is referred to has to be written first.
+
+    Shapes, quantisation and options that occur again are referred to again: writing
+    small tables is what most of the time goes to.
+    """
 
     def __init__(self, graph: Graph, constant_bytes: int) -> None:
         tables = len(graph.tensors) + len(graph.operators) + 2 * len(graph.constants)
@@ -113,12 +117,19 @@ class _File:
             constant_bytes + _BYTES_PER_TABLE * (tables + 8)
         )
         self._graph = graph
+        self._shapes: dict[Shape, Any] = {}
+        self._quantizations: dict[object, int] = {}
+        self._tables: dict[Options, int] = {}
 
     def finish(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> memoryview:
         """Return the file whose subgraph has these inputs and outputs."""
         builder, graph = self._builder, self._graph
         buffers = [self._empty_buffer(), *map(self._buffer, graph.constants)]
-        tensors = [self._tensor(tensor) for tensor in graph.tensors]
+        named = {tensor.number for tensor in (*inputs, *outputs)}
+        tensors = [
+            self._tensor(tensor, is_named=tensor.number in named)
+            for tensor in graph.tensors
+        ]
         codes: dict[tuple[str, int], int] = {}
         operators = [self._operator(operator, codes) for operator in graph.operators]
         subgraph = self._subgraph(
@@ -152,10 +163,12 @@ class _File:
         tflite.BufferAddData(builder, vector)
         return int(tflite.BufferEnd(builder))
 
-    def _tensor(self, tensor: Tensor) -> int:
+    def _tensor(self, tensor: Tensor, *, is_named: bool) -> int:
         builder = self._builder
-        name = builder.CreateString(f"tensor_{tensor.number}")
-        shape = self._integers(tensor.shape)
+        name = builder.CreateString(f"tensor_{tensor.number}") if is_named else None
+        shape = self._shapes.get(tensor.shape)
+        if shape is None:
+            shape = self._shapes[tensor.shape] = self._integers(tensor.shape)
         quantization = self._quantization(tensor)
         tflite.TensorStart(builder)
         tflite.TensorAddShape(builder, shape)
@@ -163,7 +176,8 @@ class _File:
         tflite.TensorAddBuffer(
             builder, 0 if tensor.buffer is None else tensor.buffer + 1
         )
-        tflite.TensorAddName(builder, name)
+        if name is not None:
+            tflite.TensorAddName(builder, name)
         if quantization is not None:
             tflite.TensorAddQuantization(builder, quantization)
         tflite.TensorAddHasRank(builder, True)
@@ -173,14 +187,22 @@ class _File:
         scales = tensor.scales or ((tensor.scale,) if tensor.scale else ())
         if not scales:
             return None
+        key = scales, tensor.zero_point, tensor.axis
+        if key not in self._quantizations:
+            self._quantizations[key] = self._new_quantization(*key)
+        return self._quantizations[key]
+
+    def _new_quantization(
+        self, scales: tuple[float, ...], zero_point: int, axis: int
+    ) -> int:
         builder = self._builder
-        zero_points = np.full(len(scales), tensor.zero_point, np.int64)
+        zero_points = np.full(len(scales), zero_point, np.int64)
         scale_vector = builder.CreateNumpyVector(np.array(scales, np.float32))
         zero_vector = builder.CreateNumpyVector(zero_points)
         tflite.QuantizationParametersStart(builder)
         tflite.QuantizationParametersAddScale(builder, scale_vector)
         tflite.QuantizationParametersAddZeroPoint(builder, zero_vector)
-        tflite.QuantizationParametersAddQuantizedDimension(builder, tensor.axis)
+        tflite.QuantizationParametersAddQuantizedDimension(builder, axis)
         return int(tflite.QuantizationParametersEnd(builder))
 
     def _operator(self, operator: Operator, codes: dict[tuple[str, int], int]) -> int:
@@ -188,7 +210,12 @@ class _File:
         code = codes.setdefault((operator.name, operator.version), len(codes))
         inputs = self._integers(operator.inputs)
         outputs = self._integers(operator.outputs)
-        table = None if operator.options is None else self._options(operator.options)
+        table = None
+        if operator.options is not None:
+            table = self._tables.get(operator.options)
+            if table is None:
+                table = self._options(operator.options)
+                self._tables[operator.options] = table
         tflite.OperatorStart(builder)
         tflite.OperatorAddOpcodeIndex(builder, code)
         tflite.OperatorAddInputs(builder, inputs)
