@@ -27,8 +27,8 @@ write it. `docs/accelerated.md` shows the table. The files, from below:
     the rules, by family of operations
 `claims.py`
     the whole table, and why the other operations are left to the kernels
-`writer.py`
-    the bytes of the file
+`writer.py`, `flat_file.py`
+    the bytes of the file, in the schema of TFLite and as a flatbuffer
 
 What is claimed is computed within the HAL's tolerance: float32 and float16 in float32;
 8-bit codes at most one step from the reference kernels. No operation is claimed that
@@ -46,7 +46,7 @@ so limits of scales, strides and sizes are part of the rules.
 >>> claims(tanh)
 True
 >>> file = write_graph(Segment((Step(0, tanh, (0,), (1,), None),), (0,), (1,)))
->>> bytes(file[4:8])
+>>> file[4:8]
 b'TFL3'
 >>> refusal(BoundOperation(OperationType.LOGICAL_NOT, (x,), (x,)))[:27]
 'LOGICAL_NOT is not claimed:'
