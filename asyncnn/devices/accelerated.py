@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from asyncnn import __version__
 from asyncnn.devices.device_settings import DeviceSettings
+from asyncnn.devices.measured_capabilities import sped_up
 from asyncnn.devices.private_files import state_folder
 from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.engine.delegation import Delegate
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
-from asyncnn.hal.types import ErrorStatus
+from asyncnn.hal.types import Capabilities, ErrorStatus
 from asyncnn.offload import offload
 
 if TYPE_CHECKING:
@@ -100,10 +101,18 @@ class AcceleratedDevice(ReferenceDevice):
         self._engine = f"{engine.name} {engine.version}"
         return LiteRtDelegate(engine, _weights_folder(self._settings))
 
+    def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
+        """Return those of the reference device, better by what the engine gains."""
+        status, capabilities = super().get_capabilities_1_3()
+        return status, sped_up(capabilities, _FLOAT_SHARE, _INTEGER_SHARE)
+
     def get_version_string(self) -> tuple[ErrorStatus, str]:
         """Return the versions of asyncnn and of the engine."""
         return ErrorStatus.NONE, f"{__version__} ({self._engine})"
 
+
+_FLOAT_SHARE, _INTEGER_SHARE = 0.3, 0.1
+"""Of the time that the kernels take for MobileNets and ResNets."""
 
 _DEVICES: tuple[type[ReferenceDevice], ...] = (AcceleratedDevice, ReferenceDevice)
 

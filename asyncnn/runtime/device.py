@@ -61,6 +61,7 @@ async def open_device(
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
     cache_dir: CacheDir | None = None,
     sync_exec_hal: bool | None = None,
+    isolated: bool = False,
 ) -> AsyncIterator["Device"]:
     """Open a device in this process for the length of an ``async with`` block.
 
@@ -82,9 +83,24 @@ async def open_device(
         fenced go by the HAL's synchronous call (True) or by that with a callback
         (False), whatever its path is. None leaves it to the environment variable
         ``ASYNCNN_SYNCEXEC_HAL``, or else to the path.
+    :param isolated: open it in a process of its own that ends with the block, like
+        `connect`: a model that crashes the engine then ends that process alone.
+        Extensions are given by their names, and the device is ``accelerated`` or
+        ``reference``.
     :raises InvalidArgumentError: if there is no device or extension of that name, or
         that variable is no number.
     """
+    if isolated:
+        async with connect(
+            device=name,
+            extensions=_names_of(extensions),
+            settings=settings,
+            max_in_flight=max_in_flight,
+            cache_dir=cache_dir,
+            sync_exec_hal=sync_exec_hal,
+        ) as device:
+            yield device
+        return
     forced = forced_call(sync_exec_hal)
     given = _extended(settings or DeviceSettings(), extensions)
     async with _opened(name, given) as (opened, hal_device):
@@ -406,6 +422,17 @@ class Device:
 
     def __repr__(self) -> str:
         return f"<Device {self.name} {self.hal.get_status().name}>"
+
+
+def _names_of(extensions: Iterable[Extension | str]) -> list[str]:
+    given = list(extensions)
+    names = [each for each in given if isinstance(each, str)]
+    if len(names) < len(given):
+        raise InvalidArgumentError(
+            "a process of its own imports its extensions",
+            hint="give them by names like package.module:attribute",
+        )
+    return names
 
 
 def _extended(

@@ -100,7 +100,7 @@ class _SegmentKernel:
     """
 
     def __init__(
-        self, engine: Engine, model: memoryview, weights: PackedWeights | None
+        self, engine: Engine, model: bytes, weights: PackedWeights | None
     ) -> None:
         self._engine = engine
         self._model = model

@@ -6,7 +6,7 @@ Also what they are given, and how far apart the outputs of two contenders are.
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import median
@@ -180,12 +180,14 @@ class Candidate(NamedTuple):
         return inputs_of(self.named)
 
 
-def candidates(paths: Iterable[Path]) -> list[Candidate]:
-    """Return the models of those files that can be imported."""
+def candidates(paths: Iterable[Path], refusals: dict[str, str]) -> list[Candidate]:
+    """Return the models of files; note why others cannot be imported."""
     found = []
     for path in paths:
-        with suppress(AsyncnnError):
+        try:
             found.append(Candidate(path.stem, load(path), path, _litert_us(path)))
+        except AsyncnnError as error:
+            refusals[path.stem] = str(error)
     return found
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from asyncnn import hal
 from asyncnn.engine import Execution, Program
 from asyncnn.engine.workspace import Frame
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
@@ -77,13 +78,17 @@ def direct(program: Program, x: Array) -> Callable[[], bool]:
 
 
 def longest_step_us(program: Program, inputs: Sequence[Array]) -> float:
-    """Return the median time of the longest step of ``program``."""
+    """Return the median time of the longest step of ``program``.
+
+    :raises InvalidArgumentError: if only an execution prepares one of its steps.
+    """
     plan = program.plan(tuple(array.shape for array in inputs))
     frame = Frame(program.acquire(plan), inputs, [None] * len(plan.outputs))
     samples: dict[int, list[int]] = defaultdict(list)
     for _ in range(_TIMED_RUNS):
         for position, call in enumerate(frame.calls):
-            assert call is not None
+            if call is None:
+                raise InvalidArgumentError(f"{plan.steps[position].name} is dynamic")
             run, given, results = call
             started = time.perf_counter_ns()
             run(given, results)
