@@ -106,8 +106,9 @@ class Health:
 class Member:
     """A device of a framework: its name, the device, and how it does.
 
-    The one that ``is_cpu`` is the last resort; what ``is_remote`` runs in another
-    process, which, if it ``copies``, does not see slabs of memory where they are. One that does not ``tell_shapes`` is a driver of before HAL 1.2.
+    The one that ``is_cpu`` is the last resort. What ``is_remote`` runs in another
+    process, which, if it ``copies``, does not see slabs of memory where they are. One
+    that does not ``tell_shapes`` is a driver of before HAL 1.2.
     """
 
     def __init__(
