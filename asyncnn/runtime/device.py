@@ -174,7 +174,10 @@ async def open_devices(
     async with open_framework(
         _extended(settings or DeviceSettings(), extensions),
         [each for each in devices if isinstance(each, str)],
-        devices=[OpenDevice(each.name, each.hal, each.is_remote) for each in given],
+        devices=[
+            OpenDevice(each.name, each.hal, each.is_remote, each.copies)
+            for each in given
+        ],
         framework=chosen,
     ) as hal_device:
         MANAGER("opened", device=FRAMEWORK, members=len(hal_device.members))
@@ -332,6 +335,11 @@ class Device:
     def is_remote(self) -> bool:
         """Whether it lies in another process, with which memory has to be shared."""
         return self._make_array is not np.empty
+
+    @property
+    def copies(self) -> bool:
+        """Whether it lies in a process of another user, which sees no slabs."""
+        return self._make_array is isolated_array
 
     @property
     def version(self) -> str:

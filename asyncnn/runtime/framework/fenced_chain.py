@@ -149,11 +149,22 @@ class FencedChain(FencedOutcome):
     def _may_chain(self) -> bool:
         """Tell whether partitions can be launched before their inputs are there."""
         spaces = self._model.spaces
-        return (
-            self._use is None
-            and self._options.duration is None
-            and (spaces is None or spaces.is_static)
-            and not any(step.member.health.has_failed for step in self._model.steps)
+        members = [step.member for step in self._model.steps]
+        if (
+            self._use is not None
+            or self._options.duration is not None
+            or any(member.health.has_failed for member in members)
+        ):
+            return False
+        if spaces is None:
+            return True
+        # What another process does not see is copied at the launch: much too soon.
+        return spaces.is_static and (
+            not any(member.is_remote for member in members)
+            or (
+                not any(member.copies for member in members)
+                and spaces.are_shared(self._request)
+            )
         )
 
     def _chain(self, wait_for: Sequence[ISyncFence]) -> None:
