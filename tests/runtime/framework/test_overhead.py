@@ -34,7 +34,7 @@ async def seconds_of(
     ("model", "given", "count", "most_us", "most_share"),
     [
         pytest.param(addition(2), {"x": [1, 2], "y": [3, 4]}, 300, 2.0, 0.2, id="tiny"),
-        pytest.param(mixed((192, 192)), inputs((192, 192)), 10, 5.0, 0.03, id="300us"),
+        pytest.param(mixed((192, 192)), inputs((192, 192)), 1, 3.0, 0.03, id="300us"),
     ],
 )
 async def test_a_model_on_one_device_costs_hardly_more(
@@ -52,7 +52,9 @@ async def test_a_model_on_one_device_costs_hardly_more(
             prepared = await Device("framework", watched).prepare(model)
             assert prepared.hal.usual_route.devices == ("other",)
             took = await seconds_of(
-                {"plain": (plain, given), "framework": (prepared, given)}, 31, count
+                {"plain": (plain, given), "framework": (prepared, given)},
+                15_000 // (count + 15),
+                count,
             )
     more = took["framework"] - took["plain"]
     assert more * 1e6 <= most_us or more <= most_share * took["plain"], took
