@@ -8,8 +8,10 @@
     which operations run where, and each partition as a model; pure functions
 `device`
     `FrameworkDevice`, an `IDevice` over several devices
-`planning`, `prepared`, `stepping`, `fenced_chain`
+`planning`, `steps`, `prepared`, `stepping`, `fenced_chain`, `burst_model`
     a model is planned and prepared on its devices, and executed partition by partition
+`spaces`, `managed_memory`, `outcomes`
+    the memory between partitions and of buffers, and who is told of an execution's end
 `fallback`
     what goes to the CPU instead, for which reasons, and devices that are left out
 

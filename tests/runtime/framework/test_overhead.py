@@ -1,7 +1,6 @@
 """What a framework costs a model that needs no partition."""
 
 import time
-from statistics import median
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.alone
 async def seconds_of(
     runs: dict[str, tuple], rounds: int, count: int
 ) -> dict[str, float]:
-    """Return the seconds that one run takes, interleaved, the median of the rounds."""
+    """Return the seconds that one run takes, interleaved, in the best round."""
     found: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, (prepared, given) in runs.items():
@@ -28,14 +27,14 @@ async def seconds_of(
             for _ in range(count):
                 await prepared.run(given)
             found[name].append((time.perf_counter() - began) / count)
-    return {name: median(each) for name, each in found.items()}
+    return {name: min(each) for name, each in found.items()}
 
 
 @pytest.mark.parametrize(
     ("model", "given", "count", "most_us", "most_share"),
     [
-        pytest.param(addition(2), {"x": [1, 2], "y": [3, 4]}, 500, 2.5, 9.9, id="tiny"),
-        pytest.param(mixed((192, 192)), inputs((192, 192)), 40, 1e9, 0.05, id="300us"),
+        pytest.param(addition(2), {"x": [1, 2], "y": [3, 4]}, 300, 2.0, 0.2, id="tiny"),
+        pytest.param(mixed((192, 192)), inputs((192, 192)), 1, 3.0, 0.03, id="300us"),
     ],
 )
 async def test_a_model_on_one_device_costs_hardly_more(
@@ -53,7 +52,9 @@ async def test_a_model_on_one_device_costs_hardly_more(
             prepared = await Device("framework", watched).prepare(model)
             assert prepared.hal.usual_route.devices == ("other",)
             took = await seconds_of(
-                {"plain": (plain, given), "framework": (prepared, given)}, 31, count
+                {"plain": (plain, given), "framework": (prepared, given)},
+                15_000 // (count + 15),
+                count,
             )
     more = took["framework"] - took["plain"]
     assert more * 1e6 <= most_us or more <= most_share * took["plain"], took
