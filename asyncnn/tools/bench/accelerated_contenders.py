@@ -61,6 +61,7 @@ from asyncnn.tools.bench.processes import (
     temporary_folder,
 )
 from asyncnn.tools.bench.qos_load import (
+    Moment,
     Run,
     freed_us,
     latencies_us,
@@ -85,6 +86,9 @@ DEVICE, AWAITED, INLINE = "device", "awaited", "inline"
 ONE_THREAD, EXECUTOR, TO_THREAD = "one_thread", "executor", "to_thread"
 PREPARED, CREATED, ANEW, CACHED = "prepared", "created", "anew", "cached"
 CANCELLED, DEADLINE, PART = "cancelled", "deadline", "part"
+PROCESSOR = "_cpu"
+"""Ends the names of figures of processor time."""
+
 SATURATED, IDLE, IDLE_AND_PART = "saturated", "idle", "idle_and_part"
 BURST, BUSY = "burst", "busy"
 
@@ -290,8 +294,9 @@ async def measure_cancelling(candidate: Candidate, rounds: int) -> Measured:
         for number in range(rounds):
             results[PART].append(longest_step_us(parted, inputs))
             for name, stop in rotated(list(stops.items()), number):
-                us = await freed_us(stop, lambda: tiny.run([x, x]), run_s)
+                us, processor_us = await freed_us(stop, lambda: tiny.run([x, x]), run_s)
                 results[name].append(us)
+                results[name + PROCESSOR].append(processor_us)
     return _closed(results), {}
 
 
@@ -301,24 +306,30 @@ def _closed(results: Mapping[str, Sequence[float]]) -> Rounds:
 
 async def _cancelled(
     prepared: PreparedModel, inputs: Sequence[Array], after_s: float
-) -> float | None:
+) -> Moment | None:
     async def run() -> None:
         await prepared.run(inputs)
 
     task = asyncio.create_task(run())
     await asyncio.sleep(after_s)
-    stopped = time.perf_counter()
+    stopped = Moment.now()
     return stopped if task.cancel() else None
 
 
 async def _out_of_time(
     prepared: PreparedModel, inputs: Sequence[Array], after_s: float
-) -> float | None:
+) -> Moment | None:
+    moments: list[Moment] = []
+    loop = asyncio.get_running_loop()
     due = time.perf_counter() + after_s
+    timer = loop.call_later(after_s, lambda: moments.append(Moment.now()))
     try:
         await prepared.run(inputs, timeout=after_s)
     except (MissedDeadlineTransientError, MissedDeadlinePersistentError):
-        return due
+        moment = moments[0] if moments else Moment.now()
+        return moment._replace(at_s=due)
+    finally:
+        timer.cancel()
     return None
 
 

@@ -208,6 +208,8 @@ SECTIONS = {
         {
             contenders.CANCELLED: "cancelled",
             contenders.DEADLINE: "deadline",
+            contenders.CANCELLED + contenders.PROCESSOR: "cancelled, CPU",
+            contenders.DEADLINE + contenders.PROCESSOR: "deadline, CPU",
             contenders.PART: "longest part",
         },
         (
