@@ -11,9 +11,13 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check
 demo: $(READY)
 	$(BIN)/asyncnn demo
 
-# A few minutes; tests/tiers.py says which tests run when and how.
-test: check
-	$(BIN)/python -m tests.tiers quick
+# A few minutes; tests/tiers.py says which tests run when and how. Types are checked
+# beside the tests, on what time they leave; what is wrong with them is told in the end.
+test: lint
+	@$(BIN)/mypy > $(VENV)/types.log 2>&1 & types=$$!; \
+	$(BIN)/python -m tests.tiers quick; tests=$$?; \
+	wait $$types; types=$$?; cat $(VENV)/types.log; \
+	exit $$((tests || types))
 
 # What `make test` leaves out.
 test-rest: test-exhaustive test-uvloop coverage
@@ -54,6 +58,7 @@ simulate: $(READY)
 
 docs: $(READY)
 	$(BIN)/python -m docs.operations_page
+	$(BIN)/python -m docs.accelerated_page
 
 lint: $(READY)
 	$(BIN)/ruff check .

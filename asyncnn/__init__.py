@@ -61,10 +61,11 @@ if TYPE_CHECKING:
     from asyncnn.runtime.buffers import DeviceBuffer
     from asyncnn.runtime.builder import ModelBuilder
     from asyncnn.runtime.burst import Burst
-    from asyncnn.runtime.device import Device, connect, device_names, open_device
+    from asyncnn.runtime.device import Device, connect, open_device, open_devices
     from asyncnn.runtime.execution_options import Outputs
     from asyncnn.runtime.explain import Explanation, explain
     from asyncnn.runtime.fenced import FencedRun
+    from asyncnn.runtime.framework.device_registry import device_names
     from asyncnn.runtime.model import NamedModel, TensorInfo
     from asyncnn.runtime.model_cache import ModelCache
     from asyncnn.runtime.model_file import load, save
@@ -76,69 +77,34 @@ else:
     __getattr__, __dir__ = _lazy_names(
         __name__,
         {
-            "asyncnn.devices": ("DeviceSettings",),
-            "asyncnn.extensions": ("Extension",),
-            "asyncnn.hal.errors": (
-                "AsyncnnError",
-                "BusyError",
-                "DeviceClosedError",
-                "DeviceUnavailableError",
-                "DriverDiedError",
-                "ForkedError",
-                "GeneralFailureError",
-                "InvalidArgumentError",
-                "MissedDeadlinePersistentError",
-                "MissedDeadlineTransientError",
-                "NoDriverError",
-                "OutputInsufficientSizeError",
-                "ResourceExhaustedPersistentError",
-                "ResourceExhaustedTransientError",
-            ),
-            "asyncnn.hal.types": (
-                "ErrorStatus",
-                "ExecutionPreference",
-                "OperandType",
-                "OperationType",
-                "Priority",
-            ),
-            "asyncnn.memory.slabs": ("shared_array",),
-            "asyncnn.runtime.buffers": ("DeviceBuffer",),
-            "asyncnn.runtime.builder": ("ModelBuilder",),
-            "asyncnn.runtime.burst": ("Burst",),
-            "asyncnn.runtime.model_file": ("load", "save"),
-            "asyncnn.runtime.device": (
-                "Device",
-                "connect",
-                "device_names",
-                "open_device",
-            ),
-            "asyncnn.runtime.execution_options": ("Outputs",),
-            "asyncnn.runtime.explain": ("Explanation", "explain"),
-            "asyncnn.runtime.fenced": ("FencedRun",),
-            "asyncnn.runtime.model": ("NamedModel", "TensorInfo"),
-            "asyncnn.runtime.model_cache": ("ModelCache",),
-            "asyncnn.runtime.named_arrays": ("named_array", "open_named_array"),
-            "asyncnn.runtime.prepared": ("PreparedModel",),
-            "asyncnn.runtime.reusable": ("ReusableExecution",),
-            "asyncnn.service": ("Supervision",),
+            "asyncnn.devices": "DeviceSettings",
+            "asyncnn.extensions": "Extension",
+            "asyncnn.hal.errors": "AsyncnnError BusyError DeviceClosedError "
+            "DeviceUnavailableError DriverDiedError ForkedError GeneralFailureError "
+            "InvalidArgumentError MissedDeadlinePersistentError "
+            "MissedDeadlineTransientError NoDriverError OutputInsufficientSizeError "
+            "ResourceExhaustedPersistentError ResourceExhaustedTransientError",
+            "asyncnn.hal.types": "ErrorStatus ExecutionPreference OperandType "
+            "OperationType Priority",
+            "asyncnn.memory.slabs": "shared_array",
+            "asyncnn.runtime.buffers": "DeviceBuffer",
+            "asyncnn.runtime.builder": "ModelBuilder",
+            "asyncnn.runtime.burst": "Burst",
+            "asyncnn.runtime.device": "Device connect open_device open_devices",
+            "asyncnn.runtime.execution_options": "Outputs",
+            "asyncnn.runtime.explain": "Explanation explain",
+            "asyncnn.runtime.fenced": "FencedRun",
+            "asyncnn.runtime.framework.device_registry": "device_names",
+            "asyncnn.runtime.model": "NamedModel TensorInfo",
+            "asyncnn.runtime.model_cache": "ModelCache",
+            "asyncnn.runtime.model_file": "load save",
+            "asyncnn.runtime.named_arrays": "named_array open_named_array",
+            "asyncnn.runtime.prepared": "PreparedModel",
+            "asyncnn.runtime.reusable": "ReusableExecution",
+            "asyncnn.service": "Supervision",
         },
-        subpackages=(
-            "burst",
-            "devices",
-            "engine",
-            "extensions",
-            "fences",
-            "fmq",
-            "hal",
-            "kernels",
-            "memory",
-            "metrics",
-            "pipeline",
-            "qos",
-            "runtime",
-            "service",
-            "tracing",
-        ),
+        "burst devices engine extensions fences fmq hal kernels memory metrics "
+        "pipeline qos runtime service tracing",
     )
 
 __all__ = (
@@ -183,6 +149,7 @@ __all__ = (
     "load",
     "named_array",
     "open_device",
+    "open_devices",
     "open_named_array",
     "save",
     "shared_array",

@@ -29,6 +29,7 @@ from asyncnn.hal.interfaces import (
     IPreparedModelCallback,
     OneShot,
 )
+from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
@@ -81,6 +82,7 @@ class ExecutionResult(msgspec.Struct, frozen=True):
     """What `IExecutionCallback.notify_1_3` was given.
 
     ``kind`` is the error that it stands for, where more is known than its status.
+    ``route`` is how it went, if that is not the usual way.
     """
 
     status: ErrorStatus
@@ -88,6 +90,7 @@ class ExecutionResult(msgspec.Struct, frozen=True):
     timing: Timing
     reason: str = ""
     kind: type[AsyncnnError] | None = None
+    route: Route | None = None
 
     def raise_for_status(self) -> None:
         """Do nothing if the execution succeeded.
@@ -155,7 +158,7 @@ class ExecutionFuture(IExecutionCallback):
     that are done at once still gives the loop a turn every `TURN_NS`.
     """
 
-    __slots__ = ("_result", "_waiting")
+    __slots__ = ("_result", "_route", "_waiting")
 
     takes_early_results: ClassVar[bool] = True
     _last_turn_ns: ClassVar[int] = 0
@@ -165,6 +168,7 @@ class ExecutionFuture(IExecutionCallback):
         self.reason = ""
         self._is_dead = False
         self._recipients = []
+        self._route: Route | None = None
         self._result: ExecutionResult | None = None
         self._waiting: asyncio.Future[ExecutionResult] | None = None
 
@@ -180,9 +184,15 @@ class ExecutionFuture(IExecutionCallback):
         """
         if self._result is not None:
             raise AlreadyNotifiedError("the execution was completed before")
-        self._result = ExecutionResult(status, output_shapes, timing, self.reason)
+        self._result = ExecutionResult(
+            status, output_shapes, timing, self.reason, None, self._route
+        )
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(self._result)
+
+    def took(self, route: Route) -> None:
+        """Keep the route for the result."""
+        self._route = route
 
     def __await__(self) -> "Generator[Any, None, ExecutionResult]":
         if self._result is not None:

@@ -31,7 +31,6 @@ class Owned(Protocol):
 
     def disown(self) -> None:
         """Refuse all use from now on; touch no descriptor, lock or event loop."""
-        ...
 
 
 _owned: WeakSet[Owned] = WeakSet()

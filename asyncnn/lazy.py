@@ -6,29 +6,31 @@ imported something late could not do so once its descriptors have run out.
 """
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
 
 def lazy_names(
-    package: str,
-    names: Mapping[str, Sequence[str]],
-    subpackages: Collection[str] = (),
+    package: str, names: Mapping[str, str], subpackages: str = ""
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of ``package``.
 
-    ``names`` are its public names, by the modules that define them. The package imports
-    the same names under ``TYPE_CHECKING``, for type checkers, and lists them in
-    ``__all__``. ``subpackages`` are attributes even before anybody imports them.
+    ``names`` are its public names, separated by spaces, by the modules that define
+    them. The package imports the same names under ``TYPE_CHECKING``, for type checkers,
+    and lists them in ``__all__``. ``subpackages``, separated likewise, are attributes
+    even before anybody imports them.
     """
-    module_of = {name: module for module, those in names.items() for name in those}
+    module_of = {
+        name: module for module, those in names.items() for name in those.split()
+    }
+    parts = subpackages.split()
     namespace = vars(sys.modules[package])
 
     def getattr_(name: str) -> Any:
         if name in module_of:
             value = getattr(import_module(module_of[name]), name)
-        elif name in subpackages:
+        elif name in parts:
             value = import_module(f"{package}.{name}")
         else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
@@ -36,6 +38,6 @@ def lazy_names(
         return value
 
     def dir_() -> list[str]:
-        return sorted({*namespace, *module_of, *subpackages})
+        return sorted({*namespace, *module_of, *parts})
 
     return getattr_, dir_

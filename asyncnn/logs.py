@@ -175,12 +175,8 @@ def obey_environment() -> None:
         handler.setFormatter(
             logging.Formatter("asyncnn[%(process)d] %(tag)s: %(message)s")
         )
-        handler.addFilter(_is_of_a_tag)
+        handler.addFilter(lambda record: hasattr(record, "tag"))
         logger.addHandler(handler)
-
-
-def _is_of_a_tag(record: logging.LogRecord) -> bool:
-    return hasattr(record, "tag")
 
 
 obey_environment()

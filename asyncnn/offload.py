@@ -11,8 +11,9 @@ import os
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Generic, ParamSpec, TypeVar, cast
 
 from asyncnn.hal.errors import ResourceExhaustedTransientError
@@ -169,52 +170,63 @@ class _Call(Generic[T]):
         return cast("T", self._result)
 
 
-class _SwitchInterval:
-    """The interpreter's switch interval: the least that anybody holds."""
+class LeastHeld(ABC):
+    """A setting of the whole process: the least of the values that are held counts."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._held: list[float] = []
-        self._original = 0.0
 
-    def hold(self, interval_s: float) -> None:
+    @contextmanager
+    def held(self, value: float) -> Iterator[None]:
+        """Hold a value inside the block."""
         with self._lock:
-            if not self._held:
-                self._original = sys.getswitchinterval()
-            self._held.append(interval_s)
+            self._held.append(value)
             self._apply()
-
-    def release(self, interval_s: float) -> None:
-        with self._lock:
-            if interval_s in self._held:  # not what a forked child has inherited
-                self._held.remove(interval_s)
-                self._apply()
+        try:
+            yield
+        finally:
+            with self._lock:
+                if value in self._held:  # not what a forked child has inherited
+                    self._held.remove(value)
+                    self._apply()
 
     def renew(self) -> None:
-        """Begin anew in a forked child, whose parent's threads may hold the lock."""
+        """Start over in a forked child: a thread of the parent may hold the lock."""
         self._lock = threading.Lock()
-        if self._held:
-            self._held.clear()
-            sys.setswitchinterval(self._original)
+        self._held.clear()
+
+    @abstractmethod
+    def _apply(self) -> None:
+        """Have the least value count, or the original one; the lock is held."""
+
+
+class _SwitchInterval(LeastHeld):
+    """The interpreter's switch interval."""
+
+    _original_s: float | None = None
+
+    def renew(self) -> None:
+        super().renew()
+        self._apply()
 
     def _apply(self) -> None:
-        wanted = min([self._original, *self._held])
-        if sys.getswitchinterval() != wanted:
-            sys.setswitchinterval(wanted)
+        if self._original_s is None:
+            self._original_s = sys.getswitchinterval()
+        wanted_s = min([self._original_s, *self._held])
+        if sys.getswitchinterval() != wanted_s:
+            sys.setswitchinterval(wanted_s)
+        if not self._held:
+            self._original_s = None
 
 
 _switch_interval = _SwitchInterval()
 os.register_at_fork(after_in_child=_switch_interval.renew)
 
 
-@contextmanager
-def switching_at_least_every(interval_s: float) -> Iterator[None]:
+def switching_at_least_every(interval_s: float) -> AbstractContextManager[None]:
     """Have threads that compute give up the interpreter that often, inside the block.
 
     Of several such blocks in the process, the least interval counts.
     """
-    _switch_interval.hold(interval_s)
-    try:
-        yield
-    finally:
-        _switch_interval.release(interval_s)
+    return _switch_interval.held(interval_s)

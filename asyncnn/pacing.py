@@ -84,7 +84,6 @@ class Busy(Protocol):
     @property
     def is_busy(self) -> bool:
         """Whether there is something to do at the moment; asked from any thread."""
-        ...
 
 
 def _never() -> bool:

@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[1]
 
 PAGE = ROOT / "docs" / "operations.md"
 
-_SHORT: dict[AnyOperandType, str] = {
+SHORT_NAMES: dict[AnyOperandType, str] = {
     OperandType.TENSOR_FLOAT32: "f32",
     OperandType.TENSOR_FLOAT16: "f16",
     OperandType.TENSOR_INT32: "i32",
@@ -45,6 +45,8 @@ _SHORT: dict[AnyOperandType, str] = {
     OperandType.TENSOR_QUANT16_ASYMM: "q16a",
     OperandType.SUBGRAPH: "subgraph",
 }
+"""Types as tables write them."""
+
 _INTRODUCTION = """\
 # Operations
 
@@ -99,10 +101,10 @@ def _tested(vectors: Path) -> dict[Pair, str]:
 
 def _summary() -> Iterator[str]:
     yield "The table below writes types in short:\n"
-    yield from _table(
-        ("short", "type"), ((short, f"`{t.name}`") for t, short in _SHORT.items())
+    yield from table(
+        ("short", "type"), ((short, f"`{t.name}`") for t, short in SHORT_NAMES.items())
     )
-    yield from _table(
+    yield from table(
         ("code", "operation", "since", "types"),
         (
             (
@@ -118,7 +120,8 @@ def _summary() -> Iterator[str]:
 
 def _main_types(signature: OperationSignature) -> str:
     return ", ".join(
-        _SHORT[type_] + (f" ({_version(since)})" if since > signature.since else "")
+        SHORT_NAMES[type_]
+        + (f" ({_version(since)})" if since > signature.since else "")
         for type_, since in allowed_types(signature.type).items()
     )
 
@@ -127,7 +130,7 @@ def _section(signature: OperationSignature, tested: dict[Pair, str]) -> Iterator
     type_ = signature.type
     yield f"## {type_.name}\n"
     yield f"Code {int(type_)}, since {_version(signature.since)}. {_support(type_)}\n"
-    yield from _table(
+    yield from table(
         (*(f"`{name}`" for name in signature.rows[0].types), "since", "tested by"),
         (
             (
@@ -146,7 +149,7 @@ def _layouts(alike: list[Layout]) -> Iterator[str]:
     """Describe layouts that differ in nothing but their outputs."""
     inputs, _, _ = alike[0].describe_counts().rpartition(" and ")
     yield f"With {inputs}:\n"
-    yield from _table(
+    yield from table(
         ("input", "name", "type", "notes"),
         (
             (str(index), f"`{argument.name}`", _type(argument), _remarks(argument))
@@ -228,7 +231,7 @@ def _version(version: HalVersion) -> str:
     return version.name.removeprefix("V").replace("_", ".")
 
 
-def _table(header: Sequence[str], rows: Iterator[Sequence[str]]) -> Iterator[str]:
+def table(header: Sequence[str], rows: Iterator[Sequence[str]]) -> Iterator[str]:
     """Yield the lines of a Markdown table and an empty one."""
     yield f"| {' | '.join(header)} |"
     yield "|" + " --- |" * len(header)

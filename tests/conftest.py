@@ -1,11 +1,12 @@
 """Fixtures that every part shares, and which event loop all tests run on."""
 
 import asyncio
+import gc
 import os
 import random
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # What is exact to the bit is said of this device; tests of others name them.
+    os.environ.setdefault("ASYNCNN_DEVICE", "reference")
     if config.getoption("--loop") == "uvloop":
         import uvloop
 
@@ -49,6 +52,38 @@ def pytest_configure(config: pytest.Config) -> None:
             warnings.simplefilter("ignore", DeprecationWarning)
             asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
         uvloop.new_event_loop().close()  # what it opens but once is no test's leak
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep what is collected and imported, and stays, out of garbage collections.
+
+    It is half a million objects; many tests collect garbage before they count what is
+    left.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        _freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """Keep what pytest remembers of a module's tests out of them as well."""
+    try:
+        return (yield)
+    finally:
+        if nextitem is None or nextitem.path != item.path:
+            _freeze()
+
+
+def _freeze() -> None:
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -59,7 +94,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(f"{path} has tests that run alone, but no mark")
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        cases[item.nodeid.partition("[")[0]].append(item)
+        if not item.get_closest_marker("exhaustive"):
+            cases[item.nodeid.partition("[")[0]].append(item)
     for test, of_it in cases.items():
         # The same ones in all processes; at even distances all might be of one path.
         chosen = random.Random(test).sample(of_it, min(MANY_CASES, len(of_it)))
@@ -75,6 +111,14 @@ def shared() -> Path:
     if os.environ.get("ASYNCNN_REQUIRE_SHARED") == "1":
         pytest.fail(f"{SHARED} is missing but ASYNCNN_REQUIRE_SHARED=1")
     pytest.skip(f"{SHARED} is missing; set ASYNCNN_SHARED to the folder of the data")
+
+
+@pytest.fixture(scope="module")
+def thawed() -> Iterator[None]:
+    """Have no object kept out of garbage collections when the module begins."""
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -83,11 +83,7 @@ def apply_diff(diff: str, folder: Path) -> str:
 
 @pytest.mark.parametrize("recipe", [pytest.param(r, id=t) for t, r in RECIPES])
 def test_a_recipe_works(recipe: str, tmp_path: Path) -> None:
-    shutil.copytree(
-        Path(asyncnn.__file__).parent,
-        tmp_path / "asyncnn",
-        ignore=shutil.ignore_patterns("__pycache__"),
-    )
+    shutil.copytree(Path(asyncnn.__file__).parent, tmp_path / "asyncnn")
     shutil.copytree(ROOT / "tests/kernels", tmp_path / "tests/kernels")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     *steps, (_, script) = re.findall(r"```(diff|python)\n(.*?)```", recipe, re.S)

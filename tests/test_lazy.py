@@ -97,7 +97,7 @@ def declarations(name: str) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
     typed = {str(n.module): {alias.name for alias in n.names} for n in imports}
     below = (node for each in either.orelse for node in ast.walk(each))
     (table,) = (node for node in below if isinstance(node, ast.Dict))
-    return typed, {k: set(v) for k, v in ast.literal_eval(table).items()}
+    return typed, {k: set(v.split()) for k, v in ast.literal_eval(table).items()}
 
 
 @pytest.mark.parametrize("name", LAZY)

@@ -4,11 +4,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import MANY_CASES, pytest_collection_modifyitems
 
 ROOT = Path(__file__).parents[1]
 
 PASSES = """
 import os
+import sys
 from pathlib import Path
 import pytest
 
@@ -20,7 +26,7 @@ def is_second_run_of(test):
     return False
 
 def test_passes():
-    pass
+    assert not sys.dont_write_bytecode
 """
 
 PASSES_IN_THE_END = """
@@ -55,12 +61,13 @@ import nothing_of_that_name
 """
 
 
-FEW_PLUGINS = {
+ENVIRONMENT = {
+    "PYTHONDONTWRITEBYTECODE": "1",
     "PYTEST_ADDOPTS": "",
     "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     "PYTEST_PLUGINS": "xdist.plugin",
 }
-"""So that pytest starts sooner."""
+"""Has few plugins, so that pytest starts sooner, and forbids what tiers allow."""
 
 
 def run(folder: Path, more: str) -> "subprocess.CompletedProcess[str]":
@@ -70,7 +77,7 @@ def run(folder: Path, more: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "tests.tiers", "quick"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **FEW_PLUGINS},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **ENVIRONMENT},
         capture_output=True,
         text=True,
         check=False,
@@ -107,3 +114,26 @@ def test_what_cannot_be_collected_fails_the_run(tmp_path: Path) -> None:
     ended = run(tmp_path, CANNOT_BE_COLLECTED)
     assert ended.returncode == 1
     assert ended.stdout.splitlines()[-1] == "failed: quick; quick, alone"
+
+
+class Item:
+    """A case of a test, as far as marks go."""
+
+    path = Path(__file__)
+
+    def __init__(self, number: int, marks: set[str]) -> None:
+        self.nodeid = f"test_tiers.py::test_of_many_cases[{number}]"
+        self.marks = marks
+
+    def get_closest_marker(self, name: str) -> str | None:
+        return name if name in self.marks else None
+
+    def add_marker(self, mark: pytest.MarkDecorator) -> None:
+        self.marks.add(mark.name)
+
+
+def test_cases_are_left_of_those_that_are_not_exhaustive_by_themselves() -> None:
+    own = [{"exhaustive"} if number % 10 else set() for number in range(999)]
+    items: list[Any] = [Item(number, marks) for number, marks in enumerate(own)]
+    pytest_collection_modifyitems(items)
+    assert sum("exhaustive" not in item.marks for item in items) == MANY_CASES

@@ -6,6 +6,7 @@ again fails the run, and what passes then is listed in the end as unsteady.
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -99,10 +100,15 @@ Pytest = Callable[[Sequence[str]], int]
 
 
 def pytest(arguments: Sequence[str]) -> int:
-    """Run pytest in a process of its own; return what it exits with."""
+    """Run pytest in a process of its own; return what it exits with.
+
+    It keeps bytecode even if no other process shall: tests start a few hundred
+    processes, each of which would compile all that it imports.
+    """
     options = ["-q", "-o", f"cache_dir={CACHE}", *arguments]
+    kept = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     return subprocess.run(
-        [sys.executable, "-m", "pytest", *options], check=False
+        [sys.executable, "-m", "pytest", *options], env=kept, check=False
     ).returncode
 
 

@@ -254,10 +254,7 @@ class BurstController:
             raise unanswered(grace_s) from None
 
     async def _reopened(self, ended: "_Link") -> "_Link":
-        """Open the burst anew, as it was.
-
-        :raises _EndedError: if that fails.
-        """
+        """Open the burst anew, as it was."""
         cause = ended.ended_by
         assert cause is not None
         try:
@@ -351,6 +348,7 @@ class _Link:
             if not self._requests.write_nowait(self._packet):
                 raise _UnsendableError("the driver does not take packets")
             self.sent += 1
+            # At once: if this is cancelled, the next call has to read the result first.
             self._owes_result = True
             answer = await self._results.read(spins=self.spins)
             self._owes_result = False
@@ -379,6 +377,7 @@ class _Link:
             async with asyncio.timeout((deadline - time.monotonic_ns()) / 1e9):
                 return await self.execute(request, measure)
         except TimeoutError:
+            # Then the wait was for the result of the execution before it.
             if sent == self.sent:
                 raise MissedDeadlineTransientError(
                     "the driver has not answered the execution before it"
@@ -411,6 +410,7 @@ class _Link:
         """
         if self.ended_by is not None:
             return self.ended_by
+        # First: closing the queues wakes the task that waits, which asks for this.
         self.ended_by = cause
         if self._owes_result and self._request is not None:
             retire(self._request.pools)  # the driver may be writing there
@@ -445,6 +445,7 @@ class _Link:
         """Find the packet of a request other than the last one, or make it."""
         key = (id(request), measure)
         known = self._packets.get(key)
+        # The identity alone may be that of a request which has gone.
         if known is None or known.request() is not request:
             if len(self._packets) == MAX_PACKETS:
                 self._packets.clear()

@@ -115,16 +115,6 @@ class RequestShape:
     ``size_bytes`` is the size of the whole packet.
     """
 
-    __slots__ = (
-        "_kinds",
-        "_prefix",
-        "_tail",
-        "inputs",
-        "outputs",
-        "pool_count",
-        "size_bytes",
-    )
-
     def __init__(
         self, inputs: Arguments, outputs: Arguments, pool_count: int, prefix: bytes
     ) -> None:
@@ -289,10 +279,9 @@ def decode_result(packet: bytes) -> tuple[ResultShape, Timing]:
 class _PacketReader:
     """Reads a packet that may hold anything, datum by datum, with every step checked.
 
-    ``names`` are those of the union's members, in order.
+    ``names`` are those of the union's members, in order. All methods raise a
+    `PacketError` if the packet is not what they expect.
     """
-
-    __slots__ = ("_kinds", "_names", "packet", "position")
 
     def __init__(self, packet: bytes, names: tuple[str, ...]) -> None:
         if not packet or len(packet) % DATUM_BYTES:
@@ -306,10 +295,7 @@ class _PacketReader:
         return len(self._kinds)
 
     def take(self, kind: int, layout: Struct) -> tuple[int, ...]:
-        """Return the fields of the next datum, without its kind.
-
-        :raises PacketError: if the packet has ended or the datum is of another kind.
-        """
+        """Return the fields of the next datum, without its kind."""
         position = self.position
         if position >= len(self._kinds):
             raise PacketError(
@@ -326,10 +312,7 @@ class _PacketReader:
         return layout.unpack_from(self.packet, position * DATUM_BYTES)[1:]
 
     def dimensions(self, count: int, kind: int, layout: Struct) -> tuple[int, ...]:
-        """Return ``count`` dimension values; the sender may have lied about the count.
-
-        :raises PacketError: if the packet does not hold as many.
-        """
+        """Return ``count`` dimensions; the sender may have lied about the count."""
         if count > len(self._kinds) - self.position:
             raise PacketError(
                 f"datum {self.position - 1} announces {count} dimensions, "
@@ -338,20 +321,14 @@ class _PacketReader:
         return tuple([self.take(kind, layout)[0] for _ in range(count)])
 
     def check_size(self, size: int) -> None:
-        """Check the size in datums that the first datum announces.
-
-        :raises PacketError: if as many datums did not come.
-        """
+        """Check the size in datums that the first datum announces."""
         if size != len(self._kinds):
             raise PacketError(
                 f"the packet says it has {size} datums, it has {len(self._kinds)}"
             )
 
     def check_end(self) -> None:
-        """Check that the packet ends here.
-
-        :raises PacketError: if it does not.
-        """
+        """Check that the packet ends here."""
         if self.position != len(self._kinds):
             raise PacketError(
                 f"{len(self._kinds) - self.position} datums follow the last one"

@@ -68,6 +68,7 @@ class BurstServer(CallbackObject):
         self._requests = requests
         self._results = results
         self._ended = ended
+        # The application chose the length of its queue: a result may never fit.
         self._max_result_bytes = results.quantum * results.count
         self._log = log
         self._binder = Binder(callback, log)
@@ -143,6 +144,7 @@ class BurstServer(CallbackObject):
         if packet is None:
             return
         self._dequeued_ns = time.perf_counter_ns()
+        # Whatever it holds: the application counts what it sends.
         self._number += 1
         try:
             bound = self._binder.bind_nowait(packet)
@@ -196,6 +198,7 @@ class BurstServer(CallbackObject):
         timing: Timing,
     ) -> None:
         """Answer with the outcome, unless the burst was closed meanwhile."""
+        # A model may answer after the burst has died.
         if self._running is not execution:
             return
         self._running = None
@@ -287,12 +290,30 @@ class OpenBursts:
         The handles' descriptors are duplicated.
         """
         try:
-            server = self._open(prepared, callback, request_channel, result_channel)
+            if callback is None:
+                raise InvalidArgumentError("a burst without a callback")
+            if self._is_closed:
+                raise DeviceClosedError("the device is closed")
+            if len(self._servers) >= self._max_bursts:
+                raise too_many(
+                    "open bursts",
+                    "DeviceSettings.max_bursts",
+                    self._max_bursts,
+                    hint="close some of them first",
+                )
+            with contextlib.ExitStack() as queues:
+                requests = queues.enter_context(_opened(request_channel))
+                results = queues.enter_context(_opened(result_channel))
+                queues.pop_all()
         except AsyncnnError as error:
             self._log.log(
                 logging.INFO, "burst refused: %s: %s", error.status.name, error
             )
             return error.status, None
+        server = BurstServer(
+            prepared, callback, requests, results, self._servers.discard, self._log
+        )
+        self._servers.add(server)
         return ErrorStatus.NONE, server
 
     def rest(self, models: Collection[IPreparedModel]) -> None:
@@ -304,38 +325,9 @@ class OpenBursts:
     def close(self) -> None:
         """End all bursts; no more are taken."""
         self._is_closed = True
+        # Of a copy: each that dies leaves the set.
         for server in tuple(self._servers):
             server.die()
-
-    def _open(
-        self,
-        prepared: IPreparedModel,
-        callback: IBurstCallback | None,
-        request_channel: Handle,
-        result_channel: Handle,
-    ) -> BurstServer:
-        if callback is None:
-            raise InvalidArgumentError("a burst without a callback")
-        if self._is_closed:
-            raise DeviceClosedError("the device is closed")
-        if len(self._servers) >= self._max_bursts:
-            raise too_many(
-                "open bursts",
-                "DeviceSettings.max_bursts",
-                self._max_bursts,
-                hint="close some of them first",
-            )
-        requests = _opened(request_channel)
-        try:
-            results = _opened(result_channel)
-        except BaseException:
-            requests.close()
-            raise
-        server = BurstServer(
-            prepared, callback, requests, results, self._servers.discard, self._log
-        )
-        self._servers.add(server)
-        return server
 
 
 class _Execution(IExecutionCallback):
@@ -359,11 +351,7 @@ class _Execution(IExecutionCallback):
 
 
 def _opened(channel: Handle) -> MessageQueue:
-    """Open a queue of datums.
-
-    :raises InvalidArgumentError: if it is malformed or not one that bursts use.
-    :raises AsyncnnError: if it cannot be opened here.
-    """
+    """Open a queue of datums."""
     queue = MessageQueue.open(channel)
     if (
         queue.quantum != DATUM_BYTES

@@ -113,6 +113,7 @@ class PoolSlots(IBurstCallback):
             self._gone(slot)
 
     def _discard(self, reference: weakref.ref[Memory]) -> int | None:
+        # This decides who gives it back, if a pool is freed and collected at once.
         slot = self._slots.pop(reference, None)
         if slot is not None:
             del self._pools[slot]
@@ -156,6 +157,7 @@ class SlotCache:
         found.update(zip(unknown, await self._ask(unknown), strict=True))
         for slot in self._awaited:
             known[slot] = found[slot]
+        # Bounded, as an application can name slots without end.
         while len(known) > max(MAX_CACHED_SLOTS, len(slots)):
             known.popitem(last=False)
         return tuple([found[slot] for slot in slots])

@@ -42,6 +42,7 @@ def conformance(
     cache: Annotated[
         bool, typer.Option("--cache", help="Save and load all models first.")
     ] = False,
+    device: Annotated[str, typer.Option(help="Device to run on.")] = "reference",
     extension: ExtensionOption = None,
     mutate: Annotated[
         bool,
@@ -64,6 +65,7 @@ def conformance(
     Exits with 0 only if all pass. The last line is ``N passed, N failed, N skipped``.
     """
     from asyncnn.extensions import load_extension
+    from asyncnn.runtime.framework.device_registry import opener_of
     from asyncnn.tools.conformance.executing import PATHS
     from asyncnn.tools.conformance.mutations.campaign import Plan
     from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE, Run, specs_below
@@ -74,6 +76,10 @@ def conformance(
     extensions = tuple(extension or ())
     for place in extensions:
         load_extension(place)
+    if device != "reference":
+        opener_of(device)
+        if mutate:
+            raise InvalidArgumentError("mutants are for the reference device")
     specs = specs_below(directory)
     if mutate:
         plan = Plan(limit=mutants or None, pattern=pattern, extensions=extensions)
@@ -83,6 +89,7 @@ def conformance(
             paths=paths,
             pattern=pattern,
             extensions=extensions,
+            device=device,
             oldest=version == _OLDEST,
             cached=cache,
         )

@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from asyncnn.cli.options import console, print_json, progress
-from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.hal.errors import GeneralFailureError, failure_of
 from asyncnn.hal.types import OperandType
 
 if TYPE_CHECKING:
@@ -20,13 +20,18 @@ _JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class DeviceReport(msgspec.Struct, frozen=True):
-    """One device. ``performance`` maps operand types to times relative to the CPU."""
+    """One device. ``performance`` maps operand types to times relative to the CPU.
+
+    ``origin`` brings it; ``problem`` is why it cannot be opened, if so.
+    """
 
     name: str
     version: str
     type: str
     status: str
     performance: dict[str, float]
+    origin: str = "asyncnn"
+    problem: str = ""
 
 
 def devices(
@@ -46,33 +51,40 @@ def devices(
         return
     table = Table("device", "version", "type", "status", "float32", "quant8")
     for report in reports:
-        table.add_row(
-            report.name,
-            report.version,
-            report.type,
-            report.status,
-            f"{report.performance[OperandType.TENSOR_FLOAT32.name]:.2f}",
-            f"{report.performance[OperandType.TENSOR_QUANT8_ASYMM.name]:.2f}",
-        )
+        figures = [
+            f"{report.performance[type_.name]:.2f}" if report.performance else ""
+            for type_ in (OperandType.TENSOR_FLOAT32, OperandType.TENSOR_QUANT8_ASYMM)
+        ]
+        table.add_row(report.name, report.version, report.type, report.status, *figures)
     console().print(table)
+    for report in reports:
+        if report.problem:
+            typer.echo(report.problem)
     console().print("float32 and quant8: execution time relative to the CPU")
 
 
 async def _discover(socket: Path | None) -> list[DeviceReport]:
-    from asyncnn.runtime.device import connect, device_names, open_device
+    from asyncnn.runtime.device import connect, open_device
+    from asyncnn.runtime.framework.device_registry import registered_devices
 
     if socket is not None:
         async with connect(socket) as device:
             return [_describe(device)]
     reports = []
-    for name in device_names():
-        async with open_device(name) as device:
-            reports.append(_describe(device))
+    for name, registered in registered_devices().items():
+        try:
+            async with open_device(name) as device:
+                reports.append(_describe(device, registered.origin))
+        except Exception as error:  # whatever a stranger's device raises
+            problem = str(failure_of(error))
+            origin = registered.origin
+            reports.append(DeviceReport(name, "", "", "BROKEN", {}, origin, problem))
     return reports
 
 
-def _describe(device: "Device") -> DeviceReport:
+def _describe(device: "Device", origin: str = "asyncnn") -> DeviceReport:
     return DeviceReport(
+        origin=origin,
         name=device.name,
         version=device.version,
         type=device.type.name,

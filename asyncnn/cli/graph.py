@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 def graph(
     model: Annotated[Path, typer.Argument(help="A .tflite or .asyncnn file.")],
     device: Annotated[
-        str, typer.Option(help="Device whose support is marked.")
-    ] = "reference",
+        str | None,
+        typer.Option(
+            help="Device whose support is marked; by default the one that runs it."
+        ),
+    ] = None,
     extension: ExtensionOption = None,
 ) -> None:
     """Print the Graphviz text of a model, with types, shapes and the device's support.
@@ -36,7 +39,7 @@ def graph(
 
 def explain(
     path: Path,
-    device: str,
+    device: str | None,
     socket: Path | None,
     places: Sequence[str],
     *,
@@ -62,7 +65,7 @@ def explain(
 async def _explain(
     model: "NamedModel",
     extensions: "Sequence[Extension]",
-    device: str,
+    device: str | None,
     socket: Path | None,
 ) -> "Explanation":
     from asyncnn.runtime.device import connect, open_device
@@ -92,15 +95,30 @@ def print_explanation(explanation: "Explanation") -> None:
             _in_lines(report.type),
             _in_lines(report.main_type),
             report.since,
-            "yes" if report.is_supported else f"no, {report.cause}",
+            _support(report),
         )
     console().print(table)
     for report in explanation.operations:
         if not report.is_supported:
             typer.echo(f"{report.place}: {report.reason}")
+    for number, partition in enumerate(explanation.partitions):
+        count = len(partition.operations)
+        typer.echo(
+            f"partition {number}: {partition.device}, "
+            f"{count} operation{'' if count == 1 else 's'}, "
+            f"about {partition.expected_us:.0f} us"
+        )
+    for name, reason in explanation.left_out.items():
+        typer.echo(f"{name} has no part: {reason}")
     supported = sum(report.is_supported for report in explanation.operations)
     total = len(explanation.operations)
     typer.echo(f"{explanation.device} supports {supported} of {total} operations")
+
+
+def _support(report: "OperationReport") -> str:
+    if not report.is_supported:
+        return f"no, {report.cause}"
+    return f"{report.device}: {report.choice}" if report.device else "yes"
 
 
 def _in_lines(name: str) -> str:

@@ -31,7 +31,7 @@ from asyncnn.extensions import Extension
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import is_opaque_type
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import OperandLifeTime, Operation, Priority
+from asyncnn.hal.types import OperandLifeTime, Priority
 from asyncnn.runtime.device import Device, connect, open_device
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.prepared import AnyPath, PreparedModel
@@ -49,7 +49,7 @@ class RunOptions(msgspec.Struct, frozen=True):
     output_file: Path | None
     check_file: Path | None
     check_key: str
-    device: str
+    device: str | None
     socket: Path | None
     extensions: tuple[str, ...]
     paths: tuple[AnyPath, ...]
@@ -247,7 +247,7 @@ def _ending_at(model: NamedModel, position: int, operand: int) -> NamedModel:
         replace(
             described,
             lifetime=_lifetime(index == operand, described.lifetime),
-            number_of_consumers=_consumers(kept, index),
+            number_of_consumers=sum(each.inputs.count(index) for each in kept),
         )
         for index, described in enumerate(main.operands)
     )
@@ -274,7 +274,3 @@ def _lifetime(is_output: bool, lifetime: int) -> int:
     if lifetime == OperandLifeTime.SUBGRAPH_OUTPUT:
         return OperandLifeTime.TEMPORARY_VARIABLE
     return lifetime
-
-
-def _consumers(operations: Sequence[Operation], index: int) -> int:
-    return sum(operation.inputs.count(index) for operation in operations)

@@ -37,7 +37,10 @@ def run(
     check_key: Annotated[
         str, typer.Option(help="Compare with KEY_K instead of output_K.")
     ] = "output",
-    device: Annotated[str, typer.Option(help="Device to run on.")] = "reference",
+    device: Annotated[
+        str | None,
+        typer.Option(help="Device to run on; by default the fastest that works."),
+    ] = None,
     socket: Annotated[
         Path | None,
         typer.Option(help="Run in the driver that serves this socket instead."),
@@ -114,14 +117,10 @@ def run(
 
 
 def _print_path(report: "PathReport") -> None:
+    verdicts = {True: ", all within tolerance", False: ", OUT OF TOLERANCE", None: ""}
     typer.echo(
-        f"{report.path}: {report.samples} samples, "
-        f"p50 {report.latency_us_p50:.0f} us, p99 {report.latency_us_p99:.0f} us"
-        + ("" if report.passed is None else _verdict(report))
+        f"{report.path}: {report.samples} samples, p50 {report.latency_us_p50:.0f} us, "
+        f"p99 {report.latency_us_p99:.0f} us{verdicts[report.passed]}"
     )
     for line in report.mismatches:
         typer.echo(f"  {line}")
-
-
-def _verdict(report: "PathReport") -> str:
-    return ", all within tolerance" if report.passed else ", OUT OF TOLERANCE"

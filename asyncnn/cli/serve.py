@@ -27,7 +27,10 @@ def serve(
         Path | None,
         typer.Option(help="Where clients connect; by default a path of this user."),
     ] = None,
-    device: Annotated[str, typer.Option(help="Device to publish.")] = "reference",
+    device: Annotated[
+        str | None,
+        typer.Option(help="Device to publish; by default the fastest that works."),
+    ] = None,
     allow_uid: Annotated[
         list[int] | None,
         typer.Option(help="Another user whose processes may connect; repeatable."),

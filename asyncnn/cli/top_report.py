@@ -1,9 +1,13 @@
 """The JSON of ``asyncnn top``: statistics in an operator's units."""
 
+from typing import Any, TypeVar
+
 import msgspec
 
-from asyncnn.devices import ClientStatistics, DeviceStatistics, ModelStatistics
+from asyncnn.devices import DeviceStatistics
 from asyncnn.qos import LatencyHistogram, WorkStatistics
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class LatencyReport(msgspec.Struct, frozen=True):
@@ -35,18 +39,6 @@ class WorkReport(msgspec.Struct, frozen=True):
     preemptions: int
     latency_us: LatencyReport
 
-    @classmethod
-    def of(cls, work: WorkStatistics) -> "WorkReport":
-        """Return the report of some work."""
-        return cls(
-            queued=work.queued,
-            running=work.running,
-            done={status.name: count for status, count in work.done.items() if count},
-            deadline_misses=work.deadline_misses,
-            preemptions=work.preemptions,
-            latency_us=LatencyReport.of(work.latency),
-        )
-
 
 class ModelReport(msgspec.Struct, frozen=True):
     """A prepared model; ``client`` is the number of the one it was prepared for."""
@@ -58,18 +50,6 @@ class ModelReport(msgspec.Struct, frozen=True):
     idle_bytes: int
     executions: WorkReport
 
-    @classmethod
-    def of(cls, model: ModelStatistics) -> "ModelReport":
-        """Return the report of a model."""
-        return cls(
-            number=model.number,
-            client=model.client,
-            operations=model.operations,
-            priority=model.priority.name,
-            idle_bytes=model.idle_bytes,
-            executions=WorkReport.of(model.executions),
-        )
-
 
 class ClientReport(msgspec.Struct, frozen=True):
     """A client; ``weight`` is its share when clients compete."""
@@ -79,17 +59,6 @@ class ClientReport(msgspec.Struct, frozen=True):
     weight: float
     buffer_bytes: int
     executions: WorkReport
-
-    @classmethod
-    def of(cls, client: ClientStatistics) -> "ClientReport":
-        """Return the report of a client."""
-        return cls(
-            number=client.number,
-            name=client.name,
-            weight=client.weight,
-            buffer_bytes=client.buffer_bytes,
-            executions=WorkReport.of(client.executions),
-        )
 
 
 class TopReport(msgspec.Struct, frozen=True):
@@ -107,13 +76,37 @@ class TopReport(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, statistics: DeviceStatistics) -> "TopReport":
         """Return the report of a device."""
-        return cls(
-            device=statistics.device,
-            threads=statistics.threads,
-            resident_bytes=statistics.resident_bytes,
-            buffer_bytes=statistics.buffer_bytes,
-            executions=WorkReport.of(statistics.executions),
-            preparations=WorkReport.of(statistics.preparations),
-            models=[ModelReport.of(model) for model in statistics.models],
-            clients=[ClientReport.of(client) for client in statistics.clients],
+        return _report(
+            cls,
+            statistics,
+            executions=_work(statistics.executions),
+            preparations=_work(statistics.preparations),
+            models=[
+                _report(
+                    ModelReport,
+                    model,
+                    priority=model.priority.name,
+                    executions=_work(model.executions),
+                )
+                for model in statistics.models
+            ],
+            clients=[
+                _report(ClientReport, client, executions=_work(client.executions))
+                for client in statistics.clients
+            ],
         )
+
+
+def _work(work: WorkStatistics) -> WorkReport:
+    return _report(
+        WorkReport,
+        work,
+        done={status.name: count for status, count in work.done.items() if count},
+        latency_us=LatencyReport.of(work.latency),
+    )
+
+
+def _report(kind: type[T], source: Any, **other: Any) -> T:
+    """Return a report of the attributes of ``source``, but for ``other``."""
+    same = set(kind.__struct_fields__) - other.keys()
+    return kind(**{name: getattr(source, name) for name in same}, **other)

@@ -66,14 +66,10 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "asyncnn.devices.reference": ("ReferenceDevice",),
-            "asyncnn.devices.device_settings": ("OWN_PROCESS", "DeviceSettings"),
-            "asyncnn.devices.statistics": (
-                "ClientStatistics",
-                "DeviceStatistics",
-                "IMeasured",
-                "ModelStatistics",
-            ),
+            "asyncnn.devices.reference": "ReferenceDevice",
+            "asyncnn.devices.device_settings": "OWN_PROCESS DeviceSettings",
+            "asyncnn.devices.statistics": "ClientStatistics DeviceStatistics "
+            "IMeasured ModelStatistics",
         },
     )
 

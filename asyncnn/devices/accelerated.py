@@ -5,16 +5,68 @@ NumPy kernels of the reference device compute the rest of the same plan. Everyth
 else, from priorities to caches, is the reference device's.
 """
 
+import logging
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from asyncnn import __version__
 from asyncnn.devices.device_settings import DeviceSettings
-from asyncnn.devices.litert.delegate import LiteRtDelegate
-from asyncnn.devices.litert.engine import load_engine
+from asyncnn.devices.measured_capabilities import sped_up
+from asyncnn.devices.private_files import state_folder
 from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.engine.delegation import Delegate
-from asyncnn.hal.types import ErrorStatus
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.types import Capabilities, ErrorStatus
 from asyncnn.offload import offload
+
+if TYPE_CHECKING:
+    from asyncnn.devices.litert.engine import Engine
+
+logger = logging.getLogger(__name__)
+
+DEVICE_VARIABLE = "ASYNCNN_DEVICE"
+"""Environment variable that names the device to open where no other name is given."""
+
+
+def default_device_name() -> str:
+    """Return what `DEVICE_VARIABLE` says; empty: as `default_device` chooses."""
+    return os.environ.get(DEVICE_VARIABLE, "")
+
+
+@asynccontextmanager
+async def default_device(
+    settings: DeviceSettings, name: str = ""
+) -> AsyncIterator[ReferenceDevice]:
+    """Open ``accelerated`` or ``reference``: the first where its engine works.
+
+    :raises InvalidArgumentError: if ``name`` is neither of them, nor empty.
+    :raises GeneralFailureError: if it names a device whose engine does not work here.
+    """
+    devices = {each.name.partition("-")[2]: each for each in _DEVICES}
+    if name and name not in devices:
+        raise InvalidArgumentError(
+            f"there is no device {name!r} for a driver to publish",
+            hint=f"known: {', '.join(devices)}",
+        )
+    if not name:
+        try:
+            await offload(_load_engine)
+            name = "accelerated"
+        except GeneralFailureError as error:
+            logger.info("the reference device is used: %s", error)
+            name = "reference"
+    async with devices[name](settings) as device:
+        yield device
+
+
+def _load_engine() -> "Engine":
+    # A process that has no use for the engine does not import it.
+    from asyncnn.devices.litert.engine import load_engine
+
+    return load_engine()
 
 
 class AcceleratedDevice(ReferenceDevice):
@@ -43,10 +95,32 @@ class AcceleratedDevice(ReferenceDevice):
 
         :raises EngineUnavailableError: if it does not work here.
         """
-        engine = await offload(load_engine)
+        from asyncnn.devices.litert.delegate import LiteRtDelegate
+
+        engine = await offload(_load_engine)
         self._engine = f"{engine.name} {engine.version}"
-        return LiteRtDelegate(engine)
+        return LiteRtDelegate(engine, _weights_folder(self._settings))
+
+    def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
+        """Return those of the reference device, better by what the engine gains."""
+        status, capabilities = super().get_capabilities_1_3()
+        return status, sped_up(capabilities, _FLOAT_SHARE, _INTEGER_SHARE)
 
     def get_version_string(self) -> tuple[ErrorStatus, str]:
         """Return the versions of asyncnn and of the engine."""
         return ErrorStatus.NONE, f"{__version__} ({self._engine})"
+
+
+_FLOAT_SHARE, _INTEGER_SHARE = 0.3, 0.1
+"""Of the time that the kernels take for MobileNets and ResNets."""
+
+_DEVICES: tuple[type[ReferenceDevice], ...] = (AcceleratedDevice, ReferenceDevice)
+
+
+def _weights_folder(settings: DeviceSettings) -> Path | None:
+    if settings.packed_weights_dir:
+        return Path(settings.packed_weights_dir)
+    try:
+        return state_folder() / "packed-weights"
+    except RuntimeError:  # there is no home
+        return None

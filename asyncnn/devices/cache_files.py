@@ -13,7 +13,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -34,6 +34,14 @@ Chunks: TypeAlias = Sequence[tuple[int, memoryview]]
 """Contents of a file: bytes and where they lie."""
 
 
+class CacheArguments(NamedTuple):
+    """Cache files as a call gives them; they are the caller's to close."""
+
+    model_cache: Sequence[Handle] = ()
+    data_cache: Sequence[Handle] = ()
+    token: bytes = bytes(BYTE_SIZE_OF_CACHE_TOKEN)
+
+
 class CacheFiles(msgspec.Struct, frozen=True, eq=False):
     """Duplicates of a client's descriptors, and the token that goes with them."""
 
@@ -42,36 +50,28 @@ class CacheFiles(msgspec.Struct, frozen=True, eq=False):
     token: bytes
 
 
-def opened_for_saving(
-    model_cache: Sequence[Handle], data_cache: Sequence[Handle], token: bytes
-) -> CacheFiles | None:
+def opened_for_saving(cache: CacheArguments) -> CacheFiles | None:
     """Return the files to save a model in; None if the client wants no cache.
 
     :raises InvalidArgumentError: if they are not what the driver needs.
     :raises GeneralFailureError: if one cannot be read and written.
     """
-    if not model_cache and not data_cache:
+    if not cache.model_cache and not cache.data_cache:
         return None
-    return _opened(model_cache, data_cache, token, frozenset({os.O_RDWR}))
+    return _opened(cache, frozenset({os.O_RDWR}))
 
 
-def opened_for_loading(
-    model_cache: Sequence[Handle], data_cache: Sequence[Handle], token: bytes
-) -> CacheFiles:
+def opened_for_loading(cache: CacheArguments) -> CacheFiles:
     """Return the files to load a model from.
 
     :raises InvalidArgumentError: if they are not what the driver needs.
     :raises GeneralFailureError: if one cannot be read.
     """
-    return _opened(model_cache, data_cache, token, _READABLE)
+    return _opened(cache, _READABLE)
 
 
-def _opened(
-    model_cache: Sequence[Handle],
-    data_cache: Sequence[Handle],
-    token: bytes,
-    accesses: frozenset[int],
-) -> CacheFiles:
+def _opened(cache: CacheArguments, accesses: frozenset[int]) -> CacheFiles:
+    model_cache, data_cache, token = cache
     if len(token) != BYTE_SIZE_OF_CACHE_TOKEN:
         raise InvalidArgumentError(f"a cache token of {len(token)} bytes")
     counts = len(model_cache), len(data_cache)

@@ -139,10 +139,7 @@ class CacheKey:
         return hmac.digest(self._secret, content, _DIGEST)
 
     def verifies(self, tag: bytes | memoryview, content: bytes | memoryview) -> bool:
-        """Tell whether ``tag`` is that of ``content``, in constant time.
-
-        :raises GeneralFailureError: if there is no key and none can be created.
-        """
+        """Tell whether ``tag`` is that of ``content``, in constant time."""
         return hmac.compare_digest(tag, self.tag(content))
 
     def _obtain(self) -> bytes:
@@ -236,7 +233,7 @@ def _read_key(path: Path) -> bytes:
 
 
 def _create_key(path: Path) -> None:
-    """Create the file with all its bytes, unless somebody else does first."""
+    """Create the file with all its bytes, unless another process does so first."""
     secret = secrets.token_bytes(_KEY_BYTES)
     with private_draft(path, secret) as draft, suppress(FileExistsError):
         os.link(draft, path)

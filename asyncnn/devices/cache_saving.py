@@ -62,7 +62,7 @@ def saving(compiled: Compiled, files: CacheFiles, key: CacheKey) -> Steps[None]:
 
     :raises AsyncnnError: if the model is not saved.
     """
-    layout = _Layout(secrets.token_bytes(COMPILATION_BYTES))
+    layout = _Layout(compiled.program.identity or new_identity())
     slices: list[bytes] = []
     record = yield from _recording(compiled, layout, slices)
     content = sealed(record, slices, files.token, key)
@@ -70,6 +70,11 @@ def saving(compiled: Compiled, files: CacheFiles, key: CacheKey) -> Steps[None]:
     replace_together(
         (files.model, files.data), ([(0, memoryview(content))], layout.chunks)
     )
+
+
+def new_identity() -> bytes:
+    """Return what no other compilation has."""
+    return secrets.token_bytes(COMPILATION_BYTES)
 
 
 def _recording(
@@ -173,8 +178,6 @@ def _with_placed_constants(model: Model, layout: _Layout) -> Model:
     """Return a model without pools; constants lie where ``layout`` has placed them.
 
     Its data cache takes the place of pool 0, its values that of the operand values.
-
-    :raises AsyncnnError: if a pool cannot be mapped.
     """
     pools = [view(memory) for memory in model.pools]
 

@@ -16,9 +16,10 @@ Source: HAL 1.2/IDevice.hal (getNumberOfCacheFilesNeeded, prepareModelFromCache)
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
-from functools import cache, partial
+from functools import cache as cached
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.devices.cache_files import (
+    CacheArguments,
     CacheFiles,
     opened_for_loading,
     opened_for_saving,
@@ -46,7 +48,7 @@ from asyncnn.devices.cache_format import (
     StoredArray,
     unsealed,
 )
-from asyncnn.devices.cache_saving import saving
+from asyncnn.devices.cache_saving import new_identity, saving
 from asyncnn.engine import PlanRecord, Program
 from asyncnn.engine.arena import ArenaLayout
 from asyncnn.engine.delegation import Delegate, version_of
@@ -56,7 +58,7 @@ from asyncnn.extensions import NO_EXTENSIONS, Extensions
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.slices import Slices, joined
-from asyncnn.hal.types import ExecutionPreference, Handle, Memory, Model, Priority
+from asyncnn.hal.types import ExecutionPreference, Memory, Model, Priority
 from asyncnn.interpreter_hooks import building_large
 from asyncnn.pacing import Steps
 
@@ -94,27 +96,23 @@ class ModelCaches:
         model: Model,
         preference: ExecutionPreference,
         priority: Priority,
-        model_cache: Sequence[Handle],
-        data_cache: Sequence[Handle],
-        token: bytes,
+        cache: CacheArguments,
     ) -> Prepare:
         """Return what prepares a validated model, and saves it if that is possible."""
         try:
-            files = opened_for_saving(model_cache, data_cache, token)
+            files = opened_for_saving(cache)
         except AsyncnnError as error:
             logger.warning("a model is not cached: %s", error)
             files = None
         return partial(self._prepare, model, preference, priority, files)
 
-    def loading(
-        self, model_cache: Sequence[Handle], data_cache: Sequence[Handle], token: bytes
-    ) -> Prepare:
+    def loading(self, cache: CacheArguments) -> Prepare:
         """Return what prepares a model from its cache.
 
         :raises InvalidArgumentError: if the files are not what `asyncnn` needs.
         :raises GeneralFailureError: if one cannot be read.
         """
-        files = opened_for_loading(model_cache, data_cache, token)
+        files = opened_for_loading(cache)
         return partial(
             loading,
             files,
@@ -124,19 +122,13 @@ class ModelCaches:
             may_map=self._may_map,
         )
 
-    def saving(
-        self,
-        compiled: Compiled,
-        model_cache: Sequence[Handle],
-        data_cache: Sequence[Handle],
-        token: bytes,
-    ) -> Steps[None]:
+    def saving(self, compiled: Compiled, cache: CacheArguments) -> Steps[None]:
         """Save a model that was prepared before, in steps.
 
         :raises InvalidArgumentError: if the files are not what `asyncnn` needs.
         :raises GeneralFailureError: if it is not saved.
         """
-        files = opened_for_saving(model_cache, data_cache, token)
+        files = opened_for_saving(cache)
         if files is None:
             raise InvalidArgumentError("there are no files to save the model in")
         yield from saving(compiled, files, self._key)
@@ -149,32 +141,26 @@ class ModelCaches:
         files: CacheFiles | None,
     ) -> Steps[Compiled]:
         with building_large() if is_large(model) else nullcontext():
-            return (yield from self._compile(model, preference, priority, files))
-
-    def _compile(
-        self,
-        model: Model,
-        preference: ExecutionPreference,
-        priority: Priority,
-        files: CacheFiles | None,
-    ) -> Steps[Compiled]:
-        program = yield from Program.compiling(
-            model, extensions=self._extensions, delegate=self._delegate
-        )
-        compiled = Compiled(program, preference, priority)
-        if files is not None:
-            try:
-                yield from saving(compiled, files, self._key)
-            except AsyncnnError as error:
-                logger.warning("a model is not cached: %s", error)
-        return compiled
+            program = yield from Program.compiling(
+                model,
+                extensions=self._extensions,
+                delegate=self._delegate,
+                identity=b"" if files is None else new_identity(),
+            )
+            compiled = Compiled(program, preference, priority)
+            if files is not None:
+                try:
+                    yield from saving(compiled, files, self._key)
+                except AsyncnnError as error:
+                    logger.warning("a model is not cached: %s", error)
+            return compiled
 
 
 def loading(
     files: CacheFiles,
     key: CacheKey,
     extensions: Extensions,
-    delegate: Delegate | None,
+    delegate: Delegate | None = None,
     *,
     may_map: bool,
 ) -> Steps[Compiled]:
@@ -208,7 +194,9 @@ def loading(
         plans[number] = partial(_restored, plan, bytes(slices[at:end]), data, values)
         at = end
     yield
-    program = yield from Program.compiling(model, plans, extensions, delegate)
+    program = yield from Program.compiling(
+        model, plans, extensions, delegate, record.compilation
+    )
     return Compiled(program, record.preference, record.priority)
 
 
@@ -222,10 +210,7 @@ def _model(record: CacheRecord, slices: memoryview) -> Model:
 def _restored(
     plan: SlicedPlan, slices: bytes, data: memoryview, values: memoryview
 ) -> PlanRecord:
-    """Decode a plan; make arrays over the bytes, which they keep alive.
-
-    :raises AsyncnnError: if the slices are not those of the plan.
-    """
+    """Decode a plan; make arrays over the bytes, which they keep alive."""
 
     def array(stored: StoredArray) -> Array:
         source = data if stored.is_data else values
@@ -251,6 +236,6 @@ def _restored(
     return PlanRecord(shapes, folded, tuple(steps), arena)
 
 
-@cache
+@cached
 def _dtype(name: str) -> np.dtype[Any]:
     return np.dtype(name)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -54,10 +55,10 @@ _SHORT_COPY_BYTES = 256 * 1024
 
 
 class Buffers:
-    """The buffers of one device that are alive. Belongs to the event loop.
+    """The buffers of one device that are alive, and copies. Belongs to the event loop.
 
     Those of one client hold at most ``max_bytes``. ``cause_of_death`` says why the
-    device takes no work any more, if so.
+    device takes no work any more, if so. `close` is final but for copies under way.
     """
 
     def __init__(
@@ -68,7 +69,10 @@ class Buffers:
         self._max_bytes = max_bytes
         self._known: WeakValueDictionary[int, KnownBuffer] = WeakValueDictionary()
         self._accounts: WeakKeyDictionary[Client, Account] = WeakKeyDictionary()
-        self._copier = _Copier(cause_of_death)
+        self.cause_of_death = cause_of_death
+        self._mapper = Mapper()
+        self._offload = SerialOffload()
+        self._copies: set[asyncio.Task[None]] = set()
 
     def of(self, model: Model) -> "ModelBuffers":
         """Return what stands for a prepared model in the roles of buffers."""
@@ -88,7 +92,7 @@ class Buffers:
         :raises GeneralFailureError: if buffers of that type are not supported, or there
             is no memory left.
         """
-        self._copier.check_open()
+        self.check_open()
         plan = plan_buffer(
             desc,
             [(m, m.model) if m is not None and m.is_of(self) else None for m in models],
@@ -107,7 +111,7 @@ class Buffers:
             except AsyncnnError as error:
                 raise GeneralFailureError(str(error)) from error
         known = self._known[token] = KnownBuffer(managed, plan)
-        return ReferenceBuffer(known, self._copier), token
+        return ReferenceBuffer(known, self), token
 
     def find(self, pool: BufferToken) -> KnownBuffer:
         """Return the buffer of a token.
@@ -118,153 +122,6 @@ class Buffers:
         if known is None:
             raise InvalidArgumentError(f"there is no buffer {pool.token}")
         return known
-
-    def trim(self) -> None:
-        """Unmap what is not needed until the next copy."""
-        self._copier.trim()
-
-    def close(self) -> None:
-        """End copies; buffers go with their last user."""
-        self._copier.close()
-
-    async def wait_ended(self) -> None:
-        """Wait for the copies under way."""
-        await self._copier.wait_ended()
-
-    def used_bytes(self, client: Client) -> int:
-        """Return the bytes that the buffers of ``client`` hold."""
-        account = self._accounts.get(client)
-        return 0 if account is None else account.used_bytes
-
-    def _new_token(self) -> int:
-        """Return a token that nobody can guess."""
-        while True:
-            token = _TOKENS_FROM | secrets.randbits(31)
-            if token not in self._known:
-                return token
-
-    def _account(self) -> Account:
-        client = calling_client.get()
-        account = self._accounts.get(client)
-        if account is None:
-            account = self._accounts[client] = Account(self._max_bytes)
-        return account
-
-
-class ModelBuffers:
-    """A prepared model's way to the buffers of its device, and its identity there."""
-
-    def __init__(self, buffers: Buffers, model: Model) -> None:
-        self._buffers = buffers
-        self.model = model
-
-    def is_of(self, buffers: Buffers) -> bool:
-        """Whether the prepared model is of the device of ``buffers``."""
-        return self._buffers is buffers
-
-    def use(self, request: Request) -> BufferUse | None:
-        """Return what a validated request does with buffers; None if it names none.
-
-        :raises InvalidArgumentError: if a buffer is unknown, has no such role, or is
-            used as an output beside something else.
-        """
-        if BufferToken not in map(type, request.pools):
-            return None
-        found = {
-            index: self._buffers.find(pool)
-            for index, pool in enumerate(request.pools)
-            if isinstance(pool, BufferToken)
-        }
-        return BufferUse(self, self.model, request, found)
-
-
-class ReferenceBuffer:
-    """An `IBuffer`; the buffer goes with it, once no execution uses it."""
-
-    def __init__(self, known: KnownBuffer, copier: "_Copier") -> None:
-        self._known = known
-        self._managed = known.managed
-        self._plan = known.plan
-        self._copier = copier
-
-    def cause_of_death(self) -> DeviceUnavailableError | None:
-        """Return why its device takes no work any more; see `IMortal`."""
-        return self._copier.cause_of_death()
-
-    async def copy_to(self, destination: Memory) -> ErrorStatus:
-        """Copy the contents; see `IBuffer.copy_to`."""
-        try:
-            self._copier.check_open()
-            await self._copy_to(destination)
-        except AsyncnnError as error:
-            logger.info("copy from a buffer failed: %s", error)
-            return error.status
-        return ErrorStatus.NONE
-
-    async def copy_from(self, source: Memory, dimensions: Dimensions) -> ErrorStatus:
-        """Set the contents; see `IBuffer.copy_from`."""
-        try:
-            self._copier.check_open()
-            await self._copy_from(source, dimensions)
-        except AsyncnnError as error:
-            logger.info("copy to a buffer failed: %s", error)
-            return error.status
-        return ErrorStatus.NONE
-
-    async def _copy_to(self, destination: Memory) -> None:
-        managed = self._managed
-        _check_pool(destination)
-        dimensions = managed.current
-        if dimensions is None and self._plan.is_fixed:
-            dimensions = self._plan.operand.dimensions
-        if dimensions is not None:
-            _check_size(destination, managed.size_bytes(dimensions))
-        claimed = managed.begin_reading()
-        copy = partial(_copy_out, claimed.storage.reserve, destination)
-        await self._copier.run(copy, destination, lambda _: managed.end_reading())
-
-    async def _copy_from(self, source: Memory, dimensions: Dimensions) -> None:
-        managed = self._managed
-        try:
-            _check_pool(source)
-            complete = checked_contents(self._plan, dimensions)
-            _check_size(source, managed.size_bytes(complete))
-        except InvalidArgumentError:
-            managed.discard()  # as after any copy that fails
-            raise
-        claimed = managed.begin_writing()
-        copy = partial(_copy_in, claimed.storage.reserve, source)
-        await self._copier.run(copy, source, partial(self._filled, complete))
-
-    def _filled(self, dimensions: Dimensions, has_succeeded: bool) -> None:
-        self._managed.end_writing(dimensions if has_succeeded else None)
-
-
-def _check_pool(memory: Memory) -> None:
-    with malformed_as_invalid("pool"):
-        validate_memory(memory, rule="B2")
-
-
-def _check_size(memory: Memory, expected: int) -> None:
-    if memory.size != expected:
-        raise InvalidArgumentError(
-            f"the pool has {memory.size} bytes, the contents {expected} [B2]"
-        )
-
-
-class _Copier:
-    """The copies of one device. `close` is final but for copies under way.
-
-    ``cause_of_death`` says why the device takes no work any more, if so.
-    """
-
-    def __init__(
-        self, cause_of_death: Callable[[], DeviceUnavailableError | None]
-    ) -> None:
-        self.cause_of_death = cause_of_death
-        self._mapper = Mapper()
-        self._offload = SerialOffload()
-        self._copies: set[asyncio.Task[None]] = set()
 
     async def run(
         self,
@@ -299,10 +156,7 @@ class _Copier:
         await asyncio.shield(copied)
 
     def check_open(self) -> None:
-        """Check that the device takes work.
-
-        :raises DeviceUnavailableError: if it does not.
-        """
+        """Raise a `DeviceUnavailableError` if the device takes no work."""
         cause = self.cause_of_death()
         if cause is not None:
             raise cause
@@ -312,14 +166,137 @@ class _Copier:
         self._mapper.trim()
 
     def close(self) -> None:
-        """Unmap everything."""
-        self.trim()
+        """Unmap everything; buffers go with their last user."""
         self._mapper.close()
 
     async def wait_ended(self) -> None:
         """Wait for the copies under way."""
         if self._copies:
             await asyncio.wait(self._copies)
+
+    def used_bytes(self, client: Client) -> int:
+        """Return the bytes that the buffers of ``client`` hold."""
+        account = self._accounts.get(client)
+        return 0 if account is None else account.used_bytes
+
+    def _new_token(self) -> int:
+        """Return a token that nobody can guess."""
+        while True:
+            token = _TOKENS_FROM | secrets.randbits(31)
+            if token not in self._known:
+                return token
+
+    def _account(self) -> Account:
+        client = calling_client.get()
+        account = self._accounts.get(client)
+        if account is None:
+            account = self._accounts[client] = Account(self._max_bytes)
+        return account
+
+
+class ModelBuffers(msgspec.Struct, frozen=True, eq=False):
+    """A prepared model's way to the buffers of its device, and its identity there."""
+
+    _buffers: Buffers
+    model: Model
+
+    def is_of(self, buffers: Buffers) -> bool:
+        """Whether the prepared model is of the device of ``buffers``."""
+        return self._buffers is buffers
+
+    def use(self, request: Request) -> BufferUse | None:
+        """Return what a validated request does with buffers; None if it names none.
+
+        :raises InvalidArgumentError: if a buffer is unknown, has no such role, or is
+            used as an output beside something else.
+        """
+        if BufferToken not in map(type, request.pools):
+            return None
+        found = {
+            index: self._buffers.find(pool)
+            for index, pool in enumerate(request.pools)
+            if isinstance(pool, BufferToken)
+        }
+        return BufferUse(self, self.model, request, found)
+
+
+class ReferenceBuffer:
+    """An `IBuffer`; the buffer goes with it, once no execution uses it."""
+
+    def __init__(self, known: KnownBuffer, buffers: Buffers) -> None:
+        self._known = known
+        self._managed = known.managed
+        self._plan = known.plan
+        self._buffers = buffers
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the shape of its contents is known beforehand."""
+        return self._plan.is_fixed
+
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        """Return why its device takes no work any more; see `IMortal`."""
+        return self._buffers.cause_of_death()
+
+    async def copy_to(self, destination: Memory) -> ErrorStatus:
+        """Copy the contents; see `IBuffer.copy_to`."""
+        try:
+            self._buffers.check_open()
+            await self._copy_to(destination)
+        except AsyncnnError as error:
+            logger.info("copy from a buffer failed: %s", error)
+            return error.status
+        return ErrorStatus.NONE
+
+    async def copy_from(self, source: Memory, dimensions: Dimensions) -> ErrorStatus:
+        """Set the contents; see `IBuffer.copy_from`."""
+        try:
+            self._buffers.check_open()
+            await self._copy_from(source, dimensions)
+        except AsyncnnError as error:
+            logger.info("copy to a buffer failed: %s", error)
+            return error.status
+        return ErrorStatus.NONE
+
+    async def _copy_to(self, destination: Memory) -> None:
+        managed = self._managed
+        _check_pool(destination)
+        dimensions = managed.current
+        if dimensions is None and self._plan.is_fixed:
+            dimensions = self._plan.operand.dimensions
+        if dimensions is not None:
+            _check_size(destination, managed.size_bytes(dimensions))
+        claimed = managed.begin_reading()
+        copy = partial(_copy_out, claimed.storage.reserve, destination)
+        await self._buffers.run(copy, destination, lambda _: managed.end_reading())
+
+    async def _copy_from(self, source: Memory, dimensions: Dimensions) -> None:
+        managed = self._managed
+        try:
+            _check_pool(source)
+            complete = checked_contents(self._plan, dimensions)
+            _check_size(source, managed.size_bytes(complete))
+        except InvalidArgumentError:
+            managed.discard()  # as after any copy that fails
+            raise
+        claimed = managed.begin_writing()
+        copy = partial(_copy_in, claimed.storage.reserve, source)
+        await self._buffers.run(copy, source, partial(self._filled, complete))
+
+    def _filled(self, dimensions: Dimensions, has_succeeded: bool) -> None:
+        self._managed.end_writing(dimensions if has_succeeded else None)
+
+
+def _check_pool(memory: Memory) -> None:
+    with malformed_as_invalid("pool"):
+        validate_memory(memory, rule="B2")
+
+
+def _check_size(memory: Memory, expected: int) -> None:
+    if memory.size != expected:
+        raise InvalidArgumentError(
+            f"the pool has {memory.size} bytes, the contents {expected} [B2]"
+        )
 
 
 def _copy_in(

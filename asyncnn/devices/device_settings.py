@@ -54,6 +54,10 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     Cache files of this user are mapped, and must not be truncated meanwhile, unless
     ``maps_cache_files`` is False. A driver maps copies of what its clients send.
 
+    ``packed_weights_dir`` is where the accelerated device keeps what its engine makes
+    of the weights of cached models, a gigabyte at most; by default that is beside the
+    key.
+
     ``capabilities_file`` holds what `asyncnn.tools.capabilities` has measured here;
     by default it lies where the user's programs keep their state.
 
@@ -83,6 +87,7 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     freezes_large_models: bool | None = None
     cache_key_file: str = ""
     maps_cache_files: bool = True
+    packed_weights_dir: str = ""
     capabilities_file: str = ""
     lanes: int | None = None
     policy: Policy = Policy()

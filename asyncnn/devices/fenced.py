@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Sequence
 
 from asyncnn.callbacks import TURN_NS, FencedOutcome
+from asyncnn.deadlines import check_deadline
 from asyncnn.devices.fenced_execution import FencedExecution, FencedJob, as_fenced
 from asyncnn.fences import SyncFence
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceClosedError,
-    MissedDeadlinePersistentError,
     ResourceExhaustedTransientError,
     failure_of,
     too_many,
@@ -83,10 +83,7 @@ class FencedExecutions:
         )
 
     def _run_at_once(self, job: FencedJob) -> tuple[SyncFence | None, FencedOutcome]:
-        """Run a job that waits for nothing.
-
-        :raises AsyncnnError: if the buffers that it uses cannot be claimed.
-        """
+        """Run a job that waits for nothing."""
         outcome = FencedOutcome()
         failed: list[SyncFence] = []
 
@@ -143,9 +140,7 @@ class FencedExecutions:
                 self._max_waiting,
                 hint="await some of them first",
             )
-        deadline_ns = job.options.deadline
-        if deadline_ns is not None and time.monotonic_ns() >= deadline_ns:
-            raise MissedDeadlinePersistentError("the deadline has passed already")
+        check_deadline(job.options.deadline)
 
     def _take_turn_soon(self) -> None:
         if not self._turn_is_due:

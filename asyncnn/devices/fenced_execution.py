@@ -66,12 +66,12 @@ class FencedJob(msgspec.Struct, frozen=True, eq=False):
         """Return the work of executing it, with its buffers claimed.
 
         It has to end by ``due_ns``, too, if that is before its deadline.
-
-        :raises AsyncnnError: if they cannot be claimed.
         """
         options = self.options
         if due_ns is not None:
-            options = replace(options, deadline=_earlier(options.deadline, due_ns))
+            deadline_ns = options.deadline
+            if deadline_ns is None or due_ns < deadline_ns:
+                options = replace(options, deadline=due_ns)
         work = ExecuteWork(
             self.executable,
             self.request,
@@ -321,7 +321,3 @@ class FencedExecution(FencedOutcome):
             fence.remove_done_callback(self._watched_is_done)
             fence.close()
         self._watched.clear()
-
-
-def _earlier(deadline_ns: int | None, due_ns: int) -> int:
-    return due_ns if deadline_ns is None else min(deadline_ns, due_ns)

@@ -13,6 +13,7 @@ from asyncnn.callbacks import (
     SynchronousByCallback,
 )
 from asyncnn.devices.buffer_use import BufferUse
+from asyncnn.devices.cache_files import CacheArguments
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import ModelCaches
 from asyncnn.devices.device_buffers import Buffers
@@ -28,7 +29,6 @@ from asyncnn.hal.errors import (
     OutputInsufficientSizeError,
 )
 from asyncnn.hal.interfaces import IBurstContext, ISyncFence
-from asyncnn.hal.refusals import NoFencesNorBursts
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
@@ -52,12 +52,12 @@ logger = logging.getLogger(__name__)
 _NONE = ErrorStatus.NONE
 
 
-class ReferencePreparedModel(SynchronousByCallback, NoFencesNorBursts):
+class ReferencePreparedModel(SynchronousByCallback):
     """A program and the scheduler that executes it.
 
-    Executions of one prepared model have its priority and may overlap. It was prepared
-    for the client of number ``client``. One that ``stays_ready`` keeps its memory while
-    its device is idle. ``buffers`` is its way to device-managed ones.
+    Its executions have its priority and may overlap. ``client`` is the number of the
+    client that it was prepared for. A model that ``stays_ready`` keeps its memory while
+    the device is idle. ``buffers`` leads to the device-managed buffers.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class ReferencePreparedModel(SynchronousByCallback, NoFencesNorBursts):
             _tell_launch("execute", request, deadline)
         report = OneShot(partial(_report, callback))
         try:
-            # One that is remembered has pools of memory alone.
+            # A request that is remembered has no pools but memory.
             is_plain = self._rules.remembers(request)
             use = None if is_plain else self._checked(request, is_fenced=False)
             options = execution_options(measure, deadline, loop_timeout_duration)
@@ -176,10 +176,7 @@ class ReferencePreparedModel(SynchronousByCallback, NoFencesNorBursts):
         return ErrorStatus.NONE, fence, outcome
 
     def _checked(self, request: Request, *, is_fenced: bool) -> BufferUse | None:
-        """Check a request; return what it does with buffers, None if it names none.
-
-        :raises InvalidArgumentError: if a rule is broken.
-        """
+        """Check a request; return what it does with buffers, None if it names none."""
         with span("validate", Layer.DRIVER, Phase.EXECUTION):
             self._rules.check(request, allow_unspecified_output=not is_fenced)
         return self.buffers.use(request)
@@ -193,11 +190,8 @@ class ReferencePreparedModel(SynchronousByCallback, NoFencesNorBursts):
         if cause is not None:
             return cause.status
         try:
-            await offload_steps(
-                self._caches.saving(
-                    self._compiled, (model_cache,), (data_cache,), token
-                )
-            )
+            cache = CacheArguments((model_cache,), (data_cache,), token)
+            await offload_steps(self._caches.saving(self._compiled, cache))
         except AsyncnnError as error:
             logger.info("a model is not cached: %s: %s", error.status.name, error)
             return error.status

@@ -1,6 +1,6 @@
 """Files that the user's programs keep for themselves, in the state directory.
 
-Their contents are trusted, so none is read that somebody else may have written: a file
+Their contents are trusted, so none is read that another user may have written: a file
 counts only if it is a regular one of this user that no other may use. They are written
 aside and renamed, so that a reader finds the old contents or the new.
 """

@@ -1,15 +1,15 @@
-"""Settings of the whole process that hold while devices are open that ask for them."""
+"""What concerns the whole process: settings of open devices, and its free memory."""
 
+import ctypes
 import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.interpreter_hooks import freezing_allowed
-from asyncnn.offload import switching_at_least_every
+from asyncnn.offload import LeastHeld, switching_at_least_every
 
 
 def apply_settings(settings: DeviceSettings) -> Callable[[], None]:
@@ -19,7 +19,7 @@ def apply_settings(settings: DeviceSettings) -> Callable[[], None]:
     """
     with ExitStack() as held:
         if settings.blas_threads:
-            held.enter_context(_blas_threads(settings.blas_threads))
+            held.enter_context(_threads.held(settings.blas_threads))
         if settings.freezes_large_models:
             held.enter_context(freezing_allowed())
         if settings.switch_interval_s:
@@ -27,29 +27,13 @@ def apply_settings(settings: DeviceSettings) -> Callable[[], None]:
         return held.pop_all().close
 
 
-class _BlasThreads:
-    """Sets the number of BLAS's threads to the least that is held."""
+class _BlasThreads(LeastHeld):
+    """The number of BLAS's threads."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._held: list[int] = []
-        self._limits: threadpool_limits | None = None
-
-    def hold(self, threads: int) -> None:
-        with self._lock:
-            self._held.append(threads)
-            self._apply()
-
-    def release(self, threads: int) -> None:
-        with self._lock:
-            if threads in self._held:  # not what a forked child has inherited
-                self._held.remove(threads)
-                self._apply()
+    _limits: threadpool_limits | None = None
 
     def renew(self) -> None:
-        """Start over in a forked child: a thread of the parent may hold the lock."""
-        self._lock = threading.Lock()
-        self._held.clear()
+        super().renew()
         self._limits = None
 
     def _apply(self) -> None:
@@ -58,7 +42,7 @@ class _BlasThreads:
             self._limits.restore_original_limits()
             self._limits = None
         if self._held:
-            least = min(self._held)
+            least = int(min(self._held))
             self._limits = threadpool_limits(limits=least, user_api="blas")
 
 
@@ -66,10 +50,24 @@ _threads = _BlasThreads()
 os.register_at_fork(after_in_child=_threads.renew)
 
 
-@contextmanager
-def _blas_threads(threads: int) -> Iterator[None]:
-    _threads.hold(threads)
+def return_free_memory() -> None:
+    """Return what the allocator holds free: large blocks of the heap, not only its top.
+
+    Takes some milliseconds per GiB of heap.
+    """
+    if _malloc_trim is not None:
+        _malloc_trim(0)
+
+
+def _find_trim() -> Callable[[int], int] | None:
+    """Return the C library's ``malloc_trim``, which not every one has."""
     try:
-        yield
-    finally:
-        _threads.release(threads)
+        function = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError):
+        return None
+    function.argtypes = (ctypes.c_size_t,)
+    function.restype = ctypes.c_int
+    return lambda pad: int(function(pad))
+
+
+_malloc_trim = _find_trim()

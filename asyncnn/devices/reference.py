@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from itertools import count
-from types import TracebackType
 from typing import NamedTuple, Self
 from weakref import WeakValueDictionary
 
@@ -14,7 +13,7 @@ from asyncnn import __version__, pacing
 from asyncnn.burst import OpenBursts
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
 from asyncnn.devices import process_wide
-from asyncnn.devices.cache_files import DATA_FILES, MODEL_FILES
+from asyncnn.devices.cache_files import DATA_FILES, MODEL_FILES, CacheArguments
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import ModelCaches, Prepare
 from asyncnn.devices.device_buffers import Buffers
@@ -22,7 +21,7 @@ from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.measured_capabilities import known_capabilities
 from asyncnn.devices.prepared import ReferencePreparedModel
-from asyncnn.devices.releasing import ModelReleaser, return_free_memory
+from asyncnn.devices.releasing import ModelReleaser
 from asyncnn.devices.statistics import (
     ClientStatistics,
     DeviceStatistics,
@@ -79,9 +78,6 @@ class ReferenceDevice:
 
     name = "asyncnn-reference"
 
-    usual_lanes = 1
-    """Threads that execute unless the settings say another number."""
-
     def __init__(self, settings: DeviceSettings | None = None) -> None:
         self._settings = settings or DeviceSettings()
         self._entered: _Entered | None = None
@@ -95,6 +91,11 @@ class ReferenceDevice:
         self._numbers = count(1)
         self._status_listeners = StatusListeners(self.get_status)
         self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def usual_lanes(self) -> int:
+        """Threads that execute unless the settings say another number."""
+        return 1
 
     async def load_delegate(self) -> Delegate | None:
         """Return what computes parts of plans in place of the kernels, if anything."""
@@ -121,12 +122,7 @@ class ReferenceDevice:
         pacing.watch(executions)
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
@@ -244,9 +240,8 @@ class ReferenceDevice:
             if MODEL.is_on:
                 MODEL("prepare", **_described(model))
             settings = ExecutionPreference(preference), Priority(priority)
-            return self._parts().caches.preparation(
-                model, *settings, model_cache, data_cache, token
-            )
+            cache = CacheArguments(model_cache, data_cache, token)
+            return self._parts().caches.preparation(model, *settings, cache)
 
         return self._launch_preparation(order, priority, deadline, callback)
 
@@ -265,7 +260,8 @@ class ReferenceDevice:
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
         DRIVER("prepare_model_from_cache")
-        order = partial(self._parts().caches.loading, model_cache, data_cache, token)
+        cache = CacheArguments(model_cache, data_cache, token)
+        order = partial(self._parts().caches.loading, cache)
         return self._launch_preparation(order, Priority.MEDIUM, deadline, callback)
 
     def _launch_preparation(
@@ -439,4 +435,4 @@ def _trim(models: list[ReferencePreparedModel]) -> None:
     """Free what executions of ``models`` would use again, and return it."""
     while models:
         models.pop().trim()
-    return_free_memory()
+    process_wide.return_free_memory()

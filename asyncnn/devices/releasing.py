@@ -1,4 +1,4 @@
-"""Frees dropped models and the memory of idle devices without holding the event loop.
+"""Frees dropped models, and what idle devices hold, without holding the event loop.
 
 To free a structure of a million objects takes the interpreter some hundred
 milliseconds, in one go if the last reference to all of it is dropped. So a thread takes
@@ -7,7 +7,6 @@ the interpreter.
 """
 
 import asyncio
-import ctypes
 import threading
 import weakref
 from collections.abc import Callable
@@ -66,26 +65,3 @@ class ModelReleaser:
         """Wait until all threads that free something have ended."""
         while any(thread.is_alive() for thread in self._threads):  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)
-
-
-def return_free_memory() -> None:
-    """Return what the allocator holds free: large blocks of the heap, not only its top.
-
-    Takes some milliseconds per GiB of heap.
-    """
-    if _malloc_trim is not None:
-        _malloc_trim(0)
-
-
-def _find_trim() -> Callable[[int], int] | None:
-    """Return the C library's ``malloc_trim``, which not every one has."""
-    try:
-        function = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError):
-        return None
-    function.argtypes = (ctypes.c_size_t,)
-    function.restype = ctypes.c_int
-    return lambda pad: int(function(pad))
-
-
-_malloc_trim = _find_trim()

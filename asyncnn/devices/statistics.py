@@ -6,15 +6,16 @@ the device may have become busy or free, and read the status then.
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 import msgspec
 from msgspec.structs import replace
 
-from asyncnn.hal.types import DeviceStatus, Priority
+from asyncnn.hal.types import DeviceStatus, ErrorStatus, Priority
 from asyncnn.qos import WorkStatistics
+from asyncnn.qos.accounting import in_all
 
 _STATM = Path("/proc/self/statm")
 
@@ -50,11 +51,23 @@ class ClientStatistics(msgspec.Struct, frozen=True):
     buffer_bytes: int
 
 
+class FallbackCount(msgspec.Struct, frozen=True):
+    """How often the CPU computed ``instead_of`` a device, which ended with ``status``.
+
+    Counted are partitions of executions, and preparations.
+    """
+
+    instead_of: str
+    status: ErrorStatus
+    count: int
+
+
 class DeviceStatistics(msgspec.Struct, frozen=True):
     """A device, the models that are still referred to, and the clients that exist.
 
     ``threads`` counts its worker threads at the moment. ``resident_bytes`` is what its
-    whole process has in memory.
+    whole process has in memory. A device that is made of several counts what these have
+    done, in all, and its ``fallbacks``.
     """
 
     device: str
@@ -64,6 +77,7 @@ class DeviceStatistics(msgspec.Struct, frozen=True):
     executions: WorkStatistics
     models: tuple[ModelStatistics, ...]
     clients: tuple[ClientStatistics, ...]
+    fallbacks: tuple[FallbackCount, ...] = ()
 
     @property
     def buffer_bytes(self) -> int:
@@ -76,6 +90,25 @@ class DeviceStatistics(msgspec.Struct, frozen=True):
             self,
             models=tuple(model for model in self.models if model.client == client),
             clients=tuple(each for each in self.clients if each.number == client),
+        )
+
+    @classmethod
+    def of_several(
+        cls,
+        device: str,
+        parts: Sequence["DeviceStatistics"],
+        fallbacks: tuple[FallbackCount, ...],
+    ) -> Self:
+        """Return what a device that is made of ``parts`` has done."""
+        return cls(
+            device=device,
+            threads=sum(part.threads for part in parts),
+            resident_bytes=resident_bytes(),
+            preparations=in_all([part.preparations for part in parts]),
+            executions=in_all([part.executions for part in parts]),
+            models=(),
+            clients=(),
+            fallbacks=fallbacks,
         )
 
 

@@ -1,7 +1,7 @@
 """The two kinds of work a device schedules: preparing and executing."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns, thread_time_ns
 from typing import ClassVar
 
@@ -39,8 +39,9 @@ from asyncnn.qos.work import JobState
 from asyncnn.tracing import Layer, Phase, Trace, active, begin
 
 _FORGETTING = 1.02
-"""Growth per execution of the least duration seen, which decides on inlining. One run
-that was disturbed does not count; a model that became slow is noticed within some tens.
+"""Growth, per execution, of the least duration seen, which decides on inlining.
+
+So one slow run does not count, and a slow model is noticed within some tens of runs.
 """
 
 _CERTAIN = 0.75
@@ -51,16 +52,20 @@ class Inliner:
     """Learns how long executions of a program take.
 
     ``should_inline`` tells whether they have lately taken less than ``below_ns``
-    nanoseconds.
+    nanoseconds of a thread: on a lane they also wait for the interpreter, which they
+    would not have to on the loop.
     """
 
     def __init__(self, program: Program, below_ns: float) -> None:
         self._program = program
         self._below_ns = below_ns
-        # Known once there was an execution: a plan may be restored for the first.
+        # The first execution decides: it may have to restore a plan.
         self._is_foreseeable: bool | None = None
-        self._least_ns = float("inf")
-        self.should_inline = False
+        measured_ns = program.measured_ns
+        self._least_ns = self._least_cpu_ns = (
+            float("inf") if measured_ns is None else measured_ns
+        )
+        self.should_inline = self._least_cpu_ns < below_ns
 
     @property
     def min_runtime_ns(self) -> int:
@@ -69,16 +74,16 @@ class Inliner:
             return 0
         return int(self._least_ns * _CERTAIN)
 
-    def observe(self, run_ns: int) -> None:
-        """Learn from an execution that kept a thread busy for ``run_ns`` nanoseconds."""
+    def observe(self, run_ns: int, cpu_ns: int) -> None:
+        """Learn from an execution of ``run_ns`` nanoseconds, ``cpu_ns`` of a thread."""
         if self._is_foreseeable is None:
             self._is_foreseeable = self._program.is_straight
             # Without fixed shapes, or with loops, one tells little of the next.
             self._below_ns *= self._is_foreseeable
         least_ns = self._least_ns * _FORGETTING
-        if run_ns < least_ns:
-            least_ns = run_ns
-        self._least_ns = least_ns
+        self._least_ns = run_ns if run_ns < least_ns else least_ns
+        least_ns = self._least_cpu_ns * _FORGETTING
+        self._least_cpu_ns = least_ns = cpu_ns if cpu_ns < least_ns else least_ns
         self.should_inline = least_ns < self._below_ns
 
 
@@ -93,8 +98,6 @@ _OUTSIDE = JobState.OUTSIDE
 
 class PrepareWork(Work):
     """Prepares a model and reports the result, or why there is none."""
-
-    __slots__ = ("_error", "_prepare", "_report", "_steps", "_trace")
 
     is_separable: ClassVar[bool] = True
 
@@ -146,7 +149,7 @@ class PrepareWork(Work):
             self._error = error_for(status, "the preparation was aborted")
 
     def fail(self, error: AsyncnnError) -> None:
-        """Report why there is no model, unless it was aborted."""
+        """Report why there is no model, unless the preparation was aborted."""
         if self._error is None:
             self._error = error
 
@@ -180,7 +183,7 @@ def _tell_operations(plan: Plan) -> None:
 class Executable(msgspec.Struct, eq=False):
     """What all executions of one prepared model have in common.
 
-    ``layout`` is that of the last plain request which was run on the loop.
+    ``layout`` is that of the last plain request.
     """
 
     program: Program
@@ -194,13 +197,13 @@ class Executable(msgspec.Struct, eq=False):
 class ExecuteWork(Work):
     """Runs a program on a validated request and reports how it ended.
 
-    The report gets the error or None, the output shapes, and the timing, which includes
-    the time in which it was suspended.
+    What a failing execution raises is passed to `fail`. The report gets the error or
+    None, the output shapes, and the timing, which includes the time in which it was
+    suspended; ``computed_ns`` does not.
     """
 
     __slots__ = (
         "_abort_status",
-        "_computed_ns",
         "_cpu_ns",
         "_ended_ns",
         "_error",
@@ -218,10 +221,11 @@ class ExecuteWork(Work):
         "_started_ns",
         "_trace",
         "_use",
+        "computed_ns",
     )
 
     _plan: Plan
-    _outputs: list[Array | None]
+    _outputs: Sequence[Array | None]
 
     def __init__(
         self,
@@ -259,62 +263,52 @@ class ExecuteWork(Work):
         self._error: AsyncnnError | None = None
         self._shapes: tuple[OutputShape, ...] | None = None
         self._is_advancing = False
-        self._started_ns = self._ended_ns = self._computed_ns = self._cpu_ns = 0
+        self._started_ns = self._ended_ns = self.computed_ns = self._cpu_ns = 0
         is_measured = options.measure is not _NOT_MEASURED
         self._launched_ns = perf_counter_ns() if is_measured else 0
         self._trace = None if active.recorder is None else begin()
 
     def claim(self, use: BufferUse) -> None:
-        """Claim the device-managed buffers of the request; `finish` gives them up.
-
-        :raises AsyncnnError: if they cannot be claimed.
-        """
+        """Claim the device-managed buffers of the request; `finish` gives them up."""
         self._request = use.claim()
         self._use = use
 
-    @property
-    def computed_ns(self) -> int:
-        """Nanoseconds of computing so far, without those of its suspensions."""
-        return self._computed_ns
-
     def run(self) -> int:
-        """Execute in one go; return the nanoseconds it took.
-
-        :raises AsyncnnError: if the execution fails.
-        """
+        """Execute in one go; return the nanoseconds it took."""
         self._started_ns = started_ns = perf_counter_ns()
-        executable, request = self._executable, self._request
-        layout = executable.layout
-        arrays = None
-        if (
-            layout is not None
-            and request.inputs is layout.inputs
-            and request.outputs is layout.outputs
-            and self._use is None  # all of its pools are memory
-        ):
-            arrays = layout.arrays(request.pools)  # type: ignore[arg-type]
-        if layout is None or arrays is None:
+        known = self._known_arrays()
+        if known is None:
             self._shapes = self._run_unusual()
         else:
+            plan, arrays = known
             if CPUEXE.is_on:
-                _tell_operations(layout.plan)
-            run_bound(executable.program, layout.plan, arrays)
-            self._shapes = layout.plan.known_outputs
+                _tell_operations(plan)
+            run_bound(self._executable.program, plan, arrays)
+            self._shapes = plan.known_outputs
         self._ended_ns = ended_ns = perf_counter_ns()
-        self._computed_ns = self._cpu_ns = computed_ns = ended_ns - started_ns
+        self.computed_ns = self._cpu_ns = computed_ns = ended_ns - started_ns
         if self._trace is not None:
             self._trace.add(
                 "execute", Layer.CPU, Phase.COMPUTATION, started_ns, ended_ns
             )
         return computed_ns
 
-    def _run_unusual(self) -> tuple[OutputShape, ...]:
-        """Execute a request whose arguments are not those of the one before.
+    def _known_arrays(self) -> tuple[Plan, list[Array]] | None:
+        """Return plan and arrays of a request like the last plain one."""
+        layout, request = self._executable.layout, self._request
+        if (
+            layout is None
+            or request.inputs is not layout.inputs
+            or request.outputs is not layout.outputs
+            or self._use is not None  # not all of its pools are memory
+        ):
+            return None
+        arrays = layout.arrays(request.pools)  # type: ignore[arg-type]
+        return None if arrays is None else (layout.plan, arrays)
 
-        :raises AsyncnnError: if the execution fails.
-        """
-        executable, request = self._executable, self._request
-        program, layout = executable.program, executable.layout
+    def _run_unusual(self) -> tuple[OutputShape, ...]:
+        """Execute a request with other arguments than the one before."""
+        program, request = self._executable.program, self._request
         plan = program.plan(input_shapes(program, request))
         if CPUEXE.is_on:
             _tell_operations(plan)
@@ -326,15 +320,18 @@ class ExecuteWork(Work):
             execution = Execution(program, plan, inputs, outputs)
             execution.advance()
             computed = execution.outputs
-        if layout is None or request.inputs is not layout.inputs:
-            executable.layout = Layout.of(plan, request)
+        self._keep_layout(plan)
         return store_outputs(plan, request, outputs, computed)
 
-    def advance(self, pause: Pause) -> bool:
-        """Execute until the end, until `abort`, or until it is to pause.
+    def _keep_layout(self, plan: Plan) -> None:
+        """Have requests with the same arguments find their arrays at once."""
+        executable, request = self._executable, self._request
+        layout = executable.layout
+        if layout is None or request.inputs is not layout.inputs:
+            executable.layout = Layout.of(plan, request)
 
-        :raises AsyncnnError: if the execution fails.
-        """
+    def advance(self, pause: Pause) -> bool:
+        """Execute until the end, until `abort`, or until it is to pause."""
         resumed_ns, resumed_cpu_ns = perf_counter_ns(), thread_time_ns()
         if not self._started_ns:
             self._started_ns = resumed_ns
@@ -345,7 +342,7 @@ class ExecuteWork(Work):
             return self._advance(pause)
         finally:
             self._ended_ns = perf_counter_ns()
-            self._computed_ns += self._ended_ns - resumed_ns
+            self.computed_ns += self._ended_ns - resumed_ns
             self._cpu_ns += thread_time_ns() - resumed_cpu_ns
             self._is_advancing = False
             if self._trace is not None:
@@ -356,10 +353,18 @@ class ExecuteWork(Work):
     def _advance(self, pause: Pause) -> bool:
         execution = self._execution
         if execution is None:
-            plan = self._plan_by(pause)
-            if plan is None:
-                return False
-            execution = self._begin(plan)
+            known = self._known_arrays()
+            if known is not None:
+                plan, arrays = known
+                self._outputs = arrays[len(plan.inputs) :]
+                execution = self._begin(plan, arrays[: len(plan.inputs)])
+            else:
+                found = self._plan_by(pause)
+                if found is None:
+                    return False
+                self._outputs = output_arrays(found, self._request)
+                self._keep_layout(found)
+                execution = self._begin(found, input_arrays(found, self._request))
         if not execution.advance(pause):
             return False
         self._shapes = store_outputs(
@@ -393,18 +398,16 @@ class ExecuteWork(Work):
         deadline_ns = self.deadline_ns
         return deadline_ns is not None and time.monotonic_ns() >= deadline_ns
 
-    def _begin(self, plan: Plan) -> Execution:
-        program, request = self._executable.program, self._request
+    def _begin(self, plan: Plan, inputs: Sequence[Array | None]) -> Execution:
         self._planning = None
         self._plan = plan
         if CPUEXE.is_on:
             _tell_operations(plan)
-        self._outputs = outputs = output_arrays(plan, request)
         self._execution = execution = Execution(
-            program,
+            self._executable.program,
             plan,
-            input_arrays(plan, request),
-            outputs,
+            inputs,
+            self._outputs,
             deadline_ns=self.deadline_ns,
             loop_timeout_ns=self._options.loop_timeout,
         )
@@ -431,8 +434,7 @@ class ExecuteWork(Work):
         status = _NONE if error is None else error.status
         timing = NO_TIMING
         if error is None:
-            # A lane also waits for the interpreter, which the loop would not have to.
-            self._executable.inliner.observe(self._cpu_ns)
+            self._executable.inliner.observe(self.computed_ns, self._cpu_ns)
             if self._options.measure == _MEASURED:
                 in_driver = perf_counter_ns() - self._launched_ns
                 on_device = self._ended_ns - self._started_ns
@@ -443,7 +445,7 @@ class ExecuteWork(Work):
         replied_ns = 0 if trace is None else time.monotonic_ns()
         self._report(error, shapes or (), timing)
         if EXECUTION.is_on:
-            computed_us = self._computed_ns // 1000
+            computed_us = self.computed_ns // 1000
             EXECUTION("done", status=status.name, computed_us=computed_us)
         if trace is not None:
             now_ns = time.monotonic_ns()

@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from asyncnn.hal.operations.bound import BoundOperation
-from asyncnn.kernels.kernel import PreparedKernel
+from asyncnn.kernels.kernel import PreparedKernel, Run, Scratch
 from asyncnn.pacing import Steps
 
 STEPS_AT_ONCE = 64
@@ -26,7 +26,7 @@ class Step(msgspec.Struct, frozen=True, eq=False):
 
     ``position`` is that of the operation in the subgraph, of which ``inputs`` and
     ``outputs`` are operand indices. A delegate's step stands for its ``parts``, and has
-    position and operation of the first.
+    position and operation of the first; it took ``measured_ns`` in a trial.
     """
 
     position: int
@@ -35,6 +35,7 @@ class Step(msgspec.Struct, frozen=True, eq=False):
     outputs: tuple[int, ...]
     kernel: PreparedKernel | None
     parts: "tuple[Step, ...]" = ()
+    measured_ns: float | None = None
 
     @property
     def name(self) -> str:
@@ -58,6 +59,16 @@ class Segment(msgspec.Struct, frozen=True, eq=False):
     outputs: tuple[int, ...]
 
 
+class DelegatedKernel(Protocol):
+    """The kernel of a segment, which took ``measured_ns`` nanoseconds in a trial."""
+
+    measured_ns: float
+
+    def __call__(self, scratch: Scratch) -> Run:
+        """See `PreparedKernel`."""
+        ...
+
+
 class Delegate(Protocol):
     """An engine that computes segments of plans in place of the kernels."""
 
@@ -77,10 +88,11 @@ class Delegate(Protocol):
         """
         ...
 
-    def prepare(self, segment: Segment) -> PreparedKernel | None:
+    def prepare(self, segment: Segment, identity: bytes) -> DelegatedKernel | None:
         """Return what computes ``segment``; None leaves it to the kernels.
 
-        The kernel gets the segment's inputs and outputs in their order.
+        The kernel gets the segment's inputs and outputs in their order. ``identity`` is
+        that of the model in caches, which no other has; empty if it is in none.
 
         :raises GeneralFailureError: if the engine fails.
         """
@@ -102,6 +114,7 @@ def delegating(
     constants: Collection[int],
     needed: Iterable[int],
     delegate: Delegate,
+    identity: bytes,
     own: Replace,
 ) -> Steps[list[Step]]:
     """Return the steps of a plan in which ``delegate`` computes those ``claimed``.
@@ -109,6 +122,7 @@ def delegating(
     :param claimed: positions of the steps that the delegate claims, without kernels.
     :param constants: operands whose value is known.
     :param needed: operands that are outputs of the plan.
+    :param identity: of the model; see `Delegate.prepare`.
     :param own: gives a step that the delegate leaves its kernel.
     :raises GeneralFailureError: if the delegate's engine fails.
     """
@@ -127,7 +141,7 @@ def delegating(
         edges = [start, *(start + at for at in delegate.cuts(ordered[start:end])), end]
         for first, last in pairwise(edges):
             segment = _segment(ordered, first, last, constants, readers)
-            kernel = delegate.prepare(segment)
+            kernel = delegate.prepare(segment, identity)
             if kernel is None:
                 for step in segment.steps:
                     result.append(own(step))
@@ -139,7 +153,7 @@ def delegating(
     return result
 
 
-def step_of(segment: Segment, kernel: PreparedKernel) -> Step:
+def step_of(segment: Segment, kernel: DelegatedKernel) -> Step:
     """Return the one step that computes all of ``segment``."""
     first = segment.steps[0]
     return Step(
@@ -149,6 +163,7 @@ def step_of(segment: Segment, kernel: PreparedKernel) -> Step:
         segment.outputs,
         kernel,
         segment.steps,
+        kernel.measured_ns,
     )
 
 

@@ -101,7 +101,6 @@ class Pause(Protocol):
     @property
     def requested(self) -> bool:
         """Whether it is to stop."""
-        ...
 
 
 class Unpaused:

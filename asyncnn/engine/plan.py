@@ -132,16 +132,17 @@ def building_plan(
     subgraph: Subgraph,
     input_shapes: Sequence[Shape | None],
     delegate: Delegate | None = None,
+    identity: bytes = b"",
 ) -> Steps[Plan]:
     """Prepare ``subgraph`` of a validated model for inputs of these shapes, in steps.
 
     An input shape of None is an input that the request omits. What ``delegate`` claims
-    it computes.
+    it computes; ``identity`` tells it the model.
 
     :raises GeneralFailureError: if an operation has no kernel, or its operands have
         illegal values or shapes.
     """
-    return _PlanBuilder(model, subgraph, delegate).building(input_shapes)
+    return _PlanBuilder(model, subgraph, delegate, identity).building(input_shapes)
 
 
 def assembled(
@@ -179,11 +180,16 @@ def assembled(
 
 class _PlanBuilder:
     def __init__(
-        self, model: Model, subgraph: Subgraph, delegate: Delegate | None
+        self,
+        model: Model,
+        subgraph: Subgraph,
+        delegate: Delegate | None,
+        identity: bytes,
     ) -> None:
         self._model = model
         self._subgraph = subgraph
         self._delegate = delegate
+        self._identity = identity
         self._claimed: set[int] = set()
         self._operands = subgraph.operands
         self._output_indexes = frozenset(subgraph.output_indexes)
@@ -229,6 +235,7 @@ class _PlanBuilder:
                 self._values.keys(),
                 self._output_indexes,
                 self._delegate,
+                self._identity,
                 self._with_kernel,
             )
         arena = yield from laying_out(list(self._lifespans()))
@@ -346,17 +353,16 @@ class _PlanBuilder:
         return not self._varies(operation)
 
     def _fold(self, operation: Operation, kernel: PreparedKernel) -> None:
-        outputs = [self._new_array(index) for index in operation.outputs]
+        outputs = [
+            np.empty(self._shapes[index] or (), dtype_of(self._operands[index].type))
+            for index in operation.outputs
+        ]
         inputs = [self._values.get(index) for index in operation.inputs]
         with np.errstate(all="ignore"):
             kernel(HeapScratch())(inputs, outputs)
         for index, value in zip(operation.outputs, outputs, strict=True):
             value.flags.writeable = False
             self._values[index] = value
-
-    def _new_array(self, index: int) -> Array:
-        shape = self._shapes[index]
-        return np.empty(shape or (), dtype_of(self._operands[index].type))
 
     def _lifespans(self) -> Iterable[Lifespan]:
         """Yield the life of every temporary of known shape that a step writes."""

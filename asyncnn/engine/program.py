@@ -51,7 +51,7 @@ class Program:
     Plans for other shapes are built when a request brings them. ``source`` is the model
     as it was given; `model` is the same with types of ``extensions`` where the source
     has but numbers. Both keep their pools, which the client may let go of, mapped. What
-    ``delegate`` claims it computes.
+    ``delegate`` claims it computes; ``identity`` is that of the model in caches.
 
     :raises InvalidArgumentError: if it does not use an extension as that demands.
     :raises GeneralFailureError: if the model cannot be prepared, or one of its pools
@@ -64,12 +64,14 @@ class Program:
         records: Records | None = None,
         extensions: Extensions = NO_EXTENSIONS,
         delegate: Delegate | None = None,
+        identity: bytes = b"",
         *,
         is_built: bool = True,
     ) -> None:
         self.source = model = _mapped(model)
         self.extensions = extensions
         self.delegate = delegate
+        self.identity = identity
         self.model = extensions.resolved(model)
         check_extended(self.model)
         self._lock = threading.Lock()
@@ -89,12 +91,13 @@ class Program:
         records: Records | None = None,
         extensions: Extensions = NO_EXTENSIONS,
         delegate: Delegate | None = None,
+        identity: bytes = b"",
     ) -> Steps["Program"]:
         """Make a program in steps; otherwise like the constructor.
 
         :raises AsyncnnError: as the constructor.
         """
-        program = cls(model, records, extensions, delegate, is_built=False)
+        program = cls(model, records, extensions, delegate, identity, is_built=False)
         yield from program._building()
         return program
 
@@ -112,6 +115,18 @@ class Program:
         To ask restores none: that takes a while, and may fail.
         """
         return self._main is not None and self._main.is_straight
+
+    @property
+    def measured_ns(self) -> float | None:
+        """Nanoseconds that the plan for declared shapes took in a trial, if known."""
+        if self._main is None:
+            return None
+        total = 0.0
+        for step in self._main.steps:
+            if step.measured_ns is None:
+                return None
+            total += step.measured_ns
+        return total
 
     def subgraph(self, number: int) -> Subgraph:
         """Return referenced subgraph ``number``, or the main one for `MAIN`."""
@@ -147,12 +162,12 @@ class Program:
         with building_large() if self.is_large else nullcontext():
             if record is not None and shapes == _declared_shapes(subgraph):
                 plan = yield from restoring_plan(
-                    self.model, subgraph, record(), self.delegate
+                    self.model, subgraph, record(), self.delegate, self.identity
                 )
                 self._records.pop(number, None)
             else:
                 plan = yield from building_plan(
-                    self.model, subgraph, shapes, self.delegate
+                    self.model, subgraph, shapes, self.delegate, self.identity
                 )
         with self._lock:
             return self._add(plan, shapes, number)

@@ -77,6 +77,7 @@ def restoring_plan(
     subgraph: Subgraph,
     record: PlanRecord,
     delegate: Delegate | None = None,
+    identity: bytes = b"",
 ) -> Steps[Plan]:
     """Make a plan again for the model of which it was recorded, in steps.
 
@@ -118,14 +119,15 @@ def restoring_plan(
                 step = replace(step, kernel=_prepare(operation, step.operation))
         else:
             parts = tuple([restored(position, {}) for position in each.positions])
-            step = _delegated(Segment(parts, each.inputs, each.outputs), delegate)
+            segment = Segment(parts, each.inputs, each.outputs)
+            step = _delegated(segment, delegate, identity)
         steps.append(step)
         yield
     return assembled(subgraph, record.shapes, constants, steps, record.arena)
 
 
-def _delegated(segment: Segment, delegate: Delegate | None) -> Step:
-    kernel = None if delegate is None else delegate.prepare(segment)
+def _delegated(segment: Segment, delegate: Delegate | None, identity: bytes) -> Step:
+    kernel = None if delegate is None else delegate.prepare(segment, identity)
     if kernel is None:
         raise GeneralFailureError("a plan was made with another engine")
     return step_of(segment, kernel)

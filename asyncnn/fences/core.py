@@ -164,6 +164,7 @@ class Core(ABC):
         """Block this thread until the fence is resolved, or ``timeout`` seconds."""
         signal = threading.Lock()
         signal.acquire()  # `resolve` releases it
+        # Registered before it looks, as a waiter: `resolve` may come in between.
         self._blocked_threads[signal] = None
         if self.outcome is None:
             signal.acquire(timeout=-1 if timeout is None else timeout)

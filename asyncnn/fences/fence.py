@@ -361,6 +361,14 @@ def merge(*fences: SyncFence) -> SyncFence:
     return merged
 
 
+def pass_on(fence: SyncFence, source: FenceSource, at_ns: int | None = None) -> None:
+    """End the fence of ``source`` as ``fence`` has ended, just now or at ``at_ns``."""
+    if fence.status:
+        source.fail(fence.status, fence.reason, at_ns=at_ns)
+    else:
+        source.signal(at_ns=at_ns)
+
+
 class _Merger:
     """Signals ``source`` once all ``active`` fences are done, which keep it alive."""
 
@@ -373,16 +381,13 @@ class _Merger:
             fence.add_done_callback(self._done)
 
     def _done(self, fence: SyncFence) -> None:
-        status = fence.status
-        if status:
-            self._source.fail(status, fence.reason)
+        # It may be gone: the loop may have the calls of several that failed together.
+        self._active.discard(fence)
+        if fence.status or not self._active:
+            pass_on(fence, self._source)
             for other in self._active:
                 other.remove_done_callback(self._done)
             self._active.clear()
-            return
-        self._active.remove(fence)
-        if not self._active:
-            self._source.signal()
 
 
 def active_fences(fences: Sequence[ISyncFence]) -> list[ISyncFence]:

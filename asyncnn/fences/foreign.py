@@ -59,6 +59,7 @@ class ForeignCore(Core):
     def look(self) -> Outcome | None:
         """Poll the descriptor, unless the outcome is known."""
         if self.outcome is None:
+            # Threads may poll at once: the first to resolve decides, and all read that.
             outcome = self._poll(0)
             if outcome is not None:
                 self.resolve(outcome)
@@ -128,11 +129,7 @@ def _reader_of(fd: int) -> OutcomeReader:
         return outcome_in_pipe
     if stat.S_ISSOCK(kind):
         return _socket_outcome
-    return _sync_file_outcome if is_sync_file(fd) else _plain_outcome
-
-
-def _sync_file_outcome(fd: int, _events: int) -> Outcome | None:
-    return outcome_of_sync_file(fd)
+    return outcome_of_sync_file if is_sync_file(fd) else _plain_outcome
 
 
 def _socket_outcome(fd: int, _events: int) -> Outcome | None:
@@ -158,7 +155,7 @@ def is_sync_file(fd: int) -> bool:
     return True
 
 
-def outcome_of_sync_file(fd: int) -> Outcome | None:
+def outcome_of_sync_file(fd: int, _events: int = 0) -> Outcome | None:
     """Return how a fence of the kernel ended, None while it is active.
 
     Its time is that of the last of the fences that were merged into it.

@@ -77,6 +77,7 @@ class LocalCore(Core):
                 # Known before a fork can copy it, so that the child closes its copy.
                 end = self._write_end = WriteEnd(writer)
         if producer is not None:
+            # Without the lock: what a producer does, or waits for, is its own affair.
             producer.hand_over(writer)
         elif end is not None and self.outcome is not None:
             # Resolved meanwhile: `_publish` may have come too early to see the end.
@@ -127,6 +128,7 @@ class WriteEnd:
         # The reader may be gone, and a peer may have filled or locked its own pipe.
         with suppress(OSError):
             if not bytes_waiting(fd):
+                # The time before the byte: who sees the byte reads the time at once.
                 if outcome.at_ns is not None:
                     with suppress(OSError):  # the time is optional
                         os.utime(fd, ns=(outcome.at_ns, outcome.at_ns))
@@ -149,6 +151,7 @@ def open_pipe() -> tuple[int, int]:
 
 def outcome_in_pipe(fd: int, events: int) -> Outcome | None:
     """Return the outcome in a pipe; ``events`` are those that a poll found."""
+    # Asked first: a writer that has written is gone, so both may be found.
     if not events & select.POLLIN:
         if events & select.POLLHUP:
             return Outcome(ErrorStatus.DEVICE_UNAVAILABLE, OWNER_IS_GONE, None)

@@ -2,9 +2,9 @@
 
 The two ends do not trust each other alike. The end that opens a queue, usually a
 driver, must not come to a halt whatever its peer does to the doorbells. That rules out
-an eventfd for it to ring: whoever holds another descriptor of the same eventfd can fill
-it and make the writer block. It also rules out a socket for it to listen at, whose
-other holders can keep a reader waiting. Hence the end that created the queue is woken
+an eventfd for it to ring: a process that has another descriptor of it can fill it and
+make the writer block. It also rules out a socket for it to listen at, whose other
+holders can keep a reader waiting. Hence the end that created the queue is woken
 through a datagram socket, and the end that opened it through an eventfd, which is read
 without waiting.
 """

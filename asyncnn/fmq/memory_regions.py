@@ -32,6 +32,7 @@ class Spans:
         :raises QueueClosedError: if the queue was closed meanwhile.
         :raises InvalidArgumentError: if this end has moved on meanwhile.
         """
+        # First: nothing here may write to what the peer has from the commit on.
         self.first.release()
         self.second.release()
         self._commit()

@@ -117,6 +117,7 @@ class MessageQueue(OpenRing):
         if (len(descriptor.fds), len(descriptor.ints)) != (3, 2):
             raise InvalidArgumentError("that is not the handle of a queue")
         geometry = Geometry(*descriptor.ints)
+        # Before anything is mapped: both numbers are what the peer says.
         geometry.check()
         for fd in descriptor.fds:
             _check_descriptor(fd)
@@ -333,9 +334,11 @@ class MessageQueue(OpenRing):
         super()._give_up(error)
         if self.served is not None:  # first: the poller must not look at a closed end
             self.served.stop()
+        # While the doorbell is open: closed, its number may be that of another file.
         self._leave_loop()
         self._owned.close()
         self.descriptor = Handle()
+        # Last: the task that is woken finds the queue closed, and raises.
         wake, self._wake = self._wake, None
         if wake is not None:
             wake()
@@ -423,10 +426,7 @@ def _deadline_ns(timeout: float | None) -> int | None:
 
 
 def _left_ms(deadline_ns: int | None, limit_ms: float | None) -> float | None:
-    """Return how long to sleep at most.
-
-    :raises TimeoutError: if the deadline has passed.
-    """
+    """Return how long to sleep at most."""
     if deadline_ns is None:
         return limit_ms
     left = (deadline_ns - clock()) / 1e6

@@ -47,8 +47,6 @@ class AdaptiveSpinner:
     ``looks`` is how often to look at a counter between two yields.
     """
 
-    __slots__ = ("_hits", "_is_crowded", "_unyielding", "_yielding", "looks")
-
     def __init__(self) -> None:
         self.looks = MANY_LOOKS
         self._hits = 0
@@ -159,8 +157,6 @@ class _Backoff:
     Each failure skips four times as many as the one before, ``most`` at most; the first
     is taken to follow one that skipped ``skipped``.
     """
-
-    __slots__ = ("_growth", "_most", "_skips")
 
     def __init__(self, most: int, skipped: int = 0) -> None:
         self._most = most

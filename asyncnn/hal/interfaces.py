@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, ClassVar, Generic, ParamSpec, Protocol, runtime_checkable
 
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, error_for
+from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     BufferDesc,
     BufferRole,
@@ -113,11 +114,19 @@ class IExecutionCallback(CallbackObject, ABC):
     ) -> None:
         """Receive the outcome; shapes are empty unless NONE or insufficient size."""
 
+    def took(self, route: Route) -> None:
+        """Learn, before the outcome, of an unusual route. Not in the HAL."""
+
 
 class IFencedExecutionCallback(ABC):
-    """Tells how a fenced execution ended (1.3/IFencedExecutionCallback.hal)."""
+    """Tells how a fenced execution ended (1.3/IFencedExecutionCallback.hal).
+
+    ``route`` is how it went, if not the usual way. Not in the HAL.
+    """
 
     __slots__ = ()
+
+    route: Route | None = None
 
     @abstractmethod
     def get_execution_info(self) -> tuple[ErrorStatus, Timing, Timing]:
@@ -188,28 +197,22 @@ class ISyncFence(Protocol):
     @property
     def status(self) -> ErrorStatus | None:
         """How it ended; None while it has not."""
-        ...
 
     @property
     def reason(self) -> str:
         """Why it failed; empty otherwise."""
-        ...
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> object:
         """Have ``callback`` called with the fence, soon after it is done."""
-        ...
 
     def remove_done_callback(self, callback: Callable[[Any], None]) -> object:
         """Forget ``callback``."""
-        ...
 
     def duplicate(self) -> "ISyncFence":
         """Return another fence that is done when this one is, closed by itself."""
-        ...
 
     def close(self) -> None:
         """Let go of it; what waits for it goes on waiting."""
-        ...
 
     def __await__(self) -> Generator[Any, None, None]: ...
 
@@ -227,14 +230,12 @@ class IBuffer(Protocol):
 
         GENERAL_FAILURE while the buffer is uninitialised.
         """
-        ...
 
     async def copy_from(self, source: Memory, dimensions: Dimensions) -> ErrorStatus:
         """Set the contents from a pool of their size and, if left open, dimensions.
 
         If that fails the buffer is uninitialised.
         """
-        ...
 
 
 class IBurstContext(Protocol):
@@ -242,7 +243,6 @@ class IBurstContext(Protocol):
 
     def free_memory(self, slot: int) -> None:
         """Forget the memory of ``slot``; unknown slots are ignored."""
-        ...
 
     def cancel(self, request: int) -> None:
         """Stop an execution that nobody waits for; its result is sent all the same.
@@ -250,15 +250,12 @@ class IBurstContext(Protocol):
         ``request`` is its number in this burst, the first being 1; one that has ended
         is ignored. Not in the HAL, whose bursts cannot be cancelled.
         """
-        ...
 
     def close(self) -> None:
         """Release the burst: stop what runs, without a result, and let go of it all."""
-        ...
 
     def link_to_death(self, recipient: Callable[[], None]) -> None:
         """Call ``recipient`` once when no more results will come, unless by `close`."""
-        ...
 
 
 @runtime_checkable
@@ -271,7 +268,6 @@ class IDescribed(Protocol):
     @property
     def signature(self) -> Model:
         """A model with the inputs and outputs of this one and nothing else."""
-        ...
 
 
 @runtime_checkable
@@ -283,7 +279,6 @@ class IMortal(Protocol):
 
         None while it may take some, and if it is not known.
         """
-        ...
 
 
 @runtime_checkable
@@ -297,7 +292,6 @@ class IWatched(Protocol):
 
         It may be called without a change. Calling the result ends all that.
         """
-        ...
 
 
 @runtime_checkable
@@ -317,7 +311,6 @@ class ISavable(Protocol):
         same file, or the token has not its 32 bytes; GENERAL_FAILURE if a file cannot
         be read and written, or the device does not cache models.
         """
-        ...
 
 
 @runtime_checkable
@@ -327,7 +320,6 @@ class IExplaining(Protocol):
     @property
     def refusal(self) -> str:
         """Why the last fenced execution that it refused was; empty if none was."""
-        ...
 
 
 class IPreparedModel(Protocol):
@@ -346,7 +338,6 @@ class IPreparedModel(Protocol):
         A launch error has notified the callback already. A null callback is
         INVALID_ARGUMENT.
         """
-        ...
 
     async def execute_synchronously_1_3(
         self,
@@ -356,7 +347,6 @@ class IPreparedModel(Protocol):
         loop_timeout_duration: int | None,
     ) -> tuple[ErrorStatus, tuple[OutputShape, ...], Timing]:
         """Execute and return status, output shapes and timing."""
-        ...
 
     def execute_fenced(
         self,
@@ -373,7 +363,6 @@ class IPreparedModel(Protocol):
         error of the launch comes with no fence and no callback. The fence is None if
         nothing was to wait for and the execution is over already.
         """
-        ...
 
     async def configure_execution_burst(
         self,
@@ -386,7 +375,6 @@ class IPreparedModel(Protocol):
         Of the burst's context and the error, exactly one is given. Awaited, because the
         driver may have to be asked.
         """
-        ...
 
 
 @runtime_checkable
@@ -395,23 +383,18 @@ class IDevice(Protocol):
 
     def get_status(self) -> DeviceStatus:
         """Return whether the device can take work; BUSY while a queue of it is full."""
-        ...
 
     def get_version_string(self) -> tuple[ErrorStatus, str]:
         """Return a non-empty string, unique to this version of the driver."""
-        ...
 
     def get_type(self) -> tuple[ErrorStatus, DeviceType]:
         """Return the kind of hardware."""
-        ...
 
     def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
         """Return the performance of the device relative to the CPU."""
-        ...
 
     def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
         """Return the extensions that are supported in full."""
-        ...
 
     async def get_supported_operations_1_3(
         self, model: Model
@@ -422,11 +405,9 @@ class IDevice(Protocol):
         nothing if the handle of one of its pools cannot be decoded or mapped. Awaited,
         because the driver may have to be asked.
         """
-        ...
 
     def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
         """Return how many model and data cache files a model needs; 0 and 0: none."""
-        ...
 
     def prepare_model_1_3(
         self,
@@ -440,7 +421,6 @@ class IDevice(Protocol):
         callback: IPreparedModelCallback | None,
     ) -> ErrorStatus:
         """Launch the preparation of ``model``; ``callback`` gets the result."""
-        ...
 
     def prepare_model_from_cache_1_3(
         self,
@@ -451,7 +431,6 @@ class IDevice(Protocol):
         callback: IPreparedModelCallback | None,
     ) -> ErrorStatus:
         """Launch the preparation of a model from its cache files."""
-        ...
 
     async def allocate(
         self,
@@ -465,7 +444,6 @@ class IDevice(Protocol):
         The token is positive; in a request, `BufferToken` of it is a pool. On failure:
         the status, None and 0. Awaited, because the driver may have to be asked.
         """
-        ...
 
 
 def cause_of_death(mortal: object) -> DeviceUnavailableError | None:

@@ -1,14 +1,19 @@
-"""Answers of devices to what they do not offer, as the HAL demands them.
+"""Refusals, and base classes of what does not do everything by itself.
 
-Base classes: a device or prepared model that does offer something overrides it.
+What one does not offer is refused as the HAL demands it, unless it is overridden. What
+one that wraps another leaves to that is passed on.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
 from asyncnn.hal.interfaces import (
     IBuffer,
     IBurstCallback,
     IBurstContext,
+    IDevice,
+    IExecutionCallback,
     IFencedExecutionCallback,
     IPreparedModel,
     IPreparedModelCallback,
@@ -16,13 +21,61 @@ from asyncnn.hal.interfaces import (
     OneShot,
 )
 from asyncnn.hal.types import (
+    NO_TIMING,
     BufferDesc,
     BufferRole,
+    Capabilities,
+    DeviceType,
     ErrorStatus,
+    Extension,
     Handle,
     MeasureTiming,
     Request,
 )
+
+
+def refuse_preparation(
+    callback: IPreparedModelCallback, error: AsyncnnError
+) -> ErrorStatus:
+    """Notify of an error of the launch; return the status that the call returns."""
+    callback.reason = str(error)
+    OneShot(callback.notify_1_3)(error.status, None)
+    return error.status
+
+
+def refuse_execution(callback: IExecutionCallback, error: AsyncnnError) -> ErrorStatus:
+    """Notify of an error of the launch, likewise."""
+    callback.reason = str(error)
+    OneShot(callback.notify_1_3)(error.status, (), NO_TIMING)
+    return error.status
+
+
+class ForwardingDevice(ABC):
+    """The part of an `IDevice` that tells what another device is."""
+
+    @abstractmethod
+    def _inner(self) -> IDevice:
+        """Return the device that is asked."""
+
+    def get_version_string(self) -> tuple[ErrorStatus, str]:
+        """Return that of the device inside."""
+        return self._inner().get_version_string()
+
+    def get_type(self) -> tuple[ErrorStatus, DeviceType]:
+        """Return that of the device inside."""
+        return self._inner().get_type()
+
+    def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
+        """Return those of the device inside."""
+        return self._inner().get_capabilities_1_3()
+
+    def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
+        """Return those of the device inside."""
+        return self._inner().get_supported_extensions()
+
+    def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
+        """Return those of the device inside."""
+        return self._inner().get_number_of_cache_files_needed()
 
 
 class NoDomains:
@@ -57,9 +110,8 @@ class NoCachesNorDomains(NoDomains):
         """Fail with GENERAL_FAILURE: models are not cached."""
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
-        callback.reason = "the device does not cache models"
-        OneShot(callback.notify_1_3)(ErrorStatus.GENERAL_FAILURE, None)
-        return ErrorStatus.GENERAL_FAILURE
+        error = GeneralFailureError("the device does not cache models")
+        return refuse_preparation(callback, error)
 
 
 class NoFencesNorBursts:

@@ -60,13 +60,8 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "asyncnn.kernels.registry": (
-                "compute",
-                "is_data_dependent",
-                "is_supported",
-                "prepare",
-                "supported_operations",
-            ),
+            "asyncnn.kernels.registry": "compute is_data_dependent is_supported "
+            "prepare supported_operations"
         },
     )
 

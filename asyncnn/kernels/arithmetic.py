@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncnn.hal.operands import QUANT8_TYPES
-from asyncnn.hal.operations.bound import Array, BoundOperation, OperationFailedError
+from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import FusedActivationFunc, OperandType, OperationType
 from asyncnn.kernels.kernel import (
     Inputs,
@@ -202,11 +202,10 @@ def _with_activation(ufunc: np.ufunc) -> Prepare:
         if activation is FusedActivationFunc.NONE:
             return of_two(ufunc)
         dtype = operation.outputs[0].dtype
-        if dtype.kind != "f":
-            raise OperationFailedError(
-                f"{operation.type.name}: {dtype} tensors take no fused activation, "
-                f"not {activation.name}"
-            )
+        operation.require(
+            dtype.kind == "f",
+            f"{dtype} tensors take no fused activation, not {activation.name}",
+        )
         bounds = activation_bounds(activation)
         low, high = (np.array(bound, dtype) for bound in bounds)
 

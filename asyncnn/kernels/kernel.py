@@ -105,11 +105,9 @@ class Scratch(Protocol):
 
     def transient(self, shape: Shape, dtype: DTypeLike) -> Array:
         """Return memory whose contents last for one run; other kernels share it."""
-        ...
 
     def persistent(self, shape: Shape, dtype: DTypeLike, fill: float = 0) -> Array:
         """Return memory of this kernel alone, filled once with ``fill``."""
-        ...
 
 
 PreparedKernel: TypeAlias = Callable[[Scratch], Run]

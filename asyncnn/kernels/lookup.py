@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from asyncnn.hal.operations.bound import Array, BoundOperation, OperationFailedError
 from asyncnn.hal.operations.lookup import DENSE, SPARSE
-from asyncnn.hal.operations.shapes import require
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import (
     Inputs,
@@ -281,7 +280,7 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
     rows, *row = operation.shape(1)
     row_bytes = math.prod(row) * operation.input(1).dtype.itemsize
     kind = operation.integer(3)
-    require(operation, rows > 0, "the input has no rows")
+    operation.require(rows > 0, "the input has no rows")
     powers = np.int64(1) << np.arange(bits - 1, -1, -1, dtype=np.int64)
     offsets = np.arange(hashes, dtype=np.int64) << bits if kind == SPARSE else 0
     key_bytes = _SEED_BYTES + row_bytes

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncnn.hal.operations.bound import Array, BoundOperation, OperationFailedError
-from asyncnn.hal.operations.shapes import require
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import (
     Inputs,
@@ -91,7 +90,7 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
     """
     batches, classes = operation.shape(0)
     samples = operation.integer(1)
-    require(operation, classes > 0, "there is no class to draw")
+    operation.require(classes > 0, "there is no class to draw")
 
     def instantiate(scratch: Scratch) -> Run:
         sums = scratch.transient((batches, classes), np.float64)

@@ -15,13 +15,7 @@ from typing import Any
 import numpy as np
 
 from asyncnn.hal.operands import QUANT8_TYPES
-from asyncnn.hal.operations.bound import (
-    Array,
-    BoundOperation,
-    OperationFailedError,
-    Shape,
-)
-from asyncnn.hal.operations.shapes import normalized_axes
+from asyncnn.hal.operations.bound import Array, BoundOperation, Shape
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import (
     Inputs,
@@ -49,12 +43,12 @@ def _reduced_axes(operation: BoundOperation) -> tuple[tuple[int, ...], Shape]:
     :raises OperationFailedError: if an output element would be made of no element.
     """
     shape = operation.shape(0)
-    axes = tuple(sorted(normalized_axes(operation, 1, len(shape))))
+    axes = tuple(sorted(operation.normalized_axes(1, len(shape))))
     kept = kept_shape(shape, axes)
-    if math.prod(shape) == 0 and math.prod(kept) != 0:
-        raise OperationFailedError(
-            f"{operation.type.name}: axes {list(axes)} of {list(shape)} have no element"
-        )
+    operation.require(
+        math.prod(shape) > 0 or math.prod(kept) == 0,
+        f"axes {list(axes)} of {list(shape)} have no element",
+    )
     return axes, kept
 
 
@@ -155,10 +149,7 @@ def _arg(find: Callable[..., Any]) -> Prepare:
         shape = operation.shape(0)
         axis = operation.axis(1, len(shape))
         rest = (*shape[:axis], *shape[axis + 1 :])
-        if 0 in shape:
-            raise OperationFailedError(
-                f"{operation.type.name}: the input {list(shape)} has no element"
-            )
+        operation.require(0 not in shape, f"the input {list(shape)} has no element")
 
         def instantiate(scratch: Scratch) -> Run:
             indices = scratch.transient(rest, np.intp)

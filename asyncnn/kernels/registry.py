@@ -1,54 +1,32 @@
 """Finds the kernel of an operation type. Each family contributes one table."""
 
 from collections.abc import Sequence
-from types import ModuleType
+from importlib import import_module
 
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations import infer_shapes
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperationType
-from asyncnn.kernels import (
-    activation,
-    arithmetic,
-    comparison,
-    detection,
-    joining,
-    linear,
-    lookup,
-    multinomial,
-    normalization,
-    pooling,
-    quantization,
-    recurrent,
-    reduction,
-    reshaping,
-    resize,
-)
 from asyncnn.kernels.kernel import Compute, ExtensionOperation, Prepare, PreparedKernel
 
-_FAMILIES: tuple[ModuleType, ...] = (
-    activation,
-    arithmetic,
-    comparison,
-    detection,
-    joining,
-    linear,
-    lookup,
-    multinomial,
-    normalization,
-    pooling,
-    quantization,
-    recurrent,
-    reduction,
-    reshaping,
-    resize,
+_FAMILIES = tuple(
+    import_module(f"asyncnn.kernels.{name}")
+    for name in (
+        *("activation", "arithmetic", "comparison", "joining", "lookup", "multinomial"),
+        *("normalization", "pooling", "quantization", "reduction", "reshaping"),
+        *("resize", "detection.boxes", "detection.heatmap_max_keypoint"),
+        *("detection.postprocessing", "detection.proposals", "detection.roi"),
+        *("linear.convolution", "linear.depthwise", "linear.matmul"),
+        *("linear.transpose_convolution", "recurrent.lstm", "recurrent.quantized_lstm"),
+        *("recurrent.quantized_16bit_lstm", "recurrent.rnn"),
+    )
 )
-"""Each has ``KERNELS``; those with data-dependent operations ``DATA_DEPENDENT`` too."""
+"""Each has ``KERNELS`` or, if they are data-dependent, ``DATA_DEPENDENT``."""
 
 _PREPARE: dict[int, Prepare] = {}
 _COMPUTE: dict[int, Compute] = {}
 for _family in _FAMILIES:
-    _PREPARE.update(_family.KERNELS)
+    _PREPARE.update(getattr(_family, "KERNELS", {}))
     _COMPUTE.update(getattr(_family, "DATA_DEPENDENT", {}))
 
 

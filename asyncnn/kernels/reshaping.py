@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
-from asyncnn.hal.operations.shapes import image_shape, in_layout, integers, permuted
+from asyncnn.hal.operations.shapes import in_layout, permuted
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import (
     Inputs,
@@ -89,7 +89,7 @@ def _prepare_transpose(operation: BoundOperation) -> PreparedKernel:
     """Let axis ``i`` be axis ``permutation[i]``; without one, reverse the axes."""
     shape = operation.shape(0)
     reverse = range(len(shape))[::-1]
-    order = tuple(integers(operation, 1) if operation.has(1) else reverse)
+    order = tuple(operation.integers(1) if operation.has(1) else reverse)
     return regrouped(shape, order)
 
 
@@ -104,7 +104,7 @@ def _prepare_channel_shuffle(operation: BoundOperation) -> PreparedKernel:
 
 def _prepare_reverse(operation: BoundOperation) -> PreparedKernel:
     """Reverse the order of the elements along one axis."""
-    (axis,) = integers(operation, 1)
+    (axis,) = operation.integers(1)
     backwards = (*(slice(None),) * axis, slice(None, None, -1))
 
     def run(inputs: Inputs, outputs: Outputs) -> None:
@@ -115,7 +115,7 @@ def _prepare_reverse(operation: BoundOperation) -> PreparedKernel:
 
 def _prepare_tile(operation: BoundOperation) -> PreparedKernel:
     """Repeat the whole tensor ``multiples[i]`` times along axis ``i``."""
-    shape, multiples = operation.shape(0), integers(operation, 1)
+    shape, multiples = operation.shape(0), operation.integers(1)
     once = tuple(length for axis in shape for length in (1, axis))
     pairs = zip(multiples, shape, strict=True)
     repeated = tuple(length for pair in pairs for length in pair)
@@ -148,7 +148,7 @@ def _prepare_rank(operation: BoundOperation) -> PreparedKernel:
 def _prepare_depth_to_space(operation: BoundOperation) -> PreparedKernel:
     """Spread each pixel's channels over a block of pixels."""
     block, nchw = operation.integer(1), operation.boolean(2, False)
-    batches, height, width, channels = image_shape(operation, nchw)
+    batches, height, width, channels = operation.image_shape(nchw)
     depth = channels // (block * block)
     if nchw:
         axes = (batches, block, block, depth, height, width)
@@ -160,7 +160,7 @@ def _prepare_depth_to_space(operation: BoundOperation) -> PreparedKernel:
 def _prepare_space_to_depth(operation: BoundOperation) -> PreparedKernel:
     """Collect the channels of each block of pixels in one pixel."""
     block, nchw = operation.integer(1), operation.boolean(2, False)
-    batches, height, width, channels = image_shape(operation, nchw)
+    batches, height, width, channels = operation.image_shape(nchw)
     rows, columns = height // block, width // block
     if nchw:
         axes = (batches, channels, rows, block, columns, block)
@@ -172,8 +172,8 @@ def _prepare_space_to_depth(operation: BoundOperation) -> PreparedKernel:
 def _prepare_batch_to_space(operation: BoundOperation) -> PreparedKernel:
     """Interleave the pixels of ``block_height * block_width`` images in one."""
     nchw = operation.boolean(2, False)
-    block = block_height, block_width = integers(operation, 1)
-    batches, height, width, channels = image_shape(operation, nchw)
+    block = block_height, block_width = operation.integers(1)
+    batches, height, width, channels = operation.image_shape(nchw)
     images = batches // (block_height * block_width)
     if nchw:
         axes = (*block, images, channels, height, width)
@@ -188,9 +188,9 @@ def _prepare_space_to_batch(operation: BoundOperation) -> PreparedKernel:
     Quantised images are padded with the zero point.
     """
     nchw = operation.boolean(3, False)
-    block_height, block_width = integers(operation, 1)
-    top, bottom, left, right = integers(operation, 2)
-    batches, height, width, channels = image_shape(operation, nchw)
+    block_height, block_width = operation.integers(1)
+    top, bottom, left, right = operation.integers(2)
+    batches, height, width, channels = operation.image_shape(nchw)
     padded = (batches, top + height + bottom, left + width + right, channels)
     rows, columns = padded[1] // block_height, padded[2] // block_width
     if nchw:

@@ -128,7 +128,6 @@ class RoundingRule(Protocol):
 
     def __call__(self, sums: Integers) -> Integers:
         """Return the rounded products of ``sums`` [channels, n]."""
-        ...
 
 
 class FixedPointRounding:

@@ -3,6 +3,7 @@
 import mmap
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 
 import msgspec
@@ -62,6 +63,40 @@ class MapperStatistics(msgspec.Struct, frozen=True):
     copied_bytes: int
 
 
+class _Alive:
+    """Counts objects that are alive and their bytes. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._count = self._bytes = 0
+        self._lock = threading.Lock()
+        # The collector may end a view wherever it likes, while this lock is held, too:
+        # what has changed is put down without it.
+        self._changes: deque[tuple[int, int]] = deque()
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        self._settle()
+        return self._count
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes they have altogether."""
+        self._settle()
+        return self._bytes
+
+    def note(self, count: int, size: int) -> None:
+        """Add to both."""
+        self._changes.append((count, size))
+
+    def _settle(self) -> None:
+        with self._lock:
+            while self._changes:
+                count, size = self._changes.popleft()
+                self._count += count
+                self._bytes += size
+
+
 class CommonBytes:
     """Bounds the bytes of ``what`` that several clients have together. Thread-safe.
 
@@ -70,23 +105,16 @@ class CommonBytes:
 
     def __init__(self, most: int, what: str, limit: str) -> None:
         self.most = most
+        self.alive = _Alive()
         self._what = what
         self._limit = limit
-        self._parts: weakref.WeakSet[Accounting] = weakref.WeakSet()
-        self._lock = threading.Lock()
 
     def __str__(self) -> str:
         return f"{self._what}: {self._limit} is {self.most}"
 
-    def join(self, part: "Accounting") -> None:
-        """Count the bytes of ``part``, as long as it exists."""
-        with self._lock:
-            self._parts.add(part)
-
     def has_room(self, length: int) -> bool:
         """Tell whether so many more bytes fit in."""
-        with self._lock:
-            return sum(part.bytes for part in self._parts) + length <= self.most
+        return self.alive.bytes + length <= self.most
 
 
 class Accounting:
@@ -101,15 +129,13 @@ class Accounting:
     ) -> None:
         self._policy = policy
         self._common = common
-        self._mapped: dict[int, int] = {}
-        self._copied: dict[int, int] = {}
-        if common is not None:
-            common.join(self)
+        self._mapped = _Alive()
+        self._copied = _Alive()
 
     @property
     def bytes(self) -> int:
         """Bytes of all mappings and copies."""
-        return _total(self._mapped) + _total(self._copied)
+        return self._mapped.bytes + self._copied.bytes
 
     def add_mapping(self, pages: mmap.mmap) -> None:
         """Count a mapped file."""
@@ -155,7 +181,7 @@ class Accounting:
                 f"{name}.max_copied_bytes is {limit}",
                 hint="seal its file against shrinking",
             )
-        if _total(self._copied) + length > limit:
+        if self._copied.bytes + length > limit:
             raise too_many(
                 "bytes in copies of pools", f"{name}.max_copied_bytes", limit
             )
@@ -164,29 +190,26 @@ class Accounting:
     @property
     def mappings(self) -> int:
         """How many mapped files there are."""
-        return len(self._mapped)
+        return self._mapped.count
 
     def statistics(self, cached: int) -> MapperStatistics:
         """Return the counts, and that of cached mappings."""
         return MapperStatistics(
             cached,
-            len(self._mapped),
-            _total(self._mapped),
-            len(self._copied),
-            _total(self._copied),
+            self._mapped.count,
+            self._mapped.bytes,
+            self._copied.count,
+            self._copied.bytes,
         )
 
-    def _add(self, sizes: dict[int, int], owner: mmap.mmap | NDArray[np.uint8]) -> None:
-        key = id(owner)
-        sizes[key] = len(owner)
-        weakref.finalize(owner, sizes.pop, key, None)
+    def _add(self, alive: _Alive, owner: mmap.mmap | NDArray[np.uint8]) -> None:
+        size = len(owner)
+        common = () if self._common is None else (self._common.alive,)
+        for each in (alive, *common):
+            each.note(1, size)
+            weakref.finalize(owner, each.note, -1, -size)
 
     def _exceeds(self, length: int) -> bool:
-        count = len(self._mapped) + len(self._copied)
+        count = self._mapped.count + self._copied.count
         policy = self._policy
         return count >= policy.max_pools or self.bytes + length > policy.max_pool_bytes
-
-
-def _total(sizes: dict[int, int]) -> int:
-    # A list first: the collector may end a view in the midst of a sum.
-    return sum(list(sizes.values()))

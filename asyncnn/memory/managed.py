@@ -26,18 +26,13 @@ _NOTHING = np.empty(0, np.uint8)
 
 
 class Account:
-    """Counts the bytes of one client's buffers. Thread-safe."""
+    """Counts the ``used_bytes`` of one client's buffers. Thread-safe."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         # Reentrant: the collector may give memory back within `allocate`.
         self._lock = threading.RLock()
-        self._used_bytes = 0
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes of all storage that is alive."""
-        return self._used_bytes
+        self.used_bytes = 0
 
     def allocate(self, size: int) -> NDArray[np.uint8]:
         """Return memory that is counted for as long as anything views it.
@@ -46,12 +41,12 @@ class Account:
             none left.
         """
         with self._lock:
-            if self._used_bytes + size > self._limit_bytes:
+            if self.used_bytes + size > self._limit_bytes:
                 raise ResourceExhaustedTransientError(
-                    f"{size} bytes more than {self._used_bytes} in buffers: "
+                    f"{size} bytes more than {self.used_bytes} in buffers: "
                     f"DeviceSettings.max_buffer_bytes is {self._limit_bytes}"
                 )
-            self._used_bytes += size
+            self.used_bytes += size
         try:
             memory = np.empty(size, np.uint8)
         except MemoryError as error:
@@ -62,13 +57,11 @@ class Account:
 
     def _give_back(self, size: int) -> None:
         with self._lock:
-            self._used_bytes -= size
+            self.used_bytes -= size
 
 
 class Storage:
     """Memory of a buffer, which grows when more is needed."""
-
-    __slots__ = ("_account", "_memory")
 
     def __init__(self, account: Account) -> None:
         self._account = account
@@ -95,17 +88,6 @@ class ClaimedBuffer(BufferToken, frozen=True):
 
 class ManagedBuffer:
     """The state of a buffer; ``current`` are its dimensions, None if uninitialised."""
-
-    __slots__ = (
-        "__weakref__",
-        "_account",
-        "_is_written",
-        "_readers",
-        "_storage",
-        "current",
-        "dtype",
-        "token",
-    )
 
     def __init__(self, token: int, dtype: np.dtype[Any], account: Account) -> None:
         self.token = token

@@ -14,7 +14,6 @@ import mmap
 import os
 import threading
 from collections import OrderedDict
-from types import TracebackType
 from typing import Self, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -78,12 +77,7 @@ class Mapper:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def map(self, memory: Memory) -> Memory:

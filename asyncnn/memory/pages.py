@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -163,18 +164,15 @@ class Descriptor:
         os.close(self.fd)
 
 
-class CopiedSpan:
+class CopiedSpan(msgspec.Struct, frozen=True, eq=False):
     """A span of a file that pools are copied from and written back to.
 
-    ``kind`` is that of the pool, for messages.
+    ``kind`` is that of the pool, for messages. The descriptor is kept for the span.
     """
 
-    __slots__ = ("_descriptor", "_span", "kind")
-
-    def __init__(self, kind: str, span: Span, descriptor: Descriptor) -> None:
-        self.kind = kind
-        self._descriptor = descriptor
-        self._span = span
+    kind: str
+    _span: Span
+    _descriptor: Descriptor
 
     @classmethod
     def open(cls, memory: Memory) -> Self:
@@ -232,10 +230,7 @@ class CopiedSpan:
 
 
 def _map_over(pages: mmap.mmap, span: Span, flags: int) -> None:
-    """Map a file to where ``pages`` are, as far as they go.
-
-    :raises OSError: if the system does not.
-    """
+    """Map a file to where ``pages`` are, as far as they go."""
     address = np.frombuffer(pages, np.uint8).ctypes.data
     found = _mmap(
         address,

@@ -172,8 +172,6 @@ def in_slabs(request: Request) -> Request:
 class _Places:
     """The places for parts of ``part_bytes`` in one slab."""
 
-    __slots__ = ("free", "fresh", "is_retired", "part_bytes", "places", "slab")
-
     def __init__(self, slab: Slab, part_bytes: int) -> None:
         self.slab = slab
         self.part_bytes = part_bytes
@@ -181,10 +179,6 @@ class _Places:
         self.fresh = 0
         self.free: list[int] = []
         self.is_retired = False
-
-    @property
-    def has_room(self) -> bool:
-        return bool(self.free) or self.fresh < self.places
 
     @property
     def is_empty(self) -> bool:

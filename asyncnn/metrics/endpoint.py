@@ -5,7 +5,6 @@ import contextlib
 import email.parser
 import logging
 from http import HTTPStatus
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from prometheus_client.exposition import choose_encoder
@@ -56,12 +55,7 @@ class MetricsEndpoint:
         self._port = self._server.sockets[0].getsockname()[1]
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
         for task in self._tasks:

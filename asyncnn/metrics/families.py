@@ -20,7 +20,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from asyncnn.devices import ClientStatistics, DeviceStatistics, ModelStatistics
-from asyncnn.qos import BOUNDS_NS, LatencyHistogram, WorkStatistics
+from asyncnn.qos import BOUNDS_NS, WorkStatistics
 
 Labels: TypeAlias = tuple[str, ...]
 Rows: TypeAlias = Iterable[tuple[Labels, int]]
@@ -65,6 +65,13 @@ def _of_device(statistics: DeviceStatistics) -> Iterator[Metric]:
     yield _gauge("threads", "Worker threads", names, [(key, statistics.threads)])
     resident = [(key, statistics.resident_bytes)]
     yield _gauge("resident_bytes", "Memory of the process", names, resident)
+    fallbacks = [
+        ((statistics.device, each.instead_of, each.status.name), each.count)
+        for each in statistics.fallbacks
+    ]
+    if fallbacks:
+        labels = ("device", "instead_of", "status")
+        yield _counter("fallbacks", "The CPU computed instead", labels, fallbacks)
 
 
 def _of_models(device: str, models: Iterable[ModelStatistics]) -> Iterator[Metric]:
@@ -119,13 +126,9 @@ def _of_work(
         f"asyncnn_{what}_latency", "Submission to end", labels=names, unit="seconds"
     )
     for key, work in rows:
-        histogram = work.latency
-        latency.add_metric(key, _buckets(histogram), histogram.total_ns / 1e9)
+        buckets = list(zip(_LIMITS, accumulate(work.latency.counts), strict=True))
+        latency.add_metric(key, buckets, work.latency.total_ns / 1e9)
     yield latency
-
-
-def _buckets(histogram: LatencyHistogram) -> list[tuple[str, float]]:
-    return list(zip(_LIMITS, accumulate(histogram.counts), strict=True))
 
 
 def _gauge(what: str, help_: str, names: Labels, rows: Rows) -> Metric:

@@ -13,7 +13,7 @@ from asyncnn.pipeline.wiring import Stage, Wiring
 
 
 class Room:
-    """A number of places, given to those who wait in the order in which they came."""
+    """A number of places, given to waiters in the order of their arrival."""
 
     def __init__(self, places: int) -> None:
         self._free = places
@@ -43,7 +43,7 @@ class Room:
             raise
 
     def give(self) -> None:
-        """Give a place to who waits longest, or free it."""
+        """Give a place to the task that has waited longest, or free it."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -52,11 +52,9 @@ class Room:
         self._free += 1
 
     def open(self) -> None:
-        """Let everyone in who waits: there is nothing any more to wait for."""
+        """Let all waiters in: there is nothing left to wait for."""
         while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
+            self.give()
 
 
 class Flow:

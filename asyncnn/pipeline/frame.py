@@ -10,6 +10,7 @@ from typing import Self, TypeAlias
 
 import numpy as np
 
+from asyncnn.deadlines import seconds_until
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, error_for
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ErrorStatus
@@ -207,19 +208,6 @@ class Frame:
     ``failed_stage`` is the stage in which it failed first, and ``error`` says how.
     """
 
-    __slots__ = (
-        "_memories",
-        "_trace",
-        "_written",
-        "deadline_ns",
-        "error",
-        "failed_stage",
-        "number",
-        "put_at_ns",
-        "runs",
-        "slot",
-    )
-
     def __init__(
         self,
         number: int,
@@ -250,18 +238,15 @@ class Frame:
             self._written.append(STATELESS if memory is None else memory.take())
             call = self.slot.call(index, read, self._written)
             try:
-                run = call.run_fenced(wait_for, timeout=self._left_s(), measure=True)
+                run = call.run_fenced(
+                    wait_for, timeout=seconds_until(self.deadline_ns), measure=True
+                )
             except AsyncnnError as error:
                 self._refused(index, error)
                 return
             self.runs.append(run)
             if memory is not None:
                 memory.launched(self._written[index], run)
-
-    def _left_s(self) -> float | None:
-        if self.deadline_ns is None:
-            return None
-        return (self.deadline_ns - time.monotonic_ns()) / 1e9
 
     def _refused(self, index: int, error: AsyncnnError) -> None:
         # Its traceback refers to this frame and its arrays.

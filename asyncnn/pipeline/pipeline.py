@@ -89,12 +89,7 @@ class Pipeline:
         self._takes_more = True
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._stop(None)
         if self._feeder is not None:
             self._feeder.cancel()

@@ -15,8 +15,6 @@ class FrameResult(dict[str, Array]):
     ``latency_us`` is the time since then, in microseconds.
     """
 
-    __slots__ = ("latency_us", "number")
-
     def __init__(
         self, number: int, latency_us: int, outputs: Iterable[tuple[str, Array]]
     ) -> None:
@@ -60,14 +58,14 @@ class PipelineStatistics(msgspec.Struct, frozen=True):
     stages: dict[str, StageStatistics]
 
 
-class StageCounter:
+class StageCounter(msgspec.Struct, eq=False):
     """Counts for `StageStatistics`."""
 
-    __slots__ = ("_busy_us", "_frames", "_longest_us", "_queued_us", "failed")
-
-    def __init__(self) -> None:
-        self.failed = 0
-        self._frames = self._busy_us = self._longest_us = self._queued_us = 0
+    failed: int = 0
+    _frames: int = 0
+    _busy_us: int = 0
+    _longest_us: int = 0
+    _queued_us: int = 0
 
     def count(self, timing: Timing) -> None:
         """Count a frame that went well; ``timing`` is that since its last fence."""

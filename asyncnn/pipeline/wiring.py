@@ -162,10 +162,7 @@ class _Wirer:
     def _check(
         self, stage: Stage, info: TensorInfo, source: Source, index: int
     ) -> None:
-        """Check that ``source`` is what the input takes.
-
-        :raises InvalidArgumentError: if it is not.
-        """
+        """Check that ``source`` is what the input takes."""
         match source:
             case FromPut(position):
                 given = self.put[position]
@@ -181,10 +178,7 @@ class _Wirer:
 
 
 def _check_names(stage: Stage) -> None:
-    """Check that everything a stage names is there, and every shape is fixed.
-
-    :raises InvalidArgumentError: if not.
-    """
+    """Check that everything a stage names is there, and every shape is fixed."""
     inputs = {info.name for info in stage.model.inputs}
     taken = [*stage.inputs, *stage.state.values()]
     unknown = [name for name in (*taken, *stage.initial) if name not in inputs]

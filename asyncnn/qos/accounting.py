@@ -4,7 +4,8 @@
 in several of them when it ends. `WorkStatistics` is what users get.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -79,13 +80,27 @@ class WorkStatistics(msgspec.Struct, frozen=True):
         return sum(self.done.get(status, 0) for status in MISSES)
 
 
+def in_all(parts: Sequence[WorkStatistics]) -> WorkStatistics:
+    """Return the work of several devices together."""
+    done: Counter[ErrorStatus] = Counter()
+    for part in parts:
+        done.update(part.done)
+    columns = zip(*(part.latency.counts for part in parts), strict=True)
+    counts = tuple(map(sum, columns)) if parts else (0,) * _BUCKETS
+    return WorkStatistics(
+        queued=sum(part.queued for part in parts),
+        running=sum(part.running for part in parts),
+        done=dict(done),
+        latency=LatencyHistogram(counts, sum(p.latency.total_ns for p in parts)),
+        preemptions=sum(part.preemptions for part in parts),
+    )
+
+
 class WorkAccounting:
     """Counts pieces of work as they end. Belongs to one thread.
 
     Ends are counted by `count_end`, in several at once.
     """
-
-    __slots__ = ("_ended", "_preemptions", "_refused", "_total_ns")
 
     def __init__(self) -> None:
         # By status and bucket: one place to count up for each end.

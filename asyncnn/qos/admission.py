@@ -31,19 +31,16 @@ class Admission:
 
         :raises ResourceExhaustedTransientError: if a bound is reached.
         """
-        count = self._of.get(client, 0)
-        limit = client.max_pending
         if self._pending >= self._max_pending:
             raise _exhausted("", "DeviceSettings.max_pending", self._pending)
-        if limit is not None and count >= limit:
-            raise _exhausted(f" of {client.name}", client.limit, limit)
-        user = client.user
-        if user.max_pending is not None:
-            if self._is_full(user):
-                raise _exhausted(f" of {user.name}", user.limit, user.max_pending)
-            self._of[user] = self._of.get(user, 0) + 1
+        # Both before anything is counted: what is refused leaves no count behind.
+        for owner in (client, client.user):
+            most = owner.max_pending
+            if most is not None and self._of.get(owner, 0) >= most:
+                raise _exhausted(f" of {owner.name}", owner.limit, most)
+        for owner in (client, client.user):
+            self._of[owner] = self._of.get(owner, 0) + 1
         self._pending += 1
-        self._of[client] = count + 1
         if self._pending == self._max_pending:
             self._filled_or_freed()
 
@@ -52,20 +49,10 @@ class Admission:
         if self._pending == self._max_pending:
             self._filled_or_freed()
         self._pending -= 1
-        self._count_out(client)
-        if client.user.max_pending is not None:
-            self._count_out(client.user)
-
-    def _is_full(self, owner: Client | User) -> bool:
-        most = owner.max_pending
-        return most is not None and self._of.get(owner, 0) >= most
-
-    def _count_out(self, owner: Client | User) -> None:
-        left = self._of[owner] - 1
-        if left:
-            self._of[owner] = left
-        else:
-            del self._of[owner]
+        for owner in (client, client.user):
+            self._of[owner] -= 1
+            if not self._of[owner]:  # or a client that has gone would be kept for it
+                del self._of[owner]
 
 
 def _exhausted(whose: str, limit: str, most: int) -> ResourceExhaustedTransientError:

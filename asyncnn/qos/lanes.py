@@ -75,8 +75,6 @@ class Lane:
     that is released.
     """
 
-    __slots__ = ("is_dismissed", "pause", "thread", "wake", "work")
-
     def __init__(self, name: str, serve: Callable[["Lane"], None]) -> None:
         self.thread = threading.Thread(
             target=serve, args=(self,), name=name, daemon=True
@@ -92,7 +90,8 @@ class Lanes:
     """Up to ``count`` threads that run work in the order of one run queue.
 
     A thread starts when there is work for it. ``completed`` is called on it for each
-    piece that has ended and must not block. Thread-safe.
+    piece that has ended and must not block. Thread-safe, but for what others read from
+    ``run_queue``: its numbers may be a moment old.
     """
 
     def __init__(
@@ -105,18 +104,13 @@ class Lanes:
         self._name = name
         self._count = count
         self._completed = completed
-        self._run_queue: RunQueue[Work] = RunQueue(policy, count)
+        self.run_queue: RunQueue[Work] = RunQueue(policy, count)
         self._lock = threading.Lock()
         self._lanes: list[Lane] = []
         self._threads: list[threading.Thread] = []
         # The last one to fall asleep is woken first: its caches are the warmest.
         self._asleep: list[Lane] = []
         self._is_closing = False
-
-    @property
-    def run_queue(self) -> RunQueue[Work]:
-        """The run queue, to read from: its numbers may be a moment old."""
-        return self._run_queue
 
     @property
     def threads(self) -> int:
@@ -133,7 +127,7 @@ class Lanes:
         with self._lock:
             if self._is_closing:
                 raise RuntimeError(f"lane {self._name} is closed")
-            to_stop = self._run_queue.add(work, time.monotonic_ns())
+            to_stop = self.run_queue.add(work, time.monotonic_ns())
             if to_stop is not None:
                 to_stop.pause.request()
             elif self._asleep:
@@ -144,19 +138,19 @@ class Lanes:
                     self._start()
                 except ResourceExhaustedTransientError:
                     if not self._lanes:  # else it waits for one of them
-                        self._run_queue.discard(work)
+                        self.run_queue.discard(work)
                         raise
 
     def withdraw(self, work: Work) -> bool:
         """Take ``work`` back; False if it runs at the moment, then it soon ends."""
         with self._lock:
             work.is_withdrawn = True
-            return self._run_queue.discard(work)
+            return self.run_queue.discard(work)
 
     def retire(self) -> None:
         """End the threads that have nothing to do; new work starts them again."""
         with self._lock:
-            if not self._run_queue.waiting:
+            if not self.run_queue.waiting:
                 for lane in self._lanes:
                     lane.is_dismissed = lane.work is None
                 self._lanes = [lane for lane in self._lanes if not lane.is_dismissed]
@@ -176,7 +170,7 @@ class Lanes:
             for lane in self._lanes:
                 if lane.pause is pause and lane.work is not None:
                     self._dismiss(lane, lane.work)
-                    if self._run_queue.waiting:
+                    if self.run_queue.waiting:
                         self._replace()
                     return lane.work
         return None
@@ -195,10 +189,11 @@ class Lanes:
         """Take no more work, abort what runs; return the work that does not run."""
         with self._lock:
             self._is_closing = True
-            for work in self._run_queue.running:
+            # Under the lock, so that none of it is exchanged for other work meanwhile.
+            for work in self.run_queue.running:
                 work.abort(status)
             self._wake_all()
-            return self._run_queue.clear()
+            return self.run_queue.clear()
 
     @property
     def have_ended(self) -> bool:
@@ -206,10 +201,7 @@ class Lanes:
         return not any(thread.is_alive() for thread in self._threads)
 
     def _start(self) -> None:
-        """Start another thread; the lock is held, for which the thread waits first.
-
-        :raises ResourceExhaustedTransientError: if the system has no more.
-        """
+        """Start another thread; the lock is held, for which the thread waits first."""
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         lane = Lane(self._name, self._serve)
         start_thread(lane.thread)
@@ -221,7 +213,7 @@ class Lanes:
         lane.is_dismissed = True
         self._lanes.remove(lane)
         self._threads.remove(lane.thread)
-        self._run_queue.end(work, time.monotonic_ns())
+        self.run_queue.end(work, time.monotonic_ns())
 
     def _replace(self) -> None:
         """Start a thread for what waits, or let that fail; the lock is held."""
@@ -230,7 +222,7 @@ class Lanes:
         except ResourceExhaustedTransientError as error:
             if self._lanes:
                 return
-            for work in self._run_queue.clear():
+            for work in self.run_queue.clear():
                 work.fail(error)
                 self._completed(work)
 
@@ -252,6 +244,7 @@ class Lanes:
         except BaseException as error:
             fail_with(work, error)
             has_ended = True
+        # The watchdog has reported what a dismissed lane worked on.
         if has_ended and not lane.is_dismissed:
             self._completed(work)
         return has_ended
@@ -296,7 +289,7 @@ class Lanes:
         if lane.is_dismissed:
             return dropped
         now_ns = time.monotonic_ns()
-        run_queue, previous = self._run_queue, lane.work
+        run_queue, previous = self.run_queue, lane.work
         if previous is not None:
             if has_ended:
                 run_queue.end(previous, now_ns)

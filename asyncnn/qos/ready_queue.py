@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Generic, TypeVar
 
+import msgspec
+
 from asyncnn.qos.work import ClientAccount, Job, JobState
 
 JobT = TypeVar("JobT", bound=Job)
@@ -86,19 +88,16 @@ class ReadyQueue(Generic[JobT]):
                     yield job
 
 
-class _ClientJobs(Generic[JobT]):
+class _ClientJobs(msgspec.Struct, Generic[JobT], eq=False):
     """The jobs of one client and priority.
 
     ``heap`` orders those that have not begun. Taking one out of its middle would cost
     O(n), so what is discarded stays there as one of ``stale`` entries.
     """
 
-    __slots__ = ("heap", "stale", "suspended")
-
-    def __init__(self) -> None:
-        self.suspended: list[JobT] = []
-        self.heap: list[tuple[int, int, JobT]] = []
-        self.stale = 0
+    suspended: list[JobT] = []
+    heap: list[tuple[int, int, JobT]] = []
+    stale: int = 0
 
     def __len__(self) -> int:
         return len(self.suspended) + len(self.heap) - self.stale

@@ -8,7 +8,7 @@ priority counts among the work of one client only, so that no client can take a 
 from another by asking for more.
 
 1. Of the users that wait, the one that has had least of the lanes by weight is next; of
-   its clients likewise: see `Shares`. While anybody else waits, that is decided anew at
+   its clients likewise: see `Shares`. While others wait, that is decided anew at
    the first boundary after each time slice.
 2. A client that was away, and has not had more than its share, takes a lane from
    another one at the next boundary, whatever the priorities of both.
@@ -198,6 +198,7 @@ class RunQueue(Generic[JobT]):
 
     def end(self, job: JobT, now_ns: int) -> None:
         """Forget a running job that has come to its end."""
+        # Charged before it leaves: a client that goes must not take lane time along.
         self._stop(job, now_ns)
         job.state = JobState.OUTSIDE
         self._leave(job.account)

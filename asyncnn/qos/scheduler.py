@@ -41,12 +41,8 @@ _THREAD_POLL_S = 0.0002
 """Between two looks whether a thread that is about to end has ended."""
 
 
-def _closed() -> DeviceUnavailableError:
-    return DeviceClosedError("the device is closed")
-
-
-def _inherited() -> DeviceUnavailableError:
-    return forked_error("the device")
+_closed = partial(DeviceClosedError, "the device is closed")
+_inherited = partial(forked_error, "the device")
 
 
 class Scheduler:
@@ -164,14 +160,10 @@ class Scheduler:
                 self._admission.release(work.client)
                 raise
         except AsyncnnError as error:
-            work.account = self._lanes.run_queue.account(work.client)
-            for accounting in (
-                self._accounting,
-                work.account.accounting,
-                work.accounting,
-            ):
-                if accounting is not None:
-                    accounting.count_refusal(error.status)
+            work.account = account = self._lanes.run_queue.account(work.client)
+            for each in (self._accounting, account.accounting, work.accounting):
+                if each is not None:
+                    each.count_refusal(error.status)
             raise
         # A lane reports its end to the loop, which comes to that after this call.
         self._register(work)
@@ -183,6 +175,7 @@ class Scheduler:
         """
         if work not in self._open:
             return
+        # Before it is withdrawn: a lane may take it in between, and has to find this.
         work.abort(status)
         if self._lanes.withdraw(work) or work.is_separable:
             self._finish(work)
@@ -219,6 +212,7 @@ class Scheduler:
         """Accept no more work; abort what is pending with DEVICE_UNAVAILABLE."""
         if self._refusal is not None:
             return
+        # First: what is finished below calls back, and may submit more.
         self._refusal = _closed
         for timer in (self._idle, self._stuck):
             if timer is not None:
@@ -339,6 +333,7 @@ class Scheduler:
         """
         if work not in self._open:
             return
+        # Before it is reported: that may cancel it once more, or close the scheduler.
         self._open.remove(work)
         self._admission.release(work.client)
         if work.deadline_ns is not None:

@@ -21,8 +21,6 @@ class Share:
     ``virtual_ns`` is infinitely small until it enters for the first time.
     """
 
-    __slots__ = ("virtual_ns", "waiting", "weight")
-
     def __init__(self, weight: float) -> None:
         self.weight = weight
         self.virtual_ns = _NEVER
@@ -43,8 +41,6 @@ class Shares(Generic[ShareT]):
 
     Takes O(active shares).
     """
-
-    __slots__ = ("_credit_ns", "_virtual_ns", "active")
 
     def __init__(self, credit_ns: int) -> None:
         self._credit_ns = credit_ns

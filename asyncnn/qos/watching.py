@@ -19,6 +19,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import count
 
+import msgspec
+
 from asyncnn.hal.errors import ResourceExhaustedTransientError
 from asyncnn.offload import start_thread
 from asyncnn.qos.accounting import WorkAccounting, WorkStatistics
@@ -136,7 +138,7 @@ class IdleTimer:
             self._on_idle()
 
 
-class Watchdog:
+class Watchdog(msgspec.Struct, eq=False):
     """Gives up lanes on which no boundary comes within ``limit_s`` seconds.
 
     Each time that passes, all running work is asked to pause, which it does at its next
@@ -144,19 +146,12 @@ class Watchdog:
     to ``report``. Works until ``is_idle`` is true.
     """
 
-    def __init__(
-        self,
-        limit_s: float,
-        lanes: Lanes,
-        is_idle: Callable[[], bool],
-        report: Callable[[Work], None],
-    ) -> None:
-        self._limit_s = limit_s
-        self._lanes = lanes
-        self._is_idle = is_idle
-        self._report = report
-        self._asked: list[Pause] = []
-        self._timer: ThreadTimer | None = None
+    _limit_s: float
+    _lanes: Lanes
+    _is_idle: Callable[[], bool]
+    _report: Callable[[Work], None]
+    _asked: list[Pause] = []
+    _timer: ThreadTimer | None = None
 
     def watch(self) -> None:
         """Check the lanes in a while; nothing happens if that is planned already."""

@@ -18,19 +18,27 @@ from asyncnn.qos.virtual_time import Share, Shares
 _numbers = count(1)
 
 
-def _weight(weight: float, whose: str) -> float:
-    if not 0 < weight < float("inf"):
-        raise InvalidArgumentError(f"the weight of a {whose} must be positive")
-    return weight
+class _Competitor:
+    """What users and clients have in common: a weight, and a bound on what pends."""
+
+    def __init__(
+        self, name: str, weight: float, max_pending: int | None, limit: str
+    ) -> None:
+        kind = type(self).__name__.lower()
+        if not 0 < weight < float("inf"):
+            raise InvalidArgumentError(f"the weight of a {kind} must be positive")
+        if max_pending is not None and max_pending < 0:
+            raise InvalidArgumentError(f"max_pending of a {kind} is negative")
+        self.name = name
+        self.weight = weight
+        self.max_pending = max_pending
+        self.limit = limit
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, weight={self.weight:g})"
 
 
-def _max_pending(most: int | None, whose: str) -> int | None:
-    if most is not None and most < 0:
-        raise InvalidArgumentError(f"max_pending of a {whose} is negative")
-    return most
-
-
-class User:
+class User(_Competitor):
     """Clients that share what is theirs in common; two users of one name are two.
 
     Users that compete get lane time in proportion to ``weight``, however many clients
@@ -41,8 +49,6 @@ class User:
     :raises InvalidArgumentError: if the weight is not positive, or the bound negative.
     """
 
-    __slots__ = ("__weakref__", "limit", "max_pending", "name", "weight")
-
     def __init__(
         self,
         name: str,
@@ -51,20 +57,14 @@ class User:
         max_pending: int | None = None,
         limit: str = "User.max_pending",
     ) -> None:
-        self.name = name
-        self.weight = _weight(weight, "user")
-        self.max_pending = _max_pending(max_pending, "user")
-        self.limit = limit
-
-    def __repr__(self) -> str:
-        return f"User({self.name!r}, weight={self.weight:g})"
+        super().__init__(name, weight, max_pending, limit)
 
 
 OWN_USER = User("own")
 """Of clients that were not given another one."""
 
 
-class Client:
+class Client(_Competitor):
     """An identity with a share of the lanes; two clients of one name are two.
 
     ``number`` tells apart all clients that there ever are in this process.
@@ -75,16 +75,6 @@ class Client:
     :raises InvalidArgumentError: if the weight is not positive, or the bound negative.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "limit",
-        "max_pending",
-        "name",
-        "number",
-        "user",
-        "weight",
-    )
-
     def __init__(
         self,
         name: str,
@@ -94,15 +84,9 @@ class Client:
         limit: str = "Client.max_pending",
         user: User = OWN_USER,
     ) -> None:
-        self.name = name
+        super().__init__(name, weight, max_pending, limit)
         self.number = next(_numbers)
-        self.weight = _weight(weight, "client")
-        self.max_pending = _max_pending(max_pending, "client")
-        self.limit = limit
         self.user = user
-
-    def __repr__(self) -> str:
-        return f"Client({self.name!r}, weight={self.weight:g})"
 
 
 LOCAL = Client("local")
@@ -128,8 +112,6 @@ def acting_for(client: Client) -> Iterator[None]:
 class UserAccount(Share):
     """The share of a user, and those of its ``clients``."""
 
-    __slots__ = ("clients",)
-
     def __init__(self, weight: float, credit_ns: int) -> None:
         super().__init__(weight)
         self.clients: Shares[ClientAccount] = Shares(credit_ns)
@@ -142,8 +124,6 @@ class ClientAccount(Share):
     what became of the others. By priority, ``waiting_at`` counts those that have no
     lane, and ``served_ns`` is when one of them last ran, or began to wait.
     """
-
-    __slots__ = ("accounting", "pending", "served_ns", "user", "waiting_at")
 
     def __init__(self, weight: float, user: UserAccount) -> None:
         super().__init__(weight)

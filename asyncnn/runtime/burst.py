@@ -2,20 +2,79 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Protocol, runtime_checkable
 
 import numpy as np
+from msgspec.structs import replace
 
 from asyncnn.burst import BurstController, BurstStatistics
+from asyncnn.callbacks import (
+    ExecutionFuture,
+    ExecutionResult,
+    IExecutionCallback,
+)
 from asyncnn.deadlines import deadline_after, seconds_until
-from asyncnn.hal.errors import BusyError, InvalidArgumentError
+from asyncnn.hal.errors import (
+    BusyError,
+    DeviceClosedError,
+    ForkedError,
+    InvalidArgumentError,
+)
+from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.routes import Route
+from asyncnn.hal.types import (
+    DEFAULT_OPTIONS,
+    ErrorStatus,
+    ExecutionOptions,
+    Request,
+)
 from asyncnn.memory.slabs import place_of
 from asyncnn.offload import offload
 from asyncnn.runtime.buffers import SHORT_ELEMENTS
 from asyncnn.runtime.execution_options import Outputs
 from asyncnn.runtime.model import position_of
 from asyncnn.runtime.requests import Inputs, Results, Tensor, has_fixed_shape
-from asyncnn.runtime.reusable import ReusableExecution, Target
+from asyncnn.runtime.reusable import Carry, ReusableExecution, Target
+
+
+@runtime_checkable
+class IBurstModel(IPreparedModel, Protocol):
+    """A model as one burst has it; see `IRecovering`."""
+
+    last_route: Route | None
+    """That of the last execution; None if it is the usual one, or not known."""
+
+
+@runtime_checkable
+class IRecovering(IPreparedModel, Protocol):
+    """A prepared model that can make up for executions of a burst that failed.
+
+    The burst may be served by another device, which cannot fall back to anything.
+    """
+
+    @property
+    def is_well(self) -> bool:
+        """Whether there is nothing against a burst; `execute_1_3` knows better then."""
+        ...
+
+    def for_burst(self) -> IBurstModel:
+        """Return the model for one burst of this process."""
+        ...
+
+    def recovers_from(self, status: ErrorStatus) -> bool:
+        """Tell whether `recover` may do better than to end so."""
+        ...
+
+    def recover(
+        self,
+        request: Request,
+        options: ExecutionOptions,
+        callback: IExecutionCallback,
+        failure: ExecutionResult,
+    ) -> None:
+        """Go on where an execution has failed in a burst."""
+        ...
 
 
 class Burst:
@@ -29,18 +88,19 @@ class Burst:
     the connection is supervised.
     """
 
-    def __init__(self, target: Target, controller: BurstController) -> None:
+    def __init__(
+        self, target: Target, controller: BurstController, carry: Carry
+    ) -> None:
         self._target = target
         self._controller = controller
+        self._carry = carry
         make = target.make_shared
         self._inputs = [
             make(info.dimensions, info.dtype) if has_fixed_shape(info) else None
             for info in target.check.infos
         ]
         self._is_copying = False
-        self._own = ReusableExecution(
-            target, tuple(self._inputs), None, controller.execute
-        )
+        self._own = ReusableExecution(target, tuple(self._inputs), None, carry)
 
     def input(self, which: str | int = 0) -> Array:
         """Return the array that an input is read from, by name or position.
@@ -104,6 +164,7 @@ class Burst:
         finally:
             self._is_copying = False
         outputs.timing = views.timing
+        outputs.route = views.route
         return outputs
 
     async def run_in_place(
@@ -137,7 +198,7 @@ class Burst:
         given = self._target.settled_outputs(out)
         for tensor in (*settled, *(given or ())):
             _check_shared(tensor)
-        return ReusableExecution(self._target, settled, given, self._controller.execute)
+        return ReusableExecution(self._target, settled, given, self._carry)
 
     def statistics(self) -> BurstStatistics:
         """Return how many runs went through the queues, and how many did not."""
@@ -210,10 +271,58 @@ async def open_burst(target: Target, *, spins: bool) -> AsyncIterator[Burst]:
 
     :raises AsyncnnError: if the driver refuses it.
     """
+    hal = target.hal
+    model = hal.for_burst() if isinstance(hal, IRecovering) else hal
     with await BurstController.open(
-        target.hal, spins=spins, deadline_grace=target.deadline_grace
+        model, spins=spins, deadline_grace=target.deadline_grace
     ) as controller:
-        yield Burst(target, controller)
+        carry = controller.execute
+        if isinstance(hal, IRecovering) and isinstance(model, IBurstModel):
+            carry = _Recovery(hal, model, controller).execute
+        yield Burst(target, controller, carry)
+
+
+class _Recovery:
+    """Executes by a burst and, if that fails as no CPU would, by `execute_1_3`."""
+
+    def __init__(
+        self, hal: IRecovering, model: IBurstModel, controller: BurstController
+    ) -> None:
+        self._hal = hal
+        self._model = model
+        self._controller = controller
+
+    async def execute(
+        self, request: Request, options: ExecutionOptions = DEFAULT_OPTIONS
+    ) -> ExecutionResult:
+        """Execute and return the result, which knows an unusual route."""
+        model = self._model
+        if not self._hal.is_well:
+            callback = ExecutionFuture()
+            self._hal.execute_1_3(
+                request,
+                options.measure,
+                options.deadline,
+                options.loop_timeout,
+                callback,
+            )
+            return await callback
+        result = await self._controller.execute(request, options)
+        if result.status is not ErrorStatus.NONE:
+            if result.kind in _OWN_MISTAKES or not self._hal.recovers_from(
+                result.status
+            ):
+                return result
+            callback = ExecutionFuture()
+            self._hal.recover(request, options, callback, result)
+            return await callback
+        if model.last_route is None or result.route is not None:
+            return result
+        return replace(result, route=model.last_route)
+
+
+_OWN_MISTAKES = (BusyError, DeviceClosedError, ForkedError)
+"""Failures of a burst that are the application's."""
 
 
 def _check_shared(tensor: Tensor | None) -> None:

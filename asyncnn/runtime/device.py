@@ -13,7 +13,8 @@ from asyncnn.deadlines import DEADLINE_GRACE_S, deadline_after
 from asyncnn.devices import DeviceSettings, DeviceStatistics, IMeasured
 from asyncnn.extensions import Extension, load_extension
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
-from asyncnn.hal.interfaces import IDevice
+from asyncnn.hal.interfaces import IDevice, IPreparedModel
+from asyncnn.hal.routes import IRouting, Route
 from asyncnn.hal.types import (
     Capabilities,
     DeviceType,
@@ -30,54 +31,37 @@ from asyncnn.runtime.buffers import (
     allocate_buffer,
 )
 from asyncnn.runtime.execution_options import sync_exec_hal as forced_call
+from asyncnn.runtime.framework import (
+    FRAMEWORK,
+    FrameworkSettings,
+    chosen_fallback,
+    chosen_partitioning,
+)
+from asyncnn.runtime.framework.device_registry import opener_of
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_cache import ModelCache, PrepareArguments, prepare
 from asyncnn.runtime.prepared import PreparedModel
 
 if TYPE_CHECKING:
     from asyncnn.service import RemoteDevice, Supervision
-    from asyncnn.service.process import Settings
+    from asyncnn.service.process import DriverProcess, Settings
 
 DEFAULT_MAX_IN_FLIGHT = 256
-
-# A process imports what opens its devices when it does so: one that only connects to a
-# driver has no use for an engine and kernels, and one that only computes none for IPC.
-
-
-def _reference(settings: DeviceSettings) -> AbstractAsyncContextManager[IDevice]:
-    from asyncnn.devices.reference import ReferenceDevice
-
-    return ReferenceDevice(settings)
-
-
-def _accelerated(settings: DeviceSettings) -> AbstractAsyncContextManager[IDevice]:
-    from asyncnn.devices.accelerated import AcceleratedDevice
-
-    return AcceleratedDevice(settings)
-
-
-_OPENERS: dict[
-    str, Callable[[DeviceSettings], AbstractAsyncContextManager[IDevice]]
-] = {"reference": _reference, "accelerated": _accelerated}
 
 CacheDir: TypeAlias = str | os.PathLike[str] | ModelCache
 """A folder of prepared models, by its path or with a bound of one's own."""
 
 
-def device_names() -> tuple[str, ...]:
-    """Return the names that `open_device` knows, the default one first."""
-    return tuple(_OPENERS)
-
-
 @asynccontextmanager
 async def open_device(
-    name: str = "reference",
+    name: str | None = None,
     *,
     settings: DeviceSettings | None = None,
     extensions: Iterable[Extension | str] = (),
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
     cache_dir: CacheDir | None = None,
     sync_exec_hal: bool | None = None,
+    isolated: bool = False,
 ) -> AsyncIterator["Device"]:
     """Open a device in this process for the length of an ``async with`` block.
 
@@ -85,6 +69,10 @@ async def open_device(
     changed unless ``settings`` ask for it. Leaving the block ends what is still pending
     with `DeviceClosedError`, and waits for what computes to come to a boundary.
 
+    :param name: one of `device_names`, or ``framework:NAME,NAME`` for a framework of
+        the devices named; see `open_devices` for what a framework is. None leaves it to
+        the environment variable ``ASYNCNN_DEVICE``, or else is ``accelerated`` where
+        its engine works, and ``reference`` elsewhere.
     :param extensions: what the device has besides those of its settings: an
         `Extension`, or its name like ``package.module:attribute`` or, if a package has
         installed it, ``com.example.spectral``.
@@ -95,26 +83,109 @@ async def open_device(
         fenced go by the HAL's synchronous call (True) or by that with a callback
         (False), whatever its path is. None leaves it to the environment variable
         ``ASYNCNN_SYNCEXEC_HAL``, or else to the path.
+    :param isolated: open it in a process of its own that ends with the block, like
+        `connect`: a model that crashes the engine then ends that process alone.
+        Extensions are given by their names, and the device is ``accelerated`` or
+        ``reference``.
     :raises InvalidArgumentError: if there is no device or extension of that name, or
         that variable is no number.
     """
+    if isolated:
+        async with connect(
+            device=name,
+            extensions=_names_of(extensions),
+            settings=settings,
+            max_in_flight=max_in_flight,
+            cache_dir=cache_dir,
+            sync_exec_hal=sync_exec_hal,
+        ) as device:
+            yield device
+        return
     forced = forced_call(sync_exec_hal)
-    try:
-        opener = _OPENERS[name]
-    except KeyError:
-        raise InvalidArgumentError(
-            f"there is no device {name!r}", hint=f"known: {', '.join(_OPENERS)}"
-        ) from None
-    async with opener(
-        _extended(settings or DeviceSettings(), extensions)
-    ) as hal_device:
+    given = _extended(settings or DeviceSettings(), extensions)
+    async with _opened(name, given) as (opened, hal_device):
         cache = _cache_in(cache_dir)
-        MANAGER("opened", device=name)
+        MANAGER("opened", device=opened)
         yield Device(
-            name,
+            opened,
             hal_device,
             max_in_flight=max_in_flight,
             cache=cache,
+            sync_exec_hal=forced,
+        )
+
+
+@asynccontextmanager
+async def _opened(
+    name: str | None, settings: DeviceSettings
+) -> AsyncIterator[tuple[str, IDevice]]:
+    """Open the device of a name, or the default one; tell what that is."""
+    # What only connects to a driver has no use for an engine and kernels.
+    from asyncnn.devices.accelerated import default_device, default_device_name
+
+    name = name or default_device_name()
+    if name:
+        async with opener_of(name)(settings) as named:
+            yield name, named
+        return
+    async with default_device(settings) as device:
+        yield device.name.partition("-")[2], device
+
+
+@asynccontextmanager
+async def open_devices(
+    *devices: "str | Device",
+    partition: int | None = None,
+    fallback: str = "partial",
+    framework: FrameworkSettings | None = None,
+    settings: DeviceSettings | None = None,
+    extensions: Iterable[Extension | str] = (),
+    max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+    sync_exec_hal: bool | None = None,
+) -> AsyncIterator["Device"]:
+    """Open several devices as one, for the length of an ``async with`` block.
+
+    Each operation of a model goes to the device that declares to be best for it, as far
+    as moving data is worth it; what a device cannot do, or fails with, goes to the CPU.
+    ``outputs.route`` tells which device has computed what.
+
+    :param devices: names of devices to open, and devices that are open already, such as
+        those of `connect`. None stands for all that are registered, but for samples.
+        The CPU, ``reference``, is always one of them, and the last resort.
+    :param partition: 0 runs all on the CPU, 1 divides models, with the CPU as fallback,
+        2 divides them without one. None leaves it to the environment variable
+        ``ASYNCNN_PARTITION``, or else is 1.
+    :param fallback: what the CPU computes if a device fails: ``forbid``, ``partial`` or
+        ``full``.
+    :param framework: further settings, of which these two take the place.
+    :raises InvalidArgumentError: if there is no such device, one is given twice, or one
+        of the settings is none.
+    :raises AsyncnnError: if a device cannot be opened.
+    """
+    from asyncnn.runtime.framework.opening import OpenDevice, open_framework
+
+    forced = forced_call(sync_exec_hal)
+    chosen = replace(
+        framework or FrameworkSettings(),
+        partition=chosen_partitioning(partition),
+        fallback=chosen_fallback(fallback),
+    )
+    given = [each for each in devices if isinstance(each, Device)]
+    async with open_framework(
+        _extended(settings or DeviceSettings(), extensions),
+        [each for each in devices if isinstance(each, str)],
+        devices=[
+            OpenDevice(each.name, each.hal, each.is_remote, each.copies)
+            for each in given
+        ],
+        framework=chosen,
+    ) as hal_device:
+        MANAGER("opened", device=FRAMEWORK, members=len(hal_device.members))
+        yield Device(
+            FRAMEWORK,
+            hal_device,
+            max_in_flight=max_in_flight,
+            make_array=shared_array if any(d.is_remote for d in given) else np.empty,
             sync_exec_hal=forced,
         )
 
@@ -125,6 +196,7 @@ async def connect(
     *,
     supervised: "bool | Supervision" = False,
     driver_uids: Collection[int] = (),
+    device: str | None = None,
     extensions: Collection[str] = (),
     settings: DeviceSettings | str | os.PathLike[str] | None = None,
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
@@ -142,6 +214,9 @@ async def connect(
 
     :param supervised: settings of the supervision, or True for the usual ones.
     :param driver_uids: users besides this one and root whose drivers are trusted.
+    :param device: what a driver of one's own publishes, ``accelerated`` or
+        ``reference``; None leaves it to ``ASYNCNN_DEVICE``, or else is the first of
+        these that works.
     :param extensions: what a driver of one's own imports and offers, by their names
         as `open_device` takes them.
     :param settings: those of the device of a driver of one's own, or the path of a TOML
@@ -166,8 +241,14 @@ async def connect(
             "a driver that is running has its settings already",
             hint="start it with asyncnn serve --settings",
         )
+    if path is not None and device is not None:
+        raise InvalidArgumentError(
+            "a driver that is running has its device already",
+            hint="start it with asyncnn serve --device",
+        )
     has_others = not {os.geteuid(), 0}.issuperset(driver_uids)
-    link = partial(_remote, path, driver_uids, extensions, settings, deadline_grace)
+    start = partial(_running_driver, extensions, settings, device)
+    link = partial(_remote, path, driver_uids, start, deadline_grace)
     opened: AbstractAsyncContextManager[IDevice]
     opened = link() if supervised is False else _supervised(link, supervised)
     async with opened as hal_device:
@@ -183,16 +264,22 @@ async def connect(
         )
 
 
+def _running_driver(
+    extensions: Collection[str], settings: "Settings", device: str | None
+) -> "AbstractAsyncContextManager[DriverProcess]":
+    from asyncnn.service.process import running_driver
+
+    return running_driver(extensions=extensions, settings=settings, device=device)
+
+
 @asynccontextmanager
 async def _remote(
     path: str | os.PathLike[str] | None,
     driver_uids: Collection[int],
-    extensions: Collection[str],
-    settings: "Settings",
+    start: "Callable[[], AbstractAsyncContextManager[DriverProcess]]",
     deadline_grace: float,
 ) -> AsyncIterator["RemoteDevice"]:
     from asyncnn.service.client.device import RemoteDevice
-    from asyncnn.service.process import running_driver
 
     if path is not None:
         async with RemoteDevice(
@@ -201,7 +288,7 @@ async def _remote(
             yield device
         return
     async with (
-        running_driver(extensions=extensions, settings=settings) as driver,
+        start() as driver,
         RemoteDevice(driver.path, deadline_grace=deadline_grace) as device,
     ):
         yield device
@@ -243,6 +330,16 @@ class Device:
         self._cache = cache
         self._sync_exec_hal = sync_exec_hal
         self._deadline_grace = deadline_grace
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it lies in another process, with which memory has to be shared."""
+        return self._make_array is not np.empty
+
+    @property
+    def copies(self) -> bool:
+        """Whether it lies in a process of another user, which sees no slabs."""
+        return self._make_array is isolated_array
 
     @property
     def version(self) -> str:
@@ -307,7 +404,13 @@ class Device:
             make_array=self._make_array,
             sync_exec_hal=self._sync_exec_hal,
             deadline_grace=self._deadline_grace,
+            route=self._usual_route(prepared),
         )
+
+    def _usual_route(self, prepared: IPreparedModel) -> Route | None:
+        if not isinstance(self.hal, IRouting):
+            return None
+        return self.hal.usual_route(prepared)
 
     async def buffer_for(
         self, *slots: Slot, dimensions: tuple[int, ...] = ()
@@ -327,6 +430,17 @@ class Device:
 
     def __repr__(self) -> str:
         return f"<Device {self.name} {self.hal.get_status().name}>"
+
+
+def _names_of(extensions: Iterable[Extension | str]) -> list[str]:
+    given = list(extensions)
+    names = [each for each in given if isinstance(each, str)]
+    if len(names) < len(given):
+        raise InvalidArgumentError(
+            "a process of its own imports its extensions",
+            hint="give them by names like package.module:attribute",
+        )
+    return names
 
 
 def _extended(

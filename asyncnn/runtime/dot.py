@@ -9,6 +9,7 @@ Source: graphDump of the HAL's runtime (GraphDump.h).
 
 import logging
 from collections.abc import Iterator, Mapping
+from itertools import cycle
 from typing import TextIO
 
 import msgspec
@@ -51,6 +52,9 @@ _LIFETIMES: dict[int, str] = {
     OperandLifeTime.CONSTANT_REFERENCE: "REF",
     OperandLifeTime.NO_VALUE: "NO",
 }
+_COLORS = ("lightblue", "palegreen", "khaki", "plum", "lightgray", "orange")
+"""Of the devices that a model is divided among, in the order of their names."""
+
 _BORDER = frozenset({OperandLifeTime.SUBGRAPH_INPUT, OperandLifeTime.SUBGRAPH_OUTPUT})
 
 _Reports = Mapping[tuple[int | None, int], OperationReport]
@@ -81,10 +85,13 @@ def dot(model: NamedModel | Model, explanation: Explanation | None = None) -> st
     A bare `Model` has no names for its inputs and outputs.
     """
     reports: _Reports = {}
+    colors: dict[str, str] = {}
     device = ""
     if explanation is not None:
         device = explanation.device
         reports = {(r.subgraph, r.index): r for r in explanation.operations}
+        devices = sorted({each.device for each in explanation.partitions})
+        colors = dict(zip(devices, cycle(_COLORS), strict=False))
     names, words = _border_names(model), _vocabulary(model)
     bare = model.model if isinstance(model, NamedModel) else model
     lines = [
@@ -94,10 +101,17 @@ def dot(model: NamedModel | Model, explanation: Explanation | None = None) -> st
     ]
     if explanation is not None and explanation.problem:
         lines.append(f"  label={_quoted(explanation.problem)};")
-    drawing = _Drawing(None, bare.main, names, words, reports, device)
+    elif explanation is not None and explanation.partitions:
+        steps = [
+            f"{number}: {each.device}, {len(each.operations)} operations, "
+            f"about {each.expected_us:.0f} us"
+            for number, each in enumerate(explanation.partitions)
+        ]
+        lines.append(f"  label={_quoted(chr(10).join(steps))};")
+    drawing = _Drawing(None, bare.main, names, words, reports, device, colors)
     lines += [f"  {line}" for line in drawing.lines()]
     for number, subgraph in enumerate(bare.referenced):
-        drawing = _Drawing(number, subgraph, {}, words, reports, device)
+        drawing = _Drawing(number, subgraph, {}, words, reports, device, colors)
         lines.append(f"  subgraph cluster_{number} {{")
         lines.append(f"    label={_quoted(f'referenced subgraph {number}')};")
         lines += [f"    {line}" for line in drawing.lines()]
@@ -115,6 +129,7 @@ class _Drawing(msgspec.Struct, frozen=True):
     words: Vocabulary
     reports: _Reports
     device: str
+    colors: Mapping[str, str]
 
     def lines(self) -> Iterator[str]:
         """Yield the nodes of operands, and of operations with their edges."""
@@ -149,7 +164,11 @@ class _Drawing(msgspec.Struct, frozen=True):
         report = self.reports.get((self.number, index))
         style = ""
         if report is not None and report.is_supported:
-            label = f"{label}\n{self.device}"
+            label = f"{label}\n{report.device or self.device}"
+            if report.device:
+                color = self.colors[report.device]
+                tooltip = _quoted(report.choice)
+                style = f" style=filled fillcolor={color} tooltip={tooltip}"
         elif report is not None:
             label = f"{label}\nnot supported: {report.cause}"
             tooltip = _quoted(report.reason)

@@ -7,6 +7,7 @@ from collections import deque
 from asyncnn.deadlines import deadline_after, nanoseconds
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     DEFAULT_OPTIONS,
     ExecutionOptions,
@@ -101,8 +102,12 @@ class InFlight:
 
 
 class Outputs(dict[str, Array]):
-    """Output arrays by name, in the model's order; ``timing`` if it was measured."""
+    """Output arrays by name, in the model's order; ``timing`` if it was measured.
 
-    __slots__ = ("timing",)
+    ``route`` tells which devices have computed them, if the device is made of several.
+    """
 
+    __slots__ = ("route", "timing")
+
+    route: Route | None
     timing: Timing

@@ -6,6 +6,7 @@ rule that is broken, or the type that is unknown.
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from typing import Protocol, runtime_checkable
 
 import msgspec
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ from asyncnn.hal.operations import check_operation
 from asyncnn.hal.types import (
     EXTENSION_TYPE_BITS,
     ErrorStatus,
+    ExecutionPreference,
     HalVersion,
     Model,
     OperandLifeTime,
@@ -32,6 +34,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.hal.validate import validate_model
 from asyncnn.runtime.device import Device
+from asyncnn.runtime.framework.partition import Plan
 from asyncnn.runtime.model import NamedModel
 
 _NEWEST = max(HalVersion)
@@ -59,6 +62,8 @@ class OperationReport(msgspec.Struct, frozen=True):
 
     ``main_type`` is the type of its first tensor, ``since`` the HAL version that the
     way it is used needs, both empty if unknown. ``reason`` explains the ``cause``.
+    Where a model is divided, ``device`` is the one that an operation would go to, and
+    ``choice`` says why.
     """
 
     subgraph: int | None
@@ -68,6 +73,8 @@ class OperationReport(msgspec.Struct, frozen=True):
     since: str = ""
     cause: Cause | None = None
     reason: str = ""
+    device: str = ""
+    choice: str = ""
 
     @property
     def is_supported(self) -> bool:
@@ -82,15 +89,30 @@ class OperationReport(msgspec.Struct, frozen=True):
         return f"operation {self.index} of referenced subgraph {self.subgraph}"
 
 
+class PartitionReport(msgspec.Struct, frozen=True):
+    """Operations of the main subgraph that one device would compute together.
+
+    ``expected_us`` is what that is expected to take, from its capabilities.
+    """
+
+    device: str
+    operations: tuple[int, ...]
+    expected_us: float
+
+
 class Explanation(msgspec.Struct, frozen=True):
     """All operations of a model, those of the main subgraph first.
 
-    ``problem`` is the rule that the model breaks; empty if it is legal.
+    ``problem`` is the rule that the model breaks; empty if it is legal. A device that
+    is made of several has ``partitions``, in order, and ``left_out`` says which of
+    these have no part, and why.
     """
 
     device: str
     problem: str
     operations: tuple[OperationReport, ...]
+    partitions: tuple[PartitionReport, ...] = ()
+    left_out: dict[str, str] = {}
 
     @property
     def is_supported(self) -> bool:
@@ -135,7 +157,52 @@ async def explain(
             context.report(number, index, answer)
             for index, answer in enumerate(answers)
         ]
-    return Explanation(device.name, context.problem, _with_culprits(whole, reports))
+    explanation = Explanation(
+        device.name, context.problem, _with_culprits(whole, reports)
+    )
+    hal = device.hal
+    if explanation.is_supported and isinstance(hal, IPlanning):
+        plan = await hal.plan(whole, ExecutionPreference.FAST_SINGLE_ANSWER)
+        return _with_plan(explanation, plan)
+    return explanation
+
+
+@runtime_checkable
+class IPlanning(Protocol):
+    """A device that divides models among others."""
+
+    async def plan(self, model: Model, preference: int) -> Plan:
+        """Return how a model would be divided.
+
+        :raises AsyncnnError: if no device supports some operation.
+        """
+        ...
+
+
+def _with_plan(explanation: Explanation, plan: Plan) -> Explanation:
+    """Say which device each operation of the main subgraph would go to, and why."""
+    partitions = tuple(
+        PartitionReport(plan.devices[each.device], each.operations, each.expected_us)
+        for each in plan.division.partitions
+    )
+    devices = {
+        index: partition.device
+        for partition in partitions
+        for index in partition.operations
+    }
+    reasons = plan.division.reasons
+    operations = tuple(
+        report
+        if report.subgraph is not None
+        else replace(report, device=devices[report.index], choice=reasons[report.index])
+        for report in explanation.operations
+    )
+    return replace(
+        explanation,
+        operations=operations,
+        partitions=partitions,
+        left_out=plan.refusals,
+    )
 
 
 class _Context(msgspec.Struct, frozen=True):

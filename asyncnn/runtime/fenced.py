@@ -109,6 +109,8 @@ class FencedRun:
         except DeviceUnavailableError as error:
             raise cause_of_death(self._hal) or error from None
         _, self.outputs.timing, _ = self._callback.get_execution_info()
+        if self._callback.route is not None:
+            self.outputs.route = self._callback.route
         return self.outputs
 
     def __repr__(self) -> str:
@@ -195,4 +197,4 @@ async def execute_fenced(
             callback.cancel()
             raise
     status, launched, _ = callback.get_execution_info()
-    return ExecutionResult(status, (), launched, reason)
+    return ExecutionResult(status, (), launched, reason, None, callback.route)

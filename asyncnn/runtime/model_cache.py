@@ -261,7 +261,9 @@ async def prepare(
 
     :raises AsyncnnError: if it cannot be prepared.
     """
-    if _is_large(arguments.model):
+    with malformed_as_invalid("model"):
+        is_large = arguments.model.operation_count > _FEW_OPERATIONS
+    if is_large:
         await offload_steps(validating(arguments.model))
     callback = PreparedModelFuture()
     device.prepare_model_1_3(
@@ -282,11 +284,6 @@ async def _outcome(device: IDevice, callback: PreparedModelFuture) -> IPreparedM
         return await callback
     except DeviceUnavailableError as error:
         raise cause_of_death(device) or error from None
-
-
-def _is_large(model: Model) -> bool:
-    with malformed_as_invalid("model"):
-        return model.operation_count > _FEW_OPERATIONS
 
 
 def _token(

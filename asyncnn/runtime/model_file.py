@@ -1,4 +1,4 @@
-"""Model files: `load` reads every kind, `save` and `load_container` the project's own.
+"""Model files: `load` reads every kind, `save` writes the project's own.
 
 A container holds a HAL model with its names; constants are mapped where they lie.
 ``docs/model-format.md`` specifies the bytes. All integers are little-endian. A checksum
@@ -74,17 +74,6 @@ def save(named: NamedModel, path: str | os.PathLike[str]) -> None:
         for offset, pool in zip(offsets, pools, strict=True):
             file.write(bytes(offset - file.tell()))
             file.write(pool)
-
-
-def load_container(path: str | os.PathLike[str]) -> NamedModel:
-    """Read the container at ``path``; it stays mapped, constants are not copied.
-
-    :raises InvalidArgumentError: if the file is damaged or not a container.
-    :raises GeneralFailureError: if the file cannot be read.
-    """
-    memory = map_model_file(path)
-    with located(path):
-        return read_container(memory)
 
 
 def read_container(memory: Memory) -> NamedModel:

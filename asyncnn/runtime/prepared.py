@@ -18,6 +18,7 @@ from asyncnn.deadlines import DEADLINE_GRACE_S
 from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     DEFAULT_OPTIONS,
     ErrorStatus,
@@ -26,7 +27,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.buffers import MakeArray, Slot
-from asyncnn.runtime.burst import Burst, open_burst
+from asyncnn.runtime.burst import Burst, IRecovering, open_burst
 from asyncnn.runtime.execution_options import (
     InFlight,
     Outputs,
@@ -78,11 +79,14 @@ class PreparedModel:
         make_array: MakeArray = np.empty,
         sync_exec_hal: bool | None = None,
         deadline_grace: float = DEADLINE_GRACE_S,
+        route: Route | None = None,
     ) -> None:
         self.hal = hal
         self._forced: Path | None = None
         if sync_exec_hal is not None:
             self._forced = "sync" if sync_exec_hal else "async"
+        # Where the one call is made of the other, only that tells the route.
+        self._has_one_call = isinstance(hal, IRecovering)
         self.inputs: tuple[TensorInfo, ...] = model.inputs
         self.outputs: tuple[TensorInfo, ...] = model.outputs
         self._make_array = make_array
@@ -94,6 +98,7 @@ class PreparedModel:
             elsewhere=make_array is not np.empty,
             make_shared=shared_array if make_array is np.empty else make_array,
             deadline_grace=deadline_grace,
+            route=route,
         )
         self._in_flight = InFlight(max_in_flight)
 
@@ -177,6 +182,7 @@ class PreparedModel:
         else:
             outputs = space.shaped(spaces, result.output_shapes)
         outputs.timing = result.timing
+        outputs.route = result.route or target.route
         return outputs
 
     def run_fenced(
@@ -235,6 +241,7 @@ class PreparedModel:
         if awaited:
             target.check_settled(arrays, awaited)
         request = target.build_request(arrays, spaces)
+        outputs.route = target.route
         return launch_fenced(self.hal, request, awaited, options, outputs)
 
     def reusable(
@@ -320,7 +327,7 @@ class PreparedModel:
     ) -> Awaitable[ExecutionResult]:
         if self._forced is not None and path in ("async", "sync"):
             path = self._forced
-        if path == "async":
+        if path == "async" or (self._has_one_call and path == "sync"):
             callback = ExecutionFuture()
             self.hal.execute_1_3(
                 request,

@@ -126,10 +126,6 @@ def _are_usual(values: Sequence[Any], usual: tuple[_Usual, ...]) -> bool:
     return True
 
 
-def _are_writable(values: Sequence[Any]) -> bool:
-    return all(value.flags.carray for value in values)
-
-
 def _in_order(
     kind: str, names: Sequence[str], known: Set[str], values: Any
 ) -> Sequence[Any]:
@@ -271,7 +267,7 @@ class OutputSpace:
         """
         spaces = _in_order("output", self._names, self._known, out)
         is_usual = self.is_fixed and _are_usual(spaces, self._usual)
-        if not is_usual or not _are_writable(spaces):
+        if not is_usual or not all(space.flags.carray for space in spaces):
             for info, space in zip(self.infos, spaces, strict=True):
                 if space is not None and not isinstance(space, DeviceBuffer):
                     _check_space(info, space)
@@ -313,12 +309,9 @@ class OutputSpace:
         if not self.is_fixed:
             for name, shape in zip(self._names, shapes, strict=True):
                 if name in outputs:
-                    outputs[name] = _cut(outputs[name], shape.dimensions)
+                    flat = outputs[name].ravel()[: math.prod(shape.dimensions)]
+                    outputs[name] = flat.reshape(shape.dimensions)
         return outputs
-
-
-def _cut(space: Array, shape: Dimensions) -> Array:
-    return space.ravel()[: math.prod(shape)].reshape(shape)
 
 
 def _check_space(info: TensorInfo, array: Any) -> None:

@@ -12,6 +12,7 @@ from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import BusyError, InvalidArgumentError
 from asyncnn.hal.interfaces import IPreparedModel, cause_of_death
 from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     DEFAULT_OPTIONS,
     ErrorStatus,
@@ -43,7 +44,7 @@ class Target(NamedTuple):
 
     It is ``elsewhere`` if arrays reach it by being copied unless they are shared.
     ``make_shared`` makes arrays that are. A burst that was cancelled at its deadline is
-    waited for ``deadline_grace`` seconds.
+    waited for ``deadline_grace`` seconds. ``route`` is how executions usually go.
     """
 
     hal: IPreparedModel
@@ -53,6 +54,7 @@ class Target(NamedTuple):
     elsewhere: bool
     make_shared: MakeArray
     deadline_grace: float
+    route: Route | None = None
 
     def copies(self, array: Array) -> bool:
         """Tell whether an array that reaches it is copied."""
@@ -313,6 +315,7 @@ class ReusableExecution:
             self.check_free()
         self._result = None
         options = self._options_for(timeout, duration, measure)
+        self._outputs.route = target.route
         run = launch_fenced(target.hal, self._request, awaited, options, self._outputs)
         self._launched.append(run)
         return run
@@ -354,6 +357,7 @@ class ReusableExecution:
         if not space.is_fixed:
             self._outputs = space.shaped(self._spaces, result.output_shapes)
         self._outputs.timing = result.timing
+        self._outputs.route = result.route or self._target.route
         self._result = result
 
     def __repr__(self) -> str:

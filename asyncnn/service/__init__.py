@@ -15,7 +15,7 @@ those who run a driver in their own way, or speak the HAL to one.
 
 Both are asynchronous context managers and belong to the loop that entered them.
 Leaving the context of a `Server` hangs up on all clients and removes the socket; the
-device behind it is closed by whoever opened it. Leaving that of a `RemoteDevice` ends
+device behind it is closed by its owner. Leaving that of a `RemoteDevice` ends
 what is pending. Memory is shared, not sent: pools travel as file descriptors, each end
 closes its own, and a driver copies what a client could truncate. Only processes of the
 same user may connect, unless ``allowed_uids`` names more. In a forked child neither can
@@ -57,10 +57,10 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "asyncnn.service.client.device": ("RemoteDevice",),
-            "asyncnn.service.driver.server": ("Server",),
-            "asyncnn.service.limits": ("ServiceLimits", "UserLimits"),
-            "asyncnn.service.supervision": ("Supervision",),
+            "asyncnn.service.client.device": "RemoteDevice",
+            "asyncnn.service.driver.server": "Server",
+            "asyncnn.service.limits": "ServiceLimits UserLimits",
+            "asyncnn.service.supervision": "Supervision",
         },
     )
 

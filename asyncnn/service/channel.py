@@ -191,6 +191,8 @@ class Channel(Generic[MessageT]):
         """Hang up as if the peer had gone: ``lost`` is told soon."""
         if not self.is_closed:
             self._hang_up()
+            # Not now: `send` may have found it out, and `lost` calls back applications,
+            # which may send again.
             self._loss = self._loop.call_soon(self._lost, reason)
 
     def close(self) -> None:
@@ -210,6 +212,7 @@ class Channel(Generic[MessageT]):
         self.is_closed = True
         if self._retry is not None:
             self._retry.cancel()
+        # While the socket is open: its number is free for another file afterwards.
         self._loop.remove_writer(self._socket.fileno())
         while self._unsent:
             close_all(self._unsent.popleft().fds)
@@ -278,6 +281,7 @@ class Channel(Generic[MessageT]):
         try:
             while self._unsent:
                 first = self._unsent[0]
+                # First until it is sent: a queue that is empty lets others overtake.
                 if not self._send_now(first.packet, first.fds):
                     return
                 self._unsent.popleft()
@@ -343,7 +347,7 @@ class Channel(Generic[MessageT]):
         except Exception as error:
             self._refuse(error)
         finally:
-            if fds:
+            if fds:  # else there were none, or `_take` has given them to a task
                 close_all(fds)
 
     def _receive_with_fds(self, announced: int) -> tuple[bytes, list[int], int]:
@@ -369,6 +373,7 @@ class Channel(Generic[MessageT]):
     def _received(self, announced: int) -> tuple[bytes, list[int], int]:
         space = socket.CMSG_SPACE(_FD_BYTES * announced)
         data, ancillary, flags, _ = self._socket.recvmsg(MAX_PACKET_BYTES + 1, space)
+        # Only now: one that could not be received is still announced.
         self._announced = self._retries = 0
         return data, _descriptors(ancillary), flags
 
@@ -382,7 +387,9 @@ class Channel(Generic[MessageT]):
             raise InvalidArgumentError("a packet has more fds than were announced")
         kind, rest = data[:1], memoryview(data)[1:]
         if kind == _BEFORE_FDS and len(rest) == 1 and not (fds or is_cut_off):
-            self._expect(rest[0])
+            if not 0 < rest[0] <= self._max_fds + 1:
+                raise InvalidArgumentError(f"a packet with {rest[0]} fds is announced")
+            self._announced = rest[0]
             if not announced:
                 self._read()  # it has been sent in the same breath
             return
@@ -404,12 +411,6 @@ class Channel(Generic[MessageT]):
         self._pause()
         read = self._read_file(ReceivedFile(file, size), None if is_lost else beside)
         self._reading = self._loop.create_task(read)
-
-    def _expect(self, count: int) -> None:
-        """Learn how many descriptors come beside the next packet."""
-        if not 0 < count <= self._max_fds + 1:
-            raise InvalidArgumentError(f"a packet with {count} fds is announced")
-        self._announced = count
 
     async def _read_file(
         self, file: ReceivedFile, beside: list[Descriptor] | None

@@ -105,6 +105,7 @@ class ReceivedFile:
         """
         fd = self._file.fd
         try:
+            # First: without seals, the peer can change what is looked at below.
             if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
                 raise InvalidArgumentError("a message's file is not sealed")
             status = os.fstat(fd)
@@ -208,6 +209,7 @@ def _check_whole(size: int) -> None:
 def _decode_sliced(data: Source, error: AsyncnnError | None) -> FromClient:
     start = len(SLICED) + LENGTH_BYTES
     length = int.from_bytes(data[len(SLICED) : start])
+    # Before it is decoded, as a client may say any length, and nothing else runs then.
     _check_whole(length)
     message = _with_slices.decode(data[start : start + length])
     end = start + length

@@ -4,19 +4,23 @@
 for the driver itself: the kernel gives a new descriptor the lowest free number and
 refuses numbers from the soft limit of open files on. So lowering that limit holds
 descriptors back, and raising it for a moment hands them out, without any of them being
-open meanwhile. `OwnedTasks` are the tasks of a connection, bounded and ended with it.
+open meanwhile. `OwnedTasks` are the tasks of a connection, bounded and ended with it,
+and `PendingAnswers` those of the peer that calls wait for.
 """
 
 import asyncio
 import contextlib
 import os
 import resource
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import asdict
 
 from asyncnn.hal.errors import (
+    DeviceUnavailableError,
+    GeneralFailureError,
     InvalidArgumentError,
     ResourceExhaustedTransientError,
     too_many,
@@ -25,7 +29,14 @@ from asyncnn.hal.types import Handle, Model
 from asyncnn.memory.pages import Descriptor
 
 
-class ServiceLimits(msgspec.Struct, frozen=True):
+class _Limits(msgspec.Struct, frozen=True):
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not value >= 0:
+                raise InvalidArgumentError(f"{type(self).__name__}.{name} is {value}")
+
+
+class ServiceLimits(_Limits, frozen=True):
     """Bounds for each connection; beyond them a call gets RESOURCE_EXHAUSTED.
 
     Each fence of another owner costs a file descriptor, and so does each pool that is
@@ -55,11 +66,8 @@ class ServiceLimits(msgspec.Struct, frozen=True):
     max_unread_bytes: int = 4 * 2**20
     max_greeting_s: float = 10.0
 
-    def __post_init__(self) -> None:
-        _check_limits(self)
 
-
-class UserLimits(msgspec.Struct, frozen=True):
+class UserLimits(_Limits, frozen=True):
     """Bounds for all connections of one user together, whatever its processes.
 
     Beyond them a call gets RESOURCE_EXHAUSTED as beyond those of a connection; the
@@ -75,15 +83,6 @@ class UserLimits(msgspec.Struct, frozen=True):
     max_buffers: int = 4096
     max_pools: int = 4096
     max_pool_bytes: int = 16 * 2**30
-
-    def __post_init__(self) -> None:
-        _check_limits(self)
-
-
-def _check_limits(limits: ServiceLimits | UserLimits) -> None:
-    for name, value in asdict(limits).items():
-        if not value >= 0:
-            raise InvalidArgumentError(f"{type(limits).__name__}.{name} is {value}")
 
 
 LARGE_OPERATIONS = 50
@@ -124,8 +123,50 @@ class OwnedTasks:
 
     async def wait_ended(self) -> None:
         """Wait until there are none."""
+        # Again and again, as a task that ends may have started another one.
         while self._tasks:
             await asyncio.wait(self._tasks)
+
+
+AnswerT = TypeVar("AnswerT")
+
+
+class PendingAnswers:
+    """The answers of a peer that calls wait for. Belongs to the event loop.
+
+    Each has the number of its call, or of what that was to make.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, asyncio.Future[object]] = {}
+
+    async def answer(self, number: int, kind: type[AnswerT]) -> AnswerT:
+        """Wait for an answer to what was just sent; nothing is read in between.
+
+        :raises GeneralFailureError: if the peer sends another kind of answer.
+        :raises DeviceUnavailableError: if it is lost first.
+        """
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting[number] = waiting
+        try:
+            answer = await waiting
+        finally:
+            del self._waiting[number]
+        if not isinstance(answer, kind):
+            raise GeneralFailureError(f"the peer answers with {answer!r}")
+        return answer
+
+    def answered(self, number: int, answer: object) -> None:
+        """Take an answer; one that is late, or made up, is dropped."""
+        waiting = self._waiting.get(number)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
+
+    def lose(self, cause: Callable[[], DeviceUnavailableError]) -> None:
+        """Fail what waits, each with an error of its own: the connection has ended."""
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(cause())
 
 
 _LEAST_SHARE = 4
@@ -135,6 +176,7 @@ _LEAST_SHARE = 4
 def are_free(count: int, like: int) -> bool:
     """Tell whether ``count`` more descriptors can be had, by duplicating ``like``."""
     try:
+        # No more than a guess: other threads may take them next.
         close_all(duplicates([like] * count))
     except OSError:
         return False

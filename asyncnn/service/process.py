@@ -133,19 +133,21 @@ def driver_process(
     path: str | PathLike[str] | None = None,
     extensions: Iterable[str] = (),
     settings: Settings = None,
+    device: str | None = None,
 ) -> Iterator[DriverProcess]:
     """Run a driver until the block is left; it is ready when that begins.
 
     Blocks while the driver starts and ends. Without a path, a name is made up that no
     file system knows. ``extensions`` are those that the driver is to have, like
-    ``package.module:name``, ``settings`` those of its device.
+    ``package.module:name``, ``settings`` those of its ``device``, which is
+    ``accelerated`` or ``reference``; without a name it is the first that works.
 
     :raises InvalidArgumentError: if ``path`` cannot be that of a socket, the file of
         the settings cannot be read, or they hold extensions.
     :raises NoDriverError: if the driver does not start.
     :raises DeviceUnavailableError: if another driver serves ``path`` already.
     """
-    launched = _Launched(path, _arguments(extensions, settings))
+    launched = _Launched(path, _arguments(extensions, settings, device))
     try:
         for delay in _until_ready(launched.driver):
             time.sleep(delay)
@@ -159,16 +161,15 @@ async def running_driver(
     path: str | PathLike[str] | None = None,
     extensions: Iterable[str] = (),
     settings: Settings = None,
+    device: str | None = None,
 ) -> AsyncIterator[DriverProcess]:
     """Do what `driver_process` does without blocking the event loop.
 
     Cancelling the exit leaves it to go on by itself.
 
-    :raises InvalidArgumentError: as `driver_process`.
-    :raises NoDriverError: if the driver does not start.
-    :raises DeviceUnavailableError: if another driver serves ``path`` already.
+    :raises AsyncnnError: as `driver_process`.
     """
-    launched = _Launched(path, _arguments(extensions, settings))
+    launched = _Launched(path, _arguments(extensions, settings, device))
     try:
         for delay in _until_ready(launched.driver):
             await asyncio.sleep(delay)
@@ -187,6 +188,7 @@ class _Launched:
         self._closing: asyncio.Task[None] | None = None
         socket = Path(path or private_address())
         socket_address(socket)
+        # For a clearer error only: the driver looks again, and refuses by itself.
         if can_connect(socket):
             raise DeviceUnavailableError(f"a driver serves {socket} already")
         self.driver = DriverProcess(socket, _start(socket, arguments))
@@ -235,12 +237,13 @@ class _Launched:
             parts.callback(self.driver.kill)
 
 
-def _arguments(extensions: Iterable[str], settings: Settings) -> list[str]:
-    """Return the arguments of `asyncnn.service.start` besides the path.
-
-    :raises InvalidArgumentError: if the settings cannot travel so.
-    """
+def _arguments(
+    extensions: Iterable[str], settings: Settings, device: str | None
+) -> list[str]:
+    """Return the arguments of `asyncnn.service.start` besides the path."""
     arguments = [f"--extension={extension}" for extension in extensions]
+    if device is not None:
+        arguments.append(f"--device={device}")
     if isinstance(settings, DeviceSettings):
         return arguments + [f"--setting={each}" for each in options_for(settings)]
     if settings is not None:
@@ -263,10 +266,7 @@ def _start(path: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def _until_ready(driver: DriverProcess) -> Iterator[float]:
-    """Yield pauses in seconds until the driver serves its socket.
-
-    :raises NoDriverError: if it ends or takes too long.
-    """
+    """Yield pauses in seconds until the driver serves its socket."""
     deadline = time.monotonic() + _START_TIMEOUT_S
     while not can_connect(driver.path):
         status = driver.process.poll()

@@ -17,8 +17,8 @@ from getopt import getopt
 
 from msgspec.structs import replace
 
+from asyncnn.devices.accelerated import default_device, default_device_name
 from asyncnn.devices.device_settings import DeviceSettings, read_settings, with_options
-from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.extensions import load_extension
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.logs import Level, errors_as_lines
@@ -29,7 +29,7 @@ from asyncnn.service.driver.reporting import (
 from asyncnn.service.driver.server import Server
 from asyncnn.tracing import join_recording
 
-_OPTIONS = ("socket=", "extension=", "settings=", "setting=")
+_OPTIONS = ("socket=", "device=", "extension=", "settings=", "setting=")
 
 
 def serve_until_stopped(
@@ -78,10 +78,10 @@ def _read_to_end(descriptor: int, stopped: asyncio.Event) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve the reference device to this user until standard input ends.
+    """Serve a device of this process to this user until standard input ends.
 
-    Arguments are ``--socket``, and ``--extension``, ``--settings`` and ``--setting`` as
-    those of ``asyncnn serve``; logging is what the environment says.
+    Arguments are ``--socket``, and ``--device``, ``--extension``, ``--settings`` and
+    ``--setting`` as those of ``asyncnn serve``; logging is what the environment says.
     """
     join_recording("asyncnn serve")
     with errors_as_lines():
@@ -100,7 +100,8 @@ async def _published(options: Sequence[tuple[str, str]]) -> AsyncIterator[None]:
     more = tuple(map(load_extension, _values("--extension", options)))
     settings = replace(settings, extensions=(*settings.extensions, *more))
     (path,) = _values("--socket", options)
-    async with ReferenceDevice(settings) as device, Server(device, path):
+    name = next(iter(_values("--device", options)), default_device_name())
+    async with default_device(settings, name) as device, Server(device, path):
         yield
 
 

@@ -1,8 +1,8 @@
 """A connection that survives its driver.
 
 What a driver had taken on when it died ends with DEVICE_UNAVAILABLE, as always. Then
-the supervisor connects again, to a driver that somebody restarted or that it starts
-itself, and prepares every model that is still in use anew. Calls made in between wait.
+the supervisor connects again, to a driver that was restarted or that it starts itself,
+and prepares every model that is still in use anew. Calls made in between wait.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
+from asyncnn.devices.cache_files import CacheArguments
 from asyncnn.devices.statistics import DeviceStatistics
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -22,15 +23,13 @@ from asyncnn.hal.errors import (
     NoDriverError,
 )
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
+from asyncnn.hal.refusals import ForwardingDevice, refuse_preparation
 from asyncnn.hal.types import (
     BufferDesc,
     BufferRole,
-    Capabilities,
     DeviceStatus,
-    DeviceType,
     ErrorStatus,
     ExecutionPreference,
-    Extension,
     Handle,
     Model,
     Priority,
@@ -45,7 +44,6 @@ from asyncnn.service.client.preparations import to_send
 from asyncnn.service.client.unanswered import Cause, closed, given_up
 from asyncnn.service.supervised_model import (
     AnyOrder,
-    CacheArguments,
     CachedOrder,
     Order,
     SupervisedModel,
@@ -81,7 +79,7 @@ async def supervised(
         await device.aclose()
 
 
-class SupervisedDevice:
+class SupervisedDevice(ForwardingDevice):
     """An `IDevice` whose driver may be replaced; made by `supervised`."""
 
     def __init__(self, supervision: Supervision, connect: Connect) -> None:
@@ -142,6 +140,7 @@ class SupervisedDevice:
 
     async def _use(self, remote: RemoteDevice) -> str:
         """Use a driver until it is lost; return why it was."""
+        # Known before anything is released: what has waited is launched with it.
         self._remote = remote
         self._changed.set()
         if not self.first_connection.done():
@@ -176,7 +175,8 @@ class SupervisedDevice:
             return None
         return remote
 
-    def _last(self) -> RemoteDevice:
+    def _inner(self) -> RemoteDevice:
+        """Return the last driver's device, whose facts hold while there is none."""
         if self._remote is None:
             raise RuntimeError("there was no connection yet")
         return self._remote
@@ -185,26 +185,6 @@ class SupervisedDevice:
         """Return what the driver's device tells; OFFLINE while there is no driver."""
         remote = self._connected()
         return DeviceStatus.OFFLINE if remote is None else remote.get_status()
-
-    def get_version_string(self) -> tuple[ErrorStatus, str]:
-        """Return the last driver's version."""
-        return self._last().get_version_string()
-
-    def get_type(self) -> tuple[ErrorStatus, DeviceType]:
-        """Return the kind of the last driver's hardware."""
-        return self._last().get_type()
-
-    def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
-        """Return the last driver's capabilities."""
-        return self._last().get_capabilities_1_3()
-
-    def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
-        """Return the last driver's extensions."""
-        return self._last().get_supported_extensions()
-
-    def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
-        """Return the last driver's numbers."""
-        return self._last().get_number_of_cache_files_needed()
 
     async def get_statistics(self) -> DeviceStatistics:
         """Ask the driver; fail while there is none."""
@@ -225,10 +205,7 @@ class SupervisedDevice:
         return await remote.get_supported_operations_1_3(model)
 
     async def _next(self) -> RemoteDevice:
-        """Return the driver there is, or the next one.
-
-        :raises DeviceUnavailableError: if there is going to be none.
-        """
+        """Return the driver there is, or the next one."""
         while (remote := self._connected()) is None:
             self._life.check()
             self._changed.clear()
@@ -265,16 +242,14 @@ class SupervisedDevice:
             adoption = _Adoption(self, order, remote, callback)
             callback.link_to_death(adoption.die)
             return order.give(remote, deadline, adoption, cache)
-        notify = OneShot(callback.notify_1_3)
         try:
             self._life.check()
             validate_execution_preference(order.preference)
             validate_priority(order.priority)
             validate_model(order.model)
         except AsyncnnError as error:
-            callback.reason = str(error)
-            notify(error.status, None)
-            return error.status
+            return refuse_preparation(callback, error)
+        notify = OneShot(callback.notify_1_3)
         return self._waiting.hold(
             callback,
             deadline,
@@ -306,16 +281,14 @@ class SupervisedDevice:
         """
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
-        remote = self._last()
+        remote = self._inner()
         _, *needed = remote.get_number_of_cache_files_needed()
         try:
             self._life.check()
             cache = to_send(model_cache, data_cache, token, (needed[0], needed[1]))
             order = CachedOrder(cache)
         except AsyncnnError as error:
-            callback.reason = str(error)
-            OneShot(callback.notify_1_3)(error.status, None)
-            return error.status
+            return refuse_preparation(callback, error)
         adoption = _Adoption(self, order, remote, callback)
         callback.link_to_death(adoption.die)
         return order.give(remote, deadline, adoption)
@@ -339,9 +312,7 @@ class SupervisedDevice:
 
 
 class _Adoption(IPreparedModelCallback):
-    """Stands between a driver and the one who waits for its prepared model."""
-
-    __slots__ = ("_callback", "_device", "_order", "_remote")
+    """Passes a prepared model on as one that outlives its driver."""
 
     def __init__(
         self,

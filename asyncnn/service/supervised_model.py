@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import TypeAlias
 
 import msgspec
 
@@ -16,6 +16,7 @@ from asyncnn.callbacks import (
     PreparedModelFuture,
     SynchronousByCallback,
 )
+from asyncnn.devices.cache_files import CacheArguments
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, error_for
 from asyncnn.hal.interfaces import (
     IBurstContext,
@@ -25,8 +26,8 @@ from asyncnn.hal.interfaces import (
     ISyncFence,
     refusal_of,
 )
+from asyncnn.hal.refusals import refuse_execution
 from asyncnn.hal.types import (
-    BYTE_SIZE_OF_CACHE_TOKEN,
     NO_TIMING,
     ErrorStatus,
     ExecutionPreference,
@@ -38,7 +39,8 @@ from asyncnn.hal.types import (
 )
 from asyncnn.hal.validate import RequestRules, validate_measure_timing
 from asyncnn.service.client.device import RemoteDevice
-from asyncnn.service.client.preparations import KeptCache, SentCache
+from asyncnn.service.client.preparations import SentCache
+from asyncnn.service.limits import duplicated, handles_of
 from asyncnn.service.supervision import Life, Waiting, cause_of_death
 from asyncnn.tracing import Layer, Phase, span
 
@@ -46,32 +48,7 @@ _ATTEMPTS = 5
 _PAUSE_S = 0.05
 
 
-class CacheArguments(NamedTuple):
-    """Cache files as a call gives them; they are the caller's to close."""
-
-    model_cache: Sequence[Handle] = ()
-    data_cache: Sequence[Handle] = ()
-    token: bytes = bytes(BYTE_SIZE_OF_CACHE_TOKEN)
-
-
 _NO_CACHE = CacheArguments()
-
-
-class AnyOrder(Protocol):
-    """What it takes to have a prepared model once more."""
-
-    def give(
-        self,
-        remote: RemoteDevice,
-        deadline: int | None,
-        callback: IPreparedModelCallback,
-    ) -> ErrorStatus:
-        """Launch the preparation."""
-        ...
-
-    def model_of(self, prepared: IPreparedModel) -> Model:
-        """Return the model, or at least its signature."""
-        ...
 
 
 class CachedOrder:
@@ -81,7 +58,9 @@ class CachedOrder:
     """
 
     def __init__(self, cache: SentCache) -> None:
-        self._files = KeptCache(cache)
+        self._files = duplicated(cache.fds)  # the caller may close its own
+        handles, split = handles_of(self._files), cache.info.model_files
+        self._cache = CacheArguments(handles[:split], handles[split:], cache.info.token)
 
     def give(
         self,
@@ -90,10 +69,7 @@ class CachedOrder:
         callback: IPreparedModelCallback,
     ) -> ErrorStatus:
         """Launch the loading; see `IDevice.prepare_model_from_cache_1_3`."""
-        files = self._files
-        return remote.prepare_model_from_cache_1_3(
-            deadline, files.model_cache, files.data_cache, files.token, callback
-        )
+        return remote.prepare_model_from_cache_1_3(deadline, *self._cache, callback)
 
     def model_of(self, prepared: IPreparedModel) -> Model:
         """Return the signature of the prepared model."""
@@ -130,6 +106,10 @@ class Order(msgspec.Struct, frozen=True, eq=False):
         return self.model
 
 
+AnyOrder: TypeAlias = Order | CachedOrder
+"""What it takes to have a prepared model once more."""
+
+
 class SupervisedModel(SynchronousByCallback):
     """A model of a supervised device; it is prepared again by each new driver.
 
@@ -159,6 +139,7 @@ class SupervisedModel(SynchronousByCallback):
 
     async def prepare_again(self, remote: RemoteDevice) -> None:
         """Prepare the model in a new driver, and launch what waited for it."""
+        # `_remote` stays the lost one until the end, so that executions wait.
         self._prepared = self._refusal = None
         try:
             self._prepared = await self._prepare_retrying(remote)
@@ -180,10 +161,7 @@ class SupervisedModel(SynchronousByCallback):
         return cause_of_death(self._life, self._remote)
 
     async def _prepare_retrying(self, remote: RemoteDevice) -> IPreparedModel:
-        """Prepare the model, several times if the driver is short of something.
-
-        :raises AsyncnnError: if it cannot be prepared.
-        """
+        """Prepare the model, several times if the driver is short of something."""
         for attempt in range(1, _ATTEMPTS):
             callback = PreparedModelFuture()
             self._order.give(remote, None, callback)
@@ -218,13 +196,11 @@ class SupervisedModel(SynchronousByCallback):
             )
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
-        notify = OneShot(callback.notify_1_3)
         try:
             self._check(request, measure)
         except AsyncnnError as error:
-            callback.reason = str(error)
-            notify(error.status, (), NO_TIMING)
-            return error.status
+            return refuse_execution(callback, error)
+        notify = OneShot(callback.notify_1_3)
         return self._waiting.hold(
             callback,
             deadline,
@@ -240,10 +216,7 @@ class SupervisedModel(SynchronousByCallback):
         )
 
     def _check(self, request: Request, measure: MeasureTiming) -> None:
-        """Find the errors that the call has to return.
-
-        :raises AsyncnnError: if there is one.
-        """
+        """Find the errors that the call has to return."""
         self._check_hope()
         if not self._rules.remembers(request):
             with span("validate", Layer.DRIVER, Phase.EXECUTION):
@@ -251,10 +224,7 @@ class SupervisedModel(SynchronousByCallback):
         validate_measure_timing(measure)
 
     def _check_hope(self) -> None:
-        """Check that the model may become usable.
-
-        :raises AsyncnnError: if it will not.
-        """
+        """Check that the model may become usable."""
         self._life.check()
         # A new one each time: one raised again keeps the frames of all calls.
         # What one driver refused, the next one may take.
@@ -310,10 +280,7 @@ class SupervisedModel(SynchronousByCallback):
         )
 
     def _next(self) -> PreparedModelFuture:
-        """Return what waits until the model is prepared again.
-
-        :raises AsyncnnError: if it will not be.
-        """
+        """Return what waits until the model is prepared again."""
         self._check_hope()
         callback = PreparedModelFuture()
         self._waiting.hold(

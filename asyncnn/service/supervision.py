@@ -61,8 +61,8 @@ class Backoff:
 class Life:
     """What a supervised device and its prepared models know of their drivers.
 
-    Whoever asks for the cause of death was just refused, maybe by a driver that has a
-    successor by now: the loss of the last driver is told until the device ends.
+    A caller that asks for the cause of death was just refused, maybe by a driver that
+    has a successor by now: the last loss is the cause until the device ends.
     """
 
     def __init__(self) -> None:
@@ -122,16 +122,13 @@ Fail = Callable[[ErrorStatus], None]
 NO_DRIVER = "there is no driver at the moment (DEAD_OBJECT)"
 
 
-class _Held:
+class _Held(msgspec.Struct, eq=False):
     """A call, how to launch it, and how to notify its callback otherwise."""
 
-    __slots__ = ("callback", "fail", "launch", "timer")
-
-    def __init__(self, callback: CallbackObject, launch: Launch, fail: Fail) -> None:
-        self.callback = callback
-        self.launch = launch
-        self.fail = fail
-        self.timer: asyncio.TimerHandle | None = None
+    callback: CallbackObject
+    launch: Launch
+    fail: Fail
+    timer: asyncio.TimerHandle | None = None
 
 
 class Waiting:
@@ -193,6 +190,7 @@ class Waiting:
 
     def _take(self, held: _Held) -> bool:
         """Tell whether ``held`` is still held, and do not hold it any more."""
+        # The first of release, timer, cancellation and end has it, and no other.
         if held not in self._held:
             return False
         del self._held[held]

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from asyncnn.hal.errors import AsyncnnError
@@ -71,8 +70,6 @@ recorder: Recorder | None = None
 class Trace:
     """The spans of one execution or preparation, from now on."""
 
-    __slots__ = ("_group", "_recorder", "started_ns")
-
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._group = recorder.new_group()
@@ -110,12 +107,7 @@ class _Spent:
     def __enter__(self) -> None:
         self._started_ns = time.monotonic_ns()
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, exc: BaseException | None, *__: object) -> None:
         failure = ""
         if isinstance(exc, AsyncnnError):
             failure = exc.status.name

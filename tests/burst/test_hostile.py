@@ -13,7 +13,6 @@ from asyncnn.burst import OpenBursts
 from asyncnn.burst.packets import DATUM_BYTES
 from asyncnn.fmq import MessageQueue
 from asyncnn.fmq.layout import READER_SLEEPS, WRITER_SLEEPS, WRITTEN
-from asyncnn.hal.errors import DeviceClosedError
 from asyncnn.hal.interfaces import IBurstContext
 from asyncnn.hal.types import ErrorStatus, Handle, MeasureTiming
 from tests.burst.ends import (
@@ -196,14 +195,16 @@ async def test_a_burst_is_gone_whatever_its_execution_raises_when_it_is_killed(
     assert ends.context._requests.is_closed
 
 
-async def test_a_closed_device_says_so() -> None:
+async def test_a_closed_device_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     bursts = OpenBursts(1)
     bursts.close()
-    with (
-        MessageQueue.create(DATUM_BYTES, 16) as queue,
-        pytest.raises(DeviceClosedError, match="the device is closed"),
-    ):
-        bursts._open(ScriptedModel(), KnownPools({}), queue.descriptor, Handle())
+    with MessageQueue.create(DATUM_BYTES, 16) as queue:
+        refused = bursts.configure(
+            ScriptedModel(), KnownPools({}), queue.descriptor, Handle()
+        )
+    assert refused == (ErrorStatus.DEVICE_UNAVAILABLE, None)
+    assert "the device is closed" in caplog.text
 
 
 async def test_a_bell_that_is_none_can_be_given_for_many_bursts(

@@ -46,9 +46,9 @@ class Client:
             assert await process.stdout.readline() == b"ready\n"
         return cls(process)
 
-    def go(self) -> None:
+    def go(self, seconds: str = SECONDS) -> None:
         """Have it use its bursts."""
-        self.process.stdin.write(SECONDS.encode() + b"\n")
+        self.process.stdin.write(seconds.encode() + b"\n")
 
     async def counts(self) -> list[int]:
         """Wait for the end; return the runs of each burst, which were all right."""
@@ -94,7 +94,7 @@ async def test_killing_a_client_frees_its_queues_and_harms_nobody() -> None:
         )
         assert queues_of(driver) == 4 * BURSTS * 2
         for client in (survivor, *victims):
-            client.go()
+            client.go("1")
         await asyncio.sleep(0.2)
         for left, victim in zip((3, 2, 1), victims, strict=True):
             await victim.kill()

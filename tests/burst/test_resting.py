@@ -25,8 +25,6 @@ from tests.mappings import mapped_pools
 from tests.networks import addition
 from tests.service.fake_driver import until
 
-pytestmark = pytest.mark.alone
-
 IDLE_S = 0.05
 SETTINGS = DeviceSettings(idle_after_s=IDLE_S)
 PACKET = ADDITION.encode((1, 2), MeasureTiming.NO)
@@ -60,6 +58,7 @@ async def ask(ends: Ends) -> ExecutionResult:
     return result
 
 
+@pytest.mark.alone
 async def test_memories_are_asked_for_again_after_a_rest(device: Device) -> None:
     callback = known_pools()
     prepared = await device.prepare(addition(4))

@@ -92,12 +92,18 @@ def pairs_of(case: Case) -> frozenset[Pair]:
 
 
 @cache
+def cases_of(path: Path) -> tuple[Case, ...]:
+    """Read one file of vectors, but once in a process: no test may change a case."""
+    return tuple(load_cases(path))
+
+
+@cache
 def succeeding_cases(directory: Path) -> tuple[Case, ...]:
     """Read all vectors below ``directory``, except those that must fail."""
     return tuple(
         case
         for path in find_specs(directory)
-        for case in load_cases(path)
+        for case in cases_of(path)
         if not case.expect_failure
     )
 

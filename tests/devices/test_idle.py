@@ -12,7 +12,7 @@ import pytest
 
 from asyncnn.callbacks import ExecutionFuture
 from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.devices.releasing import return_free_memory
+from asyncnn.devices.process_wide import return_free_memory
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.types import ErrorStatus, ExecutionPreference, MeasureTiming
 from tests.devices.test_execution import request_for

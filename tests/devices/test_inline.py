@@ -21,28 +21,28 @@ def test_nothing_is_inlined_before_it_was_measured() -> None:
 
 def test_short_executions_are_inlined() -> None:
     short = inliner(addition(4).model)
-    short.observe(int(BELOW_NS) - 1)
+    short.observe(*2 * [int(BELOW_NS) - 1])
     assert short.should_inline
 
 
 def test_long_executions_are_not_inlined() -> None:
     long = inliner(addition(4).model)
-    long.observe(int(BELOW_NS) + 1)
+    long.observe(*2 * [int(BELOW_NS) + 1])
     assert not long.should_inline
 
 
 def test_one_disturbed_execution_changes_nothing() -> None:
     short = inliner(addition(4).model)
-    short.observe(10_000)
-    short.observe(10_000_000)
+    short.observe(10_000, 10_000)
+    short.observe(10_000_000, 10_000_000)
     assert short.should_inline
 
 
 def test_a_model_that_became_slow_is_noticed() -> None:
     slow = inliner(addition(4).model)
-    slow.observe(10_000)
+    slow.observe(10_000, 10_000)
     for _ in range(100):
-        slow.observe(1_000_000)
+        slow.observe(1_000_000, 1_000_000)
     assert not slow.should_inline
 
 
@@ -51,5 +51,5 @@ def test_a_model_that_became_slow_is_noticed() -> None:
 )
 def test_what_one_execution_does_not_tell_of_is_never_inlined(model: Model) -> None:
     never = inliner(model)
-    never.observe(1)
+    never.observe(1, 1)
     assert not never.should_inline

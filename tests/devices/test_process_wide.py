@@ -17,6 +17,8 @@ from tests.devices.process_facts import (
 )
 from tests.networks import chain
 
+pytestmark = pytest.mark.usefixtures("thawed")
+
 INTERVAL_S = 0.002
 ASKING = DeviceSettings(
     blas_threads=1, switch_interval_s=INTERVAL_S, freezes_large_models=True

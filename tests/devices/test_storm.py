@@ -35,8 +35,6 @@ from tests.networks import chain
 from tests.service.raw import until
 
 CLIENTS = 20
-EXECUTIONS = 10_000
-MAX_PENDING = 8_000
 MS = 1_000_000
 LEGAL = {ErrorStatus.NONE, *MISSED, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT}
 
@@ -52,15 +50,30 @@ class Storm:
         self.callers = callers
 
 
+@pytest.fixture(
+    params=[
+        pytest.param(2_000, id="some"),
+        pytest.param(10_000, id="many", marks=pytest.mark.exhaustive),
+    ]
+)
+def executions(request: pytest.FixtureRequest) -> int:
+    """How many executions there are; as many as four fifths of them may wait."""
+    count: int = request.param
+    return count
+
+
 @pytest.fixture(params=["inprocess", "remote"])
 async def storm(
-    request: pytest.FixtureRequest, tmp_path: Path, as_processes: None
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    as_processes: None,
+    executions: int,
 ) -> AsyncIterator[Storm]:
     """Twenty clients; whatever they do, nothing of it may be left in the end."""
     gc.collect()
     before, threads = traces(), threading.active_count()
     async with AsyncExitStack() as stack:
-        settings = DeviceSettings(max_pending=MAX_PENDING, inline_below_us=0)
+        settings = DeviceSettings(max_pending=executions * 4 // 5, inline_below_us=0)
         hal = await stack.enter_async_context(ReferenceDevice(settings))
         callers: list[Caller] = []
         if request.param == "inprocess":
@@ -128,33 +141,33 @@ class Launcher:
 
 
 async def test_each_execution_ends_exactly_once_with_a_legal_status(
-    storm: Storm,
+    storm: Storm, executions: int
 ) -> None:
     rng = np.random.default_rng(7)
     launchers = [await Launcher.of(caller) for caller in storm.callers]
     before_bytes = resident_bytes()
     told: list[Told] = []
-    for number in range(EXECUTIONS):
+    for number in range(executions):
         told.append(launchers[number % CLIENTS].launch(rng))
         if rng.random() < 0.1:
             told[number - rng.integers(min(number + 1, CLIENTS))].die()  # a recent one
     in_flight = sum(not each.statuses for each in told)
     while not all(each.statuses for each in told):
         await asyncio.sleep(0.01)
-        told[rng.integers(EXECUTIONS)].die()
+        told[rng.integers(executions)].die()
     await asyncio.sleep(0.05)  # for what might come twice
 
-    assert in_flight > EXECUTIONS / 2
+    assert in_flight > executions / 2
     assert resident_bytes() - before_bytes < 64 << 20
     assert {len(each.statuses) for each in told} == {1}
     outcomes = Counter(each.statuses[0] for each in told)
     assert set(outcomes) <= LEGAL
-    assert outcomes[ErrorStatus.NONE] > EXECUTIONS / 4
+    assert outcomes[ErrorStatus.NONE] > executions / 4
     assert outcomes[ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT] > 0
     assert sum(outcomes[status] for status in MISSED) > 0
     statistics = storm.hal.statistics()
-    executions = statistics.executions
-    assert (executions.queued, executions.running) == (0, 0)
-    assert executions.ended == EXECUTIONS
+    counts = statistics.executions
+    assert (counts.queued, counts.running) == (0, 0)
+    assert counts.ended == executions
     ended = [each.executions.ended for each in statistics.clients]
-    assert [count for count in ended if count] == [EXECUTIONS // CLIENTS] * CLIENTS
+    assert [count for count in ended if count] == [executions // CLIENTS] * CLIENTS

@@ -151,7 +151,7 @@ def test_a_deadline_that_passes_during_the_suspension_is_missed() -> None:
 def test_work_of_a_quick_model_is_short_and_runs_in_one_go() -> None:
     run = Reported()
     assert not run.work.should_inline
-    run.inliner.observe(1)
+    run.inliner.observe(1, 1)
     short = run.again()
     assert short.should_inline
     assert short.run() == short.computed_ns > 0
@@ -162,7 +162,7 @@ def test_work_of_a_quick_model_is_short_and_runs_in_one_go() -> None:
 
 def test_work_with_a_deadline_is_not_for_the_loop() -> None:
     run = Reported(deadline_ns=time.monotonic_ns() + 10**9)
-    run.inliner.observe(1)
+    run.inliner.observe(1, 1)
     assert not run.again().should_inline
 
 

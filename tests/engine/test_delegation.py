@@ -23,7 +23,6 @@ from asyncnn.kernels.kernel import (
     Inputs,
     InterruptibleRun,
     Outputs,
-    PreparedKernel,
     Scratch,
 )
 from asyncnn.qos import Pause
@@ -62,7 +61,7 @@ class Kernels:
     def cuts(self, steps: Sequence[Step]) -> Iterable[int]:
         return [at for at in self._cuts if at < len(steps)]
 
-    def prepare(self, segment: Segment) -> PreparedKernel | None:
+    def prepare(self, segment: Segment, identity: bytes) -> "Computing | None":
         self.segments.append(segment)
         if self._refuses:
             return None
@@ -87,10 +86,17 @@ class Kernels:
                 slots.update(zip(step.outputs, results, strict=True))
             return True
 
-        def prepared(scratch: Scratch) -> InterruptibleRun:
-            return InterruptibleRun(attempt, stop.set, stop.clear)
+        return Computing(InterruptibleRun(attempt, stop.set, stop.clear))
 
-        return prepared
+
+class Computing:
+    measured_ns = 1000.0
+
+    def __init__(self, run: InterruptibleRun) -> None:
+        self._run = run
+
+    def __call__(self, scratch: Scratch) -> InterruptibleRun:
+        return self._run
 
 
 def network(*types: OperationType) -> NamedModel:
@@ -206,6 +212,13 @@ def test_a_recorded_plan_is_divided_in_the_same_way() -> None:
     run = execution_of(program, X)
     run.advance()
     np.testing.assert_array_equal(run.outputs[0], np.maximum((X + 1) * 2, 0) + 4)
+
+
+def test_how_long_a_plan_takes_is_known_if_a_delegate_computes_all_of_it() -> None:
+    cut = Program(network(ADD, MUL).model, delegate=Kernels([ADD, MUL], cuts=[1]))
+    assert cut.measured_ns == 2000
+    mixed = Program(network(ADD, RELU).model, delegate=Kernels([ADD]))
+    assert mixed.measured_ns is None
 
 
 def test_a_recorded_plan_needs_its_delegate() -> None:

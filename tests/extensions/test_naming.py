@@ -16,7 +16,7 @@ from asyncnn.extensions import (
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.model_file import load_container
+from asyncnn.runtime.model_file import load
 from tests.extensions.models import magnitude
 from tests.extensions.vendor import COMPLEX, F32, NONZERO, vendor
 from tests.networks import addition
@@ -106,4 +106,4 @@ def test_a_file_cannot_have_just_any_name(tmp_path: Path, name: str) -> None:
     bad = ExtensionNames(vendor.name, {7: name})
     asyncnn.save(replace(magnitude(), extension_names=(bad,)), tmp_path / "model")
     with pytest.raises(InvalidArgumentError, match="malformed header"):
-        load_container(tmp_path / "model")
+        load(tmp_path / "model")

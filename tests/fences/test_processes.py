@@ -23,8 +23,6 @@ from asyncnn.hal.types import ErrorStatus
 from tests.fences.peer import MOST_BYTES, wait_for
 from tests.measuring import best_of
 
-pytestmark = pytest.mark.alone
-
 ROOT = Path(__file__).parents[2]
 SOON_NS = 50_000_000
 
@@ -128,6 +126,7 @@ async def end_of(fence: SyncFence) -> tuple[ErrorStatus, int]:
     return ErrorStatus.NONE, time.monotonic_ns()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("forks", [False, True], ids=["alone", "leaving a child"])
 async def test_every_waiter_learns_at_once_that_the_owner_was_killed(
     forks: bool,

@@ -10,10 +10,10 @@ from asyncnn.tools.conformance.criteria import compare
 from asyncnn.tools.conformance.vectors import (
     Case,
     find_specs,
-    load_cases,
     operation_types,
 )
 from tests.conftest import SHARED
+from tests.derived.coverage import cases_of
 from tests.direct import run_direct
 
 VECTORS = SHARED / "vts"
@@ -25,7 +25,7 @@ def runnable_cases(path: Path) -> tuple[Case, ...]:
     supported = kernels.supported_operations()
     return tuple(
         case
-        for case in load_cases(path)
+        for case in cases_of(path)
         if not case.expect_failure and operation_types(case) <= supported
     )
 

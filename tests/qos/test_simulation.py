@@ -21,7 +21,7 @@ from tests.qos.simulation import (
 )
 
 LOW, MEDIUM, HIGH = Priority
-REQUESTS = int(os.environ.get("ASYNCNN_SIMULATED_REQUESTS", "20000"))
+REQUESTS = int(os.environ.get("ASYNCNN_SIMULATED_REQUESTS", "10000"))
 SEED = 20260
 MS = 1_000_000
 POLICY = Policy()

@@ -172,7 +172,7 @@ class TestFailure:
     async def test_the_cause_goes_down_the_chain(self, device: Device) -> None:
         prepared = await device.prepare(addition(4))
         gate, source = SyncFence.pair()
-        late = prepared.run_fenced([ONE, ONE], wait_for=[gate], timeout=0.005)
+        late = prepared.run_fenced([ONE, ONE], wait_for=[gate], timeout=0.1)
         middle = prepared.run_fenced([ONE, ONE], wait_for=[late])
         last = prepared.run_fenced([ONE, ONE], wait_for=[middle])
         with pytest.raises(GeneralFailureError, match="the deadline passed"):
@@ -282,7 +282,14 @@ def longest_path() -> NamedModel:
 
 
 @pytest.mark.parametrize("inline_below_us", [0.0, 50.0])
-async def test_ten_thousand_runs_respect_every_edge(inline_below_us: float) -> None:
+@pytest.mark.parametrize(
+    "count",
+    [
+        pytest.param(2_000, id="some"),
+        pytest.param(10_000, id="many", marks=pytest.mark.exhaustive),
+    ],
+)
+async def test_runs_respect_every_edge(count: int, inline_below_us: float) -> None:
     rng = random.Random(5)
     settings = asyncnn.DeviceSettings(inline_below_us=inline_below_us)
     async with open_device(settings=settings) as device:
@@ -294,7 +301,7 @@ async def test_ten_thousand_runs_respect_every_edge(inline_below_us: float) -> N
         gate, source = SyncFence.pair()
         runs = [models[0].run_fenced([zero, zero], wait_for=[gate])]
         depths = [1]
-        for number in range(1, 10_000):
+        for number in range(1, count):
             a = rng.randrange(max(0, number - rng.choice((2, 20, 2000))), number)
             b = rng.randrange(number)
             runs.append(

@@ -5,7 +5,6 @@ import gc
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -26,12 +25,10 @@ async def heartbeat(lags: list[float], stop: asyncio.Event) -> None:
 
 
 @pytest.fixture
-def lean_heap() -> Iterator[None]:
+def lean_heap(thawed: None) -> None:
     """What other tests have left behind is not searched for garbage meanwhile."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.alone

@@ -26,7 +26,7 @@ from asyncnn.hal.types import (
 from asyncnn.memory.pools import from_buffer, view
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.model_file import MAGIC, load_container, read_container, save
+from asyncnn.runtime.model_file import MAGIC, load, read_container, save
 from asyncnn.runtime.tflite import load_tflite
 
 PREFIX = struct.Struct("<8sIII")
@@ -87,7 +87,7 @@ class TestRoundTrip:
         path = tmp_path_factory.mktemp("models") / "model.asyncnn"
         named = product(*sizes, copy=copy, name=name)
         save(named, path)
-        assert contents(load_container(path)) == contents(named)
+        assert contents(load(path)) == contents(named)
 
     @pytest.mark.parametrize("name", ["vww_96_int8", "hello_world_float"])
     def test_an_imported_model_survives(
@@ -95,7 +95,7 @@ class TestRoundTrip:
     ) -> None:
         named = load_tflite(shared / "models" / f"{name}.tflite")
         save(named, path)
-        assert contents(load_container(path)) == contents(named)
+        assert contents(load(path)) == contents(named)
 
     def test_every_field_of_a_model_survives(self, path: Path) -> None:
         builder = ModelBuilder(relaxed=True)
@@ -117,12 +117,12 @@ class TestRoundTrip:
         )
         named = msgspec.structs.replace(named, model=model)
         save(named, path)
-        assert contents(load_container(path)) == contents(named)
+        assert contents(load(path)) == contents(named)
 
 
 class TestFile:
     def test_constants_are_aligned_and_mapped(self, path: Path, file: bytes) -> None:
-        named = load_container(path)
+        named = load(path)
         offsets = [pool.handle.ints[1] for pool in named.model.pools]
         assert offsets == [4096, 4096 + 448]
         assert {pool.name for pool in named.model.pools} == {"mmap_fd"}
@@ -131,7 +131,7 @@ class TestFile:
     def test_a_header_longer_than_a_page_moves_the_pools(self, path: Path) -> None:
         named = product(*[40] * 100)
         save(named, path)
-        loaded = load_container(path)
+        loaded = load(path)
         assert loaded.model.pools[0].handle.ints[1] % 4096 == 0
         assert contents(loaded) == contents(named)
 
@@ -139,17 +139,17 @@ class TestFile:
         self, path: Path
     ) -> None:
         save(product(100), path)
-        before = load_container(path)
+        before = load(path)
         kept = contents(before)
         save(product(200), path)
         assert contents(before) == kept
-        assert load_container(path).model.pools[0].size == 800
+        assert load(path).model.pools[0].size == 800
 
     def test_a_model_can_be_saved_over_the_file_that_it_maps(self, path: Path) -> None:
         save(product(100), path)
-        named = load_container(path)
+        named = load(path)
         save(named, path)
-        assert contents(load_container(path)) == contents(named)
+        assert contents(load(path)) == contents(named)
 
     def test_a_failed_save_leaves_the_old_file_and_nothing_else(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
@@ -256,10 +256,12 @@ class TestRefusals:
         body = b"\x81\xa4main" * depth + b"\xc0"  # {"main": {"main": ... None}}
         path.write_bytes(PREFIX.pack(MAGIC, 1, len(body), zlib.crc32(body)) + body)
         with pytest.raises(InvalidArgumentError, match="nested too deeply") as raised:
-            load_container(path)
+            load(path)
         assert str(path) in str(raised.value)
 
     def test_another_file_is_refused(self, path: Path) -> None:
         path.write_bytes(b"something else")
-        with pytest.raises(InvalidArgumentError, match=f"{path}: not an asyncnn"):
-            load_container(path)
+        with pytest.raises(
+            InvalidArgumentError, match=f"{path}: neither a TFLite nor an asyncnn"
+        ):
+            load(path)

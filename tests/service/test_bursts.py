@@ -1,13 +1,13 @@
 """Bursts over a socket: honest clients, and those that are not."""
 
 import asyncio
-import itertools
 import os
 import signal
 import socket
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -30,7 +30,6 @@ from asyncnn.memory.pools import from_buffer
 from asyncnn.memory.shared import allocate
 from asyncnn.runtime.device import connect
 from asyncnn.service import wire
-from asyncnn.service.client.answers import BurstCallbacks
 from asyncnn.service.client.burst import RemoteBursts
 from asyncnn.service.client.pools import OfferedPools
 from asyncnn.service.limits import ServiceLimits
@@ -136,19 +135,10 @@ class TestOpening:
 
     @pytest.fixture
     def bursts(self, sent: list[wire.ToDriver]) -> RemoteBursts:
-        pools = OfferedPools(
-            print,
-            print,
-            print,
-            itertools.count(),
-            ServiceLimits(),
-            print,
-            may_see_slabs=True,
-        )
-        callbacks = BurstCallbacks(sent.append, pools)
-        return RemoteBursts(
-            lambda message, _: sent.append(message), sent.append, callbacks
-        )
+        line = Mock(send=lambda message, _: sent.append(message))
+        line.send_if_open = sent.append
+        pools = OfferedPools(line, ServiceLimits(), print, may_see_slabs=True)
+        return RemoteBursts(line, pools)
 
     async def answered(self, bursts: RemoteBursts) -> "asyncio.Task[tuple]":
         slots, channel = PoolSlots(print), Handle()

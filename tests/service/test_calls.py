@@ -21,6 +21,7 @@ from asyncnn.service.client.connection import Connection
 from asyncnn.service.driver.bursts import CallsToClient, RemoteBurstCallback
 from asyncnn.service.driver.quotas import DriverResources, UserQuotas
 from asyncnn.service.driver.session import Session
+from asyncnn.service.process import Peer
 from tests.service.raw import RawClient, ping, until
 
 Answer = tuple[ErrorStatus, tuple[Memory, ...]]
@@ -61,7 +62,7 @@ class Driver:
             self._end,
             Client("remote"),
             UserQuotas(os.getuid(), UserLimits(), limits),
-            DriverResources(limits).of_process(1),
+            DriverResources(limits).of_process(1, Peer(1, os.getuid())),
         )
 
     def _end(self, _: Session) -> None:
@@ -101,7 +102,7 @@ class TestAHonestClient:
     ) -> None:
         x, y = allocate(8), allocate(16)
         callback = Slots(x, y, x)
-        number = connection.burst_callbacks.serve(callback)
+        number = connection.bursts.serve(callback)
         status, memories = await driver.ask(number, 3, 2**31 - 1, 3)
         assert status is NONE
         assert callback.asked == [(3, 2**31 - 1, 3)]
@@ -116,9 +117,7 @@ class TestAHonestClient:
         self, driver: Driver, connection: Connection
     ) -> None:
         sizes = range(1, 9)
-        numbers = [
-            connection.burst_callbacks.serve(Slots(allocate(size))) for size in sizes
-        ]
+        numbers = [connection.bursts.serve(Slots(allocate(size))) for size in sizes]
         answers = await asyncio.gather(*(driver.ask(n, 0) for n in numbers))
         assert [memories[0].size for _, memories in answers] == list(sizes)
 
@@ -131,12 +130,12 @@ class TestAHonestClient:
 
             return Slots(instead=raising)
 
-        number = connection.burst_callbacks.serve(
+        number = connection.bursts.serve(
             fail(ResourceExhaustedTransientError("not now"))
         )
         status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
         assert await driver.ask(number, 0) == (status, ())
-        number = connection.burst_callbacks.serve(fail(ZeroDivisionError()))
+        number = connection.bursts.serve(fail(ZeroDivisionError()))
         assert await driver.ask(number, 0) == (ErrorStatus.GENERAL_FAILURE, ())
 
     async def test_has_no_memory_that_cannot_travel(
@@ -144,7 +143,7 @@ class TestAHonestClient:
     ) -> None:
         closed = Memory("ashmem", 8, Handle((10**6,)))
         for bad in (closed, from_buffer(bytearray(8)), BufferToken(1)):
-            number = connection.burst_callbacks.serve(Slots(bad))  # type: ignore[arg-type]
+            number = connection.bursts.serve(Slots(bad))  # type: ignore[arg-type]
             status, memories = await driver.ask(number, 0)
             assert status is not NONE
             assert memories == ()
@@ -152,15 +151,15 @@ class TestAHonestClient:
     async def test_knows_no_burst_that_was_forgotten(
         self, driver: Driver, connection: Connection
     ) -> None:
-        number = connection.burst_callbacks.serve(Slots(allocate(8)))
-        connection.burst_callbacks.forget(number)
+        number = connection.bursts.serve(Slots(allocate(8)))
+        connection.bursts.forget(number)
         assert await driver.ask(number, 0) == (ErrorStatus.INVALID_ARGUMENT, ())
 
     async def test_stops_answering_when_it_hangs_up(
         self, driver: Driver, connection: Connection
     ) -> None:
         callback = Slots(instead=lambda: None)
-        asked = driver.ask(connection.burst_callbacks.serve(callback), 0)
+        asked = driver.ask(connection.bursts.serve(callback), 0)
         await until(lambda: callback.asked)
         connection.close()
         assert await asked == (GONE, ())

@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,8 +17,8 @@ from asyncnn.hal.types import DeviceStatus, ErrorStatus
 from asyncnn.runtime.device import connect
 from asyncnn.service import Server, wire
 from asyncnn.service.client.preparations import Queries
-from asyncnn.service.client.unanswered import PendingAnswers
 from asyncnn.service.driver import server
+from asyncnn.service.limits import PendingAnswers
 from asyncnn.service.process import Peer, driver_process
 from tests.networks import chain
 from tests.service.conftest import LIMITS
@@ -219,7 +220,7 @@ class TestAnswers:
 
     async def ask(self, answer: wire.Statistics | wire.SupportedOperations) -> None:
         answers = PendingAnswers()
-        queries = Queries(lambda *_: None, None, iter([answer.call]), answers)  # type: ignore[arg-type]
+        queries = Queries(Mock(numbers=iter([answer.call]), answers=answers), Mock())
         asking = asyncio.ensure_future(queries.statistics())
         await asyncio.sleep(0)
         answers.answered(answer.call, answer)
@@ -239,7 +240,7 @@ class TestAnswers:
 
     async def test_that_nobody_waits_for(self) -> None:
         answers = PendingAnswers()
-        queries = Queries(lambda *_: None, None, iter([1]), answers)  # type: ignore[arg-type]
+        queries = Queries(Mock(numbers=iter([1]), answers=answers), Mock())
         asking = asyncio.ensure_future(queries.statistics())
         await asyncio.sleep(0)
         asking.cancel()

@@ -1,8 +1,14 @@
 """How the connections of one process share what is one process's."""
 
 import asyncio
+import time
 
+import pytest
+
+from asyncnn.service import ServiceLimits
+from asyncnn.service.driver.quotas import DriverResources
 from asyncnn.service.driver.turns import DecodingTurns, Readers, ReadingTurns
+from asyncnn.service.process import Peer
 
 
 class Flood:
@@ -40,6 +46,73 @@ async def test_a_flood_of_many_connections_is_read_in_small_portions() -> None:
     assert {flood.read for flood in floods} == {1}  # in order: nobody twice
 
 
+BURDEN_S = 0.002
+BURDENS = 40
+
+
+class Burden(Flood):
+    """Each of its packets keeps the loop busy, at once or by a task that it begins."""
+
+    def __init__(self, turns: ReadingTurns, *, by_task: bool) -> None:
+        super().__init__(turns)
+        self.by_task = by_task
+        self.began: list[float] = []
+        self.is_over = asyncio.Event()
+
+    def readable(self) -> None:
+        if self.turns.take(self.proceed):
+            self.handle()
+
+    def proceed(self) -> bool:
+        self.handle()
+        return True
+
+    def handle(self) -> None:
+        if self.by_task:
+            asyncio.get_running_loop().call_soon(self.compute)
+        else:
+            self.compute()
+        self.readable()  # there always is another packet
+
+    def compute(self) -> None:
+        self.began.append(time.monotonic())
+        if len(self.began) == BURDENS:
+            self.is_over.set()
+        until = time.thread_time() + BURDEN_S
+        while time.thread_time() < until:
+            pass
+
+
+@pytest.mark.parametrize("by_task", [False, True], ids=["at once", "by a task"])
+async def test_a_flood_leaves_most_of_the_loop_to_others(by_task: bool) -> None:
+    driver = Readers()
+    flood = Burden(ReadingTurns(driver), by_task=by_task)
+    flood.turns.opened()
+    ReadingTurns(driver).opened()  # somebody else's
+    flood.readable()
+    async with asyncio.timeout(20):
+        await flood.is_over.wait()
+    took = flood.began[-1] - flood.began[0]
+    assert took >= 3 * BURDENS * BURDEN_S
+
+
+async def test_what_others_do_on_the_loop_keeps_no_process_waiting_for_long() -> None:
+    driver = Readers()
+    floods = [Flood(ReadingTurns(driver))]
+    floods += [Flood(floods[0].turns) for _ in range(19)]
+    ReadingTurns(driver).opened()  # somebody else's
+    for flood in floods:
+        flood.readable()
+    until = time.thread_time() + 1
+    while time.thread_time() < until:  # somebody else's, in the same turn of the loop
+        pass
+    began = time.monotonic()
+    async with asyncio.timeout(20):
+        while not all(flood.read for flood in floods):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert time.monotonic() - began < 2  # and not 4
+
+
 async def test_a_process_with_one_connection_is_read_whenever_it_is_readable() -> None:
     driver = Readers()
     single, other = Flood(ReadingTurns(driver)), Flood(ReadingTurns(driver))
@@ -47,6 +120,22 @@ async def test_a_process_with_one_connection_is_read_whenever_it_is_readable() -
         single.readable()
         other.readable()
     assert single.read == other.read == 1000
+
+
+async def test_a_process_with_one_connection_after_the_other_is_read_in_turns() -> None:
+    driver = DriverResources(ServiceLimits())
+    for client in range(10):  # of which nothing is left
+        former = driver.of_process(client, Peer(4711, 0)).reading
+        former.opened()
+        former.closed()
+        del former
+    flood = Flood(driver.of_process(10, Peer(4711, 0)).reading)
+    unseen = [Flood(driver.of_process(n, Peer(0, 0)).reading) for n in (11, 12)]
+    for _ in range(1000):
+        for each in (flood, *unseen):
+            each.readable()
+    assert flood.read <= 8
+    assert [each.read for each in unseen] == [1000, 1000]
 
 
 async def test_connections_that_have_ended_take_nobodys_turn() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
 )
 from asyncnn.hal.types import ErrorStatus
+from asyncnn.memory.limits import Accounting, CommonBytes, MappingPolicy
 from asyncnn.memory.shared import allocate
 from asyncnn.runtime.device import connect
 from asyncnn.service import Server, ServiceLimits, UserLimits, wire
@@ -96,22 +98,63 @@ class TestUsers:
 
 
 def test_a_quota_counts_what_lies_in_tables_that_exist() -> None:
-    quota = Quota("things of user 7", 3, most_each=2, limit="UserLimits.max_things")
+    quota = Quota("things", "uid 7", 3, most_each=2, limit="max_things")
     one, other = quota.table(), quota.table()
     one.update({1: "a", 2: "b"})
-    quota.check()
-    other[1] = "c"
-    quota.check(0)
+    quota.check(one, more=0)
+    quota.check(other, more=0)
     with pytest.raises(
-        ResourceExhaustedTransientError, match=r"UserLimits\.max_things"
+        ResourceExhaustedTransientError, match=r"ServiceLimits\.max_things"
     ):
-        quota.check()
+        quota.check(one)
+    other[1] = "c"
+    quota.check(other, more=0)
+    with pytest.raises(
+        ResourceExhaustedTransientError,
+        match=r"things of uid 7.*UserLimits\.max_things",
+    ):
+        quota.check(other)
     del one[2]
-    quota.check()
+    quota.check(one)
     one[2] = "b"
     del one
     gc.collect()
-    quota.check(2)
+    quota.check(other)
+
+
+def calls_of(function: Callable[[], object]) -> int:
+    """Return how many functions are called, in Python and in C."""
+    kinds: list[str] = []
+    sys.setprofile(lambda frame, kind, argument: kinds.append(kind))
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return sum(kind in ("call", "c_call") for kind in kinds)
+
+
+@pytest.mark.parametrize("connections", [2, 200])
+def test_to_check_a_quota_takes_as_long_for_any_number_of_connections(
+    connections: int,
+) -> None:
+    quota = Quota("things", "uid 7", 1000, most_each=5, limit="max_things")
+    tables = [quota.table() for _ in range(connections)]
+    for table in tables:
+        table[1] = "a"
+        quota.check(table)
+    assert calls_of(lambda: quota.check(tables[0])) < 20
+
+    common = CommonBytes(2**20, "bytes of user 7", "UserLimits.max_bytes")
+    parts = [Accounting(MappingPolicy(), common) for _ in range(connections)]
+    copies = [np.zeros(100, np.uint8) for _ in parts]
+    for part, copy in zip(parts, copies, strict=True):
+        part.add_copy(copy)
+    assert common.has_room(2**20 - 100 * connections)
+    assert not common.has_room(2**20 - 100 * connections + 1)
+    assert calls_of(lambda: common.has_room(1)) < 20
+    copies.clear()
+    del copy
+    assert common.has_room(2**20)
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import flatbuffers
+import flatbuffers  # type: ignore[import-untyped]
 import numpy as np
-import tflite
+import tflite  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
@@ -27,7 +27,7 @@ class Chain:
     def __init__(self, links: int, rows: int, width: int) -> None:
         self._links, self._shape = links, (rows, width)
         random = np.random.default_rng(width)
-        signs = random.choice(np.float32([-1, 1]), width)
+        signs = random.choice(np.array([-1, 1], np.float32), width)
         self._weights: Array = np.diag(signs)[random.permutation(width)]
         self._bias: Array = random.integers(-3, 4, width).astype(np.float32)
 

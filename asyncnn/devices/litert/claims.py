@@ -11,28 +11,72 @@ from collections.abc import Sequence
 
 from asyncnn.devices.litert import (
     operators_axiswise,
+    operators_convolution,
     operators_elementwise,
     operators_layout,
+    operators_recurrent,
     operators_windows,
 )
-from asyncnn.devices.litert.graph import Graph
-from asyncnn.devices.litert.operands import NotWrittenError, OperandTensors
+from asyncnn.devices.litert.operand_tensors import NotWrittenError, OperandTensors
 from asyncnn.devices.litert.operation_writer import (
     OperationWriter,
     Rule,
     check_operands,
 )
+from asyncnn.devices.litert.tflite_graph import Graph
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import BoundOperation, ValueNeededError
 from asyncnn.hal.types import OperationType
 
 RULES: dict[OperationType, Rule] = {
     **operators_axiswise.RULES,
+    **operators_convolution.RULES,
     **operators_elementwise.RULES,
     **operators_layout.RULES,
+    **operators_recurrent.RULES,
     **operators_windows.RULES,
 }
 """How each operation is written that is claimed in some form."""
+
+
+_SLOWER = "LiteRT has only plain kernels, slower than those here by far"
+_DATA = "the shapes of its results depend on data"
+_STATE = "TFLite keeps its state in variables, the HAL in operands"
+_NOTHING = "it computes nothing of what comes with the request"
+_RARE = "rare, and not written"
+_NO_OPERATOR = "TFLite has no such operator"
+
+NOT_CLAIMED: dict[OperationType, str] = {
+    OperationType.LOGICAL_AND: _SLOWER,
+    OperationType.LOGICAL_OR: _SLOWER,
+    OperationType.LOGICAL_NOT: _SLOWER,
+    OperationType.MIRROR_PAD: _SLOWER,
+    OperationType.SIN: _SLOWER + ", and XNNPACK is wrong far from 0",
+    OperationType.TOPK_V2: "of equal elements LiteRT puts another one first",
+    OperationType.FILL: _NOTHING,
+    OperationType.RANK: _NOTHING,
+    OperationType.RANDOM_MULTINOMIAL: "it draws other numbers",
+    OperationType.IF: "control flow stays with the engine",
+    OperationType.WHILE: "control flow stays with the engine",
+    OperationType.BOX_WITH_NMS_LIMIT: _DATA,
+    OperationType.GENERATE_PROPOSALS: _DATA,
+    OperationType.DETECTION_POSTPROCESSING: _RARE,
+    OperationType.AXIS_ALIGNED_BBOX_TRANSFORM: _NO_OPERATOR,
+    OperationType.HEATMAP_MAX_KEYPOINT: _NO_OPERATOR,
+    OperationType.ROI_ALIGN: _NO_OPERATOR,
+    OperationType.ROI_POOLING: _NO_OPERATOR,
+    OperationType.HASHTABLE_LOOKUP: _RARE,
+    OperationType.LSH_PROJECTION: _RARE,
+    OperationType.LSTM: _STATE,
+    OperationType.RNN: _STATE,
+    OperationType.SVDF: _STATE,
+    OperationType.BIDIRECTIONAL_SEQUENCE_LSTM: _STATE,
+    OperationType.BIDIRECTIONAL_SEQUENCE_RNN: _STATE,
+    OperationType.UNIDIRECTIONAL_SEQUENCE_RNN: _STATE,
+    OperationType.QUANTIZED_16BIT_LSTM: _RARE,
+    OperationType.QUANTIZED_LSTM: _STATE,
+}
+"""Why operations are left to the kernels in every form."""
 
 
 def claims(operation: BoundOperation) -> bool:
@@ -47,10 +91,11 @@ def refusal(operation: BoundOperation) -> str | None:
     inputs = range(len(operation.inputs))
     outputs = range(len(inputs), len(inputs) + len(operation.outputs))
     try:
+        rule = _checked_rule(operation)
         for index, operand in enumerate(operation.inputs):
             if operand is not None and operand.value is None:
                 values.add_input(index, operand)
-        write_operation(graph, values, operation, inputs, outputs)
+        _write(rule, OperationWriter(graph, values, operation, inputs, outputs))
     except GeneralFailureError as error:
         return str(error)
     return None
@@ -67,18 +112,30 @@ def write_operation(
 
     :raises GeneralFailureError: if it is not claimed.
     """
-    rule = _rule_of(operation)
-    check_operands(operation, rule)
+    rule = _checked_rule(operation)
+    _write(rule, OperationWriter(graph, values, operation, inputs, outputs))
+
+
+def _write(rule: Rule, writer: OperationWriter) -> None:
     try:
-        rule.write(OperationWriter(graph, values, operation, inputs, outputs))
+        rule.write(writer)
     except ValueNeededError:
-        name = operation.type.name
+        name = writer.operation.type.name
         raise NotWrittenError(
             f"{name}: a parameter that comes with the request"
         ) from None
 
 
+def _checked_rule(operation: BoundOperation) -> Rule:
+    rule = _rule_of(operation)
+    check_operands(operation, rule)
+    return rule
+
+
 def _rule_of(operation: BoundOperation) -> Rule:
-    if isinstance(operation.type, OperationType) and operation.type in RULES:
+    if not isinstance(operation.type, OperationType):
+        raise NotWrittenError(f"{operation.type.name} is an extension's")
+    if operation.type in RULES:
         return RULES[operation.type]
-    raise NotWrittenError(f"{operation.type.name} is not claimed")
+    reason = NOT_CLAIMED.get(operation.type, "it is unknown")
+    raise NotWrittenError(f"{operation.type.name} is not claimed: {reason}")

@@ -1,7 +1,11 @@
 """Lets LiteRT compute the parts of plans that it does well."""
 
+import math
+import secrets
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from asyncnn.devices.litert.claims import claims
 from asyncnn.devices.litert.compiled_graph import CompiledGraph, Engine
@@ -11,14 +15,15 @@ from asyncnn.devices.litert.cuts import (
     cuts,
     estimated_ns,
 )
+from asyncnn.devices.litert.weights import PackedWeights, weights_key
 from asyncnn.devices.litert.writer import write_graph
 from asyncnn.engine.delegation import Segment, Step
+from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.operations.bound import BoundOperation
 from asyncnn.kernels.kernel import (
     Inputs,
     InterruptibleRun,
     Outputs,
-    PreparedKernel,
     Scratch,
 )
 
@@ -26,17 +31,29 @@ WRITER_VERSION = 1
 """Counts the changes to what is claimed, divided and written."""
 
 WORTHWHILE_NS = 3_000.0
-"""Estimated time below which calling the engine costs more than it gains."""
+WORTHWHILE_STEPS = 3
+"""Of shorter segments, a call of the engine takes longer than the kernels do."""
+
+_TRIALS = 4
+_LONG_TRIAL_NS = 2_000_000
+"""After a trial that takes so long there is no other."""
+
+_WORTH_SHARING_BYTES = 2**20
+"""Constants of fewer bytes are packed again for each graph of a process."""
 
 _KEPT = 2
 """Compiled graphs of one segment that are kept while nothing uses them."""
 
 
 class LiteRtDelegate:
-    """A `Delegate` that has segments computed by an `Engine`."""
+    """A `Delegate` that has segments computed by an `Engine`.
 
-    def __init__(self, engine: Engine) -> None:
+    Packed weights of models that are cached are kept in ``weights_folder``, if any.
+    """
+
+    def __init__(self, engine: Engine, weights_folder: Path | None = None) -> None:
         self._engine = engine
+        self._weights_folder = weights_folder
         self.version = f"{engine.name} {engine.version}, writer {WRITER_VERSION}"
 
     def claims(self, operation: BoundOperation) -> bool:
@@ -47,16 +64,33 @@ class LiteRtDelegate:
         """Return where to divide ``steps``, so that a pause costs little."""
         return cuts(steps, SEGMENT_NS)
 
-    def prepare(self, segment: Segment) -> PreparedKernel | None:
+    def prepare(self, segment: Segment, identity: bytes) -> "_SegmentKernel | None":
         """Compile ``segment``; None if the kernels are faster.
 
         :raises GeneralFailureError: if it cannot be written or compiled.
         """
         total_ns = sum(estimated_ns(step.operation) for step in segment.steps)
-        if total_ns < WORTHWHILE_NS:
+        if total_ns < WORTHWHILE_NS and len(segment.steps) < WORTHWHILE_STEPS:
             return None
         barriers = cuts(segment.steps, BARRIER_NS)
-        return _SegmentKernel(self._engine, write_graph(segment, barriers))
+        graph = write_graph(segment, barriers)
+        return _SegmentKernel(self._engine, graph, self._weights(segment, identity))
+
+    def _weights(self, segment: Segment, identity: bytes) -> PackedWeights | None:
+        constants = sum(
+            each.value.nbytes
+            for step in segment.steps
+            for each in step.operation.inputs
+            if each is not None and each.value is not None
+        )
+        if not identity and constants < _WORTH_SHARING_BYTES:
+            return None
+        told = [identity or secrets.token_bytes(16)]
+        for step in segment.steps:
+            shapes = [each.shape for each in step.operation.outputs]
+            told.append(f"{step.position} {shapes}".encode())
+        key = weights_key(b"\0".join(told), self.version)
+        return PackedWeights(key, self._weights_folder if identity else None)
 
 
 class _SegmentKernel:
@@ -65,11 +99,16 @@ class _SegmentKernel:
     Workspaces that are freed leave their graphs here for the next ones.
     """
 
-    def __init__(self, engine: Engine, model: memoryview) -> None:
+    def __init__(
+        self, engine: Engine, model: bytes, weights: PackedWeights | None
+    ) -> None:
         self._engine = engine
         self._model = model
+        self._weights = weights
         # Compiled at once: what is wrong with it is an error of the preparation.
-        self._spare = deque([self._compiled()])
+        graph = self._compiled()
+        self.measured_ns = _measured_ns(graph)
+        self._spare = deque([graph])
 
     def __call__(self, scratch: Scratch) -> InterruptibleRun:
         run = _SegmentRun(self)
@@ -90,7 +129,26 @@ class _SegmentKernel:
             graph.close()
 
     def _compiled(self) -> CompiledGraph:
-        return self._engine.compile(self._model)
+        return self._engine.compile(self._model, weights=self._weights)
+
+
+def _measured_ns(graph: CompiledGraph) -> float:
+    """Return how long a run takes, after one that prepares what the engine puts off."""
+    inputs, outputs = (
+        [aligned_bytes(each.nbytes).view(each.dtype) for each in tensors]
+        for tensors in (graph.inputs, graph.outputs)
+    )
+    for array in inputs:
+        array.fill(0)
+    least_ns = math.inf
+    for _ in range(_TRIALS):
+        started_ns = time.perf_counter_ns()
+        graph.run(inputs, outputs)
+        took_ns = time.perf_counter_ns() - started_ns
+        least_ns = min(least_ns, took_ns)
+        if took_ns > _LONG_TRIAL_NS:
+            break
+    return least_ns
 
 
 class _SegmentRun:

@@ -9,9 +9,10 @@ import importlib.util
 import logging
 import os
 import threading
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from asyncnn.devices.litert.c_api import CApiUnavailableError
 from asyncnn.devices.litert.c_api_engine import CApiEngine
@@ -63,17 +64,14 @@ def load_engine(backend: Backend | None = None) -> Engine:
 def _load(backend: Backend | None) -> Engine:
     folder, version = _found()
     against = []
-    if backend != "interpreter":
+    for name in get_args(Backend) if backend is None else (backend,):
         try:
-            return _c_api(folder, version)
-        except (CApiUnavailableError, OSError) as error:
-            against.append(f"the C API: {error}")
-            logger.info("LiteRT is used by its interpreter, not its C API: %s", error)
-    if backend != "c_api":
-        try:
-            return _interpreter(version)
-        except ImportError as error:
-            against.append(f"the interpreter: {error}")
+            engine = _engines.get(name) or _LOADING[name](folder, version)
+        except (CApiUnavailableError, ImportError, OSError) as error:
+            against.append(f"{name}: {error}")
+            logger.info("LiteRT's %s is not used: %s", name, error)
+            continue
+        return _engines.setdefault(name, engine)
     reasons = "; ".join(against)
     raise EngineUnavailableError(
         f"{DISTRIBUTION} {version} does not work here ({reasons})", hint=_HINT
@@ -97,17 +95,17 @@ def _c_api(folder: Path, version: str) -> Engine:
     reason = reason_against(library, version)
     if reason:
         raise CApiUnavailableError(reason)
-    engine = _engines.get("c_api") or _engines.get(None)
-    if isinstance(engine, CApiEngine):
-        return engine
     return CApiEngine(library, version)
 
 
-def _interpreter(version: str) -> Engine:
-    engine = _engines.get("interpreter") or _engines.get(None)
-    if isinstance(engine, InterpreterEngine):
-        return engine
+def _interpreter(folder: Path, version: str) -> Engine:
     return InterpreterEngine(version)
+
+
+_LOADING: dict[Backend, Callable[[Path, str], Engine]] = {
+    "c_api": _c_api,
+    "interpreter": _interpreter,
+}
 
 
 def _renew() -> None:

@@ -6,14 +6,19 @@ an `OperationWriter`, which has the operation's operands as tensors. The functio
 is written therefore cannot differ.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
 import numpy as np
 
-from asyncnn.devices.litert.graph import (
+from asyncnn.devices.litert.operand_tensors import (
+    NotWrittenError,
+    OperandTensors,
+    computed_type,
+    quantization_in,
+)
+from asyncnn.devices.litert.tflite_graph import (
     FLOAT32,
     INT8,
     UINT8,
@@ -23,14 +28,8 @@ from asyncnn.devices.litert.graph import (
     elements,
     options,
 )
-from asyncnn.devices.litert.operands import (
-    NotWrittenError,
-    OperandTensors,
-    computed_type,
-    quantization_in,
-)
 from asyncnn.hal.operands import QUANT8_TYPES, is_scalar
-from asyncnn.hal.operations.bound import BoundOperand, BoundOperation, Shape
+from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
 from asyncnn.hal.types import FusedActivationFunc, OperandType
 
 FLOATS = (OperandType.TENSOR_FLOAT32, OperandType.TENSOR_FLOAT16)
@@ -41,18 +40,28 @@ CODES = (
 I32 = OperandType.TENSOR_INT32
 B8 = OperandType.TENSOR_BOOL8
 
-MAX_ELEMENTS = 2**31 - 1
+MAX_ELEMENTS = 2**29 - 1
+"""Most elements of a tensor: as float32 it has a size that int32 can hold."""
+
 MAX_RANK = 4
 
-_SCALES = (2.0**-60, 2.0**60)
-_RATIOS = (2.0**-16, 2.0**16)
-"""Between scales of inputs and outputs: beyond, fixed-point multipliers end."""
+_LARGEST_GROWTH = 16
+_ANY_SIZE = 2**16
+"""A padded image has not more elements than that, or than so many times those of
+inputs and outputs: padding must not take the memory of the process.
+"""
 
-_ACTIVATIONS = {
-    FusedActivationFunc.RELU: "RELU",
-    FusedActivationFunc.RELU1: "RELU_N1_TO_1",
-    FusedActivationFunc.RELU6: "RELU6",
-}
+_BEYOND_XNNPACK = 7
+"""A rank that XNNPACK does not take, and LiteRT's own kernels of one input do."""
+
+_FINEST_ACTIVATED = 2.0**-20
+"""Finest scale whose bounds of a fused activation are int32 for certain."""
+
+_SCALES = (2.0**-60, 2.0**60)
+_RATIOS = (2.0**-8, 2.0**7)
+"""Between scales of inputs and outputs, where codes are rescaled: beyond, fixed-point
+multipliers saturate, and LiteRT ends the process.
+"""
 
 
 class OperationWriter:
@@ -155,21 +164,39 @@ class OperationWriter:
             self.keeps_quantization(index), "the output is quantised unlike the input"
         )
 
+    def require_ratio(self, *factors: int) -> None:
+        """Check what codes are multiplied with: scales of inputs by the output's.
+
+        :raises NotWrittenError: if it is far from 1.
+        """
+        if not self.is_quantized:
+            return
+        ratio = 1 / self.operation.outputs[0].scale
+        for index in factors:
+            ratio *= self.operand(index).scale
+        low, high = _RATIOS
+        self.require(low < ratio < high, f"scales that differ by {ratio:g}")
+
     def quantized_like_output(self, index: int) -> Tensor:
         """Return input ``index`` with the output's scale and zero point."""
         tensor = self.input(index)
+        self.require_ratio(index)
         if not self.is_quantized or self.keeps_quantization(index):
             return tensor
         target = self.graph.tensor(INT8, tensor.shape, *self.output_quantization())
         return self.emit("QUANTIZE", [tensor], target)
 
     def dequantized(self, index: int) -> Tensor:
-        """Return the real values of input ``index``."""
-        return self.real_values(self.input(index))
+        """Return the real values of input ``index``; constants are converted here."""
+        operand = self.operand(index)
+        if operand.value is None or operand.type not in QUANT8_TYPES:
+            return self.real_values(self.input(index))
+        real = RealValues(operand.scale, operand.zero_point)
+        return self.graph.constant(FLOAT32, operand.value, convert=real)
 
     def real_values(self, tensor: Tensor) -> Tensor:
-        """Return the real values of a tensor; floats are those."""
-        if tensor.type == FLOAT32:
+        """Return the real values of codes; all else has them already."""
+        if tensor.type not in (INT8, UINT8):
             return tensor
         return self.emit("DEQUANTIZE", [tensor], self.floats(tensor.shape))
 
@@ -181,14 +208,22 @@ class OperationWriter:
         """Round real values to the codes of an output; floats are the output."""
         return self.emit("QUANTIZE", [real], self.output(position))
 
-    def computed_in_floats(self, compute: Callable[[Tensor, Tensor], None]) -> None:
-        """Let ``compute(source, target)`` work on the real values of input 0."""
-        source = self.dequantized(0)
+    def emit_on_floats(
+        self, name: str, inputs: Sequence[int], table: Options | None = None
+    ) -> None:
+        """Add an operator on the real values of inputs; codes are rounded once."""
+        tensors = [self.dequantized(index) for index in inputs]
+        self.finish_floats(
+            lambda target: self.emit(name, tensors, target, table), self.output_shape()
+        )
+
+    def finish_floats(self, compute: Callable[[Tensor], object], shape: Shape) -> None:
+        """Let ``compute`` fill the output, or real values that are rounded to it."""
         if not self.is_quantized:
-            compute(source, self.output())
+            compute(self.output())
             return
-        real = self.floats(self.output_shape())
-        compute(source, real)
+        real = self.floats(shape)
+        compute(real)
         self.quantized(real)
 
     def output_shape(self, position: int = 0) -> Shape:
@@ -196,14 +231,20 @@ class OperationWriter:
         return self.operation.outputs[position].require_shape()
 
     def activation(self, index: int) -> int:
-        """Return the fused activation in scalar ``index``: the schema's numbers are
-        those of the HAL.
-        """
-        return int(self.operation.activation(index))
+        """Return the fused activation in scalar ``index`` by the schema's number."""
+        return self.activation_code(self.operation.activation(index))
 
-    def activate(self, source: Tensor, activation: int, target: Tensor) -> None:
-        """Add the operator of a fused activation, which is not NONE."""
-        self.emit(_ACTIVATIONS[FusedActivationFunc(activation)], [source], target)
+    def activation_code(self, activation: FusedActivationFunc) -> int:
+        """Return the schema's number of an activation, which is that of the HAL.
+
+        :raises NotWrittenError: if the output's scale is too fine for its bounds.
+        """
+        if self.is_quantized and activation:
+            scale = self.operation.outputs[0].scale
+            self.require(
+                scale >= _FINEST_ACTIVATED, f"an activation at scale {scale:g}"
+            )
+        return int(activation)
 
     def reshaped(self, source: Tensor, shape: Shape) -> Tensor:
         """Return ``source`` in another shape; the same tensor if it has that."""
@@ -227,19 +268,49 @@ class OperationWriter:
             "TRANSPOSE", [source, permutation], target, options("TransposeOptions")
         )
 
+    def require_moderate(self, shape: Shape) -> None:
+        """Check that a tensor in between is not much larger than what comes and goes.
+
+        :raises NotWrittenError: if it is.
+        """
+        given = elements(self.operation.shape(0)) + elements(self.output_shape())
+        limit = min(max(_LARGEST_GROWTH * given, _ANY_SIZE), MAX_ELEMENTS)
+        self.require(elements(shape) <= limit, f"{list(shape)} in between is too large")
+
+    def outside_xnnpack(
+        self, name: str, source: Tensor, target: Tensor, table: Options | None = None
+    ) -> None:
+        """Add an operator on single elements that XNNPACK does not get to see."""
+        shape = (1,) * (_BEYOND_XNNPACK - 1) + (elements(source.shape),)
+        result = self.graph.like(target, shape)
+        self.emit(name, [self.reshaped(source, shape)], result, table)
+        self.reshape(result, target)
+
     def padded(self, source: Tensor, paddings: Sequence[tuple[int, int]]) -> Tensor:
         """Return ``source`` with zeros (real ones) around it."""
         shape = tuple(
             before + length + after
             for length, (before, after) in zip(source.shape, paddings, strict=True)
         )
-        self.require(elements(shape) <= MAX_ELEMENTS, "the padded input is too large")
+        self.require_moderate(shape)
         return self.emit(
             "PAD",
             [source, self.graph.integers(paddings)],
             self.graph.like(source, shape),
             options("PadOptions"),
         )
+
+
+class RealValues(msgspec.Struct, frozen=True):
+    """Converts stored codes to what they stand for."""
+
+    scale: float
+    zero_point: int
+
+    def __call__(self, codes: Array) -> Array:
+        """Return the real values of ``codes`` as float32."""
+        steps = codes.astype(np.int16) - self.zero_point
+        return steps.astype(np.float32) * np.float32(self.scale)
 
 
 Write: TypeAlias = Callable[[OperationWriter], None]
@@ -288,25 +359,3 @@ def check_operands(operation: BoundOperation, rule: Rule) -> None:
             require(low <= operand.scale <= high, f"scale {operand.scale:g} is extreme")
     scalars = [operand for operand in comes_later if is_scalar(operand.type)]
     require(not scalars, "a scalar comes with the request")
-    _check_ratios(operands, operation.outputs, require)
-
-
-def _check_ratios(
-    inputs: Sequence[BoundOperand],
-    outputs: Sequence[BoundOperand],
-    require: Callable[[bool, str], None],
-) -> None:
-    low, high = _RATIOS
-    for output in outputs:
-        if output.type not in QUANT8_TYPES:
-            continue
-        for operand in inputs:
-            if operand.type in QUANT8_TYPES and not operand.value is not None:
-                ratio = operand.scale / output.scale
-                require(low < ratio < high, f"scales differ by {ratio:g}")
-
-
-def is_float32(value: float) -> bool:
-    """Tell whether ``value`` is finite as a float32."""
-    with np.errstate(over="ignore"):
-        return math.isfinite(float(np.float32(value)))

@@ -3,7 +3,8 @@
 What TFLite does along the last axis only is transposed there and back.
 """
 
-from asyncnn.devices.litert.graph import INT32, Tensor, elements, options
+import numpy as np
+
 from asyncnn.devices.litert.operation_writer import (
     B8,
     CODES,
@@ -13,16 +14,19 @@ from asyncnn.devices.litert.operation_writer import (
     Rule,
     Write,
 )
+from asyncnn.devices.litert.tflite_graph import INT32, Tensor, elements, options
 from asyncnn.hal.operations.bound import Shape
-from asyncnn.hal.operations.shapes import (
-    NCHW_TO_NHWC,
-    NHWC_TO_NCHW,
-    normalized_axes,
-)
+from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, NHWC_TO_NCHW
 from asyncnn.hal.types import OperationType
 
 _MAX_SUMMED = 2**22
 """Most codes in one mean: their sum stays within int32."""
+
+_FINEST_NORMALIZED = 2.0**-16
+"""Finest scale whose codes other than 0 have norms above the smallest, 1e-6."""
+
+_LONGEST_RESIZED = 2**14
+"""Longest axis of which positions in 16.16 fixed point stay within 32 bits."""
 
 _BETAS = (2.0**-10, 2.0**10)
 
@@ -32,7 +36,7 @@ def _reduction(name: str) -> Write:
         if writer.is_quantized:
             writer.require_kept_quantization()
         source = writer.input(0)
-        axes = sorted(normalized_axes(writer.operation, 1, len(source.shape)))
+        axes = sorted(writer.operation.normalized_axes(1, len(source.shape)))
         writer.require(bool(axes), "no axis is reduced")
         kept = tuple(1 if i in axes else n for i, n in enumerate(source.shape))
         count = elements(source.shape) // elements(kept)
@@ -152,7 +156,15 @@ def _l2_normalization(writer: OperationWriter) -> None:
     order = _to_last(rank, axis)
     table = options("L2NormOptions", FusedActivationFunction=0)
 
-    def compute(source: Tensor, target: Tensor) -> None:
+    scale = writer.operand(0).scale
+    writer.require(
+        not writer.is_quantized or scale >= _FINEST_NORMALIZED,
+        f"scale {scale:g}, below which norms are cut off",
+    )
+
+    source = writer.dequantized(0)
+
+    def compute(target: Tensor) -> None:
         if axis == rank - 1:
             writer.emit("L2_NORMALIZATION", [source], target, table)
             return
@@ -161,7 +173,7 @@ def _l2_normalization(writer: OperationWriter) -> None:
         writer.emit("L2_NORMALIZATION", [moved], result, table)
         writer.transposed(result, order, target)
 
-    writer.computed_in_floats(compute)
+    writer.finish_floats(compute, source.shape)
 
 
 def _local_response(writer: OperationWriter) -> None:
@@ -233,16 +245,20 @@ def _batch_matmul(writer: OperationWriter) -> None:
 
 
 def _resize(name: str, kind: str) -> Write:
+    """Write a resizing of NHWC images; codes are interpolated as real values."""
+
     def write(writer: OperationWriter) -> None:
         if writer.is_quantized:
             writer.require_kept_quantization()
         nchw = writer.operation.boolean(3, False)
-        source = writer.input(0)
+        source, shape = writer.input(0), writer.output_shape()
         if nchw:
             source = writer.transposed(source, NCHW_TO_NHWC)
-        shape = writer.output_shape()
-        if nchw:
             shape = tuple(shape[axis] for axis in NCHW_TO_NHWC)
+        if name == "RESIZE_NEAREST_NEIGHBOR":
+            _check_nearest(writer, source.shape[1:3], shape[1:3])
+        else:
+            source = writer.real_values(source)
         size = writer.graph.integers(shape[1:3])
         table = options(
             kind,
@@ -250,11 +266,40 @@ def _resize(name: str, kind: str) -> Write:
             HalfPixelCenters=writer.operation.boolean(5, False),
         )
         target = writer.temporary(shape) if nchw else writer.output()
-        writer.emit(name, [source, size], target, table, 3)
+        if source.type == target.type:
+            writer.emit(name, [source, size], target, table, 3)
+        else:
+            real = writer.floats(shape)
+            writer.emit(name, [source, size], real, table, 3)
+            writer.emit("QUANTIZE", [real], target)
         if nchw:
             writer.transposed(target, NHWC_TO_NCHW, writer.output())
 
     return write
+
+
+def _check_nearest(writer: OperationWriter, before: Shape, after: Shape) -> None:
+    """Check that positions round down to the same pixels in all of LiteRT's ways.
+
+    Of codes it computes them in 16.16 fixed point unless corners or centres are asked
+    for, of floats in float32.
+    """
+    if writer.operation.boolean(4, False) or writer.operation.boolean(5, False):
+        return
+    for length, new_length in zip(before, after, strict=True):
+        writer.require(
+            max(length, new_length) <= _LONGEST_RESIZED,
+            f"an axis of more than {_LONGEST_RESIZED} pixels",
+        )
+        outputs = np.arange(new_length)
+        fixed = (outputs * ((length << 16) // new_length + 1)) >> 16
+        scale = np.float32(length) / np.float32(new_length)
+        real = np.floor(outputs.astype(np.float32) * scale)
+        last = length - 1
+        writer.require(
+            bool(np.array_equal(np.minimum(fixed, last), np.minimum(real, last))),
+            f"{length} to {new_length} pixels, where roundings differ",
+        )
 
 
 RULES: dict[OperationType, Rule] = {
@@ -296,6 +341,7 @@ RULES: dict[OperationType, Rule] = {
         _l2_normalization,
         (*FLOATS, *CODES),
         "L2_NORMALIZATION, codes as real values; TRANSPOSE as for SOFTMAX",
+        "codes of a scale below 2^-16: LiteRT cuts small norms off",
     ),
     OperationType.LOCAL_RESPONSE_NORMALIZATION: Rule(
         _local_response,
@@ -316,11 +362,12 @@ RULES: dict[OperationType, Rule] = {
     OperationType.RESIZE_BILINEAR: Rule(
         _resize("RESIZE_BILINEAR", "ResizeBilinearOptions"),
         (*FLOATS, *CODES),
-        "RESIZE_BILINEAR; TRANSPOSE around it for NCHW",
+        "RESIZE_BILINEAR, codes as real values; TRANSPOSE around it for NCHW",
     ),
     OperationType.RESIZE_NEAREST_NEIGHBOR: Rule(
         _resize("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighborOptions"),
         (*FLOATS, *CODES),
         "RESIZE_NEAREST_NEIGHBOR; TRANSPOSE around it for NCHW",
+        "lengths at which fixed-point positions round to other pixels",
     ),
 }

@@ -4,8 +4,7 @@
 as real values between DEQUANTIZE and QUANTIZE, which rounds once.
 """
 
-from asyncnn.devices.litert.graph import FLOAT32, INT32, UINT8, Tensor, options
-from asyncnn.devices.litert.operands import stored_type
+from asyncnn.devices.litert.operand_tensors import stored_type
 from asyncnn.devices.litert.operation_writer import (
     B8,
     CODES,
@@ -15,11 +14,9 @@ from asyncnn.devices.litert.operation_writer import (
     Rule,
     Write,
 )
-from asyncnn.hal.operations.bound import Shape
+from asyncnn.devices.litert.tflite_graph import FLOAT32, INT32, UINT8, Tensor, options
 from asyncnn.hal.types import OperandType, OperationType
 
-F32 = OperandType.TENSOR_FLOAT32
-F16 = OperandType.TENSOR_FLOAT16
 _LARGEST_CODE = 255
 
 
@@ -28,6 +25,11 @@ def _arithmetic(name: str, kind: str) -> Write:
         activation = writer.activation(2)
         if writer.operation.outputs[0].type == I32:
             writer.require(activation == 0, "int32 with a fused activation")
+        if name == "MUL":
+            writer.require_ratio(0, 1)
+        else:
+            writer.require_ratio(0)
+            writer.require_ratio(1)
         table = options(kind, FusedActivationFunction=activation)
         writer.emit(name, [writer.input(0), writer.input(1)], writer.output(), table)
 
@@ -42,35 +44,30 @@ def _unary(name: str, kind: str | None = None) -> Write:
     return write
 
 
-def _rectifier(name: str) -> Write:
-    def write(writer: OperationWriter) -> None:
-        if writer.is_quantized:
-            writer.require_kept_quantization()
-        writer.emit(name, [writer.input(0)], writer.output())
-
-    return write
-
-
-def _float_unary(name: str, kind: str | None = None) -> Write:
-    """Compute codes as real values too."""
+def _precise(name: str, kind: str | None = None) -> Write:
+    """Write what XNNPACK computes less exactly than the HAL wants it."""
 
     def write(writer: OperationWriter) -> None:
         table = None if kind is None else options(kind)
-
-        def compute(source: Tensor, target: Tensor) -> None:
-            writer.emit(name, [source], target, table)
-
-        writer.computed_in_floats(compute)
+        writer.outside_xnnpack(name, writer.input(0), writer.output(), table)
 
     return write
 
 
-def _extreme(name: str) -> Write:
-    """MAXIMUM or MINIMUM: codes get the output's quantisation first."""
+def _reciprocal_root(writer: OperationWriter) -> None:
+    """RSQRT of XNNPACK makes NaN of 0."""
+    source = writer.input(0)
+    root = writer.emit("SQRT", [source], writer.floats(source.shape))
+    table = options("DivOptions", FusedActivationFunction=0)
+    writer.emit("DIV", [writer.graph.real(1), root], writer.output(), table)
+
+
+def _on_floats(name: str, kind: str | None = None, count: int = 1) -> Write:
+    """Write an operator of ``count`` inputs; codes are computed as real values."""
 
     def write(writer: OperationWriter) -> None:
-        pair = [writer.quantized_like_output(index) for index in (0, 1)]
-        writer.emit(name, pair, writer.output(), options("MaximumMinimumOptions"))
+        table = None if kind is None else options(kind)
+        writer.emit_on_floats(name, range(count), table)
 
     return write
 
@@ -85,12 +82,7 @@ def _prelu(writer: OperationWriter) -> None:
         writer.output_shape() == writer.operation.shape(0),
         "the input is broadcast to alpha",
     )
-    alpha = writer.input(1)
-    rank = len(writer.output_shape())
-    if len(alpha.shape) < rank and writer.operand(1).value is None:
-        padding: Shape = (1,) * (rank - len(alpha.shape))
-        alpha = writer.reshaped(alpha, padding + alpha.shape)
-    writer.emit("PRELU", [writer.input(0), alpha], writer.output())
+    writer.emit_on_floats("PRELU", (0, 1))
 
 
 def _elu(writer: OperationWriter) -> None:
@@ -136,14 +128,6 @@ def _comparison(name: str, kind: str) -> Write:
 def _as_integers(writer: OperationWriter, tensor: Tensor) -> Tensor:
     target = writer.graph.tensor(INT32, tensor.shape)
     return writer.emit("CAST", [tensor], target, options("CastOptions"))
-
-
-def _logical(name: str, kind: str) -> Write:
-    def write(writer: OperationWriter) -> None:
-        inputs = [writer.input(i) for i in range(len(writer.operation.inputs))]
-        writer.emit(name, inputs, writer.output(), options(kind))
-
-    return write
 
 
 def _select(writer: OperationWriter) -> None:
@@ -227,39 +211,55 @@ RULES: dict[OperationType, Rule] = {
         "int32: LiteRT truncates and fails on 0",
     ),
     OperationType.MAXIMUM: Rule(
-        _extreme("MAXIMUM"), (*FLOATS, *CODES, I32), "MAXIMUM, codes after QUANTIZE"
+        _on_floats("MAXIMUM", "MaximumMinimumOptions", 2),
+        (*FLOATS, *CODES, I32),
+        "MAXIMUM; codes as real values",
     ),
     OperationType.MINIMUM: Rule(
-        _extreme("MINIMUM"), (*FLOATS, *CODES, I32), "MINIMUM, codes after QUANTIZE"
+        _on_floats("MINIMUM", "MaximumMinimumOptions", 2),
+        (*FLOATS, *CODES, I32),
+        "MINIMUM; codes as real values",
     ),
     OperationType.POW: Rule(_power, FLOATS, "POW"),
     OperationType.PRELU: Rule(
-        _prelu, (*FLOATS, *CODES), "PRELU", "an input that is broadcast to alpha"
+        _prelu,
+        (*FLOATS, *CODES),
+        "PRELU; codes as real values",
+        "an input that is broadcast to alpha",
     ),
-    OperationType.RELU: Rule(_rectifier("RELU"), (*FLOATS, *CODES), "RELU"),
+    OperationType.RELU: Rule(
+        _on_floats("RELU"), (*FLOATS, *CODES), "RELU; codes as real values"
+    ),
     OperationType.RELU1: Rule(
-        _rectifier("RELU_N1_TO_1"), (*FLOATS, *CODES), "RELU_N1_TO_1"
+        _on_floats("RELU_N1_TO_1"),
+        (*FLOATS, *CODES),
+        "RELU_N1_TO_1; codes as real values",
     ),
-    OperationType.RELU6: Rule(_rectifier("RELU6"), (*FLOATS, *CODES), "RELU6"),
+    OperationType.RELU6: Rule(
+        _on_floats("RELU6"), (*FLOATS, *CODES), "RELU6; codes as real values"
+    ),
     OperationType.LOGISTIC: Rule(_unary("LOGISTIC"), (*FLOATS, *CODES), "LOGISTIC"),
     OperationType.TANH: Rule(_unary("TANH"), (*FLOATS, *CODES), "TANH"),
     OperationType.ELU: Rule(
         _elu, FLOATS, "ELU; with alpha other than 1: MINIMUM, ELU, MUL, RELU, ADD"
     ),
     OperationType.HARD_SWISH: Rule(
-        _float_unary("HARD_SWISH", "HardSwishOptions"),
+        _on_floats("HARD_SWISH", "HardSwishOptions"),
         (*FLOATS, *CODES),
         "HARD_SWISH; codes as real values",
     ),
-    OperationType.ABS: Rule(_unary("ABS", "AbsOptions"), (*FLOATS, I32), "ABS"),
-    OperationType.EXP: Rule(_unary("EXP", "ExpOptions"), FLOATS, "EXP"),
+    OperationType.ABS: Rule(
+        _unary("ABS", "AbsOptions"), FLOATS, "ABS", "int32: slower by far"
+    ),
+    OperationType.EXP: Rule(
+        _precise("EXP", "ExpOptions"), FLOATS, "EXP, kept from XNNPACK"
+    ),
     OperationType.FLOOR: Rule(_unary("FLOOR"), FLOATS, "FLOOR"),
     OperationType.LOG: Rule(_unary("LOG"), FLOATS, "LOG"),
     OperationType.NEG: Rule(_unary("NEG", "NegOptions"), (*FLOATS, I32), "NEG"),
     OperationType.RSQRT: Rule(
-        _unary("RSQRT"), FLOATS, "RSQRT", "codes: LiteRT fails on negative ones"
+        _reciprocal_root, FLOATS, "SQRT, DIV", "codes: LiteRT fails on negative ones"
     ),
-    OperationType.SIN: Rule(_unary("SIN"), FLOATS, "SIN"),
     OperationType.SQRT: Rule(_unary("SQRT"), FLOATS, "SQRT"),
     OperationType.EQUAL: Rule(
         _comparison("EQUAL", "EqualOptions"), _COMPARED, "EQUAL", _QUANTIZED_APART
@@ -287,15 +287,6 @@ RULES: dict[OperationType, Rule] = {
         _COMPARED,
         "LESS_EQUAL",
         _QUANTIZED_APART,
-    ),
-    OperationType.LOGICAL_AND: Rule(
-        _logical("LOGICAL_AND", "LogicalAndOptions"), (B8,), "LOGICAL_AND"
-    ),
-    OperationType.LOGICAL_OR: Rule(
-        _logical("LOGICAL_OR", "LogicalOrOptions"), (B8,), "LOGICAL_OR"
-    ),
-    OperationType.LOGICAL_NOT: Rule(
-        _logical("LOGICAL_NOT", "LogicalNotOptions"), (B8,), "LOGICAL_NOT"
     ),
     OperationType.SELECT: Rule(
         _select, (*FLOATS, *CODES, I32), "SELECT, codes after QUANTIZE", typed_by=1

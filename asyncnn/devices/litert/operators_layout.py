@@ -6,12 +6,6 @@ which they are there.
 
 import numpy as np
 
-from asyncnn.devices.litert.graph import (
-    FLOAT32,
-    Options,
-    Tensor,
-    options,
-)
 from asyncnn.devices.litert.operation_writer import (
     CODES,
     FLOATS,
@@ -20,16 +14,18 @@ from asyncnn.devices.litert.operation_writer import (
     Rule,
     Write,
 )
+from asyncnn.devices.litert.tflite_graph import (
+    FLOAT32,
+    Options,
+    Tensor,
+    options,
+)
 from asyncnn.hal.operations.joining import (
     paddings_of,
     slices_of,
     strided_slices_of,
 )
-from asyncnn.hal.operations.shapes import (
-    NCHW_TO_NHWC,
-    NHWC_TO_NCHW,
-    integers,
-)
+from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, NHWC_TO_NCHW
 from asyncnn.hal.types import OperationType
 
 
@@ -47,7 +43,7 @@ def _transpose(writer: OperationWriter) -> None:
     source = writer.as_it_is(0)
     order = [*range(len(source.shape))][::-1]
     if writer.operation.has(1):
-        order = integers(writer.operation, 1)
+        order = writer.operation.integers(1)
     writer.transposed(source, tuple(order), writer.output(type_=source.type))
 
 
@@ -79,14 +75,6 @@ def _pad_value(writer: OperationWriter, source: Tensor) -> np.ndarray:
     return np.array([stored + moved], np.int8)
 
 
-def _mirror_pad(writer: OperationWriter) -> None:
-    source = writer.as_it_is(0)
-    paddings = writer.graph.integers(paddings_of(writer.operation))
-    table = options("MirrorPadOptions", Mode=writer.operation.integer(2))
-    output = writer.output(type_=source.type)
-    writer.emit("MIRROR_PAD", [source, paddings], output, table)
-
-
 def _slice(writer: OperationWriter) -> None:
     if writer.is_quantized:
         writer.require_kept_quantization()
@@ -105,7 +93,8 @@ def _strided_slice(writer: OperationWriter) -> None:
     source = writer.as_it_is(0)
     taken, _ = strided_slices_of(writer.operation)
     resolved = [
-        part.indices(length) for part, length in zip(taken, source.shape, strict=True)
+        _resolved(part, length)
+        for part, length in zip(taken, source.shape, strict=True)
     ]
     begin, end, strides = (list(numbers) for numbers in zip(*resolved, strict=True))
     shape = tuple(len(range(*each)) for each in resolved)
@@ -128,6 +117,17 @@ def _strided_slice(writer: OperationWriter) -> None:
     writer.emit("STRIDED_SLICE", inputs, target, table)
     if not kept:
         writer.reshape(target, writer.output(type_=source.type))
+
+
+def _resolved(part: slice, length: int) -> tuple[int, int, int]:
+    """Return begin, end and stride; the stride of a single element is 1.
+
+    A large stride added to an index would not stay within int32.
+    """
+    begin, end, stride = part.indices(length)
+    if len(range(begin, end, stride)) == 1:
+        return begin, begin + 1, 1
+    return begin, end, stride
 
 
 def _split(writer: OperationWriter) -> None:
@@ -174,7 +174,7 @@ def _tile(writer: OperationWriter) -> None:
     if writer.is_quantized:
         writer.require_kept_quantization()
     source = writer.as_it_is(0)
-    multiples = writer.graph.integers(integers(writer.operation, 1))
+    multiples = writer.graph.integers(writer.operation.integers(1))
     writer.emit("TILE", [source, multiples], writer.output(type_=source.type))
 
 
@@ -182,7 +182,7 @@ def _reverse(writer: OperationWriter) -> None:
     if writer.is_quantized:
         writer.require_kept_quantization()
     source = writer.as_it_is(0)
-    axis = writer.graph.integers(integers(writer.operation, 1))
+    axis = writer.graph.integers(writer.operation.integers(1))
     table = options("ReverseV2Options")
     output = writer.output(type_=source.type)
     writer.emit("REVERSE_V2", [source, axis], output, table)
@@ -218,10 +218,10 @@ def _in_nhwc(name: str, kind: str, flag: int, *arguments: str) -> Write:
         if arguments == ("BlockSize",):
             table = options(kind, BlockSize=writer.operation.integer(1))
         elif name == "BATCH_TO_SPACE_ND":
-            block = integers(writer.operation, 1)
+            block = writer.operation.integers(1)
             inputs += [writer.graph.integers(block), writer.graph.integers(_NO_CROPS)]
         else:
-            block, paddings = (integers(writer.operation, i) for i in (1, 2))
+            block, paddings = (writer.operation.integers(i) for i in (1, 2))
             inputs.append(writer.graph.integers(block))
             inputs.append(writer.graph.integers([paddings[:2], paddings[2:]]))
         if not nchw:
@@ -268,7 +268,6 @@ RULES: dict[OperationType, Rule] = {
     OperationType.TRANSPOSE: Rule(_transpose, _MOVED, "TRANSPOSE", _KEPT),
     OperationType.PAD: Rule(_pad, _MOVED, "PAD", _KEPT),
     OperationType.PAD_V2: Rule(_pad, _MOVED, "PADV2", _KEPT),
-    OperationType.MIRROR_PAD: Rule(_mirror_pad, _MOVED_WITH_INTEGERS, "MIRROR_PAD"),
     OperationType.SLICE: Rule(_slice, _MOVED_WITH_INTEGERS, "SLICE", _KEPT),
     OperationType.STRIDED_SLICE: Rule(
         _strided_slice, _MOVED, "STRIDED_SLICE without masks, RESHAPE", _KEPT

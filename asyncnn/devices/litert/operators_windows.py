@@ -1,26 +1,15 @@
-"""Convolutions, pools and FULLY_CONNECTED in TFLite.
+"""Filters that slide over images: padding and layout in TFLite, and pools.
 
-Padding that is neither of TFLite's two schemes is added by an operator of its own, and
-NCHW images are transposed before and after. Weights have to be constants. Codes of
-weights are signed and centred, which XNNPACK demands, where their range allows;
-otherwise the operation is computed on unsigned codes.
+Padding that is neither of TFLite's two schemes is added by an operator of its own,
+except where the average counts elements, and NCHW images are transposed before and
+after.
 """
 
+import math
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 
-from asyncnn.devices.litert.graph import (
-    FLOAT32,
-    INT8,
-    INT32,
-    UINT8,
-    Convert,
-    Tensor,
-    options,
-)
-from asyncnn.devices.litert.operands import flip_sign
 from asyncnn.devices.litert.operation_writer import (
     CODES,
     FLOATS,
@@ -28,40 +17,36 @@ from asyncnn.devices.litert.operation_writer import (
     Rule,
     Write,
 )
-from asyncnn.hal.operands import QUANT8_TYPES
-from asyncnn.hal.operations.bound import Array, BoundOperand
+from asyncnn.devices.litert.tflite_graph import (
+    FLOAT32,
+    Tensor,
+    options,
+)
+from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, NHWC_TO_NCHW
 from asyncnn.hal.operations.windows import SAME as HAL_SAME
 from asyncnn.hal.operations.windows import (
     Padding,
     Window,
     Window2D,
-    convolution_window,
-    depthwise_window,
-    grouped_window,
     padding_for_scheme,
     pool_window,
-    transpose_padding_for_scheme,
-    transpose_window,
 )
 from asyncnn.hal.types import OperationType
 
 SAME, VALID = 0, 1
 """Padding schemes by the schema's numbers."""
 
-_MAX_STEP = 2**15
-"""Largest stride, dilation or filter: products of them stay within int32."""
+_MAX_STEP = 2**14
+"""Largest stride, dilation or filter: LiteRT keeps them in 16 bits."""
 
-_MAX_PRODUCTS = 2**15
-"""Most products of codes in one sum: with the bias it stays within int32."""
-
-_MULTIPLIERS = (2.0**-31, 2.0**7)
-"""Real multipliers of sums that both XNNPACK and LiteRT's kernels take."""
+_MAX_TOUCHES = 2**24
+"""Most pairs of a tap and an output pixel: XNNPACK has a pointer for each of them."""
 
 _CHANNELS_LAST = NCHW_TO_NHWC
 
 
-def _scheme(axes: Sequence[Window]) -> int | None:
+def scheme_of(axes: Sequence[Window]) -> int | None:
     """Return the scheme of TFLite that pads all axes like this, None if none does."""
     if all(
         axis.before == 0
@@ -78,25 +63,37 @@ def _scheme(axes: Sequence[Window]) -> int | None:
     return SAME
 
 
-def _needed_padding(axis: Window) -> Padding:
+def needed_padding(axis: Window) -> Padding:
     """Return what has to be added to ``axis``, without what no filter touches."""
     reached = (axis.output - 1) * axis.stride + axis.extent
     return axis.before, max(reached - axis.before - axis.input, 0)
 
 
-def _check_steps(writer: OperationWriter, axes: Sequence[Window]) -> None:
+def check_steps(
+    writer: OperationWriter, axes: Sequence[Window], *, spreads: bool = False
+) -> None:
+    """Check what LiteRT has int32 or memory for; a transpose ``spreads`` its input."""
+    touches = math.prod(
+        axis.filter * (axis.input if spreads else axis.output) for axis in axes
+    )
+    pixels = math.prod(axis.output for axis in axes)
+    writer.require(
+        touches == pixels or touches <= _MAX_TOUCHES,
+        "a filter that touches too many elements",
+    )
     writer.require(
         all(max(a.stride, a.dilation, a.filter) <= _MAX_STEP for a in axes),
         f"a stride, dilation or filter above {_MAX_STEP}",
     )
 
 
-def _image(writer: OperationWriter, window: Window2D, type_: str | None) -> Tensor:
+def image_of(writer: OperationWriter, window: Window2D, type_: str | None) -> Tensor:
+    """Return input 0 in NHWC."""
     image = writer.input(0, type_)
     return writer.transposed(image, _CHANNELS_LAST) if window.nchw else image
 
 
-def _result(writer: OperationWriter, window: Window2D, type_: str | None) -> Tensor:
+def result_of(writer: OperationWriter, window: Window2D, type_: str | None) -> Tensor:
     """Return the tensor that the operator in NHWC fills."""
     if not window.nchw:
         return writer.output(type_=type_)
@@ -104,269 +101,35 @@ def _result(writer: OperationWriter, window: Window2D, type_: str | None) -> Ten
     return writer.temporary(shape, type_)
 
 
-def _finish(writer: OperationWriter, window: Window2D, result: Tensor) -> None:
+def finish(writer: OperationWriter, window: Window2D, result: Tensor) -> None:
     """Bring a result to the layout of the output, which is made anew for that."""
     if window.nchw:
         writer.transposed(result, NHWC_TO_NCHW, writer.output(type_=result.type))
 
 
-def _padded_image(
+def padded_image(
     writer: OperationWriter, image: Tensor, axes: Sequence[Window]
 ) -> tuple[Tensor, int]:
     """Return the image, padded if it has to be, and the scheme that is left."""
-    scheme = _scheme(axes)
+    scheme = scheme_of(axes)
     if scheme is not None:
         return image, scheme
-    height, width = map(_needed_padding, axes)
+    height, width = map(needed_padding, axes)
     return writer.padded(image, [(0, 0), height, width, (0, 0)]), VALID
-
-
-class _Weights:
-    """Filter and bias of a linear operation as constants, and the type they ask for."""
-
-    def __init__(self, writer: OperationWriter) -> None:
-        self._writer = writer
-        self._filter, self._bias = writer.operand(1), writer.operand(2)
-        writer.require(
-            self._filter.value is not None and self._bias.value is not None,
-            "weights that come with the request",
-        )
-        self.is_quantized = self._filter.dtype.kind in "iu"
-        self._convert: Convert | None = None
-        self._zero_point = 0
-        self.type = FLOAT32
-        if self.is_quantized:
-            self.type = INT8
-            self._choose_codes(self._filter)
-        self._check_multipliers()
-
-    def _choose_codes(self, filter_: BoundOperand) -> None:
-        if filter_.type not in QUANT8_TYPES:
-            return
-        unsigned = filter_.dtype == np.uint8
-        if filter_.zero_point == (128 if unsigned else 0):
-            self._convert = flip_sign if unsigned else None
-        elif _fits_centred(filter_):
-            self._convert = _Centred(filter_.zero_point)
-        else:
-            self.type = UINT8
-            self._convert = None if unsigned else flip_sign
-            self._zero_point = filter_.zero_point + (0 if unsigned else 128)
-
-    @property
-    def _scales(self) -> Array:
-        channel_quant = self._filter.channel_quant
-        scales = channel_quant.scales if channel_quant else (self._filter.scale,)
-        return np.array(scales, np.float32)
-
-    @property
-    def _bias_scales(self) -> Array:
-        products: Array = self._scales * np.float32(self._writer.operand(0).scale)
-        return products
-
-    def _check_multipliers(self) -> None:
-        if not self.is_quantized:
-            return
-        low, high = _MULTIPLIERS
-        output_scale = self._writer.operation.outputs[0].scale
-        with np.errstate(all="ignore"):
-            multipliers = self._bias_scales.astype(np.float64) / output_scale
-        inside = (multipliers > low) & (multipliers < high)
-        self._writer.require(
-            bool(inside.all() and (self._bias_scales > 0).all()),
-            "scales of input, filter and output that are too far apart",
-        )
-
-    def tensors(self, axis: int = 0) -> list[Tensor]:
-        """Return filter and bias; ``axis`` of the filter may have a scale each."""
-        graph = self._writer.graph
-        kernel, bias = self._filter.value, self._bias.value
-        assert kernel is not None
-        assert bias is not None
-        if not self.is_quantized:
-            return [graph.constant(FLOAT32, kernel), graph.constant(FLOAT32, bias)]
-        scales, bias_scales = (
-            tuple(each.tolist()) for each in (self._scales, self._bias_scales)
-        )
-        per_channel = self._filter.channel_quant is not None
-        one = (0.0 if per_channel else scales[0], self._zero_point)
-        bias_scale = 0.0 if per_channel else bias_scales[0]
-        return [
-            graph.constant(
-                self.type,
-                kernel,
-                one,
-                self._convert,
-                scales if per_channel else (),
-                axis,
-            ),
-            graph.constant(
-                INT32,
-                bias,
-                (bias_scale, 0),
-                scales=bias_scales if per_channel else (),
-            ),
-        ]
-
-
-class _Centred(msgspec.Struct, frozen=True):
-    """Moves codes so that their zero point is 0; equal ones convert alike."""
-
-    zero_point: int
-
-    def __call__(self, codes: Array) -> Array:
-        """Return the codes less the zero point, as int8."""
-        return (codes.astype(np.int16) - self.zero_point).astype(np.int8)
-
-
-def _fits_centred(filter_: BoundOperand) -> bool:
-    assert filter_.value is not None
-    low, high = int(filter_.value.min()), int(filter_.value.max())
-    zero_point = filter_.zero_point
-    return low - zero_point >= -127 and high - zero_point <= 127
-
-
-def _convolution(writer: OperationWriter) -> None:
-    grouped = writer.operation.type == OperationType.GROUPED_CONV_2D
-    window = (grouped_window if grouped else convolution_window)(writer.operation)
-    _write_convolution(
-        writer,
-        window,
-        "CONV_2D",
-        "Conv2DOptions",
-        products=int(np.prod(writer.operation.shape(1)[1:])),
-        version=6 if grouped else None,
-    )
-
-
-def _depthwise(writer: OperationWriter) -> None:
-    window = depthwise_window(writer.operation)
-    _write_convolution(
-        writer,
-        window,
-        "DEPTHWISE_CONV_2D",
-        "DepthwiseConv2DOptions",
-        products=int(np.prod(writer.operation.shape(1)[1:3])),
-        axis=3,
-        DepthMultiplier=window.depth_multiplier,
-    )
-
-
-def _write_convolution(
-    writer: OperationWriter,
-    window: Window2D,
-    name: str,
-    kind: str,
-    *,
-    products: int,
-    axis: int = 0,
-    version: int | None = None,
-    **fields: int,
-) -> None:
-    axes = window.height, window.width
-    _check_steps(writer, axes)
-    weights = _Weights(writer)
-    writer.require(
-        not weights.is_quantized or products <= _MAX_PRODUCTS,
-        f"sums of more than {_MAX_PRODUCTS} products of codes",
-    )
-    image, scheme = _padded_image(writer, _image(writer, window, weights.type), axes)
-    result = _result(writer, window, weights.type)
-    table = options(
-        kind,
-        Padding=scheme,
-        StrideW=window.width.stride,
-        StrideH=window.height.stride,
-        DilationWFactor=window.width.dilation,
-        DilationHFactor=window.height.dilation,
-        FusedActivationFunction=int(window.activation),
-        **fields,
-    )
-    writer.emit(name, [image, *weights.tensors(axis)], result, table, version)
-    _finish(writer, window, result)
-
-
-def _transpose_convolution(writer: OperationWriter) -> None:
-    """Where no scheme of TFLite cuts the output like this, SLICE cuts all of it."""
-    window = transpose_window(writer.operation)
-    axes = window.height, window.width
-    _check_steps(writer, axes)
-    weights = _Weights(writer)
-    products = int(np.prod(writer.operation.shape(1)[1:]))
-    writer.require(
-        not weights.is_quantized or products <= _MAX_PRODUCTS,
-        f"sums of more than {_MAX_PRODUCTS} products of codes",
-    )
-    writer.require(
-        all(axis.after >= 0 for axis in axes),
-        "an output that reaches beyond the last filter",
-    )
-    image = _image(writer, window, weights.type)
-    result = _result(writer, window, weights.type)
-    scheme = _transpose_scheme(axes)
-    whole = result
-    if scheme is None:
-        batches, _, _, channels = result.shape
-        lengths = [(axis.input - 1) * axis.stride + axis.filter for axis in axes]
-        whole = writer.graph.like(result, (batches, *lengths, channels))
-    kernel, bias = weights.tensors()
-    table = options(
-        "TransposeConvOptions",
-        Padding=VALID if scheme is None else scheme,
-        StrideW=window.width.stride,
-        StrideH=window.height.stride,
-        FusedActivationFunction=int(window.activation),
-    )
-    shape = writer.graph.integers(whole.shape)
-    writer.emit("TRANSPOSE_CONV", [shape, kernel, image, bias], whole, table, 4)
-    if scheme is None:
-        begin = writer.graph.integers([0, *(axis.before for axis in axes), 0])
-        size = writer.graph.integers(result.shape)
-        writer.emit("SLICE", [whole, begin, size], result, options("SliceOptions"))
-    _finish(writer, window, result)
-
-
-def _transpose_scheme(axes: Sequence[Window]) -> int | None:
-    if all(axis.before == axis.after == 0 for axis in axes):
-        return VALID
-    for axis in axes:
-        padding = transpose_padding_for_scheme(
-            HAL_SAME, axis.output, axis.filter, axis.stride
-        )
-        fits = -(-axis.output // axis.stride) == axis.input
-        if (axis.before, axis.after) != padding or not fits:
-            return None
-    return SAME
-
-
-def _fully_connected(writer: OperationWriter) -> None:
-    weights = _Weights(writer)
-    _, size = writer.operation.shape(1)
-    writer.require(
-        not weights.is_quantized or size <= _MAX_PRODUCTS,
-        f"sums of more than {_MAX_PRODUCTS} products of codes",
-    )
-    batches, _ = writer.output_shape()
-    source = writer.reshaped(writer.input(0, weights.type), (batches, size))
-    table = options(
-        "FullyConnectedOptions", FusedActivationFunction=writer.activation(3)
-    )
-    output = writer.output(type_=weights.type)
-    writer.emit("FULLY_CONNECTED", [source, *weights.tensors()], output, table)
 
 
 def _pool(name: str) -> Write:
     def write(writer: OperationWriter) -> None:
         window = pool_window(writer.operation)
         axes = window.height, window.width
-        _check_steps(writer, axes)
+        check_steps(writer, axes)
         if writer.is_quantized:
             writer.require_kept_quantization()
-        image, scheme = _image(writer, window, None), _scheme(axes)
+        image, scheme = image_of(writer, window, None), scheme_of(axes)
         if scheme is None:
             writer.require(name == "MAX_POOL_2D", "padding that is no scheme of TFLite")
             image, scheme = _padded_with_lowest(writer, image, axes), VALID
-        result = _result(writer, window, None)
+        result = result_of(writer, window, None)
         table = options(
             "Pool2DOptions",
             Padding=scheme,
@@ -374,10 +137,10 @@ def _pool(name: str) -> Write:
             StrideH=window.height.stride,
             FilterWidth=window.width.filter,
             FilterHeight=window.height.filter,
-            FusedActivationFunction=int(window.activation),
+            FusedActivationFunction=writer.activation_code(window.activation),
         )
         writer.emit(name, [image], result, table)
-        _finish(writer, window, result)
+        finish(writer, window, result)
 
     return write
 
@@ -393,9 +156,10 @@ def _padded_with_lowest(
     )
     graph = writer.graph
     value = graph.constant(image.type, lowest, image.quantization)
-    height, width = map(_needed_padding, axes)
+    height, width = map(needed_padding, axes)
     batches, rows, columns, channels = image.shape
     shape = (batches, rows + sum(height), columns + sum(width), channels)
+    writer.require_moderate(shape)
     paddings = graph.integers([(0, 0), height, width, (0, 0)])
     return writer.emit(
         "PADV2",
@@ -405,30 +169,7 @@ def _padded_with_lowest(
     )
 
 
-_LINEAR = "weights that come with the request; sums of over 32768 products of codes"
-
 RULES: dict[OperationType, Rule] = {
-    OperationType.CONV_2D: Rule(
-        _convolution,
-        (*FLOATS, *CODES),
-        "CONV_2D, after PAD if no scheme fits; TRANSPOSE around it for NCHW",
-        _LINEAR,
-    ),
-    OperationType.GROUPED_CONV_2D: Rule(
-        _convolution, (*FLOATS, *CODES), "CONV_2D with a narrower filter", _LINEAR
-    ),
-    OperationType.DEPTHWISE_CONV_2D: Rule(
-        _depthwise, (*FLOATS, *CODES), "DEPTHWISE_CONV_2D, as CONV_2D", _LINEAR
-    ),
-    OperationType.TRANSPOSE_CONV_2D: Rule(
-        _transpose_convolution,
-        (*FLOATS, *CODES),
-        "TRANSPOSE_CONV, SLICE if no scheme fits",
-        _LINEAR + "; an output that reaches beyond the last filter",
-    ),
-    OperationType.FULLY_CONNECTED: Rule(
-        _fully_connected, (*FLOATS, *CODES), "FULLY_CONNECTED, after RESHAPE", _LINEAR
-    ),
     OperationType.AVERAGE_POOL_2D: Rule(
         _pool("AVERAGE_POOL_2D"),
         (*FLOATS, *CODES),

@@ -24,11 +24,12 @@ import numpy as np
 
 import asyncnn
 from asyncnn.devices.litert.c_api import CApiUnavailableError
-from asyncnn.devices.litert.c_api_engine import CApiEngine, aligned
+from asyncnn.devices.litert.c_api_engine import CApiEngine
 from asyncnn.devices.litert.compiled_graph import Array, CompiledGraph
 from asyncnn.devices.litert.weights import PackedWeights, weights_key
 from asyncnn.devices.measured_capabilities import cpu_features, cpu_name
 from asyncnn.devices.private_files import private_draft, read_private, state_folder
+from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import GeneralFailureError
 
 logger = logging.getLogger(__name__)
@@ -147,10 +148,19 @@ def _keep(verdict: Verdict) -> Path | None:
     return None
 
 
+class _TrialError(Exception):
+    """Something is not as it should be."""
+
+
+def _require(is_right: bool, otherwise: str) -> None:
+    if not is_right:
+        raise _TrialError(otherwise)
+
+
 class _Trial:
     """The test itself, in a process that it may end.
 
-    :raises AssertionError: if something is not as it should be.
+    :raises _TrialError: if something is not as it should be.
     :raises CApiUnavailableError: if the library cannot even be loaded.
     """
 
@@ -183,19 +193,19 @@ class _Trial:
     def _outputs(self, offset: int = 0) -> list[Array]:
         made = []
         for like in (self._early, self._late):
-            memory = aligned(like.nbytes + offset)[offset:].view(np.float32)
+            memory = aligned_bytes(like.nbytes + offset)[offset:].view(np.float32)
             memory[:] = np.nan
             made.append(memory.reshape(like.shape))
         return made
 
     def _compare(self, graph: CompiledGraph, x: Array, offset: int = 0) -> None:
         outputs = self._outputs(offset)
-        assert graph.run([x], outputs), "a run says that it was interrupted"
+        _require(graph.run([x], outputs), "a run says that it was interrupted")
         for found, right in zip(outputs, (self._early, self._late), strict=True):
-            assert np.array_equal(found, right), f"wrong results at offset {offset}"
+            _require(np.array_equal(found, right), f"wrong results at offset {offset}")
 
     def _try_alignment(self, graph: CompiledGraph, offset: int) -> None:
-        memory = aligned(self._x.nbytes + offset)[offset:].view(np.float32)
+        memory = aligned_bytes(self._x.nbytes + offset)[offset:].view(np.float32)
         x = memory.reshape(self._x.shape)
         x[...] = self._x
         x.flags.writeable = False
@@ -204,7 +214,8 @@ class _Trial:
 
     def _interrupt_before(self, graph: CompiledGraph) -> None:
         graph.interrupt()
-        assert not graph.run([self._x], self._outputs()), "an interrupt has no effect"
+        ended = graph.run([self._x], self._outputs())
+        _require(not ended, "an interrupt has no effect")
         graph.clear_interrupt()
         self._compare(graph, self._x)
 
@@ -222,7 +233,7 @@ class _Trial:
             if np.isnan(outputs[1]).all():
                 self._compare(graph, self._x)
                 return
-        raise AssertionError("an interrupt has no effect within a run")
+        raise _TrialError("an interrupt has no effect within a run")
 
 
 def main(library: str, version: str) -> int:
@@ -230,7 +241,7 @@ def main(library: str, version: str) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an expected outcome
     try:
         _Trial(Path(library), version).run()
-    except (AssertionError, CApiUnavailableError, GeneralFailureError) as error:
+    except (_TrialError, CApiUnavailableError, GeneralFailureError) as error:
         print(" ".join(str(error).split()), file=sys.stderr)  # noqa: T201
         return 1
     return 0

@@ -26,10 +26,12 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from asyncnn import __version__
 from asyncnn.devices.measured_capabilities import cpu_features, cpu_name
 from asyncnn.devices.private_files import (
     open_private,
@@ -56,16 +58,19 @@ class Closable(Protocol):
         ...
 
 
+Array: TypeAlias = NDArray[Any]
 T = TypeVar("T", bound=Closable)
 
 
 def weights_key(content: bytes, version: str) -> str:
     """Return the key of what an engine of ``version`` packs for this CPU.
 
-    ``content`` is what the graph is made of, or a hash of that.
+    ``content`` is what a model is made of, or a hash of that.
     """
     told = hashlib.blake2b(content, digest_size=_KEY_BYTES)
-    told.update("\0".join(("", version, cpu_name(), cpu_features())).encode())
+    told.update(
+        "\0".join(("", __version__, version, cpu_name(), cpu_features())).encode()
+    )
     return told.hexdigest()
 
 
@@ -74,9 +79,9 @@ class PackedWeights:
 
     ``key`` is a hash of all that they depend on (`weights_key`), in hexadecimal digits.
     Without a ``folder`` they are kept as long as this object or a graph lives; else
-    they are found there again, by other processes too. The folder holds weights of
-    other models and is kept below ``most_bytes`` by removing what was used least
-    recently.
+    they are found there again, by other processes too, but never for another flatbuffer
+    than the one they were packed of. The folder holds weights of other models and is
+    kept below ``most_bytes`` by removing what was used least recently.
 
     :raises InvalidArgumentError: if the key is no such hash.
     """
@@ -87,6 +92,8 @@ class PackedWeights:
         if not _KEY.fullmatch(key):
             raise InvalidArgumentError(f"{key!r} is no key of packed weights")
         self._key = key
+        self._name = ""  # the key and a checksum of the model
+        self._model: Array | None = None
         self._folder = folder
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
@@ -94,16 +101,19 @@ class PackedWeights:
         self._is_forked = False
         disown_in_children(self)
 
-    def compile(self, compile_with: Callable[[int], T]) -> T:
+    def compile(self, model: Array, compile_with: Callable[[int], T]) -> T:
         """Return what is compiled with a descriptor of the weights, packed if need be.
 
-        ``compile_with`` hands the descriptor over to XNNPACK, which closes it.
+        ``model`` is the flatbuffer. ``compile_with`` compiles it and hands the
+        descriptor over to XNNPACK, which closes it.
 
+        :raises InvalidArgumentError: if it was another one before.
         :raises ForkedError: in a child of the process that made this object.
         """
         if self._is_forked:
             raise forked_error("a set of packed weights")
         with self._lock:
+            self._turn_to(model)
             if self._descriptor < 0:
                 self._descriptor = self._find()
             if self._descriptor < 0:
@@ -127,6 +137,14 @@ class PackedWeights:
     def __del__(self) -> None:
         if hasattr(self, "_descriptor"):
             self.close()
+
+    def _turn_to(self, model: Array) -> None:
+        if self._model is not None and _are_one(self._model, model):
+            return
+        name = f"{self._key}-{checksum(self._key, model.data)}"
+        if self._name not in ("", name):
+            raise InvalidArgumentError("these packed weights are of another model")
+        self._name, self._model = name, model
 
     def _pack(self, compile_with: Callable[[int], T]) -> T | None:
         """Have weights packed; return the graph, unless it is to use a file instead."""
@@ -160,7 +178,7 @@ class PackedWeights:
 
     def _files(self) -> list[Path]:
         assert self._folder is not None
-        return sorted(self._folder.glob(f"{self._key}-*{SUFFIX}"))
+        return sorted(self._folder.glob(f"{self._name}-*{SUFFIX}"))
 
     def _verified(self, path: Path) -> int:
         private_folder(path.parent)
@@ -198,8 +216,8 @@ class PackedWeights:
 
     def _path_of(self, content: bytes | memoryview) -> Path:
         assert self._folder is not None
-        told = checksum(self._key, content)
-        return self._folder / f"{self._key}-{told}{SUFFIX}"
+        told = checksum(self._name, content)
+        return self._folder / f"{self._name}-{told}{SUFFIX}"
 
 
 def checksum(key: str, content: bytes | memoryview) -> str:
@@ -252,6 +270,11 @@ def _compile(compile_with: Callable[[int], T], descriptor: int) -> T:
 
 def _reopened(descriptor: int) -> int:
     return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _are_one(model: Array, other: Array) -> bool:
+    """Tell whether both are the same memory; the first is kept, and so its address."""
+    return (model.ctypes.data, model.nbytes) == (other.ctypes.data, other.nbytes)
 
 
 @contextlib.contextmanager

@@ -8,36 +8,41 @@ A barrier before a step divides what LiteRT runs as one node: every tensor that 
 it is copied by an operator that XNNPACK does not take, so that the operators before and
 after it become separate nodes, between which a run can be stopped.
 
-Format: the TFLite schema, version 3 (file identifier TFL3); buffers start at multiples
-of 16 bytes, as the schema demands.
+Format: the TFLite schema, version 3 (file identifier TFL3), whose tables have their
+fields by number here; buffers start at multiples of 16 bytes, as it demands.
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from functools import lru_cache
 
 import flatbuffers  # type: ignore[import-untyped]
 import numpy as np
 import tflite  # type: ignore[import-untyped]
 
 from asyncnn.devices.litert.claims import write_operation
-from asyncnn.devices.litert.graph import Constant, Graph, Operator, Options, Tensor
-from asyncnn.devices.litert.operands import OperandTensors
+from asyncnn.devices.litert.flat_file import REFERENCE, Field, FlatFile, Place
+from asyncnn.devices.litert.operand_tensors import OperandTensors
+from asyncnn.devices.litert.tflite_graph import (
+    Constant,
+    Graph,
+    Operator,
+    Options,
+    Tensor,
+)
 from asyncnn.engine.delegation import Segment
 from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.hal.operations.bound import BoundOperand
+from asyncnn.hal.operations.bound import BoundOperand, Shape
 
 MAX_FILE_BYTES = 2**31 - 2**20
 """Most bytes of a file: offsets within it have 31 bits."""
 
 _IDENTIFIER = b"TFL3"
 _SCHEMA_VERSION = 3
-_BUFFER_ALIGNMENT = 16
-_BYTES_PER_TABLE = 256
 _MAX_DEPRECATED_CODE = 127
 
 
-def write_graph(segment: Segment, barriers: Collection[int] = ()) -> memoryview:
-    """Return the TFLite file of ``segment``; the public Interpreter wants `bytes`.
+def write_graph(segment: Segment, barriers: Collection[int] = ()) -> bytes:
+    """Return the TFLite file of ``segment``.
 
     ``barriers`` are positions in ``segment.steps``: what a step at or after such a
     position reads of earlier ones passes a barrier.
@@ -52,7 +57,7 @@ def write_graph(segment: Segment, barriers: Collection[int] = ()) -> memoryview:
             f"{total} bytes of constants do not fit into a TFLite file, "
             f"which holds {MAX_FILE_BYTES} at most"
         )
-    return _File(graph, total).finish(inputs, outputs)
+    return _Writer(graph).finish(inputs, outputs)
 
 
 def _graph_of(
@@ -97,137 +102,119 @@ def _last_uses(segment: Segment) -> dict[int, int]:
     }
 
 
-class _File:
-    """Builds the flatbuffer; what is referred to has to be written first."""
+class _Writer:
+    """Writes a graph; what is referred to has to be written first.
 
-    def __init__(self, graph: Graph, constant_bytes: int) -> None:
-        tables = len(graph.tensors) + len(graph.operators) + 2 * len(graph.constants)
-        # Large enough from the start: growing would copy all that is there.
-        self._builder = flatbuffers.Builder(
-            constant_bytes + _BYTES_PER_TABLE * (tables + 8)
-        )
+    Shapes, quantisation and options that occur again are referred to again.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._file = FlatFile()
         self._graph = graph
+        self._shapes: dict[Shape, Place] = {}
+        self._quantizations: dict[object, Place] = {}
+        self._tables: dict[Options, Place] = {}
 
-    def finish(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> memoryview:
+    def finish(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bytes:
         """Return the file whose subgraph has these inputs and outputs."""
-        builder, graph = self._builder, self._graph
-        buffers = [self._empty_buffer(), *map(self._buffer, graph.constants)]
-        tensors = [self._tensor(tensor) for tensor in graph.tensors]
+        file, graph = self._file, self._graph
+        buffers = [file.table(()), *map(self._buffer, graph.constants)]
+        named = {tensor.number for tensor in (*inputs, *outputs)}
+        tensors = [
+            self._tensor(tensor, is_named=tensor.number in named)
+            for tensor in graph.tensors
+        ]
         codes: dict[tuple[str, int], int] = {}
         operators = [self._operator(operator, codes) for operator in graph.operators]
-        subgraph = self._subgraph(
-            self._offsets(tensors),
-            self._integers([tensor.number for tensor in inputs]),
-            self._integers([tensor.number for tensor in outputs]),
-            self._offsets(operators),
+        subgraph = file.table(
+            (
+                (0, REFERENCE, file.references(tensors)),
+                (1, REFERENCE, file.numbers([tensor.number for tensor in inputs])),
+                (2, REFERENCE, file.numbers([tensor.number for tensor in outputs])),
+                (3, REFERENCE, file.references(operators)),
+                (4, REFERENCE, file.string("main")),
+            )
         )
-        code_vector = self._offsets([self._code(*code) for code in codes])
-        subgraphs = self._offsets([subgraph])
-        buffer_vector = self._offsets(buffers)
-        tflite.ModelStart(builder)
-        tflite.ModelAddVersion(builder, _SCHEMA_VERSION)
-        tflite.ModelAddOperatorCodes(builder, code_vector)
-        tflite.ModelAddSubgraphs(builder, subgraphs)
-        tflite.ModelAddBuffers(builder, buffer_vector)
-        builder.Finish(tflite.ModelEnd(builder), _IDENTIFIER)
-        # `Output` would copy the file.
-        return memoryview(builder.Bytes)[builder.Head() :]
-
-    def _empty_buffer(self) -> int:
-        tflite.BufferStart(self._builder)
-        return int(tflite.BufferEnd(self._builder))
-
-    def _buffer(self, constant: Constant) -> int:
-        builder = self._builder
-        data = constant.data()
-        builder.Prep(_BUFFER_ALIGNMENT, data.size)
-        vector = builder.CreateNumpyVector(data)
-        tflite.BufferStart(builder)
-        tflite.BufferAddData(builder, vector)
-        return int(tflite.BufferEnd(builder))
-
-    def _tensor(self, tensor: Tensor) -> int:
-        builder = self._builder
-        name = builder.CreateString(f"tensor_{tensor.number}")
-        shape = self._integers(tensor.shape)
-        quantization = self._quantization(tensor)
-        tflite.TensorStart(builder)
-        tflite.TensorAddShape(builder, shape)
-        tflite.TensorAddType(builder, getattr(tflite.TensorType, tensor.type))
-        tflite.TensorAddBuffer(
-            builder, 0 if tensor.buffer is None else tensor.buffer + 1
+        model = file.table(
+            (
+                (0, "I", _SCHEMA_VERSION),
+                (1, REFERENCE, file.references([self._code(*code) for code in codes])),
+                (2, REFERENCE, file.references([subgraph])),
+                (4, REFERENCE, file.references(buffers)),
+            )
         )
-        tflite.TensorAddName(builder, name)
-        if quantization is not None:
-            tflite.TensorAddQuantization(builder, quantization)
-        tflite.TensorAddHasRank(builder, True)
-        return int(tflite.TensorEnd(builder))
+        return file.joined(model, _IDENTIFIER)
 
-    def _quantization(self, tensor: Tensor) -> int | None:
+    def _buffer(self, constant: Constant) -> Place:
+        return self._file.table(((0, REFERENCE, self._file.data(constant.data())),))
+
+    def _tensor(self, tensor: Tensor, *, is_named: bool) -> Place:
+        file = self._file
+        shape = self._shapes.get(tensor.shape)
+        if shape is None:
+            shape = self._shapes[tensor.shape] = file.numbers(tensor.shape)
+        fields: list[Field] = [
+            (0, REFERENCE, shape),
+            (1, "b", getattr(tflite.TensorType, tensor.type)),
+            (2, "I", 0 if tensor.buffer is None else tensor.buffer + 1),
+            (8, "?", True),
+        ]
+        if is_named:
+            fields.append((3, REFERENCE, file.string(f"tensor_{tensor.number}")))
         scales = tensor.scales or ((tensor.scale,) if tensor.scale else ())
-        if not scales:
-            return None
-        builder = self._builder
-        zero_points = np.full(len(scales), tensor.zero_point, np.int64)
-        scale_vector = builder.CreateNumpyVector(np.array(scales, np.float32))
-        zero_vector = builder.CreateNumpyVector(zero_points)
-        tflite.QuantizationParametersStart(builder)
-        tflite.QuantizationParametersAddScale(builder, scale_vector)
-        tflite.QuantizationParametersAddZeroPoint(builder, zero_vector)
-        tflite.QuantizationParametersAddQuantizedDimension(builder, tensor.axis)
-        return int(tflite.QuantizationParametersEnd(builder))
+        if scales:
+            key = scales, tensor.zero_point, tensor.axis
+            if key not in self._quantizations:
+                self._quantizations[key] = self._quantization(*key)
+            fields.append((4, REFERENCE, self._quantizations[key]))
+        return file.table(fields)
 
-    def _operator(self, operator: Operator, codes: dict[tuple[str, int], int]) -> int:
-        builder = self._builder
-        code = codes.setdefault((operator.name, operator.version), len(codes))
-        inputs = self._integers(operator.inputs)
-        outputs = self._integers(operator.outputs)
-        table = None if operator.options is None else self._options(operator.options)
-        tflite.OperatorStart(builder)
-        tflite.OperatorAddOpcodeIndex(builder, code)
-        tflite.OperatorAddInputs(builder, inputs)
-        tflite.OperatorAddOutputs(builder, outputs)
-        if table is not None and operator.options is not None:
-            kind = getattr(tflite.BuiltinOptions, operator.options.kind)
-            tflite.OperatorAddBuiltinOptionsType(builder, kind)
-            tflite.OperatorAddBuiltinOptions(builder, table)
-        return int(tflite.OperatorEnd(builder))
-
-    def _options(self, options: Options) -> int:
-        builder, kind = self._builder, options.kind
-        getattr(tflite, f"{kind}Start")(builder)
-        for field, value in options.fields:
-            getattr(tflite, f"{kind}Add{field}")(builder, value)
-        return int(getattr(tflite, f"{kind}End")(builder))
-
-    def _code(self, name: str, version: int) -> int:
-        builder = self._builder
-        number = getattr(tflite.BuiltinOperator, name)
-        tflite.OperatorCodeStart(builder)
-        tflite.OperatorCodeAddDeprecatedBuiltinCode(
-            builder, min(number, _MAX_DEPRECATED_CODE)
+    def _quantization(
+        self, scales: tuple[float, ...], zero_point: int, axis: int
+    ) -> Place:
+        file = self._file
+        zero_points = np.full(len(scales), zero_point)
+        return file.table(
+            (
+                (2, REFERENCE, file.numbers(scales, np.float32)),
+                (3, REFERENCE, file.numbers(zero_points, np.int64)),
+                (6, "i", axis),
+            )
         )
-        tflite.OperatorCodeAddVersion(builder, version)
-        tflite.OperatorCodeAddBuiltinCode(builder, number)
-        return int(tflite.OperatorCodeEnd(builder))
 
-    def _subgraph(self, tensors: int, inputs: int, outputs: int, operators: int) -> int:
-        builder = self._builder
-        name = builder.CreateString("main")
-        tflite.SubGraphStart(builder)
-        tflite.SubGraphAddTensors(builder, tensors)
-        tflite.SubGraphAddInputs(builder, inputs)
-        tflite.SubGraphAddOutputs(builder, outputs)
-        tflite.SubGraphAddOperators(builder, operators)
-        tflite.SubGraphAddName(builder, name)
-        return int(tflite.SubGraphEnd(builder))
+    def _operator(self, operator: Operator, codes: dict[tuple[str, int], int]) -> Place:
+        file = self._file
+        code = codes.setdefault((operator.name, operator.version), len(codes))
+        fields: list[Field] = [
+            (0, "I", code),
+            (1, REFERENCE, file.numbers(operator.inputs)),
+            (2, REFERENCE, file.numbers(operator.outputs)),
+        ]
+        table = operator.options
+        if table is not None:
+            if table not in self._tables:
+                self._tables[table] = file.blob(*_options_table(table))
+            kind = getattr(tflite.BuiltinOptions, table.kind)
+            fields += [(3, "B", kind), (4, REFERENCE, self._tables[table])]
+        return file.table(fields)
 
-    def _integers(self, values: Sequence[int]) -> Any:
-        return self._builder.CreateNumpyVector(np.array(values, np.int32))
+    def _code(self, name: str, version: int) -> Place:
+        number = getattr(tflite.BuiltinOperator, name)
+        return self._file.table(
+            (
+                (0, "b", min(number, _MAX_DEPRECATED_CODE)),
+                (2, "i", version),
+                (3, "i", number),
+            )
+        )
 
-    def _offsets(self, offsets: Sequence[int]) -> Any:
-        builder = self._builder
-        builder.StartVector(4, len(offsets), 4)
-        for offset in reversed(offsets):
-            builder.PrependUOffsetTRelative(offset)
-        return builder.EndVector()
+
+@lru_cache(maxsize=1024)
+def _options_table(table: Options) -> tuple[bytes, Place]:
+    """Return a table of options by the schema's own builders, and its place there."""
+    builder, kind = flatbuffers.Builder(64), table.kind
+    getattr(tflite, f"{kind}Start")(builder)
+    for field, value in table.fields:
+        getattr(tflite, f"{kind}Add{field}")(builder, value)
+    place = int(getattr(tflite, f"{kind}End")(builder))
+    return bytes(builder.Bytes[builder.Head() :]), place

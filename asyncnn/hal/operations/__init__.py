@@ -22,10 +22,10 @@ an operation that the asked version does not have yet. `infer_shapes` raises
 Both are in ``bound``, with the operations that it takes. An output whose shape only the
 computed data tell has None instead.
 
-One file for each family declares its operations. ``signature`` is the language of the
-declarations, ``bound`` an operation with all that is known of its operands, which
-kernels read as well, and ``windows`` the arithmetic of sliding windows that both share.
-Imports nothing of asyncnn but the HAL's data and the errors.
+One file for each family declares its operations. ``declaring`` says how and reads it
+into a ``signature``; ``bound`` is an operation with all that is known of its operands,
+which kernels read as well, and ``windows`` has the arithmetic of sliding windows that
+both share. Imports nothing of asyncnn but the HAL's data and the errors.
 
 >>> from asyncnn.hal import HalVersion, Operand, OperandLifeTime, OperandType
 >>> from asyncnn.hal import Operation, OperationType

@@ -15,14 +15,17 @@ from numpy.typing import NDArray
 
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operands import AnyOperandType, AnyOperationType, dtype_of
-from asyncnn.hal.types import (
-    FusedActivationFunc,
-    SymmPerChannelQuantParams,
-)
+from asyncnn.hal.types import FusedActivationFunc, SymmPerChannelQuantParams
 
 Array: TypeAlias = NDArray[Any]
 Shape: TypeAlias = tuple[int, ...]
 """Concrete axis lengths; here, unlike in HAL dimensions, 0 means empty."""
+
+
+NCHW_TO_NHWC = (0, 2, 3, 1)
+"""Which axis of a channels-first image is which of a channels-last one."""
+
+_ACTIVATIONS = frozenset(FusedActivationFunc)
 
 
 class OperationFailedError(GeneralFailureError):
@@ -153,12 +156,8 @@ class BoundOperation(msgspec.Struct, frozen=True, eq=False):
         :raises OperationFailedError: if it is not a `FusedActivationFunc`.
         """
         code = self.integer(index)
-        try:
-            return FusedActivationFunc(code)
-        except ValueError:
-            raise OperationFailedError(
-                f"{self.type.name}: {code} is not a fused activation (0 to 3)"
-            ) from None
+        self.require(code in _ACTIVATIONS, f"{code} is not a fused activation (0 to 3)")
+        return FusedActivationFunc(code)
 
     def axis(self, index: int, rank: int, default: int | None = None) -> int:
         """Return the axis in scalar input ``index`` within ``[0, rank)``.
@@ -166,11 +165,85 @@ class BoundOperation(msgspec.Struct, frozen=True, eq=False):
         :raises OperationFailedError: if it is outside ``[-rank, rank)``.
         """
         axis = self.integer(index, default)
-        if not -rank <= axis < rank:
-            raise OperationFailedError(
-                f"{self.type.name}: axis {axis} is outside of rank {rank}"
-            )
+        self.require(-rank <= axis < rank, f"axis {axis} is outside of rank {rank}")
         return axis % rank
+
+    def require(self, condition: bool, message: str) -> None:
+        """Check a rule that operands have to meet.
+
+        :raises OperationFailedError: if ``condition`` is false.
+        """
+        if not condition:
+            raise OperationFailedError(f"{self.type.name}: {message}")
+
+    def require_if_known(
+        self, index: int, legal: Callable[[float], bool], message: str
+    ) -> None:
+        """Check a scalar that shapes do not depend on, if its value is known yet.
+
+        :raises OperationFailedError: if it is known and not ``legal``.
+        """
+        if self.has(index) and self.input(index).value is not None:
+            self.require(legal(self.real(index)), message)
+
+    def shape_of_rank(self, index: int, *ranks: int) -> Shape:
+        """Return the shape of input ``index``, whose rank is one of ``ranks``.
+
+        :raises OperationFailedError: if its rank is another one.
+        """
+        shape = self.shape(index)
+        if len(shape) not in ranks:
+            expected = " or ".join(map(str, ranks))
+            message = f"input {index} has rank {len(shape)}, expected {expected}"
+            raise OperationFailedError(f"{self.type.name}: {message}")
+        return shape
+
+    def image_shape(self, nchw: bool) -> Shape:
+        """Return the shape of input 0 as [N, H, W, C], whatever its layout."""
+        shape = self.shape_of_rank(0, 4)
+        return tuple(shape[axis] for axis in NCHW_TO_NHWC) if nchw else shape
+
+    def check_shape(self, index: int, expected: Shape, name: str) -> None:
+        """Check that input ``index``, called ``name``, has the shape ``expected``.
+
+        :raises OperationFailedError: if it has another one.
+        """
+        actual = self.shape(index)
+        if actual != expected:
+            message = f"has shape {list(actual)}, expected {list(expected)}"
+            raise OperationFailedError(f"{self.type.name}: {name} {message}")
+
+    def integers(self, index: int) -> list[int]:
+        """Return the elements of the int32 tensor ``index`` in row-major order."""
+        return [int(element) for element in self.value(index).reshape(-1)]
+
+    def integers_of_length(self, index: int, length: int) -> list[int]:
+        """Return the elements of the one-axis int32 tensor ``index``.
+
+        :raises OperationFailedError: if it has not exactly ``length`` elements.
+        """
+        self.check_shape(index, (length,), f"input {index}")
+        return self.integers(index)
+
+    def normalized_axes(self, index: int, rank: int) -> set[int]:
+        """Return the axes in the int32 tensor ``index``, each within ``[0, rank)``.
+
+        :raises OperationFailedError: if one is outside ``[-rank, rank)``.
+        """
+        self.shape_of_rank(index, 1)
+        axes = self.integers(index)
+        for axis in axes:
+            self.require(-rank <= axis < rank, f"axis {axis} is outside rank {rank}")
+        return {axis % rank for axis in axes}
+
+    def whole_quotient(self, size: int, divisor: int, what: str) -> int:
+        """Return ``size / divisor``.
+
+        :raises OperationFailedError: if that is not a whole number.
+        """
+        is_whole = divisor > 0 and size % divisor == 0
+        self.require(is_whole, f"{what} {size} is not divisible by {divisor}")
+        return size // divisor
 
 
 ShapeRule: TypeAlias = Callable[[BoundOperation], tuple[Shape | None, ...]]

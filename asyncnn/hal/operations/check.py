@@ -5,6 +5,7 @@ Source: 1.0 to 1.3/types.hal (OperationType), AIDL OperationType.
 
 import math
 from collections.abc import Sequence
+from enum import IntEnum
 
 import msgspec
 
@@ -91,13 +92,14 @@ def _forms(operands: tuple[Operand, ...]) -> tuple[Form, ...]:
     )
 
 
-def _name(type_: int) -> str:
-    if isinstance(type_, ExtensionOperationType):
+def _name(type_: int, known: type[IntEnum] = OperationType) -> str:
+    if isinstance(type_, ExtensionOperationType | ExtensionOperandType):
         return type_.name
     try:
-        return OperationType(type_).name
+        return known(type_).name
     except ValueError:
-        return f"operation {type_:#x}"
+        what = "operation" if known is OperationType else "type"
+        return f"{what} {type_:#x}"
 
 
 def _signature(type_: int) -> OperationSignature | None:
@@ -215,17 +217,8 @@ def _type_error(
         "input" if position < 0 else "output",
         index if position < 0 else position,
         first.argument(index),
-        f"is {_type_name(actual)}, expected {' or '.join(names)}",
+        f"is {_name(actual, OperandType)}, expected {' or '.join(names)}",
     )
-
-
-def _type_name(type_: int) -> str:
-    if isinstance(type_, ExtensionOperandType):
-        return type_.name
-    try:
-        return OperandType(type_).name
-    except ValueError:
-        return f"type {type_:#x}"
 
 
 def _check_ranks(

@@ -9,22 +9,15 @@ from typing import Never
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import combine_dimensions, is_tensor, size_of_data_bytes
 from asyncnn.hal.operations.bound import BoundOperation, ValueNeededError
+from asyncnn.hal.operations.declaring import declare
 from asyncnn.hal.operations.signature import (
     B8,
-    V1_3,
-    Argument,
-    Layout,
-    OperationSignature,
     Requirement,
-    TypeRow,
     Usage,
-    arguments,
 )
 from asyncnn.hal.types import (
     Operand,
     OperandLifeTime,
-    OperandType,
-    OperationType,
     Subgraph,
 )
 
@@ -143,38 +136,19 @@ def _not_inferred(operation: BoundOperation) -> Never:
     raise ValueNeededError
 
 
-_ROWS = (TypeRow(V1_3, {"T": OperandType.SUBGRAPH}),)
-
 SIGNATURES = (
-    OperationSignature(
-        OperationType.IF,
-        rows=_ROWS,
-        layouts=(
-            Layout(
-                (
-                    Argument("condition", B8),
-                    *arguments("T", "then", "else"),
-                    Argument("input", None, at_least=0),
-                ),
-                (Argument("output", None, at_least=1),),
-            ),
-        ),
-        shape=_not_inferred,
-        checks=(_check_if,),
+    declare(
+        "IF",
+        "1.3: SUBGRAPH",
+        "condition: B8, then else, input*: any -> output+: any",
+        _not_inferred,
+        _check_if,
     ),
-    OperationSignature(
-        OperationType.WHILE,
-        rows=_ROWS,
-        layouts=(
-            Layout(
-                (
-                    *arguments("T", "condition", "body"),
-                    Argument("input", None, at_least=1),
-                ),
-                (Argument("output", None, at_least=1),),
-            ),
-        ),
-        shape=_not_inferred,
-        checks=(_check_while,),
+    declare(
+        "WHILE",
+        "1.3: SUBGRAPH",
+        "condition body, input+: any -> output+: any",
+        _not_inferred,
+        _check_while,
     ),
 )

@@ -11,64 +11,19 @@ import numpy as np
 
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import BoundOperation, Shape
+from asyncnn.hal.operations.declaring import declare
 from asyncnn.hal.operations.shapes import (
     broadcast_inputs,
-    require_if_known,
-    require_shape,
     same_as_input,
 )
 from asyncnn.hal.operations.signature import (
-    AIDL_V3,
-    B8,
-    F16,
-    F32,
-    FLOAT16,
-    FLOAT32,
-    I32,
-    INT32,
-    Q8,
-    Q8S,
-    UP_TO_4,
-    V1_0,
-    V1_1,
     V1_2,
-    V1_3,
     AnyCheck,
-    Argument,
-    Layout,
     OperationSignature,
-    Quantization,
     Requirement,
     TypedCheck,
-    TypeRow,
     Usage,
-    arguments,
-    row,
-    rows,
 )
-from asyncnn.hal.types import OperationType
-
-UNIT_RANGE: Quantization = {Q8: (1 / 256, 0), Q8S: (1 / 256, -128)}
-"""Quantisation of results in [0, 1)."""
-
-SIGNED_UNIT_RANGE: Quantization = {Q8: (1 / 128, 128), Q8S: (1 / 128, 0)}
-"""Quantisation of results in [-1, 1)."""
-
-_RECTIFIED = rows(V1_0, F32, Q8) + rows(V1_2, F16) + rows(V1_3, Q8S)
-
-
-def _activation(
-    type_: OperationType,
-    types: tuple[TypeRow, ...] = _RECTIFIED,
-    quantization: Quantization | None = None,
-) -> OperationSignature:
-    output = Argument("output", quantization=quantization)
-    return OperationSignature(
-        type_,
-        rows=types,
-        layouts=(Layout((Argument("input", ranks=UP_TO_4),), (output,)),),
-        shape=same_as_input,
-    )
 
 
 def _implied_axis_is_old(usage: Usage) -> Requirement | None:
@@ -80,11 +35,8 @@ def _implied_axis_is_old(usage: Usage) -> Requirement | None:
 
 
 def _softmax_shape(operation: BoundOperation) -> tuple[Shape]:
-    require_if_known(operation, 1, lambda beta: beta > 0, "beta is not positive")
+    operation.require_if_known(1, lambda beta: beta > 0, "beta is not positive")
     return same_as_input(operation)
-
-
-_FLOATS = rows(V1_2, F16, F32)
 
 
 def _output_scale_exceeds_product(usage: Usage) -> Requirement | None:
@@ -97,184 +49,83 @@ def _output_scale_exceeds_product(usage: Usage) -> Requirement | None:
     return None
 
 
-def _arithmetic(
-    type_: OperationType, types: tuple[TypeRow, ...], *checks: AnyCheck
-) -> OperationSignature:
+def _arithmetic(name: str, types: str, *checks: AnyCheck) -> OperationSignature:
     """Declare an operation with a fused activation; both inputs broadcast."""
-    inputs = arguments("T", "first", "second", ranks=UP_TO_4)
-    return OperationSignature(
-        type_,
-        rows=types,
-        layouts=(Layout((*inputs, Argument("activation", INT32))),),
-        shape=broadcast_inputs,
-        checks=checks,
-    )
+    arguments = "first second [1-4], activation: INT32"
+    return declare(name, types, arguments, broadcast_inputs, *checks)
 
 
-def _binary(
-    type_: OperationType, types: tuple[TypeRow, ...], first: str, second: str
-) -> OperationSignature:
-    return OperationSignature(
-        type_,
-        rows=types,
-        layouts=(Layout(arguments("T", first, second)),),
-        shape=broadcast_inputs,
-    )
-
-
-def _unary(
-    type_: OperationType, types: tuple[TypeRow, ...], ranks: tuple[int, ...] = ()
-) -> OperationSignature:
-    return OperationSignature(
-        type_,
-        rows=types,
-        layouts=(Layout((Argument("input", ranks=ranks),)),),
-        shape=same_as_input,
-    )
-
-
-_COMPARABLE = rows(V1_2, F16, F32, I32, Q8) + rows(V1_3, Q8S)
-
-
-_COMPARED = rows(V1_2, B8, F16, F32, I32, Q8) + rows(V1_3, Q8S)
-
-
-def _comparison(type_: OperationType) -> OperationSignature:
-    return OperationSignature(
-        type_,
-        rows=_COMPARED,
-        layouts=(Layout(arguments("T", "first", "second"), (Argument("output", B8),)),),
-        shape=broadcast_inputs,
-    )
-
-
-def _logic(type_: OperationType) -> OperationSignature:
-    return OperationSignature(
-        type_,
-        rows=rows(V1_2, B8),
-        layouts=(Layout(arguments("T", "first", "second")),),
-        shape=broadcast_inputs,
-    )
+def _comparison(name: str) -> OperationSignature:
+    types = "1.2: B8 F16 F32 I32 Q8; 1.3: Q8S"
+    return declare(name, types, "first second -> output: B8", broadcast_inputs)
 
 
 def _select_shape(operation: BoundOperation) -> tuple[Shape]:
     shape = operation.shape(0)
-    require_shape(operation, 1, shape, "if_true")
-    require_shape(operation, 2, shape, "if_false")
+    operation.check_shape(1, shape, "if_true")
+    operation.check_shape(2, shape, "if_false")
     return (shape,)
 
 
+_RECTIFIED = "1.0: F32 Q8; 1.2: F16; 1.3: Q8S"
+_COMPARABLE = "1.2: F16 F32 I32 Q8; 1.3: Q8S"
+_FLOATS = "1.2: F16 F32"
+_SCALED = "T/S {}: F16/FLOAT16 F32/FLOAT32"
+
 SIGNATURES = (
-    _activation(OperationType.RELU),
-    _activation(OperationType.RELU1),
-    _activation(OperationType.RELU6),
-    _activation(OperationType.LOGISTIC, quantization=UNIT_RANGE),
-    _activation(
-        OperationType.TANH,
-        rows(V1_0, F32) + rows(V1_2, F16, Q8) + rows(V1_3, Q8S),
-        SIGNED_UNIT_RANGE,
+    declare("RELU", _RECTIFIED, "input [1-4]", same_as_input),
+    declare("RELU1", _RECTIFIED, "input [1-4]", same_as_input),
+    declare("RELU6", _RECTIFIED, "input [1-4]", same_as_input),
+    declare("LOGISTIC", _RECTIFIED, "input [1-4] -> output = unit", same_as_input),
+    declare(
+        "TANH",
+        "1.0: F32; 1.2: F16 Q8; 1.3: Q8S",
+        "input [1-4] -> output = signed_unit",
+        same_as_input,
     ),
-    OperationSignature(
-        OperationType.ELU,
-        rows=(row(V1_3, T=F16, S=FLOAT16), row(V1_3, T=F32, S=FLOAT32)),
-        layouts=(Layout((Argument("input"), Argument("alpha", "S"))),),
-        shape=same_as_input,
+    declare("ELU", _SCALED.format("1.3"), "input, alpha: S", same_as_input),
+    declare("HARD_SWISH", "1.3: F16 F32 Q8 Q8S", "input", same_as_input),
+    declare(
+        "SOFTMAX",
+        "T/S 1.0: F32/FLOAT32 Q8/FLOAT32; 1.2: F16/FLOAT16; 1.3: Q8S/FLOAT32",
+        "input [1-4], beta: S | axis: INT32 @1.2 -> output = unit",
+        _softmax_shape,
+        _implied_axis_is_old,
     ),
-    OperationSignature(
-        OperationType.HARD_SWISH,
-        rows=rows(V1_3, F16, F32, Q8, Q8S),
-        layouts=(Layout((Argument("input"),)),),
-        shape=same_as_input,
+    declare(
+        "LOG_SOFTMAX",
+        _SCALED.format("1.2"),
+        "input, beta: S, axis: INT32",
+        same_as_input,
     ),
-    OperationSignature(
-        OperationType.SOFTMAX,
-        rows=(
-            row(V1_0, T=F32, S=FLOAT32),
-            row(V1_0, T=Q8, S=FLOAT32),
-            row(V1_2, T=F16, S=FLOAT16),
-            row(V1_3, T=Q8S, S=FLOAT32),
-        ),
-        layouts=(
-            Layout(
-                (
-                    Argument("input", ranks=UP_TO_4),
-                    Argument("beta", "S"),
-                    Argument("axis", INT32, since=V1_2),
-                ),
-                (Argument("output", quantization=UNIT_RANGE),),
-                counts=(2, 3),
-            ),
-        ),
-        shape=_softmax_shape,
-        checks=(_implied_axis_is_old,),
-    ),
-    OperationSignature(
-        OperationType.LOG_SOFTMAX,
-        rows=(row(V1_2, T=F16, S=FLOAT16), row(V1_2, T=F32, S=FLOAT32)),
-        layouts=(
-            Layout((Argument("input"), Argument("beta", "S"), Argument("axis", INT32))),
-        ),
-        shape=same_as_input,
-    ),
+    _arithmetic("ADD", "1.0: F32 Q8; 1.2: F16; 1.3: Q8S I32"),
+    _arithmetic("SUB", "1.1: F32; 1.2: F16 Q8; 1.3: Q8S I32"),
     _arithmetic(
-        OperationType.ADD,
-        rows(V1_0, F32, Q8) + rows(V1_2, F16) + rows(V1_3, Q8S, I32),
-    ),
-    _arithmetic(
-        OperationType.SUB,
-        rows(V1_1, F32) + rows(V1_2, F16, Q8) + rows(V1_3, Q8S, I32),
-    ),
-    _arithmetic(
-        OperationType.MUL,
-        rows(V1_0, F32, Q8) + rows(V1_2, F16) + rows(V1_3, Q8S, I32),
+        "MUL",
+        "1.0: F32 Q8; 1.2: F16; 1.3: Q8S I32",
         TypedCheck("first", QUANT8_TYPES, _output_scale_exceeds_product),
     ),
-    _arithmetic(
-        OperationType.DIV,
-        rows(V1_1, F32) + rows(V1_2, F16) + rows(V1_3, I32),
-    ),
-    _binary(OperationType.MAXIMUM, _COMPARABLE, "first", "second"),
-    _binary(OperationType.MINIMUM, _COMPARABLE, "first", "second"),
-    _binary(OperationType.POW, _FLOATS, "base", "exponent"),
-    _binary(
-        OperationType.PRELU,
-        rows(V1_2, F16, F32, Q8) + rows(V1_3, Q8S),
-        "input",
-        "alpha",
-    ),
-    _unary(OperationType.ABS, _FLOATS + rows(V1_3, I32)),
-    _unary(OperationType.EXP, _FLOATS),
-    _unary(OperationType.FLOOR, rows(V1_0, F32) + rows(V1_2, F16), UP_TO_4),
-    _unary(OperationType.LOG, _FLOATS),
-    _unary(OperationType.NEG, _FLOATS + rows(V1_2, I32)),
-    _unary(OperationType.RSQRT, _FLOATS + rows(AIDL_V3, Q8, Q8S)),
-    _unary(OperationType.SIN, _FLOATS),
-    _unary(OperationType.SQRT, _FLOATS),
-    *map(
-        _comparison,
-        (
-            OperationType.EQUAL,
-            OperationType.GREATER,
-            OperationType.GREATER_EQUAL,
-            OperationType.LESS,
-            OperationType.LESS_EQUAL,
-            OperationType.NOT_EQUAL,
-        ),
-    ),
-    _logic(OperationType.LOGICAL_AND),
-    _logic(OperationType.LOGICAL_OR),
-    OperationSignature(
-        OperationType.LOGICAL_NOT,
-        rows=rows(V1_2, B8),
-        layouts=(Layout((Argument("input"),)),),
-        shape=same_as_input,
-    ),
-    OperationSignature(
-        OperationType.SELECT,
-        rows=rows(V1_2, F16, F32, I32, Q8) + rows(V1_3, Q8S),
-        layouts=(
-            Layout((Argument("condition", B8), *arguments("T", "if_true", "if_false"))),
-        ),
-        shape=_select_shape,
-    ),
+    _arithmetic("DIV", "1.1: F32; 1.2: F16; 1.3: I32"),
+    declare("MAXIMUM", _COMPARABLE, "first second", broadcast_inputs),
+    declare("MINIMUM", _COMPARABLE, "first second", broadcast_inputs),
+    declare("POW", _FLOATS, "base exponent", broadcast_inputs),
+    declare("PRELU", "1.2: F16 F32 Q8; 1.3: Q8S", "input alpha", broadcast_inputs),
+    declare("ABS", f"{_FLOATS}; 1.3: I32", "input", same_as_input),
+    declare("EXP", _FLOATS, "input", same_as_input),
+    declare("FLOOR", "1.0: F32; 1.2: F16", "input [1-4]", same_as_input),
+    declare("LOG", _FLOATS, "input", same_as_input),
+    declare("NEG", "1.2: F16 F32 I32", "input", same_as_input),
+    declare("RSQRT", f"{_FLOATS}; AIDL_V3: Q8 Q8S", "input", same_as_input),
+    declare("SIN", _FLOATS, "input", same_as_input),
+    declare("SQRT", _FLOATS, "input", same_as_input),
+    _comparison("EQUAL"),
+    _comparison("GREATER"),
+    _comparison("GREATER_EQUAL"),
+    _comparison("LESS"),
+    _comparison("LESS_EQUAL"),
+    _comparison("NOT_EQUAL"),
+    declare("LOGICAL_AND", "1.2: B8", "first second", broadcast_inputs),
+    declare("LOGICAL_OR", "1.2: B8", "first second", broadcast_inputs),
+    declare("LOGICAL_NOT", "1.2: B8", "input", same_as_input),
+    declare("SELECT", _COMPARABLE, "condition: B8, if_true if_false", _select_shape),
 )

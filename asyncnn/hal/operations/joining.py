@@ -5,61 +5,34 @@ feature level 6 (PACK) and 7 (MIRROR_PAD).
 """
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
+from asyncnn.hal.operations.declaring import declare
 from asyncnn.hal.operations.reshaping import zero_point_is_new
 from asyncnn.hal.operations.shapes import (
-    integers,
-    integers_of_length,
     quantization_is_kept,
     rank_is_kept,
-    require,
-    require_shape,
-    shape_of_rank,
-    whole_quotient,
 )
 from asyncnn.hal.operations.signature import (
-    AIDL_V2,
-    AIDL_V3,
-    F16,
-    F32,
-    FLOAT16,
-    FLOAT32,
-    I32,
-    INT32,
     Q8,
-    Q8S,
     UP_TO_4,
-    V1_0,
-    V1_1,
     V1_2,
-    V1_3,
-    Argument,
-    Layout,
-    OperationSignature,
     Requirement,
     TypedCheck,
     Usage,
-    arguments,
-    row,
-    rows,
 )
-from asyncnn.hal.types import OperationType
 
 
 def _concatenation_shape(operation: BoundOperation) -> tuple[Shape]:
     count = len(operation.inputs) - 1
-    first = shape_of_rank(operation, 0, *UP_TO_4)
+    first = operation.shape_of_rank(0, *UP_TO_4)
     axis = operation.integer(count)
-    require(
-        operation, 0 <= axis < len(first), f"axis {axis} is outside rank {len(first)}"
+    operation.require(
+        0 <= axis < len(first), f"axis {axis} is outside rank {len(first)}"
     )
     total = first[axis]
     for index in range(1, count):
-        shape = shape_of_rank(operation, index, len(first))
-        require_shape(
-            operation,
-            index,
-            (*first[:axis], shape[axis], *first[axis + 1 :]),
-            f"input {index}",
+        shape = operation.shape_of_rank(index, len(first))
+        operation.check_shape(
+            index, (*first[:axis], shape[axis], *first[axis + 1 :]), f"input {index}"
         )
         total += shape[axis]
     return ((*first[:axis], total, *first[axis + 1 :]),)
@@ -69,11 +42,11 @@ def _pack_shape(operation: BoundOperation) -> tuple[Shape]:
     count = len(operation.inputs) - 1
     shape = operation.shape(1)
     axis = operation.integer(0)
-    require(
-        operation, 0 <= axis <= len(shape), f"axis {axis} is outside rank {len(shape)}"
+    operation.require(
+        0 <= axis <= len(shape), f"axis {axis} is outside rank {len(shape)}"
     )
     for index in range(2, count + 1):
-        require_shape(operation, index, shape, f"input {index}")
+        operation.check_shape(index, shape, f"input {index}")
     return ((*shape[:axis], count, *shape[axis:]),)
 
 
@@ -81,12 +54,11 @@ def _split_shape(operation: BoundOperation) -> tuple[Shape, ...]:
     shape = operation.shape(0)
     axis = operation.axis(1, len(shape))
     count = operation.integer(2)
-    require(
-        operation,
+    operation.require(
         count == len(operation.outputs),
         f"splits into {count}, but has {len(operation.outputs)} outputs",
     )
-    part = whole_quotient(operation, shape[axis], count, f"axis {axis} of size")
+    part = operation.whole_quotient(shape[axis], count, f"axis {axis} of size")
     return ((*shape[:axis], part, *shape[axis + 1 :]),) * count
 
 
@@ -113,13 +85,12 @@ def slices_of(operation: BoundOperation) -> tuple[slice, ...]:
     :raises OperationFailedError: if one reaches out of the input.
     """
     shape = operation.shape(0)
-    begins = integers_of_length(operation, 1, len(shape))
-    sizes = integers_of_length(operation, 2, len(shape))
+    begins = operation.integers_of_length(1, len(shape))
+    sizes = operation.integers_of_length(2, len(shape))
     slices = []
     for length, begin, size in zip(shape, begins, sizes, strict=True):
         end = length if size == -1 else begin + size
-        require(
-            operation,
+        operation.require(
             0 <= begin <= end <= length,
             f"{size} elements from {begin} on are not within an axis of {length}",
         )
@@ -134,15 +105,15 @@ def strided_slices_of(
 
     :raises OperationFailedError: if a stride is 0 or a dropped axis has not size 1.
     """
-    shape = shape_of_rank(operation, 0, *UP_TO_4)
+    shape = operation.shape_of_rank(0, *UP_TO_4)
     begins, ends, strides = (
-        integers_of_length(operation, index, len(shape)) for index in (1, 2, 3)
+        operation.integers_of_length(index, len(shape)) for index in (1, 2, 3)
     )
     begin_mask, end_mask, shrink_mask = (operation.integer(i) for i in (4, 5, 6))
     slices, dropped = [], []
     for axis, length in enumerate(shape):
         bit, stride = 1 << axis, strides[axis]
-        require(operation, stride != 0, f"the stride of axis {axis} is 0")
+        operation.require(stride != 0, f"the stride of axis {axis} is 0")
         taken = slice(
             None if begin_mask & bit else begins[axis],
             None if end_mask & bit else ends[axis],
@@ -151,8 +122,7 @@ def strided_slices_of(
         slices.append(taken)
         if shrink_mask & bit:
             dropped.append(axis)
-            require(
-                operation,
+            operation.require(
                 stride > 0 and _length(taken, length) == 1,
                 f"axis {axis} cannot be dropped, its slice is not a single element",
             )
@@ -188,9 +158,9 @@ def paddings_of(operation: BoundOperation) -> list[tuple[int, int]]:
     :raises OperationFailedError: if there is no pair for each axis, or one is negative.
     """
     rank = len(operation.shape(0))
-    require_shape(operation, 1, (rank, 2), "paddings")
-    flat = integers(operation, 1)
-    require(operation, min(flat) >= 0, f"paddings {flat} are negative")
+    operation.check_shape(1, (rank, 2), "paddings")
+    flat = operation.integers(1)
+    operation.require(min(flat) >= 0, f"paddings {flat} are negative")
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
@@ -201,11 +171,10 @@ def _pad_shape(operation: BoundOperation) -> tuple[Shape]:
 
 def _mirror_pad_shape(operation: BoundOperation) -> tuple[Shape]:
     mode = operation.integer(2)
-    require(operation, mode in (REFLECT, SYMMETRIC), f"mode {mode} is neither 0 nor 1")
+    operation.require(mode in (REFLECT, SYMMETRIC), f"mode {mode} is neither 0 nor 1")
     margin = 1 if mode == REFLECT else 0
     for size, pair in zip(operation.shape(0), paddings_of(operation), strict=True):
-        require(
-            operation,
+        operation.require(
             max(pair) <= size - margin,
             f"padding {pair} exceeds what an axis of {size} can mirror",
         )
@@ -223,102 +192,50 @@ def _paddings_fit_ranks(usage: Usage) -> Requirement | None:
     return None
 
 
+_SINCE_1_1 = "1.1: F32 Q8; 1.2: F16; 1.3: Q8S"
+_SINCE_1_2 = "1.2: F16 F32 I32 Q8; 1.3: Q8S"
+
 SIGNATURES = (
-    OperationSignature(
-        OperationType.CONCATENATION,
-        rows=rows(V1_0, F32, Q8) + rows(V1_2, F16) + rows(V1_3, Q8S),
-        layouts=(
-            Layout(
-                (
-                    Argument("input", ranks=UP_TO_4, at_least=1),
-                    Argument("axis", INT32),
-                )
-            ),
-        ),
-        shape=_concatenation_shape,
-        checks=(
-            TypedCheck("input", frozenset({Q8}), _mixed_scales_are_new, until=V1_2),
-        ),
+    declare(
+        "CONCATENATION",
+        "1.0: F32 Q8; 1.2: F16; 1.3: Q8S",
+        "input+ [1-4], axis: INT32",
+        _concatenation_shape,
+        TypedCheck("input", frozenset({Q8}), _mixed_scales_are_new, until=V1_2),
     ),
-    OperationSignature(
-        OperationType.PACK,
-        rows=rows(AIDL_V2, F16, F32, I32, Q8, Q8S),
-        layouts=(Layout((Argument("axis", INT32), Argument("input", at_least=1))),),
-        shape=_pack_shape,
-        checks=(quantization_is_kept, _output_has_one_axis_more),
+    declare(
+        "PACK",
+        "AIDL_V2: F16 F32 I32 Q8 Q8S",
+        "axis: INT32, input+",
+        _pack_shape,
+        quantization_is_kept,
+        _output_has_one_axis_more,
     ),
-    OperationSignature(
-        OperationType.SPLIT,
-        rows=rows(V1_2, F16, F32, I32, Q8) + rows(V1_3, Q8S),
-        layouts=(
-            Layout(
-                (Argument("input"), Argument("axis", INT32), Argument("count", INT32)),
-                (Argument("output", at_least=1),),
-            ),
-        ),
-        shape=_split_shape,
+    declare("SPLIT", _SINCE_1_2, "input, axis count: INT32 -> output+", _split_shape),
+    declare("SLICE", _SINCE_1_2, "input, begin size: I32", _slice_shape),
+    declare(
+        "STRIDED_SLICE",
+        _SINCE_1_1,
+        "input [1-4], begin end strides: I32, "
+        "begin_mask end_mask shrink_axis_mask: INT32",
+        _strided_slice_shape,
     ),
-    OperationSignature(
-        OperationType.SLICE,
-        rows=rows(V1_2, F16, F32, I32, Q8) + rows(V1_3, Q8S),
-        layouts=(Layout((Argument("input"), *arguments(I32, "begin", "size"))),),
-        shape=_slice_shape,
+    declare(
+        "PAD", _SINCE_1_1, "input [1-4], paddings: I32", _pad_shape, zero_point_is_new
     ),
-    OperationSignature(
-        OperationType.STRIDED_SLICE,
-        rows=rows(V1_1, F32, Q8) + rows(V1_2, F16) + rows(V1_3, Q8S),
-        layouts=(
-            Layout(
-                (
-                    Argument("input", ranks=UP_TO_4),
-                    *arguments(I32, "begin", "end", "strides"),
-                    *arguments(INT32, "begin_mask", "end_mask", "shrink_axis_mask"),
-                )
-            ),
-        ),
-        shape=_strided_slice_shape,
+    declare(
+        "PAD_V2",
+        "T/S 1.2: F32/FLOAT32 F16/FLOAT16 Q8/INT32; 1.3: Q8S/INT32",
+        "input [1-4], paddings: I32, value: S",
+        _pad_shape,
     ),
-    OperationSignature(
-        OperationType.PAD,
-        rows=rows(V1_1, F32, Q8) + rows(V1_2, F16) + rows(V1_3, Q8S),
-        layouts=(
-            Layout((Argument("input", ranks=UP_TO_4), Argument("paddings", I32))),
-        ),
-        shape=_pad_shape,
-        checks=(zero_point_is_new,),
-    ),
-    OperationSignature(
-        OperationType.PAD_V2,
-        rows=(
-            row(V1_2, T=F32, S=FLOAT32),
-            row(V1_2, T=F16, S=FLOAT16),
-            row(V1_2, T=Q8, S=INT32),
-            row(V1_3, T=Q8S, S=INT32),
-        ),
-        layouts=(
-            Layout(
-                (
-                    Argument("input", ranks=UP_TO_4),
-                    Argument("paddings", I32),
-                    Argument("value", "S"),
-                )
-            ),
-        ),
-        shape=_pad_shape,
-    ),
-    OperationSignature(
-        OperationType.MIRROR_PAD,
-        rows=rows(AIDL_V3, F16, F32, I32, Q8, Q8S),
-        layouts=(
-            Layout(
-                (
-                    Argument("input"),
-                    Argument("paddings", I32, ranks=(2,)),
-                    Argument("mode", INT32),
-                )
-            ),
-        ),
-        shape=_mirror_pad_shape,
-        checks=(_paddings_fit_ranks, quantization_is_kept, rank_is_kept),
+    declare(
+        "MIRROR_PAD",
+        "AIDL_V3: F16 F32 I32 Q8 Q8S",
+        "input, paddings: I32 [2], mode: INT32",
+        _mirror_pad_shape,
+        _paddings_fit_ranks,
+        quantization_is_kept,
+        rank_is_kept,
     ),
 )

@@ -10,70 +10,39 @@ Source: 1.3/types.hal (LSTM, UNIDIRECTIONAL_SEQUENCE_LSTM, BIDIRECTIONAL_SEQUENC
 import msgspec
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
+from asyncnn.hal.operations.declaring import declare
 from asyncnn.hal.operations.recurrent import (
-    MERGED,
-    SEPARATE,
+    directed_layouts,
     merged,
     sequence_sizes,
     with_states,
 )
-from asyncnn.hal.operations.shapes import (
-    require,
-    require_if_known,
-    require_shape,
-    shape_of_rank,
-)
-from asyncnn.hal.operations.signature import (
-    BOOL,
-    F16,
-    F32,
-    FLOAT16,
-    FLOAT32,
-    INT32,
-    V1_0,
-    V1_2,
-    V1_3,
-    Argument,
-    Layout,
-    OperationSignature,
-    arguments,
-    row,
-)
-from asyncnn.hal.types import HalVersion, OperandType, OperationType
 
 GATES = ("input", "forget", "cell", "output")
 """The gates in the order of their arguments."""
 
 
-def gate_arguments(
-    pattern: str,
-    type_: OperandType | str,
-    optional: bool = False,
-    since: HalVersion = V1_0,
-) -> tuple[Argument, ...]:
-    """Return an argument for each gate; at least that of the input gate is optional."""
-    return tuple(
-        Argument(pattern.format(gate), type_, (), optional or gate == "input", since)
-        for gate in GATES
-    )
+def for_each_gate(text: str) -> str:
+    """Return a text of arguments for each gate, whose name stands in for ``{}``."""
+    return ", ".join(text.format(gate) for gate in GATES)
+
+
+_CELL = (
+    "{0}input_to_input_weights? {0}input_to_forget_weights {0}input_to_cell_weights "
+    "{0}input_to_output_weights {0}recurrent_to_input_weights? "
+    "{0}recurrent_to_forget_weights {0}recurrent_to_cell_weights "
+    "{0}recurrent_to_output_weights: {matrix}, {0}cell_to_input_weights? "
+    "{0}cell_to_forget_weights? {0}cell_to_output_weights?: {peephole}, "
+    "{0}input_gate_bias? {0}forget_gate_bias {0}cell_gate_bias {0}output_gate_bias: "
+    "{bias}, {0}projection_weights?: {matrix}, {0}projection_bias?: {bias}"
+)
 
 
 def cell_arguments(
-    prefix: str = "",
-    matrix: OperandType | str = "T",
-    peephole: OperandType | str = "T",
-    bias: OperandType | str = "T",
-) -> tuple[Argument, ...]:
-    """Return the 17 arguments of a cell, from weights to projection bias."""
-    peepholes = (f"{prefix}cell_to_{gate}_weights" for gate in GATES if gate != "cell")
-    return (
-        *gate_arguments(f"{prefix}input_to_{{}}_weights", matrix),
-        *gate_arguments(f"{prefix}recurrent_to_{{}}_weights", matrix),
-        *arguments(peephole, *peepholes, optional=True),
-        *gate_arguments(f"{prefix}{{}}_gate_bias", bias),
-        *arguments(matrix, f"{prefix}projection_weights", optional=True),
-        *arguments(bias, f"{prefix}projection_bias", optional=True),
-    )
+    prefix: str = "", matrix: str = "T", peephole: str = "T", bias: str = "T"
+) -> str:
+    """Return the 17 arguments of a cell; the other three are types."""
+    return _CELL.format(prefix, matrix=matrix, peephole=peephole, bias=bias)
 
 
 class CellSizes(msgspec.Struct, frozen=True):
@@ -96,19 +65,18 @@ class CellInputs(msgspec.Struct, frozen=True):
         :raises OperationFailedError: if its tensors do not fit together.
         """
         self._check_presence(operation)
-        units = shape_of_rank(operation, self.weights + 3, 2)[0]
-        outputs = shape_of_rank(operation, self.weights + 7, 2)[1]
+        units = operation.shape_of_rank(self.weights + 3, 2)[0]
+        outputs = operation.shape_of_rank(self.weights + 7, 2)[1]
         if not operation.has(self.weights + 15):
-            require(
-                operation,
+            operation.require(
                 outputs == units,
                 f"{units} units give {outputs} outputs without a projection",
             )
         for index, shape in self._shapes(units, outputs, size).items():
             if operation.has(index):
-                require_shape(operation, index, shape, f"input {index}")
-        require_shape(operation, self.states, (batches, outputs), "the output state")
-        require_shape(operation, self.states + 1, (batches, units), "the cell state")
+                operation.check_shape(index, shape, f"input {index}")
+        operation.check_shape(self.states, (batches, outputs), "the output state")
+        operation.check_shape(self.states + 1, (batches, units), "the cell state")
         return CellSizes(units, outputs)
 
     def has_input_gate(self, operation: BoundOperation) -> bool:
@@ -149,8 +117,7 @@ class CellInputs(msgspec.Struct, frozen=True):
             operation, "layer norm", norm, layer_norm + 1, layer_norm + 2
         )
         self._require_presence(operation, "layer norm", norm and gate, layer_norm)
-        require(
-            operation,
+        operation.require(
             operation.has(weights + 15) or not operation.has(weights + 16),
             "the projection has a bias, but no weights",
         )
@@ -161,10 +128,8 @@ class CellInputs(msgspec.Struct, frozen=True):
     ) -> None:
         for index in indices:
             word = "misses" if present else "has the superfluous"
-            require(
-                operation,
-                operation.has(index) == present,
-                f"the {feature} {word} input {index}",
+            operation.require(
+                operation.has(index) == present, f"the {feature} {word} input {index}"
             )
 
 
@@ -174,7 +139,7 @@ def check_clips(operation: BoundOperation, *indices: int) -> None:
     :raises OperationFailedError: if a known one is negative.
     """
     for index in indices:
-        require_if_known(operation, index, lambda clip: clip >= 0, "a clip is negative")
+        operation.require_if_known(index, lambda clip: clip >= 0, "a clip is negative")
 
 
 STEP_CELL = CellInputs(weights=1, states=18, layer_norm=23)
@@ -194,7 +159,7 @@ _AUXILIARY_WEIGHTS = 40
 
 
 def _step_shapes(operation: BoundOperation) -> tuple[Shape, ...]:
-    batches, size = shape_of_rank(operation, 0, 2)
+    batches, size = operation.shape_of_rank(0, 2)
     check_clips(operation, 21, 22)
     sizes = STEP_CELL.check(operation, batches, size)
     gates = 4 if STEP_CELL.has_input_gate(operation) else 3
@@ -236,22 +201,17 @@ def _check_auxiliary(operation: BoundOperation, outer: Shape, size: int) -> int:
     weighted = operation.has(_AUXILIARY_WEIGHTS + 1)
     for start in (_AUXILIARY_WEIGHTS, _AUXILIARY_WEIGHTS + 4):
         present = [operation.has(start + 3 - gate) for gate in gates]
-        require(
-            operation,
-            present == [weighted] * len(gates),
-            "auxiliary weights are incomplete",
+        operation.require(
+            present == [weighted] * len(gates), "auxiliary weights are incomplete"
         )
-    require(
-        operation,
+    operation.require(
         operation.has(_AUXILIARY_INPUT) or not weighted,
         "there are auxiliary weights without an auxiliary input",
     )
     if not operation.has(_AUXILIARY_INPUT):
         return size
-    auxiliary_size = shape_of_rank(operation, _AUXILIARY_INPUT, 3)[2]
-    require_shape(
-        operation, _AUXILIARY_INPUT, (*outer, auxiliary_size), "auxiliary_input"
-    )
+    auxiliary_size = operation.shape_of_rank(_AUXILIARY_INPUT, 3)[2]
+    operation.check_shape(_AUXILIARY_INPUT, (*outer, auxiliary_size), "auxiliary_input")
     if not weighted:
         return auxiliary_size
     _check_auxiliary_weights(operation, auxiliary_size)
@@ -263,98 +223,58 @@ def _check_auxiliary_weights(operation: BoundOperation, size: int) -> None:
         (FORWARD_CELL, _AUXILIARY_WEIGHTS),
         (BACKWARD_CELL, _AUXILIARY_WEIGHTS + 4),
     ):
-        units = shape_of_rank(operation, cell.weights + 3, 2)[0]
+        units = operation.shape_of_rank(cell.weights + 3, 2)[0]
         for index in range(start, start + 4):
             if operation.has(index):
-                require_shape(operation, index, (units, size), f"input {index}")
+                operation.check_shape(index, (units, size), f"input {index}")
 
 
-def _layer_norm(prefix: str = "", since: HalVersion = V1_0) -> tuple[Argument, ...]:
-    return gate_arguments(f"{prefix}{{}}_layer_norm_weights", "T", True, since)
-
-
-_STATES = arguments("T", "output_state_in", "cell_state_in")
-_CLIPS = arguments("S", "cell_clip", "projection_clip")
-_ACTIVATION = Argument("activation", INT32)
-_BIDIRECTIONAL_INPUTS = (
-    Argument("input"),
-    *cell_arguments("forward_"),
-    *cell_arguments("backward_"),
-    *arguments("T", "forward_output_state_in", "forward_cell_state_in"),
-    *arguments("T", "backward_output_state_in", "backward_cell_state_in"),
-    Argument("auxiliary_input", optional=True),
-    *gate_arguments("forward_auxiliary_to_{}_weights", "T", optional=True),
-    *gate_arguments("backward_auxiliary_to_{}_weights", "T", optional=True),
-    _ACTIVATION,
-    *_CLIPS,
-    *arguments(BOOL, "merge_outputs", "time_major"),
-    *_layer_norm("forward_"),
-    *_layer_norm("backward_"),
+_STEP = (
+    f"input, {cell_arguments()}, output_state_in cell_state_in, activation: INT32, "
+    "cell_clip projection_clip: S"
 )
-_BIDIRECTIONAL_STATES = (
-    *arguments("T", "forward_output_state_out", "forward_cell_state_out"),
-    *arguments("T", "backward_output_state_out", "backward_cell_state_out"),
+_SEQUENCE = f"{_STEP}, time_major: BOOL, " + for_each_gate("{}_layer_norm_weights?")
+_BIDIRECTIONAL = ", ".join(
+    (
+        "input",
+        cell_arguments("forward_"),
+        cell_arguments("backward_"),
+        "forward_output_state_in forward_cell_state_in",
+        "backward_output_state_in backward_cell_state_in auxiliary_input?",
+        for_each_gate("forward_auxiliary_to_{}_weights?"),
+        for_each_gate("backward_auxiliary_to_{}_weights?"),
+        "activation: INT32, cell_clip projection_clip: S",
+        "merge_outputs time_major: BOOL",
+        for_each_gate("forward_{}_layer_norm_weights?"),
+        for_each_gate("backward_{}_layer_norm_weights?"),
+    )
 )
-
 
 SIGNATURES = (
-    OperationSignature(
-        OperationType.LSTM,
-        rows=(row(V1_0, T=F32, S=FLOAT32), row(V1_2, T=F16, S=FLOAT16)),
-        layouts=(
-            Layout(
-                (
-                    Argument("input"),
-                    *cell_arguments(),
-                    *_STATES,
-                    _ACTIVATION,
-                    *_CLIPS,
-                    *_layer_norm(since=V1_2),
-                ),
-                arguments(
-                    "T", "scratch", "output_state_out", "cell_state_out", "output"
-                ),
-                counts=(23, 27),
-            ),
-        ),
-        shape=_step_shapes,
+    declare(
+        "LSTM",
+        "T/S 1.0: F32/FLOAT32; 1.2: F16/FLOAT16",
+        f"{_STEP} | {for_each_gate('{}_layer_norm_weights? @1.2')} "
+        "-> scratch output_state_out cell_state_out output",
+        _step_shapes,
     ),
-    OperationSignature(
-        OperationType.UNIDIRECTIONAL_SEQUENCE_LSTM,
-        rows=(row(V1_2, T=F32, S=FLOAT32), row(V1_2, T=F16, S=FLOAT16)),
-        layouts=tuple(
-            Layout(
-                (
-                    Argument("input"),
-                    *cell_arguments(),
-                    *_STATES,
-                    _ACTIVATION,
-                    *_CLIPS,
-                    Argument("time_major", BOOL),
-                    *_layer_norm(),
-                ),
-                outputs,
-                since=since,
-            )
-            for since, outputs in (
-                (V1_2, arguments("T", "output")),
-                (V1_3, arguments("T", "output", "output_state_out", "cell_state_out")),
-            )
+    declare(
+        "UNIDIRECTIONAL_SEQUENCE_LSTM",
+        "T/S 1.2: F32/FLOAT32 F16/FLOAT16",
+        (
+            f"1.2: {_SEQUENCE}",
+            f"1.3: {_SEQUENCE} -> output output_state_out cell_state_out",
         ),
-        shape=_sequence_shapes,
+        _sequence_shapes,
     ),
-    OperationSignature(
-        OperationType.BIDIRECTIONAL_SEQUENCE_LSTM,
-        rows=(row(V1_2, T=F32, S=FLOAT32), row(V1_2, T=F16, S=FLOAT16)),
-        layouts=tuple(
-            Layout(_BIDIRECTIONAL_INPUTS, outputs, since=since)
-            for since, outputs in (
-                (V1_2, MERGED),
-                (V1_2, SEPARATE),
-                (V1_3, MERGED + _BIDIRECTIONAL_STATES),
-                (V1_3, SEPARATE + _BIDIRECTIONAL_STATES),
-            )
+    declare(
+        "BIDIRECTIONAL_SEQUENCE_LSTM",
+        "T/S 1.2: F32/FLOAT32 F16/FLOAT16",
+        directed_layouts(
+            _BIDIRECTIONAL,
+            "forward_output_state_out forward_cell_state_out "
+            "backward_output_state_out backward_cell_state_out",
         ),
-        shape=_bidirectional_shapes,
+        _bidirectional_shapes,
     ),
 )

@@ -10,34 +10,11 @@ from asyncnn.hal.operations.convolution import (
     check_bias_scale,
     output_scale_rule_is_old,
 )
-from asyncnn.hal.operations.shapes import (
-    require,
-    require_shape,
-    shape_of_rank,
-    whole_quotient,
-)
+from asyncnn.hal.operations.declaring import declare
 from asyncnn.hal.operations.signature import (
-    AIDL_V2,
-    BOOL,
-    F16,
-    F32,
-    I32,
-    INT32,
-    Q8,
-    Q8S,
-    V1_0,
-    V1_2,
-    V1_3,
-    Argument,
-    Layout,
-    OperationSignature,
     Requirement,
     Usage,
-    arguments,
-    row,
-    rows,
 )
-from asyncnn.hal.types import OperationType
 
 
 def _sizes_agree(usage: Usage) -> Requirement | None:
@@ -56,22 +33,21 @@ def _sizes_agree(usage: Usage) -> Requirement | None:
 
 
 def _fully_connected_shape(operation: BoundOperation) -> tuple[Shape]:
-    units, size = shape_of_rank(operation, 1, 2)
-    elements = math.prod(shape_of_rank(operation, 0, 2, 3, 4))
-    require(operation, units > 0, "the weights have no units")
-    batches = whole_quotient(operation, elements, size, "number of input elements")
-    require_shape(operation, 2, (units,), "bias")
+    units, size = operation.shape_of_rank(1, 2)
+    elements = math.prod(operation.shape_of_rank(0, 2, 3, 4))
+    operation.require(units > 0, "the weights have no units")
+    batches = operation.whole_quotient(elements, size, "number of input elements")
+    operation.check_shape(2, (units,), "bias")
     check_bias_scale(operation)
     return ((batches, units),)
 
 
 def _batch_matmul_shape(operation: BoundOperation) -> tuple[Shape]:
-    left = shape_of_rank(operation, 0, 2, 3, 4)
-    right = shape_of_rank(operation, 1, len(left))
+    left = operation.shape_of_rank(0, 2, 3, 4)
+    right = operation.shape_of_rank(1, len(left))
     lines, inner = left[:-3:-1] if operation.boolean(2) else left[-2:]
     other_inner, columns = right[:-3:-1] if operation.boolean(3) else right[-2:]
-    require(
-        operation,
+    operation.require(
         left[:-2] == right[:-2] and inner == other_inner and 0 not in left + right,
         f"matrices {list(left)} and {list(right)} do not multiply",
     )
@@ -79,38 +55,18 @@ def _batch_matmul_shape(operation: BoundOperation) -> tuple[Shape]:
 
 
 SIGNATURES = (
-    OperationSignature(
-        OperationType.FULLY_CONNECTED,
-        rows=(
-            row(V1_0, T=F32, B=F32),
-            row(V1_2, T=F16, B=F16),
-            row(V1_0, T=Q8, B=I32),
-            row(V1_3, T=Q8S, B=I32),
-        ),
-        layouts=(
-            Layout(
-                (
-                    Argument("input", ranks=(2, 3, 4)),
-                    Argument("weights", ranks=(2,)),
-                    Argument("bias", "B", ranks=(1,)),
-                    Argument("activation", INT32),
-                )
-            ),
-        ),
-        shape=_fully_connected_shape,
-        checks=(_sizes_agree, output_scale_rule_is_old("weights")),
+    declare(
+        "FULLY_CONNECTED",
+        "T/B 1.0: F32/F32; 1.2: F16/F16; 1.0: Q8/I32; 1.3: Q8S/I32",
+        "input [2-4], weights [2], bias: B [1], activation: INT32",
+        _fully_connected_shape,
+        _sizes_agree,
+        output_scale_rule_is_old("weights"),
     ),
-    OperationSignature(
-        OperationType.BATCH_MATMUL,
-        rows=rows(AIDL_V2, F16, F32, I32, Q8S),
-        layouts=(
-            Layout(
-                (
-                    *arguments("T", "left", "right"),
-                    *arguments(BOOL, "adjoint_left", "adjoint_right"),
-                )
-            ),
-        ),
-        shape=_batch_matmul_shape,
+    declare(
+        "BATCH_MATMUL",
+        "AIDL_V2: F16 F32 I32 Q8S",
+        "left right, adjoint_left adjoint_right: BOOL",
+        _batch_matmul_shape,
     ),
 )

@@ -5,37 +5,23 @@ BIDIRECTIONAL_SEQUENCE_RNN).
 """
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
-from asyncnn.hal.operations.shapes import (
-    require,
-    require_shape,
-    shape_of_rank,
-    whole_quotient,
-)
-from asyncnn.hal.operations.signature import (
-    BOOL,
-    F16,
-    F32,
-    INT32,
-    V1_0,
-    V1_2,
-    V1_3,
-    Argument,
-    Layout,
-    OperationSignature,
-    arguments,
-    rows,
-)
-from asyncnn.hal.types import OperationType
+from asyncnn.hal.operations.declaring import declare
 
-MERGED = arguments("T", "merged_output")
-SEPARATE = arguments("T", "forward_output", "backward_output")
+
+def directed_layouts(inputs: str, states: str) -> tuple[str, ...]:
+    """Return layouts with merged or separate outputs; since 1.3 also with states."""
+    results = "merged_output", "forward_output backward_output"
+    return (
+        *(f"1.2: {inputs} -> {outputs}" for outputs in results),
+        *(f"1.3: {inputs} -> {outputs} {states}" for outputs in results),
+    )
 
 
 def sequence_sizes(
     operation: BoundOperation, time_major: bool
 ) -> tuple[Shape, int, int]:
     """Return a sequence's two outer axes, its batch count and its element count."""
-    *outer, size = shape_of_rank(operation, 0, 3)
+    *outer, size = operation.shape_of_rank(0, 3)
     return tuple(outer), outer[1 if time_major else 0], size
 
 
@@ -46,8 +32,7 @@ def merged(
 
     :raises OperationFailedError: if the number of outputs says otherwise.
     """
-    require(
-        operation,
+    operation.require(
         merge == (len(operation.outputs) % 2 == 1),
         f"{len(operation.outputs)} outputs contradict merge_outputs = {merge}",
     )
@@ -68,23 +53,23 @@ def _check_cell(operation: BoundOperation, first: int, batches: int, size: int) 
 
     Recurrent weights, bias and state follow them.
     """
-    units = shape_of_rank(operation, first, 2)[0]
-    require_shape(operation, first, (units, size), f"input {first}")
-    require_shape(operation, first + 1, (units, units), f"input {first + 1}")
-    require_shape(operation, first + 2, (units,), f"input {first + 2}")
-    require_shape(operation, first + 3, (batches, units), f"input {first + 3}")
+    units = operation.shape_of_rank(first, 2)[0]
+    operation.check_shape(first, (units, size), f"input {first}")
+    operation.check_shape(first + 1, (units, units), f"input {first + 1}")
+    operation.check_shape(first + 2, (units,), f"input {first + 2}")
+    operation.check_shape(first + 3, (batches, units), f"input {first + 3}")
     return units
 
 
 def _step_shapes(operation: BoundOperation) -> tuple[Shape, Shape]:
-    batches, size = shape_of_rank(operation, 0, 2)
+    batches, size = operation.shape_of_rank(0, 2)
     shape = batches, _check_cell(operation, 1, batches, size)
     return shape, shape
 
 
 def _sequence_shapes(operation: BoundOperation) -> tuple[Shape, ...]:
     time_major = operation.integer(6)
-    require(operation, time_major in (0, 1), f"time_major is {time_major}, not 0 or 1")
+    operation.require(time_major in (0, 1), f"time_major is {time_major}, not 0 or 1")
     outer, batches, size = sequence_sizes(operation, time_major == 1)
     units = _check_cell(operation, 1, batches, size)
     return ((*outer, units), (batches, units))[: len(operation.outputs)]
@@ -97,8 +82,8 @@ def _bidirectional_shapes(operation: BoundOperation) -> tuple[Shape, ...]:
     backward = _check_cell(operation, 5, batches, backward_size)
     if weighted:
         auxiliary_size = operation.shape(9)[2]
-        require_shape(operation, 10, (forward, auxiliary_size), "input 10")
-        require_shape(operation, 11, (backward, auxiliary_size), "input 11")
+        operation.check_shape(10, (forward, auxiliary_size), "input 10")
+        operation.check_shape(11, (backward, auxiliary_size), "input 11")
     results = merged(operation, operation.boolean(14), outer, forward, backward)
     return with_states(operation, results, ((batches, forward), (batches, backward)))
 
@@ -108,120 +93,62 @@ def _check_auxiliary(
 ) -> tuple[bool, int]:
     """Return whether auxiliary weights exist, and the size of the backward input."""
     weighted = operation.has(10)
-    require(
-        operation,
+    operation.require(
         weighted == operation.has(11) and (operation.has(9) or not weighted),
         "auxiliary input and weights are incomplete",
     )
     if not operation.has(9):
         return False, size
-    auxiliary_size = shape_of_rank(operation, 9, 3)[2]
-    require_shape(operation, 9, (*outer, auxiliary_size), "auxiliary_input")
+    auxiliary_size = operation.shape_of_rank(9, 3)[2]
+    operation.check_shape(9, (*outer, auxiliary_size), "auxiliary_input")
     return weighted, size if weighted else auxiliary_size
 
 
 def _svdf_shapes(operation: BoundOperation) -> tuple[Shape, Shape]:
-    batches, size = shape_of_rank(operation, 0, 2)
-    filters = shape_of_rank(operation, 1, 2)[0]
-    memory = shape_of_rank(operation, 2, 2)[1]
-    units = whole_quotient(operation, filters, operation.integer(5), "filter count")
-    require_shape(operation, 1, (filters, size), "feature_weights")
-    require_shape(operation, 2, (filters, memory), "time_weights")
+    batches, size = operation.shape_of_rank(0, 2)
+    filters = operation.shape_of_rank(1, 2)[0]
+    memory = operation.shape_of_rank(2, 2)[1]
+    units = operation.whole_quotient(filters, operation.integer(5), "filter count")
+    operation.check_shape(1, (filters, size), "feature_weights")
+    operation.check_shape(2, (filters, memory), "time_weights")
     if operation.has(3):
-        require_shape(operation, 3, (units,), "bias")
-    require_shape(operation, 4, (batches, memory * filters), "state_in")
+        operation.check_shape(3, (units,), "bias")
+    operation.check_shape(4, (batches, memory * filters), "state_in")
     return (batches, memory * filters), (batches, units)
 
 
-_FLOATS = rows(V1_2, F16, F32)
-_OLD_FLOATS = rows(V1_0, F32) + rows(V1_2, F16)
-_ACTIVATION = Argument("activation", INT32)
-
-
-def _cell(prefix: str = "") -> tuple[Argument, ...]:
-    names = "weights", "recurrent_weights", "bias", "state_in"
-    return arguments("T", *(prefix + name for name in names))
-
+_OLD_FLOATS = "1.0: F32; 1.2: F16"
+_CELL = "input weights recurrent_weights bias state_in, activation"
 
 SIGNATURES = (
-    OperationSignature(
-        OperationType.RNN,
-        rows=_OLD_FLOATS,
-        layouts=(
-            Layout(
-                (Argument("input"), *_cell(), _ACTIVATION),
-                arguments("T", "state_out", "output"),
-            ),
+    declare("RNN", _OLD_FLOATS, f"{_CELL}: INT32 -> state_out output", _step_shapes),
+    declare(
+        "UNIDIRECTIONAL_SEQUENCE_RNN",
+        "1.2: F16 F32",
+        (
+            f"1.2: {_CELL} time_major: INT32",
+            f"1.3: {_CELL} time_major: INT32 -> output state_out",
         ),
-        shape=_step_shapes,
+        _sequence_shapes,
     ),
-    OperationSignature(
-        OperationType.UNIDIRECTIONAL_SEQUENCE_RNN,
-        rows=_FLOATS,
-        layouts=tuple(
-            Layout(
-                (
-                    Argument("input"),
-                    *_cell(),
-                    _ACTIVATION,
-                    Argument("time_major", INT32),
-                ),
-                outputs,
-                since=since,
-            )
-            for since, outputs in (
-                (V1_2, arguments("T", "output")),
-                (V1_3, arguments("T", "output", "state_out")),
-            )
+    declare(
+        "BIDIRECTIONAL_SEQUENCE_RNN",
+        "1.2: F16 F32",
+        directed_layouts(
+            "input forward_weights forward_recurrent_weights forward_bias "
+            "forward_state_in backward_weights backward_recurrent_weights "
+            "backward_bias backward_state_in auxiliary_input? "
+            "forward_auxiliary_weights? backward_auxiliary_weights?, "
+            "activation: INT32, time_major merge_outputs: BOOL",
+            "forward_state backward_state",
         ),
-        shape=_sequence_shapes,
+        _bidirectional_shapes,
     ),
-    OperationSignature(
-        OperationType.BIDIRECTIONAL_SEQUENCE_RNN,
-        rows=_FLOATS,
-        layouts=tuple(
-            Layout(
-                (
-                    Argument("input"),
-                    *_cell("forward_"),
-                    *_cell("backward_"),
-                    *arguments(
-                        "T",
-                        "auxiliary_input",
-                        "forward_auxiliary_weights",
-                        "backward_auxiliary_weights",
-                        optional=True,
-                    ),
-                    _ACTIVATION,
-                    *arguments(BOOL, "time_major", "merge_outputs"),
-                ),
-                outputs,
-                since=since,
-            )
-            for since, outputs in (
-                (V1_2, MERGED),
-                (V1_2, SEPARATE),
-                (V1_3, MERGED + arguments("T", "forward_state", "backward_state")),
-                (V1_3, SEPARATE + arguments("T", "forward_state", "backward_state")),
-            )
-        ),
-        shape=_bidirectional_shapes,
-    ),
-    OperationSignature(
-        OperationType.SVDF,
-        rows=_OLD_FLOATS,
-        layouts=(
-            Layout(
-                (
-                    *arguments("T", "input", "feature_weights", "time_weights"),
-                    Argument("bias", optional=True),
-                    Argument("state_in"),
-                    Argument("rank", INT32),
-                    _ACTIVATION,
-                ),
-                arguments("T", "state_out", "output"),
-            ),
-        ),
-        shape=_svdf_shapes,
+    declare(
+        "SVDF",
+        _OLD_FLOATS,
+        "input feature_weights time_weights bias? state_in, rank activation: INT32 "
+        "-> state_out output",
+        _svdf_shapes,
     ),
 )

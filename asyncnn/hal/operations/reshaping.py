@@ -10,72 +10,37 @@ feature level 6 (RESHAPE of int32) and 7 (REVERSE).
 import math
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
+from asyncnn.hal.operations.declaring import declare
 from asyncnn.hal.operations.shapes import (
-    image_shape,
     in_layout,
-    integers,
-    integers_of_length,
-    normalized_axes,
     permuted,
     quantization_is_kept,
     rank_is_kept,
-    require,
-    require_shape,
-    shape_of_rank,
-    whole_quotient,
 )
 from asyncnn.hal.operations.signature import (
-    AIDL_V2,
-    AIDL_V3,
-    B8,
-    BOOL,
-    F16,
-    F32,
-    FLOAT16,
-    FLOAT32,
-    I32,
-    INT32,
-    OUTPUT,
     Q8,
-    Q8PC,
-    Q8S,
-    Q8SYM,
-    Q16A,
-    Q16S,
     UP_TO_4,
-    V1_0,
-    V1_1,
     V1_2,
-    V1_3,
-    Argument,
-    Layout,
-    OperationSignature,
     Requirement,
     TypedCheck,
-    TypeRow,
     Usage,
-    row,
-    rows,
 )
-from asyncnn.hal.types import HalVersion, OperationType
 
 
 def _reshape_shape(operation: BoundOperation) -> tuple[Shape]:
     source = operation.shape(0)
-    shape_of_rank(operation, 1, 1)
-    target = integers(operation, 1)
-    require(
-        operation,
+    operation.shape_of_rank(1, 1)
+    target = operation.integers(1)
+    operation.require(
         bool(target) and target.count(-1) <= 1 and min(target) >= -1,
         f"{target} is not a shape with at most one -1",
     )
     if -1 in target:
         known = -math.prod(target)
-        target[target.index(-1)] = whole_quotient(
-            operation, math.prod(source), known, "number of elements"
+        target[target.index(-1)] = operation.whole_quotient(
+            math.prod(source), known, "number of elements"
         )
-    require(
-        operation,
+    operation.require(
         math.prod(target) == math.prod(source),
         f"{list(source)} does not reshape to {target}",
     )
@@ -83,13 +48,13 @@ def _reshape_shape(operation: BoundOperation) -> tuple[Shape]:
 
 
 def _squeeze_shape(operation: BoundOperation) -> tuple[Shape]:
-    shape = shape_of_rank(operation, 0, *UP_TO_4)
+    shape = operation.shape_of_rank(0, *UP_TO_4)
     if operation.has(1):
-        axes = normalized_axes(operation, 1, len(shape))
+        axes = operation.normalized_axes(1, len(shape))
     else:
         axes = {axis for axis, size in enumerate(shape) if size == 1}
     for axis in axes:
-        require(operation, shape[axis] == 1, f"axis {axis} of {list(shape)} is not 1")
+        operation.require(shape[axis] == 1, f"axis {axis} of {list(shape)} is not 1")
     kept = tuple(size for axis, size in enumerate(shape) if axis not in axes)
     return (kept or (1,),)
 
@@ -101,12 +66,11 @@ def _expand_dims_shape(operation: BoundOperation) -> tuple[Shape]:
 
 
 def _transpose_shape(operation: BoundOperation) -> tuple[Shape]:
-    shape = shape_of_rank(operation, 0, *UP_TO_4)
+    shape = operation.shape_of_rank(0, *UP_TO_4)
     if not operation.has(1):
         return (shape[::-1],)
-    order = integers_of_length(operation, 1, len(shape))
-    require(
-        operation,
+    order = operation.integers_of_length(1, len(shape))
+    operation.require(
         sorted(order) == list(range(len(shape))),
         f"{order} is not a permutation of the axes of {list(shape)}",
     )
@@ -115,32 +79,32 @@ def _transpose_shape(operation: BoundOperation) -> tuple[Shape]:
 
 def _tile_shape(operation: BoundOperation) -> tuple[Shape]:
     shape = operation.shape(0)
-    multiples = integers_of_length(operation, 1, len(shape))
-    require(operation, min(multiples) >= 0, f"{multiples} has a negative multiple")
+    multiples = operation.integers_of_length(1, len(shape))
+    operation.require(min(multiples) >= 0, f"{multiples} has a negative multiple")
     return (tuple(a * b for a, b in zip(shape, multiples, strict=True)),)
 
 
 def _channel_shuffle_shape(operation: BoundOperation) -> tuple[Shape]:
     shape = operation.shape(0)
     axis = operation.axis(2, len(shape))
-    whole_quotient(operation, shape[axis], operation.integer(1), f"axis {axis} of size")
+    operation.whole_quotient(shape[axis], operation.integer(1), f"axis {axis} of size")
     return (shape,)
 
 
 def _reverse_shape(operation: BoundOperation) -> tuple[Shape]:
     shape = operation.shape(0)
-    (axis,) = integers_of_length(operation, 1, 1)
-    require(
-        operation, 0 <= axis < len(shape), f"axis {axis} is outside rank {len(shape)}"
+    (axis,) = operation.integers_of_length(1, 1)
+    operation.require(
+        0 <= axis < len(shape), f"axis {axis} is outside rank {len(shape)}"
     )
     return (shape,)
 
 
 def _fill_shape(operation: BoundOperation) -> tuple[Shape]:
-    shape_of_rank(operation, 0, 1)
-    target = integers(operation, 0)
-    require(
-        operation, bool(target) and min(target) >= 0, f"{target} is not a shape to fill"
+    operation.shape_of_rank(0, 1)
+    target = operation.integers(0)
+    operation.require(
+        bool(target) and min(target) >= 0, f"{target} is not a shape to fill"
     )
     return (tuple(target),)
 
@@ -155,70 +119,55 @@ def _axis_is_single(usage: Usage) -> Requirement | None:
     return None
 
 
-_SINCE_1_0 = rows(V1_0, F32, Q8) + rows(V1_2, F16) + rows(V1_3, Q8S)
-_SINCE_1_1 = rows(V1_1, F32, Q8) + rows(V1_2, F16) + rows(V1_3, Q8S)
-_SINCE_1_2 = rows(V1_2, F16, F32, I32, Q8) + rows(V1_3, Q8S)
-_INPUT_TO_4 = Argument("input", ranks=UP_TO_4)
-
-
-def _rows_since(first: HalVersion) -> tuple[TypeRow, ...]:
-    return rows(first, F32, Q8) + rows(V1_2, F16) + rows(V1_3, Q8S)
-
-
-_NCHW = Argument("nchw", BOOL, since=V1_2)
-
-
 def _block_size(operation: BoundOperation) -> int:
     size = operation.integer(1)
-    require(operation, size > 0, f"block size {size} is not positive")
+    operation.require(size > 0, f"block size {size} is not positive")
     return size
 
 
 def _block_shape(operation: BoundOperation) -> tuple[int, int]:
-    height, width = integers_of_length(operation, 1, 2)
-    require(
-        operation,
-        height > 0 and width > 0,
-        f"block [{height}, {width}] is not positive",
+    height, width = operation.integers_of_length(1, 2)
+    operation.require(
+        height > 0 and width > 0, f"block [{height}, {width}] is not positive"
     )
     return height, width
 
 
 def _depth_to_space_shape(operation: BoundOperation) -> tuple[Shape]:
     nchw = operation.boolean(2, False)
-    batches, height, width, channels = image_shape(operation, nchw)
+    batches, height, width, channels = operation.image_shape(nchw)
     block = _block_size(operation)
-    depth = whole_quotient(operation, channels, block * block, "channel count")
+    depth = operation.whole_quotient(channels, block * block, "channel count")
     return (in_layout((batches, height * block, width * block, depth), nchw),)
 
 
 def _space_to_depth_shape(operation: BoundOperation) -> tuple[Shape]:
     nchw = operation.boolean(2, False)
-    batches, height, width, channels = image_shape(operation, nchw)
+    batches, height, width, channels = operation.image_shape(nchw)
     block = _block_size(operation)
-    lines = whole_quotient(operation, height, block, "height")
-    columns = whole_quotient(operation, width, block, "width")
+    lines = operation.whole_quotient(height, block, "height")
+    columns = operation.whole_quotient(width, block, "width")
     return (in_layout((batches, lines, columns, channels * block * block), nchw),)
 
 
 def _batch_to_space_shape(operation: BoundOperation) -> tuple[Shape]:
     nchw = operation.boolean(2, False)
-    batches, height, width, channels = image_shape(operation, nchw)
+    batches, height, width, channels = operation.image_shape(nchw)
     block = _block_shape(operation)
-    images = whole_quotient(operation, batches, block[0] * block[1], "batch count")
+    images = operation.whole_quotient(batches, block[0] * block[1], "batch count")
     shape = images, height * block[0], width * block[1], channels
     return (in_layout(shape, nchw),)
 
 
 def _space_to_batch_shape(operation: BoundOperation) -> tuple[Shape]:
     nchw = operation.boolean(3, False)
-    batches, height, width, channels = image_shape(operation, nchw)
+    batches, height, width, channels = operation.image_shape(nchw)
     block = _block_shape(operation)
-    require_shape(operation, 2, (2, 2), "paddings")
-    top, bottom, left, right = paddings = integers(operation, 2)
-    require(operation, min(paddings) >= 0, f"paddings {paddings} are negative")
-    lines = whole_quotient(operation, top + height + bottom, block[0], "padded height")
-    columns = whole_quotient(operation, left + width + right, block[1], "padded width")
+    operation.check_shape(2, (2, 2), "paddings")
+    top, bottom, left, right = paddings = operation.integers(2)
+    operation.require(min(paddings) >= 0, f"paddings {paddings} are negative")
+    lines = operation.whole_quotient(top + height + bottom, block[0], "padded height")
+    columns = operation.whole_quotient(left + width + right, block[1], "padded width")
     return (in_layout((batches * block[0] * block[1], lines, columns, channels), nchw),)
 
 
@@ -233,116 +182,64 @@ zero_point_is_new = TypedCheck("input", frozenset({Q8}), _zero_point_is_new, unt
 """Before 1.2, padding wrote stored zeros, which had to mean zero."""
 
 
+_SINCE_1_0 = "1.0: F32 Q8; 1.2: F16; 1.3: Q8S"
+_SINCE_1_1 = "1.1: F32 Q8; 1.2: F16; 1.3: Q8S"
+_SINCE_1_2 = "1.2: F16 F32 I32 Q8; 1.3: Q8S"
+_BLOCK_SIZE = "input, block_size: INT32 | nchw: BOOL @1.2"
+
 SIGNATURES = (
-    OperationSignature(
-        OperationType.RESHAPE,
-        rows=_SINCE_1_0 + rows(AIDL_V2, I32),
-        layouts=(Layout((_INPUT_TO_4, Argument("shape", I32))),),
-        shape=_reshape_shape,
+    declare(
+        "RESHAPE",
+        f"{_SINCE_1_0}; AIDL_V2: I32",
+        "input [1-4], shape: I32",
+        _reshape_shape,
     ),
-    OperationSignature(
-        OperationType.SQUEEZE,
-        rows=_SINCE_1_1,
-        layouts=(Layout((_INPUT_TO_4, Argument("axes", I32, optional=True))),),
-        shape=_squeeze_shape,
+    declare("SQUEEZE", _SINCE_1_1, "input [1-4], axes?: I32", _squeeze_shape),
+    declare("EXPAND_DIMS", _SINCE_1_2, "input, axis: INT32", _expand_dims_shape),
+    declare(
+        "TRANSPOSE", _SINCE_1_1, "input [1-4], permutation?: I32", _transpose_shape
     ),
-    OperationSignature(
-        OperationType.EXPAND_DIMS,
-        rows=_SINCE_1_2,
-        layouts=(Layout((Argument("input"), Argument("axis", INT32))),),
-        shape=_expand_dims_shape,
+    declare("TILE", _SINCE_1_2, "input, multiples: I32", _tile_shape),
+    declare(
+        "CHANNEL_SHUFFLE",
+        "1.2: F16 F32 Q8; 1.3: Q8S",
+        "input [1-4], groups axis: INT32",
+        _channel_shuffle_shape,
     ),
-    OperationSignature(
-        OperationType.TRANSPOSE,
-        rows=_SINCE_1_1,
-        layouts=(Layout((_INPUT_TO_4, Argument("permutation", I32, optional=True))),),
-        shape=_transpose_shape,
+    declare(
+        "REVERSE",
+        "AIDL_V3: F16 F32 I32 Q8 Q8S",
+        "input, axis: I32",
+        _reverse_shape,
+        _axis_is_single,
+        quantization_is_kept,
+        rank_is_kept,
     ),
-    OperationSignature(
-        OperationType.TILE,
-        rows=_SINCE_1_2,
-        layouts=(Layout((Argument("input"), Argument("multiples", I32))),),
-        shape=_tile_shape,
+    declare(
+        "FILL",
+        "T/S 1.3: F16/FLOAT16 F32/FLOAT32 I32/INT32",
+        "shape: I32, value: S",
+        _fill_shape,
     ),
-    OperationSignature(
-        OperationType.CHANNEL_SHUFFLE,
-        rows=rows(V1_2, F16, F32, Q8) + rows(V1_3, Q8S),
-        layouts=(
-            Layout((_INPUT_TO_4, Argument("groups", INT32), Argument("axis", INT32))),
-        ),
-        shape=_channel_shuffle_shape,
+    declare(
+        "RANK",
+        "1.3: F16 F32 I32 B8 Q8 Q8S Q8SYM Q8PC Q16S Q16A",
+        "input -> output: INT32",
+        _rank_shape,
     ),
-    OperationSignature(
-        OperationType.REVERSE,
-        rows=rows(AIDL_V3, F16, F32, I32, Q8, Q8S),
-        layouts=(Layout((Argument("input"), Argument("axis", I32))),),
-        shape=_reverse_shape,
-        checks=(_axis_is_single, quantization_is_kept, rank_is_kept),
+    declare("DEPTH_TO_SPACE", _SINCE_1_0, _BLOCK_SIZE, _depth_to_space_shape),
+    declare("SPACE_TO_DEPTH", _SINCE_1_0, _BLOCK_SIZE, _space_to_depth_shape),
+    declare(
+        "BATCH_TO_SPACE_ND",
+        _SINCE_1_1,
+        "input, block_shape: I32 | nchw: BOOL @1.2",
+        _batch_to_space_shape,
     ),
-    OperationSignature(
-        OperationType.FILL,
-        rows=(
-            row(V1_3, T=F16, S=FLOAT16),
-            row(V1_3, T=F32, S=FLOAT32),
-            row(V1_3, T=I32, S=INT32),
-        ),
-        layouts=(Layout((Argument("shape", I32), Argument("value", "S")), (OUTPUT,)),),
-        shape=_fill_shape,
-    ),
-    OperationSignature(
-        OperationType.RANK,
-        rows=rows(V1_3, F16, F32, I32, B8, Q8, Q8S, Q8SYM, Q8PC, Q16S, Q16A),
-        layouts=(Layout((Argument("input"),), (Argument("output", INT32),)),),
-        shape=_rank_shape,
-    ),
-    OperationSignature(
-        OperationType.DEPTH_TO_SPACE,
-        rows=_rows_since(V1_0),
-        layouts=(
-            Layout(
-                (Argument("input"), Argument("block_size", INT32), _NCHW),
-                counts=(2, 3),
-            ),
-        ),
-        shape=_depth_to_space_shape,
-    ),
-    OperationSignature(
-        OperationType.SPACE_TO_DEPTH,
-        rows=_rows_since(V1_0),
-        layouts=(
-            Layout(
-                (Argument("input"), Argument("block_size", INT32), _NCHW),
-                counts=(2, 3),
-            ),
-        ),
-        shape=_space_to_depth_shape,
-    ),
-    OperationSignature(
-        OperationType.BATCH_TO_SPACE_ND,
-        rows=_rows_since(V1_1),
-        layouts=(
-            Layout(
-                (Argument("input"), Argument("block_shape", I32), _NCHW),
-                counts=(2, 3),
-            ),
-        ),
-        shape=_batch_to_space_shape,
-    ),
-    OperationSignature(
-        OperationType.SPACE_TO_BATCH_ND,
-        rows=_rows_since(V1_1),
-        layouts=(
-            Layout(
-                (
-                    Argument("input"),
-                    Argument("block_shape", I32),
-                    Argument("paddings", I32),
-                    _NCHW,
-                ),
-                counts=(3, 4),
-            ),
-        ),
-        shape=_space_to_batch_shape,
-        checks=(zero_point_is_new,),
+    declare(
+        "SPACE_TO_BATCH_ND",
+        _SINCE_1_1,
+        "input, block_shape paddings: I32 | nchw: BOOL @1.2",
+        _space_to_batch_shape,
+        zero_point_is_new,
     ),
 )

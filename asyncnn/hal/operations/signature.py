@@ -1,6 +1,6 @@
-"""The language in which operations are declared: arguments, layouts, type rows.
+"""What is known of an operation: arguments, layouts, type rows, checks, shape rule.
 
-An `OperationSignature` reads as documentation. Its *rows* bind type variables (``T`` is
+An `OperationSignature` has all of it. Its *rows* bind type variables (``T`` is
 the main one) to operand types, each since some HAL version; its *layouts* list the
 arguments in order; *checks* are the rules that fit neither; *shape* is the rule by
 which output shapes follow from the inputs.
@@ -16,7 +16,7 @@ from asyncnn.hal.operands import AnyOperandType, AnyOperationType
 from asyncnn.hal.operations.bound import ShapeRule
 from asyncnn.hal.types import HalVersion, Operand, OperandType, Subgraph
 
-# Tables of signatures name types and versions briefly.
+# The names by which tables of signatures know types.
 F16 = OperandType.TENSOR_FLOAT16
 F32 = OperandType.TENSOR_FLOAT32
 I32 = OperandType.TENSOR_INT32
@@ -33,13 +33,8 @@ INT32 = OperandType.INT32
 BOOL = OperandType.BOOL
 
 V1_0 = HalVersion.V1_0
-V1_1 = HalVersion.V1_1
 V1_2 = HalVersion.V1_2
 """The version that brought extensions, and so the one that their rows are since."""
-
-V1_3 = HalVersion.V1_3
-AIDL_V2 = HalVersion.AIDL_V2
-AIDL_V3 = HalVersion.AIDL_V3
 
 UP_TO_4 = (1, 2, 3, 4)
 """Ranks of operations that never learned about more than four axes."""
@@ -63,11 +58,6 @@ class TypeRow(msgspec.Struct, frozen=True):
 def row(since: HalVersion, **types: AnyOperandType) -> TypeRow:
     """Return one row; the keywords are the type variables, the main one first."""
     return TypeRow(since, types)
-
-
-def rows(since: HalVersion, *types: OperandType) -> tuple[TypeRow, ...]:
-    """Return a row for each type of the only variable ``T``."""
-    return tuple(TypeRow(since, {"T": type_}) for type_ in types)
 
 
 class Argument(msgspec.Struct, frozen=True):
@@ -95,25 +85,11 @@ class Argument(msgspec.Struct, frozen=True):
         return self.type
 
 
-def arguments(
-    type_: OperandType | str,
-    *names: str,
-    ranks: tuple[int, ...] = (),
-    optional: bool = False,
-    since: HalVersion = V1_0,
-) -> tuple[Argument, ...]:
-    """Return consecutive arguments that differ in nothing but their names."""
-    return tuple(Argument(name, type_, ranks, optional, since) for name in names)
-
-
-OUTPUT = Argument("output")
-
-
 class Layout(msgspec.Struct, frozen=True):
     """Arguments in order. ``counts`` lists the legal numbers of inputs, if not all."""
 
     inputs: tuple[Argument, ...]
-    outputs: tuple[Argument, ...] = (OUTPUT,)
+    outputs: tuple[Argument, ...]
     counts: tuple[int, ...] = ()
     since: HalVersion = V1_0
 

@@ -1,6 +1,7 @@
 """All operations by type, collected from the files of the families."""
 
 from collections.abc import Mapping
+from importlib import import_module
 from itertools import chain
 from types import MappingProxyType
 from typing import cast
@@ -10,38 +11,26 @@ from asyncnn.hal.operands import (
     AnyOperationType,
     ExtensionOperationType,
 )
-from asyncnn.hal.operations import (
-    axiswise,
-    control_flow,
-    convolution,
-    detection,
-    elementwise,
-    image,
-    joining,
-    lookup,
-    lstm,
-    matmul,
-    quantized_lstm,
-    recurrent,
-    reshaping,
-)
 from asyncnn.hal.operations.signature import OperationSignature
 from asyncnn.hal.types import HalVersion, OperationType
 
-FAMILIES = (
-    axiswise,
-    control_flow,
-    convolution,
-    detection,
-    elementwise,
-    image,
-    joining,
-    lookup,
-    lstm,
-    matmul,
-    quantized_lstm,
-    recurrent,
-    reshaping,
+FAMILIES = tuple(
+    import_module(f"asyncnn.hal.operations.{name}")
+    for name in (
+        "axiswise",
+        "control_flow",
+        "convolution",
+        "detection",
+        "elementwise",
+        "image",
+        "joining",
+        "lookup",
+        "lstm",
+        "matmul",
+        "quantized_lstm",
+        "recurrent",
+        "reshaping",
+    )
 )
 
 SIGNATURES: Mapping[OperationType, OperationSignature] = MappingProxyType(

@@ -1,8 +1,8 @@
 """How filters slide over images: padding, stride, dilation and output size.
 
-`convolution_window`, `depthwise_window`, `grouped_window`, `pool_window` and
-`transpose_window` read the scalars of an operation in any of its layouts (padding by
-scheme or by four numbers; NHWC or NCHW), so that shape rules and kernels agree.
+`convolution_window`, `pool_window` and `transpose_window` read the scalars of an
+operation in any of its layouts (padding by scheme or by four numbers; NHWC or NCHW), so
+that shape rules and kernels agree.
 
 Source: 1.3/types.hal (CONV_2D, AVERAGE_POOL_2D, TRANSPOSE_CONV_2D).
 """
@@ -10,14 +10,9 @@ Source: 1.3/types.hal (CONV_2D, AVERAGE_POOL_2D, TRANSPOSE_CONV_2D).
 from typing import TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
-from asyncnn.hal.operations.shapes import (
-    image_shape,
-    integers_of_length,
-    require,
-    shape_of_rank,
-)
 from asyncnn.hal.types import FusedActivationFunc, OperandType
 
 SAME = 1
@@ -123,8 +118,7 @@ def _read_scalars(operation: BoundOperation, first: int, extra: int) -> _Scalars
 
 
 def _require_scheme(operation: BoundOperation, scheme: int) -> None:
-    require(
-        operation,
+    operation.require(
         scheme in (SAME, VALID),
         f"padding scheme {scheme} is neither {SAME} (same) nor {VALID} (valid)",
     )
@@ -143,27 +137,26 @@ def _slide(
             scalars.scheme, size, filter_, stride, dilation
         )
     extent = (filter_ - 1) * dilation + 1
-    require(
-        operation,
+    operation.require(
         0 <= before < extent and 0 <= after < extent,
         f"padding ({before}, {after}) is not within a filter of {extent} elements",
     )
     output = (size - extent + stride + before + after) // stride
-    require(
-        operation, output > 0, f"a filter of {extent} does not fit in {size} elements"
+    operation.require(
+        output > 0, f"a filter of {extent} does not fit in {size} elements"
     )
     return Window(size, filter_, stride, dilation, before, after, output)
 
 
 def _require_positive(operation: BoundOperation, **sizes: int) -> None:
     for name, size in sizes.items():
-        require(operation, size > 0, f"{name} size {size} is not positive")
+        operation.require(size > 0, f"{name} size {size} is not positive")
 
 
 def _windows(
     operation: BoundOperation, scalars: _Scalars, filter_: tuple[int, ...]
 ) -> tuple[Window, Window]:
-    _, height, width, _ = image_shape(operation, scalars.nchw)
+    _, height, width, _ = operation.image_shape(scalars.nchw)
     return (
         _slide(operation, scalars, 0, height, filter_[0]),
         _slide(operation, scalars, 1, width, filter_[1]),
@@ -171,39 +164,20 @@ def _windows(
 
 
 def _filter_size(operation: BoundOperation) -> Shape:
-    return shape_of_rank(operation, 1, 4)[1:3]
+    return operation.shape_of_rank(1, 4)[1:3]
 
 
-def convolution_window(operation: BoundOperation) -> Window2D:
-    """Read CONV_2D.
+def convolution_window(operation: BoundOperation, extra: str = "") -> Window2D:
+    """Read CONV_2D, or what has one scalar more, called ``extra`` in the windows.
 
-    :raises OperationFailedError: if a scalar is illegal or the filter does not fit.
-    """
-    scalars = _read_scalars(operation, first=3, extra=0)
-    height, width = _windows(operation, scalars, _filter_size(operation))
-    return Window2D(height, width, scalars.nchw, scalars.activation)
-
-
-def depthwise_window(operation: BoundOperation) -> Window2D:
-    """Read DEPTHWISE_CONV_2D, whose extra scalar is ``depth_multiplier``.
+    That is ``depth_multiplier`` of DEPTHWISE_CONV_2D, ``groups`` of GROUPED_CONV_2D.
 
     :raises OperationFailedError: if a scalar is illegal or the filter does not fit.
     """
-    scalars = _read_scalars(operation, first=3, extra=1)
-    height, width = _windows(operation, scalars, _filter_size(operation))
-    (multiplier,) = scalars.extras
-    return Window2D(height, width, scalars.nchw, scalars.activation, multiplier)
-
-
-def grouped_window(operation: BoundOperation) -> Window2D:
-    """Read GROUPED_CONV_2D, whose extra scalar is ``groups``.
-
-    :raises OperationFailedError: if a scalar is illegal or the filter does not fit.
-    """
-    scalars = _read_scalars(operation, first=3, extra=1)
-    height, width = _windows(operation, scalars, _filter_size(operation))
-    (groups,) = scalars.extras
-    return Window2D(height, width, scalars.nchw, scalars.activation, groups=groups)
+    scalars = _read_scalars(operation, first=3, extra=1 if extra else 0)
+    windows = _windows(operation, scalars, _filter_size(operation))
+    window = Window2D(*windows, scalars.nchw, scalars.activation)
+    return replace(window, **{extra: scalars.extras[0]}) if extra else window
 
 
 def pool_window(operation: BoundOperation) -> Window2D:
@@ -212,8 +186,8 @@ def pool_window(operation: BoundOperation) -> Window2D:
     :raises OperationFailedError: if a scalar is illegal or the filter does not fit.
     """
     scalars = _read_scalars(operation, first=1, extra=2)
-    height, width = _windows(operation, scalars, scalars.extras[::-1])
-    return Window2D(height, width, scalars.nchw, scalars.activation)
+    windows = _windows(operation, scalars, scalars.extras[::-1])
+    return Window2D(*windows, scalars.nchw, scalars.activation)
 
 
 def transpose_window(operation: BoundOperation) -> Window2D:
@@ -233,13 +207,13 @@ def transpose_window(operation: BoundOperation) -> Window2D:
     else:
         scheme = operation.integer(4)
         _require_scheme(operation, scheme)
-        wanted = integers_of_length(operation, 3, 4)
+        wanted = operation.integers_of_length(3, 4)
         rows, columns = wanted[2:] if nchw else wanted[1:3]
         padding = (
             transpose_padding_for_scheme(scheme, rows, filter_height, stride_height),
             transpose_padding_for_scheme(scheme, columns, filter_width, stride_width),
         )
-    _, height, width, _ = image_shape(operation, nchw)
+    _, height, width, _ = operation.image_shape(nchw)
     return Window2D(
         _spread(operation, height, filter_height, stride_height, padding[0]),
         _spread(operation, width, filter_width, stride_width, padding[1]),
@@ -253,7 +227,7 @@ def _spread(
 ) -> Window:
     before, after = padding
     _require_positive(operation, input=size, filter=filter_)
-    require(operation, before >= 0, f"leading padding {before} is negative")
+    operation.require(before >= 0, f"leading padding {before} is negative")
     output = (size - 1) * stride + filter_ - before - after
     _require_positive(operation, output=output)
     return Window(size, filter_, stride, 1, before, after, output)

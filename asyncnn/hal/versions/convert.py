@@ -7,13 +7,16 @@ Source: HAL 1.0 to 1.3/types.hal.
 """
 
 import logging
+from collections.abc import Iterable
 from typing import TypeAlias, overload
+
+from msgspec.structs import astuple
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import SCALAR_TYPES, is_extension_type
 from asyncnn.hal.operations import check_operation
 from asyncnn.hal.types import (
-    Capabilities,
+    BufferToken,
     ErrorStatus,
     HalVersion,
     Memory,
@@ -56,16 +59,7 @@ AnyRequest: TypeAlias = Request | v1_0.Request
 
 def is_compliant_request(request: AnyRequest, version: HalVersion) -> bool:
     """Tell whether ``version`` can express a valid request: its pools decide."""
-    if version >= HalVersion.V1_3:
-        return True
-    try:
-        for pool in request.pools:
-            if not isinstance(pool, Memory):
-                return False
-            validate_memory(pool, version)
-    except InvalidArgumentError:
-        return False
-    return True
+    return version >= HalVersion.V1_3 or _have_pools(request.pools, version)
 
 
 def canonical_request(request: AnyRequest) -> Request:
@@ -103,7 +97,7 @@ def is_compliant_model(model: AnyModel, version: HalVersion) -> bool:
     return (
         not (newest.referenced and version < HalVersion.V1_3)
         and not (newest.extension_name_to_prefix and version < HalVersion.V1_2)
-        and _have_pools(newest, version)
+        and _have_pools(newest.pools, version)
         and all(_has_operand(operand, version) for operand in newest.main.operands)
         and not noncompliant_operations(newest, version)
     )
@@ -168,7 +162,8 @@ def convert_model(model: AnyModel, version: HalVersion) -> AnyModel:
     if version >= HalVersion.V1_2:
         extensions = newest.extension_name_to_prefix
         return v1_2.Model(main.operands, *graph, *constants, relaxed, extensions)
-    operands = tuple(map(_operand_of_1_0, main.operands))
+    # Extra parameters come last.
+    operands = tuple(v1_0.Operand(*astuple(each)[:-1]) for each in main.operands)
     if version >= HalVersion.V1_1:
         return v1_1.Model(operands, *graph, *constants, relaxed)
     return v1_0.Model(operands, *graph, *constants)
@@ -177,27 +172,7 @@ def convert_model(model: AnyModel, version: HalVersion) -> AnyModel:
 def _canonical_operand(operand: Operand | v1_0.Operand) -> Operand:
     if isinstance(operand, Operand):
         return operand
-    return Operand(
-        operand.type,
-        operand.dimensions,
-        operand.number_of_consumers,
-        operand.scale,
-        operand.zero_point,
-        operand.lifetime,
-        operand.location,
-    )
-
-
-def _operand_of_1_0(operand: Operand) -> v1_0.Operand:
-    return v1_0.Operand(
-        operand.type,
-        operand.dimensions,
-        operand.number_of_consumers,
-        operand.scale,
-        operand.zero_point,
-        operand.lifetime,
-        operand.location,
-    )
+    return Operand(*astuple(operand))
 
 
 def _has_operand(operand: Operand, version: HalVersion) -> bool:
@@ -220,9 +195,11 @@ def _has_operation(operation: Operation, model: Model, version: HalVersion) -> b
     return True
 
 
-def _have_pools(model: Model, version: HalVersion) -> bool:
+def _have_pools(pools: Iterable[Memory | BufferToken], version: HalVersion) -> bool:
     try:
-        for pool in model.pools:
+        for pool in pools:
+            if not isinstance(pool, Memory):
+                return False
             validate_memory(pool, version)
     except InvalidArgumentError:
         return False
@@ -236,12 +213,6 @@ Versioned: TypeAlias = AnyModel | AnyRequest | AnyCapabilities | ErrorStatus
 
 _MODELS = (Model, v1_2.Model, v1_1.Model, v1_0.Model)
 _REQUESTS = (Request, v1_0.Request)
-_CAPABILITIES = (
-    Capabilities,
-    v1_2.Capabilities,
-    v1_1.Capabilities,
-    v1_0.Capabilities,
-)
 
 
 def compliant_with(value: Versioned, version: HalVersion) -> bool:

@@ -12,18 +12,15 @@ from asyncnn.hal.interfaces import (
     IDevice,
     IPreparedModel,
     IPreparedModelCallback,
-    OneShot,
 )
+from asyncnn.hal.refusals import ForwardingDevice, refuse_preparation
 from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,
     BufferDesc,
     BufferRole,
-    Capabilities,
     DeviceStatus,
-    DeviceType,
     ErrorStatus,
     ExecutionPreference,
-    Extension,
     HalVersion,
     Handle,
     Model,
@@ -45,7 +42,7 @@ OldCallback: TypeAlias = v1_0.IPreparedModelCallback | v1_2.IPreparedModelCallba
 """A callback that knows no status of HAL 1.3."""
 
 
-class VersionedDevice:
+class VersionedDevice(ForwardingDevice):
     """Offers every method of HAL 1.0 to 1.3; ``canonical`` does the work.
 
     Models that come through an older method have to be valid in its version, and their
@@ -74,29 +71,12 @@ class VersionedDevice:
         status, capabilities = self._capabilities(HalVersion.V1_2)
         return status, cast("v1_2.Capabilities", capabilities)
 
-    def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
-        """Return the performance by operand type and of control flow."""
-        return self.canonical.get_capabilities_1_3()
-
     def _capabilities(self, version: HalVersion) -> tuple[ErrorStatus, object]:
         status, capabilities = self.canonical.get_capabilities_1_3()
         return convert_status(status, version), convert_to(capabilities, version)
 
-    def get_version_string(self) -> tuple[ErrorStatus, str]:
-        """Return a string unique to this version of the driver (1.2)."""
-        return self.canonical.get_version_string()
-
-    def get_type(self) -> tuple[ErrorStatus, DeviceType]:
-        """Return the kind of hardware (1.2)."""
-        return self.canonical.get_type()
-
-    def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
-        """Return the extensions that are supported in full (1.2)."""
-        return self.canonical.get_supported_extensions()
-
-    def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
-        """Return how many model and data cache files a model needs (1.2)."""
-        return self.canonical.get_number_of_cache_files_needed()
+    def _inner(self) -> IDevice:
+        return self.canonical
 
     def is_caching_supported(self) -> tuple[ErrorStatus, bool]:
         """Return whether models can be saved in one file of each kind.
@@ -281,9 +261,7 @@ def _refused(
     try:
         validate_model(model, version)
     except AsyncnnError as error:
-        callback.reason = str(error)
-        OneShot(callback.notify_1_3)(error.status, None)
-        return error.status
+        return refuse_preparation(callback, error)
     return ErrorStatus.NONE
 
 

@@ -4,6 +4,7 @@ Source: 1.0, 1.2 and 1.3/IPreparedModel.hal.
 """
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.interfaces import (
@@ -15,10 +16,9 @@ from asyncnn.hal.interfaces import (
     IPreparedModel,
     ISavable,
     ISyncFence,
-    OneShot,
 )
+from asyncnn.hal.refusals import refuse_execution
 from asyncnn.hal.types import (
-    NO_TIMING,
     ErrorStatus,
     HalVersion,
     Handle,
@@ -33,6 +33,9 @@ from asyncnn.hal.versions import v1_0, v1_2
 from asyncnn.hal.versions.convert import canonical_request, convert_status
 
 _V1_2 = HalVersion.V1_2
+
+OldCallback: TypeAlias = v1_0.IExecutionCallback | v1_2.IExecutionCallback
+"""A callback that knows no status of HAL 1.3."""
 
 
 class VersionedPreparedModel:
@@ -56,14 +59,12 @@ class VersionedPreparedModel:
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
         newest = canonical_request(request)
-        adapted = _AdaptedStatusCallback(callback)
+        adapted = _AdaptedCallback(callback)
         try:
             if self._rules_of_1_0 is not None:
                 self._rules_of_1_0.check(newest, allow_unspecified_output=False)
         except AsyncnnError as error:
-            adapted.reason = str(error)
-            OneShot(adapted.notify_1_3)(error.status, (), NO_TIMING)
-            return convert_status(error.status, HalVersion.V1_0)
+            return convert_status(refuse_execution(adapted, error), HalVersion.V1_0)
         return self._execute(newest, MeasureTiming.NO, adapted)
 
     def execute_1_2(
@@ -154,35 +155,12 @@ class VersionedPreparedModel:
         )
 
 
-class _AdaptedStatusCallback(IExecutionCallback):
-    """Stands for a callback of HAL 1.0."""
-
-    __slots__ = ("_callback",)
-
-    def __init__(self, callback: v1_0.IExecutionCallback) -> None:
-        super().__init__()
-        self._callback = callback
-        callback.link_to_death(self.die)
-
-    def notify_1_3(
-        self,
-        status: ErrorStatus,
-        output_shapes: tuple[OutputShape, ...],
-        timing: Timing,
-    ) -> None:
-        """Pass on what such a callback understands."""
-        callback = self._callback
-        callback.unlink_to_death()
-        callback.reason = self.reason
-        callback.notify(convert_status(status, HalVersion.V1_0))
-
-
 class _AdaptedCallback(IExecutionCallback):
-    """Stands for a callback of HAL 1.2."""
+    """Stands for a callback of an older version."""
 
     __slots__ = ("_callback",)
 
-    def __init__(self, callback: v1_2.IExecutionCallback) -> None:
+    def __init__(self, callback: OldCallback) -> None:
         super().__init__()
         self._callback = callback
         callback.link_to_death(self.die)
@@ -197,4 +175,8 @@ class _AdaptedCallback(IExecutionCallback):
         callback = self._callback
         callback.unlink_to_death()
         callback.reason = self.reason
-        callback.notify_1_2(convert_status(status, _V1_2), output_shapes, timing)
+        told = convert_status(status, _V1_2)
+        if isinstance(callback, v1_0.IExecutionCallback):
+            callback.notify(told)
+        else:
+            callback.notify_1_2(told, output_shapes, timing)

@@ -22,12 +22,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncnn.hal.operations.bound import (
-    Array,
-    BoundOperand,
-    BoundOperation,
-    OperationFailedError,
-)
+from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import Inputs, Outputs, Prepare, PreparedKernel, stateless
 from asyncnn.kernels.numerics import to_codes
@@ -58,10 +53,8 @@ def require_boxes(operation: BoundOperation, boxes: Reals) -> None:
     """
     legal = (boxes[..., :2] <= boxes[..., 2:]).all(axis=-1)
     if not legal.all():
-        raise OperationFailedError(
-            f"{operation.type.name}: box {boxes[~legal][0].tolist()} ends before "
-            "it begins"
-        )
+        first = boxes[~legal][0].tolist()
+        operation.require(False, f"box {first} ends before it begins")
 
 
 def require_batch_indices(
@@ -73,10 +66,8 @@ def require_batch_indices(
     """
     legal = (indices >= 0) & (indices < images)
     if not legal.all():
-        raise OperationFailedError(
-            f"{operation.type.name}: a box is of image {indices[~legal][0]}, "
-            f"there are {images}"
-        )
+        first = indices[~legal][0]
+        operation.require(False, f"a box is of image {first}, there are {images}")
 
 
 def refine(boxes: Reals, deltas: Reals, image_sizes: Reals) -> Reals:
@@ -200,8 +191,6 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
 
     The run raises `OperationFailedError` if a box ends before it begins or a batch
     index is not that of an image.
-
-    Source: 1.3/types.hal (AXIS_ALIGNED_BBOX_TRANSFORM).
     """
     boxes, deltas, _, image_info = (operation.input(index) for index in range(4))
     output = operation.outputs[0]

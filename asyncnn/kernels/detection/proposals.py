@@ -13,8 +13,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncnn.hal.operations.bound import Array, BoundOperation, OperationFailedError
-from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, image_shape
+from asyncnn.hal.operations.bound import NCHW_TO_NHWC, Array, BoundOperation
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.detection.boxes import (
     Integers,
@@ -51,8 +50,6 @@ def _compute(operation: BoundOperation) -> Sequence[Array]:
 
     :raises OperationFailedError: if a box ends before it begins, a batch index is
         negative, or there is no such kernel.
-
-    Source: 1.3/types.hal (BOX_WITH_NMS_LIMIT).
     """
     count, classes = operation.shape(0)
     scores = to_float32(operation.value(0), operation.input(0)).copy()
@@ -60,8 +57,7 @@ def _compute(operation: BoundOperation) -> Sequence[Array]:
     boxes = to_float32(stored_boxes, operation.input(1))
     batch_indices = operation.value(2)
     require_boxes(operation, boxes)
-    if (batch_indices < 0).any():
-        raise OperationFailedError(f"{operation.type.name}: a batch index is negative")
+    operation.require(not (batch_indices < 0).any(), "a batch index is negative")
     groups = [
         _pick(operation, scores, boxes, group) for group in _of_one_image(batch_indices)
     ]
@@ -115,17 +111,11 @@ def _weaken(scores: Reals, decay: Callable[[Reals], Reals], lowest: float) -> Su
 
 def _decay(operation: BoundOperation) -> Callable[[Reals], Reals]:
     """Return what scores are multiplied by, as a function of the overlap."""
-    match operation.integer(5):
-        case 0:
-            return partial(_hard, threshold=operation.real(6))
-        case 1:
-            return partial(_linear, threshold=operation.real(6))
-        case 2:
-            return partial(_gaussian, sigma=operation.real(7))
-        case kernel:
-            raise OperationFailedError(
-                f"{operation.type.name}: {kernel} is not a kernel (0 to 2)"
-            )
+    kernel = operation.integer(5)
+    operation.require(0 <= kernel <= 2, f"{kernel} is not a kernel (0 to 2)")
+    if kernel == 2:
+        return partial(_gaussian, sigma=operation.real(7))
+    return partial(_linear if kernel else _hard, threshold=operation.real(6))
 
 
 def _hard(overlaps: Reals, threshold: float) -> Reals:
@@ -159,8 +149,6 @@ def _compute_proposals(operation: BoundOperation) -> Sequence[Array]:
     boxes and anchors count eighths of a pixel.
 
     :raises OperationFailedError: if an anchor ends before it begins.
-
-    Source: 1.3/types.hal (GENERATE_PROPOSALS).
     """
     stored_scores, deltas = _flat_maps(operation)
     scores = to_float32(stored_scores, operation.input(0))
@@ -194,7 +182,7 @@ def _flat_maps(operation: BoundOperation) -> tuple[Array, Reals]:
 
 def _placed_anchors(operation: BoundOperation) -> Reals:
     """Return the anchors at every location [height * width * anchors, 4]."""
-    _, height, width, _ = image_shape(operation, operation.boolean(10))
+    _, height, width, _ = operation.image_shape(operation.boolean(10))
     anchors = to_float32(operation.value(2), operation.input(2))
     rows = np.arange(height, dtype=np.float32) * operation.real(4)
     columns = np.arange(width, dtype=np.float32) * operation.real(5)

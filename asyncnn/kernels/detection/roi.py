@@ -15,8 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncnn.hal.operands import QUANT8_TYPES
-from asyncnn.hal.operations.bound import Array, BoundOperation, OperationFailedError
-from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, image_shape, require
+from asyncnn.hal.operations.bound import (
+    NCHW_TO_NHWC,
+    Array,
+    BoundOperation,
+    OperationFailedError,
+)
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.detection.boxes import (
     Integers,
@@ -54,7 +58,7 @@ class Regions:
         self._operation = operation
         self._operand = operation.input(1)
         self._nchw = operation.boolean(len(operation.inputs) - 1)
-        shape = image_shape(operation, self._nchw)
+        shape = operation.image_shape(self._nchw)
         self._images, self.height, self.width, self.channels = shape
         ratios = np.array([operation.real(6), operation.real(5)] * 2, np.float32)
         self._scaling = np.float32(1) / ratios
@@ -146,8 +150,7 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
     height, width = operation.integer(3), operation.integer(4)
     vertical_count, horizontal_count = operation.integer(7), operation.integer(8)
     samples = (height * max(vertical_count, 1)) * (width * max(horizontal_count, 1))
-    require(
-        operation,
+    operation.require(
         samples * regions.channels <= _MAX_SAMPLES,
         f"{vertical_count} by {horizontal_count} samples in a bin take too much memory",
     )

@@ -11,12 +11,10 @@ import math
 import numpy as np
 
 from asyncnn.hal.operations.bound import Array, BoundOperation, Shape
-from asyncnn.hal.operations.shapes import image_shape
 from asyncnn.hal.operations.windows import (
     Window,
     Window2D,
     convolution_window,
-    grouped_window,
 )
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import Prepare, PreparedKernel, Scratch
@@ -55,7 +53,7 @@ def convolve(
     lowered = lower(operation, matrix, windows.activation)
     height, width, nchw = windows.height, windows.width, windows.nchw
     weights = lowered.weights
-    shape = image_shape(operation, nchw)
+    shape = operation.image_shape(nchw)
     if not (_picks_pixels(height) and _picks_pixels(width)):
         source = patch_matrix(weights, shape, windows, lowered.zero)
     elif nchw or height.stride > 1 or width.stride > 1:
@@ -76,11 +74,11 @@ def _prepare_grouped_convolution(operation: BoundOperation) -> PreparedKernel:
 
     The filter is [out, H, W, in / groups]; groups are consecutive channels.
     """
-    windows = grouped_window(operation)
+    windows = convolution_window(operation, "groups")
     filter_ = operation.value(1)
     matrix = filter_.reshape(len(filter_), -1).T
     lowered = lower(operation, matrix, windows.activation)
-    shape = image_shape(operation, windows.nchw)
+    shape = operation.image_shape(windows.nchw)
     source = _products_by_group(lowered.weights, shape, windows, lowered.zero)
     taps, channels = matrix.shape
     pixels_at_most = pixels_of_product(taps * windows.groups, channels)

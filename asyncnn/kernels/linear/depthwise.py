@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncnn.hal.operations.bound import Array, BoundOperation, Shape
-from asyncnn.hal.operations.shapes import image_shape
-from asyncnn.hal.operations.windows import Window2D, depthwise_window
+from asyncnn.hal.operations.windows import Window2D, convolution_window
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import Prepare, PreparedKernel, Scratch
 from asyncnn.kernels.linear.convolution import convolve
@@ -37,10 +36,10 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
 
     Output channel ``c`` reads input channel ``c // depth multiplier``.
     """
-    windows = depthwise_window(operation)
+    windows = convolution_window(operation, "depth_multiplier")
     filter_ = operation.value(1)[0]
     channels = filter_.shape[2]
-    shape = image_shape(operation, windows.nchw)
+    shape = operation.image_shape(windows.nchw)
     if shape[3] == 1:
         return convolve(operation, filter_.reshape(-1, channels), windows)
     lowered = lower(operation, filter_, windows.activation)

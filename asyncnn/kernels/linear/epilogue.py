@@ -33,7 +33,6 @@ class Epilogue(Protocol):
 
     def bind(self, scratch: Scratch, sums: Array) -> Finish:
         """Return the pass over ``sums`` [rows, length], which it may overwrite."""
-        ...
 
 
 class FloatEpilogue(msgspec.Struct, frozen=True, eq=False):

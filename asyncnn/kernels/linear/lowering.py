@@ -20,12 +20,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from asyncnn.hal.operands import QUANT8_TYPES
-from asyncnn.hal.operations.bound import (
-    Array,
-    BoundOperand,
-    BoundOperation,
-    OperationFailedError,
-)
+from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
 from asyncnn.hal.types import FusedActivationFunc
 from asyncnn.kernels.linear.epilogue import (
     Epilogue,
@@ -147,9 +142,9 @@ def _real_multipliers(operation: BoundOperation) -> Reals:
     data, filter_, output = operation.input(0), operation.input(1), operation.outputs[0]
     quant = filter_.channel_quant
     scales = (filter_.scale,) if quant is None else quant.scales
-    if not (output.scale > 0 and np.isfinite((data.scale, *scales)).all()):
-        raise OperationFailedError(
-            f"{operation.type.name}: scales {data.scale}, {scales} and {output.scale} "
-            "are not those of quantised values"
-        )
+    operation.require(
+        output.scale > 0 and bool(np.isfinite((data.scale, *scales)).all()),
+        f"scales {data.scale}, {scales} and {output.scale} "
+        "are not those of quantised values",
+    )
     return float(data.scale) * np.array(scales, np.float64) / float(output.scale)

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncnn.hal.operations.bound import Array, Shape
-from asyncnn.hal.operations.shapes import NCHW_TO_NHWC
+from asyncnn.hal.operations.bound import NCHW_TO_NHWC, Array, Shape
 from asyncnn.hal.operations.windows import Window2D
 from asyncnn.kernels.kernel import PreparedKernel, Scratch
 from asyncnn.kernels.linear.lowering import Lowered

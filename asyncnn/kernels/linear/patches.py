@@ -15,8 +15,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike
 
-from asyncnn.hal.operations.bound import Array, BoundOperand, Shape
-from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, NHWC_TO_NCHW, permuted
+from asyncnn.hal.operations.bound import NCHW_TO_NHWC, Array, BoundOperand, Shape
+from asyncnn.hal.operations.shapes import NHWC_TO_NCHW, permuted
 from asyncnn.hal.operations.windows import Window, Window2D
 from asyncnn.kernels.kernel import (
     Inputs,

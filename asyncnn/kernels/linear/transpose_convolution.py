@@ -8,8 +8,7 @@ Source: 1.3/types.hal (TRANSPOSE_CONV_2D).
 
 import numpy as np
 
-from asyncnn.hal.operations.bound import Array, BoundOperation, Shape
-from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, image_shape
+from asyncnn.hal.operations.bound import NCHW_TO_NHWC, Array, BoundOperation, Shape
 from asyncnn.hal.operations.windows import Window, Window2D, transpose_window
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import Prepare, PreparedKernel, Scratch
@@ -33,7 +32,7 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
     windows = transpose_window(operation)
     filter_ = operation.value(1).transpose(3, 1, 2, 0)
     lowered = lower(operation, filter_, windows.activation, centered=True)
-    shape = image_shape(operation, windows.nchw)
+    shape = operation.image_shape(windows.nchw)
     source = _scattered(lowered.weights, shape, windows, lowered.zero)
     pixels_at_most = pixels_of_product(1, filter_.shape[3])
     output = operation.outputs[0]

@@ -5,14 +5,3 @@ Integer cells compute one step as TensorFlow Lite does, bit for bit: ``fixed_poi
 says what raw values mean, ``integer_steps`` are the steps of a cell, and
 ``integer_packing`` prepares its weights.
 """
-
-from asyncnn.hal.types import OperationType
-from asyncnn.kernels.kernel import Prepare
-from asyncnn.kernels.recurrent import lstm, quantized_16bit_lstm, quantized_lstm, rnn
-
-KERNELS: dict[OperationType, Prepare] = {
-    **lstm.KERNELS,
-    **quantized_16bit_lstm.KERNELS,
-    **quantized_lstm.KERNELS,
-    **rnn.KERNELS,
-}

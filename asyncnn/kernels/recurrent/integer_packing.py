@@ -12,11 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncnn.hal.operations.bound import (
-    BoundOperand,
-    BoundOperation,
-    OperationFailedError,
-)
+from asyncnn.hal.operations.bound import BoundOperand, BoundOperation
 from asyncnn.hal.operations.lstm import CellInputs
 from asyncnn.kernels.recurrent.fixed_point import Integers
 from asyncnn.kernels.recurrent.integer_steps import IntegerLayerNorm, Product, Rescaling
@@ -225,12 +221,12 @@ def _bounds(
 def _state_shift(operation: BoundOperation, state: BoundOperand) -> int:
     exponent = math.log2(_positive(operation, state.scale, "cell state's scale"))
     shift = round(exponent)
-    if abs(exponent - shift) < 1e-3 and _FINEST_STATE <= shift <= _COARSEST_STATE:
-        return shift
-    raise OperationFailedError(
-        f"{operation.type.name}: the cell state's scale {state.scale} is no power of "
-        f"two from 2**{_FINEST_STATE} to 2**{_COARSEST_STATE}"
+    operation.require(
+        abs(exponent - shift) < 1e-3 and _FINEST_STATE <= shift <= _COARSEST_STATE,
+        f"the cell state's scale {state.scale} is no power of two "
+        f"from 2**{_FINEST_STATE} to 2**{_COARSEST_STATE}",
     )
+    return shift
 
 
 def _intermediate_scale(operation: BoundOperation, gate: int) -> np.float32:
@@ -243,10 +239,7 @@ def _hidden_scale(operation: BoundOperation) -> np.float32:
 
 
 def _positive(operation: BoundOperation, scale: float, name: str) -> np.float32:
-    if not scale > 0:
-        raise OperationFailedError(
-            f"{operation.type.name}: the {name} is {scale}, not positive"
-        )
+    operation.require(scale > 0, f"the {name} is {scale}, not positive")
     return np.float32(scale)
 
 

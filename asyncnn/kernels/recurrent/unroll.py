@@ -23,11 +23,9 @@ class Cell(Protocol):
     @property
     def states(self) -> tuple[Array, ...]:
         """States float32 [batches, n]; the first is the output of the latest step."""
-        ...
 
     def step(self, inputs: Array) -> None:
         """Advance by one step; ``inputs`` [batches, columns] are products."""
-        ...
 
 
 class CellWeights(Protocol):
@@ -36,16 +34,13 @@ class CellWeights(Protocol):
     @property
     def input_weights(self) -> Array:
         """Float32 [input_size, columns]; inputs are joined in order."""
-        ...
 
     @property
     def input_bias(self) -> Array | None:
         """Float32 [columns] to add to the products of the inputs."""
-        ...
 
     def bind(self, scratch: Scratch, batches: int) -> Cell:
         """Allocate a cell for so many sequences at once."""
-        ...
 
 
 class Direction(msgspec.Struct, frozen=True, eq=False):

@@ -10,14 +10,8 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn import hal
 from asyncnn.hal.operations.bound import Shape
-from asyncnn.hal.types import (
-    Operand,
-    OperandType,
-    OperationType,
-    SymmPerChannelQuantParams,
-)
 from asyncnn.runtime.tflite.node import Converter, Node
 from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
 from asyncnn.runtime.tflite.tensors import add_constant, bias_scale, describe
@@ -26,14 +20,14 @@ from asyncnn.runtime.tflite.tensors import add_constant, bias_scale, describe
 def read_real(node: Node, index: int) -> int:
     """Return input ``index`` as float32, dequantised if need be, or left out."""
     if not node.has(index):
-        return node.builder.omitted(OperandType.TENSOR_FLOAT32)
+        return node.builder.omitted(hal.OperandType.TENSOR_FLOAT32)
     tensor = node.tensor(index)
     if tensor.type != "UINT8" or tensor.data is None:
         return node.dequantize(node.read(index))
     # In layers on floats, TFLite takes the bytes of such weights for signed ones.
     signed = node.builder.constant(
         tensor.data.view(np.int8),
-        OperandType.TENSOR_QUANT8_ASYMM_SIGNED,
+        hal.OperandType.TENSOR_QUANT8_ASYMM_SIGNED,
         scale=describe(tensor).scale,
     )
     return node.dequantize(signed)
@@ -47,12 +41,12 @@ def read_weights(node: Node, index: int, *, channel_dim: int, data: int = 0) -> 
 
     :raises UnsupportedOperatorError: if they are quantised along another axis.
     """
-    if node.builder.operand(node.read(data)).type == OperandType.TENSOR_FLOAT32:
+    if node.builder.operand(node.read(data)).type == hal.OperandType.TENSOR_FLOAT32:
         return read_real(node, index)
     weights = node.read(index)
     quant = node.builder.operand(weights).extra_params
     if (
-        isinstance(quant, SymmPerChannelQuantParams)
+        isinstance(quant, hal.SymmPerChannelQuantParams)
         and quant.channel_dim != channel_dim
     ):
         raise UnsupportedOperatorError(
@@ -73,25 +67,25 @@ def read_bias(
     :raises UnsupportedOperatorError: if it is quantised but not a constant.
     """
     source = node.builder.operand(node.read(data))
-    if source.type == OperandType.TENSOR_FLOAT32:
-        operand = Operand(OperandType.TENSOR_FLOAT32, (units,))
+    if source.type == hal.OperandType.TENSOR_FLOAT32:
+        operand = hal.Operand(hal.OperandType.TENSOR_FLOAT32, (units,))
     else:
         scale = bias_scale(source, node.builder.operand(weights))
-        operand = Operand(OperandType.TENSOR_INT32, (units,), scale=scale)
+        operand = hal.Operand(hal.OperandType.TENSOR_INT32, (units,), scale=scale)
     if not node.has(index):
         return node.zeros(operand)
     tensor = node.tensor(index)
     if tensor.data is None or tensor.type == "FLOAT16":
         return _computed(node, index, operand)
     if tensor.data.size != units:
-        raise InvalidArgumentError(
+        raise hal.InvalidArgumentError(
             f"{tensor.label} has {tensor.data.size} elements for {units} channels"
         )
     return add_constant(node.builder, tensor, operand)
 
 
-def _computed(node: Node, index: int, operand: Operand) -> int:
-    if operand.type != OperandType.TENSOR_FLOAT32:
+def _computed(node: Node, index: int, operand: hal.Operand) -> int:
+    if operand.type != hal.OperandType.TENSOR_FLOAT32:
         raise UnsupportedOperatorError(
             f"{node.tensor(index).label} is a quantised bias but not a constant"
         )
@@ -113,7 +107,7 @@ def _conv_2d(node: Node) -> None:
     inputs = [node.read(0), filter_, read_bias(node, 2, filter_, units)]
     inputs += _window(node, options)
     inputs.append(node.fused(options.FusedActivationFunction()))
-    node.emit(OperationType.CONV_2D, inputs + _dilation(node, options))
+    node.emit(hal.OperationType.CONV_2D, inputs + _dilation(node, options))
 
 
 def _grouped_conv_2d(node: Node, *, groups: int) -> None:
@@ -123,7 +117,7 @@ def _grouped_conv_2d(node: Node, *, groups: int) -> None:
     filter_ = read_weights(node, 1, channel_dim=0)
     bias = read_bias(node, 2, filter_, _shape4(node, 1)[0])
     node.emit(
-        OperationType.GROUPED_CONV_2D,
+        hal.OperationType.GROUPED_CONV_2D,
         [
             node.read(0),
             filter_,
@@ -141,13 +135,13 @@ def _depthwise_conv_2d(node: Node) -> None:
     _, _, _, channels = _shape4(node, 0)
     _, _, _, outputs = _shape4(node, 1)
     if not channels or outputs % channels:
-        raise InvalidArgumentError(f"{channels} channels cannot become {outputs}")
+        raise hal.InvalidArgumentError(f"{channels} channels cannot become {outputs}")
     filter_ = read_weights(node, 1, channel_dim=3)
     inputs = [node.read(0), filter_, read_bias(node, 2, filter_, outputs)]
     inputs += _window(node, options)
     inputs.append(node.scalar(outputs // channels))
     inputs.append(node.fused(options.FusedActivationFunction()))
-    node.emit(OperationType.DEPTHWISE_CONV_2D, inputs + _dilation(node, options))
+    node.emit(hal.OperationType.DEPTHWISE_CONV_2D, inputs + _dilation(node, options))
 
 
 def _transpose_conv(node: Node) -> None:
@@ -155,7 +149,7 @@ def _transpose_conv(node: Node) -> None:
     filter_ = read_weights(node, 1, channel_dim=0, data=2)
     bias = read_bias(node, 3, filter_, _shape4(node, 1)[0], data=2)
     node.emit(
-        OperationType.TRANSPOSE_CONV_2D,
+        hal.OperationType.TRANSPOSE_CONV_2D,
         [
             node.read(2),
             filter_,
@@ -168,7 +162,7 @@ def _transpose_conv(node: Node) -> None:
     )
 
 
-def _pool(type_: OperationType) -> Converter:
+def _pool(type_: hal.OperationType) -> Converter:
     def convert(node: Node) -> None:
         options = node.options("Pool2DOptions")
         inputs = [
@@ -186,12 +180,9 @@ def _pool(type_: OperationType) -> Converter:
 def _window(node: Node, options: Any) -> list[int]:
     padding = options.Padding()
     if padding not in _SCHEMES:
-        raise InvalidArgumentError(f"padding {padding} is neither SAME nor VALID")
-    return [
-        node.scalar(_SCHEMES[padding]),
-        node.scalar(options.StrideW()),
-        node.scalar(options.StrideH()),
-    ]
+        raise hal.InvalidArgumentError(f"padding {padding} is neither SAME nor VALID")
+    scalars = _SCHEMES[padding], options.StrideW(), options.StrideH()
+    return [*map(node.scalar, scalars)]
 
 
 def _dilation(node: Node, options: Any) -> list[int]:
@@ -204,7 +195,7 @@ def _dilation(node: Node, options: Any) -> list[int]:
 def _shape4(node: Node, index: int) -> Shape:
     shape = node.tensor(index).shape
     if len(shape) != 4:
-        raise InvalidArgumentError(f"input {index} has rank {len(shape)}, not 4")
+        raise hal.InvalidArgumentError(f"input {index} has rank {len(shape)}, not 4")
     return shape
 
 
@@ -220,14 +211,14 @@ def _fully_connected(node: Node) -> None:
         raise UnsupportedOperatorError("its weights are shuffled for one kernel")
     shape = node.tensor(1).shape
     if len(shape) != 2 or not all(shape):
-        raise InvalidArgumentError(f"weights of shape {list(shape)}")
+        raise hal.InvalidArgumentError(f"weights of shape {list(shape)}")
     units, depth = shape
     batch, rest = divmod(math.prod(node.tensor(0).shape), depth)
     if rest:
-        raise InvalidArgumentError(
+        raise hal.InvalidArgumentError(
             f"input of shape {list(node.tensor(0).shape)} for rows of {depth} weights"
         )
-    if len(node.tensor(1).scales) > 1 and node.type != OperandType.TENSOR_FLOAT32:
+    if len(node.tensor(1).scales) > 1 and node.type != hal.OperandType.TENSOR_FLOAT32:
         _as_convolution(node, options, batch, units, depth)
         return
     data = node.read(0)
@@ -237,7 +228,7 @@ def _fully_connected(node: Node) -> None:
     bias = read_bias(node, 2, weights, units)
     node.store(
         node.compute(
-            OperationType.FULLY_CONNECTED,
+            hal.OperationType.FULLY_CONNECTED,
             [data, weights, bias, node.fused(options.FusedActivationFunction())],
             replace(node.target(), dimensions=(batch, units)),
         )
@@ -254,17 +245,15 @@ def _as_convolution(
     filter_ = add_constant(
         node.builder, tensor, replace(describe(tensor), dimensions=(units, 1, 1, depth))
     )
-    one = node.scalar(1)
+    window = map(node.scalar, (_VALID, 1, 1))
     node.store(
         node.compute(
-            OperationType.CONV_2D,
+            hal.OperationType.CONV_2D,
             [
                 node.reshape(node.read(0), (batch, 1, 1, depth)),
                 filter_,
                 read_bias(node, 2, filter_, units),
-                node.scalar(_VALID),
-                one,
-                one,
+                *window,
                 node.fused(options.FusedActivationFunction()),
             ],
             replace(node.target(), dimensions=(batch, 1, 1, units)),
@@ -277,19 +266,19 @@ def _batch_matmul(node: Node) -> None:
     factors = node.read_all()
     flags = [node.scalar(bool(flag)) for flag in (options.AdjX(), options.AdjY())]
     types = {node.builder.operand(factor).type for factor in factors}
-    if types & {OperandType.TENSOR_FLOAT32, OperandType.TENSOR_QUANT8_ASYMM}:
-        node.emit_float(OperationType.BATCH_MATMUL, factors + flags)
+    if types & {hal.OperandType.TENSOR_FLOAT32, hal.OperandType.TENSOR_QUANT8_ASYMM}:
+        node.emit_float(hal.OperationType.BATCH_MATMUL, factors + flags)
     else:
-        node.emit(OperationType.BATCH_MATMUL, factors + flags)
+        node.emit(hal.OperationType.BATCH_MATMUL, factors + flags)
 
 
 CONVERTERS: dict[str, Converter] = {
     "CONV_2D": _conv_2d,
     "DEPTHWISE_CONV_2D": _depthwise_conv_2d,
     "TRANSPOSE_CONV": _transpose_conv,
-    "AVERAGE_POOL_2D": _pool(OperationType.AVERAGE_POOL_2D),
-    "MAX_POOL_2D": _pool(OperationType.MAX_POOL_2D),
-    "L2_POOL_2D": _pool(OperationType.L2_POOL_2D),
+    "AVERAGE_POOL_2D": _pool(hal.OperationType.AVERAGE_POOL_2D),
+    "MAX_POOL_2D": _pool(hal.OperationType.MAX_POOL_2D),
+    "L2_POOL_2D": _pool(hal.OperationType.L2_POOL_2D),
     "FULLY_CONNECTED": _fully_connected,
     "BATCH_MATMUL": _batch_matmul,
 }

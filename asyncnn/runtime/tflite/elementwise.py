@@ -14,11 +14,6 @@ from asyncnn.hal.types import FusedActivationFunc, OperandType, OperationType
 from asyncnn.runtime.tflite.node import Converter, Node
 from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
 
-_ARITHMETIC = {
-    "ADD": (OperationType.ADD, "AddOptions"),
-    "SUB": (OperationType.SUB, "SubOptions"),
-}
-
 
 def _arithmetic(type_: OperationType, options: str) -> Converter:
     def convert(node: Node) -> None:
@@ -92,42 +87,15 @@ def _squared_difference(node: Node) -> None:
     node.store(node.compute(OperationType.MUL, [difference, difference, none], output))
 
 
-_EXACT = {
-    "FLOOR": OperationType.FLOOR,
-    "HARD_SWISH": OperationType.HARD_SWISH,
-    "PRELU": OperationType.PRELU,
-    "MAXIMUM": OperationType.MAXIMUM,
-    "MINIMUM": OperationType.MINIMUM,
-    "EQUAL": OperationType.EQUAL,
-    "NOT_EQUAL": OperationType.NOT_EQUAL,
-    "GREATER": OperationType.GREATER,
-    "GREATER_EQUAL": OperationType.GREATER_EQUAL,
-    "LESS": OperationType.LESS,
-    "LESS_EQUAL": OperationType.LESS_EQUAL,
-    "LOGICAL_AND": OperationType.LOGICAL_AND,
-    "LOGICAL_OR": OperationType.LOGICAL_OR,
-    "LOGICAL_NOT": OperationType.LOGICAL_NOT,
-}
-"""Same inputs, and any output quantisation that TFLite allows."""
+_EXACT = (
+    *("FLOOR", "HARD_SWISH", "PRELU", "MAXIMUM", "MINIMUM", "CAST"),
+    *("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"),
+    *("LOGICAL_AND", "LOGICAL_OR", "LOGICAL_NOT"),
+)
+"""Same names and inputs, and any output quantisation that TFLite allows."""
 
-_LIKE_INPUT = {
-    "RELU": OperationType.RELU,
-    "RELU_N1_TO_1": OperationType.RELU1,
-    "RELU6": OperationType.RELU6,
-}
-"""The output is quantised like the input."""
-
-_FLOAT = {
-    "ABS": OperationType.ABS,
-    "EXP": OperationType.EXP,
-    "LOG": OperationType.LOG,
-    "NEG": OperationType.NEG,
-    "POW": OperationType.POW,
-    "RSQRT": OperationType.RSQRT,
-    "SIN": OperationType.SIN,
-    "SQRT": OperationType.SQRT,
-}
-"""Quantised inputs are dequantised first."""
+_FLOAT = ("ABS", "EXP", "LOG", "NEG", "POW", "RSQRT", "SIN", "SQRT")
+"""Same names; quantised inputs are dequantised first."""
 
 _FIXED_SCALES = {
     OperationType.LOGISTIC: (1 / 256, -128),
@@ -143,6 +111,7 @@ def _exact(type_: OperationType) -> Converter:
 
 
 def _like_input(type_: OperationType) -> Converter:
+    """The output is quantised like the input."""
     return lambda node: node.emit_like(type_, [node.read(0)], node.read(0))
 
 
@@ -171,10 +140,6 @@ def _cos(node: Node) -> None:
     square = combine(OperationType.MUL, sine, sine)
     twice = combine(OperationType.MUL, square, -2.0)
     node.store(combine(OperationType.ADD, twice, 1.0))
-
-
-def _elu(node: Node) -> None:
-    node.emit_float(OperationType.ELU, [node.read(0), node.scalar(1.0)])
 
 
 def _leaky_relu(node: Node) -> None:
@@ -227,15 +192,10 @@ def _l2_normalization(node: Node) -> None:
 
 def _local_response_normalization(node: Node) -> None:
     options = node.options("LocalResponseNormalizationOptions")
+    factors = float(options.Bias()), float(options.Alpha()), float(options.Beta())
     node.emit(
         OperationType.LOCAL_RESPONSE_NORMALIZATION,
-        [
-            node.read(0),
-            node.scalar(options.Radius()),
-            node.scalar(float(options.Bias())),
-            node.scalar(float(options.Alpha())),
-            node.scalar(float(options.Beta())),
-        ],
+        [node.read(0), node.scalar(options.Radius()), *map(node.scalar, factors)],
     )
 
 
@@ -244,12 +204,9 @@ def _convert(node: Node) -> None:
     node.store(node.read(0))
 
 
-def _cast(node: Node) -> None:
-    node.emit(OperationType.CAST, [node.read(0)])
-
-
 CONVERTERS: dict[str, Converter] = {
-    **{name: _arithmetic(*entry) for name, entry in _ARITHMETIC.items()},
+    "ADD": _arithmetic(OperationType.ADD, "AddOptions"),
+    "SUB": _arithmetic(OperationType.SUB, "SubOptions"),
     "ADD_N": _add_n,
     "MUL": _mul,
     "DIV": _div,
@@ -257,12 +214,14 @@ CONVERTERS: dict[str, Converter] = {
     "FLOOR_MOD": _floor_mod,
     "SQUARE": _square,
     "SQUARED_DIFFERENCE": _squared_difference,
-    **{name: _exact(type_) for name, type_ in _EXACT.items()},
-    **{name: _like_input(type_) for name, type_ in _LIKE_INPUT.items()},
-    **{name: _float(type_) for name, type_ in _FLOAT.items()},
+    **{name: _exact(OperationType[name]) for name in _EXACT},
+    **{name: _float(OperationType[name]) for name in _FLOAT},
+    "RELU": _like_input(OperationType.RELU),
+    "RELU_N1_TO_1": _like_input(OperationType.RELU1),
+    "RELU6": _like_input(OperationType.RELU6),
     "CEIL": _ceil,
     "COS": _cos,
-    "ELU": _elu,
+    "ELU": lambda n: n.emit_float(OperationType.ELU, [n.read(0), n.scalar(1.0)]),
     "LEAKY_RELU": _leaky_relu,
     "LOGISTIC": _fixed_unary(OperationType.LOGISTIC),
     "TANH": _fixed_unary(OperationType.TANH),
@@ -272,5 +231,4 @@ CONVERTERS: dict[str, Converter] = {
     "LOCAL_RESPONSE_NORMALIZATION": _local_response_normalization,
     "QUANTIZE": _convert,
     "DEQUANTIZE": _convert,
-    "CAST": _cast,
 }

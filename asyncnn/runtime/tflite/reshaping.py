@@ -7,12 +7,8 @@ from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.runtime.tflite.node import Converter, Node
 from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
 
-_LIKE_INPUT = {
-    "PAD": OperationType.PAD,
-    "TRANSPOSE": OperationType.TRANSPOSE,
-    "TILE": OperationType.TILE,
-}
-"""Same inputs as in TFLite."""
+_LIKE_INPUT = ("PAD", "TRANSPOSE", "TILE", "SLICE")
+"""Same names and inputs; the output is quantised like the input."""
 
 
 def _like_input(type_: OperationType) -> Converter:
@@ -107,24 +103,16 @@ def _batch_to_space_nd(node: Node) -> None:
         node.store(whole)
 
 
-def _resize(type_: OperationType, options: str) -> Converter:
+def _resize(type_: OperationType, kind: str) -> Converter:
     def convert(node: Node) -> None:
-        flags = node.options(options)
+        flags = node.options(kind)
         dimensions = node.target().dimensions
         if len(dimensions) != 4:
             raise InvalidArgumentError(f"images of rank {len(dimensions)}, not 4")
         operand = node.read(0)
-        inputs = [
-            operand,
-            node.scalar(dimensions[2]),
-            node.scalar(dimensions[1]),
-            node.scalar(False),
-        ]
-        inputs += [
-            node.scalar(bool(flag))
-            for flag in (flags.AlignCorners(), flags.HalfPixelCenters())
-        ]
-        node.emit_like(type_, inputs, operand)
+        options = False, bool(flags.AlignCorners()), bool(flags.HalfPixelCenters())
+        scalars = map(node.scalar, (dimensions[2], dimensions[1], *options))
+        node.emit_like(type_, [operand, *scalars], operand)
 
     return convert
 
@@ -155,31 +143,12 @@ def _zeros_like(node: Node) -> None:
     node.emit(OperationType.FILL, inputs)
 
 
-def _shape(node: Node) -> None:
-    node.store(node.integers(node.tensor(0).shape))
-
-
 SHAPE_INPUTS: dict[str, frozenset[int]] = {
-    "RESHAPE": frozenset({1}),
-    "RESIZE_BILINEAR": frozenset({1}),
-    "RESIZE_NEAREST_NEIGHBOR": frozenset({1}),
-    "BROADCAST_TO": frozenset({1}),
-    "FILL": frozenset({0}),
-    "ZEROS_LIKE": frozenset({0}),
-    "SHAPE": frozenset({0}),
-}
-
-
-_REDUCTIONS = {
-    "REDUCE_MAX": OperationType.REDUCE_MAX,
-    "REDUCE_MIN": OperationType.REDUCE_MIN,
-    "REDUCE_ALL": OperationType.REDUCE_ALL,
-    "REDUCE_ANY": OperationType.REDUCE_ANY,
-}
-_FLOAT = {"SUM": OperationType.REDUCE_SUM, "REDUCE_PROD": OperationType.REDUCE_PROD}
-_ARG = {
-    "ARG_MAX": OperationType.ARGMAX,
-    "ARG_MIN": OperationType.ARGMIN,
+    **dict.fromkeys(("FILL", "ZEROS_LIKE", "SHAPE"), frozenset({0})),
+    **dict.fromkeys(
+        ("RESHAPE", "RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR", "BROADCAST_TO"),
+        frozenset({1}),
+    ),
 }
 
 
@@ -221,7 +190,7 @@ def _arg(type_: OperationType) -> Converter:
 
 
 CONVERTERS: dict[str, Converter] = {
-    **{name: _like_input(type_) for name, type_ in _LIKE_INPUT.items()},
+    **{name: _like_input(OperationType[name]) for name in _LIKE_INPUT},
     "RESHAPE": _reshape,
     "SQUEEZE": _squeeze,
     "EXPAND_DIMS": _expand_dims,
@@ -241,9 +210,14 @@ CONVERTERS: dict[str, Converter] = {
     "BROADCAST_TO": _broadcast_to,
     "FILL": _fill,
     "ZEROS_LIKE": _zeros_like,
-    "SHAPE": _shape,
+    "SHAPE": lambda node: node.store(node.integers(node.tensor(0).shape)),
     "MEAN": _mean,
-    **{name: _reduce(type_) for name, type_ in _REDUCTIONS.items()},
-    **{name: _reduce_float(type_) for name, type_ in _FLOAT.items()},
-    **{name: _arg(type_) for name, type_ in _ARG.items()},
+    "REDUCE_MAX": _reduce(OperationType.REDUCE_MAX),
+    "REDUCE_MIN": _reduce(OperationType.REDUCE_MIN),
+    "REDUCE_ALL": _reduce(OperationType.REDUCE_ALL),
+    "REDUCE_ANY": _reduce(OperationType.REDUCE_ANY),
+    "SUM": _reduce_float(OperationType.REDUCE_SUM),
+    "REDUCE_PROD": _reduce_float(OperationType.REDUCE_PROD),
+    "ARG_MAX": _arg(OperationType.ARGMAX),
+    "ARG_MIN": _arg(OperationType.ARGMIN),
 }

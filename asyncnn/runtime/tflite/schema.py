@@ -6,9 +6,9 @@ all that is read is no longer than a multiple of it, and there are not too many 
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -52,7 +52,6 @@ MAX_TABLES = 1 << 16
 
 _OVERLAP = 16
 _EMPTY_TABLE = struct.pack("<HHi", 4, 4, 4)
-_T = TypeVar("_T")
 
 TYPE_NAMES: dict[int, str] = {
     value: name
@@ -116,18 +115,23 @@ class Operator(msgspec.Struct, frozen=True, eq=False):
 
         :raises InvalidArgumentError: if the options are of another kind.
         """
-        options = getattr(tflite, kind)()
         union = self.table.BuiltinOptions()
         given = self.table.BuiltinOptionsType()
         if union is None or not given:
-            options.Init(_EMPTY_TABLE, 4)
-            return options
+            return _defaults(kind)
+        options = getattr(tflite, kind)()
         if given != getattr(tflite.BuiltinOptions, kind):
             raise InvalidArgumentError(
                 f"operator {self.index} ({self.name}) has options of another kind"
             )
         options.Init(union.Bytes, union.Pos)
         return options
+
+
+def _defaults(kind: str) -> Any:
+    table = getattr(tflite, kind)()
+    table.Init(_EMPTY_TABLE, 4)
+    return table
 
 
 class Graph(msgspec.Struct, frozen=True, eq=False):
@@ -169,40 +173,32 @@ class _Reader:
                 f"{subgraphs} subgraphs; control flow cannot be imported"
             )
         table = self._model.Subgraphs(0)
-        buffers = list(self._tables(self._model.BuffersLength, self._model.Buffers))
+        buffers = list(self._tables(self._model, "Buffers"))
         codes = [
             self._operator_name(code)
-            for code in self._tables(
-                self._model.OperatorCodesLength, self._model.OperatorCodes
-            )
+            for code in self._tables(self._model, "OperatorCodes")
         ]
         tensors = tuple(
             self._tensor(index, tensor, buffers)
-            for index, tensor in enumerate(
-                self._tables(table.TensorsLength, table.Tensors)
-            )
+            for index, tensor in enumerate(self._tables(table, "Tensors"))
         )
         count = len(tensors)
         return Graph(
             tensors,
             tuple(
                 self._operator(index, operator, codes, count)
-                for index, operator in enumerate(
-                    self._tables(table.OperatorsLength, table.Operators)
-                )
+                for index, operator in enumerate(self._tables(table, "Operators"))
             ),
             self._indexes(table.InputsAsNumpy(), count, "a graph input"),
             self._indexes(table.OutputsAsNumpy(), count, "a graph output"),
         )
 
-    def _tables(
-        self, length: Callable[[], int], item: Callable[[int], _T]
-    ) -> Iterator[_T]:
-        count = length()
+    def _tables(self, table: Any, vector: str) -> Iterator[Any]:
+        count: int = getattr(table, f"{vector}Length")()
         self._charge(4 * count)
         if count > MAX_TABLES:
             raise InvalidArgumentError(f"more than {MAX_TABLES} tables of one kind")
-        return map(item, range(count))
+        return map(getattr(table, vector), range(count))
 
     def _vector(self, values: NDArray[Any] | int) -> list[Any]:
         # The accessors answer 0 for a vector that is not there.
@@ -258,10 +254,7 @@ class _Reader:
             unsupported = "state that lasts from one inference to the next"
         elif type_ not in DTYPES:
             unsupported = f"elements of type {type_}"
-        quantization = table.Quantization()
-        if quantization is None:
-            quantization = tflite.QuantizationParameters()
-            quantization.Init(_EMPTY_TABLE, 4)
+        quantization = table.Quantization() or _defaults("QuantizationParameters")
         if quantization.DetailsType():
             unsupported = "a custom quantisation"
         data = None

@@ -7,11 +7,6 @@ from asyncnn.runtime.tflite.node import Converter, Node
 from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
 
 
-def _slice(node: Node) -> None:
-    operand = node.read(0)
-    node.emit_like(OperationType.SLICE, node.read_all(), operand)
-
-
 def _strided_slice(node: Node) -> None:
     options = node.options("StridedSliceOptions")
     if options.EllipsisMask() or options.NewAxisMask() or options.Offset():
@@ -100,7 +95,6 @@ def _topk_v2(node: Node) -> None:
 
 
 CONVERTERS: dict[str, Converter] = {
-    "SLICE": _slice,
     "STRIDED_SLICE": _strided_slice,
     "GATHER": _gather,
     "EMBEDDING_LOOKUP": _embedding_lookup,

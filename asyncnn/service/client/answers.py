@@ -1,95 +1,23 @@
-"""What a client answers when its driver calls."""
+"""Executions that are sent after their arguments were copied, and how they end."""
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from asyncnn.callbacks import IBurstCallback
+import msgspec
+
 from asyncnn.hal.errors import (
     AsyncnnError,
-    InvalidArgumentError,
     ResourceExhaustedTransientError,
     failure_of,
 )
 from asyncnn.hal.types import NO_TIMING, ErrorStatus, OutputShape, Timing
 from asyncnn.offload import SerialOffload
-from asyncnn.service import wire
-from asyncnn.service.client.pools import OfferedPools
 from asyncnn.service.client.unanswered import Cause
 from asyncnn.service.limits import OwnedTasks
 
 logger = logging.getLogger(__name__)
-
-_MAX_ANSWERS = 256
-
-
-class BurstCallbacks:
-    """The callbacks of bursts by their numbers. Belongs to the event loop.
-
-    ``send_if_open`` sends an answer unless the driver is gone.
-    """
-
-    def __init__(
-        self, send_if_open: Callable[[wire.ToDriver], None], pools: OfferedPools
-    ) -> None:
-        self._send_if_open = send_if_open
-        self._pools = pools
-        self._numbers = itertools.count(1)
-        self._callbacks: dict[int, IBurstCallback] = {}
-        self._tasks = OwnedTasks(_MAX_ANSWERS)
-
-    def serve(self, callback: IBurstCallback) -> int:
-        """Let the driver ask ``callback``; return the number to do so by."""
-        number = next(self._numbers)
-        self._callbacks[number] = callback
-        return number
-
-    def forget(self, number: int) -> None:
-        """Let the driver ask a callback no more."""
-        self._callbacks.pop(number, None)
-
-    def answer(self, message: wire.GetMemories) -> None:
-        """Answer soon."""
-        callback = self._callbacks.get(message.burst)
-        try:
-            if callback is None:
-                raise InvalidArgumentError(f"there is no burst {message.burst}")
-            self._tasks.check_room()
-        except AsyncnnError as error:
-            self._send_if_open(wire.Memories(message.call, error.status, ()))
-        else:
-            self._tasks.start(self._answer(message, callback))
-
-    def close(self) -> None:
-        """Forget all callbacks, and what they are about to answer."""
-        self._callbacks.clear()
-        self._tasks.cancel()
-
-    async def _answer(
-        self, message: wire.GetMemories, callback: IBurstCallback
-    ) -> None:
-        status = ErrorStatus.GENERAL_FAILURE
-        numbers: tuple[int, ...] = ()
-        try:
-            status, numbers = await self._ask(callback, message.slots)
-        except AsyncnnError as error:
-            status = error.status
-        except Exception:
-            logger.exception("a burst callback failed")
-        self._send_if_open(wire.Memories(message.call, status, numbers))
-
-    async def _ask(
-        self, callback: IBurstCallback, slots: tuple[int, ...]
-    ) -> tuple[ErrorStatus, tuple[int, ...]]:
-        status, memories = await callback.get_memories(slots)
-        if not all(memory.handle.fds for memory in memories):
-            raise InvalidArgumentError(
-                "a pool of a burst is memory of this process alone",
-                hint="asyncnn.shared_array makes memory that the driver shares",
-            )
-        return ErrorStatus(status), self._pools.numbers_of(memories)
 
 
 class Executed(Protocol):
@@ -106,26 +34,18 @@ class Executed(Protocol):
         ...
 
     def expire(self, error: AsyncnnError) -> None:
-        """Tell whoever waits that no answer came in time; the call may yet follow."""
+        """Report that no answer came in time; the outcome may still follow."""
         ...
 
 
-class DeferredExecution:
-    """One of them. ``launch`` sends it and returns its number."""
+class DeferredExecution(msgspec.Struct, eq=False):
+    """One deferred execution. ``launch`` sends it and returns its number."""
 
-    __slots__ = ("_cancel", "executed", "is_cancelled", "launch", "number")
-
-    def __init__(
-        self,
-        executed: Executed,
-        launch: Callable[[], int],
-        cancel: Callable[[int], None],
-    ) -> None:
-        self.executed = executed
-        self.launch = launch
-        self._cancel = cancel
-        self.is_cancelled = False
-        self.number: int | None = None
+    executed: Executed
+    launch: Callable[[], int]
+    _cancel: Callable[[int], None]
+    is_cancelled: bool = False
+    number: int | None = None
 
     def cancel(self) -> None:
         """Send it no more, or tell the driver that nobody waits."""
@@ -135,9 +55,9 @@ class DeferredExecution:
 
 
 class DeferredExecutions:
-    """Those of a connection. Belongs to the event loop.
+    """Executions of a connection whose arguments are copied on a thread first.
 
-    One copies at a time, so that they are sent in order and share one thread.
+    Belongs to the event loop. One copies at a time: they are sent in order.
     ``cancel`` tells the driver, by the number of an execution, that nobody waits.
     """
 
@@ -184,6 +104,7 @@ class DeferredExecutions:
                 await self._on_thread(copy)
             if deferred.is_cancelled:
                 raise ResourceExhaustedTransientError("the execution was cancelled")
+            # The connection may have ended during the copy: then it was told.
             if deferred in self._waiting:
                 deferred.number = deferred.launch()
                 self._waiting.discard(deferred)
@@ -203,7 +124,7 @@ class DeferredExecutions:
         then()
 
     def _fail(self, deferred: DeferredExecution, error: AsyncnnError) -> None:
-        """Tell whoever waits, unless that was done before."""
+        """Report the failure, unless the end was reported before."""
         if deferred in self._waiting:
             self._waiting.discard(deferred)
             try:

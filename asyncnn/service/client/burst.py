@@ -1,16 +1,18 @@
 """Bursts whose driver's side is in another process, on the client's side."""
 
 import asyncio
+import itertools
+import logging
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from asyncnn.callbacks import CallbackObject, IBurstCallback
-from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.interfaces import IBurstContext
 from asyncnn.hal.types import (
     BufferToken,
@@ -22,7 +24,14 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.slabs import Part
 from asyncnn.service import wire
-from asyncnn.service.client.answers import BurstCallbacks
+from asyncnn.service.client.pools import OfferedPools
+from asyncnn.service.client.unanswered import Line
+from asyncnn.service.limits import OwnedTasks
+
+logger = logging.getLogger(__name__)
+
+_MAX_ANSWERS = 256
+"""Questions of the driver that are being answered at a time."""
 
 MAX_CANDIDATES = 64
 """Requests seen once that are remembered; the one seen first is forgotten first."""
@@ -107,6 +116,7 @@ class Bindings:
 
     def release(self, prepared: int) -> None:
         """Forget the requests to a prepared model, as the driver does."""
+        # Of a copy: the collector may pop others in the midst of any statement.
         for key in [key for key in list(self._bound) if key[0] == prepared]:
             self._bound.pop(key, None)
         self.epoch = object()
@@ -121,7 +131,8 @@ class Bindings:
         """Forget the requests that name a pool, or a part of it, as the driver does."""
         for key, binding in list(self._bound.items()):
             pools = [pool() for pool in binding.pools]
-            if any(p is memory or _slab_of(p) is memory for p in pools):
+            slabs = [pool.slab for pool in pools if type(pool) is Part]
+            if any(pool is memory for pool in (*pools, *slabs)):
                 self._bound.pop(key, None)
         self.epoch = object()
 
@@ -141,10 +152,6 @@ class Bindings:
             self._call_forgotten()
 
 
-def _slab_of(pool: Memory | None) -> Memory | None:
-    return pool.slab if type(pool) is Part else None
-
-
 def _key(prepared: int, request: Request) -> _Key:
     pools = request.pools
     if BufferToken not in map(type, pools):
@@ -152,14 +159,6 @@ def _key(prepared: int, request: Request) -> _Key:
     # A token is a value, and no identity is negative.
     ids = [-p.token if type(p) is BufferToken else id(p) for p in pools]
     return (prepared, id(request.inputs), id(request.outputs), *ids)
-
-
-class Send(Protocol):
-    """Sends a message, or raises an `AsyncnnError`."""
-
-    def __call__(self, message: wire.ToDriver, fds: Sequence[int] = ()) -> None:
-        """Send ``message`` with descriptors beside it."""
-        ...
 
 
 _Answer: TypeAlias = "tuple[ErrorStatus, RemoteBurst | None]"
@@ -188,22 +187,42 @@ class RemoteBurst(CallbackObject):
 
 
 class RemoteBursts:
-    """The bursts of a connection by number. Belongs to the event loop.
+    """The bursts of a connection by number, and the callbacks that the driver may ask.
 
-    ``send_if_open`` sends a message unless the driver is gone.
+    Belongs to the event loop.
     """
 
-    def __init__(
-        self,
-        send: Send,
-        send_if_open: Callable[[wire.ToDriver], None],
-        callbacks: BurstCallbacks,
-    ) -> None:
-        self._send = send
-        self.tell = send_if_open
-        self._callbacks = callbacks
+    def __init__(self, line: Line, pools: OfferedPools) -> None:
+        self._send = line.send
+        self.tell = line.send_if_open
+        self._pools = pools
+        self._numbers = itertools.count(1)
+        self._callbacks: dict[int, IBurstCallback] = {}
+        self._tasks = OwnedTasks(_MAX_ANSWERS)
         self._opening: dict[int, asyncio.Future[_Answer]] = {}
         self._open: dict[int, RemoteBurst] = {}
+
+    def serve(self, callback: IBurstCallback) -> int:
+        """Let the driver ask ``callback``; return the number to do so by."""
+        number = next(self._numbers)
+        self._callbacks[number] = callback
+        return number
+
+    def forget(self, number: int) -> None:
+        """Let the driver ask a callback no more."""
+        self._callbacks.pop(number, None)
+
+    def answer(self, message: wire.GetMemories) -> None:
+        """Answer a question of the driver soon."""
+        callback = self._callbacks.get(message.burst)
+        try:
+            if callback is None:
+                raise InvalidArgumentError(f"there is no burst {message.burst}")
+            self._tasks.check_room()
+        except AsyncnnError as error:
+            self.tell(wire.Memories(message.call, error.status, ()))
+        else:
+            self._tasks.start(self._answer(message, callback))
 
     async def configure(
         self,
@@ -213,7 +232,7 @@ class RemoteBursts:
         result_channel: Handle,
     ) -> tuple[ErrorStatus, IBurstContext | None]:
         """Open a burst of a prepared model; cancelling the call releases it."""
-        number = self._callbacks.serve(callback)
+        number = self.serve(callback)
         answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         self._opening[number] = answer
         burst: IBurstContext | None = None
@@ -232,13 +251,14 @@ class RemoteBursts:
         except AsyncnnError as error:
             status = error.status
         except asyncio.CancelledError:
+            # The answer may have come in this very turn, and nobody has the burst.
             self._open.pop(number, None)
             self.tell(wire.ReleaseBurst(number))
             raise
         finally:
             self._opening.pop(number, None)
             if burst is None:
-                self._callbacks.forget(number)
+                self.forget(number)
         return status, burst
 
     def configured(self, number: int, status: ErrorStatus) -> None:
@@ -248,27 +268,49 @@ class RemoteBursts:
             return
         burst = None
         if status is ErrorStatus.NONE:
-            # Not later, by who waits: the next message may tell that it has ended.
+            # Here, not in `configure`: the next message may tell that it has ended.
             burst = self._open[number] = RemoteBurst(self, number)
         answer.set_result((status, burst))
 
     def ended(self, number: int) -> None:
         """Learn that the driver has ended a burst."""
-        self._callbacks.forget(number)
+        self.forget(number)
         burst = self._open.pop(number, None)
         if burst is not None:
             burst.die()
 
     def release(self, number: int) -> None:
         """Have the driver release a burst, unless it has ended."""
-        self._callbacks.forget(number)
+        self.forget(number)
         if self._open.pop(number, None) is not None:
             self.tell(wire.ReleaseBurst(number))
 
     def close(self) -> None:
-        """Let all bursts end: the driver is gone."""
+        """Let all bursts end, and forget what is about to be answered."""
+        self._tasks.cancel()
+        self._callbacks.clear()
         for answer in self._opening.values():
             if not answer.done():
                 answer.set_result((ErrorStatus.DEVICE_UNAVAILABLE, None))
         for number in tuple(self._open):
             self.ended(number)
+
+    async def _answer(
+        self, message: wire.GetMemories, callback: IBurstCallback
+    ) -> None:
+        status = ErrorStatus.GENERAL_FAILURE
+        numbers: tuple[int, ...] = ()
+        try:
+            found, memories = await callback.get_memories(message.slots)
+            if not all(memory.handle.fds for memory in memories):
+                raise InvalidArgumentError(
+                    "a pool of a burst is memory of this process alone",
+                    hint="asyncnn.shared_array makes memory that the driver shares",
+                )
+            # Both or none of them: an answer that is a failure names no pool.
+            status, numbers = ErrorStatus(found), self._pools.numbers_of(memories)
+        except AsyncnnError as error:
+            status = error.status
+        except Exception:
+            logger.exception("a burst callback failed")
+        self.tell(wire.Memories(message.call, status, numbers))

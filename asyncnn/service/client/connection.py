@@ -34,7 +34,7 @@ from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.memory import slabs
 from asyncnn.service import wire
 from asyncnn.service.channel import Channel
-from asyncnn.service.client.answers import BurstCallbacks, DeferredExecutions, Executed
+from asyncnn.service.client.answers import DeferredExecutions, Executed
 from asyncnn.service.client.burst import Bindings, RemoteBursts
 from asyncnn.service.client.fenced import RemoteFences
 from asyncnn.service.client.pools import OfferedPools, RemoteBuffers
@@ -44,7 +44,6 @@ from asyncnn.service.client.unanswered import (
     DEAD_OBJECT,
     Cause,
     DeadlineWatch,
-    PendingAnswers,
     closed,
     died,
     forked,
@@ -55,7 +54,7 @@ from asyncnn.service.decoding import (
     decode_to_client,
     encode_given,
 )
-from asyncnn.service.limits import OwnedTasks, ServiceLimits
+from asyncnn.service.limits import OwnedTasks, PendingAnswers, ServiceLimits
 
 logger = logging.getLogger(__name__)
 
@@ -69,11 +68,12 @@ _MAX_TASKS = 1024
 class Connection:
     """Talks to the driver at the other end of a socket.
 
-    ``queries`` are what it is asked, ``preparations`` the models that it is to prepare,
-    ``deferred`` the executions that are sent later, ``bindings`` the requests that it
-    knows by number, ``bursts`` those that are open, ``burst_callbacks`` what it may
-    call for them, ``buffers`` the device-managed ones, ``cache_files`` how many of each
-    kind it saves a model in. It ``is_busy`` while it says that a queue is full.
+    ``facts`` are what `greet` has learned, ``queries`` what it is asked,
+    ``preparations`` the models that it is to prepare, ``deferred`` the executions that
+    are sent later, ``bindings`` the requests that it knows by number, ``bursts`` those
+    that are open, and what it may call for them, ``buffers`` the device-managed ones,
+    ``cache_files`` how many of each kind it saves a model in. It ``is_busy`` while it
+    says that a queue is full.
 
     A driver that ``may_see_slabs`` works on small shared arrays where they are, beside
     others that are none of its business. Calls with deadlines are given up
@@ -89,58 +89,33 @@ class Connection:
     ) -> None:
         self._limits = limits = ServiceLimits()
         self._loop = asyncio.get_running_loop()
-        self._numbers = itertools.count(1)
+        self.numbers = itertools.count(1)
         self._cause: Cause | None = None
         self._closed = asyncio.Event()
         self._welcome: asyncio.Future[wire.Welcome] | None = None
+        self.facts: wire.Welcome
         self.is_busy = False
         self.cache_files = 0, 0
         self._executing: dict[int, Executed] = {}
-        self._deadlines = DeadlineWatch(deadline_grace)
+        self.answers = PendingAnswers()
+        self.deadlines = DeadlineWatch(deadline_grace)
         self._pools = OfferedPools(
-            self._send,
-            self._send_if_open,
-            self._call_soon,
-            self._numbers,
-            limits,
-            self._free_idle,
-            may_see_slabs=may_see_slabs,
+            self, limits, self._free_idle, may_see_slabs=may_see_slabs
         )
         self._may_see_slabs = may_see_slabs
         self._stagings: WeakSet[Staging] = WeakSet()
         self._tasks = OwnedTasks(_MAX_TASKS)
-        models = ModelSender(self._send, self._pools)
+        models = ModelSender(self, self._pools)
         self.preparations = Preparations(
-            self._send,
-            models,
-            self._numbers,
-            self._tasks,
-            self.release_prepared,
-            self._deadlines,
+            self, models, self._tasks, self.release_prepared
         )
         self.deferred = DeferredExecutions(self.cancel, _MAX_TASKS)
-        self._answers = PendingAnswers()
-        self.queries = Queries(self._send, models, self._numbers, self._answers)
-        self.bindings = Bindings(call_forgotten=partial(self._call_soon, self._unbind))
-        self.buffers = RemoteBuffers(
-            self._send,
-            self._send_if_open,
-            self._call_soon,
-            self._numbers,
-            self._pools,
-            self._answers,
-            self.bindings.forget_buffer,
-            self.cause_of_death,
-        )
-        self.burst_callbacks = BurstCallbacks(self._send_if_open, self._pools)
-        self.bursts = RemoteBursts(self._send, self._send_if_open, self.burst_callbacks)
+        self.queries = Queries(self, models)
+        self.bindings = Bindings(call_forgotten=partial(self.call_soon, self._unbind))
+        self.buffers = RemoteBuffers(self, self._pools, self.bindings.forget_buffer)
+        self.bursts = RemoteBursts(self, self._pools)
         self.fences = RemoteFences(
-            self._send,
-            self._send_if_open,
-            self._call_soon,
-            self.deferred.finish,
-            limits.max_fds_per_message,
-            self._deadlines,
+            self, self.deferred.finish, limits.max_fds_per_message
         )
         self._channel = Channel(
             connection,
@@ -199,13 +174,14 @@ class Connection:
         """Wait until the driver is gone or the connection was closed."""
         await self._closed.wait()
 
-    async def greet(self) -> wire.Welcome:
+    async def greet(self) -> None:
         """Exchange greetings.
 
         :raises NoDriverError: if the driver does not serve this client, hangs up, or
             speaks another version of the protocol.
         """
-        self._send(wire.Hello(wire.PROTOCOL_VERSION))
+        self.send(wire.Hello(wire.PROTOCOL_VERSION))
+        # Not too late for the answer: nothing is read before this coroutine waits.
         self._welcome = self._loop.create_future()
         welcome = await self._welcome
         if welcome.version != wire.PROTOCOL_VERSION:
@@ -217,16 +193,16 @@ class Connection:
         self._pools.most = welcome.max_pools
         self.cache_files = welcome.model_cache_files, welcome.data_cache_files
         self._pools.most_bytes = welcome.max_pool_bytes
-        return welcome
+        self.facts = welcome
 
     def release_prepared(self, number: int) -> None:
         """Tell the driver that a prepared model is not needed any more."""
         self.bindings.release(number)
-        self._send_if_open(wire.ReleasePreparedModel(number))
+        self.send_if_open(wire.ReleasePreparedModel(number))
 
     def release_prepared_soon(self, number: int) -> None:
         """Release a prepared model from any thread, as a finaliser has to."""
-        self._call_soon(partial(self.release_prepared, number))
+        self.call_soon(partial(self.release_prepared, number))
 
     def new_staging(self) -> Staging:
         """Return what stages the requests of one prepared model."""
@@ -235,18 +211,16 @@ class Connection:
         return staging
 
     def bind(self, prepared: int, request: Request) -> int | None:
-        """Give a valid request a number, and return it; None if it is too long.
-
-        :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
-        """
+        """Give a valid request a number, and return it; None if it is too long."""
+        # The driver counts those that it was not told to forget.
         self._unbind()
-        number = next(self._numbers)
+        number = next(self.numbers)
         sent = slabs.in_slabs(request)
         pools = self._pools.numbers_of(sent.pools)
         message = wire.BindRequest(number, prepared, sent.inputs, sent.outputs, pools)
         if len(encode_given(message)) > wire.MAX_BOUND_BYTES:
             return None
-        self._send(message)
+        self.send(message)
         self.bindings.add(number, prepared, request)
         return number
 
@@ -261,15 +235,13 @@ class Connection:
         """Send a request whose pools all travel; return the number of the execution.
 
         One that is ``bound`` is sent by that number.
-
-        :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
         """
         order = self.order(prepared, request, options, bound)
-        self._send(order)
+        self.send(order)
         number = order.execution
         self._executing[number] = executed
         if options.deadline is not None:
-            self._deadlines.watch(number, options.deadline, self._expire)
+            self.deadlines.watch(number, options.deadline, self._expire)
         return number
 
     def order(
@@ -284,9 +256,9 @@ class Connection:
         :raises ResourceExhaustedTransientError: if the driver owes too many answers.
         :raises AsyncnnError: if its pools cannot be sent, as the driver is gone, say.
         """
-        if self._deadlines.unanswered:
-            self._deadlines.check_answers()
-        number = next(self._numbers)
+        if self.deadlines.unanswered:
+            self.deadlines.check_answers()
+        number = next(self.numbers)
         times = options.measure, options.deadline, options.loop_timeout
         if bound is not None:
             return wire.ExecuteBound(number, bound, *times)
@@ -308,17 +280,17 @@ class Connection:
     def cancel(self, execution: int) -> None:
         """Tell the driver that nobody waits for an execution."""
         if execution in self._executing:
-            self._send_if_open(wire.CancelExecution(execution))
+            self.send_if_open(wire.CancelExecution(execution))
 
     def _expire(self, execution: int) -> None:
-        """Tell who waits for an execution that the driver has not answered.
+        """Report an execution as missed, as the driver has not answered.
 
-        It stays known until the driver answers or is gone: the memory that it was sent
-        with serves no other before.
+        It stays known until the driver answers or is gone: until then, no other
+        execution may use the memory that it was sent with.
         """
-        self._deadlines.await_late_answer(execution)
+        self.deadlines.unanswered.add(execution)
         self.cancel(execution)
-        error = unanswered(self._deadlines.grace_s)
+        error = unanswered(self.deadlines.grace_s)
         self._tell(self._executing[execution].expire, error)
 
     def disown(self) -> None:
@@ -328,7 +300,7 @@ class Connection:
     def _unbind(self) -> None:
         numbers = self.bindings.take_forgotten()
         if numbers:
-            self._send_if_open(wire.ForgetPools(numbers))
+            self.send_if_open(wire.ForgetPools(numbers))
 
     def _free_idle(self) -> None:
         """Give back the memory that is kept for executions to come."""
@@ -336,20 +308,22 @@ class Connection:
             staging.trim()
         slabs.trim()
 
-    def _call_soon(self, call: Callable[[], None]) -> None:
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called by the event loop; on any thread."""
         if self._cause is forked:  # the loop's waking up would reach the parent's
             return
         with contextlib.suppress(RuntimeError):  # the loop is closed: so are we
             self._loop.call_soon_threadsafe(call)
 
-    def _send_if_open(self, message: wire.ToDriver) -> None:
+    def send_if_open(self, message: wire.ToDriver) -> None:
+        """Send a message unless the driver is gone."""
         with contextlib.suppress(DeviceUnavailableError):
-            self._send(message)
+            self.send(message)
 
-    def _send(
+    def send(
         self, message: wire.ToDriver | MessageFile, fds: Sequence[int] = ()
     ) -> None:
-        """Send a message, or raise: whoever waits for an answer registers afterwards.
+        """Send a message, or raise; the caller waits for an answer only afterwards.
 
         :raises InvalidArgumentError: if it holds what cannot be encoded.
         :raises ResourceExhaustedPersistentError: if the driver would not take it.
@@ -377,10 +351,11 @@ class Connection:
         if fds:
             raise InvalidArgumentError("descriptors beside a message that has none")
         if type(message) is wire.Executed:  # the one that comes most often
+            # Forgotten first: it may close the connection, which tells all it knows.
             executed = self._executing.pop(message.execution, None)
             if executed is not None:
-                if self._deadlines.due or self._deadlines.unanswered:
-                    self._deadlines.answered(message.execution)
+                if self.deadlines.due or self.deadlines.unanswered:
+                    self.deadlines.answered(message.execution)
                 self._tell(
                     executed,
                     wire.status_of(message.status),
@@ -398,16 +373,16 @@ class Connection:
             case wire.Prepared():
                 self.preparations.prepared(message)
             case wire.SupportedOperations() | wire.Statistics() | wire.ModelSaved():
-                self._answers.answered(message.call, message)
+                self.answers.answered(message.call, message)
             case wire.BufferCopied():
-                self._answers.answered(message.call, message)
+                self.answers.answered(message.call, message)
             case wire.PoolsRefused():
                 for memory in self._pools.refused(message.numbers):
                     self.bindings.forget_pool(memory)
             case wire.Allocated():
-                self._answers.answered(message.buffer, message)
+                self.answers.answered(message.buffer, message)
             case wire.GetMemories():
-                self.burst_callbacks.answer(message)
+                self.bursts.answer(message)
             case wire.BurstConfigured():
                 self.bursts.configured(message.burst, wire.status_of(message.status))
             case wire.BurstEnded():
@@ -422,7 +397,7 @@ class Connection:
                 self._channel.abandon(message.reason)
 
     def _tell(self, listener: Callable[..., None], *outcome: object) -> None:
-        """Tell one that waits; if it fails, that is not the others' business."""
+        """Tell one listener; if it fails, the others are still told."""
         try:
             listener(*outcome)
         except (Exception, asyncio.CancelledError):
@@ -434,17 +409,17 @@ class Connection:
 
     def _end(self, cause: Cause) -> None:
         """Answer everything that waits, whatever happens to some of it."""
+        # First: a listener that is told below and calls again is refused.
         self._cause, reason = cause, str(cause())
         self._closed.set()
         with ExitStack() as parts:
             parts.callback(self._fail_executions, reason)
-            parts.callback(self._deadlines.close)
+            parts.callback(self.deadlines.close)
             parts.callback(self.deferred.lose, cause)
             parts.callback(self.fences.lose, reason)
             parts.callback(self.preparations.lose, cause)
             parts.callback(self._fail_greeting, reason)
-            parts.callback(self._answers.lose, cause)
-            parts.callback(self.burst_callbacks.close)
+            parts.callback(self.answers.lose, cause)
             parts.callback(self.bursts.close)
             parts.callback(self._tasks.cancel)
             parts.callback(self.bindings.clear)

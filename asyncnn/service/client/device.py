@@ -5,7 +5,6 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Collection, Sequence
-from types import TracebackType
 from typing import Self
 
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
@@ -18,6 +17,7 @@ from asyncnn.hal.errors import (
     NoDriverError,
 )
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
+from asyncnn.hal.refusals import refuse_preparation
 from asyncnn.hal.types import (
     BufferDesc,
     BufferRole,
@@ -38,7 +38,6 @@ from asyncnn.hal.validate import (
 )
 from asyncnn.hal.validate.buffers import plan_buffer
 from asyncnn.offload import offload
-from asyncnn.service import wire
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.preparations import NOTHING_SENT, SentCache, to_send
 from asyncnn.service.client.prepared import RemotePreparedModel
@@ -83,7 +82,6 @@ class RemoteDevice:
         self._greeting_timeout = greeting_timeout
         self._deadline_grace = check_grace(deadline_grace)
         self._connection: Connection | None = None
-        self._welcome: wire.Welcome | None = None
 
     async def __aenter__(self) -> Self:
         try:
@@ -95,12 +93,7 @@ class RemoteDevice:
             ) from None
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         connection = self._open()
         connection.close()
         await connection.wait_ended()
@@ -131,12 +124,12 @@ class RemoteDevice:
             )
         connection = Connection(
             peer,
-            # They could see all of this process anyway.
+            # Drivers of these users can read all memory of this process anyway.
             may_see_slabs=uid in (os.geteuid(), 0),
             deadline_grace=self._deadline_grace,
         )
         try:
-            self._welcome = await connection.greet()
+            await connection.greet()
         except BaseException:
             connection.close()
             raise
@@ -147,11 +140,6 @@ class RemoteDevice:
             raise RuntimeError("enter the device's context first: async with device:")
         return self._connection
 
-    def _facts(self) -> wire.Welcome:
-        if self._welcome is None:
-            raise RuntimeError("enter the device's context first: async with device:")
-        return self._welcome
-
     def get_status(self) -> DeviceStatus:
         """Return OFFLINE if the driver is gone, and what it last told otherwise."""
         connection = self._connection
@@ -161,19 +149,19 @@ class RemoteDevice:
 
     def get_version_string(self) -> tuple[ErrorStatus, str]:
         """Return the driver's version."""
-        return ErrorStatus.NONE, self._facts().driver_version
+        return ErrorStatus.NONE, self._open().facts.driver_version
 
     def get_type(self) -> tuple[ErrorStatus, DeviceType]:
         """Return the kind of the driver's hardware."""
-        return ErrorStatus.NONE, self._facts().device_type
+        return ErrorStatus.NONE, self._open().facts.device_type
 
     def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
         """Return the driver's capabilities."""
-        return ErrorStatus.NONE, self._facts().capabilities
+        return ErrorStatus.NONE, self._open().facts.capabilities
 
     def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
         """Return the driver's extensions."""
-        return ErrorStatus.NONE, self._facts().extensions
+        return ErrorStatus.NONE, self._open().facts.extensions
 
     async def get_statistics(self) -> DeviceStatistics:
         """Ask the driver, which tells of others only its own user; see `IMeasured`.
@@ -216,8 +204,8 @@ class RemoteDevice:
     ) -> ErrorStatus:
         """Launch the preparation of ``model``; see `IDevice.prepare_model_1_3`.
 
-        The model is validated here, so that the call returns what the HAL demands, and
-        again by the driver, which does not trust us.
+        The model is validated here, so that the call returns what the HAL demands. The
+        driver does not trust its clients, and validates the model again.
         """
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
@@ -236,9 +224,7 @@ class RemoteDevice:
                 self._cache_to_write(model_cache, data_cache, token),
             )
         except AsyncnnError as error:
-            callback.reason = str(error)
-            OneShot(callback.notify_1_3)(error.status, None)
-            return error.status
+            return refuse_preparation(callback, error)
         return ErrorStatus.NONE
 
     def _cache_to_write(
@@ -272,9 +258,7 @@ class RemoteDevice:
             preparation = _Preparation(connection, callback, None)
             connection.preparations.prepare_from_cache(deadline, cache, preparation)
         except AsyncnnError as error:
-            callback.reason = str(error)
-            OneShot(callback.notify_1_3)(error.status, None)
-            return error.status
+            return refuse_preparation(callback, error)
         return ErrorStatus.NONE
 
     async def allocate(
@@ -345,11 +329,7 @@ class _Preparation:
 
 
 async def _connect(path: str | os.PathLike[str]) -> socket.socket:
-    """Connect to the socket at ``path``.
-
-    :raises InvalidArgumentError: if ``path`` cannot be that of a socket.
-    :raises NoDriverError: if no driver listens there.
-    """
+    """Connect to the socket at ``path``."""
     address = socket_address(path)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.setblocking(False)

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
@@ -12,7 +11,7 @@ from asyncnn.callbacks import FencedOutcome
 from asyncnn.deadlines import unanswered
 from asyncnn.fences import FenceSource, SyncFence, merge
 from asyncnn.fences.core import outcome_now
-from asyncnn.fences.fence import active_fences
+from asyncnn.fences.fence import active_fences, pass_on
 from asyncnn.fences.local import WriteEnd
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.interfaces import ISyncFence
@@ -20,7 +19,7 @@ from asyncnn.hal.types import NO_TIMING, ErrorStatus
 from asyncnn.memory.pages import Descriptor
 from asyncnn.service import wire
 from asyncnn.service.client.staging import SentMemory
-from asyncnn.service.client.unanswered import DeadlineWatch
+from asyncnn.service.client.unanswered import Line
 from asyncnn.service.decoding import encode_given
 
 logger = logging.getLogger(__name__)
@@ -31,14 +30,6 @@ _MOST_HELD = 64
 """Executions sent together: the driver is to begin with some before it has all."""
 
 _MOST_HELD_BYTES = 4096
-
-
-class Send(Protocol):
-    """Sends a message with descriptors, which stay the caller's."""
-
-    def __call__(self, message: wire.ToDriver, fds: Sequence[int] = ()) -> None:
-        """Send, or raise an `AsyncnnError`."""
-        ...
 
 
 class Named(msgspec.Struct, frozen=True, eq=False):
@@ -96,10 +87,14 @@ class RemoteFenced(FencedOutcome):
         That is done once the outputs are in place here.
         """
         source = FenceSource.adopt(write_end)
+
+        def pass_on_now(fence: SyncFence) -> None:
+            pass_on(fence, source, fence.signalled_at_ns)
+
         if self.fence.status is None:
-            self.fence.add_done_callback(partial(_pass_on, source))
+            self.fence.add_done_callback(pass_on_now)
         else:
-            _pass_on(source, self.fence)
+            pass_on_now(self.fence)
 
     def ended(self, end: wire.FencedEnd, status: ErrorStatus) -> None:
         """Take the outcome, and the outputs that are not in place yet.
@@ -116,7 +111,7 @@ class RemoteFenced(FencedOutcome):
     def _settle(
         self, end: wire.FencedEnd, status: ErrorStatus, failure: AsyncnnError | None
     ) -> None:
-        """Tell whoever waits."""
+        """Complete the outcome and resolve the fence."""
         if failure is not None:
             self._fail(failure.status, str(failure), end.at_ns)
         elif status is not ErrorStatus.NONE:
@@ -140,7 +135,7 @@ class RemoteFenced(FencedOutcome):
         self._source.fail(status, reason, at_ns=at_ns)
 
     def expire(self, error: AsyncnnError) -> None:
-        """Put the fence into the error state, for everyone who waits at its pipe too.
+        """Put the fence into the error state, also for processes that poll its pipe.
 
         Its slab stays until the driver has answered.
         """
@@ -149,13 +144,6 @@ class RemoteFenced(FencedOutcome):
         exported, self.exported = self.exported, None
         if exported is not None:
             exported.write(outcome_now(error.status))
-
-
-def _pass_on(source: FenceSource, fence: SyncFence) -> None:
-    if fence.status:
-        source.fail(fence.status, at_ns=fence.signalled_at_ns)
-    else:
-        source.signal(at_ns=fence.signalled_at_ns)
 
 
 class RemoteFences:
@@ -167,19 +155,15 @@ class RemoteFences:
 
     def __init__(
         self,
-        send: Send,
-        send_if_open: Callable[[wire.ToDriver], None],
-        call_soon: Callable[[Callable[[], None]], None],
+        line: Line,
         finish: Callable[[Callable[[], None], Callable[[], None]], None],
         max_fds: int,
-        deadlines: DeadlineWatch,
     ) -> None:
         self.finish = finish
-        self._send = send
-        self._send_if_open = send_if_open
-        self._call_soon = call_soon
+        self._line = line
+        self._send = line.send
+        self._deadlines = line.deadlines
         self._max_fds = max_fds
-        self._deadlines = deadlines
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, RemoteFenced] = {}
         self._seen = 0
@@ -224,10 +208,7 @@ class RemoteFences:
         duration: int | None,
         fenced: RemoteFenced,
     ) -> None:
-        """Send an execution that begins when ``wait_for`` have signalled.
-
-        :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
-        """
+        """Send an execution that begins when ``wait_for`` have signalled."""
         message = wire.ExecuteFenced(order, wait_for.numbers, duration, self._seen)
         if wait_for.foreign:
             self._send(message, [fence.fileno() for fence in wait_for.foreign])
@@ -240,6 +221,7 @@ class RemoteFences:
 
     def flush(self) -> None:
         """Send the executions that are held; those that cannot be sent fail."""
+        # Emptied first, as `Line.send` flushes what is held.
         held, self.held = self.held, {}
         if held:
             try:
@@ -274,6 +256,7 @@ class RemoteFences:
     def done(self, message: wire.FencedDone) -> None:
         """Take what the driver says of executions that have ended."""
         for end in message.ends:
+            # Even if it is not known: the driver keeps a fence until it was counted.
             self._seen += 1
             fenced = self._waiting.pop(end.execution, None)
             if fenced is not None:
@@ -284,12 +267,12 @@ class RemoteFences:
     def cancel(self, fenced: RemoteFenced) -> None:
         """Tell the driver that nobody waits for an execution."""
         if fenced.number in self._waiting:
-            self._send_if_open(wire.CancelExecution(fenced.number))
+            self._line.send_if_open(wire.CancelExecution(fenced.number))
 
     def _expire(self, number: int) -> None:
         """Fail an execution that the driver has not answered; see `Connection`."""
-        self._deadlines.await_late_answer(number)
-        self._send_if_open(wire.CancelExecution(number))
+        self._deadlines.unanswered.add(number)
+        self._line.send_if_open(wire.CancelExecution(number))
         fenced = self._waiting.get(number)  # sending may have failed it
         if fenced is not None:
             fenced.expire(unanswered(self._deadlines.grace_s))
@@ -303,12 +286,13 @@ class RemoteFences:
 
     def export_soon(self, fenced: RemoteFenced, write_end: int) -> None:
         """Send a descriptor to be written at the end, and close it; on any thread."""
-        self._call_soon(partial(self._export, fenced, Descriptor(write_end)))
+        self._line.call_soon(partial(self._export, fenced, Descriptor(write_end)))
 
     def _export(self, fenced: RemoteFenced, write_end: Descriptor) -> None:
         try:
+            # Another thread has asked for it, and it may have ended since.
             if fenced.number in self._waiting and not fenced.is_done:
-                if self._deadlines.is_watching(fenced.number):
+                if fenced.number in self._deadlines.due:
                     fenced.exported = WriteEnd.received(write_end.fd)
                 self._send(wire.ExportFence(fenced.number), [write_end.fd])
             else:

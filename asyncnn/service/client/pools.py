@@ -5,13 +5,11 @@ is allocated by the driver; requests name either alike.
 """
 
 import asyncio
-import itertools
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Protocol
 
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -35,41 +33,27 @@ from asyncnn.memory.pools import view
 from asyncnn.memory.shared import allocate, shareable
 from asyncnn.memory.slabs import Slab
 from asyncnn.service import wire
-from asyncnn.service.client.unanswered import PendingAnswers
+from asyncnn.service.client.unanswered import Line
 from asyncnn.service.limits import ServiceLimits
-
-
-class Send(Protocol):
-    """Sends a message, or raises an `AsyncnnError`."""
-
-    def __call__(self, message: wire.ToDriver, fds: Sequence[int] = ()) -> None:
-        """Send ``message`` with descriptors beside it."""
-        ...
 
 
 class OfferedPools:
     """Announces pools when they are used first, and forgets those that are gone.
 
-    ``call_soon`` runs a function on the event loop, from any thread. ``most`` is how
-    many pools the driver takes, ``most_bytes`` how large they may be together. Before
-    there are more, ``free_idle`` is called to give back those that nothing uses.
+    ``most`` is how many pools the driver takes, ``most_bytes`` how large they may be
+    together. Before there are more, ``free_idle`` is called to give back those that
+    nothing uses.
     """
 
     def __init__(
         self,
-        send: Send,
-        send_if_open: Callable[[wire.ToDriver], None],
-        call_soon: Callable[[Callable[[], None]], None],
-        numbers: Iterator[int],
+        line: Line,
         limits: ServiceLimits,
         free_idle: Callable[[], None],
         *,
         may_see_slabs: bool,
     ) -> None:
-        self._send = send
-        self._send_if_open = send_if_open
-        self._call_soon = call_soon
-        self._numbers = numbers
+        self._line = line
         self._max_fds = limits.max_fds_per_message
         self._free_idle = free_idle
         self._may_see_slabs = may_see_slabs
@@ -108,7 +92,7 @@ class OfferedPools:
         number = self._buffers.pop(token, None)
         if number is not None:
             self._gone.append(number)
-            self._call_soon(self._forget)
+            self._line.call_soon(self._forget)
 
     def refused(self, numbers: Collection[int]) -> list[Memory]:
         """Announce pools anew when they are used again; return those still alive."""
@@ -135,7 +119,7 @@ class OfferedPools:
         return number
 
     def _announce(self, memory: Memory) -> int:
-        number = next(self._numbers)
+        number = next(self._line.numbers)
         fds = memory.handle.fds
         _check_descriptors(fds, self._max_fds)
         if type(memory) is Slab and not self._may_see_slabs:
@@ -148,16 +132,15 @@ class OfferedPools:
         info = wire.PoolInfo(
             number, memory.name, memory.size, memory.handle.ints, len(fds)
         )
-        self._send(wire.AnnouncePools((info,)), fds)
+        self._line.send(wire.AnnouncePools((info,)), fds)
+        # Only once it is sent: what could not be is announced the next time.
         self._announced[weakref.ref(memory, self._lost)] = number
         self._sizes[number] = memory.size
         return number
 
     def _make_room(self, size: int) -> None:
-        """Have what is idle freed if the driver would not take another pool otherwise.
-
-        :raises ResourceExhaustedTransientError: if all of its pools are in use.
-        """
+        """Free what is idle if the driver would not take another pool otherwise."""
+        # A list first: the collector may end a pool in the midst of a sum.
         total = sum(list(self._sizes.values()))
         if len(self._announced) >= self.most or total + size > self.most_bytes:
             self._free_idle()
@@ -177,20 +160,17 @@ class OfferedPools:
         if number is not None:
             self._sizes.pop(number, None)
             self._gone.append(number)
-            self._call_soon(self._forget)
+            self._line.call_soon(self._forget)
 
     def _forget(self) -> None:
         while self._gone:
             count = min(len(self._gone), wire.MAX_FORGOTTEN)
             numbers = tuple(self._gone.popleft() for _ in range(count))
-            self._send_if_open(wire.ForgetPools(numbers))
+            self._line.send_if_open(wire.ForgetPools(numbers))
 
 
 def _check_descriptors(fds: Sequence[int], most: int) -> None:
-    """Check what the kernel would refuse by failing the whole connection.
-
-    :raises GeneralFailureError: if there are too many, or one is not open.
-    """
+    """Check what the kernel would refuse by failing the whole connection."""
     if len(fds) > most:
         raise GeneralFailureError(f"a pool with {len(fds)} descriptors")
     for fd in fds:
@@ -223,7 +203,9 @@ class RemoteBuffer:
                 raise InvalidArgumentError("the pool to copy to is read-only")
             travels = destination.handle.fds or not destination.size
             pool = destination if travels else allocate(destination.size)
-            status = await self._buffers.copy_to(self._number, pool)
+            call, place = self._buffers.place(pool)
+            message = wire.CopyBufferTo(call, self._number, place)
+            status = await self._buffers.copy(message)
         except AsyncnnError as error:
             return error.status
         if status is ErrorStatus.NONE and pool is not destination:
@@ -236,7 +218,11 @@ class RemoteBuffer:
             with malformed_as_invalid("pool"):
                 validate_memory(source, rule="B2")
             pool = shareable(source) if source.size else source
-            return await self._buffers.copy_from(self._number, pool, dimensions)
+            call, place = self._buffers.place(pool)
+            with malformed_as_invalid("dimensions"):
+                check_dimensions(dimensions, "B1")
+                order = call, self._number, place, tuple(dimensions)
+            return await self._buffers.copy(wire.CopyBufferFrom(*order))
         except AsyncnnError as error:
             return error.status
 
@@ -244,28 +230,16 @@ class RemoteBuffer:
 class RemoteBuffers:
     """The buffers of a connection. Belongs to the event loop but for finalisers.
 
-    ``cause_of_death`` says why the connection has ended, if it has.
+    What asks the driver raises an `AsyncnnError` if it cannot be asked, or is lost.
     """
 
     def __init__(
-        self,
-        send: Send,
-        send_if_open: Callable[[wire.ToDriver], None],
-        call_soon: Callable[[Callable[[], None]], None],
-        numbers: "itertools.count[int]",
-        pools: OfferedPools,
-        answers: PendingAnswers,
-        forget_buffer: Callable[[int], None],
-        cause_of_death: Callable[[], DeviceUnavailableError | None],
+        self, line: Line, pools: OfferedPools, forget_buffer: Callable[[int], None]
     ) -> None:
-        self._send = send
-        self._send_if_open = send_if_open
-        self._call_soon = call_soon
-        self._numbers = numbers
+        self.cause_of_death = line.cause_of_death
+        self._line = line
         self._pools = pools
         self._forget_buffer = forget_buffer
-        self.cause_of_death = cause_of_death
-        self._answers = answers
 
     async def allocate(
         self,
@@ -274,12 +248,9 @@ class RemoteBuffers:
         input_roles: Sequence[BufferRole],
         output_roles: Sequence[BufferRole],
     ) -> tuple[ErrorStatus, RemoteBuffer | None, int]:
-        """Have a buffer allocated; ``models`` are numbers, and all else is checked.
-
-        :raises AsyncnnError: if the driver cannot be asked, or is lost.
-        """
-        number = next(self._numbers)
-        self._send(
+        """Have a buffer allocated; ``models`` are numbers, and all else is checked."""
+        number = next(self._line.numbers)
+        self._line.send(
             wire.Allocate(
                 number,
                 tuple(desc.dimensions),
@@ -289,9 +260,10 @@ class RemoteBuffers:
             )
         )
         try:
-            allocated = await self._answers.answer(number, wire.Allocated)
+            allocated = await self._line.answers.answer(number, wire.Allocated)
         except asyncio.CancelledError:
-            self._send_if_open(wire.ForgetPools((number,)))
+            # Allocated or not by then: no finaliser would free it.
+            self._line.send_if_open(wire.ForgetPools((number,)))
             raise
         status = wire.status_of(allocated.status)
         if status is not ErrorStatus.NONE:
@@ -302,39 +274,23 @@ class RemoteBuffers:
         weakref.finalize(buffer, self._gone, token)
         return status, buffer, token
 
-    async def copy_to(self, number: int, pool: Memory) -> ErrorStatus:
-        """Have the contents of a buffer copied to a pool that travels.
+    def place(self, pool: Memory) -> tuple[int, int]:
+        """Return the number of a new call, and that of its pool, which travels.
 
-        :raises AsyncnnError: if the driver cannot be asked, or is lost.
+        A pool without bytes needs none.
         """
-        call, place = next(self._numbers), self._place_of(pool)
-        return await self._copy(wire.CopyBufferTo(call, number, place))
+        numbers = self._pools.numbers_of((pool,)) if pool.size else (wire.NO_POOL,)
+        return next(self._line.numbers), numbers[0]
 
-    async def copy_from(
-        self, number: int, pool: Memory, dimensions: Dimensions
-    ) -> ErrorStatus:
-        """Have the contents of a buffer set from a pool that travels.
-
-        :raises AsyncnnError: if the driver cannot be asked, or is lost.
-        """
-        call, place = next(self._numbers), self._place_of(pool)
-        with malformed_as_invalid("dimensions"):
-            check_dimensions(dimensions, "B1")
-            message = wire.CopyBufferFrom(call, number, place, tuple(dimensions))
-        return await self._copy(message)
-
-    def _place_of(self, pool: Memory) -> int:
-        """Return the number of a pool; one without bytes needs none."""
-        return self._pools.numbers_of((pool,))[0] if pool.size else wire.NO_POOL
-
-    async def _copy(
+    async def copy(
         self, message: wire.CopyBufferTo | wire.CopyBufferFrom
     ) -> ErrorStatus:
-        self._send(message)
-        answer = await self._answers.answer(message.call, wire.BufferCopied)
+        """Have the contents of a buffer copied."""
+        self._line.send(message)
+        answer = await self._line.answers.answer(message.call, wire.BufferCopied)
         return wire.status_of(answer.status)
 
     def _gone(self, token: int) -> None:
         """Forget a buffer; called by its finaliser, on any thread."""
-        self._call_soon(partial(self._forget_buffer, token))
+        self._line.call_soon(partial(self._forget_buffer, token))
         self._pools.lose_buffer(token)

@@ -1,7 +1,6 @@
 """The models that a client has prepared by its driver."""
 
 import asyncio
-import itertools
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -23,9 +22,9 @@ from asyncnn.hal.types import ErrorStatus, ExecutionPreference, Handle, Model, P
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.pages import Descriptor
 from asyncnn.service import wire
-from asyncnn.service.client.staging import ModelSender, Send
-from asyncnn.service.client.unanswered import Cause, DeadlineWatch, PendingAnswers
-from asyncnn.service.limits import OwnedTasks, duplicated, handles_of
+from asyncnn.service.client.staging import ModelSender
+from asyncnn.service.client.unanswered import Cause, Line
+from asyncnn.service.limits import OwnedTasks, duplicated
 
 
 class SentCache(msgspec.Struct, frozen=True):
@@ -72,43 +71,20 @@ def to_send(
     return SentCache(wire.CacheInfo(*counts, bytes(token)), fds)
 
 
-class KeptCache:
-    """Cache arguments to use again, when the caller may have closed its descriptors.
+class Queries(msgspec.Struct, frozen=True, eq=False):
+    """The queries of a connection. Belongs to the event loop.
 
-    :raises ResourceExhaustedTransientError: if descriptors have run out.
+    All raise an `AsyncnnError` if the driver cannot be asked, or is lost.
     """
 
-    def __init__(self, sent: SentCache) -> None:
-        self._files = duplicated(sent.fds)
-        handles = handles_of(self._files)
-        self.model_cache = handles[: sent.info.model_files]
-        self.data_cache = handles[sent.info.model_files :]
-        self.token = sent.info.token
-
-
-class Queries:
-    """The queries of a connection. Belongs to the event loop."""
-
-    def __init__(
-        self,
-        send: Send,
-        models: ModelSender,
-        numbers: "itertools.count[int]",
-        answers: PendingAnswers,
-    ) -> None:
-        self._send = send
-        self._numbers = numbers
-        self._models = models
-        self._answers = answers
+    _line: Line
+    _models: ModelSender
 
     async def supported_operations(
         self, model: Model
     ) -> tuple[ErrorStatus, tuple[bool, ...]]:
-        """Ask which operations of a model would run.
-
-        :raises AsyncnnError: if the driver cannot be asked, or is lost.
-        """
-        call = next(self._numbers)
+        """Ask which operations of a model would run."""
+        call = next(self._line.numbers)
 
         def question(model: Model, pools: tuple[int, ...]) -> wire.WithModel:
             return wire.GetSupportedOperations(call, model, pools)
@@ -117,17 +93,17 @@ class Queries:
             await self._models.send(model, question)
         else:
             self._models.send_now(model, question)
-        answer = await self._answers.answer(call, wire.SupportedOperations)
+        answer = await self._line.answers.answer(call, wire.SupportedOperations)
         return wire.status_of(answer.status), answer.supported
 
     async def statistics(self) -> DeviceStatistics:
         """Ask what the driver does.
 
-        :raises AsyncnnError: if the driver cannot be asked, is lost, or does not tell.
+        :raises AsyncnnError: if it does not tell.
         """
-        call = next(self._numbers)
-        self._send(wire.GetStatistics(call))
-        answer = await self._answers.answer(call, wire.Statistics)
+        call = next(self._line.numbers)
+        self._line.send(wire.GetStatistics(call))
+        answer = await self._line.answers.answer(call, wire.Statistics)
         status = wire.status_of(answer.status)
         if status is not ErrorStatus.NONE:
             raise error_for(status, "the driver tells no statistics")
@@ -136,13 +112,10 @@ class Queries:
         return answer.statistics
 
     async def save(self, prepared: int, cache: SentCache) -> ErrorStatus:
-        """Have a prepared model written to cache files; return what became of it.
-
-        :raises AsyncnnError: if the driver cannot be asked, or is lost.
-        """
-        call = next(self._numbers)
-        self._send(wire.SaveModel(call, prepared, cache.info), cache.fds)
-        answer = await self._answers.answer(call, wire.ModelSaved)
+        """Have a prepared model written to cache files; return what became of it."""
+        call = next(self._line.numbers)
+        self._line.send(wire.SaveModel(call, prepared, cache.info), cache.fds)
+        answer = await self._line.answers.answer(call, wire.ModelSaved)
         return wire.status_of(answer.status)
 
 
@@ -169,29 +142,18 @@ class PreparationListener(Protocol):
         ...
 
 
-class Preparations:
+class Preparations(msgspec.Struct, eq=False):
     """Preparations under way, by number. Belongs to the event loop.
 
     ``release`` has the driver release a prepared model, or stop preparing it.
     """
 
-    def __init__(
-        self,
-        send: Send,
-        models: ModelSender,
-        numbers: "itertools.count[int]",
-        tasks: OwnedTasks,
-        release: Callable[[int], None],
-        deadlines: DeadlineWatch,
-    ) -> None:
-        self._send = send
-        self._models = models
-        self._numbers = numbers
-        self._tasks = tasks
-        self._release = release
-        self._deadlines = deadlines
-        self._listeners: dict[int, PreparationListener] = {}
-        self._unsent: set[int] = set()
+    _line: Line
+    _models: ModelSender
+    _tasks: OwnedTasks
+    _release: Callable[[int], None]
+    _listeners: dict[int, PreparationListener] = {}
+    _unsent: set[int] = set()
 
     def prepare(
         self,
@@ -207,7 +169,7 @@ class Preparations:
         :raises AsyncnnError: if it cannot be sent, because the driver is gone, say. The
             listener is not told then.
         """
-        number = next(self._numbers)
+        number = next(self._line.numbers)
         COMPILATION("send", model=number, operations=model.operation_count)
 
         def message(model: Model, pools: tuple[int, ...]) -> wire.WithModel:
@@ -221,6 +183,8 @@ class Preparations:
             return
         self._tasks.check_room()
         files = duplicated(cache.fds)  # the caller may close its own
+        # Before it is listened to: a callback that is dead already cancels within
+        # `_listen`, and the driver is not told of what it never got.
         self._unsent.add(number)
         self._listen(number, listener, deadline)
         if number in self._listeners:
@@ -229,17 +193,14 @@ class Preparations:
     def prepare_from_cache(
         self, deadline: int | None, cache: SentCache, listener: PreparationListener
     ) -> None:
-        """Have a model prepared from its cache.
-
-        :raises AsyncnnError: as `prepare`.
-        """
-        number = next(self._numbers)
+        """Have a model prepared from its cache."""
+        number = next(self._line.numbers)
         message = wire.PrepareModelFromCache(number, cache.info, deadline)
-        self._send(message, cache.fds)
+        self._line.send(message, cache.fds)
         self._listen(number, listener, deadline)
 
     def cancel(self, number: int) -> None:
-        """Tell the driver, which is not going to answer, that nobody waits."""
+        """Stop a preparation; the driver does not answer it any more."""
         self._give_up(number, ResourceExhaustedTransientError(CANCELLED))
 
     def prepared(self, message: wire.Prepared) -> None:
@@ -275,7 +236,7 @@ class Preparations:
             self._unsent.discard(number)
 
     def _expire(self, number: int) -> None:
-        self._give_up(number, unanswered(self._deadlines.grace_s))
+        self._give_up(number, unanswered(self._line.deadlines.grace_s))
 
     def _give_up(self, number: int, error: AsyncnnError) -> None:
         if number in self._listeners:
@@ -288,7 +249,7 @@ class Preparations:
     ) -> None:
         self._listeners[number] = listener
         if deadline is not None:
-            self._deadlines.watch(number, deadline, self._expire)
+            self._line.deadlines.watch(number, deadline, self._expire)
         listener.link_to_death(partial(self.cancel, number))
 
     def _tell(
@@ -298,9 +259,10 @@ class Preparations:
         reason: str,
         signature: Model | None = None,
     ) -> None:
-        """Tell one that waits; if it fails, that is not the others' business."""
+        """Tell one listener; if it fails, the others are still told."""
         self._unsent.discard(number)
-        self._deadlines.answered(number)
+        self._line.deadlines.answered(number)
+        # The first of answer, deadline, cancellation and end takes it.
         listener = self._listeners.pop(number, None)
         if listener is not None:
             try:

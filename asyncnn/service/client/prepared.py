@@ -5,6 +5,8 @@ import weakref
 from collections.abc import Sequence
 from functools import partial
 
+import msgspec
+
 from asyncnn.callbacks import (
     IBurstCallback,
     IExecutionCallback,
@@ -18,7 +20,7 @@ from asyncnn.hal.errors import (
     DeviceUnavailableError,
 )
 from asyncnn.hal.interfaces import IBurstContext, ISyncFence
-from asyncnn.hal.refusals import NoFencesNorBursts
+from asyncnn.hal.refusals import refuse_execution
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
@@ -42,7 +44,7 @@ from asyncnn.tracing import Layer, Phase, span
 logger = logging.getLogger(__name__)
 
 
-class RemotePreparedModel(SynchronousByCallback, NoFencesNorBursts):
+class RemotePreparedModel(SynchronousByCallback):
     """Model ``number`` of a connection; the driver frees it when this object goes.
 
     Requests are validated here, so that launch errors are returned by the call, and
@@ -51,17 +53,12 @@ class RemotePreparedModel(SynchronousByCallback, NoFencesNorBursts):
 
     def __init__(self, connection: Connection, number: int, model: Model) -> None:
         self._connection = connection
-        self._number = number
+        self.number = number
         self._rules = RequestRules(model)
         self._model = model
         self._staging = connection.new_staging()
         self.refusal = ""
         weakref.finalize(self, connection.release_prepared_soon, number)
-
-    @property
-    def number(self) -> int:
-        """The number that the driver knows the model by."""
-        return self._number
 
     def is_on(self, connection: Connection) -> bool:
         """Tell whether that is the model's connection."""
@@ -80,7 +77,7 @@ class RemotePreparedModel(SynchronousByCallback, NoFencesNorBursts):
             connection.check_open()
             files = connection.cache_files
             cache = to_send((model_cache,), (data_cache,), token, files)
-            return await connection.queries.save(self._number, cache)
+            return await connection.queries.save(self.number, cache)
         except AsyncnnError as error:
             logger.info("a model is not cached: %s: %s", error.status.name, error)
             return error.status
@@ -101,7 +98,7 @@ class RemotePreparedModel(SynchronousByCallback, NoFencesNorBursts):
         """Launch an execution; see `IPreparedModel.execute_1_3`."""
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
-        connection, number = self._connection, self._number
+        connection, number = self._connection, self.number
         if EXECUTION.is_on:
             EXECUTION("send", model=number, deadline_ns=deadline)
         try:
@@ -116,7 +113,8 @@ class RemotePreparedModel(SynchronousByCallback, NoFencesNorBursts):
                 if staged is not None:
                     request = staged.request
             memory = SentMemory(self._staging, request.pools, staged)
-            executed = _Execution(connection.deferred, memory, callback)
+            notify = OneShot(callback.notify_1_3)
+            executed = _Execution(connection.deferred, memory, callback, notify)
             if staged is not None:
                 if staged.layout.has_large_inputs:
                     connection.check_open()
@@ -131,17 +129,12 @@ class RemotePreparedModel(SynchronousByCallback, NoFencesNorBursts):
                 bound = self._bound(request, staged)
             execution = connection.execute(number, request, options, executed, bound)
         except AsyncnnError as error:
-            callback.reason = str(error)
-            OneShot(callback.notify_1_3)(error.status, (), NO_TIMING)
-            return error.status
+            return refuse_execution(callback, error)
         callback.link_to_death(partial(connection.cancel, execution))
         return ErrorStatus.NONE
 
     def _check(self, request: Request, *, is_fenced: bool) -> None:
-        """Check a request as the driver will.
-
-        :raises InvalidArgumentError: if a rule is broken.
-        """
+        """Check a request as the driver will."""
         with span("validate", Layer.DRIVER, Phase.EXECUTION):
             self._rules.check(request, allow_unspecified_output=not is_fenced)
 
@@ -152,19 +145,13 @@ class RemotePreparedModel(SynchronousByCallback, NoFencesNorBursts):
         options: ExecutionOptions,
         executed: Executed,
     ) -> int:
-        """Send a valid request whose pools all travel; return its number.
-
-        :raises AsyncnnError: if it cannot be sent.
-        """
+        """Send a valid request whose pools all travel; return its number."""
         bound = self._bound(request, staged)
-        return self._connection.execute(self._number, request, options, executed, bound)
+        return self._connection.execute(self.number, request, options, executed, bound)
 
     def _bound(self, request: Request, staged: Staged | None) -> int | None:
-        """Return the number of a request whose pools all travel; bind what is worth it.
-
-        :raises AsyncnnError: if that cannot be sent.
-        """
-        connection, prepared = self._connection, self._number
+        """Return the number of a bound request; bind one that is worth it."""
+        connection, prepared = self._connection, self.number
         bindings = connection.bindings
         number = bindings.number_of(prepared, request)
         if number is None and bindings.is_worth_binding(prepared, request):
@@ -184,7 +171,7 @@ class RemotePreparedModel(SynchronousByCallback, NoFencesNorBursts):
         duration: int | None,
     ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
         """Launch a fenced execution; see `IPreparedModel.execute_fenced`."""
-        connection, number = self._connection, self._number
+        connection, number = self._connection, self.number
         if EXECUTION.is_on:
             EXECUTION("send fenced", model=number, fences=len(wait_for))
         try:
@@ -228,29 +215,21 @@ class RemotePreparedModel(SynchronousByCallback, NoFencesNorBursts):
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT, None
         return await self._connection.bursts.configure(
-            self._number, callback, request_channel, result_channel
+            self.number, callback, request_channel, result_channel
         )
 
 
-class _Execution:
+class _Execution(msgspec.Struct, frozen=True, eq=False):
     """One execution under way: takes the outputs back and notifies.
 
     The connection calls it once, maybe after it has let it expire, and shields itself
     from what it raises.
     """
 
-    __slots__ = ("_callback", "_deferred", "_memory", "_notify")
-
-    def __init__(
-        self,
-        deferred: DeferredExecutions,
-        memory: SentMemory,
-        callback: IExecutionCallback,
-    ) -> None:
-        self._deferred = deferred
-        self._memory = memory
-        self._callback = callback
-        self._notify = OneShot(callback.notify_1_3)
+    _deferred: DeferredExecutions
+    _memory: SentMemory
+    _callback: IExecutionCallback
+    _notify: OneShot[[ErrorStatus, tuple[OutputShape, ...], Timing]]
 
     def __call__(
         self,

@@ -13,7 +13,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -39,6 +39,7 @@ from asyncnn.memory.slabs import Part, allocate_in_slab, retire
 from asyncnn.offload import offload
 from asyncnn.service import wire
 from asyncnn.service.client.pools import OfferedPools
+from asyncnn.service.client.unanswered import Line
 from asyncnn.service.decoding import MessageFile, encode_given
 from asyncnn.service.limits import is_large
 
@@ -94,7 +95,8 @@ class _Layout:
                 else:
                     start = self.slab_bytes
                     location = DataLocation(len(self.kept), start, at.length)
-                    self.slab_bytes += _aligned(at.length)
+                    units = -(-at.length // ALIGNMENT_BYTES)
+                    self.slab_bytes += units * ALIGNMENT_BYTES
                     if at.length:
                         moves.append(_Move(at.pool_index, at.offset, at.length, start))
                 argument = replace(argument, location=location)
@@ -109,18 +111,6 @@ class Staged:
     for any. ``number`` is what the driver knows the request by if it is bound; that
     holds as long as ``bound_since`` is the `Bindings.epoch`.
     """
-
-    __slots__ = (
-        "_sources",
-        "_targets",
-        "bound_since",
-        "inputs",
-        "layout",
-        "number",
-        "outputs",
-        "request",
-        "slab",
-    )
 
     def __init__(self, layout: _Layout, slab: Memory) -> None:
         assert slab.buffer is not None
@@ -200,21 +190,16 @@ class Staged:
             self.request = replace(self.request, pools=(self.slab,))
 
 
-class SentMemory:
+class SentMemory(msgspec.Struct, eq=False):
     """The memory that an execution uses in a driver, and here, until it has ended.
 
-    The driver works on ``pools`` until then, and on the slab of what is ``staged``.
+    The driver works on these pools until then, and on the slab of what is ``staged``.
     """
 
-    __slots__ = ("_failure", "_pools", "_staging", "staged")
-
-    def __init__(
-        self, staging: "Staging", pools: Sequence[object], staged: Staged | None
-    ) -> None:
-        self._staging = staging
-        self._pools = pools
-        self._failure: AsyncnnError | None = None
-        self.staged = staged
+    _staging: "Staging"
+    _pools: Sequence[object]
+    staged: Staged | None
+    _failure: AsyncnnError | None = None
 
     def take_outputs(
         self,
@@ -232,23 +217,17 @@ class SentMemory:
             if staged.layout.has_large_outputs:
                 finish(self._copy_back, partial(self._end, status, then))
                 return
-            try:
-                staged.copy_back()
-            except Exception as error:
-                self._note(error)
-        self.let_go(status)
-        then(self._failure)
+            self._copy_back()
+        self._end(status, then)
 
     def _copy_back(self) -> None:
         try:
+            # Let go of meanwhile, the slab may have the outputs of another execution.
             if self.staged is not None:
                 self.staged.copy_back()
         except Exception as error:
-            self._note(error)
-
-    def _note(self, error: Exception) -> None:
-        logger.error("the outputs of an execution could not be taken", exc_info=error)
-        self._failure = failure_of(error)
+            logger.exception("the outputs of an execution could not be taken")
+            self._failure = failure_of(error)
 
     def _end(
         self, status: ErrorStatus, then: Callable[[AsyncnnError | None], None]
@@ -262,6 +241,7 @@ class SentMemory:
         staged, self.staged = self.staged, None
         if status in _UNSETTLED:
             retire(pools)
+        # A driver that is stuck may write to the slab later: then it is dropped.
         if staged is not None and status is not ErrorStatus.GENERAL_FAILURE:
             self._staging.give_back(staged)
 
@@ -273,10 +253,6 @@ class SentMemory:
 
 def _size(moves: Sequence[_Move]) -> int:
     return sum([move.length for move in moves])
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def _part(slab: memoryview, move: _Move) -> memoryview:
@@ -359,18 +335,15 @@ class Staging:
 
     def _new_layout(self, request: Request, travelling: tuple[bool, ...]) -> _Layout:
         if len(self._layouts) == MAX_LAYOUTS:
-            self._forget_first()
+            first = self._layouts.pop(next(iter(self._layouts)))
+            for staged in self._ready.pop(first):
+                self._keep(staged.slab)
         # A list may have other arguments the next time: its copy is never asked for.
         request = Request(tuple(request.inputs), tuple(request.outputs), ())
         key = (id(request.inputs), id(request.outputs), travelling)
         layout = self._layouts[key] = _Layout(request, travelling)
         self._ready[layout] = []
         return layout
-
-    def _forget_first(self) -> None:
-        layout = self._layouts.pop(next(iter(self._layouts)))
-        for staged in self._ready.pop(layout):
-            self._keep(staged.slab)
 
     def _keep(self, slab: Memory) -> None:
         idle = self._idle[slab.size]
@@ -394,22 +367,11 @@ MakeMessage: TypeAlias = Callable[[Model, tuple[int, ...]], wire.WithModel]
 """Makes the message with a model that has no pools, but their numbers."""
 
 
-class Send(Protocol):
-    """Sends a message, or raises an `AsyncnnError`."""
-
-    def __call__(
-        self, message: wire.ToDriver | MessageFile, fds: Sequence[int] = ()
-    ) -> None:
-        """Send ``message`` with descriptors beside it."""
-        ...
-
-
-class ModelSender:
+class ModelSender(msgspec.Struct, frozen=True, eq=False):
     """Sends messages with models. Belongs to the event loop."""
 
-    def __init__(self, send: Send, pools: OfferedPools) -> None:
-        self._send = send
-        self._pools = pools
+    _line: Line
+    _pools: OfferedPools
 
     def takes_long(self, model: Model) -> bool:
         """Tell whether to send ``model`` at once would keep the loop for long."""
@@ -419,12 +381,10 @@ class ModelSender:
     def send_now(
         self, model: Model, make: MakeMessage, fds: Sequence[int] = ()
     ) -> None:
-        """Send a message with ``model``.
-
-        :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
-        """
+        """Send a message with ``model``."""
         pools = _all_shareable(model.pools)
-        self._send(make(replace(model, pools=()), self._pools.numbers_of(pools)), fds)
+        message = make(replace(model, pools=()), self._pools.numbers_of(pools))
+        self._line.send(message, fds)
 
     async def send(
         self,
@@ -434,17 +394,14 @@ class ModelSender:
         *,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Send a message with ``model`` unless it has ceased to be wanted by then.
-
-        :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
-        """
+        """Send a message with ``model`` unless it has ceased to be wanted by then."""
         pools = await offload(_all_shareable, model.pools)
         if not is_wanted():
             return
         message = make(replace(model, pools=()), self._pools.numbers_of(pools))
         file = await offload(_encoded, message)
         if is_wanted():
-            self._send(file, fds)
+            self._line.send(file, fds)
 
 
 def _all_shareable(pools: Sequence[Memory]) -> list[Memory]:

@@ -1,26 +1,28 @@
-"""Why the driver does not answer a call: it is lost, closed, or late.
+"""The way to a driver, and why it does not answer: it is lost, closed, or late.
 
 A cause makes a new error for each call: one that is raised again keeps the frames of
 all calls that it was raised by.
 """
 
-import asyncio
+import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias
 
 from asyncnn.hal.errors import (
     DeviceClosedError,
     DeviceUnavailableError,
     DriverDiedError,
-    GeneralFailureError,
     NoDriverError,
     ResourceExhaustedTransientError,
 )
 from asyncnn.interpreter_hooks import forked_error
 from asyncnn.qos.watching import ThreadTimer
+from asyncnn.service import wire
+from asyncnn.service.decoding import MessageFile
+from asyncnn.service.limits import PendingAnswers
 
 Cause: TypeAlias = Callable[[], DeviceUnavailableError]
 
@@ -47,45 +49,38 @@ def given_up(reason: str) -> Cause:
     return partial(NoDriverError, reason)
 
 
-AnswerT = TypeVar("AnswerT")
+class Line(Protocol):
+    """A connection to a driver, as those see it who have calls to make or to answer.
 
-
-class PendingAnswers:
-    """The answers of a driver that calls wait for. Belongs to the event loop.
-
-    Each has the number of its call, or of what that was to make.
+    Calls, and the objects that they make, are numbered by ``numbers``; what waits for
+    an answer is in ``answers``, what is given up after its deadline in ``deadlines``.
+    Belongs to the event loop but for `call_soon`.
     """
 
-    def __init__(self) -> None:
-        self._waiting: dict[int, asyncio.Future[object]] = {}
+    numbers: "itertools.count[int]"
+    answers: PendingAnswers
+    deadlines: "DeadlineWatch"
 
-    async def answer(self, number: int, kind: type[AnswerT]) -> AnswerT:
-        """Wait for an answer to what was just sent; nothing is read in between.
+    def send(
+        self, message: wire.ToDriver | MessageFile, fds: Sequence[int] = ()
+    ) -> None:
+        """Send a message with descriptors, which stay the caller's.
 
-        :raises GeneralFailureError: if the driver sends another kind of answer.
-        :raises DeviceUnavailableError: if it is lost first.
+        :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
         """
-        waiting = asyncio.get_running_loop().create_future()
-        self._waiting[number] = waiting
-        try:
-            answer = await waiting
-        finally:
-            del self._waiting[number]
-        if not isinstance(answer, kind):
-            raise GeneralFailureError(f"the driver answers with {answer!r}")
-        return answer
+        ...
 
-    def answered(self, number: int, answer: object) -> None:
-        """Take an answer; nobody may wait for it any more."""
-        waiting = self._waiting.get(number)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(answer)
+    def send_if_open(self, message: wire.ToDriver) -> None:
+        """Send a message unless the driver is gone."""
+        ...
 
-    def lose(self, cause: Cause) -> None:
-        """Fail what waits: the connection has ended."""
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(cause())
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called by the event loop; on any thread."""
+        ...
+
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        """Return a new error that says why it is closed, None while it is not."""
+        ...
 
 
 MAX_UNANSWERED = 256
@@ -143,14 +138,6 @@ class DeadlineWatch:
         elif due_ns < self._looks_at_ns:
             self._timer.cancel()
             self._look_at(due_ns)
-
-    def is_watching(self, number: int) -> bool:
-        """Tell whether a call may yet be given up."""
-        return number in self.due
-
-    def await_late_answer(self, number: int) -> None:
-        """Count a call that was given up until it is answered."""
-        self.unanswered.add(number)
 
     def answered(self, number: int) -> None:
         """Forget a call, in time or late."""

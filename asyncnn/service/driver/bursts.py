@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from asyncnn.callbacks import IBurstCallback
@@ -11,20 +11,16 @@ from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     InvalidArgumentError,
-    ResourceExhaustedTransientError,
-    too_many,
 )
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
-from asyncnn.hal.types import (
-    ErrorStatus,
-    Handle,
-    Memory,
-)
+from asyncnn.hal.types import ErrorStatus, Handle, Memory
+from asyncnn.memory.pages import Descriptor
 from asyncnn.service import wire
+from asyncnn.service.driver.parts import Common, SessionPart
 from asyncnn.service.driver.pools import AnnouncedPools
 from asyncnn.service.driver.quotas import Quota, Table
 from asyncnn.service.driver.reporting import explained
-from asyncnn.service.limits import OwnedTasks, ServiceLimits, close_all, duplicates
+from asyncnn.service.limits import PendingAnswers, duplicated
 
 logger = logging.getLogger(__name__)
 
@@ -34,31 +30,21 @@ _DESCRIPTORS = 8
 _MAPPINGS = 2
 
 
-class Bursts:
-    """Bursts by their numbers. Belongs to the event loop; ends with `close`.
+class Bursts(SessionPart):
+    """Bursts by their numbers, which end with `close`.
 
-    ``models`` are the client's prepared models by number, which others keep, and
     ``callback_of`` gives the client's callback for a burst. A burst goes on when its
     model is released, until it is released itself.
     """
 
     def __init__(
-        self,
-        models: Mapping[int, IPreparedModel],
-        callback_of: Callable[[int], IBurstCallback],
-        tasks: OwnedTasks,
-        limits: ServiceLimits,
-        quota: Quota,
-        send: Callable[[wire.ToClient], None],
+        self, common: Common, callback_of: Callable[[int], IBurstCallback], quota: Quota
     ) -> None:
-        self._models = models
+        super().__init__(common)
         self._callback_of = callback_of
-        self._tasks = tasks
-        self._limits = limits
-        self._send = send
         self._quota = quota
         self._bursts: Table[IBurstContext | None] = quota.table()
-        self._channels: dict[int, tuple[Handle, Handle]] = {}
+        self._channels: dict[int, list[Descriptor]] = {}
 
     @property
     def descriptors(self) -> int:
@@ -87,18 +73,15 @@ class Bursts:
         if not 0 <= split <= len(fds):
             raise InvalidArgumentError("queues and descriptors do not match")
         try:
-            if len(self._bursts) >= self._limits.max_bursts:
-                raise too_many(
-                    "open bursts", "ServiceLimits.max_bursts", self._limits.max_bursts
-                )
-            self._quota.check()
+            self._quota.check(self._bursts)
             self._tasks.check_room()
-            prepared = self._models.get(message.prepared)
-            if prepared is None:
-                raise InvalidArgumentError(f"no prepared model {message.prepared}")
-            self._channels[number] = channels = (
-                _duplicated(fds[:split], message.request_ints),
-                _duplicated(fds[split:], message.result_ints),
+            prepared = self._model(message.prepared)
+            # The caller closes its own before the burst is open.
+            self._channels[number] = kept = duplicated(fds)
+            numbers = tuple([descriptor.fd for descriptor in kept])
+            channels = (
+                Handle(numbers[:split], message.request_ints),
+                Handle(numbers[split:], message.result_ints),
             )
         except AsyncnnError as error:
             self._send(wire.BurstConfigured(number, explained(error).status))
@@ -124,13 +107,13 @@ class Bursts:
 
     def close(self) -> None:
         """Release all bursts: the client is gone."""
+        # Forgotten first: a burst that is closed may tell of its death.
         bursts = tuple(self._bursts.values())
         self._bursts.clear()
         for burst in bursts:
             if burst is not None:
                 burst.close()
-        for number in tuple(self._channels):
-            self._close_channels(number)
+        self._channels.clear()
 
     async def _configure(
         self,
@@ -147,7 +130,7 @@ class Bursts:
         except Exception as error:
             status = explained(error).status
         finally:
-            self._close_channels(number)
+            self._channels.pop(number, None)
         if burst is None:
             self._bursts.pop(number, None)
         elif number not in self._bursts:  # released meanwhile
@@ -157,27 +140,15 @@ class Bursts:
             self._bursts[number] = burst
         self._send(wire.BurstConfigured(number, status))
         if burst is not None:
+            # After the answer: one that is dead already is told of in this very call.
             burst.link_to_death(partial(self._died, number))
 
     def _died(self, number: int) -> None:
         if self._bursts.pop(number, None) is not None:
             self._send(wire.BurstEnded(number))
 
-    def _close_channels(self, number: int) -> None:
-        for channel in self._channels.pop(number, ()):
-            close_all(channel.fds)
 
-
-def _duplicated(fds: Sequence[int], ints: tuple[int, ...]) -> Handle:
-    """Return a handle with descriptors of its own.
-
-    :raises ResourceExhaustedTransientError: if there are none left.
-    """
-    try:
-        return Handle(duplicates(fds), ints)
-    except OSError as error:
-        raise ResourceExhaustedTransientError(str(error.strerror)) from error
-
+_has_gone = partial(DeviceUnavailableError, "the client has gone")
 
 CALL_TIMEOUT_S = 5.0
 """How long a client may take to answer."""
@@ -198,7 +169,7 @@ class CallsToClient:
         self._send = send
         self._answer_timeout = answer_timeout
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[wire.Memories]] = {}
+        self._answers = PendingAnswers()
         self._is_closed = False
 
     async def ask(self, question: Callable[[int], wire.GetMemories]) -> wire.Memories:
@@ -207,37 +178,27 @@ class CallsToClient:
         :raises DeviceUnavailableError: if the client is gone, or does not answer.
         """
         if self._is_closed:
-            raise DeviceUnavailableError("the client has gone")
+            raise _has_gone()
         number = next(self._numbers)
-        answer: asyncio.Future[wire.Memories]
-        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        self._send(question(number))
         try:
-            self._send(question(number))
             async with asyncio.timeout(self._answer_timeout):
-                return await answer
+                return await self._answers.answer(number, wire.Memories)
         except TimeoutError:
             raise DeviceUnavailableError("the client does not answer") from None
-        finally:
-            self._waiting.pop(number, None)
 
     def answered(self, answer: wire.Memories) -> None:
         """Take an answer; one that nobody waits for any more is dropped."""
-        future = self._waiting.get(answer.call)
-        if future is not None and not future.done():
-            future.set_result(answer)
+        self._answers.answered(answer.call, answer)
 
     def close(self) -> None:
         """Fail the calls that wait: the client is gone."""
         self._is_closed = True
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(DeviceUnavailableError("the client has gone"))
+        self._answers.lose(_has_gone)
 
 
 class RemoteBurstCallback(IBurstCallback):
     """A client's callback that knows the memory of burst ``number``'s slots."""
-
-    __slots__ = ("_calls", "_number", "_pools")
 
     def __init__(
         self, calls: CallsToClient, pools: AnnouncedPools, number: int
@@ -257,14 +218,12 @@ class RemoteBurstCallback(IBurstCallback):
             status = ErrorStatus(answer.status)
             if status is not ErrorStatus.NONE:
                 return status, ()
-            return status, self._memories(answer.pools, len(slots))
+            if len(answer.pools) != len(slots):
+                count = len(answer.pools)
+                raise InvalidArgumentError(f"{count} pools for {len(slots)} slots")
+            return status, self._pools.find_mapped(answer.pools)
         except ValueError:
             return ErrorStatus.GENERAL_FAILURE, ()
         except AsyncnnError as error:
             logger.info("slots of a burst not known: %s", error)
             return error.status, ()
-
-    def _memories(self, numbers: Sequence[int], count: int) -> tuple[Memory, ...]:
-        if len(numbers) != count:
-            raise InvalidArgumentError(f"{len(numbers)} pools for {count} slots")
-        return self._pools.find_mapped(numbers)

@@ -1,18 +1,13 @@
 """The executions that one client asked for, on the driver's side."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 
 import msgspec
 from msgspec.structs import replace
 
 from asyncnn.callbacks import IExecutionCallback
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    InvalidArgumentError,
-    error_for,
-    too_many,
-)
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, error_for
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -24,12 +19,11 @@ from asyncnn.hal.types import (
     RequestArgument,
     Timing,
 )
-from asyncnn.qos import LOCAL
 from asyncnn.service import wire
-from asyncnn.service.driver.pools import AnnouncedPools, Unusable, are_mapped
+from asyncnn.service.driver.parts import Common, SessionPart
+from asyncnn.service.driver.pools import Unusable, are_mapped
 from asyncnn.service.driver.quotas import Quota, Table
 from asyncnn.service.driver.reporting import explained, kill, warn_if_refused
-from asyncnn.service.limits import OwnedTasks, ServiceLimits
 
 logger = logging.getLogger(__name__)
 
@@ -51,48 +45,24 @@ class _Kept(msgspec.Struct, frozen=True, eq=False):
     bound: Bound | Unusable
 
 
-class Executions:
-    """Executions and bound requests by their numbers. Belongs to the event loop.
+class Executions(SessionPart):
+    """Executions and bound requests by their numbers."""
 
-    ``models`` are the client's prepared models by number, which others keep.
-    """
-
-    def __init__(
-        self,
-        models: Mapping[int, IPreparedModel],
-        pools: AnnouncedPools,
-        tasks: OwnedTasks,
-        limits: ServiceLimits,
-        quota: Quota,
-        send: Callable[[wire.ToClient], None],
-    ) -> None:
-        self.client_name = LOCAL.name
-        self._models = models
-        self._pools = pools
-        self._tasks = tasks
-        self._limits = limits
-        self._send = send
+    def __init__(self, common: Common, quota: Quota) -> None:
+        super().__init__(common)
         self._quota = quota
         self._executing: Table[_Executing] = quota.table()
         self._kept: dict[int, _Kept] = {}
 
     def execute(self, order: wire.Execute | wire.ExecuteBound) -> None:
-        """Launch an execution; the client is told of errors when it is told at all.
-
-        :raises InvalidArgumentError: if its number is in use.
-        """
+        """Launch an execution; the client is told of errors when it is told at all."""
         number = order.execution
         if number in self._executing:
             raise InvalidArgumentError(f"execution {number} exists already")
+        # Known before it is launched: its end may be told within that call.
         callback = self._executing[number] = _Executing(self, order)
         try:
-            if len(self._executing) > self._limits.max_executions:
-                raise too_many(
-                    "pending executions",
-                    "ServiceLimits.max_executions",
-                    self._limits.max_executions,
-                )
-            self._quota.check(0)
+            self._quota.check(self._executing, more=0)
             self._launch(self.find(order), callback)
         except Exception as error:
             callback.fail(explained(error))
@@ -149,6 +119,7 @@ class Executions:
 
     def close(self) -> None:
         """Let go of everything, and stop what is under way."""
+        # Forgotten before they die, so that what they notify is told to nobody.
         executing = tuple(self._executing.values())
         self._executing.clear()
         self._kept.clear()
@@ -173,9 +144,7 @@ class Executions:
         self._send(wire.Executed(number, status, shapes, timing, callback.reason))
 
     def _bind(self, order: wire.Execute | wire.BindRequest) -> Bound:
-        prepared = self._models.get(order.prepared)
-        if prepared is None:
-            raise InvalidArgumentError(f"no prepared model {order.prepared}")
+        prepared = self._model(order.prepared)
         pools = self._pools.find_for_request(order.pools)
         request = Request(order.inputs, order.outputs, pools)
         return Bound(prepared, request, pools, are_mapped(pools))

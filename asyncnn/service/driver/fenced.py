@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import cast
 
@@ -17,7 +17,9 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.callbacks import FencedOutcome, IFencedExecutionCallback
+from asyncnn.deadlines import seconds_until
 from asyncnn.fences import FenceSource, SyncFence, merge
+from asyncnn.fences.fence import pass_on
 from asyncnn.hal.errors import (
     AsyncnnError,
     InvalidArgumentError,
@@ -31,26 +33,14 @@ from asyncnn.hal.interfaces import refusal_of
 from asyncnn.hal.types import NO_TIMING, ErrorStatus, Timing
 from asyncnn.service import wire
 from asyncnn.service.driver.executions import Bound, Executions
+from asyncnn.service.driver.parts import Common, SessionPart
 from asyncnn.service.driver.pools import AnnouncedPools
 from asyncnn.service.driver.quotas import Quota, Table
 from asyncnn.service.driver.reporting import explained, log
-from asyncnn.service.limits import OwnedTasks, ServiceLimits
 
 
 class FencedOnCopies(FencedOutcome):
     """One such execution; `run` is a task that its connection owns."""
-
-    __slots__ = (
-        "_bound",
-        "_fences",
-        "_inner",
-        "_launched_ns",
-        "_message",
-        "_pools",
-        "_source",
-        "_task",
-        "fence",
-    )
 
     def __init__(
         self,
@@ -94,12 +84,8 @@ class FencedOnCopies(FencedOutcome):
             self._fail(explained(error))
 
     async def _wait(self) -> None:
-        deadline_ns = self._message.order.deadline
-        left_s = None
-        if deadline_ns is not None:
-            left_s = (deadline_ns - time.monotonic_ns()) / 1e9
         try:
-            async with asyncio.timeout(left_s):
+            async with asyncio.timeout(seconds_until(self._message.order.deadline)):
                 await merge(*self._fences)
         except TimeoutError:
             raise MissedDeadlineTransientError(
@@ -153,7 +139,7 @@ class _Fenced(msgspec.Struct, eq=False):
 
     @property
     def descriptors(self) -> int:
-        """How many descriptors of the client's it keeps open."""
+        """How many descriptors of the client are kept open for it."""
         return len(self.borrowed) + (self.exported is not None)
 
     def cancel(self) -> None:
@@ -165,36 +151,23 @@ class _Fenced(msgspec.Struct, eq=False):
             log.log(logging.ERROR, message, error=error)
 
 
-class FencedOrders:
-    """Fenced executions by number. Belongs to the event loop."""
+class FencedOrders(SessionPart):
+    """Fenced executions by number; ``executions`` knows the bound requests.
 
-    def __init__(
-        self,
-        executions: Executions,
-        pools: AnnouncedPools,
-        tasks: OwnedTasks,
-        limits: ServiceLimits,
-        quota: Quota,
-        send: Callable[[wire.ToClient], None],
-    ) -> None:
+    As many ``descriptors`` of the client are kept open.
+    """
+
+    def __init__(self, common: Common, executions: Executions, quota: Quota) -> None:
+        super().__init__(common)
         self._loop = asyncio.get_running_loop()
         self._executions = executions
-        self._pools = pools
-        self._tasks = tasks
-        self._limits = limits
-        self._send = send
         self._quota = quota
         self._known: Table[_Fenced] = quota.table()
         self._signalled = SyncFence.signalled()
-        self._descriptors = 0
+        self.descriptors = 0
         self._ended: deque[int] = deque()
         self._seen = 0
         self._untold: list[wire.FencedEnd] = []
-
-    @property
-    def descriptors(self) -> int:
-        """How many descriptors of the client's are kept open."""
-        return self._descriptors
 
     def execute(self, message: wire.ExecuteFenced, fds: Sequence[int]) -> None:
         """Launch an execution; its fence tells of errors.
@@ -205,10 +178,7 @@ class FencedOrders:
         self._add(message, fds)
 
     def decline(self, message: wire.ExecuteFenced, error: AsyncnnError) -> None:
-        """Fail an execution that the driver has no room for.
-
-        :raises InvalidArgumentError: as `execute`.
-        """
+        """Fail an execution that the driver has no room for."""
         self._add(message, (), error)
 
     def export(self, number: int, fds: Sequence[int]) -> None:
@@ -228,9 +198,9 @@ class FencedOrders:
             return
         if fenced.fence.status is None:
             fenced.exported = source
-            self._descriptors += 1
+            self.descriptors += 1
         else:
-            _pass_on(fenced.fence, source, time.monotonic_ns())
+            pass_on(fenced.fence, source, time.monotonic_ns())
 
     def cancel(self, number: int) -> None:
         """Stop an execution that nobody waits for; it is still answered."""
@@ -240,6 +210,7 @@ class FencedOrders:
 
     def close(self) -> None:
         """Let go of everything, and stop what is under way."""
+        # Forgotten first: their ends are told to nobody.
         known = tuple(self._known.values())
         self._known.clear()
         self._untold.clear()
@@ -264,19 +235,13 @@ class FencedOrders:
         self._known[number] = fenced
         status = fenced.fence.status
         if status is None:
-            self._descriptors += fenced.descriptors
+            self.descriptors += fenced.descriptors
             fenced.fence.add_done_callback(partial(self._done, number))
         else:
             self._end(number, fenced, status)
 
     def _launch(self, message: wire.ExecuteFenced, fds: Sequence[int]) -> _Fenced:
-        if len(self._known) >= self._limits.max_fenced_executions:
-            raise too_many(
-                "pending fenced executions",
-                "ServiceLimits.max_fenced_executions",
-                self._limits.max_fenced_executions,
-            )
-        self._quota.check()
+        self._quota.check(self._known)
         borrowed: Sequence[SyncFence] = ()
         if fds:
             self._check_descriptors(len(fds))
@@ -297,7 +262,7 @@ class FencedOrders:
         if outcome is None:
             refused = refusal_of(bound.prepared, "the device refused the execution")
             raise error_for(status, refused)
-        # Whoever made it, it is of the one class that can also be exported.
+        # Every device makes fences of this class, which alone can be exported.
         signals = cast("SyncFence", fence or self._signalled)
         return _Fenced(signals, outcome, borrowed)
 
@@ -339,7 +304,7 @@ class FencedOrders:
         return active
 
     def _check_descriptors(self, more: int) -> None:
-        if self._descriptors + more > self._limits.max_fence_fds:
+        if self.descriptors + more > self._limits.max_fence_fds:
             raise too_many(
                 "descriptors of fences",
                 "ServiceLimits.max_fence_fds",
@@ -349,14 +314,14 @@ class FencedOrders:
     def _done(self, number: int, fence: SyncFence) -> None:
         fenced = self._known.get(number)
         if fenced is not None and fenced.fence is fence:
-            self._descriptors -= fenced.descriptors
+            self.descriptors -= fenced.descriptors
             self._end(number, fenced, fence.status or ErrorStatus.NONE)
 
     def _end(self, number: int, fenced: _Fenced, status: ErrorStatus) -> None:
         at_ns = time.monotonic_ns()
         fenced.borrowed = ()
         if fenced.exported is not None:
-            _pass_on(fenced.fence, fenced.exported, at_ns)
+            pass_on(fenced.fence, fenced.exported, at_ns)
             fenced.exported = None
         self._ended.append(number)
         if not self._untold:
@@ -392,11 +357,3 @@ def _failed(error: AsyncnnError) -> _Fenced:
     outcome = FencedOutcome()
     outcome.complete(error.status, NO_TIMING, NO_TIMING)
     return _Fenced(SyncFence.failed(error.status, str(error)), outcome)
-
-
-def _pass_on(fence: SyncFence, source: FenceSource, at_ns: int) -> None:
-    status = fence.status or ErrorStatus.NONE
-    if status is ErrorStatus.NONE:
-        source.signal(at_ns=at_ns)
-    else:
-        source.fail(status, fence.reason, at_ns=at_ns)

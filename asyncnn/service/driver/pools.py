@@ -13,14 +13,13 @@ from typing import TypeVar
 
 import msgspec
 
-from asyncnn.devices.cache_files import replace_together
+from asyncnn.devices.cache_files import CacheArguments, replace_together
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
     InvalidArgumentError,
     ResourceExhaustedTransientError,
     error_for,
-    too_many,
 )
 from asyncnn.hal.types import (
     BufferToken,
@@ -64,29 +63,25 @@ def are_mapped(pools: Iterable[Memory | BufferToken]) -> bool:
 
 
 class AnnouncedPools:
-    """Pools by their numbers. All methods belong to the event loop."""
+    """Pools by their numbers, which keep as many ``descriptors`` open.
+
+    All methods belong to the event loop.
+    """
 
     def __init__(
         self,
         mapper: Mapper,
-        max_pools: int,
         quota: Quota,
         send: Callable[[PoolsRefused], None],
     ) -> None:
         self._send = send
         self._mapper = mapper
-        self._max_pools = max_pools
         self._quota = quota
         self._pools: Table[Memory | Unusable] = quota.table()
         self._buffers: dict[int, BufferToken] = {}
-        self._kept = 0
+        self.descriptors = 0
         self._copyist = SerialOffload()
         self._forgotten = IdleTimer(_KEEP_S, mapper.trim)
-
-    @property
-    def descriptors(self) -> int:
-        """How many descriptors the pools keep open."""
-        return self._kept
 
     @property
     def mappings(self) -> int:
@@ -106,20 +101,18 @@ class AnnouncedPools:
             raise InvalidArgumentError("pools and descriptors do not match")
         start = 0
         for info in infos:
+            # One by one: a message may announce a number twice.
             self._check_new(info)
             handle = Handle(tuple(fds[start : start + info.fds]), info.ints)
             start += info.fds
             try:
                 self._pools[info.number] = memory = self._admit(info, handle)
-                self._kept += len(memory.handle.fds)
+                self.descriptors += len(memory.handle.fds)
             except AsyncnnError as error:
                 self._refuse(info, explained(error))
 
     def decline(self, infos: Sequence[PoolInfo], error: AsyncnnError) -> None:
-        """Take in pools that the driver has no room for: calls that name them fail.
-
-        :raises InvalidArgumentError: if the announcement contradicts itself.
-        """
+        """Take in pools that the driver has no room for: calls that name them fail."""
         for info in infos:
             self._check_new(info)
             self._refuse(info, error)
@@ -129,7 +122,7 @@ class AnnouncedPools:
         for number in numbers:
             memory = self._pools.pop(number, None)
             if isinstance(memory, Memory):
-                self._kept -= len(memory.handle.fds)
+                self.descriptors -= len(memory.handle.fds)
             self._buffers.pop(number, None)
         self._forgotten.note_activity()
 
@@ -140,10 +133,7 @@ class AnnouncedPools:
     def find_for_request(
         self, numbers: Sequence[int]
     ) -> tuple[Memory | BufferToken, ...]:
-        """Return pools and buffers; otherwise like `find`.
-
-        :raises AsyncnnError: as `find`.
-        """
+        """Return pools and buffers; otherwise like `find`."""
         buffers = self._buffers
         if not buffers or buffers.keys().isdisjoint(numbers):
             return self.find(numbers)
@@ -183,7 +173,7 @@ class AnnouncedPools:
                         hint="seal it, as asyncnn.memory.shared.allocate does",
                     )
                 self._pools[number] = mapped
-                self._kept -= len(memory.handle.fds)
+                self.descriptors -= len(memory.handle.fds)
         return self.find(numbers)
 
     async def copied(self, pools: Sequence[P]) -> tuple[P, ...]:
@@ -208,14 +198,14 @@ class AnnouncedPools:
         """Give everything back."""
         self._forgotten.close()
         self._pools.clear()
-        self._kept = 0
+        self.descriptors = 0
         self._buffers.clear()
         self._mapper.close()
 
     def _check_new(self, info: PoolInfo) -> None:
         if info.number in self._pools:
             raise InvalidArgumentError(f"pool {info.number} is announced twice")
-        if len(self._pools) >= 2 * self._max_pools:
+        if len(self._pools) >= 2 * self._quota.most_each:
             raise InvalidArgumentError("too many pools are announced")
 
     def _refuse(self, info: PoolInfo, error: AsyncnnError) -> None:
@@ -225,9 +215,7 @@ class AnnouncedPools:
             self._send(PoolsRefused((info.number,)))
 
     def _admit(self, info: PoolInfo, handle: Handle) -> Memory:
-        if len(self._pools) >= self._max_pools:
-            raise too_many("pools", "ServiceLimits.max_pools", self._max_pools)
-        self._quota.check()
+        self._quota.check(self._pools)
         memory = Memory(info.name, info.size, handle)
         mapped = self._map_nowait(memory)
         if mapped is not None:
@@ -293,7 +281,7 @@ class ReceivedCache:
         self._files = duplicated(fds)
         self._model_files = info.model_files
         self._copies: list[Descriptor] = []
-        self.token = info.token
+        self._token = info.token
 
     @property
     def descriptors(self) -> int:
@@ -301,14 +289,10 @@ class ReceivedCache:
         return 2 * len(self._files)
 
     @property
-    def model_cache(self) -> list[Handle]:
-        """The copies of the model files, none before they are made."""
-        return handles_of(self._copies[: self._model_files])
-
-    @property
-    def data_cache(self) -> list[Handle]:
-        """Those of the data files."""
-        return handles_of(self._copies[self._model_files :])
+    def arguments(self) -> CacheArguments:
+        """What a device is given: copies of the files, none before they are made."""
+        handles, split = handles_of(self._copies), self._model_files
+        return CacheArguments(handles[:split], handles[split:], self._token)
 
     def prepare_to_write(self) -> bool:
         """Make empty copies; False, and none, if nothing can or is to be written."""
@@ -328,6 +312,7 @@ class ReceivedCache:
             copy = _copy()
             with os_errors("a cache file"):
                 size = _copy_contents(file.fd, copy.fd, most_bytes)
+                # So that the device maps it, instead of copying it once more.
                 seal(copy.fd, FIXED_SIZE)
             most_bytes -= size
             self._copies.append(copy)
@@ -349,10 +334,7 @@ def _copy() -> Descriptor:
 
 
 def _copy_contents(source: int, target: int, most_bytes: int) -> int:
-    """Copy a regular file from its start and return its size.
-
-    :raises GeneralFailureError: if it is none, or has too many bytes.
-    """
+    """Copy a regular file from its start and return its size."""
     status = os.fstat(source)
     if not stat.S_ISREG(status.st_mode) or status.st_size > most_bytes:
         raise GeneralFailureError("a cache file is none, or is too large")

@@ -5,7 +5,7 @@ it, which then finds that it was checked already.
 """
 
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from weakref import WeakSet
 
 from msgspec.structs import replace
@@ -18,45 +18,23 @@ from asyncnn.hal.errors import (
     failure_of,
     too_many,
 )
-from asyncnn.hal.interfaces import IDescribed, IDevice, IPreparedModel, ISavable
+from asyncnn.hal.interfaces import IDescribed, IPreparedModel, ISavable
 from asyncnn.hal.types import ErrorStatus, Memory, Model
 from asyncnn.hal.validate import validate_model
-from asyncnn.offload import SerialOffload
-from asyncnn.qos import LOCAL
 from asyncnn.service import wire
-from asyncnn.service.driver.pools import AnnouncedPools, ReceivedCache, are_mapped
+from asyncnn.service.driver.parts import Common, SessionPart
+from asyncnn.service.driver.pools import ReceivedCache, are_mapped
 from asyncnn.service.driver.quotas import Quota, Table
 from asyncnn.service.driver.reporting import explained, kill, log, warn_if_refused
-from asyncnn.service.limits import OwnedTasks, ServiceLimits, is_large
+from asyncnn.service.limits import is_large
 from asyncnn.service.wire import CacheInfo
 
 
-class Preparations:
-    """Preparations under way by number; belongs to the event loop.
+class Preparations(SessionPart):
+    """Preparations under way by number; what is prepared is a model of that number."""
 
-    What is prepared goes into ``models``, by number as well.
-    ``validating`` is the thread that checks large models of the client's process.
-    """
-
-    def __init__(
-        self,
-        device: IDevice,
-        models: Table[IPreparedModel],
-        pools: AnnouncedPools,
-        tasks: OwnedTasks,
-        validating: SerialOffload,
-        limits: ServiceLimits,
-        quota: Quota,
-        send: Callable[[wire.ToClient], None],
-    ) -> None:
-        self.client_name = LOCAL.name
-        self._device = device
-        self._models = models
-        self._pools = pools
-        self._tasks = tasks
-        self._validating = validating
-        self._limits = limits
-        self._send = send
+    def __init__(self, common: Common, quota: Quota) -> None:
+        super().__init__(common)
         self._quota = quota
         self._preparing: Table[_Preparing] = quota.table()
         # What is being done for a model that was released goes on keeping its files.
@@ -69,17 +47,11 @@ class Preparations:
         return sum([cache.descriptors for cache in self._caches])
 
     def decline(self, number: int, error: AsyncnnError) -> None:
-        """Tell the client that the driver has no room for a model.
-
-        :raises InvalidArgumentError: if its number is in use.
-        """
+        """Tell the client that the driver has no room for a model."""
         self._begin(number).fail(error)
 
     def prepare(self, message: wire.PrepareModel[Model], fds: Sequence[int]) -> None:
-        """Have a model prepared and tell the client; ``fds`` stay the caller's.
-
-        :raises InvalidArgumentError: if its number is in use.
-        """
+        """Have a model prepared and tell the client; ``fds`` stay the caller's."""
         callback = self._begin(message.prepared)
         try:
             self._check_room()
@@ -99,10 +71,7 @@ class Preparations:
     def prepare_from_cache(
         self, message: wire.PrepareModelFromCache, fds: Sequence[int]
     ) -> None:
-        """Have a model loaded; likewise.
-
-        :raises InvalidArgumentError: if its number is in use.
-        """
+        """Have a model loaded; likewise."""
         callback = self._begin(message.prepared)
         callback.is_unseen = True
         try:
@@ -116,9 +85,7 @@ class Preparations:
     def save(self, message: wire.SaveModel, fds: Sequence[int]) -> None:
         """Write a prepared model to the client's files; ``fds`` stay the caller's."""
         try:
-            model = self._models.get(message.prepared)
-            if model is None:
-                raise InvalidArgumentError(f"there is no model {message.prepared}")
+            model = self._model(message.prepared)
             if not isinstance(model, ISavable):
                 raise GeneralFailureError("the device saves models only at first")
             if (message.cache.model_files, message.cache.data_files) != (1, 1):
@@ -138,6 +105,7 @@ class Preparations:
 
     def close(self) -> None:
         """Stop what is under way: the client is gone."""
+        # Forgotten before they die, so that what they notify is told to nobody.
         preparing = tuple(self._preparing.values())
         self._preparing.clear()
         for callback in preparing:
@@ -157,7 +125,8 @@ class Preparations:
         del self._preparing[number]
         if model is not None:
             self._models[number] = model
-        signature = _signature(model) if callback.is_unseen else None
+        described: object = model if callback.is_unseen else None
+        signature = described.signature if isinstance(described, IDescribed) else None
         self._send(wire.Prepared(number, status, callback.reason, signature))
 
     def _begin(self, number: int) -> "_Preparing":
@@ -167,20 +136,14 @@ class Preparations:
         return callback
 
     def _check_room(self) -> None:
-        limits = self._limits
-        if len(self._preparing) > limits.max_preparing:
-            raise too_many(
-                "pending preparations",
-                "ServiceLimits.max_preparing",
-                limits.max_preparing,
-            )
-        if len(self._preparing) + len(self._models) > limits.max_prepared_models:
-            raise too_many(
-                "prepared models",
-                "ServiceLimits.max_prepared_models",
-                limits.max_prepared_models,
-            )
-        self._quota.check(0)
+        self._check_preparing(len(self._preparing))
+        self._quota.check(self._preparing, self._models, more=0)
+
+    def _check_preparing(self, count: int) -> None:
+        most = self._limits.max_preparing
+        if count > most:
+            what = "pending preparations"
+            raise too_many(what, "ServiceLimits.max_preparing", most)
 
     def _received(self, info: CacheInfo, fds: Sequence[int]) -> ReceivedCache:
         cache = ReceivedCache(info, fds)
@@ -192,16 +155,9 @@ class Preparations:
 
         Each holds a model of any size, or its files, and a thread, even if the model
         was released meanwhile.
-
-        :raises ResourceExhaustedTransientError: if there are too many.
         """
         self._tasks.check_room()
-        if self._slow >= self._limits.max_preparing:
-            raise too_many(
-                "pending preparations",
-                "ServiceLimits.max_preparing",
-                self._limits.max_preparing,
-            )
+        self._check_preparing(self._slow + 1)
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         self._slow += 1
@@ -241,9 +197,7 @@ class Preparations:
             message.preference,  # type: ignore[arg-type]
             message.priority,  # type: ignore[arg-type]
             message.deadline,
-            cache.model_cache,
-            cache.data_cache,
-            cache.token,
+            *cache.arguments,
             callback,
         )
 
@@ -253,7 +207,7 @@ class Preparations:
         try:
             await self._pools.on_thread(cache.read, self._limits.max_pool_bytes)
             self._device.prepare_model_from_cache_1_3(
-                deadline, cache.model_cache, cache.data_cache, cache.token, callback
+                deadline, *cache.arguments, callback
             )
         except Exception as error:
             callback.fail(explained(error))
@@ -262,8 +216,8 @@ class Preparations:
         try:
             if not cache.prepare_to_write():
                 raise GeneralFailureError("a cache file cannot be read and written")
-            (model_file,), (data_file,) = cache.model_cache, cache.data_cache
-            status = await model.save_to_cache(model_file, data_file, cache.token)
+            (model_file,), (data_file,), token = cache.arguments
+            status = await model.save_to_cache(model_file, data_file, token)
             if status is ErrorStatus.NONE:
                 await self._pools.on_thread(cache.write)
         except Exception as error:
@@ -287,17 +241,11 @@ class Preparations:
         self.finish(callback, ErrorStatus.NONE, model)
 
 
-def _signature(model: object) -> Model | None:
-    return model.signature if isinstance(model, IDescribed) else None
-
-
 class _Preparing(IPreparedModelCallback):
     """Tells the client of a model's preparation.
 
     A model from a cache ``is_unseen``; one that is ``saved`` is written back first.
     """
-
-    __slots__ = ("_preparations", "is_unseen", "number", "saved")
 
     def __init__(self, preparations: Preparations, number: int) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """What a client asks about models and the device, and its device-managed buffers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -11,7 +11,7 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
     too_many,
 )
-from asyncnn.hal.interfaces import IBuffer, IDevice, IPreparedModel
+from asyncnn.hal.interfaces import IBuffer
 from asyncnn.hal.types import (
     BufferDesc,
     BufferToken,
@@ -23,37 +23,19 @@ from asyncnn.hal.types import (
 )
 from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import from_buffer
-from asyncnn.offload import SerialOffload
 from asyncnn.service import wire
-from asyncnn.service.driver.pools import AnnouncedPools, are_mapped
+from asyncnn.service.driver.parts import Common, SessionPart
+from asyncnn.service.driver.pools import are_mapped
 from asyncnn.service.driver.quotas import Quota, Table
 from asyncnn.service.driver.reporting import explained
-from asyncnn.service.limits import OwnedTasks, ServiceLimits, is_large
+from asyncnn.service.limits import is_large
 
 
-class Queries:
-    """Answers a client, whose number is ``seen_by`` if it may know of itself only.
+class Queries(SessionPart):
+    """Answers a client, whose number is ``seen_by`` if it may know of itself only."""
 
-    Belongs to the event loop. ``validating`` is the thread that checks the client's
-    large models.
-    """
-
-    def __init__(
-        self,
-        device: IDevice,
-        pools: AnnouncedPools,
-        tasks: OwnedTasks,
-        validating: SerialOffload,
-        limits: ServiceLimits,
-        send: Callable[[wire.ToClient], None],
-        seen_by: int | None,
-    ) -> None:
-        self._device = device
-        self._pools = pools
-        self._tasks = tasks
-        self._validating = validating
-        self._limits = limits
-        self._send = send
+    def __init__(self, common: Common, seen_by: int | None) -> None:
+        super().__init__(common)
         self._seen_by = seen_by
         self._large = 0
 
@@ -119,10 +101,7 @@ class Queries:
         self._send(answer)
 
     async def _measured(self) -> DeviceStatistics:
-        """Return what the client may know.
-
-        :raises GeneralFailureError: if the device keeps no statistics.
-        """
+        """Return what the client may know."""
         if not isinstance(self._device, IMeasured):
             raise GeneralFailureError("the device keeps no statistics")
         statistics = await self._device.get_statistics()
@@ -131,45 +110,21 @@ class Queries:
         return statistics.seen_by(self._seen_by)
 
 
-class Buffers:
-    """Buffers by number. Belongs to the event loop.
+class Buffers(SessionPart):
+    """Buffers by number."""
 
-    ``models`` are the client's prepared models by number, which others keep.
-    """
-
-    def __init__(
-        self,
-        device: IDevice,
-        models: Mapping[int, IPreparedModel],
-        pools: AnnouncedPools,
-        tasks: OwnedTasks,
-        limits: ServiceLimits,
-        quota: Quota,
-        send: Callable[[wire.ToClient], None],
-    ) -> None:
-        self._device = device
-        self._models = models
-        self._pools = pools
-        self._tasks = tasks
-        self._limits = limits
-        self._send = send
+    def __init__(self, common: Common, quota: Quota) -> None:
+        super().__init__(common)
         self._quota = quota
         self._buffers: Table[IBuffer | None] = quota.table()
 
     def allocate(self, message: wire.Allocate) -> None:
-        """Allocate a buffer and tell the client.
-
-        :raises InvalidArgumentError: if its number is in use.
-        """
+        """Allocate a buffer and tell the client."""
         number = message.buffer
         if number in self._buffers:
             raise InvalidArgumentError(f"buffer {number} exists already")
         try:
-            if len(self._buffers) >= self._limits.max_buffers:
-                raise too_many(
-                    "buffers", "ServiceLimits.max_buffers", self._limits.max_buffers
-                )
-            self._quota.check()
+            self._quota.check(self._buffers)
             self._tasks.check_room()
         except AsyncnnError as error:
             self._send(wire.Allocated(number, explained(error).status, 0))

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
+import msgspec
+
 from asyncnn.hal.errors import ResourceExhaustedTransientError, too_many
 from asyncnn.memory.limits import CommonBytes
 from asyncnn.offload import SerialOffload
@@ -36,23 +38,20 @@ _RECOUNT_S = 0.1
 """Counting everybody's takes long where there are hundreds of connections."""
 
 
-class Budget:
+class Budget(msgspec.Struct, eq=False):
     """``most`` of ``what`` for all clients, and up to ``most_each`` for each process.
 
     ``limit`` names what bounds all of them, ``limit_each`` the setting for one.
     """
 
-    def __init__(
-        self, what: str, most: int, limit: str, most_each: int, limit_each: str
-    ) -> None:
-        self.what = what
-        self.most = most
-        self.limit = limit
-        self.most_each = most_each
-        self.limit_each = limit_each
-        self.used = 0
-        self._holdings: WeakSet[Holding] = WeakSet()
-        self._counted_at = -_RECOUNT_S
+    what: str
+    most: int
+    limit: str
+    most_each: int
+    limit_each: str
+    used: int = 0
+    _holdings: "WeakSet[Holding]" = msgspec.field(default_factory=WeakSet)
+    _counted_at: float = -_RECOUNT_S
 
     def holding(self, process: "ProcessUse", count: Callable[[], int]) -> "Holding":
         """Return what a connection has: as many as ``count`` says."""
@@ -76,16 +75,13 @@ class ProcessUse:
         self.used = 0
 
 
-class Holding:
+class Holding(msgspec.Struct, eq=False, weakref=True):
     """What one connection has of a budget. Belongs to the event loop."""
 
-    def __init__(
-        self, budget: Budget, process: ProcessUse, count: Callable[[], int]
-    ) -> None:
-        self._budget = budget
-        self._process = process
-        self._count = count
-        self._used = 0
+    _budget: Budget
+    _process: ProcessUse
+    _count: Callable[[], int]
+    _used: int = 0
 
     def update(self) -> None:
         """Count anew what the connection has."""
@@ -140,24 +136,34 @@ T = TypeVar("T")
 
 
 class Table(dict[int, T]):
-    """What a connection has, by number; other than a `dict`, it has weak references."""
+    """What a connection has, by number; its quota has ``counted`` so many of these."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "counted")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted = 0
 
 
 class Quota:
-    """``most`` of ``what`` in all tables together. Belongs to the event loop.
+    """``most`` of ``what`` for a user in all, and ``most_each`` for each connection.
 
-    A table is bounded by itself to ``most_each``. ``limit`` names the setting.
+    ``limit`` is what `UserLimits` and `ServiceLimits` call these bounds. The tables of
+    a connection are counted when it wants more, and all others only if there seem to be
+    too many: a check takes as long beside hundreds of connections as beside one.
+    Belongs to the event loop.
     """
 
-    def __init__(self, what: str, most: int, most_each: int, limit: str) -> None:
+    def __init__(
+        self, what: str, user: str, most: int, most_each: int, limit: str
+    ) -> None:
+        self.most_each = most_each
         self._what = what
+        self._user = user
         self._most = most
         self._limit = limit
+        self._used = 0
         self._tables: WeakValueDictionary[int, Table[Any]] = WeakValueDictionary()
-        # So few tables cannot have too many.
-        self._unchecked = most // max(most_each, 1)
 
     def table(self) -> Table[T]:
         """Return a new table; what is in it counts for as long as it exists."""
@@ -165,21 +171,38 @@ class Quota:
         self._tables[id(table)] = table
         return table
 
-    def check(self, more: int = 1) -> None:
-        """Check that there may be ``more``.
+    def check(self, *tables: Table[Any], more: int = 1) -> None:
+        """Check that a connection may have ``more`` than is in its ``tables``.
+
+        They count from now on: the tables of others may be checked before they are in.
 
         :raises ResourceExhaustedTransientError: if these would be too many.
         """
-        if len(self._tables) <= self._unchecked:
-            return
-        count = sum(map(len, self._tables.values()))
-        if count + more > self._most:
-            raise too_many(
-                self._what,
-                self._limit,
-                self._most,
-                hint="release some of them, in any process of this user",
-            )
+        if sum(map(len, tables)) + more > self.most_each:
+            raise too_many(self._what, f"ServiceLimits.{self._limit}", self.most_each)
+        for table in tables:
+            self._count(table)
+        if self._used + more > self._most:
+            self._count_all()
+            if self._used + more > self._most:
+                raise too_many(
+                    f"{self._what} of {self._user}",
+                    f"UserLimits.{self._limit}",
+                    self._most,
+                    hint="release some of them, in any process of this user",
+                )
+        self._used += more
+        tables[0].counted += more
+
+    def _count_all(self) -> None:
+        self._used = 0  # what went with its table is counted until now
+        for table in self._tables.values():
+            table.counted = 0
+            self._count(table)
+
+    def _count(self, table: Table[Any]) -> None:
+        self._used += len(table) - table.counted
+        table.counted = len(table)
 
 
 class UserQuotas:
@@ -188,7 +211,7 @@ class UserQuotas:
     def __init__(self, uid: int, limits: UserLimits, each: ServiceLimits) -> None:
         def quota(limit: str, what: str) -> Quota:
             most, most_each = getattr(limits, limit), getattr(each, limit)
-            return Quota(f"{what} of uid {uid}", most, most_each, f"UserLimits.{limit}")
+            return Quota(what, f"uid {uid}", most, most_each, limit)
 
         self.prepared_models = quota("max_prepared_models", "prepared models")
         self.executions = quota("max_executions", "pending executions")
@@ -246,21 +269,38 @@ class DriverResources:
         self._processes: WeakValueDictionary[int, ProcessResources] = (
             WeakValueDictionary()
         )
+        # By process, as they outlive its clients for a while: a process may open one
+        # connection after the other.
+        self._reading: WeakValueDictionary[Peer, ReadingTurns] = WeakValueDictionary()
 
-    def of_process(self, client: int) -> "ProcessResources":
+    def of_process(self, client: int, peer: Peer) -> "ProcessResources":
         """Return what the connections of a process share, by its client's number."""
         process = self._processes.get(client)
         if process is None:
-            process = self._processes[client] = ProcessResources(self, self._decoding)
+            process = ProcessResources(self, self._reading_of(peer), self._decoding)
+            self._processes[client] = process
         return process
+
+    def _reading_of(self, peer: Peer) -> ReadingTurns:
+        turns = self._reading.get(peer)
+        if turns is None:
+            turns = ReadingTurns(self.readers)
+            if peer.pid:  # the kernel gives 0 for each that cannot be seen from here
+                self._reading[peer] = turns
+        return turns
 
 
 class ProcessResources:
     """What the connections of one process share among them."""
 
-    def __init__(self, driver: DriverResources, decoding: asyncio.Semaphore) -> None:
+    def __init__(
+        self,
+        driver: DriverResources,
+        reading: ReadingTurns,
+        decoding: asyncio.Semaphore,
+    ) -> None:
         self.reserve = driver.reserve
-        self.reading = ReadingTurns(driver.readers)
+        self.reading = reading
         self.decoding = DecodingTurns(decoding)
         self.validating = SerialOffload()
         self._driver = driver

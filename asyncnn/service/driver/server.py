@@ -10,7 +10,6 @@ import stat
 from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from asyncnn.hal.errors import (
@@ -130,12 +129,7 @@ class Server:
         self._resume()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
@@ -161,6 +155,7 @@ class Server:
         """Close each part, whatever happens to the others."""
         sessions, self._sessions = self._sessions, set()
         async with AsyncExitStack() as parts:
+            # In reverse: nobody is let in any more while those there are hung up on.
             parts.push_async_callback(self._all_ended, sessions)
             for session in sessions:
                 parts.callback(session.close)
@@ -205,6 +200,7 @@ class Server:
 
     def _bind(self, listener: socket.socket) -> None:
         _remove_stale(self._path)
+        # Others must not be able to connect in the moment before a mode is set.
         before = os.umask(0o177)
         try:
             listener.bind(str(self._path))
@@ -307,7 +303,7 @@ class Server:
             self._left,
             client,
             quotas,
-            self._resources.of_process(client.number),
+            self._resources.of_process(client.number, peer),
             sees_others=peer.uid in (os.geteuid(), 0),
         )
 
@@ -343,10 +339,7 @@ def _bind_abstract(listener: socket.socket, path: Path) -> None:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove a socket that a dead driver left.
-
-    :raises DeviceUnavailableError: if a driver lives behind it.
-    """
+    """Remove a socket that a dead driver left."""
     try:
         if not stat.S_ISSOCK(path.stat().st_mode):
             return  # something else: binding is going to fail
@@ -388,6 +381,7 @@ class Refusals:
         connection.setblocking(False)
         try:
             connection.send(inline_packet(wire.encode(wire.Refused(reason))))
+            # The peer finds the end behind what it was told; this side still reads.
             connection.shutdown(socket.SHUT_WR)
         except OSError:
             connection.close()
@@ -418,6 +412,7 @@ class Refusals:
             except ConnectionError:
                 data = b""
             self._packets[connection] += 1
+            # A peer may send for ever: so much is read, and no more.
             if not data or self._packets[connection] > _MAX_PACKETS:
                 self._end(connection)
 

@@ -28,6 +28,7 @@ from asyncnn.service.decoding import (
 from asyncnn.service.driver.bursts import Bursts, CallsToClient, RemoteBurstCallback
 from asyncnn.service.driver.executions import Executions
 from asyncnn.service.driver.fenced import FencedOrders
+from asyncnn.service.driver.parts import Common
 from asyncnn.service.driver.pools import AnnouncedPools
 from asyncnn.service.driver.preparations import Preparations
 from asyncnn.service.driver.queries import Buffers, Queries
@@ -54,8 +55,8 @@ _REPLACEABLE = {wire.Prepared, wire.Statistics, wire.SupportedOperations}
 class Session:
     """Serves a connection of ``client``. ``lost`` is called once, when it has ended.
 
-    ``resources`` are what its process may take of the driver. The client is told of
-    others' work only if it ``sees_others``.
+    ``resources`` are what its process may take of the driver. A client that
+    ``sees_others`` is told of the work of other clients, too.
     """
 
     def __init__(
@@ -82,63 +83,26 @@ class Session:
         self._unwatch: Callable[[], None] = lambda: None
         self._is_released = False
         self._want: ResourceExhaustedTransientError | None = None
-        self._pools = AnnouncedPools(mapper, limits.max_pools, quotas.pools, self._send)
+        self._pools = AnnouncedPools(mapper, quotas.pools, self._send)
         self._prepared: Table[IPreparedModel] = quotas.prepared_models.table()
         self._tasks = OwnedTasks(limits.max_executions)
-        self._preparations = Preparations(
+        common = Common(
+            client.name,
             device,
+            limits,
             self._prepared,
             self._pools,
             self._tasks,
             resources.validating,
-            limits,
-            quotas.prepared_models,
             self._send,
         )
-        self._queries = Queries(
-            device,
-            self._pools,
-            self._tasks,
-            resources.validating,
-            limits,
-            self._send,
-            seen_by=None if sees_others else client.number,
-        )
+        self._preparations = Preparations(common, quotas.prepared_models)
+        self._queries = Queries(common, None if sees_others else client.number)
         self._calls = CallsToClient(self._send)
-        self._executions = Executions(
-            self._prepared,
-            self._pools,
-            self._tasks,
-            limits,
-            quotas.executions,
-            self._send,
-        )
-        self._fenced = FencedOrders(
-            self._executions,
-            self._pools,
-            self._tasks,
-            limits,
-            quotas.fenced_executions,
-            self._send,
-        )
-        self._bursts = Bursts(
-            self._prepared,
-            self.burst_callback,
-            self._tasks,
-            limits,
-            quotas.bursts,
-            self._send,
-        )
-        self._buffers = Buffers(
-            device,
-            self._prepared,
-            self._pools,
-            self._tasks,
-            limits,
-            quotas.buffers,
-            self._send,
-        )
-        self._executions.client_name = self._preparations.client_name = client.name
+        self._executions = Executions(common, quotas.executions)
+        self._fenced = FencedOrders(common, self._executions, quotas.fenced_executions)
+        self._bursts = Bursts(common, self.burst_callback, quotas.bursts)
+        self._buffers = Buffers(common, quotas.buffers)
         self._resources = resources
         self._descriptors = resources.descriptors(self._count_descriptors)
         self._mappings = resources.mappings(self._count_mappings)

@@ -22,9 +22,20 @@ A turn itself costs a thread switch if a lane computes.
 """
 
 _REST_S = 0.002
-"""How long a process that has more to be read pauses, if there are others.
+"""How long a process that has more to be read pauses at least, if there are others.
 
 A loop that is never idle keeps lanes from the interpreter.
+"""
+
+_REST = 4.0
+"""How many times as long it pauses as its packets have kept the loop busy.
+
+A packet may name many pools, or a model that is checked: a slice ends only after it.
+"""
+
+_MAX_REST_S = 0.05
+"""How long it pauses at most: what others do in the same turns counts as well, and so
+does an application around the driver.
 """
 
 _FEW = 8
@@ -44,7 +55,8 @@ class Readers:
 class ReadingTurns:
     """Lets a few packets of a process be read in each turn of the loop.
 
-    That is for processes with several connections; others have one in each anyway.
+    That is for processes with several connections; others have one in each anyway. What
+    packets cause counts as well: the calls and tasks that they make the loop's next.
     """
 
     def __init__(self, driver: Readers) -> None:
@@ -53,6 +65,7 @@ class ReadingTurns:
         self._connections = 0
         self._taken = 0
         self._began = 0.0
+        self._used_before = 0.0
         self._waiting: deque[Callable[[], bool]] = deque()
 
     def opened(self) -> None:
@@ -84,6 +97,7 @@ class ReadingTurns:
     def _begin(self) -> None:
         self._taken = 1
         self._began = time.perf_counter()
+        self._used_before = time.thread_time()
         self._loop.call_soon(self._end)
 
     def _is_used_up(self) -> bool:
@@ -94,9 +108,15 @@ class ReadingTurns:
     def _end(self) -> None:
         has_others = self._driver.connections > self._connections
         if has_others and (self._waiting or self._connections > _FEW):
-            self._loop.call_later(_REST_S, self._next)
+            # After the tasks that were begun for these packets.
+            self._loop.call_soon(self._rest)
         else:
             self._next()
+
+    def _rest(self) -> None:
+        used = time.thread_time() - self._used_before
+        rest = min(max(_REST_S, used * _REST), _MAX_REST_S)
+        self._loop.call_later(rest, self._next)
 
     def _next(self) -> None:
         """Let those read that have waited the longest and are still there."""

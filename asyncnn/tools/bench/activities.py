@@ -17,15 +17,8 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from asyncnn.hal.errors import GeneralFailureError
+from asyncnn import hal
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import (
-    ErrorStatus,
-    FusedActivationFunc,
-    Operand,
-    OperandType,
-    OperationType,
-)
 from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.device import Device
@@ -39,11 +32,11 @@ IDLE = "idle"
 PREPARE = "prepare"
 RELEASE = "release"
 
-_F32 = OperandType.TENSOR_FLOAT32
+_F32 = hal.OperandType.TENSOR_FLOAT32
 _WIDTH = 4
 _SHAPE = (1, _WIDTH)
 _COLUMNS = 4096
-_NONE = FusedActivationFunc.NONE
+_NONE = hal.FusedActivationFunc.NONE
 _RUNS = 2
 _SETTLING_S = 0.25
 _numbers = count()
@@ -61,19 +54,16 @@ class Sizes(msgspec.Struct, frozen=True):
         return self.input_bytes // (4 * _COLUMNS), _COLUMNS
 
 
-class Stage:
+class Stage(msgspec.Struct, frozen=True):
     """Where activities take place: a device without a cache and one with.
 
     Both are one device of this process, or one driver; ``folder`` is the cache's.
     """
 
-    def __init__(
-        self, plain: Device, cached: Device, folder: Path, sizes: Sizes
-    ) -> None:
-        self.plain = plain
-        self.cached = cached
-        self.folder = folder
-        self.sizes = sizes
+    plain: Device
+    cached: Device
+    folder: Path
+    sizes: Sizes
 
     def model(self, number: int | None = None) -> NamedModel:
         """Return a long model that is like no other, or like that of a ``number``."""
@@ -88,7 +78,7 @@ class Stage:
         before = self._files()
         prepared = await self.cached.prepare(model)
         if not before or self._files() != before:
-            raise GeneralFailureError("a saved model was not loaded from the cache")
+            raise hal.GeneralFailureError("a saved model was not loaded from the cache")
         return prepared
 
     async def settle(self) -> None:
@@ -123,8 +113,10 @@ async def querying(stage: Stage) -> Watched:
     async def act() -> tuple[bool, ...]:
         query = stage.plain.hal.get_supported_operations_1_3(model)
         status, supported = await query
-        if status is not ErrorStatus.NONE or not all(supported):
-            raise GeneralFailureError(f"operations are not supported: {status.name}")
+        if status is not hal.ErrorStatus.NONE or not all(supported):
+            raise hal.GeneralFailureError(
+                f"operations are not supported: {status.name}"
+            )
         return supported
 
     return act
@@ -200,20 +192,20 @@ def long_model(operations: int, number: int) -> NamedModel:
 def _add_step(
     builder: ModelBuilder, rng: np.random.Generator, kind: int, value: int, before: int
 ) -> int:
-    result = Operand(_F32, _SHAPE)
+    result = hal.Operand(_F32, _SHAPE)
     if kind == 0:
         offset = builder.constant(rng.random(_SHAPE, np.float32))
         inputs = [value, offset, builder.scalar(_NONE)]
-        return builder.operation(OperationType.ADD, inputs, result)
+        return builder.operation(hal.OperationType.ADD, inputs, result)
     if kind == 1:
-        return builder.operation(OperationType.LOGISTIC, [value], result)
+        return builder.operation(hal.OperationType.LOGISTIC, [value], result)
     if kind == 2:
         inputs = [value, before, builder.scalar(_NONE)]
-        return builder.operation(OperationType.MUL, inputs, result)
+        return builder.operation(hal.OperationType.MUL, inputs, result)
     weights = builder.constant(rng.random((_WIDTH, _WIDTH), np.float32))
     bias = builder.constant(rng.random(_WIDTH, np.float32))
     inputs = [value, weights, bias, builder.scalar(_NONE)]
-    return builder.operation(OperationType.FULLY_CONNECTED, inputs, result)
+    return builder.operation(hal.OperationType.FULLY_CONNECTED, inputs, result)
 
 
 def long_models_input() -> Array:
@@ -225,7 +217,7 @@ def wide_model(shape: tuple[int, int]) -> NamedModel:
     """Return a model of one RELU."""
     builder = ModelBuilder()
     x = builder.input("x", _F32, shape)
-    y = builder.operation(OperationType.RELU, [x], Operand(_F32, shape))
+    y = builder.operation(hal.OperationType.RELU, [x], hal.Operand(_F32, shape))
     builder.output(y, "y")
     return builder.build()
 

@@ -102,7 +102,10 @@ async def _measure(rounds: int) -> dict[str, Figure]:
     output = np.empty(LENGTH, np.float32)
     request = RequestBuilder(model.inputs, model.outputs)([x, y], [output])
     on_lane = DeviceSettings(inline_below_us=0)
-    async with open_device() as device, open_device(settings=on_lane) as lane_device:
+    async with (
+        open_device("reference") as device,
+        open_device("reference", settings=on_lane) as lane_device,
+    ):
         prepared = await device.prepare(model)
         never_inline = await lane_device.prepare(model)
         batches: list[Batch] = [

@@ -191,7 +191,7 @@ def _bench_model(
     figures = anyio.run(_measure, named, folder, rounds)
     # A process that has prepared nothing itself, spawned so as to share nothing.
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        growth = pool.submit(_growth_bytes, folder).result()
+        growth = pool.submit(anyio.run, _measure_growth, folder).result()
     return CachedModel(
         model=path.stem,
         figures=figures,
@@ -249,12 +249,8 @@ async def _load(device: IDevice, caches: Caches) -> IPreparedModel:
     return await callback
 
 
-def _growth_bytes(folder: _CacheFolder) -> int:
-    """Load a model and return by how much that has made this process grow."""
-    return anyio.run(_measure_growth, folder)
-
-
 async def _measure_growth(folder: _CacheFolder) -> int:
+    """Load a model and return by how many bytes that has made this process grow."""
     with folder.opened(_MEASURED) as caches, folder.opened(_WARMING) as others:
         async with ReferenceDevice(folder.settings) as device:
             # What its first load takes, such as the code of libraries, others share.

@@ -258,7 +258,7 @@ def bench(
 async def _measure(
     paths: Sequence[Path], rounds: int, progress: Progress
 ) -> list[MeasuredModel]:
-    async with open_device(settings=OWN_PROCESS) as device:
+    async with open_device("reference", settings=OWN_PROCESS) as device:
         return [await _bench_model(device, path, rounds) for path in progress(paths)]
 
 

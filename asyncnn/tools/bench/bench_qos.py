@@ -167,7 +167,7 @@ def bench(*, rounds: int = DEFAULT_ROUNDS) -> QosReport:
 
 async def _measure_latencies(rounds: int) -> tuple[float, dict[str, Latency]]:
     samples: dict[str, list[float]] = defaultdict(list)
-    async with open_device(settings=OWN_PROCESS) as device:
+    async with open_device("reference", settings=OWN_PROCESS) as device:
         program = Program(BACKGROUND.build().model)
         longest_us = longest_step_us(program, [BACKGROUND.input()])
         low = await device.prepare(BACKGROUND.build(), priority=Priority.LOW)
@@ -198,7 +198,9 @@ async def _latencies(urgent: Run, background: Run | None) -> list[float]:
 async def _measure_misses(rounds: int) -> tuple[Misses, ...]:
     shares: dict[tuple[float, str], list[float]] = defaultdict(list)
     settings = replace(OWN_PROCESS, inline_below_us=0)
-    async with open_device(settings=settings, max_in_flight=4096) as device:
+    async with open_device(
+        "reference", settings=settings, max_in_flight=4096
+    ) as device:
         prepared = await device.prepare(URGENT.build())
         x = URGENT.input()
         pool = qos_load.FifoPool()
@@ -300,7 +302,7 @@ async def _scheduled_ns(scheduler: Scheduler, make: Callable[[], Execution]) -> 
 async def _measure_loss(rounds: int) -> float:
     """Return the share of time that a mix takes longer with priorities than without."""
     ratios = []
-    async with open_device(settings=OWN_PROCESS) as device:
+    async with open_device("reference", settings=OWN_PROCESS) as device:
         large, small = BACKGROUND.input(), URGENT.input()
         low = await device.prepare(BACKGROUND.build(), priority=Priority.LOW)
         urgent = [

@@ -224,28 +224,25 @@ def _least_s(activity: str) -> float:
     return _LEAST_S
 
 
-class _Watch:
+class _Watch(msgspec.Struct, frozen=True):
     """Has hearts beat while something is done, and a while after."""
 
-    def __init__(
-        self, side: str, heartbeat: Heartbeat, driver: DriverHeartbeat | None = None
-    ) -> None:
-        self._side = side
-        self._heartbeat = heartbeat
-        self._driver = driver
+    side: str
+    heartbeat: Heartbeat
+    driver: DriverHeartbeat | None = None
 
     async def __call__(self, act: Watched, least_s: float) -> Pulses:
         """Return what was heard during ``act`` and until ``least_s`` have passed."""
         clock = asyncio.get_running_loop().time
-        if self._driver is not None:
-            self._driver.start()
+        if self.driver is not None:
+            self.driver.start()
         started = clock()
-        self._heartbeat.start()
+        self.heartbeat.start()
         kept = await act()
         await asyncio.sleep(max(started + least_s - clock(), _AFTERWARDS_S))
-        pulses = {self._side: self._heartbeat.stop()}
-        if self._driver is not None:
-            pulses[DRIVER] = self._driver.stop()
+        pulses = {self.side: self.heartbeat.stop()}
+        if self.driver is not None:
+            pulses[DRIVER] = self.driver.stop()
         del kept
         return pulses
 

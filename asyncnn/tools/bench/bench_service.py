@@ -19,16 +19,8 @@ from functools import partial
 
 import numpy as np
 
+from asyncnn import hal
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import (
-    NO_TIMING,
-    ErrorStatus,
-    MeasureTiming,
-    Operand,
-    OperandType,
-    OperationType,
-    OutputShape,
-)
 from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.device import Device, connect
@@ -160,7 +152,7 @@ async def driver_on(cpu: int) -> AsyncIterator[Device]:
     """Start a driver process on one CPU and connect to it."""
     with ExitStack() as stack:
         with pinned(cpu):
-            driver = stack.enter_context(driver_process())
+            driver = stack.enter_context(driver_process(device="reference"))
         async with connect(driver.path) as device:
             yield device
 
@@ -168,12 +160,12 @@ async def driver_on(cpu: int) -> AsyncIterator[Device]:
 def cutting_model() -> NamedModel:
     """Return the model that takes an image and cuts 1001 numbers out of it."""
     builder = ModelBuilder()
-    kind = OperandType.TENSOR_FLOAT32
+    kind = hal.OperandType.TENSOR_FLOAT32
     image = builder.input("image", kind, IMAGE_SHAPE)
     begin = builder.constant(np.zeros(len(IMAGE_SHAPE), np.int32))
     size = builder.constant(np.array(RESULT_SHAPE, np.int32))
     result = builder.operation(
-        OperationType.SLICE, [image, begin, size], Operand(kind, RESULT_SHAPE)
+        hal.OperationType.SLICE, [image, begin, size], hal.Operand(kind, RESULT_SHAPE)
     )
     builder.output(result, "result")
     return builder.build()
@@ -216,12 +208,12 @@ def exchanged_bytes() -> Exchange:
     execute = wire.ExecuteBound(
         execution=1000,
         bound=1,
-        measure=MeasureTiming.NO,
+        measure=hal.MeasureTiming.NO,
         deadline=None,
         loop_timeout=None,
     )
-    shapes = (OutputShape((LENGTH,), True),)
-    executed = wire.Executed(1000, ErrorStatus.NONE, shapes, NO_TIMING, "")
+    shapes = (hal.OutputShape((LENGTH,), True),)
+    executed = wire.Executed(1000, hal.ErrorStatus.NONE, shapes, hal.NO_TIMING, "")
     kind_bytes = 1
     return Exchange(
         kind_bytes + len(wire.encode(execute)), kind_bytes + len(wire.encode(executed))

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
 from multiprocessing.reduction import recv_handle, send_handle
 
+from asyncnn import hal
 from asyncnn.burst import BurstController
 from asyncnn.burst.packets import (
     DATUM_BYTES,
@@ -23,14 +24,6 @@ from asyncnn.burst.packets import (
 from asyncnn.burst.slots import Binder, PoolSlots
 from asyncnn.callbacks import IExecutionCallback
 from asyncnn.fmq import LoopPoller, MessageQueue
-from asyncnn.hal.types import (
-    ErrorStatus,
-    Handle,
-    MeasureTiming,
-    Memory,
-    OutputShape,
-    Timing,
-)
 from asyncnn.logs import SparseLogger
 from asyncnn.runtime.device import Device
 from asyncnn.tools.bench.noop import (
@@ -94,12 +87,14 @@ async def burst_parts() -> AsyncIterator[Mapping[str, Call]]:
         prepared = await Device("no-op", device).prepare(tiny_addition())
         request = addition_request(prepared)
         slots = PoolSlots(lambda _: None)
-        pools = [pool for pool in request.pools if isinstance(pool, Memory)]
+        pools = [pool for pool in request.pools if isinstance(pool, hal.Memory)]
         shape = RequestShape.of(request.inputs, request.outputs, len(pools))
-        packet = shape.encode(slots.of(pools), MeasureTiming.NO)
+        packet = shape.encode(slots.of(pools), hal.MeasureTiming.NO)
         binder = Binder(slots, SparseLogger(logging.getLogger(__name__)))
         await binder.bind(packet)
-        result = ResultShape.of(ErrorStatus.NONE, (OutputShape((LENGTH,), True),))
+        result = ResultShape.of(
+            hal.ErrorStatus.NONE, (hal.OutputShape((LENGTH,), True),)
+        )
         with _both_ends() as (writer, reader):
 
             def carry(data: bytes) -> bytes:
@@ -112,7 +107,7 @@ async def burst_parts() -> AsyncIterator[Mapping[str, Call]]:
                 PART_EXECUTE: partial(
                     prepared.hal.execute_1_3,
                     request,
-                    MeasureTiming.NO,
+                    hal.MeasureTiming.NO,
                     None,
                     None,
                     _Unheard(),
@@ -192,9 +187,9 @@ class _Unheard(IExecutionCallback):
 
     def notify_1_3(
         self,
-        status: ErrorStatus,
-        output_shapes: tuple[OutputShape, ...],
-        timing: Timing,
+        status: hal.ErrorStatus,
+        output_shapes: tuple[hal.OutputShape, ...],
+        timing: hal.Timing,
     ) -> None:
         pass
 
@@ -210,7 +205,7 @@ def _send(pipe: Pipe, *queues: MessageQueue) -> None:
 def _received(pipe: Pipe) -> Iterator[MessageQueue]:
     ints = pipe.recv()
     fds = tuple(recv_handle(pipe) for _ in range(3))
-    with MessageQueue.open(Handle(fds, ints)) as queue:
+    with MessageQueue.open(hal.Handle(fds, ints)) as queue:
         yield queue
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rich.markup import escape as escape_markup
 from rich.table import Table as RichTable
 
-from asyncnn.tools.bench.report import Bars, Cell, Outcome, Report, Row, Table
+from asyncnn.tools.bench.report import Bars, Cell, Outcome, Report, Table
 
 _MARKUP = {True: " [green]met   [/]", False: " [bold red]MISSED[/]", None: " " * 7}
 """As wide as one another, so that figures line up."""
@@ -96,13 +96,13 @@ def draw_page(name: str, report: Report) -> str:
 
 def _table(table: Table) -> str:
     head = "".join(f"<th>{escape(heading)}</th>" for heading in table.headings)
-    rows = "\n".join(_row(row) for section in table.sections for row in section)
+    rows = "\n".join(
+        f"<tr>{''.join(f'<td>{_cell(cell)}</td>' for cell in row)}</tr>"
+        for section in table.sections
+        for row in section
+    )
     caption = f"<caption>{escape(table.title)}</caption>"
     return f"<table>\n{caption}\n<tr>{head}</tr>\n{rows}\n</table>"
-
-
-def _row(row: Row) -> str:
-    return "<tr>" + "".join(f"<td>{_cell(cell)}</td>" for cell in row) + "</tr>"
 
 
 def _cell(cell: Cell) -> str:

@@ -18,7 +18,6 @@ from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, NHWC_TO_NCHW
 from asyncnn.hal.operations.windows import (
     Window2D,
     convolution_window,
-    depthwise_window,
     pool_window,
 )
 from asyncnn.hal.types import FusedActivationFunc, OperationType
@@ -253,7 +252,7 @@ def _convolution(graph: _Graph, step: Step) -> None:
 
 def _depthwise(graph: _Graph, step: Step) -> None:
     channels = step.operation.shape(0)[3]
-    window = depthwise_window(step.operation)
+    window = convolution_window(step.operation, "depth_multiplier")
     _convolve(graph, step, window, (3, 0, 1, 2), channels)
 
 

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,10 @@ from asyncnn.tools.bench.processes import READY, Pipe, process, temporary_folder
 from asyncnn.tools.bench.rounds import Call, ManyCalls
 
 _METHOD = "asyncnn.bench/echo"
+
+_grpc_aio = partial(peer_module, "grpc.aio", "grpcio", "asyncnn[bench]")
+_uvloop = partial(peer_module, "uvloop", "uvloop", "uvloop")
+_iceoryx = partial(peer_module, "iceoryx2", "iceoryx2", "iceoryx2")
 
 _LOOKS = 64
 _LAST = 1
@@ -189,21 +194,9 @@ async def iceoryx_echo(cpu: int, exchange: Exchange) -> AsyncIterator[ManyCalls]
         yield ManyCalls(measured)
 
 
-def _grpc_aio() -> Any:
-    return peer_module("grpc.aio", "grpcio", "asyncnn[bench]")
-
-
-def _uvloop() -> Any:
-    return peer_module("uvloop", "uvloop", "uvloop")
-
-
 def _zmq() -> Any:
     peer_module("zmq.asyncio", "pyzmq", "pyzmq")
     return peer_module("zmq", "pyzmq", "pyzmq")
-
-
-def _iceoryx() -> Any:
-    return peer_module("iceoryx2", "iceoryx2", "iceoryx2")
 
 
 def _serve_pipe(pipe: Pipe, response: int) -> None:

@@ -13,15 +13,11 @@ from typing import NamedTuple, Self, TypeAlias
 import msgspec
 import numpy as np
 
+from asyncnn import hal
 from asyncnn.engine import Execution, Program
 from asyncnn.engine.workspace import Frame
-from asyncnn.hal.errors import (
-    InvalidArgumentError,
-    MissedDeadlinePersistentError,
-    MissedDeadlineTransientError,
-)
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import FusedActivationFunc, Operand, OperandType, OperationType
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
 
@@ -36,7 +32,7 @@ _TIMED_RUNS = 20
 _STOPPED_RUNS = 40
 _SERVED_US = 200_000.0
 _LEAST_REQUESTS = 4
-_FLOAT = OperandType.TENSOR_FLOAT32
+_FLOAT = hal.OperandType.TENSOR_FLOAT32
 
 
 class Stack(msgspec.Struct, frozen=True):
@@ -53,14 +49,14 @@ class Stack(msgspec.Struct, frozen=True):
         shape = (self.rows, self.width)
         value = builder.input("x", _FLOAT, shape)
         bias = builder.constant(np.zeros(self.width, np.float32))
-        relu = builder.scalar(FusedActivationFunc.RELU)
+        relu = builder.scalar(hal.FusedActivationFunc.RELU)
         for _ in range(self.layers):
             spread = self.width**-0.5
             weights = rng.normal(0, spread, (self.width, self.width))
             value = builder.operation(
-                OperationType.FULLY_CONNECTED,
+                hal.OperationType.FULLY_CONNECTED,
                 [value, builder.constant(weights.astype(np.float32)), bias, relu],
-                Operand(_FLOAT, shape),
+                hal.Operand(_FLOAT, shape),
             )
         builder.output(value, "y")
         return builder.build()
@@ -156,7 +152,7 @@ def within(run: Callable[[float], Awaitable[object]]) -> RunUntil:
         started = time.perf_counter()
         try:
             await run(budget_s)
-        except (MissedDeadlineTransientError, MissedDeadlinePersistentError):
+        except (hal.MissedDeadlineTransientError, hal.MissedDeadlinePersistentError):
             return False
         return time.perf_counter() - started <= budget_s
 

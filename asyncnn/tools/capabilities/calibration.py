@@ -93,7 +93,7 @@ async def measure_capabilities(
     :param progress: iterates over the workloads.
     :raises AsyncnnError: if the device cannot run one.
     """
-    async with open_device(settings=OWN_PROCESS) as device:
+    async with open_device("reference", settings=OWN_PROCESS) as device:
         exec_times = {
             workload.name: await _exec_time(device, workload, rounds)
             for workload in progress(workloads())

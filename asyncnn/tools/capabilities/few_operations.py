@@ -11,20 +11,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from asyncnn import hal
 from asyncnn.devices.measured_capabilities import ReferenceWorkload
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import (
-    DataLocation,
-    FusedActivationFunc,
-    Model,
-    Operand,
-    OperandLifeTime,
-    OperandType,
-    Operation,
-    OperationType,
-    Subgraph,
-    SymmPerChannelQuantParams,
-)
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
 from asyncnn.tools.capabilities.workload import Coding, Workload, add_inputs
@@ -33,23 +22,23 @@ _SHAPE = (1024, 1024)
 _STEP = 2.0**-6
 
 _F32, _I32, _B8 = (
-    OperandType.TENSOR_FLOAT32,
-    OperandType.TENSOR_INT32,
-    OperandType.TENSOR_BOOL8,
+    hal.OperandType.TENSOR_FLOAT32,
+    hal.OperandType.TENSOR_INT32,
+    hal.OperandType.TENSOR_BOOL8,
 )
-_FLOATS = Operand(_F32, _SHAPE)
+_FLOATS = hal.Operand(_F32, _SHAPE)
 
 _BOXES = 256
 _CLASSES = 16
 _SIDE = 512.0
 
-_PLACES = Coding(OperandType.TENSOR_QUANT16_ASYMM, scale=0.125)
-_DELTAS = Coding(OperandType.TENSOR_QUANT8_ASYMM, 2.0**-6, 128)
-_INDICES = Coding(OperandType.TENSOR_INT32)
+_PLACES = Coding(hal.OperandType.TENSOR_QUANT16_ASYMM, scale=0.125)
+_DELTAS = Coding(hal.OperandType.TENSOR_QUANT8_ASYMM, 2.0**-6, 128)
+_INDICES = Coding(hal.OperandType.TENSOR_INT32)
 
-_NUMBERS = Operand(OperandType.TENSOR_FLOAT32, (64, 1024))
-_NUMBER = Operand(OperandType.TENSOR_FLOAT32, (1,))
-_TRUTH = Operand(OperandType.TENSOR_BOOL8, (1,))
+_NUMBERS = hal.Operand(hal.OperandType.TENSOR_FLOAT32, (64, 1024))
+_NUMBER = hal.Operand(hal.OperandType.TENSOR_FLOAT32, (1,))
+_TRUTH = hal.Operand(hal.OperandType.TENSOR_BOOL8, (1,))
 
 _CHOICES = 8
 _FIRST_GUARD = 2.0**120
@@ -62,15 +51,17 @@ def integers() -> Workload:
     rng = np.random.default_rng(2)
     x, y = rng.integers(-1000, 1000, (2, *_SHAPE), np.int32)
     rows = rng.permutation(_SHAPE[0]).astype(np.int32)
-    tensor = Operand(_I32, _SHAPE)
+    tensor = hal.Operand(_I32, _SHAPE)
     builder = ModelBuilder()
     first, second, which = add_inputs(
-        builder, tensor, tensor, Operand(_I32, rows.shape)
+        builder, tensor, tensor, hal.Operand(_I32, rows.shape)
     )
-    none = builder.scalar(FusedActivationFunc.NONE)
-    value = builder.operation(OperationType.ADD, (first, second, none), tensor)
-    value = builder.operation(OperationType.MUL, (value, second, none), tensor)
-    value = builder.operation(OperationType.EMBEDDING_LOOKUP, (which, value), tensor)
+    none = builder.scalar(hal.FusedActivationFunc.NONE)
+    value = builder.operation(hal.OperationType.ADD, (first, second, none), tensor)
+    value = builder.operation(hal.OperationType.MUL, (value, second, none), tensor)
+    value = builder.operation(
+        hal.OperationType.EMBEDDING_LOOKUP, (which, value), tensor
+    )
     builder.output(value, "picked")
 
     def plain(x: Array, y: Array, rows: Array) -> tuple[Array]:
@@ -86,13 +77,13 @@ def booleans() -> Workload:
     rng = np.random.default_rng(3)
     a, b = rng.random((2, *_SHAPE)) < 0.5
     x, y = rng.random((2, *_SHAPE), np.float32)
-    tensor = Operand(_B8, _SHAPE)
+    tensor = hal.Operand(_B8, _SHAPE)
     builder = ModelBuilder()
     first, second, one, other = add_inputs(builder, tensor, tensor, _FLOATS, _FLOATS)
-    both = builder.operation(OperationType.LOGICAL_AND, (first, second), tensor)
-    none = builder.operation(OperationType.LOGICAL_NOT, (first,), tensor)
-    which = builder.operation(OperationType.LOGICAL_OR, (both, none), tensor)
-    chosen = builder.operation(OperationType.SELECT, (which, one, other), _FLOATS)
+    both = builder.operation(hal.OperationType.LOGICAL_AND, (first, second), tensor)
+    none = builder.operation(hal.OperationType.LOGICAL_NOT, (first,), tensor)
+    which = builder.operation(hal.OperationType.LOGICAL_OR, (both, none), tensor)
+    chosen = builder.operation(hal.OperationType.SELECT, (which, one, other), _FLOATS)
     builder.output(chosen, "chosen")
 
     def plain(a: Array, b: Array, x: Array, y: Array) -> tuple[Array]:
@@ -107,8 +98,8 @@ def symmetric() -> Workload:
     """Return DEQUANTIZE of codes with one scale."""
     return _one_operation(
         ReferenceWorkload.TENSOR_QUANT8_SYMM,
-        OperationType.DEQUANTIZE,
-        Operand(OperandType.TENSOR_QUANT8_SYMM, _SHAPE, scale=_STEP),
+        hal.OperationType.DEQUANTIZE,
+        hal.Operand(hal.OperandType.TENSOR_QUANT8_SYMM, _SHAPE, scale=_STEP),
         _signed_codes(np.int8),
         _FLOATS,
         lambda codes: (codes.astype(np.float32) * np.float32(_STEP),),
@@ -118,12 +109,12 @@ def symmetric() -> Workload:
 def symmetric_per_channel() -> Workload:
     """Return DEQUANTIZE of codes with a scale for each column."""
     scales = np.linspace(_STEP, 2 * _STEP, _SHAPE[1], dtype=np.float32)
-    params = SymmPerChannelQuantParams(tuple(scales.tolist()), channel_dim=1)
+    params = hal.SymmPerChannelQuantParams(tuple(scales.tolist()), channel_dim=1)
     return _one_operation(
         ReferenceWorkload.TENSOR_QUANT8_SYMM_PER_CHANNEL,
-        OperationType.DEQUANTIZE,
-        Operand(
-            OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL, _SHAPE, extra_params=params
+        hal.OperationType.DEQUANTIZE,
+        hal.Operand(
+            hal.OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL, _SHAPE, extra_params=params
         ),
         _signed_codes(np.int8),
         _FLOATS,
@@ -133,10 +124,10 @@ def symmetric_per_channel() -> Workload:
 
 def symmetric_16_bit() -> Workload:
     """Return CAST of codes to their own type, which is a copy."""
-    tensor = Operand(OperandType.TENSOR_QUANT16_SYMM, _SHAPE, scale=_STEP)
+    tensor = hal.Operand(hal.OperandType.TENSOR_QUANT16_SYMM, _SHAPE, scale=_STEP)
     return _one_operation(
         ReferenceWorkload.TENSOR_QUANT16_SYMM,
-        OperationType.CAST,
+        hal.OperationType.CAST,
         tensor,
         _signed_codes(np.int16),
         tensor,
@@ -161,7 +152,7 @@ def boxes() -> Workload:
     ]
     builder = ModelBuilder()
     moved = builder.operation(
-        OperationType.AXIS_ALIGNED_BBOX_TRANSFORM,
+        hal.OperationType.AXIS_ALIGNED_BBOX_TRANSFORM,
         add_inputs(builder, *operands),
         _PLACES.operand((_BOXES, _CLASSES * 4)),
     )
@@ -178,7 +169,9 @@ def choices() -> Workload:
     main = _main(
         (*_references(2), *[_TRUTH] * _CHOICES, *[_NUMBERS] * (_CHOICES + 1)),
         [
-            Operation(OperationType.IF, (2 + i, 0, 1, first + i), (first + i + 1,))
+            hal.Operation(
+                hal.OperationType.IF, (2 + i, 0, 1, first + i), (first + i + 1,)
+            )
             for i in range(_CHOICES)
         ],
         inputs=range(2, first + 1),
@@ -186,11 +179,11 @@ def choices() -> Workload:
     )
     branches = tuple(
         _subgraph([_NUMBERS], [(operation, (0,), _NUMBERS)])
-        for operation in (OperationType.NEG, OperationType.ABS)
+        for operation in (hal.OperationType.NEG, hal.OperationType.ABS)
     )
     return Workload(
         ReferenceWorkload.IF,
-        _named(Model(main, branches)),
+        _named(hal.Model(main, branches)),
         (*truths, _some_numbers()),
         _chosen,
     )
@@ -200,22 +193,25 @@ def loop() -> Workload:
     """Return what a WHILE leaves that takes square roots as long as they are large."""
     main = _main(
         (*_references(2), _NUMBER, _NUMBERS, _NUMBER, _NUMBER, _NUMBERS),
-        [Operation(OperationType.WHILE, (0, 1, 2, 3, 4), (5, 6))],
+        [hal.Operation(hal.OperationType.WHILE, (0, 1, 2, 3, 4), (5, 6))],
         inputs=(2, 3, 4),
         outputs=(5, 6),
     )
     state = [_NUMBER, _NUMBERS, _NUMBER]
-    condition = _subgraph(state, [(OperationType.GREATER, (0, 2), _TRUTH)])
+    condition = _subgraph(state, [(hal.OperationType.GREATER, (0, 2), _TRUTH)])
     body = _subgraph(
         state,
-        [(OperationType.SQRT, (0,), _NUMBER), (OperationType.NEG, (1,), _NUMBERS)],
+        [
+            (hal.OperationType.SQRT, (0,), _NUMBER),
+            (hal.OperationType.NEG, (1,), _NUMBERS),
+        ],
     )
     first, last = (
         np.array([guard], np.float32) for guard in (_FIRST_GUARD, _LAST_GUARD)
     )
     return Workload(
         ReferenceWorkload.WHILE,
-        _named(Model(main, (condition, body))),
+        _named(hal.Model(main, (condition, body))),
         (first, _some_numbers(), last),
         _repeated,
     )
@@ -227,10 +223,10 @@ def _signed_codes(dtype: type[np.signedinteger]) -> Array:
 
 def _one_operation(
     name: ReferenceWorkload,
-    operation: OperationType,
-    operand: Operand,
+    operation: hal.OperationType,
+    operand: hal.Operand,
     codes: Array,
-    result: Operand,
+    result: hal.Operand,
     plain: Callable[[Array], tuple[Array]],
 ) -> Workload:
     builder = ModelBuilder()
@@ -270,21 +266,21 @@ def _some_numbers() -> Array:
     return rng.normal(0, 1, _NUMBERS.dimensions).astype(np.float32)
 
 
-def _references(count: int) -> list[Operand]:
+def _references(count: int) -> list[hal.Operand]:
     return [
-        Operand(
-            OperandType.SUBGRAPH,
-            lifetime=OperandLifeTime.SUBGRAPH,
-            location=DataLocation(0, number, 0),
+        hal.Operand(
+            hal.OperandType.SUBGRAPH,
+            lifetime=hal.OperandLifeTime.SUBGRAPH,
+            location=hal.DataLocation(0, number, 0),
         )
         for number in range(count)
     ]
 
 
 def _subgraph(
-    inputs: Sequence[Operand],
-    operations: Sequence[tuple[OperationType, Sequence[int], Operand]],
-) -> Subgraph:
+    inputs: Sequence[hal.Operand],
+    operations: Sequence[tuple[hal.OperationType, Sequence[int], hal.Operand]],
+) -> hal.Subgraph:
     """Build a graph each of whose operations gives one of its outputs."""
     builder = ModelBuilder()
     add_inputs(builder, *inputs)
@@ -295,15 +291,15 @@ def _subgraph(
 
 
 def _main(
-    operands: Sequence[Operand],
-    operations: Sequence[Operation],
+    operands: Sequence[hal.Operand],
+    operations: Sequence[hal.Operation],
     inputs: Sequence[int],
     outputs: Sequence[int],
-) -> Subgraph:
+) -> hal.Subgraph:
     consumers = Counter(i for operation in operations for i in operation.inputs)
-    lifetimes = dict.fromkeys(inputs, OperandLifeTime.SUBGRAPH_INPUT)
-    lifetimes |= dict.fromkeys(outputs, OperandLifeTime.SUBGRAPH_OUTPUT)
-    return Subgraph(
+    lifetimes = dict.fromkeys(inputs, hal.OperandLifeTime.SUBGRAPH_INPUT)
+    lifetimes |= dict.fromkeys(outputs, hal.OperandLifeTime.SUBGRAPH_OUTPUT)
+    return hal.Subgraph(
         tuple(
             replace(
                 operand,
@@ -318,7 +314,7 @@ def _main(
     )
 
 
-def _named(model: Model) -> NamedModel:
+def _named(model: hal.Model) -> NamedModel:
     main = model.main
     return NamedModel.of(
         model,

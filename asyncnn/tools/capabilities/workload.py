@@ -6,15 +6,10 @@ from typing import Self
 import msgspec
 import numpy as np
 
+from asyncnn import hal
 from asyncnn.devices.measured_capabilities import ReferenceWorkload
 from asyncnn.hal.operands import DTYPES, QUANT8_TYPES
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import (
-    Dimensions,
-    Operand,
-    OperandType,
-    SymmPerChannelQuantParams,
-)
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
 
@@ -22,13 +17,13 @@ from asyncnn.runtime.model import NamedModel
 class Coding(msgspec.Struct, frozen=True):
     """A tensor's type; ``scale`` is 0 unless it is quantised."""
 
-    type: OperandType
+    type: hal.OperandType
     scale: float = 0.0
     zero_point: int = 0
 
-    def operand(self, dimensions: Dimensions) -> Operand:
+    def operand(self, dimensions: hal.Dimensions) -> hal.Operand:
         """Describe a tensor of such numbers."""
-        return Operand(
+        return hal.Operand(
             self.type, dimensions, scale=self.scale, zero_point=self.zero_point
         )
 
@@ -59,7 +54,7 @@ class Codings(msgspec.Struct, frozen=True):
     shares: Coding
 
     @classmethod
-    def of(cls, type_: OperandType) -> Self:
+    def of(cls, type_: hal.OperandType) -> Self:
         """Return the codings of a network on ``type_``."""
         if type_ not in QUANT8_TYPES:
             return cls(*[Coding(type_)] * 5)
@@ -69,7 +64,7 @@ class Codings(msgspec.Struct, frozen=True):
         return cls(
             features,
             weights,
-            Coding(OperandType.TENSOR_INT32, features.scale * weights.scale),
+            Coding(hal.OperandType.TENSOR_INT32, features.scale * weights.scale),
             logits=Coding(type_, 2.0**-4, lowest + 128),
             shares=Coding(type_, 2.0**-8, lowest),
         )
@@ -84,7 +79,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False):
     plain: Callable[..., Sequence[Array]]
 
 
-def add_inputs(builder: ModelBuilder, *operands: Operand) -> list[int]:
+def add_inputs(builder: ModelBuilder, *operands: hal.Operand) -> list[int]:
     """Make the tensors that ``operands`` describe the inputs of a model."""
     return [
         builder.input(
@@ -99,6 +94,6 @@ def add_inputs(builder: ModelBuilder, *operands: Operand) -> list[int]:
     ]
 
 
-def _channel_quant(operand: Operand) -> SymmPerChannelQuantParams | None:
+def _channel_quant(operand: hal.Operand) -> hal.SymmPerChannelQuantParams | None:
     params = operand.extra_params
-    return params if isinstance(params, SymmPerChannelQuantParams) else None
+    return params if isinstance(params, hal.SymmPerChannelQuantParams) else None

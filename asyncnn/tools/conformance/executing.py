@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from asyncnn import hal
 from asyncnn.burst import BurstController
 from asyncnn.callbacks import (
     ExecutionFuture,
@@ -19,26 +20,15 @@ from asyncnn.callbacks import (
     IFencedExecutionCallback,
 )
 from asyncnn.fences import SyncFence
-from asyncnn.hal.errors import AsyncnnError
-from asyncnn.hal.interfaces import IPreparedModel, ISyncFence
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import (
-    NO_TIMING,
-    DataLocation,
-    ErrorStatus,
-    ExecutionOptions,
-    MeasureTiming,
-    Memory,
-    OutputShape,
-    Request,
-    RequestArgument,
-)
+from asyncnn.hal.types import ExecutionOptions
 from asyncnn.memory import shareable, view
 from asyncnn.memory.pools import from_buffer
 from asyncnn.tools.conformance.vectors import Case
 
 Execute: TypeAlias = Callable[
-    [IPreparedModel, Request, MeasureTiming, int | None], Awaitable[ExecutionResult]
+    [hal.IPreparedModel, hal.Request, hal.MeasureTiming, int | None],
+    Awaitable[ExecutionResult],
 ]
 """Executes a request, measured or not, with a loop timeout in nanoseconds."""
 
@@ -52,10 +42,10 @@ class NotCarriedError(Exception):
 class CaseRequest(msgspec.Struct, frozen=True, eq=False):
     """A request and the memory that its outputs go to."""
 
-    request: Request
+    request: hal.Request
     memory: Array
 
-    def outputs(self, case: Case, shapes: Sequence[OutputShape]) -> list[Array]:
+    def outputs(self, case: Case, shapes: Sequence[hal.OutputShape]) -> list[Array]:
         """Return the outputs with the shapes that were reported.
 
         Where none were, the model fixes them and they are the expected ones.
@@ -82,18 +72,20 @@ def build_request(case: Case, *, short_by: int = 0) -> CaseRequest:
     arguments = []
     for array, size, offset in zip(case.inputs, sizes, offsets, strict=True):
         if array is None:
-            arguments.append(RequestArgument(has_no_value=True))
+            arguments.append(hal.RequestArgument(has_no_value=True))
             continue
         memory[offset : offset + size] = np.frombuffer(array.tobytes(), np.uint8)
-        arguments.append(RequestArgument(location=DataLocation(0, offset, size)))
+        arguments.append(
+            hal.RequestArgument(location=hal.DataLocation(0, offset, size))
+        )
     capacities = [max(output.value.nbytes, 1) for output in case.outputs]
     places, total = _places(capacities)
     capacities[0] -= short_by
     results = np.zeros(total, np.uint8)
-    request = Request(
+    request = hal.Request(
         tuple(arguments),
         tuple(
-            RequestArgument(location=DataLocation(1, offset, size))
+            hal.RequestArgument(location=hal.DataLocation(1, offset, size))
             for offset, size in zip(places, capacities, strict=True)
         ),
         (from_buffer(memory), from_buffer(results)),
@@ -111,9 +103,9 @@ def _places(sizes: Sequence[int]) -> tuple[list[int], int]:
 
 
 async def _execute_async(
-    prepared: IPreparedModel,
-    request: Request,
-    measure: MeasureTiming,
+    prepared: hal.IPreparedModel,
+    request: hal.Request,
+    measure: hal.MeasureTiming,
     loop_timeout: int | None,
 ) -> ExecutionResult:
     callback = ExecutionFuture()
@@ -122,9 +114,9 @@ async def _execute_async(
 
 
 async def _execute_sync(
-    prepared: IPreparedModel,
-    request: Request,
-    measure: MeasureTiming,
+    prepared: hal.IPreparedModel,
+    request: hal.Request,
+    measure: hal.MeasureTiming,
     loop_timeout: int | None,
 ) -> ExecutionResult:
     return ExecutionResult(
@@ -133,15 +125,15 @@ async def _execute_sync(
 
 
 async def _execute_fenced(
-    prepared: IPreparedModel,
-    request: Request,
-    measure: MeasureTiming,
+    prepared: hal.IPreparedModel,
+    request: hal.Request,
+    measure: hal.MeasureTiming,
     loop_timeout: int | None,
 ) -> ExecutionResult:
     """Execute behind a fence, and once more behind the fence of that, as the suite."""
     gate, source = SyncFence.pair()
-    fence: ISyncFence | None = gate
-    launched: list[tuple[ISyncFence, IFencedExecutionCallback]] = []
+    fence: hal.ISyncFence | None = gate
+    launched: list[tuple[hal.ISyncFence, IFencedExecutionCallback]] = []
     while len(launched) < 2:
         assert fence is not None
         status, fence, callback = prepared.execute_fenced(
@@ -150,28 +142,28 @@ async def _execute_fenced(
         if callback is None:
             return _failed(status, "the launch was refused")
         if fence is None:
-            return _failed(ErrorStatus.GENERAL_FAILURE, "no fence was returned")
+            return _failed(hal.ErrorStatus.GENERAL_FAILURE, "no fence was returned")
         launched.append((fence, callback))
     source.signal()
     for told, callback in launched:
-        with suppress(AsyncnnError):
+        with suppress(hal.AsyncnnError):
             await told
         status, timing, _ = callback.get_execution_info()
-        if status is not ErrorStatus.NONE:
+        if status is not hal.ErrorStatus.NONE:
             break  # what follows a failure tells of nothing but that
     return ExecutionResult(status, (), timing, told.reason)
 
 
 async def _execute_burst(
-    prepared: IPreparedModel,
-    request: Request,
-    measure: MeasureTiming,
+    prepared: hal.IPreparedModel,
+    request: hal.Request,
+    measure: hal.MeasureTiming,
     loop_timeout: int | None,
 ) -> ExecutionResult:
     """Execute by a burst of its own, twice: the second packet is a known one."""
     if loop_timeout is not None:
         raise NotCarriedError("bursts have no loop timeout")
-    own = [pool for pool in request.pools if isinstance(pool, Memory)]
+    own = [pool for pool in request.pools if isinstance(pool, hal.Memory)]
     pools = tuple([shareable(pool) for pool in own])
     with await BurstController.open(prepared) as burst:
         for _ in range(2):
@@ -185,8 +177,8 @@ async def _execute_burst(
     return result
 
 
-def _failed(status: ErrorStatus, reason: str) -> ExecutionResult:
-    return ExecutionResult(status, (), NO_TIMING, reason)
+def _failed(status: hal.ErrorStatus, reason: str) -> ExecutionResult:
+    return ExecutionResult(status, (), hal.NO_TIMING, reason)
 
 
 PATHS: dict[str, Execute] = {

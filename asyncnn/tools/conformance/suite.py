@@ -2,9 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from fnmatch import fnmatchcase
 from functools import partial
 from multiprocessing import get_context
@@ -18,8 +18,10 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.operands import is_tensor
 from asyncnn.hal.types import HalVersion, OperandType, OperationType
-from asyncnn.runtime.device import connect, open_device
-from asyncnn.service.process import driver_process
+from asyncnn.runtime.device import Device, connect, open_device
+from asyncnn.runtime.framework import CPU
+from asyncnn.service.driver.server import Server
+from asyncnn.service.process import driver_process, private_address
 from asyncnn.tools.conformance.executing import NotCarriedError
 from asyncnn.tools.conformance.judging import RefusedError, judge
 from asyncnn.tools.conformance.preparing import oldest_version, preparing, through_cache
@@ -39,18 +41,21 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """Which cases are used, and on which device.
 
     ``pattern`` is a glob that the name of a case or of its file matches. With
-    ``socket``, the driver that serves it is asked, else a device in each worker, which
-    has ``extensions``.
+    ``socket``, the driver that serves it is asked, else a ``device`` of that name in
+    each worker, which has ``extensions``, and ``is_served`` by a socket there.
     """
 
     pattern: str = "*"
     socket: str | None = None
     extensions: tuple[str, ...] = ()
+    device: str = CPU
+    is_served: bool = False
 
     @property
     def transport(self) -> str:
         """The way to the device, by its name on the command line."""
-        return IN_PROCESS if self.socket is None else REMOTE
+        is_remote = self.is_served or self.socket is not None
+        return REMOTE if is_remote else IN_PROCESS
 
     def load(self, spec: Path) -> list[Case]:
         """Return the cases of a file that are used."""
@@ -108,12 +113,18 @@ def specs_below(directory: Path) -> list[Path]:
 def reached(selection: AnySelection, transport: str) -> Iterator[AnySelection]:
     """Yield ``selection`` with a device that is reached by ``transport``.
 
-    A driver process for that lives as long as the block.
+    A driver process for that lives as long as the block. What only an application can
+    open, each worker serves to itself.
     """
     if transport == IN_PROCESS:
         yield selection
         return
-    with driver_process(extensions=selection.extensions) as driver:
+    if selection.device not in (CPU, "accelerated"):
+        yield msgspec.structs.replace(selection, is_served=True)
+        return
+    with driver_process(
+        extensions=selection.extensions, device=selection.device
+    ) as driver:
         yield msgspec.structs.replace(selection, socket=str(driver.path))
 
 
@@ -142,13 +153,26 @@ def run_spec(spec: Path, run: Run) -> list[Verdict]:
     return asyncio.run(_run_cases(cases, run)) if cases else []
 
 
+@asynccontextmanager
+async def opened(selection: Selection) -> AsyncIterator[Device]:
+    """Open the device that a selection is for."""
+    if selection.socket is not None:
+        async with connect(selection.socket) as device:
+            yield device
+        return
+    async with open_device(
+        selection.device, settings=OWN_PROCESS, extensions=selection.extensions
+    ) as device:
+        if not selection.is_served:
+            yield device
+            return
+        path = private_address()
+        async with Server(device.hal, path), connect(path) as remote:
+            yield remote
+
+
 async def _run_cases(cases: Sequence[Case], run: Run) -> list[Verdict]:
-    opened = (
-        connect(run.socket)
-        if run.socket
-        else open_device(settings=OWN_PROCESS, extensions=run.extensions)
-    )
-    async with opened as device:
+    async with opened(run) as device:
         hal = through_cache(device.hal) if run.cached else device.hal
         return [
             await _verdict(case, path, hal, run) for case in cases for path in run.paths

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from asyncnn.devices.cache_files import (
+    CacheArguments,
     CacheFiles,
     opened_for_loading,
     opened_for_saving,
@@ -34,9 +35,9 @@ class Folder:
         fds = [os.open(path, flags, 0o600) for path in (self.model, self.data)]
         handles = [(Handle((fd,)),) for fd in fds]
         if writable:
-            files = opened_for_saving(handles[0], handles[1], TOKEN)
+            files = opened_for_saving(CacheArguments(*handles, TOKEN))
         else:
-            files = opened_for_loading(handles[0], handles[1], TOKEN)
+            files = opened_for_loading(CacheArguments(*handles, TOKEN))
         for fd in fds:
             os.close(fd)
         assert files is not None

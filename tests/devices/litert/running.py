@@ -44,10 +44,10 @@ def segment_of_one(operation: BoundOperation) -> Segment:
 class Loaded:
     """A file in the interpreter, with one thread; ``reference`` keeps XNNPACK out."""
 
-    def __init__(self, data: memoryview, *, reference: bool = False) -> None:
+    def __init__(self, data: bytes, *, reference: bool = False) -> None:
         resolvers = interpreter.OpResolverType
         self.interpreter = interpreter.Interpreter(
-            model_content=bytes(data),
+            model_content=data,
             num_threads=1,
             experimental_op_resolver_type=(
                 resolvers.BUILTIN_WITHOUT_DEFAULT_DELEGATES

@@ -27,7 +27,8 @@ from asyncnn.hal.types import (
     OperationType,
     Subgraph,
 )
-from asyncnn.tools.conformance.vectors import Case, find_specs, load_cases
+from asyncnn.tools.conformance.vectors import Case, find_specs
+from tests.derived.coverage import cases_of
 
 CONSTANTS = {OperandLifeTime.CONSTANT_COPY, OperandLifeTime.CONSTANT_REFERENCE}
 
@@ -39,7 +40,7 @@ def cases(shared: Path) -> list[Case]:
         case
         for path in find_specs(shared / "vts")
         if not path.parent.name.endswith("_cts_only")
-        for case in load_cases(path)
+        for case in cases_of(path)
         if not case.expect_failure
     ]
 

@@ -9,8 +9,6 @@ from asyncnn.hal.operations.windows import (
     VALID,
     Window,
     convolution_window,
-    depthwise_window,
-    grouped_window,
     padding_for_scheme,
     pool_window,
     transpose_padding_for_scheme,
@@ -95,10 +93,14 @@ def test_depthwise_and_grouped_convolutions_have_one_scalar_more() -> None:
     scheme = [IMAGE, filter_, (6,), VALID, 1, 1, 2, RELU]
     explicit = [IMAGE, filter_, (6,), 0, 0, 0, 0, 1, 1, 2, RELU, False]
     for inputs in (scheme, explicit):
-        window = depthwise_window(bound(OperationType.DEPTHWISE_CONV_2D, inputs))
+        window = convolution_window(
+            bound(OperationType.DEPTHWISE_CONV_2D, inputs), "depth_multiplier"
+        )
         assert (window.depth_multiplier, window.activation) == (2, RELU)
         assert (window.height.output, window.width.output) == (6, 6)
-    window = grouped_window(bound(OperationType.GROUPED_CONV_2D, explicit))
+    window = convolution_window(
+        bound(OperationType.GROUPED_CONV_2D, explicit), "groups"
+    )
     assert (window.groups, window.depth_multiplier) == (2, 1)
 
 

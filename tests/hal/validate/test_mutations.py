@@ -15,8 +15,9 @@ from asyncnn.hal.types import HalVersion, Model
 from asyncnn.hal.validate import validate_model
 from asyncnn.tools.conformance.mutations.campaign import MODEL_ROWS
 from asyncnn.tools.conformance.mutations.mutant import Mutant, Row
-from asyncnn.tools.conformance.vectors import Case, find_specs, load_cases
+from asyncnn.tools.conformance.vectors import Case, find_specs
 from tests.conftest import SHARED, one_in
+from tests.derived.coverage import cases_of
 from tests.hal.validate.samples import q8_model
 
 VECTORS = SHARED / "vts"
@@ -26,7 +27,7 @@ SPECS = [
 FIRST_CASES = [
     valid[0]
     for path in SPECS
-    if (valid := [case for case in load_cases(path) if not case.expect_failure])
+    if (valid := [case for case in cases_of(path) if not case.expect_failure])
 ]
 ROWS = [row for row in MODEL_ROWS if row.changes_subgraph]
 SAMPLE_SIZE = 150
@@ -56,7 +57,7 @@ def accepted(model: Model, version: HalVersion) -> bool:
 
 @pytest.mark.parametrize("path", SPECS, ids=spec_id)
 def test_every_model_that_must_work_passes(path: Path) -> None:
-    for case in load_cases(path):
+    for case in cases_of(path):
         if not case.expect_failure:
             for version in {*versions(case), HalVersion.AIDL_V4}:
                 validate_model(case.model, version)

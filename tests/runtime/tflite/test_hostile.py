@@ -66,13 +66,14 @@ class TestHostileFiles:
             data[index] = original
 
     @pytest.mark.parametrize("make", [hybrid_file, recurrent_file])
+    @pytest.mark.parametrize("word", one_in(3, [-1, 2**31 - 1, -(2**31)]))
     def test_any_word_may_have_an_extreme_value(
-        self, make: Callable[[], bytes]
+        self, make: Callable[[], bytes], word: int
     ) -> None:
         data = make()
-        for word in (b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", b"\0\0\0\x80"):
-            for index in range(0, len(data) - 3, 4):
-                outcome(data[:index] + word + data[index + 4 :])
+        extreme = word.to_bytes(4, "little", signed=True)
+        for index in range(0, len(data) - 3, 4):
+            outcome(data[:index] + extreme + data[index + 4 :])
 
     @pytest.mark.parametrize("seed", range(4))
     def test_many_bytes_may_be_wrong_in_a_trained_model(

@@ -49,11 +49,11 @@ from asyncnn.tools.conformance.mutations.trial import Trial, run_mutants
 from asyncnn.tools.conformance.vectors import Case, find_specs, load_cases
 from tests.hal.validate.samples import float_model, float_request, q8_model
 
-EVERY = 40
+EVERY = 80
 """Of so many files of vectors, sorted by release and name, one is in the sample."""
 
 LEAST_OF_ALL = 20_000
-LEAST_OF_SAMPLE = 400
+LEAST_OF_SAMPLE = 200
 INVALID, GENERAL = ErrorStatus.INVALID_ARGUMENT, ErrorStatus.GENERAL_FAILURE
 NONE = ErrorStatus.NONE
 

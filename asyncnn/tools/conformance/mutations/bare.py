@@ -4,45 +4,27 @@ The client of the library refuses mutants before they are sent. What a driver do
 a client sends them all the same is seen here.
 """
 
-import contextlib
 import os
 import socket
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any, cast
 
+import msgspec
+
+from asyncnn import hal
 from asyncnn.burst.packets import DATUM_BYTES, DEFAULT_QUEUE_LENGTH, decode_result
-from asyncnn.callbacks import (
-    ExecutionResult,
-    IBurstCallback,
-    IExecutionCallback,
-    IPreparedModelCallback,
-    SynchronousByCallback,
-)
+from asyncnn.callbacks import ExecutionResult, SynchronousByCallback
 from asyncnn.fmq import MessageQueue
-from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, error_for
-from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
 from asyncnn.hal.refusals import NoFencesNorBursts
-from asyncnn.hal.types import (
-    NO_TIMING,
-    ErrorStatus,
-    ExecutionOptions,
-    ExecutionPreference,
-    Handle,
-    MeasureTiming,
-    Memory,
-    Model,
-    OutputShape,
-    Priority,
-    Request,
-    Timing,
-)
+from asyncnn.hal.types import ExecutionOptions
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.process import socket_address
 
 
-@contextlib.asynccontextmanager
-async def bare_client(path: str | os.PathLike[str]) -> AsyncIterator["BareDevice"]:
+@asynccontextmanager
+async def bare_client(path: str | os.PathLike[str]) -> AsyncIterator[hal.IDevice]:
     """Connect to the driver that serves ``path`` for the length of the block."""
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     peer.connect(socket_address(path))
@@ -50,47 +32,43 @@ async def bare_client(path: str | os.PathLike[str]) -> AsyncIterator["BareDevice
     connection = Connection(peer)
     try:
         await connection.greet()
-        yield BareDevice(connection)
+        yield cast("hal.IDevice", _BareDevice(connection))
     finally:
         connection.close()
 
 
-class BareDevice:
+class _BareDevice:
     """The part of a device that mutants are sent to; every pool must travel."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     async def get_supported_operations_1_3(
-        self, model: Model
-    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
+        self, model: hal.Model
+    ) -> tuple[hal.ErrorStatus, tuple[bool, ...]]:
         """Ask the driver."""
         return await self._connection.queries.supported_operations(model)
 
     def prepare_model_1_3(
         self,
-        model: Model,
-        preference: ExecutionPreference,
-        priority: Priority,
+        model: hal.Model,
+        preference: hal.ExecutionPreference,
+        priority: hal.Priority,
         deadline: int | None,
-        model_cache: Sequence[Handle],
-        data_cache: Sequence[Handle],
-        token: bytes,
-        callback: IPreparedModelCallback | None,
-    ) -> ErrorStatus:
+        *caches_and_callback: Any,
+    ) -> hal.ErrorStatus:
         """Send the model; only the callback learns what the driver makes of it."""
-        assert callback is not None
-        listener = _Preparation(self._connection, callback)
+        listener = _Preparation(self._connection, caches_and_callback[-1])
         preparations = self._connection.preparations
         preparations.prepare(model, preference, priority, deadline, listener)
-        return ErrorStatus.NONE
+        return hal.ErrorStatus.NONE
 
 
 class _Preparation:
     """Hands the driver's answer on to a callback."""
 
     def __init__(
-        self, connection: Connection, callback: IPreparedModelCallback
+        self, connection: Connection, callback: hal.IPreparedModelCallback
     ) -> None:
         self._connection = connection
         self._callback = callback
@@ -101,14 +79,14 @@ class _Preparation:
     def done(
         self,
         number: int,
-        status: ErrorStatus,
+        status: hal.ErrorStatus,
         reason: str,
-        signature: Model | None = None,
+        signature: hal.Model | None = None,
     ) -> None:
         """Notify the callback."""
         self._callback.reason = reason
         prepared = None
-        if status is ErrorStatus.NONE:
+        if status is hal.ErrorStatus.NONE:
             prepared = _BarePreparedModel(self._connection, number)
         self._callback.notify_1_3(status, prepared)
 
@@ -123,31 +101,31 @@ class _BarePreparedModel(SynchronousByCallback, NoFencesNorBursts):
 
     def execute_1_3(
         self,
-        request: Request,
-        measure: MeasureTiming,
+        request: hal.Request,
+        measure: hal.MeasureTiming,
         deadline: int | None,
         loop_timeout_duration: int | None,
-        callback: IExecutionCallback | None,
-    ) -> ErrorStatus:
+        callback: hal.IExecutionCallback | None,
+    ) -> hal.ErrorStatus:
         """Send the request; only the callback learns what the driver makes of it."""
         assert callback is not None
         told = _Told(callback)
         options = ExecutionOptions(measure, deadline, loop_timeout_duration)
         self._connection.execute(self._number, request, options, told)
-        return ErrorStatus.NONE
+        return hal.ErrorStatus.NONE
 
 
 class _Told:
     """Tells a callback how its execution ended, once."""
 
-    def __init__(self, callback: IExecutionCallback) -> None:
-        self._callback: IExecutionCallback | None = callback
+    def __init__(self, callback: hal.IExecutionCallback) -> None:
+        self._callback: hal.IExecutionCallback | None = callback
 
     def __call__(
         self,
-        status: ErrorStatus,
-        shapes: tuple[OutputShape, ...],
-        timing: Timing,
+        status: hal.ErrorStatus,
+        shapes: tuple[hal.OutputShape, ...],
+        timing: hal.Timing,
         reason: str,
     ) -> None:
         callback, self._callback = self._callback, None
@@ -155,14 +133,14 @@ class _Told:
             callback.reason = reason
             callback.notify_1_3(status, shapes, timing)
 
-    def expire(self, error: AsyncnnError) -> None:
-        self(error.status, (), NO_TIMING, str(error))
+    def expire(self, error: hal.AsyncnnError) -> None:
+        self(error.status, (), hal.NO_TIMING, str(error))
 
 
 @asynccontextmanager
 async def bare_burst(
-    prepared: IPreparedModel,
-    pools: Sequence[Memory],
+    prepared: hal.IPreparedModel,
+    pools: Sequence[hal.Memory],
     results_length: int = DEFAULT_QUEUE_LENGTH,
 ) -> AsyncIterator["BareBurst"]:
     """Open a burst for the length of the block; ``pools`` are slots 0, 1, 2...
@@ -177,22 +155,19 @@ async def bare_burst(
             _Pools(pools), requests.descriptor, results.descriptor
         )
         if context is None:
-            raise error_for(status, "a burst was refused")
+            raise hal.error_for(status, "a burst was refused")
         try:
             yield BareBurst(requests, results, context)
         finally:
             context.close()
 
 
-class BareBurst:
+class BareBurst(msgspec.Struct, frozen=True):
     """The application's ends of the queues, one packet and one answer at a time."""
 
-    def __init__(
-        self, requests: MessageQueue, results: MessageQueue, context: IBurstContext
-    ) -> None:
-        self._requests = requests
-        self._results = results
-        self._context = context
+    requests: MessageQueue
+    results: MessageQueue
+    context: hal.IBurstContext
 
     async def send(self, packet: bytes) -> bytes:
         """Send a packet and return the result as it came.
@@ -200,11 +175,11 @@ class BareBurst:
         :raises GeneralFailureError: if there was an answer too many before.
         :raises AsyncnnError: if the burst has ended.
         """
-        if self._results.available_to_read():
-            raise GeneralFailureError("the last packet has a second answer")
-        if not self._requests.write_nowait(packet):
-            raise GeneralFailureError("the packet before has not been taken")
-        return await self._results.read()
+        if self.results.available_to_read():
+            raise hal.GeneralFailureError("the last packet has a second answer")
+        if not self.requests.write_nowait(packet):
+            raise hal.GeneralFailureError("the packet before has not been taken")
+        return await self.results.read()
 
     async def execute(self, packet: bytes) -> ExecutionResult:
         """Send a packet and return what its result says.
@@ -217,18 +192,18 @@ class BareBurst:
 
     def free_memory(self, slot: int) -> None:
         """Have the driver forget a slot, known or not."""
-        self._context.free_memory(slot)
+        self.context.free_memory(slot)
 
 
-class _Pools(IBurstCallback):
+class _Pools(hal.IBurstCallback):
     """An application that knows the first few slots."""
 
-    def __init__(self, pools: Sequence[Memory]) -> None:
+    def __init__(self, pools: Sequence[hal.Memory]) -> None:
         self._pools = pools
 
     async def get_memories(
         self, slots: Sequence[int]
-    ) -> tuple[ErrorStatus, tuple[Memory, ...]]:
+    ) -> tuple[hal.ErrorStatus, tuple[hal.Memory, ...]]:
         if not all(0 <= slot < len(self._pools) for slot in slots):
-            return ErrorStatus.INVALID_ARGUMENT, ()
-        return ErrorStatus.NONE, tuple(self._pools[slot] for slot in slots)
+            return hal.ErrorStatus.INVALID_ARGUMENT, ()
+        return hal.ErrorStatus.NONE, tuple(self._pools[slot] for slot in slots)

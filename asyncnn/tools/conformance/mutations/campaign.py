@@ -82,12 +82,11 @@ WORDS: dict[str, str] = {
 """What each row does: those of models, of requests, of packets and of bursts."""
 
 
-class RowResults:
+class RowResults(msgspec.Struct, frozen=True):
     """Makes the results of one case."""
 
-    def __init__(self, case: Case, plan: Plan) -> None:
-        self._case = case
-        self._plan = plan
+    case: Case
+    plan: Plan
 
     async def of_each(
         self,
@@ -96,7 +95,7 @@ class RowResults:
         judge: Callable[[AnyMutant], Awaitable[list[str]]],
     ) -> RowResult:
         """Have as many mutants judged as the plan says."""
-        chosen = sample(mutants, self._plan.limit, f"{self._case.name} {row}")
+        chosen = sample(mutants, self.plan.limit, f"{self.case.name} {row}")
         answers = [await judge(mutant) for mutant in chosen.tried]
         return replace(self.of(row, answers), skipped=dict(Counter(chosen.exempt)))
 
@@ -116,11 +115,11 @@ class RowResults:
 
     def unusable(self, error: AsyncnnError) -> RowResult:
         """Return the result of a case that is refused itself."""
-        if self._case.expect_failure or self._case.folder.endswith(CTS_ONLY):
+        if self.case.expect_failure or self.case.folder.endswith(CTS_ONLY):
             return self.skipped(ITSELF, "a driver may refuse the case itself")
         return self.of(ITSELF, [[str(error)]])
 
     def _empty(self, row: str) -> RowResult:
-        case = self._case
+        case = self.case
         spec = f"{case.folder}/{case.spec}"
-        return RowResult(spec, case.name, row, self._plan.transport)
+        return RowResult(spec, case.name, row, self.plan.transport)

@@ -8,25 +8,14 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from asyncnn.hal.interfaces import ISyncFence
+from asyncnn import hal
 from asyncnn.hal.operands import DTYPES, SCALAR_TYPES
-from asyncnn.hal.types import (
-    DataLocation,
-    ExecutionPreference,
-    HalVersion,
-    MeasureTiming,
-    Model,
-    Operand,
-    OperandLifeTime,
-    Priority,
-    Request,
-)
 
 T = TypeVar("T")
 
-_INPUT = OperandLifeTime.SUBGRAPH_INPUT
-_OUTPUT = OperandLifeTime.SUBGRAPH_OUTPUT
-_COPY = OperandLifeTime.CONSTANT_COPY
+_INPUT = hal.OperandLifeTime.SUBGRAPH_INPUT
+_OUTPUT = hal.OperandLifeTime.SUBGRAPH_OUTPUT
+_COPY = hal.OperandLifeTime.CONSTANT_COPY
 _LARGEST_CONSTANT_BYTES = 32 * 1024
 """As in the suite, nothing larger becomes a constant."""
 
@@ -39,9 +28,9 @@ class Mutant(msgspec.Struct, frozen=True, eq=False):
     """
 
     label: str
-    model: Model
-    preference: int = ExecutionPreference.FAST_SINGLE_ANSWER
-    priority: int = Priority.MEDIUM
+    model: hal.Model
+    preference: int = hal.ExecutionPreference.FAST_SINGLE_ANSWER
+    priority: int = hal.Priority.MEDIUM
     may_pass: str = ""
 
 
@@ -52,9 +41,9 @@ class RequestMutant(msgspec.Struct, frozen=True, eq=False):
     """
 
     label: str
-    request: Request
-    measure: MeasureTiming = MeasureTiming.NO
-    wait_for: tuple[ISyncFence | None, ...] = ()
+    request: hal.Request
+    measure: hal.MeasureTiming = hal.MeasureTiming.NO
+    wait_for: tuple[hal.ISyncFence | None, ...] = ()
     may_pass: str = ""
 
 
@@ -84,10 +73,10 @@ class Row(Listed, frozen=True):
     main subgraph, or only what is said beside the model.
     """
 
-    mutate: Callable[[Model, HalVersion], Mutants]
+    mutate: Callable[[hal.Model, hal.HalVersion], Mutants]
     changes_subgraph: bool = True
 
-    def mutants(self, model: Model, version: HalVersion) -> Mutants:
+    def mutants(self, model: hal.Model, version: hal.HalVersion) -> Mutants:
         """Yield mutants of the model by a change in any one of its subgraphs."""
         yield from self.mutate(model, version)
         if self.changes_subgraph:
@@ -97,7 +86,7 @@ class Row(Listed, frozen=True):
                     yield _put_back(mutant, model, number)
 
 
-def _put_back(mutant: Mutant, model: Model, number: int) -> Mutant:
+def _put_back(mutant: Mutant, model: hal.Model, number: int) -> Mutant:
     """Return the mutant of ``model`` whose subgraph was mutated as if it were main."""
     before, after = model.referenced[:number], model.referenced[number + 1 :]
     changed = replace(
@@ -113,7 +102,7 @@ class RequestRow(Listed, frozen=True):
     ``by_burst`` tells whether a controller of bursts would send it as it is.
     """
 
-    mutate: Callable[[Request, Model], Iterator[RequestMutant]]
+    mutate: Callable[[hal.Request, hal.Model], Iterator[RequestMutant]]
     by_burst: bool = True
 
 
@@ -155,65 +144,55 @@ def removed(items: tuple[T, ...], position: int) -> tuple[T, ...]:
     return items[:position] + items[position + 1 :]
 
 
-def with_main(model: Model, **changes: Any) -> Model:
+def with_main(model: hal.Model, **changes: Any) -> hal.Model:
     """Return the model with fields of its main subgraph changed."""
     return replace(model, main=replace(model.main, **changes))
 
 
-def with_operand(model: Model, index: int, **changes: Any) -> Model:
+def with_operand(model: hal.Model, index: int, **changes: Any) -> hal.Model:
     """Return the model with fields of one operand changed."""
     operands = model.main.operands
     changed = replace(operands[index], **changes)
     return with_main(model, operands=replaced(operands, index, changed))
 
 
-def with_operation(model: Model, index: int, **changes: Any) -> Model:
+def with_operation(model: hal.Model, index: int, **changes: Any) -> hal.Model:
     """Return the model with fields of one operation changed."""
     operations = model.main.operations
     changed = replace(operations[index], **changes)
     return with_main(model, operations=replaced(operations, index, changed))
 
 
-def with_consumers(model: Model, index: int, more: int) -> Model:
+def with_consumers(model: hal.Model, index: int, more: int) -> hal.Model:
     """Return the model with the number of consumers of one operand corrected."""
     count = model.main.operands[index].number_of_consumers + more
     return with_operand(model, index, number_of_consumers=count)
 
 
-def with_new_temporary(model: Model, like: int) -> tuple[Model, int]:
+def with_new_temporary(model: hal.Model, like: int) -> tuple[hal.Model, int]:
     """Return the model with one more operand, like operand ``like``, and its index."""
     operand = replace(
         model.main.operands[like],
-        lifetime=OperandLifeTime.TEMPORARY_VARIABLE,
+        lifetime=hal.OperandLifeTime.TEMPORARY_VARIABLE,
         number_of_consumers=0,
     )
     operands = (*model.main.operands, operand)
     return with_main(model, operands=operands), len(operands) - 1
 
 
-def with_new_input(model: Model, operand: Operand) -> tuple[Model, int]:
-    """Return the model with one more operand, an input, and its index."""
+def with_new_border(
+    model: hal.Model, operand: hal.Operand, kind: str
+) -> tuple[hal.Model, int]:
+    """Return the model with one more ``"input"`` or ``"output"``, and its index."""
     main = model.main
     index = len(main.operands)
-    return with_main(
-        model,
-        operands=(*main.operands, replace(operand, lifetime=_INPUT)),
-        input_indexes=(*main.input_indexes, index),
-    ), index
+    new = replace(operand, lifetime=hal.OperandLifeTime[f"SUBGRAPH_{kind.upper()}"])
+    field = f"{kind}_indexes"
+    indexes = {field: (*getattr(main, field), index)}
+    return with_main(model, operands=(*main.operands, new), **indexes), index
 
 
-def with_new_output(model: Model, operand: Operand) -> tuple[Model, int]:
-    """Return the model with one more operand, an output, and its index."""
-    main = model.main
-    index = len(main.operands)
-    return with_main(
-        model,
-        operands=(*main.operands, replace(operand, lifetime=_OUTPUT)),
-        output_indexes=(*main.output_indexes, index),
-    ), index
-
-
-def without_operand(model: Model, index: int) -> Model:
+def without_operand(model: hal.Model, index: int) -> hal.Model:
     """Remove an operand and its mentions; as in the suite, larger indices stay."""
     main = model.main
     return with_main(
@@ -232,20 +211,20 @@ def without_operand(model: Model, index: int) -> Model:
     )
 
 
-def can_be_constant(operand: Operand) -> bool:
+def can_be_constant(operand: hal.Operand) -> bool:
     """Tell whether the size of an operand is known, and not too large a constant."""
     return 0 < _size_bytes(operand) <= _LARGEST_CONSTANT_BYTES
 
 
-def with_lifetime(model: Model, index: int, lifetime: int) -> Model:
+def with_lifetime(model: hal.Model, index: int, lifetime: int) -> hal.Model:
     """Change a lifetime, and the location to suit, but not the lists of the border."""
     size = _size_bytes(model.main.operands[index]) if lifetime == _COPY else 0
-    location = DataLocation(length=size)
+    location = hal.DataLocation(length=size)
     moved = with_operand(model, index, lifetime=lifetime, location=location)
     return replace(moved, operand_values=model.operand_values.ljust(size, b"\0"))
 
 
-def with_listed_lifetime(model: Model, index: int, lifetime: int) -> Model:
+def with_listed_lifetime(model: hal.Model, index: int, lifetime: int) -> hal.Model:
     """Change a lifetime, the location and the lists of the border."""
     inputs = _without(model.main.input_indexes, index)
     outputs = _without(model.main.output_indexes, index)
@@ -261,7 +240,7 @@ def _without(indexes: tuple[int, ...], index: int) -> tuple[int, ...]:
     return tuple(each for each in indexes if each != index)
 
 
-def _size_bytes(operand: Operand) -> int:
+def _size_bytes(operand: hal.Operand) -> int:
     if operand.type not in DTYPES:
         return 0
     is_scalar = operand.type in SCALAR_TYPES

@@ -5,71 +5,31 @@ it, and that nothing was started. A packet that is malformed may be a GENERAL_FA
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 import msgspec
 
+from asyncnn import hal
 from asyncnn.burst import BurstController
-from asyncnn.callbacks import (
-    ExecutionResult,
-    IExecutionCallback,
-    IPreparedModelCallback,
-    PreparedModelFuture,
-)
-from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError
-from asyncnn.hal.interfaces import IPreparedModel
-from asyncnn.hal.types import (
-    BYTE_SIZE_OF_CACHE_TOKEN,
-    NO_TIMING,
-    ErrorStatus,
-    ExecutionOptions,
-    ExecutionPreference,
-    Handle,
-    Model,
-    OutputShape,
-    Priority,
-    Timing,
-)
+from asyncnn.callbacks import ExecutionResult
+from asyncnn.hal.types import ExecutionOptions
 from asyncnn.tools.conformance.mutations.bare import BareBurst
 from asyncnn.tools.conformance.mutations.mutant import (
     Mutant,
     PacketMutant,
     RequestMutant,
 )
+from asyncnn.tools.conformance.preparing import preparing
 
 T = TypeVar("T")
 
-_INVALID = ErrorStatus.INVALID_ARGUMENT
-_NO_RESULT = (_INVALID, (), NO_TIMING)
-_REFUSALS = frozenset({_INVALID, ErrorStatus.GENERAL_FAILURE})
-_TOKEN = bytes(BYTE_SIZE_OF_CACHE_TOKEN)
+_INVALID = hal.ErrorStatus.INVALID_ARGUMENT
+_NO_RESULT = (_INVALID, (), hal.NO_TIMING)
+_REFUSALS = frozenset({_INVALID, hal.ErrorStatus.GENERAL_FAILURE})
+_TOKEN = bytes(hal.BYTE_SIZE_OF_CACHE_TOKEN)
 TIMEOUT_S = 30.0
 """How long an answer may take."""
-
-
-class Asked(Protocol):
-    """The calls of an `IDevice` that take models."""
-
-    async def get_supported_operations_1_3(
-        self, model: Model
-    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
-        """See `IDevice.get_supported_operations_1_3`."""
-        ...
-
-    def prepare_model_1_3(
-        self,
-        model: Model,
-        preference: ExecutionPreference,
-        priority: Priority,
-        deadline: int | None,
-        model_cache: Sequence[Handle],
-        data_cache: Sequence[Handle],
-        token: bytes,
-        callback: IPreparedModelCallback | None,
-    ) -> ErrorStatus:
-        """See `IDevice.prepare_model_1_3`."""
-        ...
 
 
 class Testimony:
@@ -90,7 +50,7 @@ class Testimony:
         await asyncio.sleep(0)
 
 
-class PreparationWitness(IPreparedModelCallback):
+class PreparationWitness(hal.IPreparedModelCallback):
     """Testifies how often, and of what, a preparation notified its callback."""
 
     def __init__(self) -> None:
@@ -98,13 +58,13 @@ class PreparationWitness(IPreparedModelCallback):
         self.testimony = Testimony()
 
     def notify_1_3(
-        self, status: ErrorStatus, prepared_model: IPreparedModel | None
+        self, status: hal.ErrorStatus, prepared_model: hal.IPreparedModel | None
     ) -> None:
         """Remember the outcome."""
         self.testimony.add(status, prepared_model)
 
 
-class ExecutionWitness(IExecutionCallback):
+class ExecutionWitness(hal.IExecutionCallback):
     """Testifies how often, and of what, an execution notified its callback."""
 
     def __init__(self) -> None:
@@ -113,9 +73,9 @@ class ExecutionWitness(IExecutionCallback):
 
     def notify_1_3(
         self,
-        status: ErrorStatus,
-        output_shapes: tuple[OutputShape, ...],
-        timing: Timing,
+        status: hal.ErrorStatus,
+        output_shapes: tuple[hal.OutputShape, ...],
+        timing: hal.Timing,
     ) -> None:
         """Remember the outcome."""
         self.testimony.add(status, output_shapes, timing)
@@ -129,7 +89,7 @@ class Way(msgspec.Struct, frozen=True):
     """
 
     name: str
-    device: Asked
+    device: hal.IDevice
     is_bare: bool = False
 
 
@@ -137,27 +97,16 @@ class Target(msgspec.Struct, frozen=True, eq=False):
     """A model prepared by a way, and a burst of it unless its packets are too long."""
 
     way: Way
-    prepared: IPreparedModel
+    prepared: hal.IPreparedModel
     burst: BurstController | None = None
 
 
-async def prepare(model: Model, device: Asked) -> IPreparedModel:
+async def prepare(model: hal.Model, device: hal.IDevice) -> hal.IPreparedModel:
     """Prepare the model that mutants are made of, or the model of their requests.
 
     :raises AsyncnnError: if the device does not take it, or does not answer.
     """
-    future = PreparedModelFuture()
-    device.prepare_model_1_3(
-        model,
-        ExecutionPreference.FAST_SINGLE_ANSWER,
-        Priority.MEDIUM,
-        None,
-        (),
-        (),
-        _TOKEN,
-        future,
-    )
-    return await answer_of(future)
+    return await answer_of(preparing(device, hal.HalVersion.V1_3)(model))
 
 
 async def answer_of(call: Awaitable[T]) -> T:
@@ -169,10 +118,12 @@ async def answer_of(call: Awaitable[T]) -> T:
         async with asyncio.timeout(TIMEOUT_S):
             return await call
     except TimeoutError:
-        raise DeviceUnavailableError(f"no answer within {TIMEOUT_S} s") from None
+        raise hal.DeviceUnavailableError(f"no answer within {TIMEOUT_S} s") from None
 
 
-async def judge_model(mutant: Mutant, original: Model | None, way: Way) -> list[str]:
+async def judge_model(
+    mutant: Mutant, original: hal.Model | None, way: Way
+) -> list[str]:
     """Return what is wrong with the answers to a mutated model; empty if nothing.
 
     One that differs from ``original`` only in what is said beside it is prepared; of
@@ -217,14 +168,14 @@ def refusal_problems(result: ExecutionResult) -> list[str]:
     if result.status not in _REFUSALS:
         problems = [f"burst: {result.status!r}, expected a refusal"]
     told = (result.output_shapes, result.timing)
-    return problems + _unless(told, ((), NO_TIMING), "burst")
+    return problems + _unless(told, ((), hal.NO_TIMING), "burst")
 
 
 async def in_time(judging: Awaitable[list[str]]) -> list[str]:
     """Return what ``judging`` does; that there is no answer is a problem as well."""
     try:
         return await answer_of(judging)
-    except AsyncnnError as error:
+    except hal.AsyncnnError as error:
         return [str(error)]
 
 
@@ -249,7 +200,7 @@ async def _judge_preparation(mutant: Mutant, way: Way) -> list[str]:
 
 
 async def _judge_execution(
-    mutant: RequestMutant, prepared: IPreparedModel, way: Way
+    mutant: RequestMutant, prepared: hal.IPreparedModel, way: Way
 ) -> list[str]:
     witness = ExecutionWitness()
     status = prepared.execute_1_3(mutant.request, mutant.measure, None, None, witness)
@@ -257,7 +208,7 @@ async def _judge_execution(
 
 
 async def _judge_synchronous(
-    mutant: RequestMutant, prepared: IPreparedModel
+    mutant: RequestMutant, prepared: hal.IPreparedModel
 ) -> list[str]:
     answer = await prepared.execute_synchronously_1_3(
         mutant.request, mutant.measure, None, None
@@ -265,7 +216,7 @@ async def _judge_synchronous(
     return _unless(answer, _NO_RESULT, "synchronously")
 
 
-def _judge_fenced(mutant: RequestMutant, prepared: IPreparedModel) -> list[str]:
+def _judge_fenced(mutant: RequestMutant, prepared: hal.IPreparedModel) -> list[str]:
     answer = prepared.execute_fenced(
         mutant.request,
         mutant.wait_for,  # type: ignore[arg-type]
@@ -285,7 +236,7 @@ async def _judge_burst(mutant: RequestMutant, burst: BurstController) -> list[st
 
 
 async def _judge_launch(
-    status: ErrorStatus, told: Testimony, expected: tuple[object, ...], way: Way
+    status: hal.ErrorStatus, told: Testimony, expected: tuple[object, ...], way: Way
 ) -> list[str]:
     problems: list[str] = []
     if not way.is_bare:

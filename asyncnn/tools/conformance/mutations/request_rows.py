@@ -7,12 +7,14 @@ reported.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from itertools import cycle
 from struct import pack
 
 import msgspec
 from msgspec.structs import replace
 
+from asyncnn import hal
 from asyncnn.burst.packets import (
     DATUM_BYTES,
     DEFAULT_QUEUE_LENGTH,
@@ -26,19 +28,7 @@ from asyncnn.burst.packets import (
     decode_result,
 )
 from asyncnn.fences import SyncFence
-from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.operands import SCALAR_TYPES
-from asyncnn.hal.types import (
-    DataLocation,
-    Dimensions,
-    ErrorStatus,
-    MeasureTiming,
-    Memory,
-    Model,
-    Operand,
-    Request,
-    RequestArgument,
-)
 from asyncnn.tools.conformance.mutations.bare import BareBurst, bare_burst
 from asyncnn.tools.conformance.mutations.mutant import (
     Listed,
@@ -63,7 +53,7 @@ BAD_DATUMS = (
     REQUEST_OPERAND.pack(RequestKind.OUTPUT, False, 0, 0, 0, 10),
     REQUEST_DIMENSION.pack(RequestKind.OUTPUT_DIMENSION, 0),
     pack("<" + POOL_FORMAT, RequestKind.POOL, _UNKNOWN_SLOT),
-    pack("<" + MEASURE_FORMAT, RequestKind.MEASURE, MeasureTiming.YES),
+    pack("<" + MEASURE_FORMAT, RequestKind.MEASURE, hal.MeasureTiming.YES),
 )
 """One datum of each kind, which is wrong almost anywhere."""
 
@@ -72,25 +62,20 @@ _DIMENSIONS = frozenset({RequestKind.INPUT_DIMENSION, RequestKind.OUTPUT_DIMENSI
 _Mutants = Iterator[RequestMutant]
 
 
-def _missing_inputs(request: Request, model: Model) -> _Mutants:
-    for position in range(len(request.inputs)):
-        changed = replace(request, inputs=removed(request.inputs, position))
-        yield RequestMutant(f"without input {position}", changed)
+def _without(kind: str, request: hal.Request, model: hal.Model) -> _Mutants:
+    arguments = getattr(request, kind)
+    for position in range(len(arguments)):
+        changed = replace(request, **{kind: removed(arguments, position)})
+        yield RequestMutant(f"without {kind[:-1]} {position}", changed)
 
 
-def _missing_outputs(request: Request, model: Model) -> _Mutants:
-    for position in range(len(request.outputs)):
-        changed = replace(request, outputs=removed(request.outputs, position))
-        yield RequestMutant(f"without output {position}", changed)
-
-
-def _omitted_in_place(request: Request, model: Model) -> _Mutants:
+def _omitted_in_place(request: hal.Request, model: hal.Model) -> _Mutants:
     for place in _places(request, model):
         changed = replace(place.argument, has_no_value=True)
         yield place.with_argument("is omitted, but lies somewhere", changed)
 
 
-def _outside_of_pools(request: Request, model: Model) -> _Mutants:
+def _outside_of_pools(request: hal.Request, model: hal.Model) -> _Mutants:
     for place in _places(request, model):
         location = place.argument.location
         size = request.pools[location.pool_index].size  # type: ignore[union-attr]
@@ -106,25 +91,25 @@ def _outside_of_pools(request: Request, model: Model) -> _Mutants:
             yield place.with_argument(words, changed)
 
 
-def _other_dimensions(request: Request, model: Model) -> _Mutants:
+def _other_dimensions(request: hal.Request, model: hal.Model) -> _Mutants:
     for place in _places(request, model):
         for dimensions in _conflicting(place.operand):
             changed = replace(place.argument, dimensions=dimensions)
             yield place.with_argument(f"has dimensions {dimensions}", changed)
 
 
-def _short_inputs(request: Request, model: Model) -> _Mutants:
+def _short_inputs(request: hal.Request, model: hal.Model) -> _Mutants:
     for place in _places(request, model):
         if place.kind == "input":
             location = place.argument.location
-            shorter = DataLocation(
+            shorter = hal.DataLocation(
                 location.pool_index, location.offset, location.length - 1
             )
             changed = replace(place.argument, location=shorter)
             yield place.with_argument("is one byte short", changed)
 
 
-def _empty_fences(request: Request, model: Model) -> _Mutants:
+def _empty_fences(request: hal.Request, model: hal.Model) -> _Mutants:
     yield RequestMutant("waits for an empty fence", request, wait_for=(None,))
     both = (SyncFence.signalled(), None)
     yield RequestMutant("waits for an empty fence, too", request, wait_for=both)
@@ -132,20 +117,20 @@ def _empty_fences(request: Request, model: Model) -> _Mutants:
 
 def with_timing(mutants: _Mutants) -> _Mutants:
     """Ask every other mutant to measure."""
-    for mutant, measure in zip(mutants, cycle(MeasureTiming), strict=False):
+    for mutant, measure in zip(mutants, cycle(hal.MeasureTiming), strict=False):
         yield replace(mutant, measure=measure)
 
 
 class _Place(msgspec.Struct, frozen=True):
     """An argument of a request that has a value, and its operand in the model."""
 
-    request: Request
+    request: hal.Request
     kind: str
     position: int
-    argument: RequestArgument
-    operand: Operand
+    argument: hal.RequestArgument
+    operand: hal.Operand
 
-    def with_argument(self, words: str, argument: RequestArgument) -> RequestMutant:
+    def with_argument(self, words: str, argument: hal.RequestArgument) -> RequestMutant:
         """Return the mutant whose request has another argument in this place."""
         label = f"{self.kind} {self.position} {words}"
         request = self.request
@@ -156,7 +141,7 @@ class _Place(msgspec.Struct, frozen=True):
         return RequestMutant(label, replace(request, outputs=outputs))
 
 
-def _places(request: Request, model: Model) -> Iterator[_Place]:
+def _places(request: hal.Request, model: hal.Model) -> Iterator[_Place]:
     main = model.main
     for kind, arguments, indexes in (
         ("input", request.inputs, main.input_indexes),
@@ -168,7 +153,7 @@ def _places(request: Request, model: Model) -> Iterator[_Place]:
                 yield _Place(request, kind, position, argument, main.operands[index])
 
 
-def _conflicting(operand: Operand) -> Iterator[Dimensions]:
+def _conflicting(operand: hal.Operand) -> Iterator[hal.Dimensions]:
     """Yield dimensions that contradict those that the model states."""
     declared = operand.dimensions
     if declared or operand.type in SCALAR_TYPES:
@@ -219,8 +204,8 @@ class Sender(msgspec.Struct, frozen=True, eq=False):
 
     packet: bytes
     burst: BareBurst
-    prepared: IPreparedModel
-    pools: Sequence[Memory]
+    prepared: hal.IPreparedModel
+    pools: Sequence[hal.Memory]
 
 
 class NothingToLearnError(Exception):
@@ -240,7 +225,7 @@ async def _judge_freed_slots(sender: Sender) -> list[str]:
     for slot in (0, _SLOT_NEVER_USED, 0):
         sender.burst.free_memory(slot)
     result = await sender.burst.execute(sender.packet)
-    if result.status is not ErrorStatus.NONE:
+    if result.status is not hal.ErrorStatus.NONE:
         return [f"{result.status!r} after slots were freed"]
     return []
 
@@ -256,15 +241,15 @@ async def _judge_short_queue(sender: Sender) -> list[str]:
 async def _judge_padding(sender: Sender) -> list[str]:
     answer = await sender.burst.send(sender.packet)
     said, timing = decode_result(answer)
-    if said.status is not ErrorStatus.NONE:
+    if said.status is not hal.ErrorStatus.NONE:
         return [f"{said.status!r}"]
     written = ResultShape.of(said.status, said.output_shapes).encode(timing)
     return [] if answer == written else ["between the fields of the result are bytes"]
 
 
 REQUEST_ROWS = (
-    RequestRow("VR1", "an input is missing", _missing_inputs),
-    RequestRow("VR2", "an output is missing", _missing_outputs),
+    RequestRow("VR1", "an input is missing", partial(_without, "inputs")),
+    RequestRow("VR2", "an output is missing", partial(_without, "outputs")),
     RequestRow("VR5", "a fence to wait for is empty", _empty_fences, False),
     # Packets are written without the location of what is omitted.
     RequestRow("R2", "an omitted argument has a location", _omitted_in_place, False),

@@ -12,18 +12,10 @@ from typing import Self
 
 from msgspec.structs import replace
 
+from asyncnn import hal
 from asyncnn.burst import BurstController
 from asyncnn.burst.packets import DATUM_BYTES, DEFAULT_QUEUE_LENGTH, RequestShape
 from asyncnn.devices import OWN_PROCESS
-from asyncnn.hal.errors import AsyncnnError, error_for
-from asyncnn.hal.types import (
-    ErrorStatus,
-    HalVersion,
-    MeasureTiming,
-    Memory,
-    Model,
-    Request,
-)
 from asyncnn.memory.pools import view
 from asyncnn.memory.shared import shareable
 from asyncnn.runtime.device import connect, open_device
@@ -68,7 +60,7 @@ from asyncnn.tools.conformance.mutations.request_rows import (
 from asyncnn.tools.conformance.suite import in_processes
 from asyncnn.tools.conformance.vectors import Case
 
-VERSION = HalVersion.V1_3
+VERSION = hal.HalVersion.V1_3
 """The version of the calls that devices offer, and so of the mutants."""
 
 _UNTOUCHED = 0xA5
@@ -113,7 +105,7 @@ async def _mutate_nothing(plan: Plan) -> RowResult:
 async def _ways(plan: Plan) -> AsyncIterator[list[Way]]:
     if plan.socket is None:
         async with open_device(
-            settings=OWN_PROCESS, extensions=plan.extensions
+            "reference", settings=OWN_PROCESS, extensions=plan.extensions
         ) as device:
             yield [Way("device", device.hal)]
         return
@@ -124,7 +116,7 @@ async def _ways(plan: Plan) -> AsyncIterator[list[Way]]:
         ]
 
 
-def travelling(model: Model) -> Model:
+def travelling(model: hal.Model) -> hal.Model:
     """Return the model with pools that need no copy on the way to a driver."""
     return replace(model, pools=tuple(map(shareable, model.pools)))
 
@@ -132,7 +124,9 @@ def travelling(model: Model) -> Model:
 class TravellingRequest:
     """A request of two pools, the second of which, the outputs', is marked."""
 
-    def __init__(self, request: Request, pools: tuple[Memory, Memory]) -> None:
+    def __init__(
+        self, request: hal.Request, pools: tuple[hal.Memory, hal.Memory]
+    ) -> None:
         self.request = request
         self.pools = pools
         _, outputs = pools
@@ -142,13 +136,15 @@ class TravellingRequest:
     def of(cls, case: Case) -> Self:
         """Return the request of a case."""
         request = build_request(case).request
-        inputs, outputs = (shareable(p) for p in request.pools if isinstance(p, Memory))
+        inputs, outputs = (
+            shareable(p) for p in request.pools if isinstance(p, hal.Memory)
+        )
         return cls(replace(request, pools=(inputs, outputs)), (inputs, outputs))
 
     @cached_property
     def packet(self) -> bytes:
         """The packet of the request, to be measured; its pools are slots 0 and 1."""
-        return self._shape.encode((0, 1), MeasureTiming.YES)
+        return self._shape.encode((0, 1), hal.MeasureTiming.YES)
 
     @property
     def fits_in_a_packet(self) -> bool:
@@ -192,7 +188,7 @@ class Trial:
                 Target(way, await prepare(self._model, way.device))
                 for way in self._ways
             ]
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             return [*results, self._results.unusable(error)]
         results += await self._try_all_requests(targets)
         return results + await try_bursts(self._case, targets, self._results)
@@ -204,8 +200,8 @@ class Trial:
         """
         asked = way.device.get_supported_operations_1_3(self._model)
         status, _ = await answer_of(asked)
-        if status is not ErrorStatus.NONE:
-            raise error_for(status, f"the {way.name} refuses the case")
+        if status is not hal.ErrorStatus.NONE:
+            raise hal.error_for(status, f"the {way.name} refuses the case")
 
     async def _try_models(self, row: Row) -> RowResult:
         async def judge(mutant: Mutant) -> list[str]:
@@ -251,7 +247,7 @@ async def try_cycle(ways: Sequence[Way], plan: Plan) -> RowResult:
 
 
 async def _judge(
-    mutant: Mutant, original: Model | None, ways: Sequence[Way]
+    mutant: Mutant, original: hal.Model | None, ways: Sequence[Way]
 ) -> list[str]:
     return [p for way in ways for p in await judge_model(mutant, original, way)]
 

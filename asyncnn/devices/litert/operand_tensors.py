@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from asyncnn.devices.litert.graph import (
+from asyncnn.devices.litert.tflite_graph import (
     BOOL,
     FLOAT16,
     FLOAT32,
@@ -20,6 +20,7 @@ from asyncnn.devices.litert.graph import (
     Convert,
     Graph,
     Tensor,
+    options,
 )
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array, BoundOperand
@@ -157,7 +158,17 @@ class OperandTensors:
         return self._graph.constant(type_, value, quantization, convert)
 
     def _converted(self, source: Tensor, operand: BoundOperand, type_: str) -> Tensor:
+        """Add what brings ``source`` to another form.
+
+        Codes pass floats, exactly: XNNPACK has both operators, but not the one between
+        signed and unsigned codes.
+        """
+        if {source.type, type_} != {INT8, UINT8}:
+            target = self.create(operand, type_)
+            self._graph.operator("CAST", [source], [target], options("CastOptions"))
+            return target
+        real = self._graph.tensor(FLOAT32, source.shape)
+        self._graph.operator("DEQUANTIZE", [source], [real])
         target = self.create(operand, type_)
-        name = "QUANTIZE" if {source.type, type_} == {INT8, UINT8} else "CAST"
-        self._graph.operator(name, [source], [target])
+        self._graph.operator("QUANTIZE", [real], [target])
         return target

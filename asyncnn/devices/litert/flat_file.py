@@ -1,0 +1,160 @@
+"""Builds a flatbuffer out of tables, vectors and strings, each constant copied once.
+
+As in every flatbuffer, offsets lead forward, so that what is referred to is made first
+and lies behind what refers to it. Places are therefore counted from the end of the
+file. Large vectors are kept as they are until all parts are joined.
+
+Source: the FlatBuffers binary format ("FlatBuffers Internals").
+"""
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from asyncnn.hal.operations.bound import Array
+
+Place: TypeAlias = int
+"""Bytes from the beginning of a part to the end of the file."""
+
+Field: TypeAlias = tuple[int, str, int]
+"""Number of a field in its table, its format, and its value.
+
+The format is that of `struct`, or `REFERENCE`, whose value is a `Place`.
+"""
+
+REFERENCE = "@"
+
+_ALIGNMENT = 16
+_OFFSET_BYTES = 4
+
+
+class _Layout(msgspec.Struct, frozen=True):
+    """How a table with some fields lies in memory.
+
+    ``order`` are the positions of the fields' values as they are packed;
+    ``references`` are those of them that are places, with their offsets in the table.
+    """
+
+    packer: struct.Struct
+    vtable: bytes
+    order: tuple[int, ...]
+    references: tuple[tuple[int, int], ...]
+
+
+@lru_cache(maxsize=256)
+def _layout(fields: tuple[tuple[int, str], ...]) -> _Layout:
+    """Lay fields out from the largest to the smallest, which aligns all of them."""
+
+    def size(position: int) -> int:
+        form = fields[position][1]
+        return _OFFSET_BYTES if form == REFERENCE else struct.calcsize(f"<{form}")
+
+    order = sorted(range(len(fields)), key=size, reverse=True)
+    offsets = [0] * (max((slot for slot, _ in fields), default=-1) + 1)
+    references, forms, at = [], "", _OFFSET_BYTES
+    for packed, position in enumerate(order):
+        slot, form = fields[position]
+        offsets[slot] = at
+        if form == REFERENCE:
+            references.append((packed, at))
+        forms += "I" if form == REFERENCE else form
+        at += size(position)
+    padding = -at % _OFFSET_BYTES
+    vtable_bytes = 2 * (2 + len(offsets))
+    return _Layout(
+        struct.Struct(f"<i{forms}{padding}x"),
+        struct.pack(f"<{2 + len(offsets)}H", vtable_bytes, at, *offsets),
+        tuple(order),
+        tuple(references),
+    )
+
+
+class FlatFile:
+    """Parts of a flatbuffer from its end to its beginning."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes | memoryview] = []
+        self._size = 0
+
+    def table(self, fields: Sequence[Field]) -> Place:
+        """Add a table; fields that are left out have their default."""
+        layout = _layout(tuple([(slot, form) for slot, form, _ in fields]))
+        size = layout.packer.size
+        self._align(size, _OFFSET_BYTES)
+        place = self._size + size
+        values = [fields[position][2] for position in layout.order]
+        for packed, offset in layout.references:
+            values[packed] = place - offset - values[packed]
+        self._put(layout.packer.pack(len(layout.vtable), *values))
+        self._put(layout.vtable)
+        return place
+
+    def blob(self, data: bytes, place: int) -> Place:
+        """Add a table without references, built elsewhere.
+
+        ``place`` is that of the table in ``data``.
+        """
+        self._align(0, _OFFSET_BYTES)
+        place += self._size
+        self._put(data)
+        return place
+
+    def numbers(self, values: ArrayLike, dtype: DTypeLike = np.int32) -> Place:
+        """Add a vector of numbers."""
+        array = np.ascontiguousarray(values, dtype)
+        return self._vector(array.tobytes(), array.size, array.dtype.itemsize)
+
+    def data(self, array: Array) -> Place:
+        """Add a vector of bytes that begins at a multiple of 16.
+
+        ``array`` has one axis of uint8, and is read when the file is joined.
+        """
+        return self._vector(array.data, array.size, _ALIGNMENT)
+
+    def references(self, places: Sequence[Place]) -> Place:
+        """Add a vector of references."""
+        count = len(places)
+        self._align(count * _OFFSET_BYTES, _OFFSET_BYTES)
+        at = self._size + _OFFSET_BYTES * np.arange(count, 0, -1)
+        offsets = (at - np.asarray(places, np.int64)).astype(np.uint32)
+        return self._vector(offsets.tobytes(), count, _OFFSET_BYTES)
+
+    def string(self, text: str) -> Place:
+        """Add a string."""
+        data = text.encode()
+        self._align(len(data) + 1, _OFFSET_BYTES)
+        self._put(data + b"\0")
+        self._put(struct.pack("<I", len(data)))
+        return self._size
+
+    def joined(self, root: Place, identifier: bytes) -> bytes:
+        """Return the file, whose root is the table at ``root``."""
+        header = _OFFSET_BYTES + len(identifier)
+        self._align(header, _ALIGNMENT)
+        self._put(identifier)
+        place = self._size + _OFFSET_BYTES
+        self._put(struct.pack("<I", place - root))
+        return b"".join(reversed(self._parts))
+
+    def _vector(
+        self, elements: bytes | memoryview, count: int, alignment: int
+    ) -> Place:
+        self._align(len(elements), max(alignment, _OFFSET_BYTES))
+        self._put(elements)
+        self._put(struct.pack("<I", count))
+        return self._size
+
+    def _align(self, size: int, alignment: int) -> None:
+        """Have the next ``size`` bytes begin at a multiple of ``alignment``."""
+        padding = -(self._size + size) % alignment
+        if padding:
+            self._put(bytes(padding))
+
+    def _put(self, part: bytes | memoryview) -> None:
+        self._parts.append(part)
+        self._size += len(part)

@@ -1,0 +1,169 @@
+"""UNIDIRECTIONAL_SEQUENCE_LSTM in TFLite, unrolled step by step.
+
+The LSTM of TFLite keeps its states in variables, the HAL in operands. So each step is
+written in single operators, all of which XNNPACK has. The products of all inputs are
+one FULLY_CONNECTED, with the weights of the four gates side by side; those of the
+output state are one in each step:
+
+``c' = clip(logistic(f) * c + logistic(i) * tanh(g))``
+``h' = logistic(o) * tanh(c')``
+
+Source: 1.3/types.hal (UNIDIRECTIONAL_SEQUENCE_LSTM).
+"""
+
+import msgspec
+import numpy as np
+
+from asyncnn.devices.litert.operation_writer import FLOATS, OperationWriter, Rule
+from asyncnn.devices.litert.tflite_graph import FLOAT32, Tensor, options
+from asyncnn.hal.operations.bound import Array, Shape
+from asyncnn.hal.operations.lstm import SEQUENCE_CELL
+from asyncnn.hal.types import OperationType
+
+_MAX_STEPS = 128
+"""Longest sequence: each step is a dozen operators."""
+
+_TANH = 4
+"""The code of an activation that is no fused one."""
+
+_GATES = 4
+_WEIGHTS, _RECURRENT, _BIASES = 1, 5, 12
+_OUTPUT_STATE, _CELL_STATE = 18, 19
+_ACTIVATION, _CELL_CLIP, _TIME_MAJOR = 20, 21, 23
+_SWAPPED = (1, 0, 2)
+"""Puts steps before batches, or the reverse."""
+
+
+class _Stacked(msgspec.Struct, frozen=True, eq=False):
+    """Converts a constant to arrays one below the other, in float32."""
+
+    parts: tuple[Array, ...]
+
+    def __call__(self, placeholder: Array) -> Array:
+        return np.concatenate(self.parts, dtype=np.float32)
+
+
+def _stacked(writer: OperationWriter, first: int) -> Tensor:
+    """Return the constants of four gates, from input ``first`` on, as one."""
+    parts = tuple(writer.operation.value(first + gate) for gate in range(_GATES))
+    shape: Shape = (sum(len(part) for part in parts), *parts[0].shape[1:])
+    placeholder = np.broadcast_to(np.float32(0), shape)
+    return writer.graph.constant(FLOAT32, placeholder, convert=_Stacked(parts))
+
+
+class _Cell:
+    """The operators of one step after the other; ``units`` is the length of states."""
+
+    def __init__(self, writer: OperationWriter, batches: int, units: int) -> None:
+        self._writer = writer
+        self._shape = batches, units
+        self._sums = batches, _GATES * units
+        self._weights = _stacked(writer, _RECURRENT)
+        zeros = np.broadcast_to(np.float32(0), (_GATES * units,))
+        self._no_bias = writer.graph.constant(FLOAT32, zeros)
+        self._clip = writer.operation.real(_CELL_CLIP)
+        self.output = writer.input(_OUTPUT_STATE)
+        self.memory = writer.input(_CELL_STATE)
+
+    def step(self, products: Tensor) -> None:
+        """Advance; ``products`` [batches, 4 units] are those of the inputs."""
+        writer, graph = self._writer, self._writer.graph
+        table = options("FullyConnectedOptions", FusedActivationFunction=0)
+        inputs = [self.output, self._weights, self._no_bias]
+        recurrent = writer.emit(
+            "FULLY_CONNECTED", inputs, writer.floats(self._sums), table
+        )
+        sums = self._pair("ADD", recurrent, products)
+        gates = [writer.floats(self._shape) for _ in range(_GATES)]
+        graph.operator(
+            "SPLIT",
+            [graph.integers(1), sums],
+            gates,
+            options("SplitOptions", NumSplits=_GATES),
+        )
+        entered = self._pair(
+            "MUL", self._of("LOGISTIC", gates[0]), self._of("TANH", gates[2])
+        )
+        kept = self._pair("MUL", self._of("LOGISTIC", gates[1]), self.memory)
+        self.memory = self._clipped(self._pair("ADD", kept, entered))
+        self.output = self._pair(
+            "MUL", self._of("LOGISTIC", gates[3]), self._of("TANH", self.memory)
+        )
+
+    def _clipped(self, memory: Tensor) -> Tensor:
+        if self._clip <= 0:
+            return memory
+        for name, bound in (("MAXIMUM", -self._clip), ("MINIMUM", self._clip)):
+            memory = self._writer.emit(
+                name,
+                [memory, self._writer.graph.real(bound)],
+                self._writer.floats(self._shape),
+                options("MaximumMinimumOptions"),
+            )
+        return memory
+
+    def _of(self, name: str, source: Tensor) -> Tensor:
+        return self._writer.emit(name, [source], self._writer.floats(self._shape))
+
+    def _pair(self, name: str, first: Tensor, second: Tensor) -> Tensor:
+        table = options(f"{name.capitalize()}Options", FusedActivationFunction=0)
+        target = self._writer.floats(first.shape)
+        return self._writer.emit(name, [first, second], target, table)
+
+
+def _check(writer: OperationWriter) -> None:
+    operation = writer.operation
+    writer.require(SEQUENCE_CELL.has_input_gate(operation), "a coupled input gate")
+    writer.require(not SEQUENCE_CELL.has_peepholes(operation), "peepholes")
+    writer.require(not SEQUENCE_CELL.has_layer_norm(operation), "layer normalisation")
+    writer.require(not operation.has(SEQUENCE_CELL.weights + 15), "a projection")
+    code = operation.integer(_ACTIVATION)
+    writer.require(code == _TANH, f"activation {code} instead of tanh")
+
+
+def _sequence_lstm(writer: OperationWriter) -> None:
+    _check(writer)
+    graph = writer.graph
+    time_major = writer.operation.boolean(_TIME_MAJOR)
+    source = writer.input(0)
+    if not time_major:
+        source = writer.transposed(source, _SWAPPED)
+    steps, batches, size = source.shape
+    writer.require(steps <= _MAX_STEPS, f"more than {_MAX_STEPS} steps")
+    units = writer.operation.shape(_CELL_STATE)[1]
+    products = writer.emit(
+        "FULLY_CONNECTED",
+        [
+            writer.reshaped(source, (steps * batches, size)),
+            _stacked(writer, _WEIGHTS),
+            _stacked(writer, _BIASES),
+        ],
+        writer.floats((steps * batches, _GATES * units)),
+        options("FullyConnectedOptions", FusedActivationFunction=0),
+    )
+    cell = _Cell(writer, batches, units)
+    results = []
+    for step in range(steps):
+        begin = graph.integers([step * batches, 0])
+        count = graph.integers([batches, _GATES * units])
+        part = writer.floats((batches, _GATES * units))
+        writer.emit("SLICE", [products, begin, count], part, options("SliceOptions"))
+        cell.step(part)
+        results.append(cell.output)
+    table = options("PackOptions", ValuesCount=steps, Axis=0 if time_major else 1)
+    writer.emit("PACK", results, writer.output(), table)
+    states = (cell.output, cell.memory)[: len(writer.operation.outputs) - 1]
+    for position, state in enumerate(states, 1):
+        writer.reshape(state, writer.output(position))
+
+
+RULES: dict[OperationType, Rule] = {
+    OperationType.UNIDIRECTIONAL_SEQUENCE_LSTM: Rule(
+        _sequence_lstm,
+        FLOATS,
+        "FULLY_CONNECTED; each step SLICE, FULLY_CONNECTED, ADD, SPLIT, LOGISTIC, "
+        "TANH, MUL; PACK",
+        "peepholes, projection, layer normalisation, a coupled input gate; "
+        "more than 128 steps; another activation than tanh",
+    ),
+}

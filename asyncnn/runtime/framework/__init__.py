@@ -1,0 +1,124 @@
+"""The framework above the drivers: devices chosen, models divided, failures made up.
+
+`device_registry`
+    every device by its name: built in, or brought by a package
+`sample_devices`
+    devices that support a part of the operations, to try and to learn from
+`costs`, `partition`, `submodels`
+    which operations run where, and each partition as a model; pure functions
+`device`
+    `FrameworkDevice`, an `IDevice` over several devices
+`planning`, `prepared`, `stepping`, `fenced_chain`
+    a model is planned and prepared on its devices, and executed partition by partition
+`fallback`
+    what goes to the CPU instead, for which reasons, and devices that are left out
+
+Only the settings are here. Source: the HAL's runtime (Manager, CompilationBuilder,
+ExecutionPlan, ExecutionBuilder) and its property ``debug.nn.partition``.
+"""
+
+import os
+from enum import IntEnum, StrEnum
+
+import msgspec
+
+from asyncnn.hal.errors import InvalidArgumentError
+
+PARTITION_VARIABLE = "ASYNCNN_PARTITION"
+"""Stands for the property ``debug.nn.partition``."""
+
+CPU = "reference"
+"""Name of the device that is the last resort."""
+
+FRAMEWORK = "framework"
+"""Name of the device that is made of the others."""
+
+
+class Partitioning(IntEnum):
+    """Whether models are divided among devices; the numbers are the property's."""
+
+    NO = 0
+    """All of a model runs on the CPU."""
+    WITH_FALLBACK = 1
+    """It is divided; where that fails, the CPU takes its place."""
+    ONLY = 2
+    """It is divided; where that fails, it fails."""
+
+
+class Fallback(StrEnum):
+    """What the CPU computes if another device fails."""
+
+    FORBID = "forbid"
+    """Nothing: the execution fails."""
+    PARTIAL = "partial"
+    """The partition of that device."""
+    FULL = "full"
+    """The whole model."""
+
+
+class FrameworkSettings(msgspec.Struct, frozen=True):
+    """How a framework divides models, and what it does about failures.
+
+    ``moving_weight`` is how much the estimated cost of handing tensors from device to
+    device counts; with 0 each operation goes to the device that is best for it.
+
+    A device that has failed ``failures_to_leave_out`` times in a row is left out for
+    ``pause_s`` seconds, for twice as long the next time, and so on up to
+    ``longest_pause_s``. One that has died is left out at once. Between partitions lie
+    at most ``max_intermediate_bytes`` for one execution.
+
+    :raises InvalidArgumentError: if a number is not positive.
+    """
+
+    partition: Partitioning = Partitioning.WITH_FALLBACK
+    fallback: Fallback = Fallback.PARTIAL
+    moving_weight: float = 1.0
+    failures_to_leave_out: int = 3
+    pause_s: float = 1.0
+    longest_pause_s: float = 60.0
+    max_intermediate_bytes: int = 2**30
+
+    def __post_init__(self) -> None:
+        least = min(self.failures_to_leave_out, self.max_intermediate_bytes)
+        if (
+            least < 1
+            or not 0 < self.pause_s <= self.longest_pause_s
+            or not (self.moving_weight >= 0)
+        ):
+            raise InvalidArgumentError("a number of FrameworkSettings is out of range")
+
+    @property
+    def effective_fallback(self) -> Fallback:
+        """What the CPU computes: nothing, if models are only divided."""
+        if self.partition is Partitioning.ONLY:
+            return Fallback.FORBID
+        return self.fallback
+
+
+def chosen_partitioning(setting: int | None) -> Partitioning:
+    """Return ``setting`` or, without one, what the environment says; else 1.
+
+    :raises InvalidArgumentError: if either is none of the three numbers.
+    """
+    text = os.environ.get(PARTITION_VARIABLE, "").strip() or "1"
+    try:
+        return Partitioning(int(text) if setting is None else setting)
+    except ValueError:
+        where = f"{PARTITION_VARIABLE} is" if setting is None else "partition="
+        raise InvalidArgumentError(
+            f"{where} {text if setting is None else setting!r}",
+            hint="0 does not divide models, 1 does with a fallback, 2 without one",
+        ) from None
+
+
+def chosen_fallback(setting: str) -> Fallback:
+    """Return the fallback of that name.
+
+    :raises InvalidArgumentError: if there is none.
+    """
+    try:
+        return Fallback(setting)
+    except ValueError:
+        raise InvalidArgumentError(
+            f"there is no fallback {setting!r}", hint=f"known: {', '.join(Fallback)}"
+        ) from None

@@ -1,0 +1,379 @@
+"""`FrameworkDevice`: several devices as one."""
+
+import asyncio
+import logging
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from asyncnn import __version__
+from asyncnn.burst import OpenBursts
+from asyncnn.callbacks import IPreparedModelCallback, OneShot
+from asyncnn.devices import DeviceSettings, DeviceStatistics, IMeasured
+from asyncnn.devices.device_buffers import Buffers
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    DeviceClosedError,
+    DeviceUnavailableError,
+    GeneralFailureError,
+    InvalidArgumentError,
+    failure_of,
+)
+from asyncnn.hal.interfaces import IBuffer, IPreparedModel
+from asyncnn.hal.performance import performance_of
+from asyncnn.hal.refusals import NoCachesNorDomains
+from asyncnn.hal.routes import Route
+from asyncnn.hal.types import (
+    BufferDesc,
+    BufferRole,
+    Capabilities,
+    DeviceStatus,
+    DeviceType,
+    ErrorStatus,
+    ExecutionPreference,
+    Extension,
+    Handle,
+    Model,
+    OperandPerformance,
+    PerformanceInfo,
+    Priority,
+)
+from asyncnn.hal.validate import (
+    validate_execution_preference,
+    validate_model,
+    validate_priority,
+)
+from asyncnn.logs import DRIVER
+from asyncnn.qos import acting_for, calling_client
+from asyncnn.runtime.framework import FRAMEWORK, Fallback, FrameworkSettings
+from asyncnn.runtime.framework.fallback import Member
+from asyncnn.runtime.framework.partition import Plan
+from asyncnn.runtime.framework.planning import Planner, Prepared
+from asyncnn.runtime.framework.prepared import FrameworkPreparedModel, Host
+from asyncnn.runtime.model_cache import PrepareArguments
+
+logger = logging.getLogger(__name__)
+
+CLOSING_S = 5.0
+"""Seconds for which closing waits for devices that are closed by others."""
+
+
+class FrameworkDevice(NoCachesNorDomains):
+    """An `IDevice` over ``members``, the last of which is the CPU. A context manager.
+
+    Models are divided among them, failures are made up for by the CPU. Leaving the
+    context ends what is pending with DEVICE_UNAVAILABLE, and waits until no member
+    works for it. The members themselves are closed by whoever has opened them.
+
+    :raises InvalidArgumentError: if there is no member, two have one name, or the last
+        one is not the CPU.
+    """
+
+    name = f"asyncnn-{FRAMEWORK}"
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        settings: FrameworkSettings | None = None,
+        device_settings: DeviceSettings | None = None,
+    ) -> None:
+        names = [member.name for member in members]
+        if len(set(names)) < len(names):
+            raise InvalidArgumentError(f"two devices of one name: {', '.join(names)}")
+        if not members or not members[-1].is_cpu:
+            raise InvalidArgumentError("the last device of a framework is the CPU")
+        limits = device_settings or DeviceSettings()
+        self.members = tuple(members)
+        self.settings = settings or FrameworkSettings()
+        self._planner = Planner(self.members, self.settings)
+        self._buffers = Buffers(limits.max_buffer_bytes, self.cause_of_death)
+        self._host = Host(
+            self._buffers,
+            OpenBursts(limits.max_bursts),
+            self.settings.max_intermediate_bytes,
+        )
+        self._own: weakref.WeakKeyDictionary[IPreparedModel, tuple[Member, Route]]
+        self._own = weakref.WeakKeyDictionary()
+        self._preparations: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End what is pending, and wait until devices have let go of it."""
+        host = self._host
+        if host.closed_by is None:
+            host.closed_by = DeviceClosedError("the device is closed")
+        host.bursts.close()
+        self._buffers.close()
+        for task in tuple(self._preparations):
+            task.cancel()
+        for active in tuple(host.active):
+            active.close()
+        if self._preparations:
+            await asyncio.wait(self._preparations)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSING_S):
+                await host.wait_idle()
+        await self._buffers.wait_ended()
+
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        """Return why no work is taken any more; see `IMortal`."""
+        return self._host.closed_by
+
+    def get_status(self) -> DeviceStatus:
+        """Return AVAILABLE if any device is; else BUSY if one is; OFFLINE if closed."""
+        if self._host.closed_by is not None:
+            return DeviceStatus.OFFLINE
+        statuses = {member.hal.get_status() for member in self.members}
+        for status in (DeviceStatus.AVAILABLE, DeviceStatus.BUSY):
+            if status in statuses:
+                return status
+        return DeviceStatus.OFFLINE
+
+    def get_version_string(self) -> tuple[ErrorStatus, str]:
+        """Return the versions of asyncnn and of all devices."""
+        versions = [
+            f"{member.name}={member.hal.get_version_string()[1]}"
+            for member in self.members
+        ]
+        return ErrorStatus.NONE, f"{__version__} ({', '.join(versions)})"
+
+    def get_type(self) -> tuple[ErrorStatus, DeviceType]:
+        """Return CPU if there is nothing else, and OTHER for a mixture."""
+        types = {member.hal.get_type()[1] for member in self.members}
+        return ErrorStatus.NONE, types.pop() if len(types) == 1 else DeviceType.OTHER
+
+    def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
+        """Return the best that any device declares, for each type."""
+        found = [member.hal.get_capabilities_1_3() for member in self.members]
+        known = [each for status, each in found if status is ErrorStatus.NONE]
+        if not known:
+            return found[-1]
+        tables = [each.operand_performance for each in known]
+        types = sorted({entry.type for table in tables for entry in table})
+        return ErrorStatus.NONE, Capabilities(
+            _best([c.relaxed_float32_to_float16_performance_scalar for c in known]),
+            _best([c.relaxed_float32_to_float16_performance_tensor for c in known]),
+            tuple(
+                OperandPerformance(
+                    type_, _best([performance_of(table, type_) for table in tables])
+                )
+                for type_ in types
+            ),
+            _best([each.if_performance for each in known]),
+            _best([each.while_performance for each in known]),
+        )
+
+    def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
+        """Return those of all devices; the first one's description counts."""
+        extensions: dict[str, Extension] = {}
+        for member in self.members:
+            for extension in member.hal.get_supported_extensions()[1]:
+                extensions.setdefault(extension.name, extension)
+        return ErrorStatus.NONE, tuple(extensions.values())
+
+    async def get_supported_operations_1_3(
+        self, model: Model
+    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
+        """Return, for each operation, whether any device would run it."""
+        if self._host.closed_by is not None:
+            return self._host.closed_by.status, ()
+        answers = await asyncio.gather(
+            *(
+                member.hal.get_supported_operations_1_3(model)
+                for member in self.members
+            ),
+            return_exceptions=True,
+        )
+        supports: list[tuple[bool, ...]] = []
+        status = ErrorStatus.GENERAL_FAILURE
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                continue
+            status = answer[0]  # in the end, that of the CPU
+            if status is ErrorStatus.NONE:
+                supports.append(answer[1])
+        if not supports:
+            return status, ()
+        return ErrorStatus.NONE, tuple(map(any, zip(*supports, strict=True)))
+
+    async def plan(self, model: Model, preference: int) -> Plan:
+        """Return how a model would be divided.
+
+        :raises AsyncnnError: if it breaks a rule, or no device supports some operation.
+        """
+        validate_model(model)
+        return await self._planner.plan(model, preference)
+
+    def prepare_model_1_3(
+        self,
+        model: Model,
+        preference: ExecutionPreference,
+        priority: Priority,
+        deadline: int | None,
+        model_cache: Sequence[Handle],
+        data_cache: Sequence[Handle],
+        token: bytes,
+        callback: IPreparedModelCallback | None,
+    ) -> ErrorStatus:
+        """Launch the preparation; see `IDevice.prepare_model_1_3`.
+
+        Nothing is cached, but cache files that are given are not an error.
+        """
+        if callback is None:
+            return ErrorStatus.INVALID_ARGUMENT
+        DRIVER("prepare_model", preference=preference, priority=priority)
+        notify = OneShot(callback.notify_1_3)
+        try:
+            if self._host.closed_by is not None:
+                raise self._host.closed_by
+            validate_execution_preference(preference)
+            validate_priority(priority)
+            validate_model(model)
+            if model_cache or data_cache:
+                raise InvalidArgumentError("this device caches no models")
+        except AsyncnnError as error:
+            callback.reason = str(error)
+            notify(error.status, None)
+            return error.status
+        arguments = PrepareArguments(
+            model, ExecutionPreference(preference), Priority(priority), deadline
+        )
+        loop = asyncio.get_running_loop()
+        with acting_for(calling_client.get()):
+            task = loop.create_task(self._prepare(arguments, callback, notify))
+        self._preparations.add(task)
+        task.add_done_callback(self._preparations.discard)
+        callback.link_to_death(partial(_cancel, task))
+        return ErrorStatus.NONE
+
+    async def _prepare(
+        self,
+        arguments: PrepareArguments,
+        callback: IPreparedModelCallback,
+        notify: OneShot[[ErrorStatus, IPreparedModel | None]],
+    ) -> None:
+        status, prepared, reason = ErrorStatus.GENERAL_FAILURE, None, "it was cancelled"
+        try:
+            done = await self._planner.prepare(arguments)
+            prepared, status = self._given_out(done), ErrorStatus.NONE
+        except asyncio.CancelledError:
+            status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+            if self._host.closed_by is not None:
+                status = ErrorStatus.DEVICE_UNAVAILABLE
+        except Exception as error:
+            failure = failure_of(error)
+            logger.info("preparation failed: %s: %s", failure.status.name, failure)
+            status, reason = failure.status, str(failure)
+        callback.unlink_to_death()
+        if prepared is None:
+            callback.reason = reason
+        notify(status, prepared)
+
+    def _given_out(self, done: Prepared) -> IPreparedModel:
+        """Return a device's own model, if executions need nothing else."""
+        fallback = self.settings.effective_fallback
+        step = done.steps[0]
+        if len(done.steps) == 1 and (step.member.is_cpu or fallback is Fallback.FORBID):
+            try:
+                self._own[step.prepared] = step.member, Route((step.usual,))
+            except TypeError:  # it cannot be referred to weakly
+                pass
+            else:
+                return step.prepared
+        return FrameworkPreparedModel(done, fallback, self._host)
+
+    def usual_route(self, prepared: object) -> Route | None:
+        """Return how executions of a prepared model go; see `IRouting`."""
+        if isinstance(prepared, FrameworkPreparedModel):
+            return prepared.usual_route
+        try:
+            known = self._own.get(prepared)  # type: ignore[call-overload]  # any object
+        except TypeError:
+            return None
+        return None if known is None else known[1]
+
+    async def allocate(
+        self,
+        desc: BufferDesc,
+        prepared_models: Sequence[IPreparedModel | None],
+        input_roles: Sequence[BufferRole],
+        output_roles: Sequence[BufferRole],
+    ) -> tuple[ErrorStatus, IBuffer | None, int]:
+        """Allocate a buffer; see `IDevice.allocate`.
+
+        It is a device's own if that has all the models as they are. For models that are
+        divided, or may fall back, it is memory of this process, of a known shape.
+        """
+        owners = {
+            self._own[each][0]
+            for each in prepared_models
+            if each is not None and each in self._own
+        }
+        divided = [m for m in prepared_models if isinstance(m, FrameworkPreparedModel)]
+        if owners and not divided and len(owners) == 1:
+            return await owners.pop().hal.allocate(
+                desc, prepared_models, input_roles, output_roles
+            )
+        try:
+            if owners:
+                raise GeneralFailureError(
+                    "no buffer serves models of different devices"
+                )
+            models = [
+                each.buffers if isinstance(each, FrameworkPreparedModel) else None
+                for each in prepared_models
+            ]
+            buffer, token = self._buffers.allocate(
+                desc, models, input_roles, output_roles
+            )
+            if not buffer.is_fixed:
+                raise GeneralFailureError("the shape of the buffer is open")
+        except AsyncnnError as error:
+            logger.info("no buffer allocated: %s", error)
+            return error.status, None, 0
+        for model in divided:
+            model.has_buffers = True
+        return ErrorStatus.NONE, buffer, token
+
+    async def get_statistics(self) -> DeviceStatistics:
+        """Return what the devices have done in all, and the fallbacks.
+
+        A device that keeps no statistics, or does not tell them, counts nothing. See
+        `IMeasured`.
+        """
+        if self._host.closed_by is not None:
+            raise self._host.closed_by
+        found = await asyncio.gather(
+            *(
+                member.hal.get_statistics()
+                for member in self.members
+                if isinstance(member.hal, IMeasured)
+            ),
+            return_exceptions=True,
+        )
+        parts = [part for part in found if isinstance(part, DeviceStatistics)]
+        counts = [count for member in self.members for count in member.fallbacks()]
+        return DeviceStatistics.of_several(self.name, parts, tuple(counts))
+
+
+def _cancel(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+
+
+def _best(infos: Sequence[PerformanceInfo]) -> PerformanceInfo:
+    return PerformanceInfo(
+        min(info.exec_time for info in infos), min(info.power_usage for info in infos)
+    )

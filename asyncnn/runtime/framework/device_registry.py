@@ -1,0 +1,170 @@
+"""All devices by name: built in, or brought by packages as entry points.
+
+An entry point of group `ENTRY_POINTS` names a function of `DeviceSettings` that returns
+an asynchronous context manager of an `IDevice`::
+
+    [project.entry-points."asyncnn.devices"]
+    my-device = "my_package:MyDevice"
+
+What is built in stands in the same form in `BUILT_IN`. Nothing is imported before a
+device is opened, and one that cannot be is no matter for the others.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from asyncnn.devices.device_settings import DeviceSettings
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.interfaces import IDevice
+from asyncnn.runtime.framework import CPU, FRAMEWORK
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+logger = logging.getLogger(__name__)
+
+ENTRY_POINTS = "asyncnn.devices"
+"""Group of the entry points by which distributions bring devices."""
+
+Opened: TypeAlias = AbstractAsyncContextManager[IDevice]
+Opener: TypeAlias = Callable[[DeviceSettings], Opened]
+
+SAMPLE = "sample-"
+"""What the names of sample devices begin with."""
+
+_FRAMEWORK = "asyncnn.runtime.framework"
+
+BUILT_IN: dict[str, str] = {
+    CPU: "asyncnn.devices.reference:ReferenceDevice",
+    "accelerated": "asyncnn.devices.accelerated:AcceleratedDevice",
+    FRAMEWORK: f"{_FRAMEWORK}.opening:open_framework",
+    "sample-float-fast": f"{_FRAMEWORK}.sample_devices:FloatFast",
+    "sample-float-slow": f"{_FRAMEWORK}.sample_devices:FloatSlow",
+    "sample-quant": f"{_FRAMEWORK}.sample_devices:Quant",
+    "sample-minimal": f"{_FRAMEWORK}.sample_devices:Minimal",
+    "sample-all": f"{_FRAMEWORK}.sample_devices:Everything",
+}
+"""Devices of this package: ``module:attribute``. A module may be missing."""
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """A device that can be opened: what ``place`` names, which ``origin`` brings."""
+
+    name: str
+    place: str
+    origin: str
+
+    def opener(self) -> Callable[..., Opened]:
+        """Import what opens the device.
+
+        :raises GeneralFailureError: if that fails, or it cannot be called.
+        """
+        module, _, attribute = self.place.partition(":")
+        try:
+            found: object = import_module(module)
+            for part in attribute.split("."):
+                found = getattr(found, part)
+        except Exception as error:  # whatever a stranger's module raises
+            raise self._broken(error) from error
+        if not callable(found):
+            raise self._broken(TypeError(f"{self.place} cannot be called"))
+        return found
+
+    def open(self, settings: DeviceSettings, **options: object) -> Opened:
+        """Return the context of the device, which is not entered yet.
+
+        Only devices of this package have options.
+
+        :raises GeneralFailureError: if what opens it is broken.
+        """
+        opener = self.opener()
+        try:
+            opened = opener(settings, **options)
+        except InvalidArgumentError:
+            raise
+        except Exception as error:
+            raise self._broken(error) from error
+        if not isinstance(opened, AbstractAsyncContextManager):
+            raise self._broken(TypeError("it is no asynchronous context manager"))
+        return opened
+
+    def _broken(self, error: Exception) -> GeneralFailureError:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        return GeneralFailureError(
+            f"device {self.name!r} of {self.origin} cannot be used: {reason}"
+        )
+
+
+def registered_devices() -> dict[str, Registered]:
+    """Return all devices by name, the default one first, those of packages last.
+
+    A name that is built in cannot be taken by a package.
+    """
+    found = {
+        name: Registered(name, place, "asyncnn")
+        for name, place in BUILT_IN.items()
+        if _exists(place)
+    }
+    for point in sorted(_entry_points(), key=lambda point: (point.name, point.value)):
+        origin = getattr(point.dist, "name", None) or point.value
+        if point.name in found or "," in point.name or ":" in point.name:
+            logger.warning("device %r of %s is not used", point.name, origin)
+            continue
+        found[point.name] = Registered(point.name, point.value, origin)
+    return found
+
+
+def device_names() -> tuple[str, ...]:
+    """Return the names that `open_device` knows, the default one first.
+
+    ``framework:NAME,NAME`` is known as well: a framework of the devices named.
+    """
+    return tuple(registered_devices())
+
+
+def opener_of(name: str) -> Opener:
+    """Return what opens the device of a name.
+
+    :raises InvalidArgumentError: if there is none.
+    """
+    if name in BUILT_IN and name != "accelerated":
+        return Registered(name, BUILT_IN[name], "asyncnn").open
+    known = registered_devices()
+    scope, colon, parts = name.partition(":")
+    if colon and scope == FRAMEWORK:
+        names = [part.strip() for part in parts.split(",") if part.strip()]
+        for part in names or [parts]:
+            if part not in known or part == FRAMEWORK:
+                raise _unknown(part, known)
+        return partial(known[FRAMEWORK].open, names=tuple(names))
+    if name not in known:
+        raise _unknown(name, known)
+    return known[name].open
+
+
+def _unknown(name: str, known: Iterable[str]) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"there is no device {name!r}", hint=f"known: {', '.join(known)}"
+    )
+
+
+def _exists(place: str) -> bool:
+    """Tell whether the module of a built-in device is there."""
+    try:
+        return find_spec(place.partition(":")[0]) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _entry_points() -> "Iterator[EntryPoint]":
+    # Takes tens of milliseconds to import, and is seldom needed.
+    from importlib.metadata import entry_points
+
+    yield from entry_points(group=ENTRY_POINTS)

@@ -1,0 +1,174 @@
+"""When the CPU computes instead of another device, and which devices are left out.
+
+An error that the CPU would give too is no reason: an argument that breaks a rule, an
+output that is too small. What else a device may fail with is: it refuses, dies, or
+misses a deadline. A late result is better than none, so the CPU goes by a deadline only
+while that lies ahead.
+
+A device that keeps failing is left out for a while: nothing is sent to it. Then one
+execution tries it again; if that fails, the next pause is twice as long.
+
+Source: the HAL's runtime (ExecutionBuilder: which errors are recoverable), which has no
+pauses.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from asyncnn.devices.statistics import FallbackCount
+from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.interfaces import IDevice
+from asyncnn.hal.types import ErrorStatus
+from asyncnn.runtime.framework import FrameworkSettings
+
+logger = logging.getLogger(__name__)
+
+Clock = Callable[[], float]
+"""Seconds of a steady clock."""
+
+FINAL = frozenset(
+    {
+        ErrorStatus.NONE,
+        ErrorStatus.INVALID_ARGUMENT,
+        ErrorStatus.OUTPUT_INSUFFICIENT_SIZE,
+    }
+)
+"""What the CPU would end with, too."""
+
+MISSED = frozenset(
+    {ErrorStatus.MISSED_DEADLINE_TRANSIENT, ErrorStatus.MISSED_DEADLINE_PERSISTENT}
+)
+
+_MOST_LOGGED = 256
+"""Reasons of one device that are told apart in the log."""
+
+
+class Health:
+    """How a device has done lately, and whether it is left out.
+
+    It belongs to the event loop. ``has_failed`` is False as long as all is well, which
+    is all that executions look at then.
+    """
+
+    __slots__ = ("_clock", "_in_a_row", "_pauses", "_settings", "_until", "has_failed")
+
+    def __init__(self, settings: FrameworkSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._in_a_row = 0
+        self._pauses = 0
+        self._until = 0.0
+        self.has_failed = False
+
+    def allows(self) -> bool:
+        """Tell whether the device may be tried now.
+
+        After a pause one caller may, and the others not before that was told how it
+        went, or another pause has passed.
+        """
+        if not self._pauses:
+            return True
+        now = self._clock()
+        if now < self._until:
+            return False
+        self._until = now + self._pause_s()
+        return True
+
+    def succeeded(self) -> None:
+        """Note that an execution went well."""
+        self._in_a_row = self._pauses = 0
+        self.has_failed = False
+
+    def failed(self, *, has_died: bool = False) -> bool:
+        """Note a failure; return whether it has the device left out from now on."""
+        self.has_failed = True
+        self._in_a_row += 1
+        most = self._settings.failures_to_leave_out
+        if not has_died and not self._pauses and self._in_a_row < most:
+            return False
+        self._pauses += 1
+        self._until = self._clock() + self._pause_s()
+        return True
+
+    @property
+    def left_out_s(self) -> float:
+        """Seconds for which the device is left out from now; 0 if it is not."""
+        return max(0.0, self._until - self._clock()) if self._pauses else 0.0
+
+    def _pause_s(self) -> float:
+        longest = self._settings.longest_pause_s
+        doublings = min(max(self._pauses - 1, 0), 60)
+        return min(longest, self._settings.pause_s * 2.0**doublings)
+
+
+class Member:
+    """A device of a framework: its name, the device, and how it does.
+
+    The one that ``is_cpu`` is the last resort. What ``is_remote`` runs in another
+    process, which, if it ``copies``, does not see slabs of memory where they are. One
+    that does not ``tell_shapes`` is a driver of before HAL 1.2.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        hal: IDevice,
+        settings: FrameworkSettings,
+        *,
+        is_cpu: bool = False,
+        is_remote: bool = False,
+        copies: bool = False,
+        tells_shapes: bool = True,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.hal = hal
+        self.is_cpu = is_cpu
+        self.is_remote = is_remote
+        self.copies = copies
+        self.tells_shapes = tells_shapes
+        self.health = Health(settings, clock)
+        self._fallbacks: Counter[ErrorStatus] = Counter()
+        self._logged: set[str] = set()
+
+    def fell_back(self, status: ErrorStatus, reason: str) -> None:
+        """Count that the CPU computed instead, and log it, once for each reason."""
+        self._fallbacks[status] += 1
+        has_died = status is ErrorStatus.DEVICE_UNAVAILABLE
+        is_left_out = self.health.failed(has_died=has_died)
+        self._log(reason)
+        if is_left_out:
+            pause = self.health.left_out_s
+            logger.info("device %s is left out for %.1f s", self.name, pause)
+
+    def passed_over(self, status: ErrorStatus, reason: str) -> None:
+        """Count that the CPU computed instead, as the device was not asked."""
+        self._fallbacks[status] += 1
+        self._log(reason)
+
+    def fallbacks(self) -> tuple[FallbackCount, ...]:
+        """Return how often the CPU computed instead, by status."""
+        return tuple(
+            FallbackCount(self.name, status, count)
+            for status, count in sorted(self._fallbacks.items())
+        )
+
+    def _log(self, reason: str) -> None:
+        if reason not in self._logged and len(self._logged) < _MOST_LOGGED:
+            self._logged.add(reason)
+            logger.warning("the CPU computes instead of %s: %s", self.name, reason)
+
+    def __repr__(self) -> str:
+        return f"<Member {self.name}>"
+
+
+def reason_of(status: ErrorStatus, words: str) -> str:
+    """Return why a device has failed, in words and with the HAL's status."""
+    return f"{status.name}: {words}" if words else status.name
+
+
+def reason_of_error(error: AsyncnnError) -> str:
+    """Return why a device has failed."""
+    return reason_of(error.status, error.message)

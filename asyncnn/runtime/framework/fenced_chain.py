@@ -1,0 +1,343 @@
+"""A fenced execution over several devices: each partition waits for the one before.
+
+Where all devices do fenced executions, and no size is open, all partitions are launched
+at once, each with the fence of the one before: none of them takes a turn of this
+process. From the first partition that is refused or fails, or with device-managed
+buffers, the rest goes step by step, as any other execution does.
+
+Source: HAL 1.3/IPreparedModel.hal (executeFenced).
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from asyncnn.callbacks import FencedOutcome, IFencedExecutionCallback
+from asyncnn.fences import SyncFence
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    MissedDeadlineTransientError,
+    ResourceExhaustedTransientError,
+    failure_of,
+    waited_in_vain,
+)
+from asyncnn.hal.interfaces import ISyncFence
+from asyncnn.hal.routes import Route
+from asyncnn.hal.types import (
+    NO_TIMING,
+    UINT64_MAX,
+    ErrorStatus,
+    ExecutionOptions,
+    MeasureTiming,
+    OutputShape,
+    Request,
+    Timing,
+)
+from asyncnn.qos import acting_for, calling_client
+from asyncnn.runtime.framework.spaces import Space
+from asyncnn.runtime.framework.stepping import IStepped, Outcome, SteppedRun
+
+_NONE = ErrorStatus.NONE
+
+
+class IUse(Protocol):
+    """What an execution does with device-managed buffers."""
+
+    def begin(self, request: Request) -> Request:
+        """Return the request with memory in place of the buffers, which are claimed.
+
+        :raises AsyncnnError: if they cannot be.
+        """
+        ...
+
+    def end(self, status: ErrorStatus, shapes: tuple[OutputShape, ...]) -> None:
+        """Give the buffers up."""
+        ...
+
+
+class FencedChain(FencedOutcome):
+    """One fenced execution; ``fence`` tells of its end, ``route`` how it went.
+
+    The route is None if it is the usual one. It is over already if ``is_done`` after
+    `launch`; the fence of one that went well is of no use then.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_awaited",
+        "_callbacks",
+        "_client",
+        "_due_ns",
+        "_fences",
+        "_launched_ns",
+        "_model",
+        "_options",
+        "_ready_ns",
+        "_request",
+        "_run",
+        "_source",
+        "_space",
+        "_timer",
+        "_use",
+        "_waiting",
+        "fence",
+        "is_done",
+        "route",
+    )
+
+    def __init__(
+        self,
+        model: IStepped,
+        request: Request,
+        options: ExecutionOptions,
+        use: IUse | None,
+    ) -> None:
+        super().__init__()
+        self._model = model
+        self._request = request
+        self._options = options
+        self._use = use
+        self._client = calling_client.get()
+        self._launched_ns = self._ready_ns = time.monotonic_ns()
+        self.fence, self._source = SyncFence.pair()
+        self._awaited: list[ISyncFence] = []
+        self._waiting = 0
+        self._callbacks: list[IFencedExecutionCallback] = []
+        self._fences: list[ISyncFence | None] = []
+        self._space: Space | None = None
+        self._run: SteppedRun | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_done = False
+        self.route: Route | None = None
+
+    def launch(self, wait_for: Sequence[ISyncFence]) -> None:
+        """Begin once ``wait_for``, which are active, have signalled."""
+        self._model.began(self)
+        self._awaited = [fence.duplicate() for fence in wait_for]
+        if self._may_chain():
+            self._guarded(lambda: self._chain(wait_for))
+            if self._callbacks or self.is_done:
+                return
+        if self._options.deadline is not None and wait_for:
+            delay = (self._options.deadline - self._launched_ns) / 1e9
+            self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
+        self._waiting = len(wait_for)
+        for fence in self._awaited:  # the caller may close its own
+            fence.add_done_callback(self._fence_done)
+        if not wait_for:
+            self._go_on(0, None)
+
+    def cancel(self) -> None:
+        """End at the next boundary, or before it begins."""
+        if self._run is not None:
+            self._run.die()
+        elif self._callbacks:
+            for callback in self._callbacks:
+                callback.cancel()
+        else:
+            self._fail(ResourceExhaustedTransientError("the execution was cancelled"))
+
+    def close(self) -> None:
+        """End at once, since the framework is closed."""
+        for callback in self._callbacks:
+            callback.cancel()
+        self._end(ErrorStatus.DEVICE_UNAVAILABLE, "the device is closed")
+
+    def _may_chain(self) -> bool:
+        """Tell whether partitions can be launched before their inputs are there."""
+        spaces = self._model.spaces
+        members = [step.member for step in self._model.steps]
+        if (
+            self._use is not None
+            or self._options.duration is not None
+            or any(member.health.has_failed for member in members)
+        ):
+            return False
+        if spaces is None:
+            return True
+        # What another process does not see is copied at the launch: much too soon.
+        return spaces.is_static and (
+            not any(member.is_remote for member in members)
+            or (
+                not any(member.copies for member in members)
+                and spaces.are_shared(self._request)
+            )
+        )
+
+    def _chain(self, wait_for: Sequence[ISyncFence]) -> None:
+        """Launch partitions, each behind the one before, until one is refused."""
+        options, spaces = self._options, self._model.spaces
+        if spaces is not None:
+            self._space = spaces.take()
+        waits = wait_for
+        for index, step in enumerate(self._model.steps):
+            request = self._request
+            if self._space is not None:
+                request = self._space.request_of(index, request)
+            try:
+                _, fence, callback = step.prepared.execute_fenced(
+                    request,
+                    waits,
+                    options.measure,
+                    options.deadline,
+                    options.loop_timeout,
+                    None,
+                )
+            except Exception:
+                callback = None  # what is wrong shows when it is executed
+            if callback is None:
+                if not index:
+                    return
+                break
+            self._callbacks.append(callback)
+            self._fences.append(fence)
+            waits = [] if fence is None else [fence]
+        last = self._fences[-1] if self._fences else None
+        if last is None:
+            self._go_on(len(self._callbacks), None)
+        else:
+            last.add_done_callback(self._chain_done)
+
+    def _chain_done(self, _: object) -> None:
+        """Go on behind the partitions that were launched, or at one that has failed."""
+        if self.is_done:
+            self._give_space_back(is_clean=False)
+            return
+        for index, callback in enumerate(self._callbacks):
+            status, _launched, _fenced = callback.get_execution_info()
+            if status is not _NONE:
+                fence = self._fences[index]
+                reason = "" if fence is None else fence.reason
+                self._go_on(index, (status, reason))
+                return
+        self._go_on(len(self._callbacks), None)
+
+    def _go_on(self, index: int, failure: tuple[ErrorStatus, str] | None) -> None:
+        """Execute from partition ``index`` on, unless that was the last."""
+        on_device_us = self._on_device_us(index)
+        if index == len(self._model.steps):
+            in_driver_us = (time.monotonic_ns() - self._launched_ns) // 1000
+            fenced_us = sum(
+                callback.get_execution_info()[2].time_in_driver
+                for callback in self._callbacks
+            )
+            self._succeed(on_device_us, in_driver_us, min(fenced_us, in_driver_us))
+            return
+        if failure is not None and not index and not self._may_begin():
+            self._end(*failure)
+            return
+        self._guarded(lambda: self._step_from(index, on_device_us, failure))
+
+    def _may_begin(self) -> bool:
+        """Tell whether everything that it waits for has signalled."""
+        return all(fence.status is _NONE for fence in self._awaited)
+
+    def _step_from(
+        self, index: int, on_device_us: int, failure: tuple[ErrorStatus, str] | None
+    ) -> None:
+        options = self._options
+        now = self._ready_ns = time.monotonic_ns()
+        if self._callbacks:
+            self._ready_ns = self._launched_ns
+        if options.duration is not None:
+            due = now + options.duration
+            if options.deadline is None or due < options.deadline:
+                options = replace(options, deadline=due)
+        request = self._request
+        if self._use is not None:
+            request = self._use.begin(request)
+        space, self._space = self._space, None
+        with acting_for(self._client):
+            self._run = SteppedRun(self._model, request, options, self._stepped)
+            self._run.begin_at(index, space, on_device_us=on_device_us, failure=failure)
+
+    def _stepped(self, outcome: Outcome) -> None:
+        """Take the outcome of what went step by step."""
+        if self._use is not None:
+            self._use.end(outcome.status, outcome.shapes)
+        self.route = outcome.route
+        if outcome.status is not _NONE:
+            self._end(_as_fenced(outcome.status), outcome.reason)
+            return
+        now = time.monotonic_ns()
+        launched_us = (now - self._launched_ns) // 1000
+        ready_us = (now - self._ready_ns) // 1000
+        self._succeed(outcome.timing.time_on_device, launched_us, ready_us)
+
+    def _succeed(self, on_device_us: int, launched_us: int, fenced_us: int) -> None:
+        if self.is_done:
+            return
+        launched = fenced = NO_TIMING
+        if self._options.measure == MeasureTiming.YES:
+            least = 0 if on_device_us == UINT64_MAX else on_device_us
+            launched = Timing(on_device_us, max(least, launched_us))
+            fenced = Timing(on_device_us, max(least, fenced_us))
+        self.complete(_NONE, launched, fenced)
+        self._finish(is_clean=True)
+        self._source.signal()
+
+    def _fail(self, error: AsyncnnError) -> None:
+        self._end(error.status, str(error))
+
+    def _end(self, status: ErrorStatus, reason: str) -> None:
+        if self.is_done:
+            return
+        self.complete(status, NO_TIMING, NO_TIMING)
+        self._finish(is_clean=False)
+        self._source.fail(status, reason)
+
+    def _finish(self, *, is_clean: bool) -> None:
+        self.is_done = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for fence in self._awaited:
+            fence.remove_done_callback(self._fence_done)
+            fence.close()
+        self._awaited.clear()
+        if self._use is not None and self._run is None:
+            self._use.end(ErrorStatus.GENERAL_FAILURE, ())
+        self._give_space_back(is_clean=is_clean)
+        self._model.ended(self)
+
+    def _give_space_back(self, *, is_clean: bool) -> None:
+        space, self._space = self._space, None
+        if space is not None and self._model.spaces is not None:
+            self._model.spaces.give_back(space, is_clean=is_clean)
+
+    def _fence_done(self, fence: ISyncFence) -> None:
+        if self.is_done:
+            return
+        if fence.status:
+            self._fail(waited_in_vain(fence.reason or fence.status.name))
+            return
+        self._waiting -= 1
+        if not self._waiting:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._go_on(0, None)
+
+    def _expire(self) -> None:
+        self._fail(MissedDeadlineTransientError("the deadline has passed"))
+
+    def _on_device_us(self, count: int) -> int:
+        times = [
+            callback.get_execution_info()[2].time_on_device
+            for callback in self._callbacks[:count]
+        ]
+        return UINT64_MAX if UINT64_MAX in times else sum(times)
+
+    def _guarded(self, do: Callable[[], None]) -> None:
+        try:
+            do()
+        except Exception as error:
+            self._fail(failure_of(error))
+
+
+def _as_fenced(status: ErrorStatus) -> ErrorStatus:
+    """Return the status of a fence, which knows of no insufficient sizes."""
+    if status is ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
+        return ErrorStatus.GENERAL_FAILURE
+    return status

@@ -1,0 +1,497 @@
+"""A prepared model of the framework: one partition or several.
+
+One whose only partition is on the CPU, or is to have no fallback, needs none of this:
+the framework gives out what the device has prepared. One on another device is handed
+each request as it is; only how it ends is looked at. Several partitions go step by step
+(`stepping`) or as a chain of fences (`fenced_chain`).
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import ClassVar
+
+from asyncnn.burst import OpenBursts
+from asyncnn.callbacks import (
+    ExecutionResult,
+    IBurstCallback,
+    IExecutionCallback,
+    IFencedExecutionCallback,
+    OneShot,
+    SynchronousByCallback,
+)
+from asyncnn.devices.buffer_use import BufferUse
+from asyncnn.devices.device_buffers import Buffers
+from asyncnn.fences.fence import active_fences
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    DeviceUnavailableError,
+    MissedDeadlinePersistentError,
+    failure_of,
+)
+from asyncnn.hal.interfaces import IBurstContext, IPreparedModel, ISyncFence
+from asyncnn.hal.operands import is_scalar
+from asyncnn.hal.refusals import NoFencesNorBursts
+from asyncnn.hal.routes import Route
+from asyncnn.hal.types import (
+    NO_TIMING,
+    ErrorStatus,
+    ExecutionOptions,
+    Handle,
+    MeasureTiming,
+    Model,
+    OutputShape,
+    Request,
+    Timing,
+)
+from asyncnn.hal.validate import RequestRules, execution_options, signature_of
+from asyncnn.runtime.framework import Fallback
+from asyncnn.runtime.framework.fallback import FINAL
+from asyncnn.runtime.framework.fenced_chain import FencedChain
+from asyncnn.runtime.framework.managed_memory import BuffersInUse
+from asyncnn.runtime.framework.planning import Prepared
+from asyncnn.runtime.framework.spaces import Spaces
+from asyncnn.runtime.framework.stepping import IClosable, Outcome, SteppedRun
+
+logger = logging.getLogger(__name__)
+
+_NONE = ErrorStatus.NONE
+
+
+class Host:
+    """What prepared models have of their framework: what ends with it.
+
+    ``active`` are executions under way. ``closed_by`` is set once it is closed.
+    """
+
+    def __init__(
+        self, buffers: Buffers, bursts: OpenBursts, max_intermediate_bytes: int
+    ) -> None:
+        self.buffers = buffers
+        self.bursts = bursts
+        self.max_intermediate_bytes = max_intermediate_bytes
+        self.active: set[IClosable] = set()
+        self.closed_by: DeviceUnavailableError | None = None
+        self._waiting: asyncio.Future[None] | None = None
+
+    def ended(self, active: IClosable) -> None:
+        """Note that an execution has ended."""
+        self.active.discard(active)
+        if self._waiting is not None and not self.active and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def wait_idle(self) -> None:
+        """Wait until nothing is executed; nothing more must be launched."""
+        if self.active:
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+
+
+class FrameworkPreparedModel(SynchronousByCallback):
+    """An `IPreparedModel` of partitions that are prepared on several devices."""
+
+    def __init__(self, prepared: Prepared, fallback: Fallback, host: Host) -> None:
+        model = prepared.arguments.model
+        self.plan = prepared.plan
+        self.steps = prepared.steps
+        self.whole = prepared.whole
+        self.fallback = fallback
+        self.spaces: Spaces | None = None
+        if prepared.submodels is not None:
+            most = host.max_intermediate_bytes
+            self.spaces = Spaces(prepared.submodels, most)
+        operands = [model.main.operands[i] for i in model.main.output_indexes]
+        self.declared = tuple(
+            OutputShape(() if is_scalar(o.type) else o.dimensions, True)
+            for o in operands
+        )
+        self.usual_route = Route(tuple(step.usual for step in self.steps))
+        self.signature: Model = signature_of(model)
+        self.buffers = host.buffers.of(self.signature)
+        self.has_buffers = False
+        self.refusal = ""
+        self._host = host
+        self._rules = RequestRules(model)
+        self._direct = self.steps[0].prepared if len(self.steps) == 1 else None
+        self._health = self.steps[0].member.health
+
+    def execute_1_3(
+        self,
+        request: Request,
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout_duration: int | None,
+        callback: IExecutionCallback | None,
+    ) -> ErrorStatus:
+        """Launch an execution; see `IPreparedModel.execute_1_3`."""
+        if callback is None:
+            return ErrorStatus.INVALID_ARGUMENT
+        direct = self._direct
+        if (
+            direct is not None
+            and deadline is None
+            and not self.has_buffers
+            and not self._health.has_failed
+            and self._host.closed_by is None
+        ):
+            kind = _Watch if callback.takes_early_results else _LaterWatch
+            watch = kind(self, callback, request, measure, loop_timeout_duration)
+            try:
+                status = direct.execute_1_3(
+                    request, measure, None, loop_timeout_duration, watch
+                )
+            except Exception as error:
+                failure = failure_of(error)
+                watch.reason = str(failure)
+                watch.notify_1_3(failure.status, (), NO_TIMING)
+                return ErrorStatus.NONE
+            if watch.is_waiting:
+                watch.wait()
+            return ErrorStatus.NONE if watch.falls_back else status
+        return self._step_by_step(
+            request, measure, deadline, loop_timeout_duration, callback
+        )
+
+    def _step_by_step(
+        self,
+        request: Request,
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout: int | None,
+        callback: IExecutionCallback,
+    ) -> ErrorStatus:
+        use: BuffersInUse | None = None
+        try:
+            if self._host.closed_by is not None:
+                raise self._host.closed_by
+            if not self._rules.remembers(request):
+                self._rules.check(request)
+                use = self._in_use(self.buffers.use(request))
+            options = execution_options(measure, deadline, loop_timeout)
+            if deadline is not None and time.monotonic_ns() >= deadline:
+                raise MissedDeadlinePersistentError("the deadline has passed already")
+            if use is not None:
+                request = use.begin(request)
+        except AsyncnnError as error:
+            if use is not None:
+                use.end(error.status, ())
+            callback.reason = str(error)
+            OneShot(callback.notify_1_3)(error.status, (), NO_TIMING)
+            # A deadline that has passed is an outcome, not an error of the call.
+            missed = isinstance(error, MissedDeadlinePersistentError)
+            return _NONE if missed else error.status
+        report = _Report(callback, use)
+        run = SteppedRun(self, request, options, report)
+        run.begin()
+        report.is_called = False
+        if not run.is_over:
+            callback.link_to_death(run.die)
+        return _NONE
+
+    def fall_back(
+        self,
+        callback: IExecutionCallback,
+        request: Request,
+        options: ExecutionOptions,
+        failure: tuple[ErrorStatus, str],
+    ) -> None:
+        """Go on where the only partition has failed."""
+        report = _Report(callback, None)
+        run = SteppedRun(self, request, options, report)
+        run.begin_at(0, None, failure=failure)
+        report.is_called = False
+        if not run.is_over:
+            callback.link_to_death(run.die)
+
+    def execute_fenced(
+        self,
+        request: Request,
+        wait_for: Sequence[ISyncFence],
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout_duration: int | None,
+        duration: int | None,
+    ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
+        """Launch a fenced execution; see `IPreparedModel.execute_fenced`."""
+        try:
+            if self._host.closed_by is not None:
+                raise self._host.closed_by
+            use = None
+            if not self._rules.remembers(request):
+                self._rules.check(request, allow_unspecified_output=False)
+                use = self._in_use(self.buffers.use(request))
+            options = execution_options(
+                measure, deadline, loop_timeout_duration, duration
+            )
+            if deadline is not None and time.monotonic_ns() >= deadline:
+                raise MissedDeadlinePersistentError("the deadline has passed already")
+            chain = FencedChain(self, request, options, use)
+            chain.launch(active_fences(wait_for))
+        except AsyncnnError as error:
+            logger.info("fenced execution refused: %s: %s", error.status.name, error)
+            self.refusal = str(error)
+            return error.status, None, None
+        if chain.is_done and chain.get_execution_info()[0] is _NONE and not wait_for:
+            return _NONE, None, chain
+        return _NONE, chain.fence, chain
+
+    async def configure_execution_burst(
+        self,
+        callback: IBurstCallback | None,
+        request_channel: Handle,
+        result_channel: Handle,
+    ) -> tuple[ErrorStatus, IBurstContext | None]:
+        """Serve a burst; see `IPreparedModel.configure_execution_burst`."""
+        return self.serve_burst(self, callback, request_channel, result_channel)
+
+    def serve_burst(
+        self,
+        prepared: IPreparedModel,
+        callback: IBurstCallback | None,
+        requests: Handle,
+        results: Handle,
+    ) -> tuple[ErrorStatus, IBurstContext | None]:
+        """Serve a burst of ``prepared`` in this process."""
+        return self._host.bursts.configure(prepared, callback, requests, results)
+
+    def _in_use(self, use: BufferUse | None) -> BuffersInUse | None:
+        return None if use is None else BuffersInUse(use, self.signature)
+
+    def for_burst(self) -> "BurstModel":
+        """Return the model for a burst of this process; see `IRecovering`."""
+        return BurstModel(self)
+
+    async def configure_directly(
+        self, callback: IBurstCallback | None, requests: Handle, results: Handle
+    ) -> tuple[ErrorStatus, IBurstContext | None]:
+        """Have the only device serve a burst itself, or else serve it here."""
+        direct = self._direct
+        if direct is not None and not self._health.has_failed:
+            status, context = await direct.configure_execution_burst(
+                callback, requests, results
+            )
+            if status is _NONE:
+                return status, context
+        return ErrorStatus.GENERAL_FAILURE, None
+
+    @property
+    def is_well(self) -> bool:
+        """Whether the only device has not failed lately; see `IRecovering`."""
+        return self._direct is None or not self._health.has_failed
+
+    def recovers_from(self, status: ErrorStatus) -> bool:
+        """Tell whether `execute_1_3` may do better; see `IRecovering`."""
+        return (
+            self.fallback is not Fallback.FORBID
+            and status not in FINAL
+            and self._host.closed_by is None
+        )
+
+    def recover(
+        self,
+        request: Request,
+        options: ExecutionOptions,
+        callback: IExecutionCallback,
+        failure: ExecutionResult,
+    ) -> None:
+        """Go on where an execution has failed in a burst; see `IRecovering`."""
+        if self._direct is None:
+            # It has gone step by step, and could not be made up for.
+            callback.reason = failure.reason
+            callback.notify_1_3(failure.status, failure.output_shapes, NO_TIMING)
+            return
+        self.fall_back(callback, request, options, (failure.status, failure.reason))
+
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        """Return why nothing is executed any more; see `IMortal`."""
+        return self._host.closed_by
+
+    def began(self, run: IClosable) -> None:
+        """Note that an execution has begun."""
+        self._host.active.add(run)
+
+    def ended(self, run: IClosable) -> None:
+        """Note that an execution has ended."""
+        self._host.ended(run)
+
+
+class _Watch(IExecutionCallback):
+    """Looks at how the only partition ends, and otherwise passes that on."""
+
+    takes_early_results: ClassVar[bool] = True
+
+    __slots__ = (
+        "__weakref__",
+        "_callback",
+        "_is_linked",
+        "_loop_timeout",
+        "_measure",
+        "_model",
+        "_request",
+        "falls_back",
+        "is_waiting",
+    )
+
+    def __init__(
+        self,
+        model: FrameworkPreparedModel,
+        callback: IExecutionCallback,
+        request: Request,
+        measure: MeasureTiming,
+        loop_timeout: int | None,
+    ) -> None:
+        # All here, as a call of the base would be felt with tiny models.
+        self.reason = ""
+        self._is_dead = False
+        self._recipients = []
+        self._model = model
+        self._callback = callback
+        self._request = request
+        self._measure = measure
+        self._loop_timeout = loop_timeout
+        self._is_linked = False
+        self.is_waiting = True
+        self.falls_back = False
+
+    def wait(self) -> None:
+        """End when the client does not wait any more, or the framework is closed."""
+        self._is_linked = True
+        self._model.began(self)
+        self._callback.link_to_death(self.die)
+
+    def notify_1_3(
+        self,
+        status: ErrorStatus,
+        output_shapes: tuple[OutputShape, ...],
+        timing: Timing,
+    ) -> None:
+        self.is_waiting = False
+        callback, model = self._callback, self._model
+        if self._is_linked:
+            model.ended(self)
+            callback.unlink_to_death()
+        if status is _NONE or self._is_dead or not model.recovers_from(status):
+            callback.reason = self.reason
+            callback.notify_1_3(status, output_shapes, timing)
+            return
+        self.falls_back = True
+        options = execution_options(self._measure, None, self._loop_timeout)
+        model.fall_back(callback, self._request, options, (status, self.reason))
+
+    def close(self) -> None:
+        """Have the device stop: its answer is passed on."""
+        self.die()
+
+
+class _LaterWatch(_Watch):
+    """The same for callbacks that must not be told before the call has returned."""
+
+    takes_early_results: ClassVar[bool] = False
+
+    __slots__ = ()
+
+
+class _Report:
+    """Tells a callback the outcome of a run, and not before its call has returned.
+
+    Unless it takes results so early: ``is_called`` is True until then.
+    """
+
+    __slots__ = ("_callback", "_use", "is_called")
+
+    def __init__(self, callback: IExecutionCallback, use: BuffersInUse | None) -> None:
+        self._callback = callback
+        self._use = use
+        self.is_called = True
+
+    def __call__(self, outcome: Outcome) -> None:
+        if self._use is not None:
+            self._use.end(outcome.status, outcome.shapes)
+        if self.is_called and not self._callback.takes_early_results:
+            asyncio.get_running_loop().call_soon(self._tell, outcome)
+        else:
+            self._tell(outcome)
+
+    def _tell(self, outcome: Outcome) -> None:
+        callback = self._callback
+        callback.unlink_to_death()
+        callback.reason = outcome.reason
+        if outcome.route is not None:
+            callback.took(outcome.route)
+        status, shapes, timing = outcome.status, outcome.shapes, outcome.timing
+        OneShot(callback.notify_1_3)(status, shapes, timing)
+
+
+class BurstModel(SynchronousByCallback, NoFencesNorBursts):
+    """A model as one burst of this process has it; see `IRecovering`.
+
+    If one device has all of the model, the burst is between the application and that.
+    ``last_route`` is that of the last execution; None if it is the usual one.
+    """
+
+    def __init__(self, model: FrameworkPreparedModel) -> None:
+        self._model = model
+        self.last_route: Route | None = None
+
+    def execute_1_3(
+        self,
+        request: Request,
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout_duration: int | None,
+        callback: IExecutionCallback | None,
+    ) -> ErrorStatus:
+        """Launch an execution; see `IPreparedModel.execute_1_3`."""
+        self.last_route = None
+        if callback is not None:
+            callback = _Noting(self, callback)
+        return self._model.execute_1_3(
+            request, measure, deadline, loop_timeout_duration, callback
+        )
+
+    async def configure_execution_burst(
+        self,
+        callback: IBurstCallback | None,
+        request_channel: Handle,
+        result_channel: Handle,
+    ) -> tuple[ErrorStatus, IBurstContext | None]:
+        """Serve a burst; see `IPreparedModel.configure_execution_burst`."""
+        status, context = await self._model.configure_directly(
+            callback, request_channel, result_channel
+        )
+        if context is not None:
+            return status, context
+        return self._model.serve_burst(self, callback, request_channel, result_channel)
+
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        """Return why nothing is executed any more; see `IMortal`."""
+        return self._model.cause_of_death()
+
+
+class _Noting(IExecutionCallback):
+    """Notes the route of an execution in a burst, whose packets have no room for it."""
+
+    takes_early_results: ClassVar[bool] = True
+
+    __slots__ = ("_burst", "_callback")
+
+    def __init__(self, burst: BurstModel, callback: IExecutionCallback) -> None:
+        super().__init__()
+        self._burst = burst
+        self._callback = callback
+        callback.link_to_death(self.die)
+
+    def notify_1_3(
+        self,
+        status: ErrorStatus,
+        output_shapes: tuple[OutputShape, ...],
+        timing: Timing,
+    ) -> None:
+        self._callback.unlink_to_death()
+        self._callback.reason = self.reason
+        self._callback.notify_1_3(status, output_shapes, timing)
+
+    def took(self, route: Route) -> None:
+        self._burst.last_route = route
+        self._callback.took(route)

@@ -1,0 +1,175 @@
+"""Devices that support a part of what the reference device does, at other costs.
+
+They compute with the reference kernels, and only declare to be faster or slower, so
+that a framework has something to choose between: in tests, and to see what it does.
+``asyncnn run MODEL --device framework:sample-float-fast,sample-quant --explain`` shows
+a choice.
+
+Source: the HAL's sample drivers (float-fast, float-slow, quant, minimal and all).
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import ClassVar
+
+from asyncnn.callbacks import IPreparedModelCallback, OneShot
+from asyncnn.devices.reference import ReferenceDevice
+from asyncnn.hal.operands import is_tensor
+from asyncnn.hal.performance import uniform_performance, with_performance
+from asyncnn.hal.types import (
+    Capabilities,
+    ErrorStatus,
+    ExecutionPreference,
+    Handle,
+    Model,
+    OperandLifeTime,
+    OperandType,
+    Operation,
+    OperationType,
+    PerformanceInfo,
+    Priority,
+    Subgraph,
+)
+
+logger = logging.getLogger(__name__)
+
+_FLOATS = (OperandType.FLOAT32, OperandType.TENSOR_FLOAT32)
+_QUANTISED = (
+    OperandType.TENSOR_QUANT8_ASYMM,
+    OperandType.TENSOR_QUANT8_ASYMM_SIGNED,
+)
+
+
+class SampleDevice(ReferenceDevice):
+    """A device for operations whose main tensor is of ``types``; all if there are none.
+
+    If there are ``operations``, it is for those only. Those of ``types`` cost what
+    ``figures`` says, and others what ``others`` does, relative to the CPU.
+    """
+
+    name = "asyncnn-sample"
+    types: ClassVar[tuple[OperandType, ...]] = ()
+    operations: ClassVar[frozenset[OperationType]] = frozenset()
+    figures: ClassVar[PerformanceInfo] = PerformanceInfo(1.0, 1.0)
+    others: ClassVar[PerformanceInfo] = PerformanceInfo(1.0, 1.0)
+
+    def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
+        """Return what the sample declares."""
+        table = uniform_performance(self.others)
+        for type_ in self.types:
+            table = with_performance(table, type_, self.figures)
+        floats = self.figures if _FLOATS[0] in self.types else self.others
+        return ErrorStatus.NONE, Capabilities(
+            floats, floats, table, self.others, self.others
+        )
+
+    async def get_supported_operations_1_3(
+        self, model: Model
+    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
+        """Return which operations are of the sample's kind."""
+        status, supports = await super().get_supported_operations_1_3(model)
+        main = model.main
+        return status, tuple(
+            can and self.takes(model, main, operation)
+            for can, operation in zip(supports, main.operations, strict=False)
+        )
+
+    def prepare_model_1_3(
+        self,
+        model: Model,
+        preference: ExecutionPreference,
+        priority: Priority,
+        deadline: int | None,
+        model_cache: Sequence[Handle],
+        data_cache: Sequence[Handle],
+        token: bytes,
+        callback: IPreparedModelCallback | None,
+    ) -> ErrorStatus:
+        """Launch the preparation, unless an operation is not of the sample's kind."""
+        main = model.main
+        if callback is not None and not all(
+            self.takes(model, main, operation) for operation in main.operations
+        ):
+            callback.reason = f"{self.name} does not support all operations"
+            OneShot(callback.notify_1_3)(ErrorStatus.GENERAL_FAILURE, None)
+            return ErrorStatus.GENERAL_FAILURE
+        return super().prepare_model_1_3(
+            model,
+            preference,
+            priority,
+            deadline,
+            model_cache,
+            data_cache,
+            token,
+            callback,
+        )
+
+    def takes(self, model: Model, subgraph: Subgraph, operation: Operation) -> bool:
+        """Tell whether an operation, and those within it, are of the sample's kind."""
+        return self._takes(model, subgraph, operation, set())
+
+    def _takes(
+        self, model: Model, subgraph: Subgraph, operation: Operation, seen: set[int]
+    ) -> bool:
+        if operation.type in (OperationType.IF, OperationType.WHILE):
+            for index in operation.inputs:
+                operand = subgraph.operands[index]
+                number = operand.location.offset
+                if operand.lifetime != OperandLifeTime.SUBGRAPH or number in seen:
+                    continue
+                seen.add(number)
+                inner = model.referenced[number]
+                for each in inner.operations:
+                    if not self._takes(model, inner, each, seen):
+                        return False
+            return not self.operations
+        if self.operations and operation.type not in self.operations:
+            return False
+        if not self.types:
+            return True
+        tensors = [subgraph.operands[index].type for index in operation.inputs]
+        main = next((type_ for type_ in tensors if is_tensor(type_)), None)
+        return main in self.types
+
+
+class FloatFast(SampleDevice):
+    """Floats, in less time and for more power than the CPU."""
+
+    name = "asyncnn-sample-float-fast"
+    types = _FLOATS
+    figures = PerformanceInfo(0.8, 1.2)
+
+
+class FloatSlow(SampleDevice):
+    """Floats, in more time and for less power than the CPU."""
+
+    name = "asyncnn-sample-float-slow"
+    types = _FLOATS
+    figures = PerformanceInfo(1.3, 0.7)
+
+
+class Quant(SampleDevice):
+    """Quantised tensors, in little time; all else would take very long."""
+
+    name = "asyncnn-sample-quant"
+    types = _QUANTISED
+    figures = PerformanceInfo(0.5, 0.5)
+    others = PerformanceInfo(50.0, 2.0)
+
+
+class Minimal(SampleDevice):
+    """Three operations on floats, very fast."""
+
+    name = "asyncnn-sample-minimal"
+    types = _FLOATS
+    operations = frozenset(
+        {OperationType.ADD, OperationType.CONCATENATION, OperationType.CONV_2D}
+    )
+    figures = PerformanceInfo(0.4, 0.5)
+
+
+class Everything(SampleDevice):
+    """All operations, slightly slower than the CPU."""
+
+    name = "asyncnn-sample-all"
+    figures = others = PerformanceInfo(1.1, 1.1)

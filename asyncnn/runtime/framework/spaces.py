@@ -1,0 +1,275 @@
+"""The memory between partitions, and the request of each partition.
+
+A `Space` belongs to one execution at a time. Tensors of known size lie in one shared
+pool, so that devices of other processes work on them where they are. A tensor of a size
+that only its maker knows gets a pool of its own: what was enough last time, or more if
+the maker says so.
+"""
+
+import math
+import weakref
+from collections.abc import Callable, Sequence
+
+from asyncnn.hal.errors import (
+    GeneralFailureError,
+    ResourceExhaustedPersistentError,
+)
+from asyncnn.hal.operands import element_size_bytes, size_of_data_bytes
+from asyncnn.hal.types import (
+    BufferToken,
+    DataLocation,
+    Dimensions,
+    Memory,
+    OutputShape,
+    Request,
+    RequestArgument,
+)
+from asyncnn.memory.slabs import Part, allocate_in_slab, retire
+from asyncnn.runtime.framework.partition import is_open
+from asyncnn.runtime.framework.submodels import Kind, Source, SubModels
+
+FIRST_GUESS_BYTES = 4096
+"""Room for a tensor whose size nothing is known of."""
+
+MOST_IDLE = 2
+"""Spaces of one model that are kept for its next executions."""
+
+_AnyPool = Memory | BufferToken
+
+
+class NeedsWholeError(GeneralFailureError):
+    """A tensor between partitions cannot be handed on: the model must run as one."""
+
+
+class Space:
+    """Memory for one execution; `Spaces` makes it."""
+
+    def __init__(self, plan: SubModels, learned: dict[int, int], most: int) -> None:
+        self._plan = plan
+        self._learned = learned
+        self._most = most
+        self._memory = None
+        if plan.total_bytes:
+            _check(plan.total_bytes, most)
+            self._memory = allocate_in_slab(plan.total_bytes)
+        self._own: dict[int, Memory] = {}
+        self._shapes: dict[tuple[Kind, int], Dimensions] = {}
+        self._last: Callable[[], Request | None] = lambda: None
+        self._known: dict[int, Request] = {}
+
+    def request_of(self, index: int, request: Request) -> Request:
+        """Return the request of partition ``index`` in an execution of ``request``.
+
+        Those of a request that comes again are the same again.
+
+        :raises NeedsWholeError: if an output that is read further on is omitted, or of
+            no size.
+        :raises AsyncnnError: if there is no memory.
+        """
+        if self._last() is not request:
+            self._known.clear()
+            self._last = weakref.ref(request)
+        known = self._known.get(index)
+        if known is None:
+            known = self._build(index, request)
+            if self._plan.is_static:
+                self._known[index] = known
+        return known
+
+    def learn(self, index: int, shapes: Sequence[OutputShape]) -> None:
+        """Note the shapes of what partition ``index`` has written.
+
+        :raises NeedsWholeError: if one cannot be handed on: it is empty.
+        """
+        if self._plan.is_static:
+            return
+        for source, shape in zip(self._plan.steps[index].outputs, shapes, strict=False):
+            if is_open(source.operand) and source.kind is not Kind.INPUT:
+                self._shapes[source.kind, source.position] = shape.dimensions
+
+    def grow(self, index: int, shapes: Sequence[OutputShape]) -> bool:
+        """Make room for what had too little; False if an output of the client's has.
+
+        :raises AsyncnnError: if there is no memory.
+        """
+        grown = False
+        for source, shape in zip(self._plan.steps[index].outputs, shapes, strict=False):
+            if shape.is_sufficient:
+                continue
+            if source.kind is not Kind.INTERMEDIATE or not is_open(source.operand):
+                return False
+            element = element_size_bytes(source.operand.type)
+            before = self._learned.get(source.position, 0)
+            needed = math.prod(axis or 1 for axis in shape.dimensions) * element
+            self._learned[source.position] = max(needed, 2 * before)
+            self._own.pop(source.position, None)
+            grown = True
+        return grown
+
+    def move_outputs(self, index: int) -> None:
+        """Give what partition ``index`` writes another place.
+
+        :raises AsyncnnError: if there is no memory.
+        """
+        self._known.clear()
+        for source in self._plan.steps[index].outputs:
+            if source.kind is Kind.INTERMEDIATE:
+                size = self._plan.intermediates[source.position].size
+                self._own.pop(source.position, None)
+                if size:
+                    self._own[source.position] = allocate_in_slab(size)
+
+    def retire(self) -> None:
+        """Have the memory not be used again: a device may still be writing there."""
+        retire([self._memory, *self._own.values()])
+
+    def clear(self) -> None:
+        """Forget what holds for one execution only."""
+        self._own.clear()
+        self._shapes.clear()
+
+    def _build(self, index: int, request: Request) -> Request:
+        step = self._plan.steps[index]
+        pools = _Pools()
+        inputs = tuple(self._input(each, request, pools) for each in step.inputs)
+        outputs = tuple(self._output(each, request, pools) for each in step.outputs)
+        return Request(inputs, outputs, tuple(pools.pools))
+
+    def _input(
+        self, source: Source, request: Request, pools: "_Pools"
+    ) -> RequestArgument:
+        if source.kind is Kind.INPUT:
+            return pools.moved(request.inputs[source.position], request)
+        dimensions: Dimensions = ()
+        full = source.operand.dimensions
+        if is_open(source.operand):
+            full = dimensions = self._shapes[source.kind, source.position]
+            if not full or 0 in full:
+                raise NeedsWholeError("a tensor between partitions is empty")
+        size = size_of_data_bytes(source.operand.type, full)
+        memory: _AnyPool
+        if source.kind is Kind.INTERMEDIATE:
+            memory, offset = self._place(source)
+        else:
+            given = request.outputs[source.position]
+            if given.has_no_value:
+                raise NeedsWholeError("an output that is read further on is omitted")
+            memory = request.pools[given.location.pool_index]
+            offset = given.location.offset
+        at = DataLocation(pools.number(memory), offset, size)
+        return RequestArgument(location=at, dimensions=dimensions)
+
+    def _output(
+        self, source: Source, request: Request, pools: "_Pools"
+    ) -> RequestArgument:
+        if source.kind is Kind.OUTPUT:
+            return pools.moved(request.outputs[source.position], request)
+        intermediate = self._plan.intermediates[source.position]
+        if intermediate.size:
+            memory, offset = self._place(source)
+            size = intermediate.size
+        else:
+            memory, offset, size = self._room(source)
+        return RequestArgument(
+            location=DataLocation(pools.number(memory), offset, size)
+        )
+
+    def _place(self, source: Source) -> tuple[Memory, int]:
+        if source.position in self._own:
+            return self._own[source.position], 0
+        assert self._memory is not None
+        return self._memory, self._plan.intermediates[source.position].offset
+
+    def _room(self, source: Source) -> tuple[Memory, int, int]:
+        """Return new memory for a tensor of unknown size."""
+        dimensions = source.operand.dimensions
+        element = element_size_bytes(source.operand.type)
+        least = math.prod(axis or 1 for axis in dimensions) * element
+        size = self._learned.get(source.position, max(least, FIRST_GUESS_BYTES))
+        self._learned[source.position] = size
+        _check(size, self._most)
+        memory = self._own[source.position] = allocate_in_slab(size)
+        return memory, 0, size
+
+
+class Spaces:
+    """The spaces of one prepared model: a few are kept for what comes next."""
+
+    def __init__(self, plan: SubModels, max_bytes: int) -> None:
+        self._plan = plan
+        self._max_bytes = max_bytes
+        self.is_static = plan.is_static
+        self._outputs_read = plan.outputs_read
+        self._learned: dict[int, int] = {}
+        self._idle: list[Space] = []
+
+    def are_shared(self, request: Request) -> bool:
+        """Tell whether other processes see all that partitions hand on, where it is."""
+        for position in self._outputs_read:
+            argument = request.outputs[position]
+            if argument.has_no_value:
+                return False
+            pool = request.pools[argument.location.pool_index]
+            if not isinstance(pool, Part) and not (
+                isinstance(pool, Memory) and pool.handle.fds
+            ):
+                return False
+        return True
+
+    def take(self) -> Space:
+        """Return a space that nothing uses.
+
+        :raises AsyncnnError: if there is no memory.
+        """
+        if self._idle:
+            return self._idle.pop()
+        return Space(self._plan, self._learned, self._max_bytes)
+
+    def give_back(self, space: Space, *, is_clean: bool) -> None:
+        """Take a space back; one that is not clean may still be written to."""
+        if not is_clean:
+            space.retire()
+        elif len(self._idle) < MOST_IDLE:
+            space.clear()
+            self._idle.append(space)
+
+    def trim(self) -> None:
+        """Let go of the spaces that nothing uses."""
+        self._idle.clear()
+
+
+class _Pools:
+    """Collects the pools of one request."""
+
+    def __init__(self) -> None:
+        self.pools: list[_AnyPool] = []
+        self._numbers: dict[int, int] = {}
+
+    def number(self, pool: _AnyPool) -> int:
+        """Return the number of a pool, which is added if it is new."""
+        number = self._numbers.get(id(pool))
+        if number is None:
+            number = self._numbers[id(pool)] = len(self.pools)
+            self.pools.append(pool)
+        return number
+
+    def moved(self, argument: RequestArgument, request: Request) -> RequestArgument:
+        """Return a client's argument with the number that its pool has here."""
+        if argument.has_no_value:
+            return argument
+        at = argument.location
+        number = self.number(request.pools[at.pool_index])
+        if number == at.pool_index:
+            return argument
+        return RequestArgument(
+            location=DataLocation(number, at.offset, at.length),
+            dimensions=argument.dimensions,
+        )
+
+
+def _check(size: int, most: int) -> None:
+    if size > most:
+        raise ResourceExhaustedPersistentError(
+            f"{size} bytes between partitions: "
+            f"FrameworkSettings.max_intermediate_bytes is {most}"
+        )

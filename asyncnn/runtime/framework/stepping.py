@@ -1,0 +1,470 @@
+"""One execution, partition by partition, each begun when the one before has ended.
+
+A `SteppedRun` is the callback of all its partitions. Partitions that are done within
+their call follow each other in a loop, without a turn of the event loop; others begin
+within the notification of the one before. If a device fails, its partition or the whole
+model goes to the CPU, by the rules of `fallback`.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import ClassVar, NamedTuple, Protocol
+
+from asyncnn.callbacks import IExecutionCallback
+from asyncnn.hal.errors import AsyncnnError, failure_of
+from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.hal.routes import Route, RouteStep
+from asyncnn.hal.types import (
+    NO_TIMING,
+    UINT64_MAX,
+    ErrorStatus,
+    ExecutionOptions,
+    MeasureTiming,
+    OutputShape,
+    Request,
+    Timing,
+)
+from asyncnn.qos import acting_for, calling_client
+from asyncnn.runtime.framework import CPU, Fallback
+from asyncnn.runtime.framework.fallback import FINAL, MISSED, Member, reason_of
+from asyncnn.runtime.framework.spaces import NeedsWholeError, Space, Spaces
+
+MOST_GROWTHS = 8
+"""Attempts to find room for a tensor of unknown size."""
+
+LEFT_OUT = "it is left out after failures"
+
+_NONE = ErrorStatus.NONE
+_INSUFFICIENT = ErrorStatus.OUTPUT_INSUFFICIENT_SIZE
+
+
+class Outcome(NamedTuple):
+    """How an execution has ended; ``route`` is None if it is the usual one."""
+
+    status: ErrorStatus
+    shapes: tuple[OutputShape, ...]
+    timing: Timing
+    reason: str
+    route: Route | None
+
+
+class IStep(Protocol):
+    """One partition of a prepared model: all of it, or a part."""
+
+    @property
+    def member(self) -> Member:
+        """The device that it is for."""
+        ...
+
+    @property
+    def prepared(self) -> IPreparedModel:
+        """It, prepared on that device."""
+        ...
+
+    @property
+    def usual(self) -> RouteStep:
+        """How it goes as a rule."""
+        ...
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """The model's output that each of its outputs is; -1 for others."""
+        ...
+
+    @property
+    def on_cpu(self) -> IPreparedModel | None:
+        """The same partition on the CPU, if it was prepared."""
+        ...
+
+    async def prepare_on_cpu(self) -> IPreparedModel:
+        """Prepare the partition on the CPU, or wait until it is.
+
+        :raises AsyncnnError: if the CPU cannot compute it.
+        """
+        ...
+
+
+class IStepped(Protocol):
+    """What runs need of a prepared model; ``whole`` is all of it as one partition.
+
+    ``declared`` is what the model says of its outputs. Without ``spaces`` there is one
+    partition, which takes requests as they are.
+    """
+
+    spaces: Spaces | None
+    fallback: Fallback
+    declared: tuple[OutputShape, ...]
+
+    @property
+    def steps(self) -> Sequence[IStep]:
+        """The partitions in order."""
+        ...
+
+    @property
+    def whole(self) -> IStep:
+        """All of the model, on the CPU."""
+        ...
+
+    def began(self, run: "IClosable") -> None:
+        """Note that an execution has begun."""
+        ...
+
+    def ended(self, run: "IClosable") -> None:
+        """Note that it has ended, and that no device works for it."""
+        ...
+
+
+class IClosable(Protocol):
+    """What the framework ends when it is closed."""
+
+    def close(self) -> None:
+        """End at once."""
+        ...
+
+
+class _Answer(NamedTuple):
+    """How one partition has ended."""
+
+    status: ErrorStatus
+    shapes: tuple[OutputShape, ...]
+    timing: Timing
+    reason: str
+
+    @classmethod
+    def of(cls, error: Exception) -> "_Answer":
+        failure = failure_of(error)
+        return cls(failure.status, (), NO_TIMING, str(failure))
+
+
+class SteppedRun(IExecutionCallback):
+    """One execution of a prepared model; ``ended`` is told the outcome, once.
+
+    A partition that has failed is computed on the CPU ``_instead``, which is how it
+    failed; if ``_is_whole``, all of the model is.
+    """
+
+    takes_early_results: ClassVar[bool] = True
+
+    __slots__ = (
+        "__weakref__",
+        "_answer",
+        "_client",
+        "_ended",
+        "_failed",
+        "_growths",
+        "_index",
+        "_instead",
+        "_is_calling",
+        "_is_clean",
+        "_is_outstanding",
+        "_is_whole",
+        "_model",
+        "_on_device_us",
+        "_options",
+        "_request",
+        "_route",
+        "_shapes",
+        "_space",
+        "_started_ns",
+        "_task",
+        "is_over",
+    )
+
+    def __init__(
+        self,
+        model: IStepped,
+        request: Request,
+        options: ExecutionOptions,
+        ended: Callable[[Outcome], None],
+    ) -> None:
+        super().__init__()
+        self._model = model
+        self._request = request
+        self._options = options
+        self._ended = ended
+        self._client = calling_client.get()
+        self._started_ns = time.monotonic_ns()
+        self._index = 0
+        self._growths = 0
+        self._on_device_us = 0
+        self._shapes = list(model.declared)
+        self._route: list[RouteStep] = []
+        self._space: Space | None = None
+        self._answer: _Answer | None = None
+        self._instead: _Answer | None = None
+        self._failed: IStep | None = None
+        self._is_whole = False
+        self._is_calling = False
+        self._is_outstanding = False
+        self._is_clean = True
+        self._task: asyncio.Task[None] | None = None
+        self.is_over = False
+        model.began(self)
+
+    def begin(self) -> None:
+        """Execute the first partition, and all others."""
+        self._advance()
+
+    def begin_at(
+        self,
+        index: int,
+        space: Space | None,
+        *,
+        on_device_us: int = 0,
+        failure: tuple[ErrorStatus, str] | None = None,
+    ) -> None:
+        """Go on with partition ``index``; those before it have used ``space``.
+
+        It has failed already, if ``failure`` says how.
+        """
+        self._index = index
+        self._space = space
+        self._on_device_us = on_device_us
+        self._route = [step.usual for step in self._model.steps[:index]]
+        if failure is not None:
+            status, reason = failure
+            answer = _Answer(status, (), NO_TIMING, reason)
+            self._guarded(lambda: self._take(answer))
+        self._advance()
+
+    def notify_1_3(
+        self,
+        status: ErrorStatus,
+        output_shapes: tuple[OutputShape, ...],
+        timing: Timing,
+    ) -> None:
+        """Take the outcome of a partition, and begin the next."""
+        self._is_outstanding = False
+        self.unlink_to_death()
+        reason, self.reason = self.reason, ""
+        answer = _Answer(status, output_shapes, timing, reason)
+        if self._is_calling:
+            self._answer = answer
+        elif self.is_over:
+            self._release()
+        else:
+            self._guarded(lambda: self._take(answer))
+            self._advance()
+
+    def die(self) -> None:
+        """End soon: nobody waits for the outcome."""
+        super().die()
+        if self._task is not None:
+            self._task.cancel()
+
+    def close(self) -> None:
+        """End at once, since the framework is closed; devices are told to stop."""
+        self._end(ErrorStatus.DEVICE_UNAVAILABLE, (), "the device is closed")
+        self.die()
+
+    def _advance(self) -> None:
+        """Execute partitions until one is not done within its call."""
+        while not self.is_over and not self._is_outstanding and self._task is None:
+            if self._index == len(self._model.steps):
+                self._end(_NONE, tuple(self._shapes), "")
+            else:
+                self._guarded(self._execute_next)
+
+    def _guarded(self, do: Callable[[], None]) -> None:
+        """Do something; what it raises ends the execution."""
+        try:
+            do()
+        except NeedsWholeError as error:
+            if self._model.fallback is Fallback.FORBID or self._is_whole:
+                self._end(error.status, (), str(error))
+            else:
+                self._instead, self._failed = _Answer.of(error), None
+                self._is_whole = True
+        except Exception as error:
+            failure = _Answer.of(error)
+            self._end(failure.status, (), failure.reason)
+
+    @property
+    def _step(self) -> IStep:
+        return self._model.whole if self._is_whole else self._model.steps[self._index]
+
+    def _execute_next(self) -> None:
+        step = self._step
+        prepared = step.prepared
+        if self._instead is not None:
+            on_cpu = step.on_cpu
+            if on_cpu is None:
+                self._prepare_on_cpu(step)
+                return
+            prepared = on_cpu
+        elif self._is_left_out(step):
+            status = ErrorStatus.DEVICE_UNAVAILABLE
+            self._fall_back(_Answer(status, (), NO_TIMING, LEFT_OUT))
+            return
+        request = self._request
+        if self._model.spaces is not None and not self._is_whole:
+            if self._space is None:
+                self._space = self._model.spaces.take()
+            request = self._space.request_of(self._index, request)
+        answer = self._call(prepared, request)
+        if answer is not None:
+            self._take(answer)
+
+    def _is_left_out(self, step: IStep) -> bool:
+        member = step.member
+        return (
+            member.health.has_failed
+            and not member.is_cpu
+            and self._model.fallback is not Fallback.FORBID
+            and not member.health.allows()
+        )
+
+    def _call(self, prepared: IPreparedModel, request: Request) -> _Answer | None:
+        """Execute a partition; return its outcome if that is there at once."""
+        options, deadline = self._options, self._options.deadline
+        if (
+            self._instead is not None
+            and self._instead.status in MISSED
+            and deadline is not None
+            and time.monotonic_ns() >= deadline
+        ):
+            deadline = None  # late rather than never
+        self._is_calling = self._is_outstanding = True
+        self._answer = None
+        try:
+            with acting_for(self._client):
+                prepared.execute_1_3(
+                    request, options.measure, deadline, options.loop_timeout, self
+                )
+        except Exception as error:
+            self._is_outstanding = False
+            return _Answer.of(error)
+        finally:
+            self._is_calling = False
+        return self._answer
+
+    def _take(self, answer: _Answer) -> None:
+        """Take the outcome of the partition that was executed."""
+        if answer.status is _NONE:
+            self._succeed(answer)
+        elif answer.status is _INSUFFICIENT:
+            self._grow(answer)
+        elif (
+            self.is_dead
+            or answer.status in FINAL
+            or self._instead is not None
+            or self._step.member.is_cpu
+            or self._model.fallback is Fallback.FORBID
+        ):
+            self._end(answer.status, (), answer.reason)
+        else:
+            self._fall_back(answer)
+
+    def _succeed(self, answer: _Answer) -> None:
+        step = self._step
+        on_device_us = answer.timing.time_on_device
+        if UINT64_MAX in (on_device_us, self._on_device_us):
+            self._on_device_us = UINT64_MAX
+        else:
+            self._on_device_us += on_device_us
+        for position, shape in zip(step.outputs, answer.shapes, strict=False):
+            if position >= 0:
+                self._shapes[position] = shape
+        self._growths = 0
+        if self._is_whole:
+            self._route = [self._went(step)]
+            self._index = len(self._model.steps)
+            return
+        self._route.append(self._went(step))
+        if self._space is not None:
+            self._space.learn(self._index, answer.shapes)
+        self._index += 1
+
+    def _went(self, step: IStep) -> RouteStep:
+        """Return how a partition went, and count it if it was not as planned."""
+        failure, failed = self._instead, self._failed
+        self._instead = self._failed = None
+        if failure is None:
+            if step.member.health.has_failed:
+                step.member.health.succeeded()
+            return step.usual
+        instead_of = step.usual.device
+        reason = reason_of(failure.status, failure.reason)
+        if failed is not None:
+            instead_of = failed.member.name
+            if failure.reason is LEFT_OUT:
+                failed.member.passed_over(failure.status, reason)
+            else:
+                failed.member.fell_back(failure.status, reason)
+        return RouteStep(CPU, step.usual.operations, instead_of, reason)
+
+    def _grow(self, answer: _Answer) -> None:
+        """Try again with more room, if that was for tensors between partitions."""
+        self._growths += 1
+        if (
+            not self._is_whole
+            and self._space is not None
+            and self._growths <= MOST_GROWTHS
+            and self._space.grow(self._index, answer.shapes)
+        ):
+            return
+        for position, shape in zip(self._step.outputs, answer.shapes, strict=False):
+            if position >= 0:
+                self._shapes[position] = shape
+        self._end(_INSUFFICIENT, tuple(self._shapes), answer.reason)
+
+    def _fall_back(self, answer: _Answer) -> None:
+        self._instead, self._failed = answer, self._step
+        self._is_clean = False
+        if self._model.fallback is Fallback.FULL:
+            self._is_whole = True
+        elif self._space is not None:
+            # A device that was given up may write to the old place at any time.
+            self._space.move_outputs(self._index)
+
+    def _prepare_on_cpu(self, step: IStep) -> None:
+        loop = asyncio.get_running_loop()
+        with acting_for(self._client):
+            self._task = loop.create_task(self._preparing(step))
+
+    async def _preparing(self, step: IStep) -> None:
+        failure = self._instead
+        assert failure is not None
+        try:
+            await step.prepare_on_cpu()
+        except AsyncnnError as error:
+            reason = f"{failure.reason}; nor can the CPU: {error}"
+            self._end(failure.status, (), reason)
+        except asyncio.CancelledError:
+            status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+            self._end(status, (), "the execution was cancelled")
+        finally:
+            self._task = None
+        if self.is_over:
+            self._release()
+        self._advance()
+
+    def _end(
+        self, status: ErrorStatus, shapes: tuple[OutputShape, ...], reason: str
+    ) -> None:
+        if self.is_over:
+            return
+        self.is_over = True
+        self._is_clean &= status is _NONE
+        timing = NO_TIMING
+        if status is _NONE and self._options.measure is MeasureTiming.YES:
+            in_driver_us = (time.monotonic_ns() - self._started_ns) // 1000
+            on_device_us = self._on_device_us
+            if on_device_us != UINT64_MAX:
+                in_driver_us = max(in_driver_us, on_device_us)
+            timing = Timing(on_device_us, in_driver_us)
+        route = None
+        if any(step.instead_of for step in self._route):
+            route = Route(tuple(self._route))
+        self._release()
+        self._ended(Outcome(status, shapes, timing, reason, route))
+
+    def _release(self) -> None:
+        """Give all back once no device works for this any more."""
+        if self._is_outstanding or self._task is not None:
+            return
+        space, self._space = self._space, None
+        if space is not None and self._model.spaces is not None:
+            self._model.spaces.give_back(space, is_clean=self._is_clean)
+        self._model.ended(self)

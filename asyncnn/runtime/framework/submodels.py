@@ -1,0 +1,255 @@
+"""Each partition as a HAL model of its own, and where its arguments come from.
+
+Constants are shared with the model, not copied. What one partition writes and another
+reads is an output of the one and an input of the other; the framework has memory for
+it, unless it is an output of the model, which lies where the client wants it.
+
+Source: the HAL's runtime (ExecutionStep: addOperand, finishStepModel).
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+
+import msgspec
+from msgspec.structs import replace
+
+from asyncnn.hal.operands import size_of_data_bytes
+from asyncnn.hal.types import (
+    DataLocation,
+    Model,
+    Operand,
+    OperandLifeTime,
+    Operation,
+    Subgraph,
+)
+from asyncnn.runtime.framework.partition import crossing_operands, is_open
+
+_INPUT = OperandLifeTime.SUBGRAPH_INPUT
+_OUTPUT = OperandLifeTime.SUBGRAPH_OUTPUT
+_TEMPORARY = OperandLifeTime.TEMPORARY_VARIABLE
+_REFERENCE = OperandLifeTime.CONSTANT_REFERENCE
+_COPY = OperandLifeTime.CONSTANT_COPY
+
+ALIGNMENT_BYTES = 64
+
+
+class Kind(Enum):
+    """What an argument of a partition is to the whole model."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    INTERMEDIATE = "intermediate"
+
+
+class Source(msgspec.Struct, frozen=True):
+    """Where an argument lies.
+
+    That is the model's input or output at ``position``, or the intermediate tensor of
+    that number. ``operand`` describes it.
+    """
+
+    kind: Kind
+    position: int
+    operand: Operand
+
+
+class SubModel(msgspec.Struct, frozen=True):
+    """One partition's model; ``operations`` are those of the whole that it has."""
+
+    model: Model
+    operations: tuple[int, ...]
+    inputs: tuple[Source, ...]
+    outputs: tuple[Source, ...]
+
+
+class Intermediate(msgspec.Struct, frozen=True):
+    """A tensor between partitions: ``size`` bytes at ``offset``, both 0 if open."""
+
+    operand: Operand
+    size: int
+    offset: int
+
+
+class SubModels(msgspec.Struct, frozen=True):
+    """All partitions of a model, and the tensors between them.
+
+    ``total_bytes`` are those of all intermediates of known size; with ``is_static``
+    that is all of them, and outputs that a later partition reads are of known size too.
+    """
+
+    steps: tuple[SubModel, ...]
+    intermediates: tuple[Intermediate, ...]
+    total_bytes: int
+    is_static: bool
+
+    @property
+    def outputs_read(self) -> frozenset[int]:
+        """Outputs of the model that a later partition reads."""
+        return frozenset(
+            source.position
+            for step in self.steps
+            for source in step.inputs
+            if source.kind is Kind.OUTPUT
+        )
+
+
+def build_submodels(model: Model, parts: Sequence[Sequence[int]]) -> SubModels:
+    """Return the models of partitions, which are in the order in which they run."""
+    main = model.main
+    crossing = crossing_operands(main, parts)
+    inputs = {index: k for k, index in enumerate(main.input_indexes)}
+    outputs = {index: k for k, index in enumerate(main.output_indexes)}
+    builder = _Builder(model, crossing, inputs, outputs)
+    steps = tuple(builder.build(part) for part in parts)
+    intermediates, total = _placed(builder.intermediates)
+    is_static = not any(is_open(main.operands[index]) for index in crossing)
+    return SubModels(steps, intermediates, total, is_static)
+
+
+def _placed(operands: Iterable[Operand]) -> tuple[tuple[Intermediate, ...], int]:
+    placed: list[Intermediate] = []
+    end = 0
+    for operand in operands:
+        size = 0
+        if not is_open(operand):
+            size = size_of_data_bytes(operand.type, operand.dimensions)
+        placed.append(Intermediate(operand, size, end if size else 0))
+        end += -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return tuple(placed), end
+
+
+class _Builder:
+    def __init__(
+        self,
+        model: Model,
+        crossing: set[int],
+        inputs: dict[int, int],
+        outputs: dict[int, int],
+    ) -> None:
+        self._model = model
+        self._crossing = crossing
+        self._inputs = inputs
+        self._outputs = outputs
+        self._numbers: dict[int, int] = {}
+        self.intermediates: list[Operand] = []
+
+    def build(self, part: Sequence[int]) -> SubModel:
+        main = self._model.main
+        operations = [main.operations[position] for position in part]
+        written = {index for each in operations for index in each.outputs}
+        leaving = self._leaving(operations, written)
+        order: dict[int, int] = {}
+        counts: dict[int, int] = {}
+        for operation in operations:
+            for index in (*operation.inputs, *operation.outputs):
+                order.setdefault(index, len(order))
+            for index in operation.inputs:
+                counts[index] = counts.get(index, 0) + 1
+        coming = [
+            index
+            for index in order
+            if index not in written
+            and main.operands[index].lifetime in (_INPUT, _OUTPUT, _TEMPORARY)
+        ]
+        pools = _Pools(self._model, [main.operands[index] for index in order])
+        operands = tuple(
+            replace(
+                pools.moved(main.operands[index]),
+                lifetime=self._lifetime(index, coming, leaving),
+                number_of_consumers=counts.get(index, 0),
+            )
+            for index in order
+        )
+        subgraph = Subgraph(
+            operands,
+            tuple(
+                Operation(
+                    each.type,
+                    tuple(order[index] for index in each.inputs),
+                    tuple(order[index] for index in each.outputs),
+                )
+                for each in operations
+            ),
+            tuple(order[index] for index in coming),
+            tuple(order[index] for index in leaving),
+        )
+        return SubModel(
+            pools.model_of(subgraph),
+            tuple(part),
+            tuple(self._source(index) for index in coming),
+            tuple(self._source(index) for index in leaving),
+        )
+
+    def _leaving(self, operations: list[Operation], written: set[int]) -> list[int]:
+        """Return what a partition writes that is needed outside.
+
+        A partition that nobody needs still has an output, as a model must.
+        """
+        leaving = [
+            index
+            for each in operations
+            for index in each.outputs
+            if index in self._crossing or index in self._outputs
+        ]
+        return leaving or sorted(written)[:1]
+
+    def _lifetime(self, index: int, coming: list[int], leaving: list[int]) -> int:
+        if index in coming:
+            return _INPUT
+        if index in leaving:
+            return _OUTPUT
+        lifetime = self._model.main.operands[index].lifetime
+        return _TEMPORARY if lifetime == _OUTPUT else lifetime
+
+    def _source(self, index: int) -> Source:
+        operand = self._model.main.operands[index]
+        if index in self._inputs:
+            return Source(Kind.INPUT, self._inputs[index], operand)
+        if index in self._outputs:
+            return Source(Kind.OUTPUT, self._outputs[index], operand)
+        if index not in self._numbers:
+            self._numbers[index] = len(self.intermediates)
+            self.intermediates.append(operand)
+        return Source(Kind.INTERMEDIATE, self._numbers[index], operand)
+
+
+class _Pools:
+    """The pools that the constants of one partition need, and no others.
+
+    Subgraphs that it refers to need the pools that they have always had.
+    """
+
+    def __init__(self, model: Model, operands: Iterable[Operand]) -> None:
+        self._model = model
+        lifetimes = {operand.lifetime for operand in operands}
+        self._needs_all = OperandLifeTime.SUBGRAPH in lifetimes
+        self._needs_copies = self._needs_all or _COPY in lifetimes
+        used = sorted(
+            {
+                operand.location.pool_index
+                for operand in operands
+                if operand.lifetime == _REFERENCE
+            }
+        )
+        if self._needs_all:
+            used = list(range(len(model.pools)))
+        self._numbers = {index: number for number, index in enumerate(used)}
+
+    def moved(self, operand: Operand) -> Operand:
+        """Return an operand with the number that its pool has here."""
+        if operand.lifetime != _REFERENCE:
+            return operand
+        at = operand.location
+        number = self._numbers[at.pool_index]
+        return replace(operand, location=DataLocation(number, at.offset, at.length))
+
+    def model_of(self, subgraph: Subgraph) -> Model:
+        """Return the model of one subgraph."""
+        model = self._model
+        return replace(
+            model,
+            main=subgraph,
+            referenced=model.referenced if self._needs_all else (),
+            operand_values=model.operand_values if self._needs_copies else b"",
+            pools=tuple(model.pools[index] for index in self._numbers),
+        )

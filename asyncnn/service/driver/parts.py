@@ -1,0 +1,62 @@
+"""What the parts of a session have in common: preparations, executions, bursts, others.
+
+Each part keeps the objects of one kind that its client has, by the client's numbers.
+All of them belong to the event loop, and trust nothing that the client says: a message
+that gives a number a second time, or contradicts itself, raises `InvalidArgumentError`,
+which ends the connection. What goes wrong with a call is the answer to that call.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.interfaces import IDevice, IPreparedModel
+from asyncnn.offload import SerialOffload
+from asyncnn.service import wire
+from asyncnn.service.driver.pools import AnnouncedPools
+from asyncnn.service.driver.quotas import Table
+from asyncnn.service.limits import OwnedTasks, ServiceLimits
+
+
+class Common(msgspec.Struct, frozen=True, eq=False):
+    """What the session of the client called ``client_name`` gives to all of its parts.
+
+    ``models`` are the client's prepared models by number. ``tasks`` end with the
+    session. ``validating`` is the thread that checks large models of the client's
+    process. ``send`` sends a message to the client.
+    """
+
+    client_name: str
+    device: IDevice
+    limits: ServiceLimits
+    models: Table[IPreparedModel]
+    pools: AnnouncedPools
+    tasks: OwnedTasks
+    validating: SerialOffload
+    send: Callable[[wire.ToClient], None]
+
+
+class SessionPart:
+    """Base of all parts, which refer to what they have in common by short names."""
+
+    def __init__(self, common: Common) -> None:
+        # Taken out of it once: executions look these up for every message.
+        self.client_name = common.client_name
+        self._device = common.device
+        self._limits = common.limits
+        self._models = common.models
+        self._pools = common.pools
+        self._tasks = common.tasks
+        self._validating = common.validating
+        self._send = common.send
+
+    def _model(self, number: int) -> IPreparedModel:
+        """Return a prepared model of the client.
+
+        :raises InvalidArgumentError: if there is none of that number.
+        """
+        prepared = self._models.get(number)
+        if prepared is None:
+            raise InvalidArgumentError(f"no prepared model {number}")
+        return prepared

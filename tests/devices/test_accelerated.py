@@ -1,0 +1,333 @@
+"""The accelerated device: results, interrupted runs, caches, and doing without it."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asyncnn.devices import DeviceSettings
+from asyncnn.devices.accelerated import AcceleratedDevice
+from asyncnn.devices.litert import engine
+from asyncnn.devices.litert.engine import Engine, EngineUnavailableError
+from asyncnn.extensions import Extension
+from asyncnn.hal.errors import (
+    DeviceUnavailableError,
+    InvalidArgumentError,
+    MissedDeadlineTransientError,
+    NoDriverError,
+)
+from asyncnn.hal.types import (
+    ExecutionPreference,
+    FusedActivationFunc,
+    Operand,
+    OperationType,
+    Priority,
+)
+from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.device import Device, connect, open_device
+from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.model_file import load
+from asyncnn.runtime.prepared import PreparedModel
+from tests.measuring import best_of
+from tests.networks import F32, addition
+
+pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
+
+WIDTH = 1024
+LAYERS = 24
+X = np.ones((64, WIDTH), np.float32)
+
+
+def layers(count: int = LAYERS, width: int = WIDTH, batch: int = 64) -> NamedModel:
+    """Return a chain of FULLY_CONNECTED layers, each of which halves its input.
+
+    One of 64 x 1024 x 1024 takes some milliseconds.
+    """
+    builder = ModelBuilder()
+    value = builder.input("x", F32, (batch, width))
+    weights = builder.constant(np.eye(width, dtype=np.float32) / 2)
+    bias = builder.constant(np.zeros(width, np.float32))
+    none = builder.scalar(FusedActivationFunc.NONE)
+    for _ in range(count):
+        value = builder.operation(
+            OperationType.FULLY_CONNECTED,
+            [value, weights, bias, none],
+            Operand(F32, (batch, width)),
+        )
+    builder.output(value, "y")
+    return builder.build()
+
+
+@pytest.fixture
+async def device() -> AsyncIterator[Device]:
+    async with open_device("accelerated") as device:
+        yield device
+
+
+async def elapsed(prepared: PreparedModel) -> float:
+    """Return the seconds that a run takes, at best of three."""
+    least = float("inf")
+    for _ in range(3):
+        started = time.perf_counter()
+        await prepared.run(X)
+        least = min(least, time.perf_counter() - started)
+    return least
+
+
+class TestResults:
+    async def test_the_engine_computes_segments(self, device: Device) -> None:
+        prepared = await device.prepare(layers())
+        np.testing.assert_allclose((await prepared.run(X))["y"], X / 2.0**LAYERS)
+        hal = device.hal
+        assert isinstance(hal, AcceleratedDevice)
+        (model,) = hal.statistics().models
+        assert model.operations == LAYERS
+
+    @pytest.mark.parametrize("path", ["async", "sync", "fenced", "burst"])
+    async def test_every_path_gives_the_reference_result(
+        self, device: Device, path: str, shared: Path
+    ) -> None:
+        model = load(shared / "models" / "vww_96_int8.tflite")
+        x = np.random.default_rng(0).integers(-128, 128, (1, 96, 96, 3), np.int8)
+        async with open_device("reference") as reference:
+            expected = await (await reference.prepare(model)).run(x)
+        prepared = await device.prepare(model)
+        async with prepared.runner(path) as run:  # type: ignore[arg-type]
+            for _ in range(3):
+                computed = await run(x)
+                for name, array in expected.items():
+                    difference = array.astype(np.int32) - computed[name]
+                    assert np.abs(difference).max() <= 1
+
+    async def test_runs_of_one_model_overlap(self, device: Device) -> None:
+        prepared = await device.prepare(layers(4))
+        inputs = [np.full_like(X, k) for k in range(12)]
+        results = await asyncio.gather(*map(prepared.run, inputs))
+        for k, outputs in enumerate(results):
+            np.testing.assert_array_equal(outputs["y"], inputs[k] / 16)
+
+    async def test_shapes_may_come_with_the_request(self, device: Device) -> None:
+        prepared = await device.prepare(addition(0, 0))
+        for shape in ((300, 40), (2, 2), (300, 40)):
+            x = np.random.default_rng(0).random(shape, np.float32)
+            outputs = await prepared.run([x, x])
+            np.testing.assert_array_equal(outputs["z"], x + x)
+
+    async def test_there_is_a_lane_for_each_cpu_unless_another_number_is_set(
+        self,
+    ) -> None:
+        for lanes in (None, 1):
+            settings = DeviceSettings(lanes=lanes, inline_below_us=0)
+            async with open_device("accelerated", settings=settings) as device:
+                prepared = await device.prepare(layers(4))
+                await asyncio.gather(*(prepared.run(X) for _ in range(8)))
+                threads = (await device.statistics()).threads
+                assert threads <= 1 + (lanes or len(os.sched_getaffinity(0)))
+
+    async def test_its_version_names_the_engine(self, device: Device) -> None:
+        assert "2.3" in device.version
+
+
+@pytest.mark.alone
+class TestInterrupts:
+    """A run of some 50 ms, in parts of a few: what comes meanwhile need not wait."""
+
+    async def test_cancelling_a_run_frees_its_lane_soon(self) -> None:
+        settings = DeviceSettings(lanes=1)
+        async with open_device("accelerated", settings=settings) as device:
+            prepared = await device.prepare(layers())
+            whole_s = await elapsed(prepared)
+            quick = await device.prepare(layers(1, 64, 1))
+
+            async def until_free() -> float:
+                task = asyncio.create_task(prepared.run(X))
+                await asyncio.sleep(whole_s / 8)
+                started = time.perf_counter()
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                await quick.run(np.ones((1, 64), np.float32))
+                return (time.perf_counter() - started) / whole_s
+
+            await best_of(5, until_free, 3 / LAYERS)
+
+    async def test_a_deadline_ends_a_run_in_the_middle(self, device: Device) -> None:
+        prepared = await device.prepare(layers())
+        whole_s = await elapsed(prepared)
+
+        async def until_missed() -> float:
+            started = time.perf_counter()
+            with pytest.raises(MissedDeadlineTransientError):
+                await prepared.run(X, timeout=whole_s / 4)
+            return (time.perf_counter() - started) / whole_s
+
+        await best_of(5, until_missed, 0.5)
+        np.testing.assert_allclose((await prepared.run(X))["y"], X / 2.0**LAYERS)
+
+    async def test_what_is_urgent_begins_within_a_part_of_what_is_not(self) -> None:
+        settings = DeviceSettings(lanes=1)
+        async with open_device("accelerated", settings=settings) as device:
+            low = await device.prepare(layers(), priority=Priority.LOW)
+            high = await device.prepare(layers(1, 64, 1), priority=Priority.HIGH)
+            whole_s = await elapsed(low)
+            x = np.ones((1, 64), np.float32)
+            await high.run(x)
+            slow: list[asyncio.Task[object]] = []
+
+            async def until_done() -> float:
+                slow.append(asyncio.create_task(low.run(X)))
+                await asyncio.sleep(whole_s / 8)
+                started = time.perf_counter()
+                await high.run(x)
+                took_s = time.perf_counter() - started
+                assert not slow[-1].done()
+                return took_s / whole_s
+
+            await best_of(5, until_done, 3 / LAYERS)
+            for outputs in await asyncio.gather(*slow):
+                np.testing.assert_allclose(outputs["y"], X / 2.0**LAYERS)  # type: ignore[index]
+
+    async def test_closing_interrupts_what_runs(self) -> None:
+        async def until_closed() -> float:
+            async with closed_during_a_run() as (whole_s, started):
+                pass
+            return (time.perf_counter() - started[0]) / whole_s
+
+        await best_of(5, until_closed, 0.5)
+
+
+@asynccontextmanager
+async def closed_during_a_run() -> AsyncIterator[tuple[float, list[float]]]:
+    """Yield how long a run takes, and when the device began to close."""
+    started: list[float] = []
+    async with open_device("accelerated") as device:
+        prepared = await device.prepare(layers())
+        whole_s = await elapsed(prepared)
+        task = asyncio.create_task(prepared.run(X))
+        await asyncio.sleep(whole_s / 8)
+        started.append(time.perf_counter())
+    with pytest.raises(DeviceUnavailableError):
+        await task
+    yield whole_s, started
+
+
+class TestCaches:
+    async def test_a_model_from_its_cache_gives_the_same(self, tmp_path: Path) -> None:
+        results = []
+        for _ in range(2):
+            async with open_device("accelerated", cache_dir=tmp_path) as device:
+                prepared = await device.prepare(layers(3))
+                results.append((await prepared.run(X))["y"])
+        np.testing.assert_array_equal(*results)
+
+    async def test_the_other_device_does_not_use_it(self, tmp_path: Path) -> None:
+        for name in ("accelerated", "reference", "accelerated"):
+            async with open_device(name, cache_dir=tmp_path) as device:
+                prepared = await device.prepare(layers(3))
+                np.testing.assert_array_equal((await prepared.run(X))["y"], X / 8)
+
+
+@contextmanager
+def counting_descriptors() -> Iterator[None]:
+    before = len(os.listdir("/proc/self/fd"))
+    yield
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_nothing_is_left_behind() -> None:
+    async with open_device("accelerated") as device:  # loads the engine
+        await (await device.prepare(layers(2))).run(X)
+    with counting_descriptors():
+        for _ in range(5):
+            async with open_device("accelerated") as device:
+                for preference in ExecutionPreference:
+                    model = layers(2)
+                    prepared = await device.prepare(model, preference=preference)
+                    await prepared.run(X)
+                    task = asyncio.create_task(prepared.run(X))
+                    await asyncio.sleep(0)
+                    task.cancel()
+            del prepared, task
+
+
+class TestDefault:
+    """Which device is opened where no name is given."""
+
+    @pytest.fixture(autouse=True)
+    def unset(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("ASYNCNN_DEVICE")
+
+    async def test_it_is_the_accelerated_one(self) -> None:
+        async with open_device() as device:
+            assert device.name == "accelerated"
+
+    async def test_without_its_engine_it_is_the_reference_one(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def missing() -> Engine:
+            raise EngineUnavailableError("ai-edge-litert is not installed")
+
+        monkeypatch.setattr(engine, "load_engine", missing)
+        with caplog.at_level("INFO", "asyncnn.devices.accelerated"):
+            async with open_device() as device:
+                assert device.name == "reference"
+                await (await device.prepare(layers(2))).run(X)
+        assert "reference device is used: ai-edge-litert is not" in caplog.text
+        with pytest.raises(EngineUnavailableError, match="is not installed"):
+            async with open_device("accelerated"):
+                pass
+
+    async def test_the_environment_names_another(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("ASYNCNN_DEVICE", "sample-minimal")
+        async with open_device() as device:
+            assert device.name == "sample-minimal"
+        monkeypatch.setenv("ASYNCNN_DEVICE", "none-such")
+        with pytest.raises(InvalidArgumentError, match="no device 'none-such'"):
+            async with open_device():
+                pass
+
+    @pytest.mark.parametrize("name", [None, "accelerated", "reference"])
+    async def test_a_driver_of_ones_own_has_the_one_named(
+        self, name: str | None
+    ) -> None:
+        async with connect(device=name) as device:
+            assert ("c_api" in device.version) is (name != "reference")
+            outputs = await (await device.prepare(layers(2))).run(X)
+            np.testing.assert_array_equal(outputs["y"], X / 4)
+
+    async def test_a_driver_takes_no_unknown_device(self) -> None:
+        with pytest.raises(NoDriverError):
+            async with connect(device="none-such"):
+                pass
+        with pytest.raises(InvalidArgumentError, match="has its device already"):
+            async with connect("/tmp/none", device="reference"):
+                pass
+
+
+async def test_an_isolated_device_has_a_process_of_its_own() -> None:
+    async with open_device("accelerated", isolated=True) as device:
+        assert "c_api" in device.version
+        outputs = await (await device.prepare(layers(2))).run(X)
+        np.testing.assert_array_equal(outputs["y"], X / 4)
+    with pytest.raises(InvalidArgumentError, match="imports its extensions"):
+        async with open_device(isolated=True, extensions=[Extension("com.example")]):
+            pass
+
+
+async def test_its_capabilities_are_better_than_those_of_the_kernels() -> None:
+    async with (
+        open_device("reference") as reference,
+        open_device("accelerated") as fast,
+    ):
+        slow = {e.type: e.info for e in reference.capabilities.operand_performance}
+        for entry in fast.capabilities.operand_performance:
+            assert entry.info.exec_time <= slow[entry.type].exec_time
+            if entry.type is F32:
+                assert entry.info.exec_time < slow[F32].exec_time
