@@ -18,7 +18,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack, ExitStack, closing
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -91,6 +91,7 @@ PROCESSOR = "_cpu"
 
 SATURATED, IDLE, IDLE_AND_PART = "saturated", "idle", "idle_and_part"
 BURST, BUSY = "burst", "busy"
+FIRST, SECOND = "first", "second"
 
 CONCURRENCIES = 8, 64
 _SERVING = {
@@ -227,9 +228,7 @@ async def measure_cached(candidate: Candidate, rounds: int) -> Measured:
     named, identity = candidate.named, candidate.name.encode()
     inputs = candidate.inputs
     with temporary_folder() as folder:
-        settings = replace(OWN_PROCESS, cache_key_file=str(folder / "key"))
-        cache = folder / "models"
-        cache.mkdir(mode=0o700)
+        settings, cache = _cached_in(folder)
         async with (
             opened(settings) as anew,
             opened(settings, cache_dir=cache) as cached,
@@ -442,26 +441,58 @@ async def _listened(heartbeat: Heartbeat) -> Pulse:
 async def measure_memory(candidate: Candidate, rounds: int) -> Measured:
     """Measure the private memory of processes that have the model ready, in KiB.
 
-    Each has had another one ready before, so that what code takes is not counted.
+    Each has had another one ready before, so that what code takes is not counted. The
+    first process fills a cache. Of those that load from it, as many as map the same
+    files share them, so that the second one is measured beside another.
     """
     results: defaultdict[str, list[float]] = defaultdict(list)
     with _small_model() as warming:
+        models = candidate.file, warming
         for number in range(rounds):
             for way in rotated((DEVICE, LITERT), number):
-                with process(None, _HOLDERS[way], candidate.file, warming) as pipe:
+                with process(None, _HOLDERS[way], *models) as pipe:
                     results[way].append(pipe.recv())
+            with temporary_folder() as folder, ExitStack() as stack:
+                kib = [
+                    stack.enter_context(
+                        process(None, _hold_prepared, *models, folder)
+                    ).recv()
+                    for _ in range(3)
+                ]
+                results[FIRST].append(kib[0])
+                results[SECOND].append(kib[-1])
     return _closed(results), {}
 
 
-async def _hold_prepared(pipe: Pipe, path: Path, warming: Path) -> None:
+async def _hold_prepared(
+    pipe: Pipe, path: Path, warming: Path, folder: Path | None = None
+) -> None:
+    """Tell of the memory for a model, and hold it for as long as the pipe is open."""
     pipe.send_bytes(READY)
-    async with opened() as device:
+    settings, cache = OWN_PROCESS, None
+    if folder is not None:
+        settings, cache = _cached_in(folder)
+    async with opened(settings, cache) as device:
         first = await device.prepare(load(warming))
         await first.run(inputs_of(first))
         before = private_kib()
         prepared = await device.prepare(load(path))
         await prepared.run(inputs_of(prepared))
         pipe.send(private_kib() - before)
+        with contextlib.suppress(EOFError):
+            pipe.recv()
+
+
+def _cached_in(folder: Path) -> tuple[DeviceSettings, Path]:
+    """Return settings of a device whose files all lie in a folder, and its cache."""
+    cache = folder / "models"
+    cache.mkdir(mode=0o700, exist_ok=True)
+    settings = replace(
+        OWN_PROCESS,
+        cache_key_file=str(folder / "key"),
+        packed_weights_dir=str(folder / "weights"),
+    )
+    return settings, cache
 
 
 def _hold_interpreter(pipe: Pipe, path: Path, warming: Path) -> None:
