@@ -35,8 +35,6 @@ from asyncnn.engine import Program
 from asyncnn.engine.delegation import Step
 from asyncnn.hal.errors import (
     AsyncnnError,
-    MissedDeadlinePersistentError,
-    MissedDeadlineTransientError,
 )
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Priority
@@ -61,11 +59,12 @@ from asyncnn.tools.bench.processes import (
     temporary_folder,
 )
 from asyncnn.tools.bench.qos_load import (
-    Moment,
     Run,
+    cancelled,
     freed_us,
     latencies_us,
     longest_step_us,
+    out_of_time,
     percentile,
     request_us,
     saturated,
@@ -287,8 +286,8 @@ async def measure_cancelling(candidate: Candidate, rounds: int) -> Measured:
         x = np.zeros(LENGTH, np.float32)
         run_s = candidate.us * 1e-6
         stops = {
-            CANCELLED: partial(_cancelled, prepared, inputs),
-            DEADLINE: partial(_out_of_time, prepared, inputs),
+            CANCELLED: partial(cancelled, prepared, inputs),
+            DEADLINE: partial(out_of_time, prepared, inputs),
         }
         for number in range(rounds):
             results[PART].append(longest_step_us(parted, inputs))
@@ -301,35 +300,6 @@ async def measure_cancelling(candidate: Candidate, rounds: int) -> Measured:
 
 def _closed(results: Mapping[str, Sequence[float]]) -> Rounds:
     return {name: tuple(values) for name, values in results.items()}
-
-
-async def _cancelled(
-    prepared: PreparedModel, inputs: Sequence[Array], after_s: float
-) -> Moment | None:
-    async def run() -> None:
-        await prepared.run(inputs)
-
-    task = asyncio.create_task(run())
-    await asyncio.sleep(after_s)
-    stopped = Moment.now()
-    return stopped if task.cancel() else None
-
-
-async def _out_of_time(
-    prepared: PreparedModel, inputs: Sequence[Array], after_s: float
-) -> Moment | None:
-    moments: list[Moment] = []
-    loop = asyncio.get_running_loop()
-    due = time.perf_counter() + after_s
-    timer = loop.call_later(after_s, lambda: moments.append(Moment.now()))
-    try:
-        await prepared.run(inputs, timeout=after_s)
-    except (MissedDeadlineTransientError, MissedDeadlinePersistentError):
-        moment = moments[0] if moments else Moment.now()
-        return moment._replace(at_s=due)
-    finally:
-        timer.cancel()
-    return None
 
 
 async def measure_priorities(candidate: Candidate, rounds: int) -> Measured:

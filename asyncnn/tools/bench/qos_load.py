@@ -20,6 +20,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.prepared import PreparedModel
 
 Run: TypeAlias = Callable[[], Awaitable[object]]
 """Executes a model once."""
@@ -254,3 +255,35 @@ async def _taken(since: Moment, run: Run) -> tuple[float, float]:
     await run()
     now = Moment.now()
     return now.at_s - since.at_s, now.processor_s - since.processor_s
+
+
+async def cancelled(
+    prepared: PreparedModel, inputs: Sequence[Array], after_s: float
+) -> Moment | None:
+    """Begin a run and cancel it after so many seconds; see `freed_us`."""
+
+    async def run() -> None:
+        await prepared.run(inputs)
+
+    task = asyncio.create_task(run())
+    await asyncio.sleep(after_s)
+    stopped = Moment.now()
+    return stopped if task.cancel() else None
+
+
+async def out_of_time(
+    prepared: PreparedModel, inputs: Sequence[Array], after_s: float
+) -> Moment | None:
+    """Begin a run that has so many seconds until its deadline; see `freed_us`."""
+    moments: list[Moment] = []
+    loop = asyncio.get_running_loop()
+    due = time.perf_counter() + after_s
+    timer = loop.call_later(after_s, lambda: moments.append(Moment.now()))
+    try:
+        await prepared.run(inputs, timeout=after_s)
+    except (MissedDeadlineTransientError, MissedDeadlinePersistentError):
+        moment = moments[0] if moments else Moment.now()
+        return moment._replace(at_s=due)
+    finally:
+        timer.cancel()
+    return None
