@@ -31,9 +31,9 @@ logger = logging.getLogger(__name__)
 
 
 class OpenDevice(msgspec.Struct, frozen=True):
-    """A device that somebody else opens and closes, to be a part of a framework.
+    """A device of a framework that the application opens and closes.
 
-    What is remote lies in another process.
+    One that ``is_remote`` lies in another process.
     """
 
     name: str
