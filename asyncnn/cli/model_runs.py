@@ -75,6 +75,7 @@ class RunReport(msgspec.Struct, frozen=True):
 
     model: str
     device: str
+    version: str
     passed: bool
     paths: tuple[PathReport, ...]
     first_difference: str = ""
@@ -115,6 +116,7 @@ async def run_model(options: RunOptions) -> RunReport:
     return RunReport(
         model=str(options.model),
         device=device.name,
+        version=device.version,
         passed=all(report.passed is not False for report in reports),
         paths=tuple(reports),
         first_difference=difference,
@@ -126,7 +128,7 @@ def _opened(
 ) -> AbstractAsyncContextManager[Device]:
     if options.socket is None:
         return open_device(options.device, settings=OWN_PROCESS, extensions=extensions)
-    return connect(options.socket)
+    return connect(options.socket, device=options.device)
 
 
 def _collect(options: RunOptions) -> _Job:

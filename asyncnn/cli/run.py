@@ -39,7 +39,10 @@ def run(
     ] = "output",
     device: Annotated[
         str | None,
-        typer.Option(help="Device to run on; by default the fastest that works."),
+        typer.Option(
+            help="Device to run on; by default $ASYNCNN_DEVICE, or the fastest that "
+            "works."
+        ),
     ] = None,
     socket: Annotated[
         Path | None,
@@ -108,6 +111,7 @@ def run(
     if json:
         print_json(report)
     else:
+        typer.echo(f"on {report.device}, version {report.version}")
         for path_report in report.paths:
             _print_path(path_report)
         if report.first_difference:

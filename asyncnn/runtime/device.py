@@ -121,12 +121,23 @@ async def _opened(
 ) -> AsyncIterator[tuple[str, IDevice]]:
     """Open the device of a name, or the default one; tell what that is."""
     # What only connects to a driver has no use for an engine and kernels.
-    from asyncnn.devices.accelerated import default_device, default_device_name
+    from asyncnn.devices.accelerated import (
+        DEVICE_VARIABLE,
+        default_device,
+        default_device_name,
+    )
 
-    name = name or default_device_name()
-    if name:
-        async with opener_of(name)(settings) as named:
-            yield name, named
+    chosen = name or default_device_name()
+    if chosen:
+        try:
+            opener = opener_of(chosen)
+        except InvalidArgumentError as error:
+            if name:
+                raise
+            message = f"{DEVICE_VARIABLE}: {error.message}"
+            raise InvalidArgumentError(message, hint=error.hint) from None
+        async with opener(settings) as named:
+            yield chosen, named
         return
     async with default_device(settings) as device:
         yield device.name.partition("-")[2], device
@@ -171,6 +182,12 @@ async def open_devices(
         fallback=chosen_fallback(fallback),
     )
     given = [each for each in devices if isinstance(each, Device)]
+    for each in devices:
+        if not isinstance(each, str | Device):
+            raise InvalidArgumentError(
+                f"{each!r} is no device",
+                hint="give names of devices, or what open_device or connect gives",
+            )
     async with open_framework(
         _extended(settings or DeviceSettings(), extensions),
         [each for each in devices if isinstance(each, str)],

@@ -64,9 +64,9 @@ CLOSING_S = 5.0
 class FrameworkDevice(NoCachesNorDomains):
     """An `IDevice` over ``members``, the last of which is the CPU. A context manager.
 
-    Models are divided among them, failures are made up for by the CPU. Leaving the
-    context ends what is pending with DEVICE_UNAVAILABLE, and waits until no member
-    works for it. The members themselves are closed by whoever has opened them.
+    Models are divided among them; where a device fails, the CPU computes instead.
+    Leaving the context ends what is pending with DEVICE_UNAVAILABLE, and waits until no
+    member works for it. The members stay open: what has opened them closes them.
 
     :raises InvalidArgumentError: if there is no member, two have one name, or the last
         one is not the CPU.
@@ -81,8 +81,12 @@ class FrameworkDevice(NoCachesNorDomains):
         device_settings: DeviceSettings | None = None,
     ) -> None:
         names = [member.name for member in members]
-        if len(set(names)) < len(names):
-            raise InvalidArgumentError(f"two devices of one name: {', '.join(names)}")
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidArgumentError(
+                    f"two devices of a framework have the name {name!r}",
+                    hint="give each device once, by its name or opened",
+                )
         if not members or not members[-1].is_cpu:
             raise InvalidArgumentError("the last device of a framework is the CPU")
         limits = device_settings or DeviceSettings()

@@ -31,10 +31,10 @@ logger = logging.getLogger(__name__)
 
 
 class OpenDevice(msgspec.Struct, frozen=True):
-    """A device that somebody else opens and closes, to be a part of a framework.
+    """A device of a framework that the application opens and closes.
 
-    What is remote lies in another process; one that ``copies`` is of another user, and
-    does not see slabs of memory where they are.
+    One that ``is_remote`` lies in another process; one that ``copies`` is of another
+    user, and does not see slabs of memory where they are.
     """
 
     name: str
