@@ -281,7 +281,7 @@ async def out_of_time(
     timer = loop.call_later(after_s, lambda: moments.append(Moment.now()))
     try:
         await prepared.run(inputs, timeout=after_s)
-    except (MissedDeadlineTransientError, MissedDeadlinePersistentError):
+    except (hal.MissedDeadlineTransientError, hal.MissedDeadlinePersistentError):
         moment = moments[0] if moments else Moment.now()
         return moment._replace(at_s=due)
     finally:
