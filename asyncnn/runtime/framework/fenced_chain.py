@@ -72,6 +72,7 @@ class FencedChain(FencedOutcome):
         "_client",
         "_due_ns",
         "_fences",
+        "_is_cancelled",
         "_launched_ns",
         "_model",
         "_options",
@@ -110,6 +111,7 @@ class FencedChain(FencedOutcome):
         self._space: Space | None = None
         self._run: SteppedRun | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._is_cancelled = False
         self.is_done = False
         self.route: Route | None = None
 
@@ -132,6 +134,7 @@ class FencedChain(FencedOutcome):
 
     def cancel(self) -> None:
         """End at the next boundary, or before it begins."""
+        self._is_cancelled = True
         if self._run is not None:
             self._run.die()
         elif self._callbacks:
@@ -225,6 +228,9 @@ class FencedChain(FencedOutcome):
                 for callback in self._callbacks
             )
             self._succeed(on_device_us, in_driver_us, min(fenced_us, in_driver_us))
+            return
+        if self._is_cancelled:
+            self._fail(ResourceExhaustedTransientError("the execution was cancelled"))
             return
         if failure is not None and not index and not self._may_begin():
             self._end(*failure)
