@@ -283,7 +283,7 @@ class _Network:
             filterWidth=columns,
             filterHeight=rows,
         )
-        result = ("average", (1, 1, 1, channels))
+        result: tuple[str, Dimensions] = ("average", (1, 1, 1, channels))
         self._layer("AVERAGE_POOL_2D", options, result, _RELU6, version=2)
         self._convolve(CLASSES, quantization=_LOGITS, gain=_LOGITS_GAIN)
         flat = (1, CLASSES)
