@@ -197,8 +197,8 @@ class _CachingDevice:
         if callback is None:
             return hal.ErrorStatus.INVALID_ARGUMENT
         device, files = self._device, ExitStack()
-        _, *counts = device.get_number_of_cache_files_needed()
-        caches = [[_cache_file(files) for _ in range(count)] for count in counts]
+        _, models, data = device.get_number_of_cache_files_needed()
+        caches = _cache_files(files, models), _cache_files(files, data)
 
         def tell(
             reason: str, status: hal.ErrorStatus, prepared: hal.IPreparedModel | None
@@ -220,8 +220,9 @@ class _CachingDevice:
         )
 
 
-def _cache_file(files: ExitStack) -> hal.Handle:
-    """Return a file that nobody else has, to be closed with ``files``."""
-    fd = os.memfd_create("asyncnn-cache", os.MFD_CLOEXEC)
-    files.callback(os.close, fd)
-    return hal.Handle((fd,))
+def _cache_files(files: ExitStack, count: int) -> list[hal.Handle]:
+    """Return files that nobody else has, to be closed with ``files``."""
+    fds = [os.memfd_create("asyncnn-cache", os.MFD_CLOEXEC) for _ in range(count)]
+    for fd in fds:
+        files.callback(os.close, fd)
+    return [hal.Handle((fd,)) for fd in fds]

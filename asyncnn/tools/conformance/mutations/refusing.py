@@ -32,7 +32,7 @@ TIMEOUT_S = 30.0
 """How long an answer may take."""
 
 
-class _Witness(hal.CallbackObject):
+class _Witness(hal.IPreparedModelCallback, hal.IExecutionCallback):
     """Testifies how often, and of what, a preparation or an execution notified it."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class _Witness(hal.CallbackObject):
         self.outcomes: list[tuple[Any, ...]] = []
         self._told = asyncio.Event()
 
-    def notify_1_3(self, *outcome: Any) -> None:
+    def notify_1_3(self, *outcome: Any, **_: Any) -> None:
         self.outcomes.append(outcome)
         self._told.set()
 
@@ -154,7 +154,7 @@ async def _judge_supported(mutant: Mutant, way: Way) -> list[str]:
 
 
 async def _judge_preparation(mutant: Mutant, way: Way) -> list[str]:
-    witness: Any = _Witness()
+    witness = _Witness()
     asked: tuple[Any, Any] = mutant.preference, mutant.priority
     status = way.device.prepare_model_1_3(
         mutant.model, *asked, None, (), (), _TOKEN, witness
@@ -165,7 +165,7 @@ async def _judge_preparation(mutant: Mutant, way: Way) -> list[str]:
 async def _judge_execution(
     mutant: RequestMutant, prepared: hal.IPreparedModel, way: Way
 ) -> list[str]:
-    witness: Any = _Witness()
+    witness = _Witness()
     status = prepared.execute_1_3(mutant.request, mutant.measure, None, None, witness)
     return await _judge_launch(status, witness, _NO_RESULT, way)
 
