@@ -9,9 +9,7 @@ from itertools import product
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.operations.declaring import declare
-from asyncnn.hal.operations.shapes import (
-    same_as_input,
-)
+from asyncnn.hal.operations.shapes import same_as_input
 from asyncnn.hal.operations.signature import (
     UP_TO_4,
     V1_2,

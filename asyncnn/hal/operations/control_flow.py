@@ -10,16 +10,8 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import combine_dimensions, is_tensor, size_of_data_bytes
 from asyncnn.hal.operations.bound import BoundOperation, ValueNeededError
 from asyncnn.hal.operations.declaring import declare
-from asyncnn.hal.operations.signature import (
-    B8,
-    Requirement,
-    Usage,
-)
-from asyncnn.hal.types import (
-    Operand,
-    OperandLifeTime,
-    Subgraph,
-)
+from asyncnn.hal.operations.signature import B8, Requirement, Usage
+from asyncnn.hal.types import Operand, OperandLifeTime, Subgraph
 
 
 class _Body:

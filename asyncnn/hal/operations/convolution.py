@@ -15,9 +15,7 @@ import numpy as np
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.operations.declaring import declare
-from asyncnn.hal.operations.shapes import (
-    in_layout,
-)
+from asyncnn.hal.operations.shapes import in_layout
 from asyncnn.hal.operations.signature import (
     Q8,
     Q8PC,

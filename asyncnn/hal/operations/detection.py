@@ -8,10 +8,7 @@ DETECTION_POSTPROCESSING, GENERATE_PROPOSALS, HEATMAP_MAX_KEYPOINT).
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.operations.declaring import declare
-from asyncnn.hal.operations.shapes import (
-    data_dependent,
-    in_layout,
-)
+from asyncnn.hal.operations.shapes import data_dependent, in_layout
 
 _BOX = 4
 

@@ -12,10 +12,7 @@ import numpy as np
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.operations.declaring import declare
-from asyncnn.hal.operations.shapes import (
-    broadcast_inputs,
-    same_as_input,
-)
+from asyncnn.hal.operations.shapes import broadcast_inputs, same_as_input
 from asyncnn.hal.operations.signature import (
     V1_2,
     AnyCheck,

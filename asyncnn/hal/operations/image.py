@@ -8,12 +8,8 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.operations.declaring import declare
-from asyncnn.hal.operations.shapes import (
-    in_layout,
-)
-from asyncnn.hal.operations.signature import (
-    INT32,
-)
+from asyncnn.hal.operations.shapes import in_layout
+from asyncnn.hal.operations.signature import INT32
 from asyncnn.hal.operations.windows import pool_window
 
 

@@ -7,10 +7,7 @@ feature level 6 (PACK) and 7 (MIRROR_PAD).
 from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.operations.declaring import declare
 from asyncnn.hal.operations.reshaping import zero_point_is_new
-from asyncnn.hal.operations.shapes import (
-    quantization_is_kept,
-    rank_is_kept,
-)
+from asyncnn.hal.operations.shapes import quantization_is_kept, rank_is_kept
 from asyncnn.hal.operations.signature import (
     Q8,
     UP_TO_4,

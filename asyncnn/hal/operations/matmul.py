@@ -11,10 +11,7 @@ from asyncnn.hal.operations.convolution import (
     output_scale_rule_is_old,
 )
 from asyncnn.hal.operations.declaring import declare
-from asyncnn.hal.operations.signature import (
-    Requirement,
-    Usage,
-)
+from asyncnn.hal.operations.signature import Requirement, Usage
 
 
 def _sizes_agree(usage: Usage) -> Requirement | None:

@@ -11,11 +11,7 @@ import math
 import numpy as np
 
 from asyncnn.hal.operations.bound import Array, BoundOperation, Shape
-from asyncnn.hal.operations.windows import (
-    Window,
-    Window2D,
-    convolution_window,
-)
+from asyncnn.hal.operations.windows import Window, Window2D, convolution_window
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import Prepare, PreparedKernel, Scratch
 from asyncnn.kernels.linear.lowering import lower

@@ -164,6 +164,4 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
     return instantiate
 
 
-KERNELS: dict[OperationType, Prepare] = {
-    OperationType.QUANTIZED_16BIT_LSTM: _prepare,
-}
+KERNELS: dict[OperationType, Prepare] = {OperationType.QUANTIZED_16BIT_LSTM: _prepare}

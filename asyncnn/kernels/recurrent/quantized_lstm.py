@@ -236,6 +236,4 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
     return instantiate
 
 
-KERNELS: dict[OperationType, Prepare] = {
-    OperationType.QUANTIZED_LSTM: _prepare,
-}
+KERNELS: dict[OperationType, Prepare] = {OperationType.QUANTIZED_LSTM: _prepare}

@@ -100,9 +100,7 @@ def quantized_steps(node: Node, options: Any, steps: Sequence[int]) -> list[int]
     outputs = []
     for step in steps:
         state, cell, output = node.compute_all(
-            OperationType.QUANTIZED_LSTM,
-            [step, *weights, state, cell, *settings],
-            like,
+            OperationType.QUANTIZED_LSTM, [step, *weights, state, cell, *settings], like
         )
         outputs.append(output)
     return outputs
