@@ -4,21 +4,26 @@ from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import OperandType, OperationType
-from asyncnn.runtime.tflite.node import Converter, Node
+from asyncnn.runtime.tflite.node import (
+    Converter,
+    Node,
+    axis_in,
+    exact,
+    in_float,
+    like_input,
+    option,
+    value_of,
+)
 from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
 
 _LIKE_INPUT = ("PAD", "TRANSPOSE", "TILE", "SLICE")
 """Same names and inputs; the output is quantised like the input."""
 
 
-def _like_input(type_: OperationType) -> Converter:
-    return lambda node: node.emit_like(type_, node.read_all(), node.read(0))
-
-
 def _reshape(node: Node) -> None:
     operand = node.read(0)
     shape = node.integers(node.target().dimensions)
-    node.emit_like(OperationType.RESHAPE, [operand, shape], operand)
+    node.emit_like(OperationType.RESHAPE, [operand, shape])
 
 
 def _squeeze(node: Node) -> None:
@@ -29,25 +34,7 @@ def _squeeze(node: Node) -> None:
         _reshape(node)
         return
     axes = [node.axis(axis, node.rank()) for axis in axes.tolist()]
-    node.emit_like(OperationType.SQUEEZE, [operand, node.integers(axes)], operand)
-
-
-def _expand_dims(node: Node) -> None:
-    operand = node.read(0)
-    axis = node.scalar(node.axis(node.value(1), node.rank() + 1))
-    node.emit_like(OperationType.EXPAND_DIMS, [operand, axis], operand)
-
-
-def _pad_v2(node: Node) -> None:
-    operand = node.read(0)
-    value = node.scalar(node.value(2))
-    node.emit_like(OperationType.PAD_V2, [operand, node.read(1), value], operand)
-
-
-def _mirror_pad(node: Node) -> None:
-    operand = node.read(0)
-    mode = node.scalar(node.options("MirrorPadOptions").Mode())
-    node.emit_like(OperationType.MIRROR_PAD, [operand, node.read(1), mode], operand)
+    node.emit_like(OperationType.SQUEEZE, [operand, node.integers(axes)])
 
 
 def _concatenation(node: Node) -> None:
@@ -63,21 +50,6 @@ def _pack(node: Node) -> None:
     target = node.target()
     inputs = [node.requantize(operand, target) for operand in node.read_all()]
     node.emit(OperationType.PACK, [node.scalar(axis), *inputs])
-
-
-def _block(type_: OperationType, options: str) -> Converter:
-    def convert(node: Node) -> None:
-        operand = node.read(0)
-        size = node.scalar(node.options(options).BlockSize())
-        node.emit_like(type_, [operand, size], operand)
-
-    return convert
-
-
-def _space_to_batch_nd(node: Node) -> None:
-    operand = node.read(0)
-    inputs = [operand, node.read(1), node.read(2)]
-    node.emit_like(OperationType.SPACE_TO_BATCH_ND, inputs, operand)
 
 
 def _batch_to_space_nd(node: Node) -> None:
@@ -98,7 +70,7 @@ def _batch_to_space_nd(node: Node) -> None:
     )
     if crops.any():
         begin, size = node.integers((0, top, left, 0)), node.integers(dimensions)
-        node.emit_like(OperationType.SLICE, [whole, begin, size], operand)
+        node.emit_like(OperationType.SLICE, [whole, begin, size])
     else:
         node.store(whole)
 
@@ -109,10 +81,9 @@ def _resize(type_: OperationType, kind: str) -> Converter:
         dimensions = node.target().dimensions
         if len(dimensions) != 4:
             raise InvalidArgumentError(f"images of rank {len(dimensions)}, not 4")
-        operand = node.read(0)
         options = False, bool(flags.AlignCorners()), bool(flags.HalfPixelCenters())
         scalars = map(node.scalar, (dimensions[2], dimensions[1], *options))
-        node.emit_like(type_, [operand, *scalars], operand)
+        node.emit_like(type_, [node.read(0), *scalars])
 
     return convert
 
@@ -163,45 +134,27 @@ def _mean(node: Node) -> None:
         node.emit_float(OperationType.MEAN, inputs)
 
 
-def _reduce(type_: OperationType) -> Converter:
-    def convert(node: Node) -> None:
-        operand = node.read(0)
-        node.emit_like(type_, [operand, node.read(1), _keep(node)], operand)
-
-    return convert
-
-
-def _reduce_float(type_: OperationType) -> Converter:
-    return lambda node: node.emit_float(
-        type_, [node.read(0), node.read(1), _keep(node)]
-    )
-
-
-def _keep(node: Node) -> int:
-    return node.scalar(bool(node.options("ReducerOptions").KeepDims()))
-
-
-def _arg(type_: OperationType) -> Converter:
-    def convert(node: Node) -> None:
-        axis = node.scalar(node.axis(node.value(1), node.rank()))
-        node.emit(type_, [node.read(0), axis])
-
-    return convert
-
+_KEEP = option("ReducerOptions", "KeepDims", bool)
 
 CONVERTERS: dict[str, Converter] = {
-    **{name: _like_input(OperationType[name]) for name in _LIKE_INPUT},
+    **{name: like_input(OperationType[name]) for name in _LIKE_INPUT},
     "RESHAPE": _reshape,
     "SQUEEZE": _squeeze,
-    "EXPAND_DIMS": _expand_dims,
-    "PADV2": _pad_v2,
-    "MIRROR_PAD": _mirror_pad,
+    "EXPAND_DIMS": like_input(OperationType.EXPAND_DIMS, 0, axis_in(1, more=1)),
+    "PADV2": like_input(OperationType.PAD_V2, 0, 1, value_of(2)),
+    "MIRROR_PAD": like_input(
+        OperationType.MIRROR_PAD, 0, 1, option("MirrorPadOptions", "Mode")
+    ),
     "CONCATENATION": _concatenation,
     "PACK": _pack,
-    "SPACE_TO_BATCH_ND": _space_to_batch_nd,
+    "SPACE_TO_BATCH_ND": like_input(OperationType.SPACE_TO_BATCH_ND, 0, 1, 2),
     "BATCH_TO_SPACE_ND": _batch_to_space_nd,
-    "SPACE_TO_DEPTH": _block(OperationType.SPACE_TO_DEPTH, "SpaceToDepthOptions"),
-    "DEPTH_TO_SPACE": _block(OperationType.DEPTH_TO_SPACE, "DepthToSpaceOptions"),
+    "SPACE_TO_DEPTH": like_input(
+        OperationType.SPACE_TO_DEPTH, 0, option("SpaceToDepthOptions", "BlockSize")
+    ),
+    "DEPTH_TO_SPACE": like_input(
+        OperationType.DEPTH_TO_SPACE, 0, option("DepthToSpaceOptions", "BlockSize")
+    ),
     "RESIZE_BILINEAR": _resize(OperationType.RESIZE_BILINEAR, "ResizeBilinearOptions"),
     "RESIZE_NEAREST_NEIGHBOR": _resize(
         OperationType.RESIZE_NEAREST_NEIGHBOR, "ResizeNearestNeighborOptions"
@@ -212,12 +165,12 @@ CONVERTERS: dict[str, Converter] = {
     "ZEROS_LIKE": _zeros_like,
     "SHAPE": lambda node: node.store(node.integers(node.tensor(0).shape)),
     "MEAN": _mean,
-    "REDUCE_MAX": _reduce(OperationType.REDUCE_MAX),
-    "REDUCE_MIN": _reduce(OperationType.REDUCE_MIN),
-    "REDUCE_ALL": _reduce(OperationType.REDUCE_ALL),
-    "REDUCE_ANY": _reduce(OperationType.REDUCE_ANY),
-    "SUM": _reduce_float(OperationType.REDUCE_SUM),
-    "REDUCE_PROD": _reduce_float(OperationType.REDUCE_PROD),
-    "ARG_MAX": _arg(OperationType.ARGMAX),
-    "ARG_MIN": _arg(OperationType.ARGMIN),
+    "REDUCE_MAX": like_input(OperationType.REDUCE_MAX, 0, 1, _KEEP),
+    "REDUCE_MIN": like_input(OperationType.REDUCE_MIN, 0, 1, _KEEP),
+    "REDUCE_ALL": like_input(OperationType.REDUCE_ALL, 0, 1, _KEEP),
+    "REDUCE_ANY": like_input(OperationType.REDUCE_ANY, 0, 1, _KEEP),
+    "SUM": in_float(OperationType.REDUCE_SUM, 0, 1, _KEEP),
+    "REDUCE_PROD": in_float(OperationType.REDUCE_PROD, 0, 1, _KEEP),
+    "ARG_MAX": exact(OperationType.ARGMAX, 0, axis_in(1)),
+    "ARG_MIN": exact(OperationType.ARGMIN, 0, axis_in(1)),
 }

@@ -11,27 +11,17 @@ def _strided_slice(node: Node) -> None:
     options = node.options("StridedSliceOptions")
     if options.EllipsisMask() or options.NewAxisMask() or options.Offset():
         raise UnsupportedOperatorError("an ellipsis, new axis or relative end")
-    operand = node.read(0)
     masks = (options.BeginMask(), options.EndMask(), options.ShrinkAxisMask())
-    node.emit_like(
-        OperationType.STRIDED_SLICE,
-        [*node.read_all(), *map(node.scalar, masks)],
-        operand,
-    )
+    inputs = [*node.read_all(), *map(node.scalar, masks)]
+    node.emit_like(OperationType.STRIDED_SLICE, inputs)
 
 
 def _gather(node: Node) -> None:
     options = node.options("GatherOptions")
     if options.BatchDims():
         raise UnsupportedOperatorError("gathering per batch")
-    operand = node.read(0)
     axis = node.scalar(node.axis(options.Axis(), node.rank()))
-    node.emit_like(OperationType.GATHER, [operand, axis, node.read(1)], operand)
-
-
-def _embedding_lookup(node: Node) -> None:
-    values = node.read(1)
-    node.emit_like(OperationType.EMBEDDING_LOOKUP, [node.read(0), values], values)
+    node.emit_like(OperationType.GATHER, [node.read(0), axis, node.read(1)])
 
 
 def _split(node: Node) -> None:
@@ -97,7 +87,9 @@ def _topk_v2(node: Node) -> None:
 CONVERTERS: dict[str, Converter] = {
     "STRIDED_SLICE": _strided_slice,
     "GATHER": _gather,
-    "EMBEDDING_LOOKUP": _embedding_lookup,
+    "EMBEDDING_LOOKUP": lambda node: node.emit_like(
+        OperationType.EMBEDDING_LOOKUP, node.read_all(), source=1
+    ),
     "SPLIT": _split,
     "SPLIT_V": _split_v,
     "UNPACK": _unpack,
