@@ -130,15 +130,13 @@ def _not_inferred(operation: BoundOperation) -> Never:
 
 SIGNATURES = (
     declare(
-        "IF",
-        "1.3: SUBGRAPH",
+        "IF 1.3: SUBGRAPH",
         "condition: B8, then else, input*: any -> output+: any",
         _not_inferred,
         _check_if,
     ),
     declare(
-        "WHILE",
-        "1.3: SUBGRAPH",
+        "WHILE 1.3: SUBGRAPH",
         "condition body, input+: any -> output+: any",
         _not_inferred,
         _check_while,
