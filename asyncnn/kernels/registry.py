@@ -12,7 +12,7 @@ from asyncnn.kernels.kernel import Compute, ExtensionOperation, Prepare, Prepare
 _FAMILIES = tuple(
     import_module(f"asyncnn.kernels.{name}")
     for name in (
-        *("activation", "arithmetic", "comparison", "joining", "lookup", "multinomial"),
+        *("activation", "arithmetic", "joining", "lookup", "multinomial"),
         *("normalization", "pooling", "quantization", "reduction", "reshaping"),
         *("resize", "detection.boxes", "detection.heatmap_max_keypoint"),
         *("detection.postprocessing", "detection.proposals", "detection.roi"),

@@ -32,17 +32,6 @@ from asyncnn.kernels.kernel import (
     Run,
     Scratch,
 )
-from asyncnn.kernels.recurrent.fixed_point import (
-    GATE_INTEGER_BITS,
-    INT16_MAX,
-    INT16_MIN,
-    TABLE_OFFSET,
-    Table,
-    gate_places,
-    gate_table,
-    saturated_shift,
-    tanh_table,
-)
 from asyncnn.kernels.recurrent.integer_packing import (
     GateBlock,
     QuantizedProjection,
@@ -50,12 +39,21 @@ from asyncnn.kernels.recurrent.integer_packing import (
     pack,
 )
 from asyncnn.kernels.recurrent.integer_steps import (
+    GATE_INTEGER_BITS,
+    INT16_MAX,
+    INT16_MIN,
+    TABLE_OFFSET,
     ExactSums,
     Product,
     Rescaling,
     RoundedShift,
+    Table,
     clamping,
+    gate_places,
+    gate_table,
     look_up,
+    saturated_shift,
+    tanh_table,
 )
 from asyncnn.kernels.recurrent.lstm import CELL, FORGET, INPUT, OUTPUT
 
