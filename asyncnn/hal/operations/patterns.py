@@ -22,13 +22,7 @@ from asyncnn.hal.operations.signature import (
     TypeRow,
     Usage,
 )
-from asyncnn.hal.types import (
-    Dimensions,
-    HalVersion,
-    Operand,
-    OperandLifeTime,
-    Subgraph,
-)
+from asyncnn.hal.types import Dimensions, HalVersion, Operand, OperandLifeTime, Subgraph
 
 Form: TypeAlias = int
 """Type, rank and omission of an operand as one number."""

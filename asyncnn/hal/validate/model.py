@@ -166,11 +166,7 @@ def _checking_signatures(
     for index, operation in enumerate(subgraph.operations):
         inputs, outputs = operation.inputs, operation.outputs
         pattern = known_pattern(
-            (
-                operation.type,
-                tuple(map(form, inputs)),
-                tuple(map(form, outputs)),
-            )
+            (operation.type, tuple(map(form, inputs)), tuple(map(form, outputs)))
         )
         try:
             if pattern is None:

@@ -136,8 +136,7 @@ def _check_channels(operand: Operand, quant: SymmPerChannelQuantParams) -> None:
     for channel, scale in enumerate(quant.scales):
         if not _FLOAT32_TINIEST <= scale <= _FLOAT32_MAX:
             raise broken(
-                "M4",
-                f"scale of channel {channel} must be positive, is {brief(scale)}",
+                "M4", f"scale of channel {channel} must be positive, is {brief(scale)}"
             )
 
 

@@ -6,11 +6,7 @@ or 1.1 figures lists TENSOR_QUANT8_ASYMM itself, too.
 
 from typing import TypeAlias
 
-from asyncnn.hal.performance import (
-    NO_PERFORMANCE_INFO,
-    Performances,
-    performance_of,
-)
+from asyncnn.hal.performance import NO_PERFORMANCE_INFO, Performances, performance_of
 from asyncnn.hal.types import (
     Capabilities,
     HalVersion,

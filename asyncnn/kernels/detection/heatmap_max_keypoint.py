@@ -109,6 +109,4 @@ def _peaks(around: Reals, tolerance: float) -> tuple[Reals, Reals]:
     return shift, middle + slope_x * x + slope_y * y + curvature / 2
 
 
-KERNELS: dict[OperationType, Prepare] = {
-    OperationType.HEATMAP_MAX_KEYPOINT: _prepare,
-}
+KERNELS: dict[OperationType, Prepare] = {OperationType.HEATMAP_MAX_KEYPOINT: _prepare}

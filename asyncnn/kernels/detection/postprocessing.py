@@ -103,5 +103,5 @@ def _detect_by_box(operation: BoundOperation) -> Detect:
 
 
 KERNELS: dict[OperationType, Prepare] = {
-    OperationType.DETECTION_POSTPROCESSING: _prepare,
+    OperationType.DETECTION_POSTPROCESSING: _prepare
 }
