@@ -127,8 +127,7 @@ class FencedChain(FencedOutcome):
             delay = (self._options.deadline - self._launched_ns) / 1e9
             self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
         self._waiting = len(wait_for)
-        for fence in self._awaited:  # the caller may close its own
-            fence.add_done_callback(self._fence_done)
+        self._guarded(self._listen)
         if not wait_for:
             self._go_on(0, None)
 
@@ -148,6 +147,10 @@ class FencedChain(FencedOutcome):
         for callback in self._callbacks:
             callback.cancel()
         self._end(ErrorStatus.DEVICE_UNAVAILABLE, "the device is closed")
+
+    def _listen(self) -> None:
+        for fence in self._awaited:  # the caller may close its own
+            fence.add_done_callback(self._fence_done)
 
     def _may_chain(self) -> bool:
         """Tell whether partitions can be launched before their inputs are there."""

@@ -1,6 +1,7 @@
 """What is cancelled in a framework ends once, and is no failure of a device."""
 
 import asyncio
+import errno
 
 import pytest
 
@@ -133,3 +134,22 @@ async def test_calls_of_a_closed_framework_keep_nothing() -> None:
                 *(Request((), (), ()), (), MeasureTiming.NO, None, None, None)
             )
             assert prepared.hal.cause_of_death().__traceback__ is None
+
+
+class Unwatchable(asyncnn.fences.SyncFence):
+    """A fence of another process, where descriptors have run out."""
+
+    def add_done_callback(self, callback: object) -> None:
+        raise OSError(errno.EMFILE, "there are no more descriptors")
+
+
+async def test_a_fence_that_cannot_be_watched_fails_the_run_and_leaves_nothing() -> (
+    None
+):
+    async with framework_with(Fault.NONE, has_fences=False) as (device, _):
+        prepared = await device.prepare(mixed())
+        gate, _source = Unwatchable.pair()
+        run = prepared.run_fenced(inputs(), wait_for=[gate])
+        with pytest.raises(ResourceExhaustedTransientError):
+            await run
+        assert not device.hal._host.active
