@@ -1,7 +1,7 @@
 """A model is planned and prepared: asked about, divided, and each partition prepared.
 
-Devices that do not answer, refuse, or fail are made up for by the CPU, unless that is
-forbidden, and the plan remembers why.
+The CPU takes the part of a device that does not answer, refuses, or fails, unless that
+is forbidden; the plan says why.
 
 Source: the HAL's runtime (CompilationBuilder: finish).
 """

@@ -297,7 +297,7 @@ class FrameworkPreparedModel(SynchronousByCallback):
     ) -> None:
         """Go on where an execution has failed in a burst; see `IRecovering`."""
         if self._direct is None:
-            # It has gone step by step, and could not be made up for.
+            # It has gone step by step, and no other device could compute it.
             callback.reason = failure.reason
             callback.notify_1_3(failure.status, failure.output_shapes, NO_TIMING)
             return

@@ -5,6 +5,7 @@ import logging
 from contextlib import asynccontextmanager
 from importlib.metadata import EntryPoint, EntryPoints
 
+import numpy as np
 import pytest
 
 import asyncnn
@@ -48,8 +49,12 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: points)
 
 
-def test_the_default_comes_first_and_packages_last(packages: None) -> None:
+def test_those_of_packages_come_last(
+    packages: None, caplog: pytest.LogCaptureFixture
+) -> None:
     names = asyncnn.device_names()
+    assert " is not used: asyncnn has a device of that name" in caplog.text
+    assert " is not used: a name has no comma and no colon" in caplog.text
     assert names[0] == "reference"
     assert names.index("good") > names.index("sample-all")
     assert "a,b" not in names
@@ -85,7 +90,7 @@ async def test_a_broken_one_is_one_clear_line(
     assert "\n" not in str(caught.value)
 
 
-async def test_broken_ones_are_no_matter_for_a_framework(
+async def test_broken_ones_are_left_out_of_a_framework(
     packages: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -94,10 +99,10 @@ async def test_broken_ones_are_no_matter_for_a_framework(
             assert names[-1] == "reference"
             assert "good" in names
             assert not {"raising", "nonsense", "missing"} & set(names)
-            assert_same(
-                await (await device.prepare(mixed())).run(inputs()),
-                await expected(inputs()),
-            )
+            outputs = await (await device.prepare(mixed())).run(inputs())
+            for name, right in (await expected(inputs())).items():
+                # The accelerated device is one of them: codes are within one step.
+                np.testing.assert_allclose(outputs[name], right, atol=0.051)
     assert "out of order" in caplog.text
     with pytest.raises(GeneralFailureError, match="out of order"):
         async with asyncnn.open_devices("raising"):

@@ -201,6 +201,6 @@ async def test_names_and_open_devices_may_be_given_together() -> None:
         assert device.is_remote
         outputs = await (await device.prepare(mixed())).run(inputs())
         np.testing.assert_array_equal(outputs["y"], (await expected(inputs()))["y"])
-        with pytest.raises(asyncnn.InvalidArgumentError, match="one name"):
+        with pytest.raises(asyncnn.InvalidArgumentError, match="have the name"):
             async with asyncnn.open_devices(remote, remote):
                 pass
