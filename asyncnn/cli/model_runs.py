@@ -164,7 +164,7 @@ async def _run_path(
     outputs: list[Sample] = []
     latencies: list[float] = []
     async with prepared.runner(path, timeout=options.timeout) as run:
-        for sample in progress(job.inputs, path, len(job.inputs)):
+        for sample in progress(job.inputs, path):
             for _ in range(options.repeat):
                 started = time.perf_counter()
                 result = await run(sample)
