@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations import check_operation
-from asyncnn.hal.operations.patterns import Form, known_pattern, limit
+from asyncnn.hal.operations.signature import Form, known_pattern, limit
 from asyncnn.hal.types import (
     ExtensionNameAndPrefix,
     HalVersion,

@@ -15,7 +15,7 @@ import msgspec
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import SCALAR_TYPES, element_size_bytes, is_extension_type
-from asyncnn.hal.operations.patterns import Form, form_of
+from asyncnn.hal.operations.signature import Form, form_of
 from asyncnn.hal.types import (
     DataLocation,
     Dimensions,
