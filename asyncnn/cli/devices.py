@@ -134,12 +134,8 @@ def capabilities(
 
     found, ignored = _found()
     if again or (measure and found is None):
-        found = anyio.run(
-            partial(
-                measure_capabilities,
-                progress=partial(progress, description="measuring"),
-            )
-        )
+        measuring = partial(progress, description="measuring")
+        found = anyio.run(partial(measure_capabilities, progress=measuring))
         _show(CapabilitiesReport.of(found), json=json)
         store_measurement(found)
     else:

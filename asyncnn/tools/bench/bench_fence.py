@@ -76,6 +76,7 @@ GOALS = (
 _BATCH_US = 20_000.0
 _IN_FLIGHT = 8
 _FRAME = np.zeros(4, np.float32)
+_SIGNALLED = SyncFence.signalled()
 
 
 class FenceReport(PlacedReport, frozen=True, kw_only=True):
@@ -108,17 +109,6 @@ async def _measure(rounds: int, cpus: CpuPair, refusals: Refusals) -> Figures:
         }
         batches = [timed_await(name, wait) for name, wait in waits.items()]
         return await measure(batches, rounds=rounds, batch_us=_BATCH_US)
-
-
-def signalled_fence() -> Wait:
-    """Return the wait for a fence that was signalled long ago."""
-    fence = SyncFence.signalled()
-    return lambda: fence
-
-
-def turn_of_the_loop() -> Wait:
-    """Return the wait for nothing."""
-    return lambda: asyncio.sleep(0)
 
 
 async def pending_fence() -> None:
@@ -158,8 +148,8 @@ async def pending_fence_of_another() -> None:
 
 
 SINGLE_WAITS: dict[str, Wait] = {
-    SIGNALLED: signalled_fence(),
-    SLEEP: turn_of_the_loop(),
+    SIGNALLED: lambda: _SIGNALLED,
+    SLEEP: partial(asyncio.sleep, 0),
     PENDING: pending_fence,
     EVENT: pending_event,
     EVENTFD: pending_eventfd,

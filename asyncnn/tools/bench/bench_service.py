@@ -12,7 +12,7 @@ computes nothing; that of all else the reference device.
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
@@ -25,7 +25,6 @@ from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.device import Device, connect
 from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import wire
 from asyncnn.service.process import driver_process
 from asyncnn.tools.bench import peers
@@ -180,26 +179,22 @@ async def execute_call(device: Device) -> Call:
 async def run_call(device: Device) -> Call:
     """Return the run of the same model on arrays of this process, copied both ways."""
     prepared = await device.prepare(tiny_addition())
-    inputs = np.arange(2 * LENGTH, dtype=np.float32).reshape(2, LENGTH)
-    x, y = inputs
-    return lambda: prepared.run([x, y])
+    inputs = [*np.arange(2 * LENGTH, dtype=np.float32).reshape(2, LENGTH)]
+    return lambda: prepared.run(inputs)
 
 
 async def image_call(device: Device, image: Array, *, in_place: bool) -> Call:
     """Return the run of `cutting_model`, ``in_place`` on shared arrays or by copies."""
     prepared = await device.prepare(cutting_model())
-    if not in_place:
-        return lambda: _result(prepared, [image], None)
-    shared, result = shared_array(IMAGE_SHAPE), shared_array(RESULT_SHAPE)
-    shared[:] = image
-    return lambda: _result(prepared, [shared], result)
+    given, out = image, None
+    if in_place:
+        given, out = shared_array(IMAGE_SHAPE), shared_array(RESULT_SHAPE)
+        given[:] = image
 
+    async def call() -> Array:
+        return (await prepared.run([given], out=out))["result"]
 
-async def _result(
-    prepared: PreparedModel, inputs: Sequence[Array], out: Array | None
-) -> Array:
-    outputs = await prepared.run(inputs, out=out)
-    return outputs["result"]
+    return call
 
 
 def exchanged_bytes() -> Exchange:

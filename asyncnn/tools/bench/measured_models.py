@@ -304,8 +304,7 @@ class _Network:
 
     def add_inverted_blocks(self) -> None:
         for expansion, filters, count, first_stride in _INVERTED:
-            for number in range(count):
-                stride = 1 if number else first_stride
+            for stride in (first_stride, *[1] * (count - 1)):
                 self._add_inverted_block(expansion, self._channels(filters), stride)
         self._convolve(self._channels(_LAST_FILTERS))
 

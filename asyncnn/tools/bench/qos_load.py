@@ -4,11 +4,11 @@ import asyncio
 import random
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from statistics import median
-from typing import NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import msgspec
 import numpy as np
@@ -25,7 +25,7 @@ from asyncnn.runtime.prepared import PreparedModel
 Run: TypeAlias = Callable[[], Awaitable[object]]
 """Executes a model once."""
 
-RunUntil: TypeAlias = Callable[[float], Awaitable[bool]]
+RunUntil: TypeAlias = Callable[[float], Coroutine[Any, Any, bool]]
 """Executes a model within so many seconds; tells whether it ended in time."""
 
 _SEED = 1
@@ -178,12 +178,8 @@ async def share_missed(
             if delay > 0:
                 await asyncio.sleep(delay)
             budget_s = rng.uniform(2, 30) * service_s
-            running.append(tasks.create_task(_call(run, budget_s)))
+            running.append(tasks.create_task(run(budget_s)))
     return 1 - sum(task.result() for task in running) / count
-
-
-async def _call(run: RunUntil, budget_s: float) -> bool:
-    return await run(budget_s)
 
 
 def percentile(samples: Sequence[float], share: float) -> float:

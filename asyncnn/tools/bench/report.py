@@ -282,10 +282,8 @@ def refusal_notes(
     What holds for a contender with every one of several subjects is told once.
     """
     subjects = list(refusals.values())
-    everywhere = dict(subjects[0]) if len(subjects) > 1 else {}
-    for name, reason in subjects[0].items() if subjects else ():
-        if any(each.get(name) != reason for each in subjects):
-            everywhere.pop(name, None)
+    shared = subjects[0].items() if len(subjects) > 1 else ()
+    everywhere = {n: r for n, r in shared if all(s.get(n) == r for s in subjects)}
     for name, reason in everywhere.items():
         yield f"{titles.get(name, name)} was not measured: {reason}"
     for subject, reasons in refusals.items():

@@ -46,7 +46,6 @@ class _BareDevice:
     async def get_supported_operations_1_3(
         self, model: hal.Model
     ) -> tuple[hal.ErrorStatus, tuple[bool, ...]]:
-        """Ask the driver."""
         return await self._connection.queries.supported_operations(model)
 
     def prepare_model_1_3(
@@ -83,7 +82,6 @@ class _Preparation:
         reason: str,
         signature: hal.Model | None = None,
     ) -> None:
-        """Notify the callback."""
         self._callback.reason = reason
         prepared = None
         if status is hal.ErrorStatus.NONE:

@@ -18,11 +18,9 @@ _Q8SYM = OperandType.TENSOR_QUANT8_SYMM
 _Q8PC = OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL
 _TENSORS = frozenset(OperandType) - SCALAR_TYPES
 
-_ANY_TYPE: dict[int, frozenset[OperandType]] = {
-    Op.CAST: frozenset({_F16, _F32, _I32, _Q8, _Q8S}),
-    Op.ARGMAX: frozenset({_F16, _F32, _I32, _Q8, _Q8S}),
-    Op.ARGMIN: frozenset({_F16, _F32, _I32, _Q8, _Q8S}),
-}
+_ANY_TYPE: dict[int, frozenset[OperandType]] = dict.fromkeys(
+    (Op.CAST, Op.ARGMAX, Op.ARGMIN), frozenset({_F16, _F32, _I32, _Q8, _Q8S})
+)
 """Types that all operands of an operation may have, whatever the others have."""
 
 _INPUT_TYPES: dict[tuple[int, int], frozenset[OperandType]] = {
@@ -54,11 +52,9 @@ _FREE_OUTPUTS = frozenset(
     }
 )
 
+_POOLS = (Op.AVERAGE_POOL_2D, Op.MAX_POOL_2D, Op.L2_POOL_2D)
 _OPTIONAL_LAST: dict[int, tuple[int, ...]] = {
-    Op.CONV_2D: (8, 11),
-    Op.AVERAGE_POOL_2D: (8, 11),
-    Op.MAX_POOL_2D: (8, 11),
-    Op.L2_POOL_2D: (8, 11),
+    **dict.fromkeys((Op.CONV_2D, *_POOLS), (8, 11)),
     Op.DEPTHWISE_CONV_2D: (9, 12),
     Op.SPACE_TO_DEPTH: (3,),
     Op.DEPTH_TO_SPACE: (3,),

@@ -123,12 +123,11 @@ async def judge_request(
 
 async def judge_packet(mutant: PacketMutant, burst: BareBurst) -> list[str]:
     """Return what is wrong with the answer to a mutated packet; empty if nothing."""
-    problems = await in_time(_judge_answer(mutant.packet, burst))
-    return [f"{mutant.label}: {problem}" for problem in problems]
 
+    async def judge() -> list[str]:
+        return refusal_problems(await burst.execute(mutant.packet))
 
-async def _judge_answer(packet: bytes, burst: BareBurst) -> list[str]:
-    return refusal_problems(await burst.execute(packet))
+    return [f"{mutant.label}: {problem}" for problem in await in_time(judge())]
 
 
 def refusal_problems(result: ExecutionResult) -> list[str]:

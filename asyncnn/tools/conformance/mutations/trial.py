@@ -111,10 +111,7 @@ async def _ways(plan: Plan) -> AsyncIterator[list[Way]]:
             yield [Way("device", device.hal)]
         return
     async with connect(plan.socket) as device, bare_client(plan.socket) as bare:
-        yield [
-            Way("client", device.hal),
-            Way("driver", bare, is_bare=True),
-        ]
+        yield [Way("client", device.hal), Way("driver", bare, is_bare=True)]
 
 
 def travelling(model: hal.Model) -> hal.Model:
@@ -243,7 +240,8 @@ async def try_bursts(
     sent = TravellingRequest(case)
     if not sent.fits_in_a_packet:
         reason = "the packet is longer than the queue"
-        return _skipped((*PACKET_ROWS, *BURST_ROWS), reason, results)
+        rows: Sequence[Listed] = (*PACKET_ROWS, *BURST_ROWS)
+        return [results.skipped(row.number, reason) for row in rows]
     async with AsyncExitStack() as stack:
         senders = [
             await _sender(target, sent, stack)
@@ -260,7 +258,8 @@ async def try_bursts(
             for row in PACKET_ROWS
         ]
         if case.expect_failure:
-            return found + _skipped(BURST_ROWS, "the case may fail itself", results)
+            reason = "the case may fail itself"
+            return found + [results.skipped(row.number, reason) for row in BURST_ROWS]
         return found + [await _try_burst(row, senders, results) for row in BURST_ROWS]
 
 
@@ -269,12 +268,6 @@ async def _sender(
 ) -> Sender:
     burst = await stack.enter_async_context(bare_burst(target.prepared, sent.pools))
     return Sender(sent.packet, burst, target.prepared, sent.pools)
-
-
-def _skipped(
-    rows: Sequence[Listed], reason: str, results: RowResults
-) -> list[RowResult]:
-    return [results.skipped(row.number, reason) for row in rows]
 
 
 async def _try_burst(
