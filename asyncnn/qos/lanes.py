@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextvars import Context
 
 from asyncnn.hal.errors import ResourceExhaustedTransientError
 from asyncnn.hal.types import ErrorStatus
@@ -38,7 +39,8 @@ class LoopWaker:
         except OSError:
             return
         try:
-            loop.add_reader(fd, self._read)
+            # In no context: that of the caller would keep its client for as long.
+            Context().run(loop.add_reader, fd, self._read)
         except OSError:  # there is no room among what the system watches
             os.close(fd)
             return

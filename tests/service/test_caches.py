@@ -16,8 +16,9 @@ from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.interfaces import ISavable
 from asyncnn.hal.types import DeviceStatus, ErrorStatus, Handle
 from asyncnn.service import Server, Supervision, wire
-from asyncnn.service.client.preparations import KeptCache, to_send
+from asyncnn.service.client.preparations import to_send
 from asyncnn.service.driver.pools import ReceivedCache
+from asyncnn.service.limits import duplicated
 from asyncnn.service.wire import CacheInfo
 from tests.devices.cache.client import TOKEN, CacheClient
 from tests.devices.cache.models import dense
@@ -53,13 +54,13 @@ class TestSending:
         with pytest.raises(GeneralFailureError):
             to_send((), (), TOKEN, (0, 0))
 
-    def test_kept_files_outlive_the_callers(self, fds: list[int]) -> None:
+    def test_duplicates_outlive_the_files_of_the_caller(self, fds: list[int]) -> None:
         model, data = ((Handle((os.dup(fd),)),) for fd in fds)
-        kept = KeptCache(to_send(model, data, TOKEN, (1, 1)))
+        kept = duplicated(to_send(model, data, TOKEN, (1, 1)).fds)
         for (handle,) in (model, data):
             os.close(handle.fds[0])
-        for (handle,), fd in zip((kept.model_cache, kept.data_cache), fds, strict=True):
-            assert os.path.sameopenfile(handle.fds[0], fd)
+        for descriptor, fd in zip(kept, fds, strict=True):
+            assert os.path.sameopenfile(descriptor.fd, fd)
 
 
 class TestReceiving:
@@ -75,14 +76,14 @@ class TestReceiving:
             os.write(fd, b"contents")
         cache = ReceivedCache(ONE_EACH, fds)
         cache.read(16)
-        for (handle,) in (cache.model_cache, cache.data_cache):
+        for (handle,) in (cache.arguments.model_cache, cache.arguments.data_cache):
             assert os.pread(handle.fds[0], 99, 0) == b"contents"
 
     def test_copies_cannot_lose_bytes(self, fds: list[int]) -> None:
         cache = ReceivedCache(ONE_EACH, fds)
         cache.read(0)
         with pytest.raises(PermissionError):
-            os.ftruncate(cache.model_cache[0].fds[0], 1)
+            os.ftruncate(cache.arguments.model_cache[0].fds[0], 1)
 
     def test_too_many_bytes_are_not_read(self, fds: list[int]) -> None:
         os.write(fds[0], b"1234")
@@ -101,7 +102,7 @@ class TestReceiving:
         os.write(fds[0], b"longer than before")
         cache = ReceivedCache(ONE_EACH, fds)
         assert cache.prepare_to_write()
-        for (handle,) in (cache.model_cache, cache.data_cache):
+        for (handle,) in (cache.arguments.model_cache, cache.arguments.data_cache):
             os.write(handle.fds[0], b"new")
         cache.write()
         assert [os.pread(fd, 99, 0) for fd in fds] == [b"new", b"new"]

@@ -9,7 +9,8 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from contextvars import Context
+from contextvars import Context, copy_context
+from functools import partial
 
 MAX_DECODING = 2
 """Large messages that are decoded at a time, of different processes: bounds memory."""
@@ -85,7 +86,9 @@ class ReadingTurns:
                 self._begin()
             return True
         if self._waiting or self._is_used_up():
-            self._waiting.append(proceed)
+            # It is called from a turn that another connection began: what it reads is
+            # to be done for its own client all the same.
+            self._waiting.append(partial(copy_context().run, proceed))
             return False
         self._taken += 1
         return True
