@@ -50,7 +50,7 @@ class TestFiles:
             ("max_pending = '1'", "max_pending: Expected `int`, got `str`"),
             ("extensions = 'one'", "extensions: Expected `array`"),
             ("extensions = ['nowhere:x']", "nowhere"),
-            ("max_pending = 0", "limit of DeviceSettings is not positive"),
+            ("max_pending = 0", r"DeviceSettings\.max_pending is 0 \(it is 1 at"),
             ("max_pending = 1 2", "is not TOML: .*line 1"),
             ("max_pending = 1\nmax_pending = 1", "is not TOML"),
         ],
