@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from importlib import import_module
 from inspect import Parameter
 from pathlib import Path
@@ -74,8 +75,7 @@ class Benchmark(NamedTuple):
     progress: Callable[[Sequence[Any]], Iterable[Any]] | None = None
 
 
-def _counted(items: Sequence[Any]) -> Iterable[Any]:
-    return progress(items, "measured", len(items))
+_counted = partial(progress, description="measured")
 
 
 BENCHMARKS = {

@@ -137,7 +137,7 @@ def capabilities(
         found = anyio.run(
             partial(
                 measure_capabilities,
-                progress=lambda each: progress(each, "measuring", len(each)),
+                progress=partial(progress, description="measuring"),
             )
         )
         _show(CapabilitiesReport.of(found), json=json)

@@ -4,8 +4,11 @@ What one does not offer is refused as the HAL demands it, unless it is overridde
 one that wraps another leaves to that is passed on.
 """
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
 from asyncnn.hal.interfaces import (
@@ -24,10 +27,7 @@ from asyncnn.hal.types import (
     NO_TIMING,
     BufferDesc,
     BufferRole,
-    Capabilities,
-    DeviceType,
     ErrorStatus,
-    Extension,
     Handle,
     MeasureTiming,
     Request,
@@ -50,6 +50,27 @@ def refuse_execution(callback: IExecutionCallback, error: AsyncnnError) -> Error
     return error.status
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def forwarding(
+    method: Callable[Concatenate[Any, P], T],
+) -> Callable[Concatenate[Any, P], T]:
+    """Return ``method`` of an interface as one that calls that of ``_inner()``."""
+
+    @wraps(method)
+    def call(self: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return getattr(self._inner(), method.__name__)(*args, **kwargs)
+
+    @wraps(method)
+    async def call_and_wait(self: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return await call(self, *args, **kwargs)
+
+    is_awaited = inspect.iscoroutinefunction(method)
+    return call_and_wait if is_awaited else call  # type: ignore[return-value]
+
+
 class ForwardingDevice(ABC):
     """The part of an `IDevice` that tells what another device is."""
 
@@ -57,25 +78,13 @@ class ForwardingDevice(ABC):
     def _inner(self) -> IDevice:
         """Return the device that is asked."""
 
-    def get_version_string(self) -> tuple[ErrorStatus, str]:
-        """Return that of the device inside."""
-        return self._inner().get_version_string()
-
-    def get_type(self) -> tuple[ErrorStatus, DeviceType]:
-        """Return that of the device inside."""
-        return self._inner().get_type()
-
-    def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
-        """Return those of the device inside."""
-        return self._inner().get_capabilities_1_3()
-
-    def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
-        """Return those of the device inside."""
-        return self._inner().get_supported_extensions()
-
-    def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
-        """Return those of the device inside."""
-        return self._inner().get_number_of_cache_files_needed()
+    get_version_string = forwarding(IDevice.get_version_string)
+    get_type = forwarding(IDevice.get_type)
+    get_capabilities_1_3 = forwarding(IDevice.get_capabilities_1_3)
+    get_supported_extensions = forwarding(IDevice.get_supported_extensions)
+    get_number_of_cache_files_needed = forwarding(
+        IDevice.get_number_of_cache_files_needed
+    )
 
 
 class NoDomains:

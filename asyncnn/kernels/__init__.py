@@ -40,8 +40,8 @@ brings: the engine prepares anew then, at each execution.
 >>> y
 array([-2., -1.,  0.,  1.], dtype=float32)
 
-A family knows no other; what they share is in ``numerics`` (stored values),
-``rounding`` (sums that become codes) and ``lookup_tables``. Imports only `asyncnn.hal`.
+A family knows no other; what they share is in ``numerics`` (stored values, and tables
+of them) and ``rounding`` (sums that become codes). Imports only `asyncnn.hal`.
 """
 
 from typing import TYPE_CHECKING

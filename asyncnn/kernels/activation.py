@@ -24,8 +24,7 @@ from asyncnn.kernels.kernel import (
     Scratch,
     stateless,
 )
-from asyncnn.kernels.lookup_tables import formula_lookup
-from asyncnn.kernels.numerics import widen_float16
+from asyncnn.kernels.numerics import formula_lookup, widen_float16
 from asyncnn.kernels.rounding import activation_bounds, quantized_activation_range
 
 

@@ -1,14 +1,16 @@
-"""ADD to PRELU on pairs of elements, ABS to CAST on each element.
+"""ADD to PRELU on pairs of elements, ABS to CAST on each, comparisons, logic, SELECT.
 
 Shapes broadcast from the last axis on; layouts play no part. float16 is computed in
 float32 and rounded once, int32 wraps around, DIV of int32 rounds towards negative
 infinity. Two 8-bit codes have 65,536 combinations: the exact integer arithmetic is done
-for all of them at preparation, and an execution looks its results up.
+for all of them at preparation, and an execution looks its results up. Codes with
+different scales or zero points are compared by their real values in float32. Any
+non-zero byte of a boolean tensor is true.
 
 Source: 1.3/types.hal (ADD, SUB, MUL, DIV, MAXIMUM, MINIMUM, POW, PRELU, ABS, NEG, EXP,
-LOG, SQRT, RSQRT, SIN, FLOOR, CAST); AIDL feature level 7 (RSQRT of codes);
-Broadcast.cpp for integer division; TensorFlow Lite's reference kernels for codes, bit
-for bit.
+LOG, SQRT, RSQRT, SIN, FLOOR, CAST, EQUAL and its kin, LOGICAL_AND, LOGICAL_OR,
+LOGICAL_NOT, SELECT); AIDL feature level 7 (RSQRT of codes); Broadcast.cpp for integer
+division; TensorFlow Lite's reference kernels for codes, bit for bit.
 """
 
 from collections.abc import Callable
@@ -17,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncnn.hal.operands import QUANT8_TYPES
-from asyncnn.hal.operations.bound import Array, BoundOperation
+from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
 from asyncnn.hal.types import FusedActivationFunc, OperandType, OperationType
 from asyncnn.kernels.kernel import (
     Inputs,
@@ -28,12 +30,15 @@ from asyncnn.kernels.kernel import (
     Scratch,
     stateless,
 )
-from asyncnn.kernels.lookup_tables import (
+from asyncnn.kernels.numerics import (
     binary_lookup,
+    code_steps,
     conversion_table,
     formula_lookup,
+    look_up,
+    same_quantization,
+    widen_float16,
 )
-from asyncnn.kernels.numerics import code_steps, same_quantization, widen_float16
 from asyncnn.kernels.rounding import (
     activation_bounds,
     multiply_by_quantized_multiplier,
@@ -65,6 +70,10 @@ def of_two(ufunc: np.ufunc) -> PreparedKernel:
 
 def _each(ufunc: np.ufunc) -> Prepare:
     return lambda operation: of_one(ufunc)
+
+
+def _each_pair(ufunc: np.ufunc) -> Prepare:
+    return lambda operation: of_two(ufunc)
 
 
 def _rsqrt_formula(real: Array) -> Array:
@@ -140,26 +149,22 @@ def _lookup_of_steps(
     return binary_lookup(table, output.require_shape())
 
 
-def _prepare_sum(operation: BoundOperation, sign: int) -> PreparedKernel:
-    first, second, output = *map(operation.input, (0, 1)), operation.outputs[0]
-    common_scale = 2 * max(first.scale, second.scale)
-    augend, addend = (
-        _scaled(code_steps(term) << _SUM_FRACTION_BITS, term.scale / common_scale)
-        for term in (first, second)
-    )
-    total = augend[:, np.newaxis] + sign * addend
-    unit = common_scale / (output.scale * 2**_SUM_FRACTION_BITS)
-    return _lookup_of_steps(operation, _scaled(total, unit), operation.activation(2))
+def _quantized_sum(sign: int) -> Prepare:
+    """Add or subtract real values; each of the three may have its own quantisation."""
 
+    def prepare(operation: BoundOperation) -> PreparedKernel:
+        first, second, output = *map(operation.input, (0, 1)), operation.outputs[0]
+        common_scale = 2 * max(first.scale, second.scale)
+        augend, addend = (
+            _scaled(code_steps(term) << _SUM_FRACTION_BITS, term.scale / common_scale)
+            for term in (first, second)
+        )
+        total = augend[:, np.newaxis] + sign * addend
+        unit = common_scale / (output.scale * 2**_SUM_FRACTION_BITS)
+        steps = _scaled(total, unit)
+        return _lookup_of_steps(operation, steps, operation.activation(2))
 
-def prepare_quantized_add(operation: BoundOperation) -> PreparedKernel:
-    """Add real values; each of the three may have its own scale and zero point."""
-    return _prepare_sum(operation, sign=1)
-
-
-def prepare_quantized_sub(operation: BoundOperation) -> PreparedKernel:
-    """Subtract the real values of input 1 from those of input 0."""
-    return _prepare_sum(operation, sign=-1)
+    return prepare
 
 
 def prepare_quantized_mul(operation: BoundOperation) -> PreparedKernel:
@@ -226,11 +231,6 @@ def _prepare_div(operation: BoundOperation) -> PreparedKernel:
     return _with_activation(np.divide)(operation)
 
 
-def _prepare_pow(operation: BoundOperation) -> PreparedKernel:
-    """Raise input 0 to the power of input 1."""
-    return of_two(np.power)
-
-
 def _prepare_prelu(operation: BoundOperation) -> PreparedKernel:
     """Compute ``x`` where ``x >= 0``, else ``alpha * x``."""
     operand = operation.input(0)
@@ -263,9 +263,62 @@ def _by_type(
 def _extremum(ufunc: np.ufunc) -> Prepare:
     """Choose the larger or smaller element; quantised ones by their real values."""
     return _by_type(
-        lambda operation: of_two(ufunc),
+        _each_pair(ufunc),
         lambda operation: prepare_quantized_extremum(operation, ufunc),
     )
+
+
+def _float32_values(operand: BoundOperand) -> NDArray[np.float32]:
+    return code_steps(operand).astype(np.float32) * np.float32(operand.scale)
+
+
+def _comparison(ufunc: np.ufunc) -> Prepare:
+    def prepare(operation: BoundOperation) -> PreparedKernel:
+        first, second = operation.input(0), operation.input(1)
+        if first.type not in QUANT8_TYPES or same_quantization(first, second):
+            return of_two(ufunc)
+        table = ufunc.outer(_float32_values(first), _float32_values(second))
+        return binary_lookup(table, operation.outputs[0].require_shape())
+
+    return prepare
+
+
+def _prepare_select(operation: BoundOperation) -> PreparedKernel:
+    """Take input 1 where the condition in input 0 holds, and input 2 elsewhere.
+
+    Codes are converted to the output's scale and zero point.
+    """
+    chosen, other, output = operation.input(1), operation.input(2), operation.outputs[0]
+    if chosen.type in QUANT8_TYPES and not (
+        same_quantization(chosen, output) and same_quantization(other, output)
+    ):
+        return _converted_select(chosen, other, output)
+
+    def run(inputs: Inputs, outputs: Outputs) -> None:
+        np.copyto(outputs[0], inputs[2])
+        np.copyto(outputs[0], inputs[1], where=inputs[0])
+
+    return stateless(run)
+
+
+def _converted_select(
+    chosen: BoundOperand, other: BoundOperand, output: BoundOperand
+) -> PreparedKernel:
+    chosen_table = conversion_table(chosen, output)
+    other_table = conversion_table(other, output)
+    shape = output.require_shape()
+
+    def instantiate(scratch: Scratch) -> Run:
+        converted = scratch.transient(shape, output.dtype)
+
+        def run(inputs: Inputs, outputs: Outputs) -> None:
+            look_up(chosen_table, inputs[1], converted)
+            look_up(other_table, inputs[2], outputs[0])
+            np.copyto(outputs[0], converted, where=inputs[0])
+
+        return run
+
+    return instantiate
 
 
 KERNELS: dict[OperationType, Prepare] = {
@@ -278,12 +331,22 @@ KERNELS: dict[OperationType, Prepare] = {
     OperationType.FLOOR: _each(np.floor),
     OperationType.RSQRT: _prepare_rsqrt,
     OperationType.CAST: _prepare_cast,
-    OperationType.ADD: _by_type(_with_activation(np.add), prepare_quantized_add),
-    OperationType.SUB: _by_type(_with_activation(np.subtract), prepare_quantized_sub),
+    OperationType.ADD: _by_type(_with_activation(np.add), _quantized_sum(1)),
+    OperationType.SUB: _by_type(_with_activation(np.subtract), _quantized_sum(-1)),
     OperationType.MUL: _by_type(_with_activation(np.multiply), prepare_quantized_mul),
     OperationType.DIV: _prepare_div,
     OperationType.MAXIMUM: _extremum(np.maximum),
     OperationType.MINIMUM: _extremum(np.minimum),
-    OperationType.POW: _prepare_pow,
+    OperationType.POW: _each_pair(np.power),
     OperationType.PRELU: _by_type(_prepare_prelu, prepare_quantized_prelu),
+    OperationType.EQUAL: _comparison(np.equal),
+    OperationType.NOT_EQUAL: _comparison(np.not_equal),
+    OperationType.LESS: _comparison(np.less),
+    OperationType.LESS_EQUAL: _comparison(np.less_equal),
+    OperationType.GREATER: _comparison(np.greater),
+    OperationType.GREATER_EQUAL: _comparison(np.greater_equal),
+    OperationType.LOGICAL_AND: _each_pair(np.logical_and),
+    OperationType.LOGICAL_OR: _each_pair(np.logical_or),
+    OperationType.LOGICAL_NOT: _each(np.logical_not),
+    OperationType.SELECT: _prepare_select,
 }

@@ -37,8 +37,7 @@ from asyncnn.kernels.kernel import (
     Scratch,
     stateless,
 )
-from asyncnn.kernels.lookup_tables import conversion_table, look_up
-from asyncnn.kernels.numerics import same_quantization
+from asyncnn.kernels.numerics import conversion_table, look_up, same_quantization
 
 
 def _prepare_concatenation(operation: BoundOperation) -> PreparedKernel:

@@ -137,9 +137,7 @@ def _hash_33_to_64(fetch: Fetch, length: int) -> Words:
     g = (outer + fetch(length - 32)) * multiplier
     h = (inner + fetch(length - 24)) * multiplier
     return _mix(
-        _rotate(e + f, 43) + _rotate(g, 30) + h,
-        e + _rotate(f + a, 18) + g,
-        multiplier,
+        _rotate(e + f, 43) + _rotate(g, 30) + h, e + _rotate(f + a, 18) + g, multiplier
     )
 
 

@@ -129,6 +129,4 @@ def _fill_uniform(points: Array, seeds: Array) -> None:
         part[:] = uniform_doubles(seed, stream, start, part.size)
 
 
-KERNELS: dict[OperationType, Prepare] = {
-    OperationType.RANDOM_MULTINOMIAL: _prepare,
-}
+KERNELS: dict[OperationType, Prepare] = {OperationType.RANDOM_MULTINOMIAL: _prepare}

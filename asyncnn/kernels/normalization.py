@@ -25,8 +25,7 @@ from asyncnn.kernels.kernel import (
     Scratch,
     stateless,
 )
-from asyncnn.kernels.lookup_tables import look_up
-from asyncnn.kernels.numerics import code_limits, code_store, widen_float16
+from asyncnn.kernels.numerics import code_limits, code_store, look_up, widen_float16
 from asyncnn.kernels.reduction import kept_shape
 
 _SMALLEST_NORM = 1e-6

@@ -159,12 +159,7 @@ def _prepare_max(operation: BoundOperation) -> PreparedKernel:
 
     def instantiate(scratch: Scratch) -> Run:
         fold = _fold_windows(
-            scratch,
-            np.maximum,
-            windows,
-            operand.require_shape(),
-            operand.dtype,
-            lowest,
+            scratch, np.maximum, windows, operand.require_shape(), operand.dtype, lowest
         )
 
         def run(inputs: Inputs, outputs: Outputs) -> None:

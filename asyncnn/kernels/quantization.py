@@ -22,8 +22,7 @@ from asyncnn.kernels.kernel import (
     Scratch,
     stateless,
 )
-from asyncnn.kernels.lookup_tables import unary_lookup
-from asyncnn.kernels.numerics import code_limits, code_steps, code_store
+from asyncnn.kernels.numerics import code_limits, code_steps, code_store, unary_lookup
 
 _WORTH_ARITHMETIC = 1024
 """With so many elements, computing float32 values takes less than looking them up."""

@@ -12,13 +12,12 @@ from asyncnn.kernels.kernel import Compute, ExtensionOperation, Prepare, Prepare
 _FAMILIES = tuple(
     import_module(f"asyncnn.kernels.{name}")
     for name in (
-        *("activation", "arithmetic", "comparison", "joining", "lookup", "multinomial"),
+        *("activation", "arithmetic", "joining", "lookup", "multinomial"),
         *("normalization", "pooling", "quantization", "reduction", "reshaping"),
         *("resize", "detection.boxes", "detection.heatmap_max_keypoint"),
         *("detection.postprocessing", "detection.proposals", "detection.roi"),
-        *("linear.convolution", "linear.depthwise", "linear.matmul"),
-        *("linear.transpose_convolution", "recurrent.lstm", "recurrent.quantized_lstm"),
-        *("recurrent.quantized_16bit_lstm", "recurrent.rnn"),
+        *("linear.convolution", "linear.matmul", "recurrent.lstm", "recurrent.rnn"),
+        "recurrent.quantized_lstm",
     )
 )
 """Each has ``KERNELS`` or, if they are data-dependent, ``DATA_DEPENDENT``."""

@@ -44,10 +44,7 @@ def activation_bounds(activation: FusedActivationFunc) -> tuple[float, float]:
 
 
 def quantized_activation_range(
-    activation: FusedActivationFunc,
-    scale: float,
-    zero_point: int,
-    dtype: np.dtype[Any],
+    activation: FusedActivationFunc, scale: float, zero_point: int, dtype: np.dtype[Any]
 ) -> tuple[int, int]:
     """Return the closed range of stored values after a fused activation.
 

@@ -36,13 +36,7 @@ from asyncnn.memory.limits import (
     MapperStatistics,
     MappingPolicy,
 )
-from asyncnn.memory.pages import (
-    CopiedSpan,
-    checked_span,
-    failure,
-    map_pages,
-    os_errors,
-)
+from asyncnn.memory.pages import CopiedSpan, checked_span, failure, map_pages, os_errors
 from asyncnn.offload import call_on_thread
 
 _OTHERS_WRITE = 0o022

@@ -233,12 +233,7 @@ def _map_over(pages: mmap.mmap, span: Span, flags: int) -> None:
     """Map a file to where ``pages`` are, as far as they go."""
     address = np.frombuffer(pages, np.uint8).ctypes.data
     found = _mmap(
-        address,
-        len(pages),
-        span.protection,
-        flags | _MAP_FIXED,
-        span.fd,
-        span.offset,
+        address, len(pages), span.protection, flags | _MAP_FIXED, span.fd, span.offset
     )
     if found != address:
         code = ctypes.get_errno()

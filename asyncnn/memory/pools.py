@@ -26,13 +26,7 @@ from asyncnn.memory.handles import (
     seals_of,
     span_of,
 )
-from asyncnn.memory.pages import (
-    checked_span,
-    granted,
-    map_pages,
-    misfit_of,
-    os_errors,
-)
+from asyncnn.memory.pages import checked_span, granted, map_pages, misfit_of, os_errors
 
 
 def from_buffer(

@@ -62,10 +62,4 @@ from asyncnn.pipeline.pipeline import Pipeline
 from asyncnn.pipeline.results import FrameResult, PipelineStatistics, StageStatistics
 from asyncnn.pipeline.wiring import Stage
 
-__all__ = (
-    "FrameResult",
-    "Pipeline",
-    "PipelineStatistics",
-    "Stage",
-    "StageStatistics",
-)
+__all__ = ("FrameResult", "Pipeline", "PipelineStatistics", "Stage", "StageStatistics")

@@ -22,8 +22,8 @@ SEGMENT_NS = 3_000_000
 SLACK = 0.3
 """Share of a part by which a cut moves to where the fewest tensors cross."""
 
-_FLOAT_MACS_PER_NS = 25.0
-_INTEGER_MACS_PER_NS = 60.0
+_FLOAT_MACS_PER_NS = 50.0
+_INTEGER_MACS_PER_NS = 100.0
 _BYTES_PER_NS = 4.0
 _CALL_NS = 300.0
 """Of one operation, however small."""

@@ -9,9 +9,7 @@ from itertools import product
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.operations.declaring import declare
-from asyncnn.hal.operations.shapes import (
-    same_as_input,
-)
+from asyncnn.hal.operations.shapes import same_as_input
 from asyncnn.hal.operations.signature import (
     UP_TO_4,
     V1_2,
@@ -61,9 +59,9 @@ def _arg_shape(operation: BoundOperation) -> tuple[Shape]:
     return (shape[:axis] + shape[axis + 1 :] or (1,),)
 
 
-def _reduction(name: str, types: str, flag: str) -> OperationSignature:
+def _reduction(operation: str, flag: str = "BOOL") -> OperationSignature:
     arguments = f"input [1-4], axes: I32, keep_dims: {flag}"
-    return declare(name, types, arguments, _reduced_shape)
+    return declare(operation, arguments, _reduced_shape)
 
 
 _ORDERED = "1.2: F16 F32 Q8; 1.3: Q8S"
@@ -73,53 +71,47 @@ _CAST = tuple(product(("F16", "F32", "I32", "Q8"), repeat=2))
 
 SIGNATURES = (
     declare(
-        "QUANTIZE",
-        "T/U 1.2: F16/Q8 F32/Q8; 1.3: F16/Q8S F32/Q8S",
+        "QUANTIZE T/U 1.2: F16/Q8 F32/Q8; 1.3: F16/Q8S F32/Q8S",
         "input -> output: U",
         same_as_input,
     ),
     declare(
-        "DEQUANTIZE",
-        "T/U 1.0: Q8/F32; 1.2: Q8/F16 Q8SYM/F16 Q8SYM/F32 Q8PC/F16 Q8PC/F32; "
-        "1.3: Q8S/F16 Q8S/F32",
+        "DEQUANTIZE T/U 1.0: Q8/F32; 1.2: Q8/F16 Q8SYM/F16 Q8SYM/F32 Q8PC/F16 "
+        "Q8PC/F32; 1.3: Q8S/F16 Q8S/F32",
         "input [1-4] -> output: U",
         same_as_input,
     ),
     declare(
-        "CAST",
-        f"T/U 1.2: {' '.join(map('/'.join, _CAST))}; "
+        f"CAST T/U 1.2: {' '.join(map('/'.join, _CAST))}; "
         "1.3: B8/B8 Q16A/Q16A Q16S/Q16S Q8S/Q8S Q8SYM/Q8SYM",
         "input -> output: U",
         same_as_input,
         _dimensions_are_kept,
     ),
     declare(
-        "L2_NORMALIZATION",
-        "1.0: F32; 1.2: F16 Q8; 1.3: Q8S",
+        "L2_NORMALIZATION 1.0: F32; 1.2: F16 Q8; 1.3: Q8S",
         "input [1-4] | axis: INT32 @1.2 -> output = signed_unit",
         same_as_input,
         _implied_axis_is_old,
     ),
     declare(
-        "LOCAL_RESPONSE_NORMALIZATION",
-        "T/S 1.0: F32/FLOAT32; 1.2: F16/FLOAT16",
+        "LOCAL_RESPONSE_NORMALIZATION T/S 1.0: F32/FLOAT32; 1.2: F16/FLOAT16",
         "input [1-4], radius: INT32, bias alpha beta: S | axis: INT32 @1.2",
         _local_response_shape,
         _implied_axis_is_old,
     ),
     declare(
-        "INSTANCE_NORMALIZATION",
-        "T/S 1.2: F16/FLOAT16 F32/FLOAT32",
+        "INSTANCE_NORMALIZATION T/S 1.2: F16/FLOAT16 F32/FLOAT32",
         "input, gamma beta epsilon: S, nchw: BOOL",
         _instance_shape,
     ),
-    _reduction("MEAN", "1.1: F32 Q8; 1.2: F16; 1.3: Q8S", "INT32"),
-    _reduction("REDUCE_ALL", "1.2: B8", "BOOL"),
-    _reduction("REDUCE_ANY", "1.2: B8", "BOOL"),
-    _reduction("REDUCE_MAX", _ORDERED, "BOOL"),
-    _reduction("REDUCE_MIN", _ORDERED, "BOOL"),
-    _reduction("REDUCE_PROD", "1.2: F16 F32", "BOOL"),
-    _reduction("REDUCE_SUM", "1.2: F16 F32", "BOOL"),
-    declare("ARGMAX", _SELECTED, _ARG, _arg_shape),
-    declare("ARGMIN", _SELECTED, _ARG, _arg_shape),
+    _reduction("MEAN 1.1: F32 Q8; 1.2: F16; 1.3: Q8S", "INT32"),
+    _reduction("REDUCE_ALL 1.2: B8"),
+    _reduction("REDUCE_ANY 1.2: B8"),
+    _reduction(f"REDUCE_MAX {_ORDERED}"),
+    _reduction(f"REDUCE_MIN {_ORDERED}"),
+    _reduction("REDUCE_PROD 1.2: F16 F32"),
+    _reduction("REDUCE_SUM 1.2: F16 F32"),
+    declare(f"ARGMAX {_SELECTED}", _ARG, _arg_shape),
+    declare(f"ARGMIN {_SELECTED}", _ARG, _arg_shape),
 )

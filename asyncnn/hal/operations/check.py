@@ -18,25 +18,23 @@ from asyncnn.hal.operands import (
     is_extension_type,
 )
 from asyncnn.hal.operations.bound import BoundOperation, OperationFailedError, Shape
-from asyncnn.hal.operations.patterns import (
-    Form,
-    Pattern,
-    form_of,
-    known_pattern,
-    limit,
-    pattern_of,
-    remember_pattern,
-)
 from asyncnn.hal.operations.signature import (
     V1_0,
     V1_2,
     Argument,
+    Form,
     Layout,
     OperationSignature,
+    Pattern,
     Requirement,
     TypeRow,
     argument_error,
+    form_of,
+    known_pattern,
+    limit,
+    pattern_of,
     plural,
+    remember_pattern,
 )
 from asyncnn.hal.operations.table import signature_of
 from asyncnn.hal.types import (

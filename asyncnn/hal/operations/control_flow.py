@@ -10,16 +10,8 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import combine_dimensions, is_tensor, size_of_data_bytes
 from asyncnn.hal.operations.bound import BoundOperation, ValueNeededError
 from asyncnn.hal.operations.declaring import declare
-from asyncnn.hal.operations.signature import (
-    B8,
-    Requirement,
-    Usage,
-)
-from asyncnn.hal.types import (
-    Operand,
-    OperandLifeTime,
-    Subgraph,
-)
+from asyncnn.hal.operations.signature import B8, Requirement, Usage
+from asyncnn.hal.types import Operand, OperandLifeTime, Subgraph
 
 
 class _Body:
@@ -138,15 +130,13 @@ def _not_inferred(operation: BoundOperation) -> Never:
 
 SIGNATURES = (
     declare(
-        "IF",
-        "1.3: SUBGRAPH",
+        "IF 1.3: SUBGRAPH",
         "condition: B8, then else, input*: any -> output+: any",
         _not_inferred,
         _check_if,
     ),
     declare(
-        "WHILE",
-        "1.3: SUBGRAPH",
+        "WHILE 1.3: SUBGRAPH",
         "condition body, input+: any -> output+: any",
         _not_inferred,
         _check_while,

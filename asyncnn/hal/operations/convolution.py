@@ -15,9 +15,7 @@ import numpy as np
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.operations.declaring import declare
-from asyncnn.hal.operations.shapes import (
-    in_layout,
-)
+from asyncnn.hal.operations.shapes import in_layout
 from asyncnn.hal.operations.signature import (
     Q8,
     Q8PC,
@@ -141,8 +139,7 @@ def _depthwise_shape(operation: BoundOperation) -> tuple[Shape]:
 
 SIGNATURES = (
     declare(
-        "CONV_2D",
-        _TYPES.format("1.0"),
+        f"CONV_2D {_TYPES.format('1.0')}",
         tuple(
             "input [4], filter: F [4], bias: B, "
             f"{padding} {_STRIDES} activation: INT32 | {_OPTIONAL}"
@@ -153,8 +150,7 @@ SIGNATURES = (
         output_scale_rule_is_old("filter"),
     ),
     declare(
-        "DEPTHWISE_CONV_2D",
-        _TYPES.format("1.0"),
+        f"DEPTHWISE_CONV_2D {_TYPES.format('1.0')}",
         tuple(
             f"{_TENSORS}, {padding} {_STRIDES} depth_multiplier activation: INT32 "
             f"| {_OPTIONAL}"
@@ -165,8 +161,7 @@ SIGNATURES = (
         output_scale_rule_is_old("filter"),
     ),
     declare(
-        "GROUPED_CONV_2D",
-        _TYPES.format("1.2"),
+        f"GROUPED_CONV_2D {_TYPES.format('1.2')}",
         tuple(
             f"{_TENSORS}, {padding} {_STRIDES} groups activation: INT32, nchw: BOOL"
             for padding in ("padding_scheme", _PADDING)
@@ -175,8 +170,7 @@ SIGNATURES = (
         _channel_axis_is(0),
     ),
     declare(
-        "TRANSPOSE_CONV_2D",
-        _TYPES.format("1.2"),
+        f"TRANSPOSE_CONV_2D {_TYPES.format('1.2')}",
         tuple(
             f"{_TENSORS}, {padding} {_STRIDES} activation: INT32, nchw: BOOL"
             for padding in ("output_shape: I32, padding_scheme", _PADDING)

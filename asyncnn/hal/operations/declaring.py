@@ -1,7 +1,8 @@
 """The short form in which the tables of the families declare operations.
 
-Types are rows, after the version that brought them: ``1.0: F32 Q8; 1.2: F16`` are those
-of the only variable ``T``, and ``T/S 1.2: F16/FLOAT16`` binds two variables at a time.
+Types are rows, after the name of the operation and the version that brought them: ``NEG
+1.0: F32 Q8; 1.2: F16`` has those of the only variable ``T``, and ``ELU T/S 1.2:
+F16/FLOAT16`` binds two variables at a time.
 
 A layout lists arguments, and after ``->`` the outputs, if they are not one ``output``:
 
@@ -57,16 +58,13 @@ _AT_LEAST = {"*": 0, "+": 1}
 
 
 def declare(
-    name: str,
-    types: str,
-    layouts: str | tuple[str, ...],
-    shape: ShapeRule,
-    *checks: AnyCheck,
+    operation: str, layouts: str | tuple[str, ...], shape: ShapeRule, *checks: AnyCheck
 ) -> OperationSignature:
-    """Return the signature of operation ``name``; the module says how texts are read.
+    """Return the signature of an operation; the module says how texts are read.
 
     :raises ValueError, KeyError: if one cannot be read.
     """
+    name, _, types = operation.partition(" ")
     texts = (layouts,) if isinstance(layouts, str) else layouts
     return OperationSignature(
         OperationType[name],

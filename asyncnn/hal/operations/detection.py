@@ -8,10 +8,7 @@ DETECTION_POSTPROCESSING, GENERATE_PROPOSALS, HEATMAP_MAX_KEYPOINT).
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.operations.declaring import declare
-from asyncnn.hal.operations.shapes import (
-    data_dependent,
-    in_layout,
-)
+from asyncnn.hal.operations.shapes import data_dependent, in_layout
 
 _BOX = 4
 
@@ -90,25 +87,22 @@ def _keypoint_shape(operation: BoundOperation) -> tuple[Shape, Shape]:
 
 SIGNATURES = (
     declare(
-        "AXIS_ALIGNED_BBOX_TRANSFORM",
-        "B/T 1.2: F16/F16 F32/F32 Q16A/Q8; 1.3: Q16A/Q8S",
+        "AXIS_ALIGNED_BBOX_TRANSFORM B/T 1.2: F16/F16 F32/F32 Q16A/Q8; 1.3: Q16A/Q8S",
         "boxes: B = corners, deltas, batch_indices: I32, image_info: B = corners "
         "-> output: B = corners",
         _transform_shape,
     ),
     declare(
-        "BOX_WITH_NMS_LIMIT",
-        "T/B/S 1.2: F16/F16/FLOAT16 F32/F32/FLOAT32 Q8/Q16A/FLOAT32; "
-        "1.3: Q8S/Q16A/FLOAT32",
+        "BOX_WITH_NMS_LIMIT T/B/S 1.2: F16/F16/FLOAT16 F32/F32/FLOAT32 "
+        "Q8/Q16A/FLOAT32; 1.3: Q8S/Q16A/FLOAT32",
         "scores, boxes: B = corners, batch_indices: I32, score_threshold: S, "
         "max_detections kernel: INT32, iou_threshold sigma nms_score_threshold: S "
         "-> scores, boxes: B = corners, classes batch_indices: I32",
         _suppression_shape,
     ),
     declare(
-        "GENERATE_PROPOSALS",
-        "T/A/B/S 1.2: F16/F16/F16/FLOAT16 F32/F32/F32/FLOAT32 Q8/Q16S/Q16A/FLOAT32; "
-        "1.3: Q8S/Q16S/Q16A/FLOAT32",
+        "GENERATE_PROPOSALS T/A/B/S 1.2: F16/F16/F16/FLOAT16 F32/F32/F32/FLOAT32 "
+        "Q8/Q16S/Q16A/FLOAT32; 1.3: Q8S/Q16S/Q16A/FLOAT32",
         "scores deltas, anchors: A = anchors, image_info: B = corners, "
         "height_ratio width_ratio: S, max_before_nms max_after_nms: INT32, "
         "iou_threshold min_size: S, nchw: BOOL "
@@ -116,8 +110,7 @@ SIGNATURES = (
         _proposals_shape,
     ),
     declare(
-        "DETECTION_POSTPROCESSING",
-        "T/S 1.2: F16/FLOAT16 F32/FLOAT32",
+        "DETECTION_POSTPROCESSING T/S 1.2: F16/FLOAT16 F32/FLOAT32",
         "scores deltas anchors, scale_y scale_x scale_h scale_w: S, regular_nms: BOOL, "
         "max_detections max_classes_per_detection max_detections_per_class: INT32, "
         "score_threshold iou_threshold: S, background_is_class_0: BOOL "
@@ -125,8 +118,7 @@ SIGNATURES = (
         _detection_shape,
     ),
     declare(
-        "HEATMAP_MAX_KEYPOINT",
-        "T/B 1.2: F16/F16 F32/F32 Q8/Q16A; 1.3: Q8S/Q16A",
+        "HEATMAP_MAX_KEYPOINT T/B 1.2: F16/F16 F32/F32 Q8/Q16A; 1.3: Q8S/Q16A",
         "heatmaps, boxes: B = corners, nchw: BOOL -> scores, keypoints: B = corners",
         _keypoint_shape,
     ),

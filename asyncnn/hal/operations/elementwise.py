@@ -12,10 +12,7 @@ import numpy as np
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.operations.declaring import declare
-from asyncnn.hal.operations.shapes import (
-    broadcast_inputs,
-    same_as_input,
-)
+from asyncnn.hal.operations.shapes import broadcast_inputs, same_as_input
 from asyncnn.hal.operations.signature import (
     V1_2,
     AnyCheck,
@@ -49,15 +46,15 @@ def _output_scale_exceeds_product(usage: Usage) -> Requirement | None:
     return None
 
 
-def _arithmetic(name: str, types: str, *checks: AnyCheck) -> OperationSignature:
+def _arithmetic(operation: str, *checks: AnyCheck) -> OperationSignature:
     """Declare an operation with a fused activation; both inputs broadcast."""
     arguments = "first second [1-4], activation: INT32"
-    return declare(name, types, arguments, broadcast_inputs, *checks)
+    return declare(operation, arguments, broadcast_inputs, *checks)
 
 
 def _comparison(name: str) -> OperationSignature:
-    types = "1.2: B8 F16 F32 I32 Q8; 1.3: Q8S"
-    return declare(name, types, "first second -> output: B8", broadcast_inputs)
+    operation = f"{name} 1.2: B8 F16 F32 I32 Q8; 1.3: Q8S"
+    return declare(operation, "first second -> output: B8", broadcast_inputs)
 
 
 def _select_shape(operation: BoundOperation) -> tuple[Shape]:
@@ -73,59 +70,55 @@ _FLOATS = "1.2: F16 F32"
 _SCALED = "T/S {}: F16/FLOAT16 F32/FLOAT32"
 
 SIGNATURES = (
-    declare("RELU", _RECTIFIED, "input [1-4]", same_as_input),
-    declare("RELU1", _RECTIFIED, "input [1-4]", same_as_input),
-    declare("RELU6", _RECTIFIED, "input [1-4]", same_as_input),
-    declare("LOGISTIC", _RECTIFIED, "input [1-4] -> output = unit", same_as_input),
+    declare(f"RELU {_RECTIFIED}", "input [1-4]", same_as_input),
+    declare(f"RELU1 {_RECTIFIED}", "input [1-4]", same_as_input),
+    declare(f"RELU6 {_RECTIFIED}", "input [1-4]", same_as_input),
+    declare(f"LOGISTIC {_RECTIFIED}", "input [1-4] -> output = unit", same_as_input),
     declare(
-        "TANH",
-        "1.0: F32; 1.2: F16 Q8; 1.3: Q8S",
+        "TANH 1.0: F32; 1.2: F16 Q8; 1.3: Q8S",
         "input [1-4] -> output = signed_unit",
         same_as_input,
     ),
-    declare("ELU", _SCALED.format("1.3"), "input, alpha: S", same_as_input),
-    declare("HARD_SWISH", "1.3: F16 F32 Q8 Q8S", "input", same_as_input),
+    declare(f"ELU {_SCALED.format('1.3')}", "input, alpha: S", same_as_input),
+    declare("HARD_SWISH 1.3: F16 F32 Q8 Q8S", "input", same_as_input),
     declare(
-        "SOFTMAX",
-        "T/S 1.0: F32/FLOAT32 Q8/FLOAT32; 1.2: F16/FLOAT16; 1.3: Q8S/FLOAT32",
+        "SOFTMAX T/S 1.0: F32/FLOAT32 Q8/FLOAT32; 1.2: F16/FLOAT16; 1.3: Q8S/FLOAT32",
         "input [1-4], beta: S | axis: INT32 @1.2 -> output = unit",
         _softmax_shape,
         _implied_axis_is_old,
     ),
     declare(
-        "LOG_SOFTMAX",
-        _SCALED.format("1.2"),
+        f"LOG_SOFTMAX {_SCALED.format('1.2')}",
         "input, beta: S, axis: INT32",
         same_as_input,
     ),
-    _arithmetic("ADD", "1.0: F32 Q8; 1.2: F16; 1.3: Q8S I32"),
-    _arithmetic("SUB", "1.1: F32; 1.2: F16 Q8; 1.3: Q8S I32"),
+    _arithmetic("ADD 1.0: F32 Q8; 1.2: F16; 1.3: Q8S I32"),
+    _arithmetic("SUB 1.1: F32; 1.2: F16 Q8; 1.3: Q8S I32"),
     _arithmetic(
-        "MUL",
-        "1.0: F32 Q8; 1.2: F16; 1.3: Q8S I32",
+        "MUL 1.0: F32 Q8; 1.2: F16; 1.3: Q8S I32",
         TypedCheck("first", QUANT8_TYPES, _output_scale_exceeds_product),
     ),
-    _arithmetic("DIV", "1.1: F32; 1.2: F16; 1.3: I32"),
-    declare("MAXIMUM", _COMPARABLE, "first second", broadcast_inputs),
-    declare("MINIMUM", _COMPARABLE, "first second", broadcast_inputs),
-    declare("POW", _FLOATS, "base exponent", broadcast_inputs),
-    declare("PRELU", "1.2: F16 F32 Q8; 1.3: Q8S", "input alpha", broadcast_inputs),
-    declare("ABS", f"{_FLOATS}; 1.3: I32", "input", same_as_input),
-    declare("EXP", _FLOATS, "input", same_as_input),
-    declare("FLOOR", "1.0: F32; 1.2: F16", "input [1-4]", same_as_input),
-    declare("LOG", _FLOATS, "input", same_as_input),
-    declare("NEG", "1.2: F16 F32 I32", "input", same_as_input),
-    declare("RSQRT", f"{_FLOATS}; AIDL_V3: Q8 Q8S", "input", same_as_input),
-    declare("SIN", _FLOATS, "input", same_as_input),
-    declare("SQRT", _FLOATS, "input", same_as_input),
+    _arithmetic("DIV 1.1: F32; 1.2: F16; 1.3: I32"),
+    declare(f"MAXIMUM {_COMPARABLE}", "first second", broadcast_inputs),
+    declare(f"MINIMUM {_COMPARABLE}", "first second", broadcast_inputs),
+    declare(f"POW {_FLOATS}", "base exponent", broadcast_inputs),
+    declare("PRELU 1.2: F16 F32 Q8; 1.3: Q8S", "input alpha", broadcast_inputs),
+    declare(f"ABS {_FLOATS}; 1.3: I32", "input", same_as_input),
+    declare(f"EXP {_FLOATS}", "input", same_as_input),
+    declare("FLOOR 1.0: F32; 1.2: F16", "input [1-4]", same_as_input),
+    declare(f"LOG {_FLOATS}", "input", same_as_input),
+    declare("NEG 1.2: F16 F32 I32", "input", same_as_input),
+    declare(f"RSQRT {_FLOATS}; AIDL_V3: Q8 Q8S", "input", same_as_input),
+    declare(f"SIN {_FLOATS}", "input", same_as_input),
+    declare(f"SQRT {_FLOATS}", "input", same_as_input),
     _comparison("EQUAL"),
     _comparison("GREATER"),
     _comparison("GREATER_EQUAL"),
     _comparison("LESS"),
     _comparison("LESS_EQUAL"),
     _comparison("NOT_EQUAL"),
-    declare("LOGICAL_AND", "1.2: B8", "first second", broadcast_inputs),
-    declare("LOGICAL_OR", "1.2: B8", "first second", broadcast_inputs),
-    declare("LOGICAL_NOT", "1.2: B8", "input", same_as_input),
-    declare("SELECT", _COMPARABLE, "condition: B8, if_true if_false", _select_shape),
+    declare("LOGICAL_AND 1.2: B8", "first second", broadcast_inputs),
+    declare("LOGICAL_OR 1.2: B8", "first second", broadcast_inputs),
+    declare("LOGICAL_NOT 1.2: B8", "input", same_as_input),
+    declare(f"SELECT {_COMPARABLE}", "condition: B8, if_true if_false", _select_shape),
 )

@@ -8,12 +8,8 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.operations.declaring import declare
-from asyncnn.hal.operations.shapes import (
-    in_layout,
-)
-from asyncnn.hal.operations.signature import (
-    INT32,
-)
+from asyncnn.hal.operations.shapes import in_layout
+from asyncnn.hal.operations.signature import INT32
 from asyncnn.hal.operations.windows import pool_window
 
 
@@ -101,26 +97,23 @@ _REGIONS = (
 )
 
 SIGNATURES = (
-    declare("AVERAGE_POOL_2D", _POOLED, _POOL, _pool_shape),
-    declare("L2_POOL_2D", "1.0: F32; 1.2: F16", _POOL, _pool_shape),
-    declare("MAX_POOL_2D", _POOLED, _POOL, _pool_shape),
+    declare(f"AVERAGE_POOL_2D {_POOLED}", _POOL, _pool_shape),
+    declare("L2_POOL_2D 1.0: F32; 1.2: F16", _POOL, _pool_shape),
+    declare(f"MAX_POOL_2D {_POOLED}", _POOL, _pool_shape),
     declare(
-        "RESIZE_BILINEAR",
-        _RESIZED.format("1.0"),
+        f"RESIZE_BILINEAR {_RESIZED.format('1.0')}",
         f"input, width height: S | {_SAMPLING}",
         _resize_shape,
     ),
     declare(
-        "RESIZE_NEAREST_NEIGHBOR",
-        _RESIZED.format("1.2"),
+        f"RESIZE_NEAREST_NEIGHBOR {_RESIZED.format('1.2')}",
         f"input, width height: S, {_SAMPLING}",
         _resize_shape,
     ),
     declare(
-        "ROI_ALIGN",
-        _CUT,
+        f"ROI_ALIGN {_CUT}",
         f"{_REGIONS}, height_samples width_samples: INT32, nchw: BOOL",
         _align_shape,
     ),
-    declare("ROI_POOLING", _CUT, f"{_REGIONS}, nchw: BOOL", _region_shape),
+    declare(f"ROI_POOLING {_CUT}", f"{_REGIONS}, nchw: BOOL", _region_shape),
 )

@@ -7,10 +7,7 @@ feature level 6 (PACK) and 7 (MIRROR_PAD).
 from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.operations.declaring import declare
 from asyncnn.hal.operations.reshaping import zero_point_is_new
-from asyncnn.hal.operations.shapes import (
-    quantization_is_kept,
-    rank_is_kept,
-)
+from asyncnn.hal.operations.shapes import quantization_is_kept, rank_is_kept
 from asyncnn.hal.operations.signature import (
     Q8,
     UP_TO_4,
@@ -197,41 +194,36 @@ _SINCE_1_2 = "1.2: F16 F32 I32 Q8; 1.3: Q8S"
 
 SIGNATURES = (
     declare(
-        "CONCATENATION",
-        "1.0: F32 Q8; 1.2: F16; 1.3: Q8S",
+        "CONCATENATION 1.0: F32 Q8; 1.2: F16; 1.3: Q8S",
         "input+ [1-4], axis: INT32",
         _concatenation_shape,
         TypedCheck("input", frozenset({Q8}), _mixed_scales_are_new, until=V1_2),
     ),
     declare(
-        "PACK",
-        "AIDL_V2: F16 F32 I32 Q8 Q8S",
+        "PACK AIDL_V2: F16 F32 I32 Q8 Q8S",
         "axis: INT32, input+",
         _pack_shape,
         quantization_is_kept,
         _output_has_one_axis_more,
     ),
-    declare("SPLIT", _SINCE_1_2, "input, axis count: INT32 -> output+", _split_shape),
-    declare("SLICE", _SINCE_1_2, "input, begin size: I32", _slice_shape),
+    declare(f"SPLIT {_SINCE_1_2}", "input, axis count: INT32 -> output+", _split_shape),
+    declare(f"SLICE {_SINCE_1_2}", "input, begin size: I32", _slice_shape),
     declare(
-        "STRIDED_SLICE",
-        _SINCE_1_1,
+        f"STRIDED_SLICE {_SINCE_1_1}",
         "input [1-4], begin end strides: I32, "
         "begin_mask end_mask shrink_axis_mask: INT32",
         _strided_slice_shape,
     ),
     declare(
-        "PAD", _SINCE_1_1, "input [1-4], paddings: I32", _pad_shape, zero_point_is_new
+        f"PAD {_SINCE_1_1}", "input [1-4], paddings: I32", _pad_shape, zero_point_is_new
     ),
     declare(
-        "PAD_V2",
-        "T/S 1.2: F32/FLOAT32 F16/FLOAT16 Q8/INT32; 1.3: Q8S/INT32",
+        "PAD_V2 T/S 1.2: F32/FLOAT32 F16/FLOAT16 Q8/INT32; 1.3: Q8S/INT32",
         "input [1-4], paddings: I32, value: S",
         _pad_shape,
     ),
     declare(
-        "MIRROR_PAD",
-        "AIDL_V3: F16 F32 I32 Q8 Q8S",
+        "MIRROR_PAD AIDL_V3: F16 F32 I32 Q8 Q8S",
         "input, paddings: I32 [2], mode: INT32",
         _mirror_pad_shape,
         _paddings_fit_ranks,

@@ -77,30 +77,27 @@ _INDEXED = "1.2: F16 F32 I32 Q8; 1.3: Q8S"
 
 SIGNATURES = (
     declare(
-        "EMBEDDING_LOOKUP",
-        "1.0: F32; 1.2: I32 Q8; 1.3: F16 Q8S",
+        "EMBEDDING_LOOKUP 1.0: F32; 1.2: I32 Q8; 1.3: F16 Q8S",
         "lookups: I32, values",
         _embedding_shape,
     ),
     declare(
-        "HASHTABLE_LOOKUP",
-        "1.0: F32 I32 Q8",
+        "HASHTABLE_LOOKUP 1.0: F32 I32 Q8",
         "lookups keys: I32, values -> output, hits: Q8 = flags",
         _hashtable_shape,
     ),
     declare(
-        "LSH_PROJECTION",
-        "H/T 1.0: F32/F16 F32/F32 F32/I32 F32/Q8; 1.2: F16/F16 F16/F32 F16/I32 F16/Q8",
+        "LSH_PROJECTION H/T 1.0: F32/F16 F32/F32 F32/I32 F32/Q8; "
+        "1.2: F16/F16 F16/F32 F16/I32 F16/Q8",
         "hash: H, input, weight?: H, kind: INT32 -> output: I32",
         _projection_shape,
     ),
-    declare("GATHER", _INDEXED, "input, axis: INT32, indices: I32", _gather_shape),
+    declare(f"GATHER {_INDEXED}", "input, axis: INT32, indices: I32", _gather_shape),
     declare(
-        "TOPK_V2", _INDEXED, "input, k: INT32 -> values, indices: I32", _top_k_shape
+        f"TOPK_V2 {_INDEXED}", "input, k: INT32 -> values, indices: I32", _top_k_shape
     ),
     declare(
-        "RANDOM_MULTINOMIAL",
-        "1.2: F16 F32",
+        "RANDOM_MULTINOMIAL 1.2: F16 F32",
         "input, samples: INT32, seeds: I32 -> output: I32",
         _multinomial_shape,
     ),

@@ -11,10 +11,7 @@ from asyncnn.hal.operations.convolution import (
     output_scale_rule_is_old,
 )
 from asyncnn.hal.operations.declaring import declare
-from asyncnn.hal.operations.signature import (
-    Requirement,
-    Usage,
-)
+from asyncnn.hal.operations.signature import Requirement, Usage
 
 
 def _sizes_agree(usage: Usage) -> Requirement | None:
@@ -56,16 +53,14 @@ def _batch_matmul_shape(operation: BoundOperation) -> tuple[Shape]:
 
 SIGNATURES = (
     declare(
-        "FULLY_CONNECTED",
-        "T/B 1.0: F32/F32; 1.2: F16/F16; 1.0: Q8/I32; 1.3: Q8S/I32",
+        "FULLY_CONNECTED T/B 1.0: F32/F32; 1.2: F16/F16; 1.0: Q8/I32; 1.3: Q8S/I32",
         "input [2-4], weights [2], bias: B [1], activation: INT32",
         _fully_connected_shape,
         _sizes_agree,
         output_scale_rule_is_old("weights"),
     ),
     declare(
-        "BATCH_MATMUL",
-        "AIDL_V2: F16 F32 I32 Q8S",
+        "BATCH_MATMUL AIDL_V2: F16 F32 I32 Q8S",
         "left right, adjoint_left adjoint_right: BOOL",
         _batch_matmul_shape,
     ),

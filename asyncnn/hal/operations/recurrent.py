@@ -121,10 +121,9 @@ _OLD_FLOATS = "1.0: F32; 1.2: F16"
 _CELL = "input weights recurrent_weights bias state_in, activation"
 
 SIGNATURES = (
-    declare("RNN", _OLD_FLOATS, f"{_CELL}: INT32 -> state_out output", _step_shapes),
+    declare(f"RNN {_OLD_FLOATS}", f"{_CELL}: INT32 -> state_out output", _step_shapes),
     declare(
-        "UNIDIRECTIONAL_SEQUENCE_RNN",
-        "1.2: F16 F32",
+        "UNIDIRECTIONAL_SEQUENCE_RNN 1.2: F16 F32",
         (
             f"1.2: {_CELL} time_major: INT32",
             f"1.3: {_CELL} time_major: INT32 -> output state_out",
@@ -132,8 +131,7 @@ SIGNATURES = (
         _sequence_shapes,
     ),
     declare(
-        "BIDIRECTIONAL_SEQUENCE_RNN",
-        "1.2: F16 F32",
+        "BIDIRECTIONAL_SEQUENCE_RNN 1.2: F16 F32",
         directed_layouts(
             "input forward_weights forward_recurrent_weights forward_bias "
             "forward_state_in backward_weights backward_recurrent_weights "
@@ -145,8 +143,7 @@ SIGNATURES = (
         _bidirectional_shapes,
     ),
     declare(
-        "SVDF",
-        _OLD_FLOATS,
+        f"SVDF {_OLD_FLOATS}",
         "input feature_weights time_weights bias? state_in, rank activation: INT32 "
         "-> state_out output",
         _svdf_shapes,

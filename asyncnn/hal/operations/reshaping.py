@@ -189,26 +189,21 @@ _BLOCK_SIZE = "input, block_size: INT32 | nchw: BOOL @1.2"
 
 SIGNATURES = (
     declare(
-        "RESHAPE",
-        f"{_SINCE_1_0}; AIDL_V2: I32",
-        "input [1-4], shape: I32",
-        _reshape_shape,
+        f"RESHAPE {_SINCE_1_0}; AIDL_V2: I32", "input [1-4], shape: I32", _reshape_shape
     ),
-    declare("SQUEEZE", _SINCE_1_1, "input [1-4], axes?: I32", _squeeze_shape),
-    declare("EXPAND_DIMS", _SINCE_1_2, "input, axis: INT32", _expand_dims_shape),
+    declare(f"SQUEEZE {_SINCE_1_1}", "input [1-4], axes?: I32", _squeeze_shape),
+    declare(f"EXPAND_DIMS {_SINCE_1_2}", "input, axis: INT32", _expand_dims_shape),
     declare(
-        "TRANSPOSE", _SINCE_1_1, "input [1-4], permutation?: I32", _transpose_shape
+        f"TRANSPOSE {_SINCE_1_1}", "input [1-4], permutation?: I32", _transpose_shape
     ),
-    declare("TILE", _SINCE_1_2, "input, multiples: I32", _tile_shape),
+    declare(f"TILE {_SINCE_1_2}", "input, multiples: I32", _tile_shape),
     declare(
-        "CHANNEL_SHUFFLE",
-        "1.2: F16 F32 Q8; 1.3: Q8S",
+        "CHANNEL_SHUFFLE 1.2: F16 F32 Q8; 1.3: Q8S",
         "input [1-4], groups axis: INT32",
         _channel_shuffle_shape,
     ),
     declare(
-        "REVERSE",
-        "AIDL_V3: F16 F32 I32 Q8 Q8S",
+        "REVERSE AIDL_V3: F16 F32 I32 Q8 Q8S",
         "input, axis: I32",
         _reverse_shape,
         _axis_is_single,
@@ -216,28 +211,24 @@ SIGNATURES = (
         rank_is_kept,
     ),
     declare(
-        "FILL",
-        "T/S 1.3: F16/FLOAT16 F32/FLOAT32 I32/INT32",
+        "FILL T/S 1.3: F16/FLOAT16 F32/FLOAT32 I32/INT32",
         "shape: I32, value: S",
         _fill_shape,
     ),
     declare(
-        "RANK",
-        "1.3: F16 F32 I32 B8 Q8 Q8S Q8SYM Q8PC Q16S Q16A",
+        "RANK 1.3: F16 F32 I32 B8 Q8 Q8S Q8SYM Q8PC Q16S Q16A",
         "input -> output: INT32",
         _rank_shape,
     ),
-    declare("DEPTH_TO_SPACE", _SINCE_1_0, _BLOCK_SIZE, _depth_to_space_shape),
-    declare("SPACE_TO_DEPTH", _SINCE_1_0, _BLOCK_SIZE, _space_to_depth_shape),
+    declare(f"DEPTH_TO_SPACE {_SINCE_1_0}", _BLOCK_SIZE, _depth_to_space_shape),
+    declare(f"SPACE_TO_DEPTH {_SINCE_1_0}", _BLOCK_SIZE, _space_to_depth_shape),
     declare(
-        "BATCH_TO_SPACE_ND",
-        _SINCE_1_1,
+        f"BATCH_TO_SPACE_ND {_SINCE_1_1}",
         "input, block_shape: I32 | nchw: BOOL @1.2",
         _batch_to_space_shape,
     ),
     declare(
-        "SPACE_TO_BATCH_ND",
-        _SINCE_1_1,
+        f"SPACE_TO_BATCH_ND {_SINCE_1_1}",
         "input, block_shape paddings: I32 | nchw: BOOL @1.2",
         _space_to_batch_shape,
         zero_point_is_new,

@@ -27,7 +27,6 @@ FAMILIES = tuple(
         "lookup",
         "lstm",
         "matmul",
-        "quantized_lstm",
         "recurrent",
         "reshaping",
     )

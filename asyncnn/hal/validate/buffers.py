@@ -17,13 +17,7 @@ from asyncnn.hal.operands import (
     is_extension_type,
     is_scalar,
 )
-from asyncnn.hal.types import (
-    BufferDesc,
-    BufferRole,
-    Dimensions,
-    Model,
-    Operand,
-)
+from asyncnn.hal.types import BufferDesc, BufferRole, Dimensions, Model, Operand
 from asyncnn.hal.validate.rules import (
     RANK_MAX,
     brief,

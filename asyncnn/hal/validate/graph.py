@@ -9,12 +9,7 @@ from itertools import chain, compress, count
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import is_extension_type
-from asyncnn.hal.types import (
-    OperandLifeTime,
-    Operation,
-    OperationType,
-    Subgraph,
-)
+from asyncnn.hal.types import OperandLifeTime, Operation, OperationType, Subgraph
 from asyncnn.hal.validate.operand import OperandRules
 from asyncnn.hal.validate.rules import (
     SLICE,

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations import check_operation
-from asyncnn.hal.operations.patterns import Form, known_pattern, limit
+from asyncnn.hal.operations.signature import Form, known_pattern, limit
 from asyncnn.hal.types import (
     ExtensionNameAndPrefix,
     HalVersion,
@@ -166,11 +166,7 @@ def _checking_signatures(
     for index, operation in enumerate(subgraph.operations):
         inputs, outputs = operation.inputs, operation.outputs
         pattern = known_pattern(
-            (
-                operation.type,
-                tuple(map(form, inputs)),
-                tuple(map(form, outputs)),
-            )
+            (operation.type, tuple(map(form, inputs)), tuple(map(form, outputs)))
         )
         try:
             if pattern is None:

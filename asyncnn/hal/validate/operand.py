@@ -15,7 +15,7 @@ import msgspec
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import SCALAR_TYPES, element_size_bytes, is_extension_type
-from asyncnn.hal.operations.patterns import Form, form_of
+from asyncnn.hal.operations.signature import Form, form_of
 from asyncnn.hal.types import (
     DataLocation,
     Dimensions,
@@ -136,8 +136,7 @@ def _check_channels(operand: Operand, quant: SymmPerChannelQuantParams) -> None:
     for channel, scale in enumerate(quant.scales):
         if not _FLOAT32_TINIEST <= scale <= _FLOAT32_MAX:
             raise broken(
-                "M4",
-                f"scale of channel {channel} must be positive, is {brief(scale)}",
+                "M4", f"scale of channel {channel} must be positive, is {brief(scale)}"
             )
 
 

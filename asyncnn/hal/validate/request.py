@@ -9,11 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.operands import (
-    is_opaque_type,
-    is_scalar,
-    size_of_data_bytes,
-)
+from asyncnn.hal.operands import is_opaque_type, is_scalar, size_of_data_bytes
 from asyncnn.hal.types import (
     BufferToken,
     DataLocation,

@@ -13,12 +13,11 @@ from asyncnn.hal.interfaces import (
     IPreparedModel,
     IPreparedModelCallback,
 )
-from asyncnn.hal.refusals import ForwardingDevice, refuse_preparation
+from asyncnn.hal.refusals import ForwardingDevice, forwarding, refuse_preparation
 from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,
     BufferDesc,
     BufferRole,
-    DeviceStatus,
     ErrorStatus,
     ExecutionPreference,
     HalVersion,
@@ -52,9 +51,11 @@ class VersionedDevice(ForwardingDevice):
     def __init__(self, canonical: IDevice) -> None:
         self.canonical = canonical
 
-    def get_status(self) -> DeviceStatus:
-        """Return whether the device can take work (1.0)."""
-        return self.canonical.get_status()
+    def _inner(self) -> IDevice:
+        return self.canonical
+
+    get_status = forwarding(IDevice.get_status)
+    prepare_model_from_cache_1_3 = forwarding(IDevice.prepare_model_from_cache_1_3)
 
     def get_capabilities(self) -> tuple[ErrorStatus, v1_0.Capabilities]:
         """Return the performance for two kinds of data (1.0)."""
@@ -74,9 +75,6 @@ class VersionedDevice(ForwardingDevice):
     def _capabilities(self, version: HalVersion) -> tuple[ErrorStatus, object]:
         status, capabilities = self.canonical.get_capabilities_1_3()
         return convert_status(status, version), convert_to(capabilities, version)
-
-    def _inner(self) -> IDevice:
-        return self.canonical
 
     def is_caching_supported(self) -> tuple[ErrorStatus, bool]:
         """Return whether models can be saved in one file of each kind.
@@ -225,19 +223,6 @@ class VersionedDevice(ForwardingDevice):
             None, model_cache, data_cache, token, adapted
         )
         return convert_status(status, HalVersion.V1_2)
-
-    def prepare_model_from_cache_1_3(
-        self,
-        deadline: int | None,
-        model_cache: Sequence[Handle],
-        data_cache: Sequence[Handle],
-        token: bytes,
-        callback: IPreparedModelCallback | None,
-    ) -> ErrorStatus:
-        """Launch a preparation; see `IDevice.prepare_model_from_cache_1_3`."""
-        return self.canonical.prepare_model_from_cache_1_3(
-            deadline, model_cache, data_cache, token, callback
-        )
 
     async def allocate(
         self,

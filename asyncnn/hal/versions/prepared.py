@@ -3,21 +3,16 @@
 Source: 1.0, 1.2 and 1.3/IPreparedModel.hal.
 """
 
-from collections.abc import Sequence
 from typing import TypeAlias
 
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.interfaces import (
-    IBurstCallback,
-    IBurstContext,
     IDescribed,
     IExecutionCallback,
-    IFencedExecutionCallback,
     IPreparedModel,
     ISavable,
-    ISyncFence,
 )
-from asyncnn.hal.refusals import refuse_execution
+from asyncnn.hal.refusals import forwarding, refuse_execution
 from asyncnn.hal.types import (
     ErrorStatus,
     HalVersion,
@@ -52,6 +47,14 @@ class VersionedPreparedModel:
             model = canonical.signature
         self._rules_of_1_0 = None if model is None else RequestRules(model)
 
+    def _inner(self) -> IPreparedModel:
+        return self.canonical
+
+    execute_1_3 = forwarding(IPreparedModel.execute_1_3)
+    execute_synchronously_1_3 = forwarding(IPreparedModel.execute_synchronously_1_3)
+    execute_fenced = forwarding(IPreparedModel.execute_fenced)
+    configure_execution_burst = forwarding(IPreparedModel.configure_execution_burst)
+
     def execute(
         self, request: v1_0.Request, callback: v1_0.IExecutionCallback | None
     ) -> ErrorStatus:
@@ -85,19 +88,6 @@ class VersionedPreparedModel:
         status = self.canonical.execute_1_3(request, measure, None, None, callback)
         return convert_status(status, _V1_2)
 
-    def execute_1_3(
-        self,
-        request: Request,
-        measure: MeasureTiming,
-        deadline: int | None,
-        loop_timeout_duration: int | None,
-        callback: IExecutionCallback | None,
-    ) -> ErrorStatus:
-        """Launch an execution; see `IPreparedModel.execute_1_3`."""
-        return self.canonical.execute_1_3(
-            request, measure, deadline, loop_timeout_duration, callback
-        )
-
     async def execute_synchronously(
         self, request: v1_0.Request, measure: MeasureTiming
     ) -> tuple[ErrorStatus, tuple[OutputShape, ...], Timing]:
@@ -108,32 +98,6 @@ class VersionedPreparedModel:
         )
         return convert_status(status, _V1_2), shapes, timing
 
-    async def execute_synchronously_1_3(
-        self,
-        request: Request,
-        measure: MeasureTiming,
-        deadline: int | None,
-        loop_timeout_duration: int | None,
-    ) -> tuple[ErrorStatus, tuple[OutputShape, ...], Timing]:
-        """Execute; see `IPreparedModel.execute_synchronously_1_3`."""
-        return await self.canonical.execute_synchronously_1_3(
-            request, measure, deadline, loop_timeout_duration
-        )
-
-    def execute_fenced(
-        self,
-        request: Request,
-        wait_for: Sequence[ISyncFence],
-        measure: MeasureTiming,
-        deadline: int | None,
-        loop_timeout_duration: int | None,
-        duration: int | None,
-    ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
-        """Launch an execution after fences; see `IPreparedModel.execute_fenced`."""
-        return self.canonical.execute_fenced(
-            request, wait_for, measure, deadline, loop_timeout_duration, duration
-        )
-
     async def save_to_cache(
         self, model_cache: Handle, data_cache: Handle, token: bytes
     ) -> ErrorStatus:
@@ -142,17 +106,6 @@ class VersionedPreparedModel:
             return ErrorStatus.GENERAL_FAILURE
         status = await self.canonical.save_to_cache(model_cache, data_cache, token)
         return convert_status(status, _V1_2)
-
-    async def configure_execution_burst(
-        self,
-        callback: IBurstCallback | None,
-        request_channel: Handle,
-        result_channel: Handle,
-    ) -> tuple[ErrorStatus, IBurstContext | None]:
-        """Start a burst; see `IPreparedModel.configure_execution_burst`."""
-        return await self.canonical.configure_execution_burst(
-            callback, request_channel, result_channel
-        )
 
 
 class _AdaptedCallback(IExecutionCallback):

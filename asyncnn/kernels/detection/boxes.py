@@ -210,5 +210,5 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
 
 
 KERNELS: dict[OperationType, Prepare] = {
-    OperationType.AXIS_ALIGNED_BBOX_TRANSFORM: _prepare,
+    OperationType.AXIS_ALIGNED_BBOX_TRANSFORM: _prepare
 }

@@ -1,6 +1,7 @@
 """HEATMAP_MAX_KEYPOINT: the peak of each heat map, finer than its pixels.
 
-Source: 1.3/types.hal (HEATMAP_MAX_KEYPOINT).
+Source: 1.3/types.hal (HEATMAP_MAX_KEYPOINT); NN common/cpu_operations/
+HeatmapMaxKeypoint.cpp.
 """
 
 import numpy as np
@@ -35,9 +36,6 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
     the box. Quantised boxes count eighths of a pixel.
 
     The run raises `OperationFailedError` if a box ends before it begins.
-
-    Source: 1.3/types.hal (HEATMAP_MAX_KEYPOINT); NN common/cpu_operations/
-    HeatmapMaxKeypoint.cpp.
     """
     nchw = operation.boolean(2)
     heatmaps, boxes = operation.input(0), operation.input(1)
@@ -109,6 +107,4 @@ def _peaks(around: Reals, tolerance: float) -> tuple[Reals, Reals]:
     return shift, middle + slope_x * x + slope_y * y + curvature / 2
 
 
-KERNELS: dict[OperationType, Prepare] = {
-    OperationType.HEATMAP_MAX_KEYPOINT: _prepare,
-}
+KERNELS: dict[OperationType, Prepare] = {OperationType.HEATMAP_MAX_KEYPOINT: _prepare}

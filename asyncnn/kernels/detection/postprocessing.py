@@ -44,7 +44,7 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
     int32 [N, M]``, all zero after the detections, and their number ``count: int32
     [N]``. ``M`` is max_detections, times max_classes_per_detection unless regular.
 
-    float16 is computed in float32. Source: 1.3/types.hal (DETECTION_POSTPROCESSING).
+    float16 is computed in float32.
     """
     is_regular = operation.boolean(7)
     detect = (_detect_by_class if is_regular else _detect_by_box)(operation)
@@ -103,5 +103,5 @@ def _detect_by_box(operation: BoundOperation) -> Detect:
 
 
 KERNELS: dict[OperationType, Prepare] = {
-    OperationType.DETECTION_POSTPROCESSING: _prepare,
+    OperationType.DETECTION_POSTPROCESSING: _prepare
 }

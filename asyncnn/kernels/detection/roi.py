@@ -3,8 +3,13 @@
 Regions [regions, 4] are boxes of an image, laid on its feature map [batch, height,
 width, channels] (or channels first), which is smaller by a ratio for each axis. The
 result is [regions, height, width, channels], in float32 or rounded to codes once.
+Quantised regions count eighths of a pixel.
 
-Source: 1.3/types.hal (ROI_ALIGN, ROI_POOLING).
+A run raises `OperationFailedError` if a region ends before it begins or reaches out of
+the feature map, or a batch index is not that of an image.
+
+Source: 1.3/types.hal (ROI_ALIGN, ROI_POOLING); NN common/cpu_operations/RoiAlign.cpp
+and RoiPooling.cpp.
 """
 
 from collections.abc import Callable
@@ -132,19 +137,12 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
     interpolated between the four pixels around it. A region is at least one pixel
     high and wide. A sample behind the last pixel has its value.
 
-    Inputs: ``feature_map: T [N, H, W, C]``; ``regions: R [regions, 4]`` as x1, y1, x2,
-    y2 in the image; ``batch_indices: int32 [regions]``. There may be no regions.
-    Scalars: height, width, height_ratio and width_ratio (image to feature map),
-    height_samples and width_samples of a bin (0: one for each pixel begun), nchw.
+    Inputs beside those of `Regions`, of which there may be none: the scalars height and
+    width, then height_samples and width_samples of a bin (0: one for each pixel begun).
 
-    Output: ``T [regions, height, width, C]`` with a quantisation of its own. Quantised
-    regions count eighths of a pixel; the weights of quantised pixels are rounded to
-    255ths and their integer sum is requantised with double rounding.
-
-    The run raises `OperationFailedError` if a region ends before it begins or reaches
-    out of the feature map, or a batch index is not that of an image.
-
-    Source: 1.3/types.hal (ROI_ALIGN); NN common/cpu_operations/RoiAlign.cpp.
+    Output: ``T [regions, height, width, C]`` with a quantisation of its own; the
+    weights of quantised pixels are rounded to 255ths and their integer sum is
+    requantised with double rounding.
     """
     regions = Regions(operation)
     height, width = operation.integer(3), operation.integer(4)
@@ -241,17 +239,8 @@ def _prepare_roi_pooling(operation: BoundOperation) -> PreparedKernel:
     begins at its lower bound rounded down and ends at its upper bound rounded up, so
     that bins may overlap; one without pixels in the feature map gives real zero.
 
-    Inputs: ``feature_map: T [N, H, W, C]``; ``regions: R [regions, 4]`` as x1, y1, x2,
-    y2 in the image; ``batch_indices: int32 [regions]``. Scalars: height, width,
-    height_ratio and width_ratio (image to feature map), nchw.
-
-    Output: ``T [regions, height, width, C]`` with the quantisation of the feature map.
-    Quantised regions count eighths of a pixel.
-
-    The run raises `OperationFailedError` if a region ends before it begins or reaches
-    out of the feature map, or a batch index is not that of an image.
-
-    Source: 1.3/types.hal (ROI_POOLING); NN common/cpu_operations/RoiPooling.cpp.
+    Inputs beside those of `Regions`: the scalars height and width. The output ``T
+    [regions, height, width, C]`` has the quantisation of the feature map.
     """
     regions = Regions(operation)
     height, width = operation.integer(3), operation.integer(4)

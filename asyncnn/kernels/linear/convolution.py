@@ -1,20 +1,26 @@
-"""CONV_2D and GROUPED_CONV_2D as one matrix product per group and block of pixels.
+"""Convolutions: plain and grouped, depthwise, and transposed.
+
+CONV_2D and GROUPED_CONV_2D are one matrix product per group and block of pixels. In
+DEPTHWISE_CONV_2D taps go over whole rows, in TRANSPOSE_CONV_2D every input pixel adds
+its scaled filter to the output.
 
 Input [batch, height, width, in] (or channels first), filter [out, height, width, in],
 of a group ``in`` its share; float16, float32 or 8-bit codes, filters per channel too.
 
-Source: 1.3/types.hal (CONV_2D, GROUPED_CONV_2D).
+Source: 1.3/types.hal (CONV_2D, GROUPED_CONV_2D, DEPTHWISE_CONV_2D, TRANSPOSE_CONV_2D).
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
-from asyncnn.hal.operations.bound import Array, BoundOperation, Shape
+from asyncnn.hal.operations.bound import NCHW_TO_NHWC, Array, BoundOperation, Shape
 from asyncnn.hal.operations.windows import (
     Window,
     Window2D,
     convolution_window,
+    transpose_window,
 )
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import Prepare, PreparedKernel, Scratch
@@ -33,6 +39,7 @@ from asyncnn.kernels.linear.patches import (
     PaddedImage,
     Source,
     image_kernel,
+    tap_groups,
 )
 
 
@@ -121,7 +128,161 @@ def _products_by_group(
     return source
 
 
+_ELEMENTS_AT_MOST = 2**16
+
+
+def _prepare_depthwise(operation: BoundOperation) -> PreparedKernel:
+    """Sum ``data * filter`` [1, H, W, out] over the window, add the bias.
+
+    Output channel ``c`` reads input channel ``c // depth multiplier``. With channels
+    last, what one tap meets in an output row is contiguous once the padded row is split
+    into the phases of the stride. So a tap is one long multiply-add, its weights
+    repeated along the row. An image of one channel is an ordinary convolution.
+    """
+    windows = convolution_window(operation, "depth_multiplier")
+    filter_ = operation.value(1)[0]
+    channels = filter_.shape[2]
+    shape = operation.image_shape(windows.nchw)
+    if shape[3] == 1:
+        return convolve(operation, filter_.reshape(-1, channels), windows)
+    lowered = lower(operation, filter_, windows.activation)
+    rows = operation.pack("rows", lambda: _along_rows(lowered.weights, windows))
+    source = _row_sums(lowered.weights, rows, shape, windows, lowered.zero)
+    pixels_at_most = _ELEMENTS_AT_MOST // channels
+    output = operation.outputs[0]
+    return image_kernel(source, lowered, output, windows.nchw, pixels_at_most)
+
+
+def _along_rows(weights: Array, windows: Window2D) -> tuple[Array, ...]:
+    """Return the weights of each group of taps, repeated along an output row."""
+    width = windows.width
+    return tuple(
+        np.tile(weights[:, taps.columns], (1, 1, width.output))
+        for taps in tap_groups(width)
+    )
+
+
+def _row_sums(
+    weights: Array,
+    row_weights: Sequence[Array],
+    shape: Shape,
+    windows: Window2D,
+    zero: int,
+) -> Source:
+    """Return the source that adds up the products of each tap with whole rows.
+
+    ``weights`` are [filter H, filter W, out], ``row_weights`` what `_along_rows` makes
+    of them. ``shape`` [N, H, W, in] is that of the image, ``zero`` the value around it.
+    """
+    width = windows.width
+    repeats = weights.shape[2] // shape[3]
+    groups = tap_groups(width)
+
+    def source(scratch: Scratch, largest: int) -> tuple[Load, AccumulateInto]:
+        image = PaddedImage(
+            scratch, shape, windows, weights.dtype, zero, width.stride, repeats
+        )
+        terms = [
+            (image.tap_rows(taps), tiled)
+            for taps, tiled in zip(groups, row_weights, strict=True)
+        ]
+        buffer = scratch.transient((largest, weights.shape[2]), weights.dtype)
+
+        def accumulate_into(block: Block, sums: Array) -> Accumulate:
+            target = sums.reshape(*block.shape[:2], -1)
+            addend = buffer[: block.pixels].reshape(target.shape)
+            (rows, tiled), *others = (
+                (view[:, :, block.images, block.rows], tiled) for view, tiled in terms
+            )
+
+            def accumulate(_: Array) -> None:
+                np.einsum("yxnrc,yxc->nrc", rows, tiled, out=target)
+                for other_rows, other_tiled in others:
+                    np.einsum("yxnrc,yxc->nrc", other_rows, other_tiled, out=addend)
+                    np.add(target, addend, out=target)
+
+            return accumulate
+
+        return image.loader(), accumulate_into
+
+    return source
+
+
+def _prepare_transpose(operation: BoundOperation) -> PreparedKernel:
+    """Add ``data * filter`` [out, H, W, in] where it lands, then the bias.
+
+    What lands in the padding is dropped. All products are one matrix product, [pixels,
+    in] @ [in, taps * out]. Then each tap adds its share to a strided view of the
+    output.
+    """
+    windows = transpose_window(operation)
+    filter_ = operation.value(1).transpose(3, 1, 2, 0)
+    lowered = lower(operation, filter_, windows.activation, centered=True)
+    shape = operation.image_shape(windows.nchw)
+    source = _scattered(lowered.weights, shape, windows, lowered.zero)
+    pixels_at_most = pixels_of_product(1, filter_.shape[3])
+    output = operation.outputs[0]
+    return image_kernel(source, lowered, output, windows.nchw, pixels_at_most)
+
+
+def _scattered(weights: Array, shape: Shape, windows: Window2D, zero: int) -> Source:
+    """Return the source that scatters products and then cuts the padding off.
+
+    ``weights`` are [in, filter H, filter W, out], ``shape`` [N, H, W, in] is that of
+    the data, from which ``zero`` is subtracted.
+    """
+    height, width, nchw = windows.height, windows.width, windows.nchw
+    channels = weights.shape[3]
+    matrix = weights.reshape(len(weights), -1)
+    canvas_shape = (shape[0], _spread(height), _spread(width), channels)
+
+    def source(scratch: Scratch, largest: int) -> tuple[Load, AccumulateInto]:
+        pixels = scratch.transient(shape, weights.dtype)
+        rows = pixels.reshape(-1, len(weights))
+        products = scratch.transient((len(rows), matrix.shape[1]), weights.dtype)
+        by_tap = products.reshape(*shape[:3], height.filter, width.filter, channels)
+        canvas = scratch.transient(canvas_shape, weights.dtype)
+        places = [
+            (canvas[:, _landing(height, i), _landing(width, j)], by_tap[:, :, :, i, j])
+            for i in range(height.filter)
+            for j in range(width.filter)
+        ]
+        kept = canvas[:, height.before :, width.before : width.before + width.output]
+
+        def load(data: Array) -> Array:
+            np.copyto(pixels, data.transpose(NCHW_TO_NHWC) if nchw else data)
+            if zero:
+                np.subtract(pixels, zero, out=pixels)
+            np.matmul(rows, matrix, out=products)
+            canvas.fill(0)
+            for place, product in places:
+                np.add(place, product, out=place)
+            return kept
+
+        def accumulate_into(block: Block, sums: Array) -> Accumulate:
+            cut = kept[block.images, block.rows]
+            target = sums.reshape(cut.shape)
+            return lambda _: np.copyto(target, cut)
+
+        return load, accumulate_into
+
+    return source
+
+
+def _spread(window: Window) -> int:
+    """Return the length of an axis on which everything lands and the output lies."""
+    landed = (window.input - 1) * window.stride + window.filter
+    return max(landed, window.before + window.output)
+
+
+def _landing(window: Window, tap: int) -> slice:
+    last = (window.input - 1) * window.stride + tap
+    return slice(tap, last + 1, window.stride)
+
+
 KERNELS: dict[OperationType, Prepare] = {
     OperationType.CONV_2D: _prepare,
     OperationType.GROUPED_CONV_2D: _prepare_grouped_convolution,
+    OperationType.DEPTHWISE_CONV_2D: _prepare_depthwise,
+    OperationType.TRANSPOSE_CONV_2D: _prepare_transpose,
 }

@@ -26,12 +26,14 @@ from asyncnn.kernels.kernel import (
     Scratch,
     stateless,
 )
-from asyncnn.kernels.linear.epilogue import (
+from asyncnn.kernels.linear.lowering import (
     QuantizedEpilogue,
+    exact_dtype,
     fitted_line,
+    largest_magnitude,
+    lower,
     pixels_per_row,
 )
-from asyncnn.kernels.linear.lowering import exact_dtype, largest_magnitude, lower
 from asyncnn.kernels.linear.matrix import rows_kernel
 from asyncnn.kernels.numerics import code_limits, widen_float16
 from asyncnn.kernels.rounding import FixedPointRounding, RealRounding

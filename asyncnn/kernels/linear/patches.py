@@ -28,8 +28,7 @@ from asyncnn.kernels.kernel import (
     stateless,
     tiles_of,
 )
-from asyncnn.kernels.linear.epilogue import Epilogue, Finish, pixels_per_row
-from asyncnn.kernels.linear.lowering import Lowered
+from asyncnn.kernels.linear.lowering import Epilogue, Finish, Lowered, pixels_per_row
 
 _SPLITS_KEPT = 256
 """Layers of a network often have the same shape."""

@@ -1,7 +1,7 @@
 """Recurrent kernels: LSTM and RNN in all their forms, SVDF, and LSTM in integers.
 
 ``unroll`` walks float cells along sequences; ``lstm_cell`` and ``rnn`` are such cells.
-Integer cells compute one step as TensorFlow Lite does, bit for bit: ``fixed_point``
-says what raw values mean, ``integer_steps`` are the steps of a cell, and
-``integer_packing`` prepares its weights.
+Integer cells compute one step as TensorFlow Lite does, bit for bit: ``integer_steps``
+says what raw values mean and has the steps of a cell, ``integer_packing`` prepares its
+weights.
 """

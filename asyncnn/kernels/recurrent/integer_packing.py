@@ -14,8 +14,12 @@ from numpy.typing import NDArray
 
 from asyncnn.hal.operations.bound import BoundOperand, BoundOperation
 from asyncnn.hal.operations.lstm import CellInputs
-from asyncnn.kernels.recurrent.fixed_point import Integers
-from asyncnn.kernels.recurrent.integer_steps import IntegerLayerNorm, Product, Rescaling
+from asyncnn.kernels.recurrent.integer_steps import (
+    IntegerLayerNorm,
+    Integers,
+    Product,
+    Rescaling,
+)
 from asyncnn.kernels.recurrent.lstm import CELL, packed_gates, peephole_inputs
 
 _CELL = CellInputs(weights=1, states=18, layer_norm=20)

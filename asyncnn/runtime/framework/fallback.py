@@ -16,9 +16,10 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from asyncnn.devices.statistics import FallbackCount
-from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError, DeviceClosedError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.runtime.framework import FrameworkSettings
@@ -40,6 +41,9 @@ FINAL = frozenset(
 MISSED = frozenset(
     {ErrorStatus.MISSED_DEADLINE_TRANSIENT, ErrorStatus.MISSED_DEADLINE_PERSISTENT}
 )
+
+closed_error = partial(DeviceClosedError, "the device is closed")
+"""Makes a new error each time: one that is raised again keeps ever more frames."""
 
 _MOST_LOGGED = 256
 """Reasons of one device that are told apart in the log."""

@@ -45,7 +45,7 @@ from asyncnn.hal.types import (
 from asyncnn.hal.validate import RequestRules, execution_options, signature_of
 from asyncnn.runtime.framework import Fallback
 from asyncnn.runtime.framework.burst_model import BurstModel
-from asyncnn.runtime.framework.fallback import FINAL
+from asyncnn.runtime.framework.fallback import FINAL, closed_error
 from asyncnn.runtime.framework.fenced_chain import FencedChain
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.outcomes import LaterWatch, Report, Watch
@@ -61,7 +61,7 @@ _NONE = ErrorStatus.NONE
 class Host:
     """What prepared models have of their framework: what ends with it.
 
-    ``active`` are executions under way. ``closed_by`` is set once it is closed.
+    ``active`` are executions under way. ``is_closed`` is set once it is closed.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Host:
         self.bursts = bursts
         self.max_intermediate_bytes = max_intermediate_bytes
         self.active: set[IClosable] = set()
-        self.closed_by: DeviceUnavailableError | None = None
+        self.is_closed = False
         self._waiting: asyncio.Future[None] | None = None
 
     def ended(self, active: IClosable) -> None:
@@ -83,8 +83,9 @@ class Host:
     async def wait_idle(self) -> None:
         """Wait until nothing is executed; nothing more must be launched."""
         if self.active:
-            self._waiting = asyncio.get_running_loop().create_future()
-            await self._waiting
+            if self._waiting is None:
+                self._waiting = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._waiting)
 
 
 class FrameworkPreparedModel(SynchronousByCallback):
@@ -132,7 +133,7 @@ class FrameworkPreparedModel(SynchronousByCallback):
             and deadline is None
             and not self.has_buffers
             and not self._health.has_failed
-            and self._host.closed_by is None
+            and not self._host.is_closed
         ):
             kind = Watch if callback.takes_early_results else LaterWatch
             watch = kind(self, callback, request, measure, loop_timeout_duration)
@@ -162,8 +163,8 @@ class FrameworkPreparedModel(SynchronousByCallback):
     ) -> ErrorStatus:
         use: BuffersInUse | None = None
         try:
-            if self._host.closed_by is not None:
-                raise self._host.closed_by
+            if self._host.is_closed:
+                raise closed_error()
             if not self._rules.remembers(request):
                 self._rules.check(request)
                 use = self._in_use(self.buffers.use(request))
@@ -214,8 +215,8 @@ class FrameworkPreparedModel(SynchronousByCallback):
     ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
         """Launch a fenced execution; see `IPreparedModel.execute_fenced`."""
         try:
-            if self._host.closed_by is not None:
-                raise self._host.closed_by
+            if self._host.is_closed:
+                raise closed_error()
             use = None
             if not self._rules.remembers(request):
                 self._rules.check(request, allow_unspecified_output=False)
@@ -284,7 +285,7 @@ class FrameworkPreparedModel(SynchronousByCallback):
         return (
             self.fallback is not Fallback.FORBID
             and status not in FINAL
-            and self._host.closed_by is None
+            and not self._host.is_closed
         )
 
     def recover(
@@ -304,7 +305,7 @@ class FrameworkPreparedModel(SynchronousByCallback):
 
     def cause_of_death(self) -> DeviceUnavailableError | None:
         """Return why nothing is executed any more; see `IMortal`."""
-        return self._host.closed_by
+        return closed_error() if self._host.is_closed else None
 
     def began(self, run: IClosable) -> None:
         """Note that an execution has begun."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
 from asyncnn.callbacks import IExecutionCallback
-from asyncnn.hal.errors import AsyncnnError, failure_of
+from asyncnn.hal.errors import failure_of
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.routes import Route, RouteStep
 from asyncnn.hal.types import (
@@ -163,7 +163,7 @@ class SteppedRun(IExecutionCallback):
         self._is_calling = False
         self._is_outstanding = False
         self._is_clean = True
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[IPreparedModel] | None = None
         self.is_over = False
         model.began(self)
 
@@ -386,21 +386,20 @@ class SteppedRun(IExecutionCallback):
     def _prepare_on_cpu(self, step: Step) -> None:
         loop = asyncio.get_running_loop()
         with acting_for(self._client):
-            self._task = loop.create_task(self._preparing(step))
+            self._task = loop.create_task(step.prepare_on_cpu())
+        # Not in the task, which never begins if it is cancelled first.
+        self._task.add_done_callback(self._prepared_on_cpu)
 
-    async def _preparing(self, step: Step) -> None:
+    def _prepared_on_cpu(self, task: "asyncio.Task[IPreparedModel]") -> None:
         failure = self._instead
         assert failure is not None
-        try:
-            await step.prepare_on_cpu()
-        except AsyncnnError as error:
-            reason = f"{failure.reason}; nor can the CPU: {error}"
-            self._end(failure.status, (), reason)
-        except asyncio.CancelledError:
+        self._task = None
+        if task.cancelled():
             status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
             self._end(status, (), "the execution was cancelled")
-        finally:
-            self._task = None
+        elif error := task.exception():
+            reason = f"{failure.reason}; nor can the CPU: {failure_of(error)}"
+            self._end(failure.status, (), reason)
         if self.is_over:
             self._release()
         self._advance()

@@ -3,7 +3,7 @@
 `importer` drives it: `schema` turns the bytes into records, `tensors` describes them as
 operands, and a converter turns each operator into HAL operations, by way of a `node`.
 Converters are in `convolution` (with pooling, fully connected layers and matrix
-products), `elementwise`, `recurrent`, `reshaping` (with reductions) and `selection`.
+products), `elementwise`, `recurrent` and `reshaping` (with slices and reductions).
 """
 
 from asyncnn.runtime.tflite.importer import import_tflite, load_tflite

@@ -100,34 +100,15 @@ def _conv_2d(node: Node) -> None:
     options = node.options("Conv2DOptions")
     _, _, _, channels = _shape4(node, 0)
     units, _, _, depth = _shape4(node, 1)
-    if depth and channels != depth:
-        _grouped_conv_2d(node, groups=channels // depth)
+    window, dilation = _window(node, options), _dilation(node, options)
+    if not depth or channels == depth:
+        _convolve(node, hal.OperationType.CONV_2D, options, units, window, dilation)
         return
-    filter_ = read_weights(node, 1, channel_dim=0)
-    inputs = [node.read(0), filter_, read_bias(node, 2, filter_, units)]
-    inputs += _window(node, options)
-    inputs.append(node.fused(options.FusedActivationFunction()))
-    node.emit(hal.OperationType.CONV_2D, inputs + _dilation(node, options))
-
-
-def _grouped_conv_2d(node: Node, *, groups: int) -> None:
-    options = node.options("Conv2DOptions")
-    if (options.DilationWFactor(), options.DilationHFactor()) != (1, 1):
+    if dilation:
         raise UnsupportedOperatorError("a grouped convolution with dilation")
-    filter_ = read_weights(node, 1, channel_dim=0)
-    bias = read_bias(node, 2, filter_, _shape4(node, 1)[0])
-    node.emit(
-        hal.OperationType.GROUPED_CONV_2D,
-        [
-            node.read(0),
-            filter_,
-            bias,
-            *_window(node, options),
-            node.scalar(groups),
-            node.fused(options.FusedActivationFunction()),
-            node.scalar(False),
-        ],
-    )
+    window.append(node.scalar(channels // depth))
+    nhwc = [node.scalar(False)]
+    _convolve(node, hal.OperationType.GROUPED_CONV_2D, options, units, window, nhwc)
 
 
 def _depthwise_conv_2d(node: Node) -> None:
@@ -136,30 +117,37 @@ def _depthwise_conv_2d(node: Node) -> None:
     _, _, _, outputs = _shape4(node, 1)
     if not channels or outputs % channels:
         raise hal.InvalidArgumentError(f"{channels} channels cannot become {outputs}")
-    filter_ = read_weights(node, 1, channel_dim=3)
-    inputs = [node.read(0), filter_, read_bias(node, 2, filter_, outputs)]
-    inputs += _window(node, options)
-    inputs.append(node.scalar(outputs // channels))
-    inputs.append(node.fused(options.FusedActivationFunction()))
-    node.emit(hal.OperationType.DEPTHWISE_CONV_2D, inputs + _dilation(node, options))
+    window = [*_window(node, options), node.scalar(outputs // channels)]
+    dilation, type_ = _dilation(node, options), hal.OperationType.DEPTHWISE_CONV_2D
+    _convolve(node, type_, options, outputs, window, dilation, channel_dim=3)
 
 
 def _transpose_conv(node: Node) -> None:
     options = node.options("TransposeConvOptions")
-    filter_ = read_weights(node, 1, channel_dim=0, data=2)
-    bias = read_bias(node, 3, filter_, _shape4(node, 1)[0], data=2)
-    node.emit(
-        hal.OperationType.TRANSPOSE_CONV_2D,
-        [
-            node.read(2),
-            filter_,
-            bias,
-            node.integers(node.target().dimensions),
-            *_window(node, options),
-            node.fused(options.FusedActivationFunction()),
-            node.scalar(False),
-        ],
-    )
+    units, type_ = _shape4(node, 1)[0], hal.OperationType.TRANSPOSE_CONV_2D
+    window = [node.integers(node.target().dimensions), *_window(node, options)]
+    nhwc = [node.scalar(False)]
+    _convolve(node, type_, options, units, window, nhwc, data=2, bias=3)
+
+
+def _convolve(
+    node: Node,
+    type_: hal.OperationType,
+    options: Any,
+    units: int,
+    window: list[int],
+    last: list[int],
+    *,
+    channel_dim: int = 0,
+    data: int = 0,
+    bias: int = 2,
+) -> None:
+    """Add a convolution; its activation stands between ``window`` and ``last``."""
+    filter_ = read_weights(node, 1, channel_dim=channel_dim, data=data)
+    tensors = [node.read(data), filter_]
+    tensors.append(read_bias(node, bias, filter_, units, data=data))
+    activation = node.fused(options.FusedActivationFunction())
+    node.emit(type_, [*tensors, *window, activation, *last])
 
 
 def _pool(type_: hal.OperationType) -> Converter:
@@ -172,7 +160,7 @@ def _pool(type_: hal.OperationType) -> Converter:
             node.scalar(options.FilterHeight()),
             node.fused(options.FusedActivationFunction()),
         ]
-        node.emit_like(type_, inputs, inputs[0])
+        node.emit_like(type_, inputs)
 
     return convert
 

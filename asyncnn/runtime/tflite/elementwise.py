@@ -11,16 +11,19 @@ from msgspec.structs import replace
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import DTYPES, QUANT8_TYPES
 from asyncnn.hal.types import FusedActivationFunc, OperandType, OperationType
-from asyncnn.runtime.tflite.node import Converter, Node
+from asyncnn.runtime.tflite.node import (
+    Converter,
+    Node,
+    constant,
+    emitting,
+    exact,
+    fused_by,
+    in_float,
+    last_axis,
+    like_input,
+    option,
+)
 from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
-
-
-def _arithmetic(type_: OperationType, options: str) -> Converter:
-    def convert(node: Node) -> None:
-        act = node.fused(node.options(options).FusedActivationFunction())
-        node.emit(type_, [node.read(0), node.read(1), act])
-
-    return convert
 
 
 def _mul(node: Node) -> None:
@@ -106,19 +109,6 @@ _FIXED_SCALES = {
 """Scale and int8 zero point that the HAL prescribes for the output."""
 
 
-def _exact(type_: OperationType) -> Converter:
-    return lambda node: node.emit(type_, node.read_all())
-
-
-def _like_input(type_: OperationType) -> Converter:
-    """The output is quantised like the input."""
-    return lambda node: node.emit_like(type_, [node.read(0)], node.read(0))
-
-
-def _float(type_: OperationType) -> Converter:
-    return lambda node: node.emit_float(type_, node.read_all())
-
-
 def _ceil(node: Node) -> None:
     operand = node.read(0)
     for type_ in (OperationType.NEG, OperationType.FLOOR, OperationType.NEG):
@@ -166,37 +156,19 @@ def _fixed(node: Node, type_: OperationType, inputs: list[int], act: int = 0) ->
     node.store(node.activate(node.compute(type_, inputs, output), act))
 
 
-def _fixed_unary(type_: OperationType) -> Converter:
-    return lambda node: _fixed(node, type_, [node.read(0)])
-
-
 def _softmax(node: Node) -> None:
     inputs = [node.read(0), node.scalar(float(node.options("SoftmaxOptions").Beta()))]
     if node.rank() not in (2, 4):
-        inputs.append(node.scalar(node.rank() - 1))
+        inputs.append(last_axis(node))
     _fixed(node, OperationType.SOFTMAX, inputs)
-
-
-def _log_softmax(node: Node) -> None:
-    inputs = [node.read(0), node.scalar(1.0), node.scalar(node.rank() - 1)]
-    node.emit_float(OperationType.LOG_SOFTMAX, inputs)
 
 
 def _l2_normalization(node: Node) -> None:
     activation = node.options("L2NormOptions").FusedActivationFunction()
     inputs = [node.read(0)]
     if node.rank() != 4:
-        inputs.append(node.scalar(node.rank() - 1))
+        inputs.append(last_axis(node))
     _fixed(node, OperationType.L2_NORMALIZATION, inputs, activation)
-
-
-def _local_response_normalization(node: Node) -> None:
-    options = node.options("LocalResponseNormalizationOptions")
-    factors = float(options.Bias()), float(options.Alpha()), float(options.Beta())
-    node.emit(
-        OperationType.LOCAL_RESPONSE_NORMALIZATION,
-        [node.read(0), node.scalar(options.Radius()), *map(node.scalar, factors)],
-    )
 
 
 def _convert(node: Node) -> None:
@@ -205,8 +177,8 @@ def _convert(node: Node) -> None:
 
 
 CONVERTERS: dict[str, Converter] = {
-    "ADD": _arithmetic(OperationType.ADD, "AddOptions"),
-    "SUB": _arithmetic(OperationType.SUB, "SubOptions"),
+    "ADD": exact(OperationType.ADD, 0, 1, fused_by("AddOptions")),
+    "SUB": exact(OperationType.SUB, 0, 1, fused_by("SubOptions")),
     "ADD_N": _add_n,
     "MUL": _mul,
     "DIV": _div,
@@ -214,21 +186,28 @@ CONVERTERS: dict[str, Converter] = {
     "FLOOR_MOD": _floor_mod,
     "SQUARE": _square,
     "SQUARED_DIFFERENCE": _squared_difference,
-    **{name: _exact(OperationType[name]) for name in _EXACT},
-    **{name: _float(OperationType[name]) for name in _FLOAT},
-    "RELU": _like_input(OperationType.RELU),
-    "RELU_N1_TO_1": _like_input(OperationType.RELU1),
-    "RELU6": _like_input(OperationType.RELU6),
+    **{name: exact(OperationType[name]) for name in _EXACT},
+    **{name: in_float(OperationType[name]) for name in _FLOAT},
+    "RELU": like_input(OperationType.RELU, 0),
+    "RELU_N1_TO_1": like_input(OperationType.RELU1, 0),
+    "RELU6": like_input(OperationType.RELU6, 0),
     "CEIL": _ceil,
     "COS": _cos,
-    "ELU": lambda n: n.emit_float(OperationType.ELU, [n.read(0), n.scalar(1.0)]),
+    "ELU": in_float(OperationType.ELU, 0, constant(1.0)),
     "LEAKY_RELU": _leaky_relu,
-    "LOGISTIC": _fixed_unary(OperationType.LOGISTIC),
-    "TANH": _fixed_unary(OperationType.TANH),
+    "LOGISTIC": emitting(_fixed, OperationType.LOGISTIC, 0),
+    "TANH": emitting(_fixed, OperationType.TANH, 0),
     "SOFTMAX": _softmax,
-    "LOG_SOFTMAX": _log_softmax,
+    "LOG_SOFTMAX": in_float(OperationType.LOG_SOFTMAX, 0, constant(1.0), last_axis),
     "L2_NORMALIZATION": _l2_normalization,
-    "LOCAL_RESPONSE_NORMALIZATION": _local_response_normalization,
+    "LOCAL_RESPONSE_NORMALIZATION": exact(
+        OperationType.LOCAL_RESPONSE_NORMALIZATION,
+        0,
+        option("LocalResponseNormalizationOptions", "Radius"),
+        option("LocalResponseNormalizationOptions", "Bias", float),
+        option("LocalResponseNormalizationOptions", "Alpha", float),
+        option("LocalResponseNormalizationOptions", "Beta", float),
+    ),
     "QUANTIZE": _convert,
     "DEQUANTIZE": _convert,
 }

@@ -12,13 +12,7 @@ from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import view
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel, located, map_model_file
-from asyncnn.runtime.tflite import (
-    convolution,
-    elementwise,
-    recurrent,
-    reshaping,
-    selection,
-)
+from asyncnn.runtime.tflite import convolution, elementwise, recurrent, reshaping
 from asyncnn.runtime.tflite.node import Allowance, Converter, Node
 from asyncnn.runtime.tflite.schema import (
     Graph,
@@ -34,7 +28,6 @@ CONVERTERS: dict[str, Converter] = {
     **elementwise.CONVERTERS,
     **reshaping.CONVERTERS,
     **recurrent.CONVERTERS,
-    **selection.CONVERTERS,
 }
 """Converters by the operator's name in the TFLite schema."""
 

@@ -7,7 +7,8 @@ HAL computes and the tensor that the file promises: requantisation or a reshape.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
@@ -186,10 +187,10 @@ class Node(OperatorTensors):
         self.store(self.compute(type_, inputs, self.target()))
 
     def emit_like(
-        self, type_: OperationType, inputs: Sequence[int], source: int
+        self, type_: OperationType, inputs: Sequence[int], source: int = 0
     ) -> None:
-        """Add an operation whose result has the quantisation of operand ``source``."""
-        like = self.builder.operand(source)
+        """Add an operation whose result is quantised like its input ``source``."""
+        like = self.builder.operand(inputs[source])
         output = replace(self.target(), scale=like.scale, zero_point=like.zero_point)
         self.store(self.compute(type_, inputs, output))
 
@@ -282,6 +283,62 @@ Converter: TypeAlias = Callable[[Node], None]
 
 :raises UnsupportedOperatorError: if that is not possible.
 """
+
+
+Argument: TypeAlias = int | Callable[[Node], int]
+"""An argument of an operation: which input it is, or what adds its operand."""
+
+
+def emitting(
+    emit: Callable[[Node, OperationType, list[int]], None],
+    type_: OperationType,
+    *arguments: Argument,
+) -> Converter:
+    """Return what adds one operation of all inputs or, if there are, ``arguments``."""
+
+    def convert(node: Node) -> None:
+        inputs = [
+            node.read(argument) if isinstance(argument, int) else argument(node)
+            for argument in arguments
+        ]
+        emit(node, type_, inputs or node.read_all())
+
+    return convert
+
+
+exact = partial(emitting, Node.emit)
+like_input = partial(emitting, Node.emit_like)
+in_float = partial(emitting, Node.emit_float)
+
+
+def option(kind: str, name: str, convert: Callable[[Any], float] = int) -> Argument:
+    """Return the argument that is the scalar ``name`` in options of class ``kind``."""
+    return lambda node: node.scalar(convert(getattr(node.options(kind), name)()))
+
+
+def fused_by(kind: str) -> Argument:
+    """Return the argument that is the activation in options of class ``kind``."""
+    return lambda node: node.fused(node.options(kind).FusedActivationFunction())
+
+
+def constant(value: float) -> Argument:
+    """Return the argument that is a scalar of this ``value``."""
+    return lambda node: node.scalar(value)
+
+
+def value_of(index: int) -> Argument:
+    """Return the argument that is the only element of constant input ``index``."""
+    return lambda node: node.scalar(node.value(index))
+
+
+def axis_in(index: int, more: int = 0) -> Argument:
+    """Return the axis in constant input ``index``, of a rank with so many ``more``."""
+    return lambda node: node.scalar(node.axis(node.value(index), node.rank() + more))
+
+
+def last_axis(node: Node) -> int:
+    """Return the last axis of input 0 as an argument."""
+    return node.scalar(node.rank() - 1)
 
 
 def _same_values(first: Operand, second: Operand) -> bool:

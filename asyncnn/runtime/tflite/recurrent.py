@@ -100,9 +100,7 @@ def quantized_steps(node: Node, options: Any, steps: Sequence[int]) -> list[int]
     outputs = []
     for step in steps:
         state, cell, output = node.compute_all(
-            OperationType.QUANTIZED_LSTM,
-            [step, *weights, state, cell, *settings],
-            like,
+            OperationType.QUANTIZED_LSTM, [step, *weights, state, cell, *settings], like
         )
         outputs.append(output)
     return outputs
@@ -297,15 +295,9 @@ def _cell_inputs(node: Node) -> list[int]:
 
 def _svdf(node: Node) -> None:
     options = node.options("SVDFOptions")
-    _require_float(node)
-    inputs = [
-        node.read(0),
-        *(read_real(node, index) for index in (1, 2, 3)),
-        zero_state(node, 4, _F32),
-        node.scalar(options.Rank()),
-        activation(node, options.FusedActivationFunction(), *_RNN_ACTIVATIONS),
-    ]
-    _store_step(node, OperationType.SVDF, inputs)
+    inputs = [*_cell_inputs(node), node.scalar(options.Rank())]
+    code = activation(node, options.FusedActivationFunction(), *_RNN_ACTIVATIONS)
+    _store_step(node, OperationType.SVDF, [*inputs, code])
 
 
 def _store_step(node: Node, type_: OperationType, inputs: Sequence[int]) -> None:

@@ -1,24 +1,29 @@
-"""Operations that move elements or reduce axes: reshape, pad, join, resize, mean."""
+"""Operations that move, pick or reduce: reshape, join, resize, slice, split, mean."""
 
 from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import OperandType, OperationType
-from asyncnn.runtime.tflite.node import Converter, Node
+from asyncnn.runtime.tflite.node import (
+    Converter,
+    Node,
+    axis_in,
+    exact,
+    in_float,
+    like_input,
+    option,
+    value_of,
+)
 from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
 
 _LIKE_INPUT = ("PAD", "TRANSPOSE", "TILE", "SLICE")
 """Same names and inputs; the output is quantised like the input."""
 
 
-def _like_input(type_: OperationType) -> Converter:
-    return lambda node: node.emit_like(type_, node.read_all(), node.read(0))
-
-
 def _reshape(node: Node) -> None:
     operand = node.read(0)
     shape = node.integers(node.target().dimensions)
-    node.emit_like(OperationType.RESHAPE, [operand, shape], operand)
+    node.emit_like(OperationType.RESHAPE, [operand, shape])
 
 
 def _squeeze(node: Node) -> None:
@@ -29,25 +34,7 @@ def _squeeze(node: Node) -> None:
         _reshape(node)
         return
     axes = [node.axis(axis, node.rank()) for axis in axes.tolist()]
-    node.emit_like(OperationType.SQUEEZE, [operand, node.integers(axes)], operand)
-
-
-def _expand_dims(node: Node) -> None:
-    operand = node.read(0)
-    axis = node.scalar(node.axis(node.value(1), node.rank() + 1))
-    node.emit_like(OperationType.EXPAND_DIMS, [operand, axis], operand)
-
-
-def _pad_v2(node: Node) -> None:
-    operand = node.read(0)
-    value = node.scalar(node.value(2))
-    node.emit_like(OperationType.PAD_V2, [operand, node.read(1), value], operand)
-
-
-def _mirror_pad(node: Node) -> None:
-    operand = node.read(0)
-    mode = node.scalar(node.options("MirrorPadOptions").Mode())
-    node.emit_like(OperationType.MIRROR_PAD, [operand, node.read(1), mode], operand)
+    node.emit_like(OperationType.SQUEEZE, [operand, node.integers(axes)])
 
 
 def _concatenation(node: Node) -> None:
@@ -63,21 +50,6 @@ def _pack(node: Node) -> None:
     target = node.target()
     inputs = [node.requantize(operand, target) for operand in node.read_all()]
     node.emit(OperationType.PACK, [node.scalar(axis), *inputs])
-
-
-def _block(type_: OperationType, options: str) -> Converter:
-    def convert(node: Node) -> None:
-        operand = node.read(0)
-        size = node.scalar(node.options(options).BlockSize())
-        node.emit_like(type_, [operand, size], operand)
-
-    return convert
-
-
-def _space_to_batch_nd(node: Node) -> None:
-    operand = node.read(0)
-    inputs = [operand, node.read(1), node.read(2)]
-    node.emit_like(OperationType.SPACE_TO_BATCH_ND, inputs, operand)
 
 
 def _batch_to_space_nd(node: Node) -> None:
@@ -98,7 +70,7 @@ def _batch_to_space_nd(node: Node) -> None:
     )
     if crops.any():
         begin, size = node.integers((0, top, left, 0)), node.integers(dimensions)
-        node.emit_like(OperationType.SLICE, [whole, begin, size], operand)
+        node.emit_like(OperationType.SLICE, [whole, begin, size])
     else:
         node.store(whole)
 
@@ -109,10 +81,9 @@ def _resize(type_: OperationType, kind: str) -> Converter:
         dimensions = node.target().dimensions
         if len(dimensions) != 4:
             raise InvalidArgumentError(f"images of rank {len(dimensions)}, not 4")
-        operand = node.read(0)
         options = False, bool(flags.AlignCorners()), bool(flags.HalfPixelCenters())
         scalars = map(node.scalar, (dimensions[2], dimensions[1], *options))
-        node.emit_like(type_, [operand, *scalars], operand)
+        node.emit_like(type_, [node.read(0), *scalars])
 
     return convert
 
@@ -163,45 +134,104 @@ def _mean(node: Node) -> None:
         node.emit_float(OperationType.MEAN, inputs)
 
 
-def _reduce(type_: OperationType) -> Converter:
-    def convert(node: Node) -> None:
-        operand = node.read(0)
-        node.emit_like(type_, [operand, node.read(1), _keep(node)], operand)
+def _strided_slice(node: Node) -> None:
+    options = node.options("StridedSliceOptions")
+    if options.EllipsisMask() or options.NewAxisMask() or options.Offset():
+        raise UnsupportedOperatorError("an ellipsis, new axis or relative end")
+    masks = (options.BeginMask(), options.EndMask(), options.ShrinkAxisMask())
+    inputs = [*node.read_all(), *map(node.scalar, masks)]
+    node.emit_like(OperationType.STRIDED_SLICE, inputs)
 
-    return convert
+
+def _gather(node: Node) -> None:
+    options = node.options("GatherOptions")
+    if options.BatchDims():
+        raise UnsupportedOperatorError("gathering per batch")
+    axis = node.scalar(node.axis(options.Axis(), node.rank()))
+    node.emit_like(OperationType.GATHER, [node.read(0), axis, node.read(1)])
 
 
-def _reduce_float(type_: OperationType) -> Converter:
-    return lambda node: node.emit_float(
-        type_, [node.read(0), node.read(1), _keep(node)]
+def _split(node: Node) -> None:
+    axis = node.axis(node.value(0), node.rank(1))
+    _split_evenly(node, node.read(1), axis)
+
+
+def _unpack(node: Node) -> None:
+    axis = node.axis(node.options("UnpackOptions").Axis(), node.rank())
+    _split_evenly(node, node.read(0), axis)
+
+
+def _split_evenly(node: Node, operand: int, axis: int) -> None:
+    source = node.builder.operand(operand)
+    count = len(node.operator.outputs)
+    dimensions = list(source.dimensions)
+    dimensions[axis] //= count
+    pieces = node.compute_all(
+        OperationType.SPLIT,
+        [operand, node.scalar(axis), node.scalar(count)],
+        [replace(source, dimensions=tuple(dimensions))] * count,
     )
+    for index, piece in enumerate(pieces):
+        node.store(piece, index)
 
 
-def _keep(node: Node) -> int:
-    return node.scalar(bool(node.options("ReducerOptions").KeepDims()))
+def _split_v(node: Node) -> None:
+    operand = node.read(0)
+    source = node.builder.operand(operand)
+    begin = [0] * len(source.dimensions)
+    axis = node.axis(node.value(2), len(begin))
+    for index in range(len(node.operator.outputs)):
+        dimensions = node.target(index).dimensions
+        piece = node.compute(
+            OperationType.SLICE,
+            [operand, node.integers(begin), node.integers(dimensions)],
+            replace(source, dimensions=dimensions),
+        )
+        begin[axis] += dimensions[axis]
+        node.store(piece, index)
 
 
-def _arg(type_: OperationType) -> Converter:
-    def convert(node: Node) -> None:
-        axis = node.scalar(node.axis(node.value(1), node.rank()))
-        node.emit(type_, [node.read(0), axis])
+def _select(node: Node) -> None:
+    if node.operator.name == "SELECT" and node.rank() != node.rank(1):
+        raise UnsupportedOperatorError("the HAL does not select whole rows")
+    dimensions = node.target().dimensions
+    inputs = [node.broadcast(operand, dimensions) for operand in node.read_all()]
+    node.emit(OperationType.SELECT, inputs)
 
-    return convert
 
+def _topk_v2(node: Node) -> None:
+    operand = node.read(0)
+    values = replace(node.builder.operand(operand), dimensions=node.target().dimensions)
+    results = node.compute_all(
+        OperationType.TOPK_V2,
+        [operand, node.scalar(node.value(1))],
+        [values, node.target(1)],
+    )
+    for index, result in enumerate(results):
+        node.store(result, index)
+
+
+_KEEP = option("ReducerOptions", "KeepDims", bool)
 
 CONVERTERS: dict[str, Converter] = {
-    **{name: _like_input(OperationType[name]) for name in _LIKE_INPUT},
+    **{name: like_input(OperationType[name]) for name in _LIKE_INPUT},
     "RESHAPE": _reshape,
     "SQUEEZE": _squeeze,
-    "EXPAND_DIMS": _expand_dims,
-    "PADV2": _pad_v2,
-    "MIRROR_PAD": _mirror_pad,
+    "EXPAND_DIMS": like_input(OperationType.EXPAND_DIMS, 0, axis_in(1, more=1)),
+    "PADV2": like_input(OperationType.PAD_V2, 0, 1, value_of(2)),
+    "MIRROR_PAD": like_input(
+        OperationType.MIRROR_PAD, 0, 1, option("MirrorPadOptions", "Mode")
+    ),
     "CONCATENATION": _concatenation,
     "PACK": _pack,
-    "SPACE_TO_BATCH_ND": _space_to_batch_nd,
+    "SPACE_TO_BATCH_ND": like_input(OperationType.SPACE_TO_BATCH_ND, 0, 1, 2),
     "BATCH_TO_SPACE_ND": _batch_to_space_nd,
-    "SPACE_TO_DEPTH": _block(OperationType.SPACE_TO_DEPTH, "SpaceToDepthOptions"),
-    "DEPTH_TO_SPACE": _block(OperationType.DEPTH_TO_SPACE, "DepthToSpaceOptions"),
+    "SPACE_TO_DEPTH": like_input(
+        OperationType.SPACE_TO_DEPTH, 0, option("SpaceToDepthOptions", "BlockSize")
+    ),
+    "DEPTH_TO_SPACE": like_input(
+        OperationType.DEPTH_TO_SPACE, 0, option("DepthToSpaceOptions", "BlockSize")
+    ),
     "RESIZE_BILINEAR": _resize(OperationType.RESIZE_BILINEAR, "ResizeBilinearOptions"),
     "RESIZE_NEAREST_NEIGHBOR": _resize(
         OperationType.RESIZE_NEAREST_NEIGHBOR, "ResizeNearestNeighborOptions"
@@ -212,12 +242,23 @@ CONVERTERS: dict[str, Converter] = {
     "ZEROS_LIKE": _zeros_like,
     "SHAPE": lambda node: node.store(node.integers(node.tensor(0).shape)),
     "MEAN": _mean,
-    "REDUCE_MAX": _reduce(OperationType.REDUCE_MAX),
-    "REDUCE_MIN": _reduce(OperationType.REDUCE_MIN),
-    "REDUCE_ALL": _reduce(OperationType.REDUCE_ALL),
-    "REDUCE_ANY": _reduce(OperationType.REDUCE_ANY),
-    "SUM": _reduce_float(OperationType.REDUCE_SUM),
-    "REDUCE_PROD": _reduce_float(OperationType.REDUCE_PROD),
-    "ARG_MAX": _arg(OperationType.ARGMAX),
-    "ARG_MIN": _arg(OperationType.ARGMIN),
+    "REDUCE_MAX": like_input(OperationType.REDUCE_MAX, 0, 1, _KEEP),
+    "REDUCE_MIN": like_input(OperationType.REDUCE_MIN, 0, 1, _KEEP),
+    "REDUCE_ALL": like_input(OperationType.REDUCE_ALL, 0, 1, _KEEP),
+    "REDUCE_ANY": like_input(OperationType.REDUCE_ANY, 0, 1, _KEEP),
+    "SUM": in_float(OperationType.REDUCE_SUM, 0, 1, _KEEP),
+    "REDUCE_PROD": in_float(OperationType.REDUCE_PROD, 0, 1, _KEEP),
+    "ARG_MAX": exact(OperationType.ARGMAX, 0, axis_in(1)),
+    "ARG_MIN": exact(OperationType.ARGMIN, 0, axis_in(1)),
+    "STRIDED_SLICE": _strided_slice,
+    "GATHER": _gather,
+    "EMBEDDING_LOOKUP": lambda node: node.emit_like(
+        OperationType.EMBEDDING_LOOKUP, node.read_all(), source=1
+    ),
+    "SPLIT": _split,
+    "SPLIT_V": _split_v,
+    "UNPACK": _unpack,
+    "SELECT": _select,
+    "SELECT_V2": _select,
+    "TOPK_V2": _topk_v2,
 }

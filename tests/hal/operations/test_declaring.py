@@ -20,7 +20,7 @@ V1_0, V1_2, V1_3 = HalVersion.V1_0, HalVersion.V1_2, HalVersion.V1_3
 
 
 def declared(types="1.0: F32", layouts="input"):
-    return declare("ABS", types, layouts, same_as_input)
+    return declare(f"ABS {types}", layouts, same_as_input)
 
 
 @pytest.mark.parametrize(
@@ -95,4 +95,4 @@ def test_what_cannot_be_read_is_an_error(types, layouts) -> None:
 
 def test_an_operation_is_one_of_the_hal() -> None:
     with pytest.raises(KeyError, match="ABSOLUTE"):
-        declare("ABSOLUTE", "1.0: F32", "input", same_as_input)
+        declare("ABSOLUTE 1.0: F32", "input", same_as_input)

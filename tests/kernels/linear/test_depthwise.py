@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncnn.hal.types import FusedActivationFunc, OperationType
-from asyncnn.kernels.linear import depthwise
+from asyncnn.kernels.linear import convolution
 from tests.kernels.linear.convolution_reference import (
     QUANTISED,
     SAME,
@@ -125,7 +125,7 @@ def test_any_geometry_is_exact(layer, types, seed) -> None:
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_small_blocks_give_the_same(layer, monkeypatch) -> None:
-    monkeypatch.setattr(depthwise, "_ELEMENTS_AT_MOST", 24)
+    monkeypatch.setattr(convolution, "_ELEMENTS_AT_MOST", 24)
     check_quantised(layer, (Q8S, Q8PC))
     check_float(layer, F32)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from asyncnn.kernels.kernel import HeapScratch
-from asyncnn.kernels.linear.epilogue import (
+from asyncnn.kernels.linear.lowering import (
     FloatEpilogue,
     QuantizedEpilogue,
     fitted_line,

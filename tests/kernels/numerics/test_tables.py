@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from asyncnn.kernels.kernel import HeapScratch
-from asyncnn.kernels.lookup_tables import (
+from asyncnn.kernels.numerics import (
     binary_lookup,
     conversion_table,
     look_up,

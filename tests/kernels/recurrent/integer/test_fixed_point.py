@@ -8,20 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncnn.kernels.kernel import HeapScratch
-from asyncnn.kernels.recurrent.fixed_point import (
-    TABLE_OFFSET,
-    gate_places,
-    gate_table,
-    high_product,
-    rounded_shift,
-    saturated_shift,
-    tanh_table,
-)
 from asyncnn.kernels.recurrent.integer_steps import (
+    TABLE_OFFSET,
     Rescaling,
     RoundedShift,
     clamping,
+    gate_places,
+    gate_table,
+    high_product,
     look_up,
+    rounded_shift,
+    saturated_shift,
+    tanh_table,
 )
 from asyncnn.kernels.rounding import (
     multiply_by_quantized_multiplier,

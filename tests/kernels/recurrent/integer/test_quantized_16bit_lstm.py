@@ -9,7 +9,7 @@ import pytest
 from asyncnn import kernels
 from asyncnn.hal.operations.bound import ValueNeededError
 from asyncnn.hal.types import OperationType
-from asyncnn.kernels.recurrent.fixed_point import tanh_table
+from asyncnn.kernels.recurrent.integer_steps import tanh_table
 from tests.kernels.operations import (
     I32,
     Q8,
