@@ -243,7 +243,9 @@ def _with_values(
     try:
         return replace(base, **values)
     except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"{where}{error.message}", hint=error.hint) from error
+        raise InvalidArgumentError(
+            f"{where}{error.message}", hint=error.hint
+        ) from error
 
 
 def _differences(settings: SettingsT, usual: SettingsT, prefix: str) -> list[str]:

@@ -101,7 +101,7 @@ class TestOptions:
             ("policy=3", "policy is not a table"),
             ("max_pending=three", "max_pending: Expected `int`"),
             ("maps_cache_files=maybe", "maps_cache_files: Expected `bool`"),
-            ("max_pending=-1", "not positive"),
+            ("max_pending=-1", "max_pending is -1"),
             ("extensions=a:b", "extensions: Expected `array`"),
             ("=3", "no setting ''"),
         ],
