@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from asyncnn.runtime.execution_options import Outputs
     from asyncnn.runtime.explain import Explanation, explain
     from asyncnn.runtime.fenced import FencedRun
+    from asyncnn.runtime.framework import FrameworkSettings
     from asyncnn.runtime.framework.device_registry import device_names
     from asyncnn.runtime.model import NamedModel, TensorInfo
     from asyncnn.runtime.model_cache import ModelCache
@@ -94,6 +95,7 @@ else:
             "asyncnn.runtime.execution_options": "Outputs",
             "asyncnn.runtime.explain": "Explanation explain",
             "asyncnn.runtime.fenced": "FencedRun",
+            "asyncnn.runtime.framework": "FrameworkSettings",
             "asyncnn.runtime.framework.device_registry": "device_names",
             "asyncnn.runtime.model": "NamedModel TensorInfo",
             "asyncnn.runtime.model_cache": "ModelCache",
@@ -123,6 +125,7 @@ __all__ = (
     "Extension",
     "FencedRun",
     "ForkedError",
+    "FrameworkSettings",
     "GeneralFailureError",
     "InvalidArgumentError",
     "MissedDeadlinePersistentError",

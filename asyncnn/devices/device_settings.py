@@ -97,9 +97,12 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     extensions: tuple[Extension, ...] = ()
 
     def __post_init__(self) -> None:
-        limits = self.max_pending, self.max_waiting, self.max_bursts, self.lanes or 1
-        if min(limits) < 1 or self.lanes == 0:
-            raise InvalidArgumentError("a limit of DeviceSettings is not positive")
+        for name in ("max_pending", "max_waiting", "max_bursts", "lanes"):
+            limit = getattr(self, name)
+            if limit is not None and limit < 1:
+                raise InvalidArgumentError(
+                    f"DeviceSettings.{name} is {limit}", hint="it is 1 at least"
+                )
         if self.max_buffer_bytes < 0:
             raise InvalidArgumentError("max_buffer_bytes is negative")
         if not self.idle_after_s > 0 or not self.stuck_after_s >= 0:
@@ -240,7 +243,9 @@ def _with_values(
     try:
         return replace(base, **values)
     except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"{where}{error.message}") from error
+        raise InvalidArgumentError(
+            f"{where}{error.message}", hint=error.hint
+        ) from error
 
 
 def _differences(settings: SettingsT, usual: SettingsT, prefix: str) -> list[str]:

@@ -147,7 +147,7 @@ async def _opened(
 async def open_devices(
     *devices: "str | Device",
     partition: int | None = None,
-    fallback: str = "partial",
+    fallback: str | None = None,
     framework: FrameworkSettings | None = None,
     settings: DeviceSettings | None = None,
     extensions: Iterable[Extension | str] = (),
@@ -164,11 +164,11 @@ async def open_devices(
         those of `connect`. None stands for all that are registered, but for samples.
         The CPU, ``reference``, is always one of them, and the last resort.
     :param partition: 0 runs all on the CPU, 1 divides models, with the CPU as fallback,
-        2 divides them without one. None leaves it to the environment variable
-        ``ASYNCNN_PARTITION``, or else is 1.
+        2 divides them without one. None leaves it to ``framework`` or, without that,
+        to the environment variable ``ASYNCNN_PARTITION``, or else is 1.
     :param fallback: what the CPU computes if a device fails: ``forbid``, ``partial`` or
-        ``full``.
-    :param framework: further settings, of which these two take the place.
+        ``full``. None leaves it to ``framework`` or, without that, is ``partial``.
+    :param framework: further settings.
     :raises InvalidArgumentError: if there is no such device, one is given twice, or one
         of the settings is none.
     :raises AsyncnnError: if a device cannot be opened.
@@ -176,10 +176,13 @@ async def open_devices(
     from asyncnn.runtime.framework.opening import OpenDevice, open_framework
 
     forced = forced_call(sync_exec_hal)
+    base = framework or FrameworkSettings(partition=chosen_partitioning(None))
     chosen = replace(
-        framework or FrameworkSettings(),
-        partition=chosen_partitioning(partition),
-        fallback=chosen_fallback(fallback),
+        base,
+        partition=chosen_partitioning(
+            base.partition if partition is None else partition
+        ),
+        fallback=chosen_fallback(base.fallback if fallback is None else fallback),
     )
     given = [each for each in devices if isinstance(each, Device)]
     for each in devices:

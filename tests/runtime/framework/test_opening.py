@@ -7,6 +7,7 @@ import pytest
 
 import asyncnn
 from asyncnn import Device
+from asyncnn.runtime.framework import Fallback
 from tests.networks import addition
 from tests.runtime.framework.mixed import (
     DEVICES,
@@ -52,3 +53,13 @@ async def test_the_route_tells_which_device_has_computed() -> None:
     assert outputs.route is not None
     assert outputs.route.devices == (DEVICES[0], DEVICES[1], DEVICES[0])
     assert "operations on sample-quant" in str(outputs.route)
+
+
+@pytest.mark.parametrize("given", [{}, {"fallback": "partial"}])
+async def test_a_setting_of_its_own_goes_before_the_same_one_of_all(given) -> None:
+    settings = asyncnn.FrameworkSettings(partition=0, fallback="full")
+    async with asyncnn.open_devices(framework=settings, **given) as device:
+        assert device.hal.settings.partition == 0
+        assert device.hal.settings.fallback is Fallback(given.get("fallback", "full"))
+        outputs = await (await device.prepare(mixed())).run(inputs())
+    assert outputs.route.devices == ("reference",)
