@@ -69,18 +69,6 @@ def pytest_collection() -> Generator[None, object, object]:
         _freeze()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(
-    item: pytest.Item, nextitem: pytest.Item | None
-) -> Generator[None, object, object]:
-    """Keep what pytest remembers of a module's tests out of them as well."""
-    try:
-        return (yield)
-    finally:
-        if nextitem is None or nextitem.path != item.path:
-            _freeze()
-
-
 def _freeze() -> None:
     gc.collect()
     gc.freeze()
@@ -119,6 +107,7 @@ def thawed() -> Iterator[None]:
     gc.unfreeze()
     yield
     gc.unfreeze()
+    _freeze()
 
 
 @pytest.fixture

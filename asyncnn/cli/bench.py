@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from importlib import import_module
 from inspect import Parameter
 from pathlib import Path
@@ -74,14 +75,13 @@ class Benchmark(NamedTuple):
     progress: Callable[[Sequence[Any]], Iterable[Any]] | None = None
 
 
-def _counted(items: Sequence[Any]) -> Iterable[Any]:
-    return progress(items, "measured", len(items))
+_counted = partial(progress, description="measured")
 
 
 BENCHMARKS = {
     "models": Benchmark(
         "Measure the reference device beside LiteRT, with one thread each.\n\n"
-        "Needs LiteRT: pip install asyncnn[bench]. It may crash on damaged files.",
+        "Needs LiteRT: pip install asyncnn\\[bench]. It may crash on damaged files.",
         (_FOLDER, _ROUNDS, _FILTER, _MOBILENET),
         _counted,
     ),
@@ -97,13 +97,13 @@ BENCHMARKS = {
     ),
     "kernels": Benchmark(
         "Measure single operations beside LiteRT, with one thread each.\n\n"
-        "Needs LiteRT: pip install asyncnn[bench].",
+        "Needs LiteRT: pip install asyncnn\\[bench].",
         (_ROUNDS, _FILTER),
         _counted,
     ),
     "service": Benchmark(
         "Measure a driver process beside other ways to call another process.\n\n"
-        "Needs grpcio for one of them: pip install asyncnn[bench].",
+        "Needs grpcio for one of them: pip install asyncnn\\[bench].",
         (_ROUNDS,),
     ),
     "burst": Benchmark(

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -108,13 +109,8 @@ def _run(
 ) -> dict[str, int]:
     from asyncnn.tools.conformance.suite import run_specs
 
-    verdicts = _on_each(
-        "conformance",
-        transports,
-        run,
-        len(specs),
-        lambda r: run_specs(specs, r, workers),
-    )
+    each = partial(run_specs, specs, workers=workers)
+    verdicts = _on_each("conformance", transports, run, len(specs), each)
     if not verdicts:
         raise InvalidArgumentError(f"no case matches {run.pattern!r}")
     verdicts.sort(key=lambda v: (v.spec, v.case, v.path, v.transport))
@@ -142,13 +138,8 @@ def _mutate(
     from asyncnn.tools.conformance.mutations.campaign import WORDS
     from asyncnn.tools.conformance.mutations.trial import run_mutants
 
-    results = _on_each(
-        "mutants",
-        transports,
-        plan,
-        len(specs) + 1,
-        lambda here: run_mutants(specs, here, workers),
-    )
+    each = partial(run_mutants, specs, workers=workers)
+    results = _on_each("mutants", transports, plan, len(specs) + 1, each)
     if not any(result.case for result in results):
         raise InvalidArgumentError(f"no case matches {plan.pattern!r}")
     _write(json, sorted(results, key=lambda t: (t.spec, t.case, t.transport)))

@@ -1,11 +1,13 @@
 """``asyncnn devices`` and ``asyncnn capabilities``: what there is, how fast."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
+from msgspec.structs import replace
 
 from asyncnn.cli.options import console, print_json, progress
 from asyncnn.hal.errors import GeneralFailureError, failure_of
@@ -22,7 +24,8 @@ _JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 class DeviceReport(msgspec.Struct, frozen=True):
     """One device. ``performance`` maps operand types to times relative to the CPU.
 
-    ``origin`` brings it; ``problem`` is why it cannot be opened, if so.
+    ``origin`` is the distribution that brings it, ``problem`` why it cannot be opened,
+    if so. The one that ``is_default`` is opened where none is named.
     """
 
     name: str
@@ -32,6 +35,7 @@ class DeviceReport(msgspec.Struct, frozen=True):
     performance: dict[str, float]
     origin: str = "asyncnn"
     problem: str = ""
+    is_default: bool = False
 
 
 def devices(
@@ -59,7 +63,9 @@ def devices(
     console().print(table)
     for report in reports:
         if report.problem:
-            typer.echo(report.problem)
+            typer.echo(f"{report.name}: {report.problem}")
+        if report.is_default:
+            typer.echo(f"default: {report.name}")
     console().print("float32 and quant8: execution time relative to the CPU")
 
 
@@ -75,11 +81,21 @@ async def _discover(socket: Path | None) -> list[DeviceReport]:
         try:
             async with open_device(name) as device:
                 reports.append(_describe(device, registered.origin))
-        except Exception as error:  # whatever a stranger's device raises
+        except Exception as error:  # another distribution's device raises anything
             problem = str(failure_of(error))
             origin = registered.origin
             reports.append(DeviceReport(name, "", "", "BROKEN", {}, origin, problem))
-    return reports
+    default = _default(reports)
+    return [replace(each, is_default=each.name == default) for each in reports]
+
+
+def _default(reports: Sequence[DeviceReport]) -> str:
+    from asyncnn.devices.accelerated import default_device_name
+
+    works = {report.name for report in reports if not report.problem}
+    return default_device_name() or next(
+        name for name in ("accelerated", "reference") if name in works
+    )
 
 
 def _describe(device: "Device", origin: str = "asyncnn") -> DeviceReport:
@@ -121,7 +137,7 @@ def capabilities(
         found = anyio.run(
             partial(
                 measure_capabilities,
-                progress=lambda each: progress(each, "measuring", len(each)),
+                progress=partial(progress, description="measuring"),
             )
         )
         _show(CapabilitiesReport.of(found), json=json)

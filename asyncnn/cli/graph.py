@@ -74,7 +74,7 @@ async def _explain(
     opened = (
         open_device(device, extensions=extensions)
         if socket is None
-        else connect(socket)
+        else connect(socket, device=device)
     )
     async with opened as asked:
         return await explain(asked, model, extensions=extensions)

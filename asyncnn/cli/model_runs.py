@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from asyncnn.cli.options import load_extended, progress
 from asyncnn.cli.samples import (
-    Comparison,
     Sample,
     Tolerance,
     compare,
@@ -30,8 +29,7 @@ from asyncnn.devices import OWN_PROCESS
 from asyncnn.extensions import Extension
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import is_opaque_type
-from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import OperandLifeTime, Priority
+from asyncnn.hal.types import Operand, OperandLifeTime, Priority
 from asyncnn.runtime.device import Device, connect, open_device
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.prepared import AnyPath, PreparedModel
@@ -39,6 +37,10 @@ from asyncnn.runtime.prepared import Path as HalPath
 
 PATHS: dict[str, AnyPath] = {path: path for path in ("burst", *get_args(HalPath))}
 """Ways of executing, by the names of the command line."""
+
+_TEMPORARY = OperandLifeTime.TEMPORARY_VARIABLE
+_OUTPUT = OperandLifeTime.SUBGRAPH_OUTPUT
+_WRITTEN = frozenset({_TEMPORARY, _OUTPUT})
 
 
 class RunOptions(msgspec.Struct, frozen=True):
@@ -75,6 +77,7 @@ class RunReport(msgspec.Struct, frozen=True):
 
     model: str
     device: str
+    version: str
     passed: bool
     paths: tuple[PathReport, ...]
     first_difference: str = ""
@@ -104,17 +107,11 @@ async def run_model(options: RunOptions) -> RunReport:
         if options.output_file is not None:
             save_samples(options.output_file, outputs, job.model.outputs)
         if any(report.passed is False for report in reports):
-            difference = await first_difference(
-                device,
-                job.model,
-                job.inputs,
-                job.arrays,
-                options.tolerance,
-                job.extensions,
-            )
+            difference = await _first_difference(device, job, options.tolerance)
     return RunReport(
         model=str(options.model),
         device=device.name,
+        version=device.version,
         passed=all(report.passed is not False for report in reports),
         paths=tuple(reports),
         first_difference=difference,
@@ -126,7 +123,7 @@ def _opened(
 ) -> AbstractAsyncContextManager[Device]:
     if options.socket is None:
         return open_device(options.device, settings=OWN_PROCESS, extensions=extensions)
-    return connect(options.socket)
+    return connect(options.socket, device=options.device)
 
 
 def _collect(options: RunOptions) -> _Job:
@@ -167,7 +164,7 @@ async def _run_path(
     outputs: list[Sample] = []
     latencies: list[float] = []
     async with prepared.runner(path, timeout=options.timeout) as run:
-        for sample in progress(job.inputs, path, len(job.inputs)):
+        for sample in progress(job.inputs, path):
             for _ in range(options.repeat):
                 started = time.perf_counter()
                 result = await run(sample)
@@ -183,7 +180,15 @@ def _report(
     latencies: list[float],
     options: RunOptions,
 ) -> PathReport:
-    failures = _failures(job, outputs, options.tolerance)
+    expected_of = job.expected or [Sample()] * len(outputs)
+    comparisons = [
+        compare(f"sample {number}, {name}", output[name], expected, options.tolerance)
+        for number, (output, wanted) in enumerate(
+            zip(outputs, expected_of, strict=True)
+        )
+        for name, expected in wanted.items()
+    ]
+    failures = tuple(str(each) for each in comparisons if not each.passed)
     p50, p99 = np.percentile(latencies, (50, 99))
     return PathReport(
         path=path,
@@ -191,43 +196,21 @@ def _report(
         latency_us_p50=float(p50),
         latency_us_p99=float(p99),
         passed=None if job.expected is None else not failures,
-        mismatches=tuple(str(failure) for failure in failures),
+        mismatches=failures,
     )
 
 
-def _failures(
-    job: _Job, outputs: list[Sample], tolerance: Tolerance
-) -> list[Comparison]:
-    if job.expected is None:
-        return []
-    comparisons = [
-        compare(f"sample {number}, {name}", output[name], expected, tolerance)
-        for number, (output, wanted) in enumerate(
-            zip(outputs, job.expected, strict=True)
-        )
-        for name, expected in wanted.items()
-    ]
-    return [comparison for comparison in comparisons if not comparison.passed]
-
-
-async def first_difference(
-    device: Device,
-    model: NamedModel,
-    inputs: Sequence[Sample],
-    recorded: dict[str, Array],
-    tolerance: Tolerance,
-    extensions: Sequence[Extension] = (),
-) -> str:
+async def _first_difference(device: Device, job: _Job, tolerance: Tolerance) -> str:
     """Return a line that names where results begin to differ; empty if unknown."""
-    operations, words = model.model.main.operations, model.vocabulary
-    for position, operation in enumerate(operations):
-        name = words.operation_type(operation.type)
+    model, recorded = job.model, job.arrays
+    for position, operation in enumerate(model.model.main.operations):
+        name = model.vocabulary.operation_type(operation.type)
         key = f"pre_{name.lower().rpartition('/')[2]}"
         if f"{key}_0" not in recorded:
             continue
-        tapped = _ending_at(model, position, operation.inputs[0]).knowing(extensions)
-        prepared = await device.prepare(tapped)
-        for number, sample in enumerate(inputs):
+        tapped = _ending_at(model, position, operation.inputs[0])
+        prepared = await device.prepare(tapped.knowing(job.extensions))
+        for number, sample in enumerate(job.inputs):
             if f"{key}_{number}" not in recorded:
                 continue
             (actual,) = (await prepared.run(sample)).values()
@@ -239,38 +222,25 @@ async def first_difference(
     return ""
 
 
-def _ending_at(model: NamedModel, position: int, operand: int) -> NamedModel:
-    """Return the model up to operation ``position``, with ``operand`` its output."""
+def _ending_at(model: NamedModel, position: int, tapped: int) -> NamedModel:
+    """Return the model up to operation ``position``, with ``tapped`` its output."""
     main = model.model.main
     kept = main.operations[:position]
-    operands = tuple(
-        replace(
-            described,
-            lifetime=_lifetime(index == operand, described.lifetime),
-            number_of_consumers=sum(each.inputs.count(index) for each in kept),
-        )
-        for index, described in enumerate(main.operands)
-    )
     written = {index for operation in kept for index in operation.outputs}
-    unwritten = {OperandLifeTime.TEMPORARY_VARIABLE, OperandLifeTime.SUBGRAPH_OUTPUT}
-    cut = replace(
+
+    def cut(index: int, operand: Operand) -> Operand:
+        lifetime = operand.lifetime
+        if index == tapped or lifetime in _WRITTEN:
+            end = _OUTPUT if index == tapped else _TEMPORARY
+            lifetime = end if index in written else OperandLifeTime.NO_VALUE
+        consumers = sum(each.inputs.count(index) for each in kept)
+        return replace(operand, lifetime=lifetime, number_of_consumers=consumers)
+
+    shortened = replace(
         main,
-        operands=tuple(
-            replace(described, lifetime=OperandLifeTime.NO_VALUE)
-            if described.lifetime in unwritten and index not in written
-            else described
-            for index, described in enumerate(operands)
-        ),
+        operands=tuple(cut(*each) for each in enumerate(main.operands)),
         operations=kept,
-        output_indexes=(operand,),
+        output_indexes=(tapped,),
     )
     names = [info.name for info in model.inputs]
-    return NamedModel.of(replace(model.model, main=cut), names, ("tapped",))
-
-
-def _lifetime(is_output: bool, lifetime: int) -> int:
-    if is_output:
-        return OperandLifeTime.SUBGRAPH_OUTPUT
-    if lifetime == OperandLifeTime.SUBGRAPH_OUTPUT:
-        return OperandLifeTime.TEMPORARY_VARIABLE
-    return lifetime
+    return NamedModel.of(replace(model.model, main=shortened), names, ("tapped",))

@@ -91,8 +91,13 @@ def console(*, stderr: bool = False) -> "Console":
     return Console(stderr=stderr)
 
 
-def progress(items: Iterable[T], description: str, total: int) -> Iterable[T]:
-    """Iterate with a progress bar on standard error, if that is a terminal."""
+def progress(
+    items: Iterable[T], description: str, total: int | None = None
+) -> Iterable[T]:
+    """Iterate with a progress bar on standard error, if that is a terminal.
+
+    A sequence has its own length as ``total``.
+    """
     from rich.progress import track
 
     stderr = console(stderr=True)

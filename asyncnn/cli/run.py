@@ -1,8 +1,7 @@
 """``asyncnn run``: a model file on every sample of an input file."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -12,14 +11,6 @@ from asyncnn.hal.types import Priority
 
 if TYPE_CHECKING:
     from asyncnn.cli.model_runs import PathReport
-
-
-class PriorityName(StrEnum):
-    """Names of `Priority` on the command line."""
-
-    LOW = "low"
-    MEDIUM = "medium"
-    HIGH = "high"
 
 
 def run(
@@ -39,7 +30,10 @@ def run(
     ] = "output",
     device: Annotated[
         str | None,
-        typer.Option(help="Device to run on; by default the fastest that works."),
+        typer.Option(
+            help="Device to run on; by default $ASYNCNN_DEVICE, or the fastest that "
+            "works."
+        ),
     ] = None,
     socket: Annotated[
         Path | None,
@@ -49,7 +43,7 @@ def run(
     path: Annotated[
         str, typer.Option(help="HAL calls to use, separated by commas.")
     ] = "async",
-    priority: Annotated[PriorityName, typer.Option()] = PriorityName.MEDIUM,
+    priority: Literal["low", "medium", "high"] = "medium",
     deadline_ms: Annotated[
         float | None, typer.Option(help="Deadline of each execution.")
     ] = None,
@@ -94,7 +88,7 @@ def run(
         socket=socket,
         extensions=tuple(extension or ()),
         paths=tuple(PATHS[name] for name in chosen("path", path, tuple(PATHS))),
-        priority=Priority[priority.name],
+        priority=Priority[priority.upper()],
         timeout=None if deadline_ms is None else deadline_ms / 1000,
         repeat=repeat,
         tolerance=Tolerance(
@@ -108,6 +102,7 @@ def run(
     if json:
         print_json(report)
     else:
+        typer.echo(f"on {report.device}, version {report.version}")
         for path_report in report.paths:
             _print_path(path_report)
         if report.first_difference:

@@ -29,7 +29,10 @@ def serve(
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option(help="Device to publish; by default the fastest that works."),
+        typer.Option(
+            help="Device to publish; by default $ASYNCNN_DEVICE, or the fastest that "
+            "works."
+        ),
     ] = None,
     allow_uid: Annotated[
         list[int] | None,

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from asyncnn.cli.options import console
-from asyncnn.devices import ClientStatistics, DeviceStatistics, ModelStatistics
+from asyncnn.devices import DeviceStatistics
 from asyncnn.hal.errors import DeviceUnavailableError
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.qos import LatencyHistogram, WorkStatistics
@@ -162,12 +162,28 @@ def picture(
     device = _table("device")
     device.add_row("executions", *_figures(executions))
     device.add_row("preparations", *_figures(preparations))
+    clients = [
+        (
+            changes.of(("client", each.number), each.executions),
+            f"{each.number}: {each.name}",
+            (f"{each.weight:g}", decimal(each.buffer_bytes)),
+        )
+        for each in statistics.clients
+    ]
+    models = [
+        (
+            changes.of(("model", each.number), each.executions),
+            f"{each.number}: {each.operations} ops",
+            (str(each.client), each.priority.name, decimal(each.idle_bytes)),
+        )
+        for each in statistics.models
+    ]
     return Group(
         _heading(statistics),
         device,
         *_failures(executions),
-        *_clients(statistics.clients, changes, is_wide),
-        *_models(statistics.models, changes, is_wide),
+        *_busiest("client", ("weight", "buffers"), clients, is_wide=is_wide),
+        *_busiest("model", ("client", "priority", "idle"), models, is_wide=is_wide),
     )
 
 
@@ -190,47 +206,18 @@ def _failures(executions: Recent) -> list[RenderableType]:
     return [Text(f"failed: {', '.join(counts)}")] if counts else []
 
 
-def _clients(
-    clients: Sequence[ClientStatistics], changes: Changes, is_wide: bool
-) -> list[RenderableType]:
-    rows = [
-        (
-            changes.of(("client", each.number), each.executions),
-            f"{each.number}: {each.name}",
-            (f"{each.weight:g}", decimal(each.buffer_bytes)) if is_wide else (),
-        )
-        for each in clients
-    ]
-    return _busiest("client", ("weight", "buffers") if is_wide else (), rows)
-
-
-def _models(
-    models: Sequence[ModelStatistics], changes: Changes, is_wide: bool
-) -> list[RenderableType]:
-    rows = [
-        (
-            changes.of(("model", each.number), each.executions),
-            f"{each.number}: {each.operations} ops",
-            (str(each.client), each.priority.name, decimal(each.idle_bytes))
-            if is_wide
-            else (),
-        )
-        for each in models
-    ]
-    facts = ("client", "priority", "idle") if is_wide else ()
-    return _busiest("model", facts, rows)
-
-
 def _busiest(
     what: str,
-    more: tuple[str, ...],
-    rows: Sequence[tuple[Recent, str, tuple[str, ...]]],
+    facts: Sequence[str],
+    rows: Sequence[tuple[Recent, str, Sequence[str]]],
+    *,
+    is_wide: bool,
 ) -> list[RenderableType]:
     """Return a table of the busiest rows and, if there are others, how many."""
-    table = _table(what, *more)
+    table = _table(what, *(facts if is_wide else ()))
     ordered = sorted(rows, key=lambda row: (-row[0].ended, -row[0].work.ended))
-    for recent, name, facts in ordered[:MAX_ROWS]:
-        table.add_row(name, *_figures(recent), *facts)
+    for recent, name, known in ordered[:MAX_ROWS]:
+        table.add_row(name, *_figures(recent), *(known if is_wide else ()))
     left = len(rows) - MAX_ROWS
     return [table, Text(f"and {left} more {what}s")] if left > 0 else [table]
 

@@ -1,8 +1,8 @@
-"""The device that has LiteRT compute what that does well, in this process.
+"""The accelerated device: LiteRT computes the operations that it is fast at.
 
-What LiteRT computes is decided operation by operation when a model is prepared; the
-NumPy kernels of the reference device compute the rest of the same plan. Everything
-else, from priorities to caches, is the reference device's.
+Which these are is decided when a model is prepared; the NumPy kernels of the reference
+device compute the other operations of the same plan. Everything else, from priorities
+to caches, is the reference device's.
 """
 
 import logging
@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from asyncnn import __version__
 from asyncnn.devices.device_settings import DeviceSettings
+from asyncnn.devices.measured_capabilities import sped_up
 from asyncnn.devices.private_files import state_folder
 from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.engine.delegation import Delegate
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
-from asyncnn.hal.types import ErrorStatus
+from asyncnn.hal.types import Capabilities, ErrorStatus
 from asyncnn.offload import offload
 
 if TYPE_CHECKING:
@@ -46,9 +47,10 @@ async def default_device(
     """
     devices = {each.name.partition("-")[2]: each for each in _DEVICES}
     if name and name not in devices:
+        named = f"{DEVICE_VARIABLE} names it; " if name == default_device_name() else ""
         raise InvalidArgumentError(
-            f"there is no device {name!r} for a driver to publish",
-            hint=f"known: {', '.join(devices)}",
+            f"there is no device {name!r} for a driver of one's own to publish",
+            hint=f"{named}known: {', '.join(devices)}; asyncnn serve --device has more",
         )
     if not name:
         try:
@@ -69,13 +71,14 @@ def _load_engine() -> "Engine":
 
 
 class AcceleratedDevice(ReferenceDevice):
-    """An `IDevice` for every operation that has a kernel, as fast as LiteRT.
+    """An `IDevice` for every operation that has a kernel. Use as a context manager.
 
-    Use as a context manager, which loads the engine. Otherwise like `ReferenceDevice`,
-    but plans run on as many worker threads as there are CPUs for this process.
+    LiteRT computes the operations that `asyncnn.devices.litert` claims, kernels the
+    others. Otherwise it is like `ReferenceDevice`, but plans run on as many worker
+    threads as there are CPUs for this process.
 
-    :raises EngineUnavailableError: by the context, if ``ai-edge-litert`` is missing or
-        does not work here.
+    :raises EngineUnavailableError: on entering the context, if ``ai-edge-litert`` is
+        missing or does not work here.
     """
 
     name = "asyncnn-accelerated"
@@ -90,20 +93,31 @@ class AcceleratedDevice(ReferenceDevice):
         return len(os.sched_getaffinity(0))
 
     async def load_delegate(self) -> Delegate:
-        """Return what has LiteRT compute.
+        """Load LiteRT, and return what gives it segments of plans.
 
         :raises EngineUnavailableError: if it does not work here.
         """
         from asyncnn.devices.litert.delegate import LiteRtDelegate
 
         engine = await offload(_load_engine)
-        self._engine = f"{engine.name} {engine.version}"
+        self._engine = f"LiteRT {engine.version}, {engine.name}"
         return LiteRtDelegate(engine, _weights_folder(self._settings))
 
+    def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
+        """Return those of the reference device, better by what the engine gains."""
+        status, capabilities = super().get_capabilities_1_3()
+        return status, sped_up(capabilities, _FLOAT_SHARE, _INTEGER_SHARE)
+
     def get_version_string(self) -> tuple[ErrorStatus, str]:
-        """Return the versions of asyncnn and of the engine."""
+        """Return the versions of asyncnn and of LiteRT, and by which API it is called.
+
+        The API is ``c_api`` or, where that does not work, ``interpreter``.
+        """
         return ErrorStatus.NONE, f"{__version__} ({self._engine})"
 
+
+_FLOAT_SHARE, _INTEGER_SHARE = 0.3, 0.1
+"""Time for MobileNets and ResNets, divided by what the kernels take for them."""
 
 _DEVICES: tuple[type[ReferenceDevice], ...] = (AcceleratedDevice, ReferenceDevice)
 

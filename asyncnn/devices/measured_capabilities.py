@@ -21,11 +21,13 @@ from typing import Annotated, Self, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 
 from asyncnn import __version__
 from asyncnn.devices.private_files import private_draft, read_private, state_folder
 from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.performance import uniform_performance
 from asyncnn.hal.types import (
     Capabilities,
@@ -149,6 +151,32 @@ def known_capabilities(path: str = "") -> Capabilities:
     if measurement is None:
         return reference_capabilities()
     return capabilities_of(measurement.exec_times)
+
+
+def sped_up(capabilities: Capabilities, floats: float, integers: float) -> Capabilities:
+    """Return ``capabilities`` with times and energy of tensors multiplied.
+
+    ``floats`` is the factor of float tensors, ``integers`` that of quantised ones.
+    """
+
+    def scaled(info: PerformanceInfo, factor: float) -> PerformanceInfo:
+        return PerformanceInfo(info.exec_time * factor, info.power_usage * factor)
+
+    def factor_of(type_: OperandType) -> float:
+        if type_ in QUANT8_TYPES:
+            return integers
+        is_float = type_ in (OperandType.TENSOR_FLOAT32, OperandType.TENSOR_FLOAT16)
+        return floats if is_float else 1.0
+
+    relaxed = capabilities.relaxed_float32_to_float16_performance_tensor
+    return replace(
+        capabilities,
+        relaxed_float32_to_float16_performance_tensor=scaled(relaxed, floats),
+        operand_performance=tuple(
+            OperandPerformance(entry.type, scaled(entry.info, factor_of(entry.type)))
+            for entry in capabilities.operand_performance
+        ),
+    )
 
 
 def load_measurement(path: str = "") -> Measurement | None:

@@ -285,7 +285,8 @@ class Execution:
         What it has computed by then is lost. So it may be interrupted a few times only,
         to come to an end under any load.
         """
-        run.clear()
+        was_asked = pause.requested  # then this is what is done in any case
+        run.clear()  # which may take long: another engine compiles, maybe
         # An abort and a pause are set first, then they interrupt what they find here.
         # So what was asked before this is seen below, what comes later interrupts.
         self._interrupt = run.interrupt
@@ -293,6 +294,9 @@ class Execution:
         if may_pause:
             pause.interrupt = run.interrupt
         try:
+            if may_pause and pause.requested and not was_asked:
+                self._interrupted += 1
+                return False
             for _ in range(MOST_ATTEMPTS):
                 if self._abort_status is not None or self._deadline_ns is not None:
                     self._check()

@@ -32,12 +32,17 @@ class LoopWaker:
         self._loop = loop
         self._woken = woken
         self._lock = threading.Lock()
+        self._fd = -1
         try:
-            self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         except OSError:
-            self._fd = -1
-        else:
-            loop.add_reader(self._fd, self._read)
+            return
+        try:
+            loop.add_reader(fd, self._read)
+        except OSError:  # there is no room among what the system watches
+            os.close(fd)
+            return
+        self._fd = fd
 
     def wake(self) -> None:
         """Wake the loop; nothing happens if it is closed."""
@@ -51,11 +56,14 @@ class LoopWaker:
             self._loop.call_soon_threadsafe(self._woken)
 
     def close(self) -> None:
-        """Give the descriptor back; later calls of `wake` still work."""
+        """Give the descriptor back; earlier and later calls of `wake` still work."""
         with self._lock:
             fd, self._fd = self._fd, -1
         if fd >= 0:
             self._loop.remove_reader(fd)
+            with contextlib.suppress(BlockingIOError):  # nobody has woken it
+                os.eventfd_read(fd)
+                self._loop.call_soon(self._woken)
             os.close(fd)
 
     def __del__(self) -> None:

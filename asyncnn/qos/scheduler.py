@@ -152,9 +152,9 @@ class Scheduler:
         """
         try:
             self._admit(work)
-            if self._waker is None:
-                self._waker = LoopWaker(self._loop, self._drain)
             try:
+                if self._waker is None:
+                    self._waker = LoopWaker(self._loop, self._drain)
                 self._lanes.submit(work)
             except BaseException:
                 self._admission.release(work.client)

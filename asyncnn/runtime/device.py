@@ -61,6 +61,7 @@ async def open_device(
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
     cache_dir: CacheDir | None = None,
     sync_exec_hal: bool | None = None,
+    isolated: bool = False,
 ) -> AsyncIterator["Device"]:
     """Open a device in this process for the length of an ``async with`` block.
 
@@ -82,9 +83,24 @@ async def open_device(
         fenced go by the HAL's synchronous call (True) or by that with a callback
         (False), whatever its path is. None leaves it to the environment variable
         ``ASYNCNN_SYNCEXEC_HAL``, or else to the path.
+    :param isolated: open it in a process of its own that ends with the block, like
+        `connect`: a model that crashes the engine then ends that process alone.
+        Extensions are given by their names, and the device is ``accelerated`` or
+        ``reference``.
     :raises InvalidArgumentError: if there is no device or extension of that name, or
         that variable is no number.
     """
+    if isolated:
+        async with connect(
+            device=name,
+            extensions=_names_of(extensions),
+            settings=settings,
+            max_in_flight=max_in_flight,
+            cache_dir=cache_dir,
+            sync_exec_hal=sync_exec_hal,
+        ) as device:
+            yield device
+        return
     forced = forced_call(sync_exec_hal)
     given = _extended(settings or DeviceSettings(), extensions)
     async with _opened(name, given) as (opened, hal_device):
@@ -105,12 +121,23 @@ async def _opened(
 ) -> AsyncIterator[tuple[str, IDevice]]:
     """Open the device of a name, or the default one; tell what that is."""
     # What only connects to a driver has no use for an engine and kernels.
-    from asyncnn.devices.accelerated import default_device, default_device_name
+    from asyncnn.devices.accelerated import (
+        DEVICE_VARIABLE,
+        default_device,
+        default_device_name,
+    )
 
-    name = name or default_device_name()
-    if name:
-        async with opener_of(name)(settings) as named:
-            yield name, named
+    chosen = name or default_device_name()
+    if chosen:
+        try:
+            opener = opener_of(chosen)
+        except InvalidArgumentError as error:
+            if name:
+                raise
+            message = f"{DEVICE_VARIABLE}: {error.message}"
+            raise InvalidArgumentError(message, hint=error.hint) from None
+        async with opener(settings) as named:
+            yield chosen, named
         return
     async with default_device(settings) as device:
         yield device.name.partition("-")[2], device
@@ -155,10 +182,19 @@ async def open_devices(
         fallback=chosen_fallback(fallback),
     )
     given = [each for each in devices if isinstance(each, Device)]
+    for each in devices:
+        if not isinstance(each, str | Device):
+            raise InvalidArgumentError(
+                f"{each!r} is no device",
+                hint="give names of devices, or what open_device or connect gives",
+            )
     async with open_framework(
         _extended(settings or DeviceSettings(), extensions),
         [each for each in devices if isinstance(each, str)],
-        devices=[OpenDevice(each.name, each.hal, each.is_remote) for each in given],
+        devices=[
+            OpenDevice(each.name, each.hal, each.is_remote, each.copies)
+            for each in given
+        ],
         framework=chosen,
     ) as hal_device:
         MANAGER("opened", device=FRAMEWORK, members=len(hal_device.members))
@@ -318,6 +354,11 @@ class Device:
         return self._make_array is not np.empty
 
     @property
+    def copies(self) -> bool:
+        """Whether it lies in a process of another user, which sees no slabs."""
+        return self._make_array is isolated_array
+
+    @property
     def version(self) -> str:
         """Version string of the driver."""
         return self.hal.get_version_string()[1]
@@ -406,6 +447,17 @@ class Device:
 
     def __repr__(self) -> str:
         return f"<Device {self.name} {self.hal.get_status().name}>"
+
+
+def _names_of(extensions: Iterable[Extension | str]) -> list[str]:
+    given = list(extensions)
+    names = [each for each in given if isinstance(each, str)]
+    if len(names) < len(given):
+        raise InvalidArgumentError(
+            "a process of its own imports its extensions",
+            hint="give them by names like package.module:attribute",
+        )
+    return names
 
 
 def _extended(

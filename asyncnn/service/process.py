@@ -271,7 +271,10 @@ def _until_ready(driver: DriverProcess) -> Iterator[float]:
     while not can_connect(driver.path):
         status = driver.process.poll()
         if status is not None:
-            raise NoDriverError(f"the driver ended with status {status}")
+            raise NoDriverError(
+                f"the driver ended with status {status}",
+                hint="the reason is on standard error",
+            )
         if time.monotonic() > deadline:
             raise NoDriverError("the driver does not start")
         yield _LOOK_S

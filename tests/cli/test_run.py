@@ -269,10 +269,33 @@ def test_devices_are_listed(asyncnn_command: Command) -> None:
     ran = asyncnn_command("devices")
     assert ran.status == 0
     assert "reference" in ran.out
-    (report,) = json.loads(asyncnn_command("devices", "--json").out)
-    assert report["name"] == "reference"
+    reports = json.loads(asyncnn_command("devices", "--json").out)
+    report = next(report for report in reports if report["name"] == "reference")
     assert report["type"] == "CPU"
     assert all(time > 0 for time in report["performance"].values())
+
+
+@pytest.mark.parametrize(
+    ("name", "default"),
+    [("sample-quant", "sample-quant"), ("", "accelerated"), ("gpu", None)],
+)
+def test_the_default_device_is_told(
+    asyncnn_command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    default: str | None,
+) -> None:
+    pytest.importorskip("ai_edge_litert")
+    monkeypatch.setenv("ASYNCNN_DEVICE", name)
+    assert (f"default: {default}\n" in asyncnn_command("devices").out) is bool(default)
+    reports = json.loads(asyncnn_command("devices", "--json").out)
+    found = [report["name"] for report in reports if report["is_default"]]
+    assert found == ([default] if default else [])
+
+
+def test_a_run_says_on_which_device(asyncnn_command: Command, add_model: Path) -> None:
+    ran = asyncnn_command("run", add_model, "--device", "sample-all")
+    assert ran.out.startswith(f"on sample-all, version {asyncnn.__version__}\n")
 
 
 def test_the_version_is_told(asyncnn_command: Command) -> None:

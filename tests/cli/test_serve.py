@@ -47,13 +47,25 @@ class TestServing:
     def test_its_device_is_listed(
         self, asyncnn_command: Command, serving: Path
     ) -> None:
-        (here,) = json.loads(asyncnn_command("devices", "--json").out)
+        reports = json.loads(asyncnn_command("devices", "--json").out)
+        (here,) = (report for report in reports if report["name"] == "reference")
         (there,) = json.loads(
             asyncnn_command("devices", "--json", "--socket", serving).out
         )
         assert there.pop("name") == f"remote:{serving}"
         here.pop("name")
+        assert here.pop("is_default")
+        assert not there.pop("is_default")
         assert there == here
+
+    @pytest.mark.parametrize("option", [(), ("--explain",)])
+    def test_its_device_is_not_to_be_chosen(
+        self, asyncnn_command: Command, serving: Path, option: tuple[str, ...]
+    ) -> None:
+        model, device = model_path("float"), ("--device", "reference")
+        ran = asyncnn_command("run", model, "--socket", serving, *device, *option)
+        assert ran.status == 2
+        assert "has its device already (start it with" in ran.err
 
     def test_models_run_in_it_as_they_do_here(
         self, asyncnn_command: Command, serving: Path, tmp_path: Path

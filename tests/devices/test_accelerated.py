@@ -14,6 +14,7 @@ from asyncnn.devices import DeviceSettings
 from asyncnn.devices.accelerated import AcceleratedDevice
 from asyncnn.devices.litert import engine
 from asyncnn.devices.litert.engine import Engine, EngineUnavailableError
+from asyncnn.extensions import Extension
 from asyncnn.hal.errors import (
     DeviceUnavailableError,
     InvalidArgumentError,
@@ -288,7 +289,7 @@ class TestDefault:
         async with open_device() as device:
             assert device.name == "sample-minimal"
         monkeypatch.setenv("ASYNCNN_DEVICE", "none-such")
-        with pytest.raises(InvalidArgumentError, match="no device 'none-such'"):
+        with pytest.raises(InvalidArgumentError, match="ASYNCNN_DEVICE: there is no"):
             async with open_device():
                 pass
 
@@ -302,9 +303,31 @@ class TestDefault:
             np.testing.assert_array_equal(outputs["y"], X / 4)
 
     async def test_a_driver_takes_no_unknown_device(self) -> None:
-        with pytest.raises(NoDriverError):
+        with pytest.raises(NoDriverError, match="the reason is on standard error"):
             async with connect(device="none-such"):
                 pass
         with pytest.raises(InvalidArgumentError, match="has its device already"):
             async with connect("/tmp/none", device="reference"):
                 pass
+
+
+async def test_an_isolated_device_has_a_process_of_its_own() -> None:
+    async with open_device("accelerated", isolated=True) as device:
+        assert "c_api" in device.version
+        outputs = await (await device.prepare(layers(2))).run(X)
+        np.testing.assert_array_equal(outputs["y"], X / 4)
+    with pytest.raises(InvalidArgumentError, match="imports its extensions"):
+        async with open_device(isolated=True, extensions=[Extension("com.example")]):
+            pass
+
+
+async def test_its_capabilities_are_better_than_those_of_the_kernels() -> None:
+    async with (
+        open_device("reference") as reference,
+        open_device("accelerated") as fast,
+    ):
+        slow = {e.type: e.info for e in reference.capabilities.operand_performance}
+        for entry in fast.capabilities.operand_performance:
+            assert entry.info.exec_time <= slow[entry.type].exec_time
+            if entry.type is F32:
+                assert entry.info.exec_time < slow[F32].exec_time

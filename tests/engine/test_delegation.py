@@ -317,6 +317,36 @@ def test_a_pause_that_is_requested_before_the_delegate_runs_stops_it_too() -> No
     assert calls == [False]
 
 
+def test_a_pause_that_is_requested_as_the_delegate_gets_ready_stops_it() -> None:
+    pause = Pause()
+    calls: list[bool] = []
+
+    class Slow(Kernels):
+        """Is asked to pause while it makes a run ready."""
+
+        def prepare(self, segment: Segment, identity: bytes) -> "Computing | None":
+            computing = super().prepare(segment, identity)
+            assert computing is not None
+            run = computing(HeapScratch())
+
+            def clear() -> None:
+                pause.request()
+                run.clear()
+
+            return Computing(InterruptibleRun(run.attempt, run.interrupt, clear))
+
+    def work(stop: threading.Event) -> bool:
+        calls.append(stop.is_set())
+        return True
+
+    program = Program(network(ADD).model, delegate=Slow([ADD], work=work))
+    execution = execution_of(program, X)
+    assert not execution.advance(pause)
+    assert not calls
+    assert execution.advance(Pause())
+    assert calls == [False]
+
+
 def test_a_run_is_interrupted_for_pauses_a_few_times_only() -> None:
     running = Running(MOST_INTERRUPTED)
     for _ in range(MOST_INTERRUPTED):

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import time
 from pathlib import Path
 
 from asyncnn.hal.errors import InvalidArgumentError
@@ -73,3 +74,11 @@ def leaks(before: set[str]) -> set[str]:
     if traces() - before:
         gc.collect()
     return traces() - before
+
+
+def leaks_of_threads(before: set[str]) -> set[str]:
+    """Return the leaks, once threads that are about to let go of some have done so."""
+    ends = time.monotonic() + 2
+    while (found := leaks(before)) and time.monotonic() < ends:
+        time.sleep(0.001)
+    return found

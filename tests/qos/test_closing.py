@@ -83,6 +83,25 @@ async def test_a_cancelled_close_gives_up_what_runs_and_reports_it_once() -> Non
     await scheduler.aclose()
 
 
+async def test_work_that_ends_as_a_close_is_cancelled_is_reported() -> None:
+    scheduler = Scheduler("ending-lane", max_pending=8)
+    gate = threading.Event()
+    stuck = Stuck([], gate=gate)
+    scheduler.submit(stuck)
+    stuck.started.wait(5)
+    closing = asyncio.create_task(scheduler.aclose())
+    await asyncio.sleep(0)
+    gate.set()
+    while lanes_alive("ending-lane"):  # before the loop learns of its end
+        time.sleep(0.001)  # noqa: ASYNC251
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    async with asyncio.timeout(5):
+        await stuck.finished.wait()
+        await scheduler.aclose()
+
+
 async def test_closing_keeps_the_loop_going() -> None:
     scheduler = Scheduler("slow-lane", max_pending=8)
     gate = threading.Event()

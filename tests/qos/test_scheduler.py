@@ -1,6 +1,8 @@
 """Work, its lanes and the loop: order, deadlines, cancellation, closing."""
 
 import asyncio
+import errno
+import os
 import threading
 import time
 
@@ -40,6 +42,25 @@ async def test_it_is_busy_until_its_work_has_ended(
     gate.set()
     await work.finished.wait()
     assert not scheduler.is_busy
+
+
+@pytest.mark.parametrize("lacking", ["descriptors", "watches"])
+async def test_work_ends_where_the_loop_can_be_woken_by_no_descriptor(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "there is no more")
+
+    before = len(os.listdir("/proc/self/fd"))
+    if lacking == "descriptors":
+        monkeypatch.setattr(os, "eventfd", fail)
+    else:
+        monkeypatch.setattr(asyncio.get_running_loop(), "add_reader", fail)
+    work = Recorded([])
+    scheduler.submit(work)
+    async with asyncio.timeout(5):
+        await work.finished.wait()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 async def test_higher_priority_overtakes_what_waits(scheduler: Scheduler) -> None:

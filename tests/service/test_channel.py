@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from asyncnn.hal.errors import InvalidArgumentError
-from tests.memory.foreign import leaks, traces
+from tests.memory.foreign import leaks_of_threads, traces
 from tests.service.raw import BY_FILE, INLINE, Inbox, RawClient
 
 
@@ -22,7 +22,7 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
     yield ends
     for end in ends:
         end.close()
-    assert not leaks(before)
+    assert not leaks_of_threads(before)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from asyncnn.hal.errors import ResourceExhaustedTransientError
 from asyncnn.service.driver.quotas import Budget, ProcessUse
 from asyncnn.service.limits import DescriptorReserve, are_free
-from tests.memory.foreign import leaks, traces
+from tests.memory.foreign import leaks_of_threads, traces
 from tests.service.raw import BEFORE_FDS, INLINE, Inbox, RawClient
 
 Ends = tuple[socket.socket, socket.socket]
@@ -26,7 +26,7 @@ def ends() -> Iterator[Ends]:
     yield ends
     for end in ends:
         end.close()
-    assert not leaks(before)
+    assert not leaks_of_threads(before)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from tests.sweep.scenario import SCENARIOS, Scenario
 from tests.sweep.stages import HOMES
 from tests.sweep.sweeping import Swept, sweep, totals
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("thawed")]
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,8 @@ from tests.sweep.cutting import Order
 from tests.sweep.sweeping import Play, Swept, sweep
 from tests.sweep.witness import Witness
 
+pytestmark = pytest.mark.usefixtures("thawed")
+
 
 async def usable() -> None:
     pass

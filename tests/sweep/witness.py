@@ -61,6 +61,8 @@ class Witness:
                 logger.addHandler(self._errors)
                 stack.callback(logger.removeHandler, self._errors)
             stack.enter_context(self._callbacks.patched())
+            gc.freeze()  # or each collection would go through all that is imported
+            stack.callback(gc.unfreeze)
             yield
 
     def notice(self, fault: Callable[[], str]) -> None:

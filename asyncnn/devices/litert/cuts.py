@@ -22,11 +22,13 @@ SEGMENT_NS = 3_000_000
 SLACK = 0.3
 """Share of a part by which a cut moves to where the fewest tensors cross."""
 
-_FLOAT_MACS_PER_NS = 25.0
-_INTEGER_MACS_PER_NS = 60.0
+_FLOAT_MACS_PER_NS = 50.0
+_INTEGER_MACS_PER_NS = 100.0
 _BYTES_PER_NS = 4.0
 _CALL_NS = 300.0
 """Of one operation, however small."""
+
+_LARGE_INPUTS = 3
 
 _FILTERED = frozenset(
     {
@@ -39,12 +41,13 @@ _FILTERED = frozenset(
 
 def estimated_ns(operation: BoundOperation) -> float:
     """Return about how long ``operation`` takes; all shapes are known."""
-    tensors = (*operation.inputs, *operation.outputs)
-    moved = sum(_bytes_of(each) for each in tensors if each is not None)
-    first = operation.outputs[0]
-    is_float = first.dtype.kind == "f"
-    speed = _FLOAT_MACS_PER_NS if is_float else _INTEGER_MACS_PER_NS
-    return _CALL_NS + moved / _BYTES_PER_NS + _multiply_adds(operation) / speed
+    # Behind the first inputs come scalars, and tensors that are as small.
+    tensors = (*operation.inputs[:_LARGE_INPUTS], *operation.outputs)
+    elements = sum(math.prod(_shape(each)) for each in tensors)
+    is_quantized = operation.outputs[0].scale != 0
+    speed = _INTEGER_MACS_PER_NS if is_quantized else _FLOAT_MACS_PER_NS
+    size_bytes = elements * (1 if is_quantized else 4)
+    return _CALL_NS + size_bytes / _BYTES_PER_NS + _multiply_adds(operation) / speed
 
 
 def _multiply_adds(operation: BoundOperation) -> float:
@@ -65,10 +68,6 @@ def _multiply_adds(operation: BoundOperation) -> float:
 
 def _shape(operand: BoundOperand | None) -> Shape:
     return () if operand is None or operand.shape is None else operand.shape
-
-
-def _bytes_of(operand: BoundOperand) -> int:
-    return math.prod(_shape(operand)) * operand.dtype.itemsize
 
 
 def cuts(steps: Sequence[Step], part_ns: float) -> list[int]:

@@ -38,8 +38,8 @@ _TRIALS = 4
 _LONG_TRIAL_NS = 2_000_000
 """After a trial that takes so long there is no other."""
 
-_WORTH_SHARING_BYTES = 2**16
-"""Constants of fewer bytes are packed again for each graph."""
+_WORTH_SHARING_BYTES = 2**20
+"""Constants of fewer bytes are packed again for each graph of a process."""
 
 _KEPT = 2
 """Compiled graphs of one segment that are kept while nothing uses them."""
@@ -83,7 +83,7 @@ class LiteRtDelegate:
             for each in step.operation.inputs
             if each is not None and each.value is not None
         )
-        if constants < _WORTH_SHARING_BYTES:
+        if not identity and constants < _WORTH_SHARING_BYTES:
             return None
         told = [identity or secrets.token_bytes(16)]
         for step in segment.steps:
@@ -100,7 +100,7 @@ class _SegmentKernel:
     """
 
     def __init__(
-        self, engine: Engine, model: memoryview, weights: PackedWeights | None
+        self, engine: Engine, model: bytes, weights: PackedWeights | None
     ) -> None:
         self._engine = engine
         self._model = model

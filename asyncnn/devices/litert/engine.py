@@ -1,4 +1,4 @@
-"""The engine that runs graphs here: which one works, found out once in a process.
+"""The engine that runs graphs in this process: which one works, found out once.
 
 The C API comes first, if its self-test has passed on this machine; the public
 interpreter is what is left otherwise. Nothing of ``ai_edge_litert`` is imported before
@@ -41,7 +41,11 @@ Backend: TypeAlias = Literal["c_api", "interpreter"]
 
 PACKAGE, DISTRIBUTION = "ai_edge_litert", "ai-edge-litert"
 _LIBRARY = "libLiteRt.so"
-_HINT = "pip install asyncnn[accelerated]"
+_HINT = "install it with: pip install asyncnn[accelerated]"
+_KNOWN_HINT = (
+    "pip install asyncnn[accelerated] installs a version that is known to work; the "
+    "device reference needs none"
+)
 
 _lock = threading.Lock()
 _engines: dict[Backend | None, Engine] = {}
@@ -74,7 +78,8 @@ def _load(backend: Backend | None) -> Engine:
         return _engines.setdefault(name, engine)
     reasons = "; ".join(against)
     raise EngineUnavailableError(
-        f"{DISTRIBUTION} {version} does not work here ({reasons})", hint=_HINT
+        f"{DISTRIBUTION} {version} does not work here: {reasons}",
+        hint=_KNOWN_HINT,
     )
 
 

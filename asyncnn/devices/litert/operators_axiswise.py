@@ -341,6 +341,7 @@ RULES: dict[OperationType, Rule] = {
         _l2_normalization,
         (*FLOATS, *CODES),
         "L2_NORMALIZATION, codes as real values; TRANSPOSE as for SOFTMAX",
+        "codes of a scale below 2^-16: LiteRT cuts small norms off",
     ),
     OperationType.LOCAL_RESPONSE_NORMALIZATION: Rule(
         _local_response,

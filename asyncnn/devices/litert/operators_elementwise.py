@@ -17,8 +17,6 @@ from asyncnn.devices.litert.operation_writer import (
 from asyncnn.devices.litert.tflite_graph import FLOAT32, INT32, UINT8, Tensor, options
 from asyncnn.hal.types import OperandType, OperationType
 
-F32 = OperandType.TENSOR_FLOAT32
-F16 = OperandType.TENSOR_FLOAT16
 _LARGEST_CODE = 255
 
 

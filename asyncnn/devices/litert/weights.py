@@ -38,7 +38,7 @@ from asyncnn.devices.private_files import (
     private_draft,
     private_folder,
 )
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import EXHAUSTED, InvalidArgumentError
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
 from asyncnn.memory.handles import FIXED_SIZE
 
@@ -48,6 +48,8 @@ SUFFIX = ".weights"
 _KEY = re.compile(r"[0-9a-f]{16,64}")
 _KEY_BYTES, _SUM_BYTES = 24, 16
 _SUMMED_WORDS = 512
+_VERSION_BYTES = 8
+"""At the begin of what XNNPACK packs: zeros until it has finished."""
 
 
 class Closable(Protocol):
@@ -153,6 +155,10 @@ class PackedWeights:
         )
         try:
             graph = _compile(compile_with, os.dup(memory))
+            # It goes without where it has no descriptor left. To be handed what it has
+            # not finished ends the process.
+            if not any(os.pread(memory, _VERSION_BYTES, 0)):
+                return graph
             fcntl.fcntl(memory, fcntl.F_ADD_SEALS, FIXED_SIZE)
             self._descriptor = self._kept(memory)
             if self._descriptor >= 0:
@@ -164,13 +170,18 @@ class PackedWeights:
             os.close(memory)
 
     def _find(self) -> int:
-        """Return a descriptor of a file that is what its name says; -1 for none."""
+        """Return a descriptor of a file that is what its name says; -1 for none.
+
+        :raises OSError: if descriptors or memory have run out.
+        """
         if self._folder is None:
             return -1
         for path in self._files():
             try:
                 return self._verified(path)
             except (OSError, ValueError) as error:
+                if isinstance(error, OSError) and error.errno in EXHAUSTED:
+                    raise  # there is nothing wrong with the file
                 logger.warning("packed weights in %s are not used: %s", path, error)
                 with contextlib.suppress(OSError):
                     path.unlink()

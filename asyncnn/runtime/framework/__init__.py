@@ -1,4 +1,4 @@
-"""The framework above the drivers: devices chosen, models divided, failures made up.
+"""The framework above the drivers: chooses devices, divides models, falls back.
 
 `device_registry`
     every device by its name: built in, or brought by a package
@@ -8,8 +8,10 @@
     which operations run where, and each partition as a model; pure functions
 `device`
     `FrameworkDevice`, an `IDevice` over several devices
-`planning`, `prepared`, `stepping`, `fenced_chain`
+`planning`, `steps`, `prepared`, `stepping`, `fenced_chain`, `burst_model`
     a model is planned and prepared on its devices, and executed partition by partition
+`spaces`, `managed_memory`, `outcomes`
+    the memory between partitions and of buffers, and who is told of an execution's end
 `fallback`
     what goes to the CPU instead, for which reasons, and devices that are left out
 
@@ -25,7 +27,7 @@ import msgspec
 from asyncnn.hal.errors import InvalidArgumentError
 
 PARTITION_VARIABLE = "ASYNCNN_PARTITION"
-"""Stands for the property ``debug.nn.partition``."""
+"""Environment variable in place of the property ``debug.nn.partition``."""
 
 CPU = "reference"
 """Name of the device that is the last resort."""
@@ -67,7 +69,9 @@ class FrameworkSettings(msgspec.Struct, frozen=True):
     ``longest_pause_s``. One that has died is left out at once. Between partitions lie
     at most ``max_intermediate_bytes`` for one execution.
 
-    :raises InvalidArgumentError: if a number is not positive.
+    :raises InvalidArgumentError: if a number is out of range: the counts and the pauses
+        are positive, the longest pause is no shorter than the first, and the weight is
+        not negative.
     """
 
     partition: Partitioning = Partitioning.WITH_FALLBACK
@@ -79,13 +83,22 @@ class FrameworkSettings(msgspec.Struct, frozen=True):
     max_intermediate_bytes: int = 2**30
 
     def __post_init__(self) -> None:
-        least = min(self.failures_to_leave_out, self.max_intermediate_bytes)
-        if (
-            least < 1
-            or not 0 < self.pause_s <= self.longest_pause_s
-            or not (self.moving_weight >= 0)
-        ):
-            raise InvalidArgumentError("a number of FrameworkSettings is out of range")
+        rules = {
+            "failures_to_leave_out": (self.failures_to_leave_out >= 1, "1 at least"),
+            "max_intermediate_bytes": (self.max_intermediate_bytes >= 1, "1 at least"),
+            "pause_s": (self.pause_s > 0, "above 0"),
+            "longest_pause_s": (
+                self.longest_pause_s >= self.pause_s,
+                f"{self.pause_s}, which is pause_s, at least",
+            ),
+            "moving_weight": (self.moving_weight >= 0, "0 at least"),
+        }
+        for name, (is_met, rule) in rules.items():
+            if not is_met:
+                raise InvalidArgumentError(
+                    f"FrameworkSettings.{name} is {getattr(self, name)}",
+                    hint=f"it is {rule}",
+                )
 
     @property
     def effective_fallback(self) -> Fallback:
@@ -104,9 +117,9 @@ def chosen_partitioning(setting: int | None) -> Partitioning:
     try:
         return Partitioning(int(text) if setting is None else setting)
     except ValueError:
-        where = f"{PARTITION_VARIABLE} is" if setting is None else "partition="
+        where = PARTITION_VARIABLE if setting is None else "partition"
         raise InvalidArgumentError(
-            f"{where} {text if setting is None else setting!r}",
+            f"{where} is {text if setting is None else setting!r}",
             hint="0 does not divide models, 1 does with a fallback, 2 without one",
         ) from None
 

@@ -16,7 +16,6 @@ from asyncnn.devices import DeviceSettings, DeviceStatistics, IMeasured
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.hal.errors import (
     AsyncnnError,
-    DeviceClosedError,
     DeviceUnavailableError,
     GeneralFailureError,
     InvalidArgumentError,
@@ -49,7 +48,7 @@ from asyncnn.hal.validate import (
 from asyncnn.logs import DRIVER
 from asyncnn.qos import acting_for, calling_client
 from asyncnn.runtime.framework import FRAMEWORK, Fallback, FrameworkSettings
-from asyncnn.runtime.framework.fallback import Member
+from asyncnn.runtime.framework.fallback import Member, closed_error
 from asyncnn.runtime.framework.partition import Plan
 from asyncnn.runtime.framework.planning import Planner, Prepared
 from asyncnn.runtime.framework.prepared import FrameworkPreparedModel, Host
@@ -64,9 +63,9 @@ CLOSING_S = 5.0
 class FrameworkDevice(NoCachesNorDomains):
     """An `IDevice` over ``members``, the last of which is the CPU. A context manager.
 
-    Models are divided among them, failures are made up for by the CPU. Leaving the
-    context ends what is pending with DEVICE_UNAVAILABLE, and waits until no member
-    works for it. The members themselves are closed by whoever has opened them.
+    Models are divided among them; where a device fails, the CPU computes instead.
+    Leaving the context ends what is pending with DEVICE_UNAVAILABLE, and waits until no
+    member works for it. The members stay open: what has opened them closes them.
 
     :raises InvalidArgumentError: if there is no member, two have one name, or the last
         one is not the CPU.
@@ -81,8 +80,12 @@ class FrameworkDevice(NoCachesNorDomains):
         device_settings: DeviceSettings | None = None,
     ) -> None:
         names = [member.name for member in members]
-        if len(set(names)) < len(names):
-            raise InvalidArgumentError(f"two devices of one name: {', '.join(names)}")
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidArgumentError(
+                    f"two devices of a framework have the name {name!r}",
+                    hint="give each device once, by its name or opened",
+                )
         if not members or not members[-1].is_cpu:
             raise InvalidArgumentError("the last device of a framework is the CPU")
         limits = device_settings or DeviceSettings()
@@ -97,7 +100,7 @@ class FrameworkDevice(NoCachesNorDomains):
         )
         self._own: weakref.WeakKeyDictionary[IPreparedModel, tuple[Member, Route]]
         self._own = weakref.WeakKeyDictionary()
-        self._preparations: set[asyncio.Task[None]] = set()
+        self._preparations: set[asyncio.Task[Prepared]] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -113,8 +116,7 @@ class FrameworkDevice(NoCachesNorDomains):
     async def aclose(self) -> None:
         """End what is pending, and wait until devices have let go of it."""
         host = self._host
-        if host.closed_by is None:
-            host.closed_by = DeviceClosedError("the device is closed")
+        host.is_closed = True
         host.bursts.close()
         self._buffers.close()
         for task in tuple(self._preparations):
@@ -130,11 +132,11 @@ class FrameworkDevice(NoCachesNorDomains):
 
     def cause_of_death(self) -> DeviceUnavailableError | None:
         """Return why no work is taken any more; see `IMortal`."""
-        return self._host.closed_by
+        return closed_error() if self._host.is_closed else None
 
     def get_status(self) -> DeviceStatus:
         """Return AVAILABLE if any device is; else BUSY if one is; OFFLINE if closed."""
-        if self._host.closed_by is not None:
+        if self._host.is_closed:
             return DeviceStatus.OFFLINE
         statuses = {member.hal.get_status() for member in self.members}
         for status in (DeviceStatus.AVAILABLE, DeviceStatus.BUSY):
@@ -188,8 +190,8 @@ class FrameworkDevice(NoCachesNorDomains):
         self, model: Model
     ) -> tuple[ErrorStatus, tuple[bool, ...]]:
         """Return, for each operation, whether any device would run it."""
-        if self._host.closed_by is not None:
-            return self._host.closed_by.status, ()
+        if self._host.is_closed:
+            return ErrorStatus.DEVICE_UNAVAILABLE, ()
         answers = await asyncio.gather(
             *(
                 member.hal.get_supported_operations_1_3(model)
@@ -237,8 +239,8 @@ class FrameworkDevice(NoCachesNorDomains):
         DRIVER("prepare_model", preference=preference, priority=priority)
         notify = OneShot(callback.notify_1_3)
         try:
-            if self._host.closed_by is not None:
-                raise self._host.closed_by
+            if self._host.is_closed:
+                raise closed_error()
             validate_execution_preference(preference)
             validate_priority(priority)
             validate_model(model)
@@ -253,25 +255,26 @@ class FrameworkDevice(NoCachesNorDomains):
         )
         loop = asyncio.get_running_loop()
         with acting_for(calling_client.get()):
-            task = loop.create_task(self._prepare(arguments, callback, notify))
+            task = loop.create_task(self._planner.prepare(arguments))
         self._preparations.add(task)
-        task.add_done_callback(self._preparations.discard)
+        # Not in the task, which never begins if it is cancelled first.
+        task.add_done_callback(partial(self._prepared, callback, notify))
         callback.link_to_death(partial(_cancel, task))
         return ErrorStatus.NONE
 
-    async def _prepare(
+    def _prepared(
         self,
-        arguments: PrepareArguments,
         callback: IPreparedModelCallback,
         notify: OneShot[[ErrorStatus, IPreparedModel | None]],
+        task: asyncio.Task[Prepared],
     ) -> None:
+        self._preparations.discard(task)
         status, prepared, reason = ErrorStatus.GENERAL_FAILURE, None, "it was cancelled"
         try:
-            done = await self._planner.prepare(arguments)
-            prepared, status = self._given_out(done), ErrorStatus.NONE
+            prepared, status = self._given_out(task.result()), ErrorStatus.NONE
         except asyncio.CancelledError:
             status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
-            if self._host.closed_by is not None:
+            if self._host.is_closed:
                 status = ErrorStatus.DEVICE_UNAVAILABLE
         except Exception as error:
             failure = failure_of(error)
@@ -354,8 +357,8 @@ class FrameworkDevice(NoCachesNorDomains):
         A device that keeps no statistics, or does not tell them, counts nothing. See
         `IMeasured`.
         """
-        if self._host.closed_by is not None:
-            raise self._host.closed_by
+        if self._host.is_closed:
+            raise closed_error()
         found = await asyncio.gather(
             *(
                 member.hal.get_statistics()
@@ -369,7 +372,7 @@ class FrameworkDevice(NoCachesNorDomains):
         return DeviceStatistics.of_several(self.name, parts, tuple(counts))
 
 
-def _cancel(task: "asyncio.Task[None]") -> None:
+def _cancel(task: asyncio.Task[Prepared]) -> None:
     task.cancel()
 
 

@@ -7,15 +7,14 @@ an asynchronous context manager of an `IDevice`::
     my-device = "my_package:MyDevice"
 
 What is built in stands in the same form in `BUILT_IN`. Nothing is imported before a
-device is opened, and one that cannot be is no matter for the others.
+device is opened; a device that cannot be opened does not keep others from being opened.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -51,11 +50,14 @@ BUILT_IN: dict[str, str] = {
     "sample-minimal": f"{_FRAMEWORK}.sample_devices:Minimal",
     "sample-all": f"{_FRAMEWORK}.sample_devices:Everything",
 }
-"""Devices of this package: ``module:attribute``. A module may be missing."""
+"""Devices of this package, each as ``module:attribute``."""
 
 
 class Registered(msgspec.Struct, frozen=True):
-    """A device that can be opened: what ``place`` names, which ``origin`` brings."""
+    """A device by name. ``place`` is ``module:attribute`` of what opens it.
+
+    ``origin`` is the distribution that brings it.
+    """
 
     name: str
     place: str
@@ -71,7 +73,7 @@ class Registered(msgspec.Struct, frozen=True):
             found: object = import_module(module)
             for part in attribute.split("."):
                 found = getattr(found, part)
-        except Exception as error:  # whatever a stranger's module raises
+        except Exception as error:  # another distribution's module raises anything
             raise self._broken(error) from error
         if not callable(found):
             raise self._broken(TypeError(f"{self.place} cannot be called"))
@@ -103,27 +105,30 @@ class Registered(msgspec.Struct, frozen=True):
 
 
 def registered_devices() -> dict[str, Registered]:
-    """Return all devices by name, the default one first, those of packages last.
+    """Return all devices by name: those of asyncnn, then those of other packages.
 
-    A name that is built in cannot be taken by a package.
+    A package's device is not used, and logged, if its name is taken, or has a comma or
+    a colon in it, which separate the names of a framework.
     """
     found = {
-        name: Registered(name, place, "asyncnn")
-        for name, place in BUILT_IN.items()
-        if _exists(place)
+        name: Registered(name, place, "asyncnn") for name, place in BUILT_IN.items()
     }
     for point in sorted(_entry_points(), key=lambda point: (point.name, point.value)):
         origin = getattr(point.dist, "name", None) or point.value
-        if point.name in found or "," in point.name or ":" in point.name:
-            logger.warning("device %r of %s is not used", point.name, origin)
+        reason = _reason_against(point.name, found)
+        if reason:
+            logger.warning(
+                "device %r of %s is not used: %s", point.name, origin, reason
+            )
             continue
         found[point.name] = Registered(point.name, point.value, origin)
     return found
 
 
 def device_names() -> tuple[str, ...]:
-    """Return the names that `open_device` knows, the default one first.
+    """Return the names that `open_device` knows: those of asyncnn, then of packages.
 
+    A device may be listed and yet fail to open: ``asyncnn devices`` says which do.
     ``framework:NAME,NAME`` is known as well: a framework of the devices named.
     """
     return tuple(registered_devices())
@@ -134,7 +139,7 @@ def opener_of(name: str) -> Opener:
 
     :raises InvalidArgumentError: if there is none.
     """
-    if name in BUILT_IN and name != "accelerated":
+    if name in BUILT_IN:
         return Registered(name, BUILT_IN[name], "asyncnn").open
     known = registered_devices()
     scope, colon, parts = name.partition(":")
@@ -155,12 +160,13 @@ def _unknown(name: str, known: Iterable[str]) -> InvalidArgumentError:
     )
 
 
-def _exists(place: str) -> bool:
-    """Tell whether the module of a built-in device is there."""
-    try:
-        return find_spec(place.partition(":")[0]) is not None
-    except ModuleNotFoundError:
-        return False
+def _reason_against(name: str, found: Mapping[str, Registered]) -> str:
+    """Return why a package's device cannot have a name; empty if it can."""
+    if name in found:
+        return f"{found[name].origin} has a device of that name"
+    if "," in name or ":" in name:
+        return "a name has no comma and no colon"
+    return ""
 
 
 def _entry_points() -> "Iterator[EntryPoint]":

@@ -16,9 +16,10 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from asyncnn.devices.statistics import FallbackCount
-from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError, DeviceClosedError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.runtime.framework import FrameworkSettings
@@ -40,6 +41,9 @@ FINAL = frozenset(
 MISSED = frozenset(
     {ErrorStatus.MISSED_DEADLINE_TRANSIENT, ErrorStatus.MISSED_DEADLINE_PERSISTENT}
 )
+
+closed_error = partial(DeviceClosedError, "the device is closed")
+"""Makes a new error each time: one that is raised again keeps ever more frames."""
 
 _MOST_LOGGED = 256
 """Reasons of one device that are told apart in the log."""
@@ -106,8 +110,9 @@ class Health:
 class Member:
     """A device of a framework: its name, the device, and how it does.
 
-    The one that ``is_cpu`` is the last resort; what ``is_remote`` runs in another
-    process. One that does not ``tell_shapes`` is a driver of before HAL 1.2.
+    The one that ``is_cpu`` is the last resort. What ``is_remote`` runs in another
+    process, which, if it ``copies``, does not see slabs of memory where they are. One
+    that does not ``tell_shapes`` is a driver of before HAL 1.2.
     """
 
     def __init__(
@@ -118,6 +123,7 @@ class Member:
         *,
         is_cpu: bool = False,
         is_remote: bool = False,
+        copies: bool = False,
         tells_shapes: bool = True,
         clock: Clock = time.monotonic,
     ) -> None:
@@ -125,9 +131,9 @@ class Member:
         self.hal = hal
         self.is_cpu = is_cpu
         self.is_remote = is_remote
+        self.copies = copies
         self.tells_shapes = tells_shapes
         self.health = Health(settings, clock)
-        self.has_fences = True
         self._fallbacks: Counter[ErrorStatus] = Counter()
         self._logged: set[str] = set()
 

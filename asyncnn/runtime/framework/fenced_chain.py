@@ -72,6 +72,7 @@ class FencedChain(FencedOutcome):
         "_client",
         "_due_ns",
         "_fences",
+        "_is_cancelled",
         "_launched_ns",
         "_model",
         "_options",
@@ -110,6 +111,7 @@ class FencedChain(FencedOutcome):
         self._space: Space | None = None
         self._run: SteppedRun | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._is_cancelled = False
         self.is_done = False
         self.route: Route | None = None
 
@@ -125,13 +127,13 @@ class FencedChain(FencedOutcome):
             delay = (self._options.deadline - self._launched_ns) / 1e9
             self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
         self._waiting = len(wait_for)
-        for fence in self._awaited:  # the caller may close its own
-            fence.add_done_callback(self._fence_done)
+        self._guarded(self._listen)
         if not wait_for:
             self._go_on(0, None)
 
     def cancel(self) -> None:
         """End at the next boundary, or before it begins."""
+        self._is_cancelled = True
         if self._run is not None:
             self._run.die()
         elif self._callbacks:
@@ -146,14 +148,29 @@ class FencedChain(FencedOutcome):
             callback.cancel()
         self._end(ErrorStatus.DEVICE_UNAVAILABLE, "the device is closed")
 
+    def _listen(self) -> None:
+        for fence in self._awaited:  # the caller may close its own
+            fence.add_done_callback(self._fence_done)
+
     def _may_chain(self) -> bool:
         """Tell whether partitions can be launched before their inputs are there."""
         spaces = self._model.spaces
-        return (
-            self._use is None
-            and self._options.duration is None
-            and (spaces is None or spaces.is_static)
-            and not any(step.member.health.has_failed for step in self._model.steps)
+        members = [step.member for step in self._model.steps]
+        if (
+            self._use is not None
+            or self._options.duration is not None
+            or any(member.health.has_failed for member in members)
+        ):
+            return False
+        if spaces is None:
+            return True
+        # What another process does not see is copied at the launch: much too soon.
+        return spaces.is_static and (
+            not any(member.is_remote for member in members)
+            or (
+                not any(member.copies for member in members)
+                and spaces.are_shared(self._request)
+            )
         )
 
     def _chain(self, wait_for: Sequence[ISyncFence]) -> None:
@@ -214,6 +231,9 @@ class FencedChain(FencedOutcome):
                 for callback in self._callbacks
             )
             self._succeed(on_device_us, in_driver_us, min(fenced_us, in_driver_us))
+            return
+        if self._is_cancelled:
+            self._fail(ResourceExhaustedTransientError("the execution was cancelled"))
             return
         if failure is not None and not index and not self._may_begin():
             self._end(*failure)

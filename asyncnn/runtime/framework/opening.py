@@ -31,14 +31,16 @@ logger = logging.getLogger(__name__)
 
 
 class OpenDevice(msgspec.Struct, frozen=True):
-    """A device that somebody else opens and closes, to be a part of a framework.
+    """A device of a framework that the application opens and closes.
 
-    What is remote lies in another process.
+    One that ``is_remote`` lies in another process; one that ``copies`` is of another
+    user, and does not see slabs of memory where they are.
     """
 
     name: str
     hal: IDevice
     is_remote: bool = False
+    copies: bool = False
 
 
 @asynccontextmanager
@@ -115,6 +117,7 @@ def _member(device: OpenDevice, framework: FrameworkSettings, clock: Clock) -> M
         framework,
         is_cpu=is_cpu and not device.is_remote,
         is_remote=device.is_remote,
+        copies=device.copies,
         tells_shapes=getattr(device.hal, "tells_shapes", True),
         clock=clock,
     )

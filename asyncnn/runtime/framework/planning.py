@@ -1,7 +1,7 @@
 """A model is planned and prepared: asked about, divided, and each partition prepared.
 
-Devices that do not answer, refuse, or fail are made up for by the CPU, unless that is
-forbidden, and the plan remembers why.
+The CPU takes the part of a device that does not answer, refuses, or fails, unless that
+is forbidden; the plan says why.
 
 Source: the HAL's runtime (CompilationBuilder: finish).
 """
@@ -21,7 +21,6 @@ from asyncnn.hal.errors import (
     error_for,
     failure_of,
 )
-from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.routes import RouteStep
 from asyncnn.hal.types import ErrorStatus, Model
 from asyncnn.logs import COMPILATION
@@ -36,8 +35,9 @@ from asyncnn.runtime.framework.partition import (
     divide,
 )
 from asyncnn.runtime.framework.stepping import LEFT_OUT
+from asyncnn.runtime.framework.steps import OnCpu, Step, prepared_on
 from asyncnn.runtime.framework.submodels import Kind, SubModels, build_submodels
-from asyncnn.runtime.model_cache import PrepareArguments, prepare
+from asyncnn.runtime.model_cache import PrepareArguments
 
 logger = logging.getLogger(__name__)
 
@@ -46,73 +46,6 @@ ANSWER_S = 10.0
 
 FEW_OPERATIONS = 60
 """Operations of a model that is divided faster than by another thread."""
-
-
-class OnCpu:
-    """A model on the CPU, prepared when it is needed, and once."""
-
-    def __init__(self, cpu: Member, arguments: PrepareArguments) -> None:
-        self._cpu = cpu
-        self._arguments = arguments
-        self._task: asyncio.Task[IPreparedModel] | None = None
-        self.prepared: IPreparedModel | None = None
-
-    async def prepare(self) -> IPreparedModel:
-        """Prepare the model, or wait until it is.
-
-        :raises AsyncnnError: if it cannot be.
-        """
-        if self.prepared is not None:
-            return self.prepared
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._prepare())
-            self._task.add_done_callback(_look)
-        return await asyncio.shield(self._task)
-
-    async def _prepare(self) -> IPreparedModel:
-        self.prepared = await prepared_on(self._cpu, self._arguments)
-        return self.prepared
-
-    def close(self) -> None:
-        """Stop preparing."""
-        if self._task is not None:
-            self._task.cancel()
-
-
-def _look(task: "asyncio.Task[IPreparedModel]") -> None:
-    if not task.cancelled():
-        task.exception()
-
-
-class Step:
-    """A partition that is prepared on the device of ``member``; see `IStep`.
-
-    ``operations`` are those of the whole model; ``fallback`` is why that is not the
-    device it was planned for, if so.
-    """
-
-    def __init__(
-        self,
-        member: Member,
-        prepared: IPreparedModel,
-        usual: RouteStep,
-        outputs: tuple[int, ...],
-        cpu: OnCpu,
-    ) -> None:
-        self.member = member
-        self.prepared = prepared
-        self.usual = usual
-        self.outputs = outputs
-        self.cpu = cpu
-
-    @property
-    def on_cpu(self) -> IPreparedModel | None:
-        """The partition on the CPU, if it was prepared."""
-        return self.prepared if self.member.is_cpu else self.cpu.prepared
-
-    async def prepare_on_cpu(self) -> IPreparedModel:
-        """Prepare it on the CPU; see `IStep`."""
-        return self.prepared if self.member.is_cpu else await self.cpu.prepare()
 
 
 class Prepared(msgspec.Struct, frozen=True, eq=False):
@@ -297,19 +230,6 @@ class Planner:
 
     def _named(self, name: str) -> Member:
         return next(member for member in self._members if member.name == name)
-
-
-async def prepared_on(member: Member, arguments: PrepareArguments) -> IPreparedModel:
-    """Prepare a model on a device.
-
-    :raises AsyncnnError: if that fails, whatever the device has raised.
-    """
-    try:
-        return await prepare(member.hal, arguments)
-    except AsyncnnError:
-        raise
-    except Exception as error:
-        raise failure_of(error) from error
 
 
 def _check_time(arguments: PrepareArguments) -> None:

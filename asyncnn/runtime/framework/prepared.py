@@ -10,7 +10,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from typing import ClassVar
 
 from asyncnn.burst import OpenBursts
 from asyncnn.callbacks import (
@@ -32,7 +31,6 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel, ISyncFence
 from asyncnn.hal.operands import is_scalar
-from asyncnn.hal.refusals import NoFencesNorBursts
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -43,16 +41,17 @@ from asyncnn.hal.types import (
     Model,
     OutputShape,
     Request,
-    Timing,
 )
 from asyncnn.hal.validate import RequestRules, execution_options, signature_of
 from asyncnn.runtime.framework import Fallback
-from asyncnn.runtime.framework.fallback import FINAL
+from asyncnn.runtime.framework.burst_model import BurstModel
+from asyncnn.runtime.framework.fallback import FINAL, closed_error
 from asyncnn.runtime.framework.fenced_chain import FencedChain
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
+from asyncnn.runtime.framework.outcomes import LaterWatch, Report, Watch
 from asyncnn.runtime.framework.planning import Prepared
 from asyncnn.runtime.framework.spaces import Spaces
-from asyncnn.runtime.framework.stepping import IClosable, Outcome, SteppedRun
+from asyncnn.runtime.framework.stepping import IClosable, SteppedRun
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +61,7 @@ _NONE = ErrorStatus.NONE
 class Host:
     """What prepared models have of their framework: what ends with it.
 
-    ``active`` are executions under way. ``closed_by`` is set once it is closed.
+    ``active`` are executions under way. ``is_closed`` is set once it is closed.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class Host:
         self.bursts = bursts
         self.max_intermediate_bytes = max_intermediate_bytes
         self.active: set[IClosable] = set()
-        self.closed_by: DeviceUnavailableError | None = None
+        self.is_closed = False
         self._waiting: asyncio.Future[None] | None = None
 
     def ended(self, active: IClosable) -> None:
@@ -84,8 +83,9 @@ class Host:
     async def wait_idle(self) -> None:
         """Wait until nothing is executed; nothing more must be launched."""
         if self.active:
-            self._waiting = asyncio.get_running_loop().create_future()
-            await self._waiting
+            if self._waiting is None:
+                self._waiting = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._waiting)
 
 
 class FrameworkPreparedModel(SynchronousByCallback):
@@ -133,9 +133,9 @@ class FrameworkPreparedModel(SynchronousByCallback):
             and deadline is None
             and not self.has_buffers
             and not self._health.has_failed
-            and self._host.closed_by is None
+            and not self._host.is_closed
         ):
-            kind = _Watch if callback.takes_early_results else _LaterWatch
+            kind = Watch if callback.takes_early_results else LaterWatch
             watch = kind(self, callback, request, measure, loop_timeout_duration)
             try:
                 status = direct.execute_1_3(
@@ -163,8 +163,8 @@ class FrameworkPreparedModel(SynchronousByCallback):
     ) -> ErrorStatus:
         use: BuffersInUse | None = None
         try:
-            if self._host.closed_by is not None:
-                raise self._host.closed_by
+            if self._host.is_closed:
+                raise closed_error()
             if not self._rules.remembers(request):
                 self._rules.check(request)
                 use = self._in_use(self.buffers.use(request))
@@ -181,7 +181,7 @@ class FrameworkPreparedModel(SynchronousByCallback):
             # A deadline that has passed is an outcome, not an error of the call.
             missed = isinstance(error, MissedDeadlinePersistentError)
             return _NONE if missed else error.status
-        report = _Report(callback, use)
+        report = Report(callback, use)
         run = SteppedRun(self, request, options, report)
         run.begin()
         report.is_called = False
@@ -197,7 +197,7 @@ class FrameworkPreparedModel(SynchronousByCallback):
         failure: tuple[ErrorStatus, str],
     ) -> None:
         """Go on where the only partition has failed."""
-        report = _Report(callback, None)
+        report = Report(callback, None)
         run = SteppedRun(self, request, options, report)
         run.begin_at(0, None, failure=failure)
         report.is_called = False
@@ -215,8 +215,8 @@ class FrameworkPreparedModel(SynchronousByCallback):
     ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
         """Launch a fenced execution; see `IPreparedModel.execute_fenced`."""
         try:
-            if self._host.closed_by is not None:
-                raise self._host.closed_by
+            if self._host.is_closed:
+                raise closed_error()
             use = None
             if not self._rules.remembers(request):
                 self._rules.check(request, allow_unspecified_output=False)
@@ -258,7 +258,7 @@ class FrameworkPreparedModel(SynchronousByCallback):
     def _in_use(self, use: BufferUse | None) -> BuffersInUse | None:
         return None if use is None else BuffersInUse(use, self.signature)
 
-    def for_burst(self) -> "BurstModel":
+    def for_burst(self) -> BurstModel:
         """Return the model for a burst of this process; see `IRecovering`."""
         return BurstModel(self)
 
@@ -285,7 +285,7 @@ class FrameworkPreparedModel(SynchronousByCallback):
         return (
             self.fallback is not Fallback.FORBID
             and status not in FINAL
-            and self._host.closed_by is None
+            and not self._host.is_closed
         )
 
     def recover(
@@ -297,7 +297,7 @@ class FrameworkPreparedModel(SynchronousByCallback):
     ) -> None:
         """Go on where an execution has failed in a burst; see `IRecovering`."""
         if self._direct is None:
-            # It has gone step by step, and could not be made up for.
+            # It has gone step by step, and no other device could compute it.
             callback.reason = failure.reason
             callback.notify_1_3(failure.status, failure.output_shapes, NO_TIMING)
             return
@@ -305,7 +305,7 @@ class FrameworkPreparedModel(SynchronousByCallback):
 
     def cause_of_death(self) -> DeviceUnavailableError | None:
         """Return why nothing is executed any more; see `IMortal`."""
-        return self._host.closed_by
+        return closed_error() if self._host.is_closed else None
 
     def began(self, run: IClosable) -> None:
         """Note that an execution has begun."""
@@ -314,184 +314,3 @@ class FrameworkPreparedModel(SynchronousByCallback):
     def ended(self, run: IClosable) -> None:
         """Note that an execution has ended."""
         self._host.ended(run)
-
-
-class _Watch(IExecutionCallback):
-    """Looks at how the only partition ends, and otherwise passes that on."""
-
-    takes_early_results: ClassVar[bool] = True
-
-    __slots__ = (
-        "__weakref__",
-        "_callback",
-        "_is_linked",
-        "_loop_timeout",
-        "_measure",
-        "_model",
-        "_request",
-        "falls_back",
-        "is_waiting",
-    )
-
-    def __init__(
-        self,
-        model: FrameworkPreparedModel,
-        callback: IExecutionCallback,
-        request: Request,
-        measure: MeasureTiming,
-        loop_timeout: int | None,
-    ) -> None:
-        # All here, as a call of the base would be felt with tiny models.
-        self.reason = ""
-        self._is_dead = False
-        self._recipients = []
-        self._model = model
-        self._callback = callback
-        self._request = request
-        self._measure = measure
-        self._loop_timeout = loop_timeout
-        self._is_linked = False
-        self.is_waiting = True
-        self.falls_back = False
-
-    def wait(self) -> None:
-        """End when the client does not wait any more, or the framework is closed."""
-        self._is_linked = True
-        self._model.began(self)
-        self._callback.link_to_death(self.die)
-
-    def notify_1_3(
-        self,
-        status: ErrorStatus,
-        output_shapes: tuple[OutputShape, ...],
-        timing: Timing,
-    ) -> None:
-        self.is_waiting = False
-        callback, model = self._callback, self._model
-        if self._is_linked:
-            model.ended(self)
-            callback.unlink_to_death()
-        if status is _NONE or self._is_dead or not model.recovers_from(status):
-            callback.reason = self.reason
-            callback.notify_1_3(status, output_shapes, timing)
-            return
-        self.falls_back = True
-        options = execution_options(self._measure, None, self._loop_timeout)
-        model.fall_back(callback, self._request, options, (status, self.reason))
-
-    def close(self) -> None:
-        """Have the device stop: its answer is passed on."""
-        self.die()
-
-
-class _LaterWatch(_Watch):
-    """The same for callbacks that must not be told before the call has returned."""
-
-    takes_early_results: ClassVar[bool] = False
-
-    __slots__ = ()
-
-
-class _Report:
-    """Tells a callback the outcome of a run, and not before its call has returned.
-
-    Unless it takes results so early: ``is_called`` is True until then.
-    """
-
-    __slots__ = ("_callback", "_use", "is_called")
-
-    def __init__(self, callback: IExecutionCallback, use: BuffersInUse | None) -> None:
-        self._callback = callback
-        self._use = use
-        self.is_called = True
-
-    def __call__(self, outcome: Outcome) -> None:
-        if self._use is not None:
-            self._use.end(outcome.status, outcome.shapes)
-        if self.is_called and not self._callback.takes_early_results:
-            asyncio.get_running_loop().call_soon(self._tell, outcome)
-        else:
-            self._tell(outcome)
-
-    def _tell(self, outcome: Outcome) -> None:
-        callback = self._callback
-        callback.unlink_to_death()
-        callback.reason = outcome.reason
-        if outcome.route is not None:
-            callback.took(outcome.route)
-        status, shapes, timing = outcome.status, outcome.shapes, outcome.timing
-        OneShot(callback.notify_1_3)(status, shapes, timing)
-
-
-class BurstModel(SynchronousByCallback, NoFencesNorBursts):
-    """A model as one burst of this process has it; see `IRecovering`.
-
-    If one device has all of the model, the burst is between the application and that.
-    ``last_route`` is that of the last execution; None if it is the usual one.
-    """
-
-    def __init__(self, model: FrameworkPreparedModel) -> None:
-        self._model = model
-        self.last_route: Route | None = None
-
-    def execute_1_3(
-        self,
-        request: Request,
-        measure: MeasureTiming,
-        deadline: int | None,
-        loop_timeout_duration: int | None,
-        callback: IExecutionCallback | None,
-    ) -> ErrorStatus:
-        """Launch an execution; see `IPreparedModel.execute_1_3`."""
-        self.last_route = None
-        if callback is not None:
-            callback = _Noting(self, callback)
-        return self._model.execute_1_3(
-            request, measure, deadline, loop_timeout_duration, callback
-        )
-
-    async def configure_execution_burst(
-        self,
-        callback: IBurstCallback | None,
-        request_channel: Handle,
-        result_channel: Handle,
-    ) -> tuple[ErrorStatus, IBurstContext | None]:
-        """Serve a burst; see `IPreparedModel.configure_execution_burst`."""
-        status, context = await self._model.configure_directly(
-            callback, request_channel, result_channel
-        )
-        if context is not None:
-            return status, context
-        return self._model.serve_burst(self, callback, request_channel, result_channel)
-
-    def cause_of_death(self) -> DeviceUnavailableError | None:
-        """Return why nothing is executed any more; see `IMortal`."""
-        return self._model.cause_of_death()
-
-
-class _Noting(IExecutionCallback):
-    """Notes the route of an execution in a burst, whose packets have no room for it."""
-
-    takes_early_results: ClassVar[bool] = True
-
-    __slots__ = ("_burst", "_callback")
-
-    def __init__(self, burst: BurstModel, callback: IExecutionCallback) -> None:
-        super().__init__()
-        self._burst = burst
-        self._callback = callback
-        callback.link_to_death(self.die)
-
-    def notify_1_3(
-        self,
-        status: ErrorStatus,
-        output_shapes: tuple[OutputShape, ...],
-        timing: Timing,
-    ) -> None:
-        self._callback.unlink_to_death()
-        self._callback.reason = self.reason
-        self._callback.notify_1_3(status, output_shapes, timing)
-
-    def took(self, route: Route) -> None:
-        self._burst.last_route = route
-        self._callback.took(route)

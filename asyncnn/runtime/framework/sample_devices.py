@@ -90,7 +90,10 @@ class SampleDevice(ReferenceDevice):
         if callback is not None and not all(
             self.takes(model, main, operation) for operation in main.operations
         ):
-            callback.reason = f"{self.name} does not support all operations"
+            callback.reason = (
+                f"{self.name} does not support all operations of the model: "
+                "asyncnn.explain says which"
+            )
             OneShot(callback.notify_1_3)(ErrorStatus.GENERAL_FAILURE, None)
             return ErrorStatus.GENERAL_FAILURE
         return super().prepare_model_1_3(

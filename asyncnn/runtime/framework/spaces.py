@@ -24,7 +24,7 @@ from asyncnn.hal.types import (
     Request,
     RequestArgument,
 )
-from asyncnn.memory.slabs import allocate_in_slab, retire
+from asyncnn.memory.slabs import Part, allocate_in_slab, retire
 from asyncnn.runtime.framework.partition import is_open
 from asyncnn.runtime.framework.submodels import Kind, Source, SubModels
 
@@ -199,8 +199,22 @@ class Spaces:
         self._plan = plan
         self._max_bytes = max_bytes
         self.is_static = plan.is_static
+        self._outputs_read = plan.outputs_read
         self._learned: dict[int, int] = {}
         self._idle: list[Space] = []
+
+    def are_shared(self, request: Request) -> bool:
+        """Tell whether other processes see all that partitions hand on, where it is."""
+        for position in self._outputs_read:
+            argument = request.outputs[position]
+            if argument.has_no_value:
+                return False
+            pool = request.pools[argument.location.pool_index]
+            if not isinstance(pool, Part) and not (
+                isinstance(pool, Memory) and pool.handle.fds
+            ):
+                return False
+        return True
 
     def take(self) -> Space:
         """Return a space that nothing uses.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
 from asyncnn.callbacks import IExecutionCallback
-from asyncnn.hal.errors import AsyncnnError, failure_of
+from asyncnn.hal.errors import failure_of
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.routes import Route, RouteStep
 from asyncnn.hal.types import (
@@ -27,8 +27,9 @@ from asyncnn.hal.types import (
 )
 from asyncnn.qos import acting_for, calling_client
 from asyncnn.runtime.framework import CPU, Fallback
-from asyncnn.runtime.framework.fallback import FINAL, MISSED, Member, reason_of
+from asyncnn.runtime.framework.fallback import FINAL, MISSED, reason_of
 from asyncnn.runtime.framework.spaces import NeedsWholeError, Space, Spaces
+from asyncnn.runtime.framework.steps import Step
 
 MOST_GROWTHS = 8
 """Attempts to find room for a tensor of unknown size."""
@@ -49,42 +50,6 @@ class Outcome(NamedTuple):
     route: Route | None
 
 
-class IStep(Protocol):
-    """One partition of a prepared model: all of it, or a part."""
-
-    @property
-    def member(self) -> Member:
-        """The device that it is for."""
-        ...
-
-    @property
-    def prepared(self) -> IPreparedModel:
-        """It, prepared on that device."""
-        ...
-
-    @property
-    def usual(self) -> RouteStep:
-        """How it goes as a rule."""
-        ...
-
-    @property
-    def outputs(self) -> tuple[int, ...]:
-        """The model's output that each of its outputs is; -1 for others."""
-        ...
-
-    @property
-    def on_cpu(self) -> IPreparedModel | None:
-        """The same partition on the CPU, if it was prepared."""
-        ...
-
-    async def prepare_on_cpu(self) -> IPreparedModel:
-        """Prepare the partition on the CPU, or wait until it is.
-
-        :raises AsyncnnError: if the CPU cannot compute it.
-        """
-        ...
-
-
 class IStepped(Protocol):
     """What runs need of a prepared model; ``whole`` is all of it as one partition.
 
@@ -97,12 +62,12 @@ class IStepped(Protocol):
     declared: tuple[OutputShape, ...]
 
     @property
-    def steps(self) -> Sequence[IStep]:
+    def steps(self) -> Sequence[Step]:
         """The partitions in order."""
         ...
 
     @property
-    def whole(self) -> IStep:
+    def whole(self) -> Step:
         """All of the model, on the CPU."""
         ...
 
@@ -193,12 +158,12 @@ class SteppedRun(IExecutionCallback):
         self._space: Space | None = None
         self._answer: _Answer | None = None
         self._instead: _Answer | None = None
-        self._failed: IStep | None = None
+        self._failed: Step | None = None
         self._is_whole = False
         self._is_calling = False
         self._is_outstanding = False
         self._is_clean = True
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[IPreparedModel] | None = None
         self.is_over = False
         model.began(self)
 
@@ -281,7 +246,7 @@ class SteppedRun(IExecutionCallback):
             self._end(failure.status, (), failure.reason)
 
     @property
-    def _step(self) -> IStep:
+    def _step(self) -> Step:
         return self._model.whole if self._is_whole else self._model.steps[self._index]
 
     def _execute_next(self) -> None:
@@ -306,7 +271,7 @@ class SteppedRun(IExecutionCallback):
         if answer is not None:
             self._take(answer)
 
-    def _is_left_out(self, step: IStep) -> bool:
+    def _is_left_out(self, step: Step) -> bool:
         member = step.member
         return (
             member.health.has_failed
@@ -376,7 +341,7 @@ class SteppedRun(IExecutionCallback):
             self._space.learn(self._index, answer.shapes)
         self._index += 1
 
-    def _went(self, step: IStep) -> RouteStep:
+    def _went(self, step: Step) -> RouteStep:
         """Return how a partition went, and count it if it was not as planned."""
         failure, failed = self._instead, self._failed
         self._instead = self._failed = None
@@ -418,24 +383,23 @@ class SteppedRun(IExecutionCallback):
             # A device that was given up may write to the old place at any time.
             self._space.move_outputs(self._index)
 
-    def _prepare_on_cpu(self, step: IStep) -> None:
+    def _prepare_on_cpu(self, step: Step) -> None:
         loop = asyncio.get_running_loop()
         with acting_for(self._client):
-            self._task = loop.create_task(self._preparing(step))
+            self._task = loop.create_task(step.prepare_on_cpu())
+        # Not in the task, which never begins if it is cancelled first.
+        self._task.add_done_callback(self._prepared_on_cpu)
 
-    async def _preparing(self, step: IStep) -> None:
+    def _prepared_on_cpu(self, task: "asyncio.Task[IPreparedModel]") -> None:
         failure = self._instead
         assert failure is not None
-        try:
-            await step.prepare_on_cpu()
-        except AsyncnnError as error:
-            reason = f"{failure.reason}; nor can the CPU: {error}"
-            self._end(failure.status, (), reason)
-        except asyncio.CancelledError:
+        self._task = None
+        if task.cancelled():
             status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
             self._end(status, (), "the execution was cancelled")
-        finally:
-            self._task = None
+        elif error := task.exception():
+            reason = f"{failure.reason}; nor can the CPU: {failure_of(error)}"
+            self._end(failure.status, (), reason)
         if self.is_over:
             self._release()
         self._advance()

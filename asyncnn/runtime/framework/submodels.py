@@ -82,6 +82,16 @@ class SubModels(msgspec.Struct, frozen=True):
     total_bytes: int
     is_static: bool
 
+    @property
+    def outputs_read(self) -> frozenset[int]:
+        """Outputs of the model that a later partition reads."""
+        return frozenset(
+            source.position
+            for step in self.steps
+            for source in step.inputs
+            if source.kind is Kind.OUTPUT
+        )
+
 
 def build_submodels(model: Model, parts: Sequence[Sequence[int]]) -> SubModels:
     """Return the models of partitions, which are in the order in which they run."""

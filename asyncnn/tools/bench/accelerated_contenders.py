@@ -18,7 +18,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack, ExitStack, closing
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -35,8 +35,6 @@ from asyncnn.engine import Program
 from asyncnn.engine.delegation import Step
 from asyncnn.hal.errors import (
     AsyncnnError,
-    MissedDeadlinePersistentError,
-    MissedDeadlineTransientError,
 )
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Priority
@@ -62,9 +60,11 @@ from asyncnn.tools.bench.processes import (
 )
 from asyncnn.tools.bench.qos_load import (
     Run,
+    cancelled,
     freed_us,
     latencies_us,
     longest_step_us,
+    out_of_time,
     percentile,
     request_us,
     saturated,
@@ -85,8 +85,12 @@ DEVICE, AWAITED, INLINE = "device", "awaited", "inline"
 ONE_THREAD, EXECUTOR, TO_THREAD = "one_thread", "executor", "to_thread"
 PREPARED, CREATED, ANEW, CACHED = "prepared", "created", "anew", "cached"
 CANCELLED, DEADLINE, PART = "cancelled", "deadline", "part"
+PROCESSOR = "_cpu"
+"""Ends the names of figures of processor time."""
+
 SATURATED, IDLE, IDLE_AND_PART = "saturated", "idle", "idle_and_part"
 BURST, BUSY = "burst", "busy"
+FIRST, SECOND = "first", "second"
 
 CONCURRENCIES = 8, 64
 _SERVING = {
@@ -223,9 +227,7 @@ async def measure_cached(candidate: Candidate, rounds: int) -> Measured:
     named, identity = candidate.named, candidate.name.encode()
     inputs = candidate.inputs
     with temporary_folder() as folder:
-        settings = replace(OWN_PROCESS, cache_key_file=str(folder / "key"))
-        cache = folder / "models"
-        cache.mkdir(mode=0o700)
+        settings, cache = _cached_in(folder)
         async with (
             opened(settings) as anew,
             opened(settings, cache_dir=cache) as cached,
@@ -284,42 +286,20 @@ async def measure_cancelling(candidate: Candidate, rounds: int) -> Measured:
         x = np.zeros(LENGTH, np.float32)
         run_s = candidate.us * 1e-6
         stops = {
-            CANCELLED: partial(_cancelled, prepared, inputs),
-            DEADLINE: partial(_out_of_time, prepared, inputs),
+            CANCELLED: partial(cancelled, prepared, inputs),
+            DEADLINE: partial(out_of_time, prepared, inputs),
         }
         for number in range(rounds):
             results[PART].append(longest_step_us(parted, inputs))
             for name, stop in rotated(list(stops.items()), number):
-                us = await freed_us(stop, lambda: tiny.run([x, x]), run_s)
+                us, processor_us = await freed_us(stop, lambda: tiny.run([x, x]), run_s)
                 results[name].append(us)
+                results[name + PROCESSOR].append(processor_us)
     return _closed(results), {}
 
 
 def _closed(results: Mapping[str, Sequence[float]]) -> Rounds:
     return {name: tuple(values) for name, values in results.items()}
-
-
-async def _cancelled(
-    prepared: PreparedModel, inputs: Sequence[Array], after_s: float
-) -> float | None:
-    async def run() -> None:
-        await prepared.run(inputs)
-
-    task = asyncio.create_task(run())
-    await asyncio.sleep(after_s)
-    stopped = time.perf_counter()
-    return stopped if task.cancel() else None
-
-
-async def _out_of_time(
-    prepared: PreparedModel, inputs: Sequence[Array], after_s: float
-) -> float | None:
-    due = time.perf_counter() + after_s
-    try:
-        await prepared.run(inputs, timeout=after_s)
-    except (MissedDeadlineTransientError, MissedDeadlinePersistentError):
-        return due
-    return None
 
 
 async def measure_priorities(candidate: Candidate, rounds: int) -> Measured:
@@ -431,26 +411,58 @@ async def _listened(heartbeat: Heartbeat) -> Pulse:
 async def measure_memory(candidate: Candidate, rounds: int) -> Measured:
     """Measure the private memory of processes that have the model ready, in KiB.
 
-    Each has had another one ready before, so that what code takes is not counted.
+    Each has had another one ready before, so that what code takes is not counted. The
+    first process fills a cache. Of those that load from it, as many as map the same
+    files share them, so that the second one is measured beside another.
     """
     results: defaultdict[str, list[float]] = defaultdict(list)
     with _small_model() as warming:
+        models = candidate.file, warming
         for number in range(rounds):
             for way in rotated((DEVICE, LITERT), number):
-                with process(None, _HOLDERS[way], candidate.file, warming) as pipe:
+                with process(None, _HOLDERS[way], *models) as pipe:
                     results[way].append(pipe.recv())
+            with temporary_folder() as folder, ExitStack() as stack:
+                kib = [
+                    stack.enter_context(
+                        process(None, _hold_prepared, *models, folder)
+                    ).recv()
+                    for _ in range(3)
+                ]
+                results[FIRST].append(kib[0])
+                results[SECOND].append(kib[-1])
     return _closed(results), {}
 
 
-async def _hold_prepared(pipe: Pipe, path: Path, warming: Path) -> None:
+async def _hold_prepared(
+    pipe: Pipe, path: Path, warming: Path, folder: Path | None = None
+) -> None:
+    """Tell of the memory for a model, and hold it for as long as the pipe is open."""
     pipe.send_bytes(READY)
-    async with opened() as device:
+    settings, cache = OWN_PROCESS, None
+    if folder is not None:
+        settings, cache = _cached_in(folder)
+    async with opened(settings, cache) as device:
         first = await device.prepare(load(warming))
         await first.run(inputs_of(first))
         before = private_kib()
         prepared = await device.prepare(load(path))
         await prepared.run(inputs_of(prepared))
         pipe.send(private_kib() - before)
+        with contextlib.suppress(EOFError):
+            pipe.recv()
+
+
+def _cached_in(folder: Path) -> tuple[DeviceSettings, Path]:
+    """Return settings of a device whose files all lie in a folder, and its cache."""
+    cache = folder / "models"
+    cache.mkdir(mode=0o700, exist_ok=True)
+    settings = replace(
+        OWN_PROCESS,
+        cache_key_file=str(folder / "key"),
+        packed_weights_dir=str(folder / "weights"),
+    )
+    return settings, cache
 
 
 def _hold_interpreter(pipe: Pipe, path: Path, warming: Path) -> None:

@@ -81,6 +81,12 @@ class Stage(msgspec.Struct, frozen=True):
             raise hal.GeneralFailureError("a saved model was not loaded from the cache")
         return prepared
 
+    async def saved(self) -> NamedModel:
+        """Leave a model in the cache and return one that equals it."""
+        number = next(_numbers)
+        await self.cached.prepare(self.model(number))
+        return self.model(number)
+
     async def settle(self) -> None:
         """Wait until what was dropped so far, models above all, has been released."""
         gc.collect()
@@ -93,21 +99,17 @@ class Stage(msgspec.Struct, frozen=True):
         return {path.stat().st_ino for path in self.folder.iterdir()}
 
 
-async def idling(stage: Stage) -> Watched:
-    """Do nothing."""
-
+async def _idling(stage: Stage) -> Watched:
     async def act() -> None: ...
 
     return act
 
 
-async def preparing(stage: Stage) -> Watched:
-    """Prepare a long model."""
+async def _preparing(stage: Stage) -> Watched:
     return partial(stage.plain.prepare, stage.model())
 
 
-async def querying(stage: Stage) -> Watched:
-    """Ask which operations of a long model are supported."""
+async def _querying(stage: Stage) -> Watched:
     model = stage.model().model
 
     async def act() -> tuple[bool, ...]:
@@ -122,30 +124,25 @@ async def querying(stage: Stage) -> Watched:
     return act
 
 
-async def saving(stage: Stage) -> Watched:
-    """Prepare a long model, and leave it in the cache."""
+async def _saving(stage: Stage) -> Watched:
     return partial(stage.cached.prepare, stage.model())
 
 
-async def loading(stage: Stage) -> Watched:
-    """Prepare a long model that is in the cache."""
-    return partial(stage.loaded, await _saved(stage))
+async def _loading(stage: Stage) -> Watched:
+    return partial(stage.loaded, await stage.saved())
 
 
-async def running_first(stage: Stage) -> Watched:
-    """Run a long model that was prepared."""
+async def _running_first(stage: Stage) -> Watched:
     prepared = await stage.plain.prepare(stage.model())
     return partial(prepared.run, [long_models_input()])
 
 
-async def running_loaded_first(stage: Stage) -> Watched:
-    """Run a long model that was loaded from the cache."""
-    prepared = await stage.loaded(await _saved(stage))
+async def _running_loaded_first(stage: Stage) -> Watched:
+    prepared = await stage.loaded(await stage.saved())
     return partial(prepared.run, [long_models_input()])
 
 
-async def releasing(stage: Stage) -> Watched:
-    """Drop the last reference to a long model that has run."""
+async def _releasing(stage: Stage) -> Watched:
     held = [await stage.plain.prepare(stage.model())]
     await held[0].run([long_models_input()])
 
@@ -155,7 +152,7 @@ async def releasing(stage: Stage) -> Watched:
     return act
 
 
-async def running_large(layout: str, stage: Stage) -> Watched:
+async def _running_large(layout: str, stage: Stage) -> Watched:
     """Run large inputs of a layout through one operation, one after the other."""
     shape = stage.sizes.input_shape
     x = large_input(layout, shape)
@@ -167,13 +164,6 @@ async def running_large(layout: str, stage: Stage) -> Watched:
     return act
 
 
-async def _saved(stage: Stage) -> NamedModel:
-    """Leave a model in the cache and return one that equals it."""
-    number = next(_numbers)
-    await stage.cached.prepare(stage.model(number))
-    return stage.model(number)
-
-
 def long_model(operations: int, number: int) -> NamedModel:
     """Return a chain of additions, activations, products and dense layers.
 
@@ -182,30 +172,29 @@ def long_model(operations: int, number: int) -> NamedModel:
     """
     builder = ModelBuilder()
     rng = np.random.default_rng(number)
+    result = hal.Operand(_F32, _SHAPE)
     value = before = builder.input("x", _F32, _SHAPE)
     for index in range(operations):
-        before, value = value, _add_step(builder, rng, index % 4, value, before)
+        inputs = [value]
+        match index % 4:
+            case 0:
+                type_ = hal.OperationType.ADD
+                inputs.append(builder.constant(rng.random(_SHAPE, np.float32)))
+            case 1:
+                type_ = hal.OperationType.LOGISTIC
+            case 2:
+                type_ = hal.OperationType.MUL
+                inputs.append(before)
+            case _:
+                type_ = hal.OperationType.FULLY_CONNECTED
+                shapes = (_WIDTH, _WIDTH), (_WIDTH,)
+                data = [rng.random(shape, np.float32) for shape in shapes]
+                inputs += map(builder.constant, data)
+        if type_ is not hal.OperationType.LOGISTIC:
+            inputs.append(builder.scalar(_NONE))
+        before, value = value, builder.operation(type_, inputs, result)
     builder.output(value, "y")
     return builder.build()
-
-
-def _add_step(
-    builder: ModelBuilder, rng: np.random.Generator, kind: int, value: int, before: int
-) -> int:
-    result = hal.Operand(_F32, _SHAPE)
-    if kind == 0:
-        offset = builder.constant(rng.random(_SHAPE, np.float32))
-        inputs = [value, offset, builder.scalar(_NONE)]
-        return builder.operation(hal.OperationType.ADD, inputs, result)
-    if kind == 1:
-        return builder.operation(hal.OperationType.LOGISTIC, [value], result)
-    if kind == 2:
-        inputs = [value, before, builder.scalar(_NONE)]
-        return builder.operation(hal.OperationType.MUL, inputs, result)
-    weights = builder.constant(rng.random((_WIDTH, _WIDTH), np.float32))
-    bias = builder.constant(rng.random(_WIDTH, np.float32))
-    inputs = [value, weights, bias, builder.scalar(_NONE)]
-    return builder.operation(hal.OperationType.FULLY_CONNECTED, inputs, result)
 
 
 def long_models_input() -> Array:
@@ -255,17 +244,17 @@ class Activity(NamedTuple):
 
 
 ACTIVITIES = {
-    IDLE: Activity("nothing", idling),
-    PREPARE: Activity("a long model: prepared", preparing),
-    "query": Activity("which operations are supported", querying),
-    "save": Activity("prepared and saved in a cache", saving),
-    "load": Activity("loaded from the cache", loading),
-    "first_run": Activity("first run", running_first),
-    "first_run_loaded": Activity("first run after loading", running_loaded_first),
-    RELEASE: Activity("released", releasing),
+    IDLE: Activity("nothing", _idling),
+    PREPARE: Activity("a long model: prepared", _preparing),
+    "query": Activity("which operations are supported", _querying),
+    "save": Activity("prepared and saved in a cache", _saving),
+    "load": Activity("loaded from the cache", _loading),
+    "first_run": Activity("first run", _running_first),
+    "first_run_loaded": Activity("first run after loading", _running_loaded_first),
+    RELEASE: Activity("released", _releasing),
     **{
         f"input_{layout}": Activity(
-            f"a large input: {layout}", partial(running_large, layout)
+            f"a large input: {layout}", partial(_running_large, layout)
         )
         for layout in LAYOUTS
     },

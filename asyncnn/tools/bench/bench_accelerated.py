@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.tools.bench import accelerated_contenders as contenders
 from asyncnn.tools.bench.accelerated_contenders import Measure, Measured
 from asyncnn.tools.bench.environment import (
@@ -62,7 +62,8 @@ HEAVY_BYTES = 1_000_000
 class Limits(NamedTuple):
     """The largest ratio of a figure to a peer's that is wanted, and the gate.
 
-    They hold for models that LiteRT takes ``above_us`` to ``below_us`` for.
+    They hold for models that LiteRT takes ``above_us`` to ``below_us`` for. A ratio
+    whose limits are infinite is only shown.
     """
 
     figure: str
@@ -196,8 +197,16 @@ SECTIONS = {
     "memory": Section(
         "private memory of a process with a prepared model, KiB",
         ALL_CPUS,
-        {contenders.DEVICE: "device", LITERT: "LiteRT"},
-        (Limits(contenders.DEVICE, LITERT, 1.2, 1.5),),
+        {
+            contenders.DEVICE: "device",
+            LITERT: "LiteRT",
+            contenders.FIRST: "first with a cache",
+            contenders.SECOND: "second",
+        },
+        (
+            Limits(contenders.DEVICE, LITERT, 1.2, 1.5),
+            Limits(contenders.SECOND, contenders.FIRST, 0.3, 0.5),
+        ),
         _heavy,
         contenders.measure_memory,
     ),
@@ -207,6 +216,8 @@ SECTIONS = {
         {
             contenders.CANCELLED: "cancelled",
             contenders.DEADLINE: "deadline",
+            contenders.CANCELLED + contenders.PROCESSOR: "cancelled, CPU",
+            contenders.DEADLINE + contenders.PROCESSOR: "deadline, CPU",
             contenders.PART: "longest part",
         },
         (
@@ -264,11 +275,6 @@ SECTIONS = {
 }
 """Sections by name, in the order in which they are measured."""
 
-LEFT_OUT = (
-    "not measured: memory of a second process that shares packed weights, which the "
-    "device does not keep in a file yet"
-)
-
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured of one model in one section.
@@ -305,10 +311,12 @@ class AcceleratedReport(Report, frozen=True, kw_only=True):
     """The JSON document of ``asyncnn bench accelerated --json``.
 
     ``sections`` are measurements, ``placements`` say where they were made.
+    ``refusals`` are of models that cannot be imported.
     """
 
     sections: dict[str, tuple[Measurement, ...]]
     placements: dict[str, str]
+    refusals: dict[str, str]
 
     @property
     def where(self) -> str:
@@ -341,15 +349,15 @@ class AcceleratedReport(Report, frozen=True, kw_only=True):
 
     def notes(self) -> Iterator[str]:
         """Yield where sections were measured, and who was left out, and why."""
-        for name, where in self.placements.items():
-            yield f"{name}: {where}"
-            if not self.sections[name]:
-                yield f"{name}: none of these models suits it"
+        for model, reason in self.refusals.items():
+            yield f"{model} cannot be imported: {reason}"
+        for name, measured in self.sections.items():
+            where = self.placements.get(name)
+            yield f"{name}: {where if measured else 'no model suits it'}"
         for name, measured in self.sections.items():
             refusals = {each.model: each.refusals for each in measured}
             for note in refusal_notes(refusals, SECTIONS[name].contenders):
                 yield f"{name}: {note}"
-        yield LEFT_OUT
 
     def bars(self) -> Bars:
         """Return a group for each model that runs alone."""
@@ -413,15 +421,16 @@ def bench(
     peers = {"litert": litert_version(), **installed_versions(*PACKAGES)}
     measured: dict[str, list[Measurement]] = {name: [] for name in chosen}
     placements: dict[str, str] = {}
+    refusals: dict[str, str] = {}
     with model_files(folder, pattern, mobilenet=mobilenet) as paths:
-        found = candidates(paths)
+        found = candidates(paths, refusals)
         turns = [
             (name, each) for name in chosen for each in SECTIONS[name].picks(found)
         ]
         labels = [f"{name}: {each.name}" for name, each in turns]
         for (name, each), _ in zip(turns, progress(labels), strict=True):
             with placement(SECTIONS[name].cpus) as where:
-                result = asyncio.run(SECTIONS[name].measure(each, rounds))
+                result = _measured(SECTIONS[name], each, rounds)
             placements[name] = where
             measured[name].append(judge_section(name, each, result, gates=gates))
     return AcceleratedReport(
@@ -429,7 +438,16 @@ def bench(
         rounds=rounds,
         sections={name: tuple(each) for name, each in measured.items()},
         placements=placements,
+        refusals=refusals,
     )
+
+
+def _measured(section: Section, candidate: Candidate, rounds: int) -> Measured:
+    """Measure a model; one that nobody could measure has the reason for everybody."""
+    try:
+        return asyncio.run(section.measure(candidate, rounds))
+    except AsyncnnError as error:
+        return {}, dict.fromkeys(section.contenders, str(error))
 
 
 def _chosen(names: Sequence[str], known: Iterable[str]) -> list[str]:

@@ -151,39 +151,27 @@ def bench(
     settings = with_options(OWN_PROCESS, setting or ())
     chosen = [a for a in ACTIVITIES if a == IDLE or fnmatchcase(a, pattern)]
     sizes = sizes or Sizes()
-    results = _Results()
+    attempts: list[tuple[str, list[Pulses]]] = []
     with placement(ALL_CPUS) as where:
         for has_driver in (False, True):
             bench = _opened(settings, sizes, has_driver=has_driver)
-            asyncio.run(_measure(bench, chosen, rounds, progress, results))
+            attempts += asyncio.run(_measure(bench, chosen, rounds, progress))
+    pulses: defaultdict[tuple[str, str], list[Pulse]] = defaultdict(list)
+    repeated: Counter[str] = Counter()
+    for activity, tried in attempts:
+        best = min(tried, key=lambda a: max(p.longest_ms for p in a.values()))
+        for side, pulse in best.items():
+            pulses[activity, side].append(pulse)
+        repeated[activity] += len(tried) - 1
     return ResponsivenessReport(
         environment=describe_environment(),
         rounds=rounds,
         placement=where,
         operations=sizes.operations,
         input_bytes=sizes.input_bytes,
-        heard=results.judged(),
-        repeated=dict(results.repeated),
+        heard=tuple(judge_pulses(*place, each) for place, each in pulses.items()),
+        repeated=dict(repeated),
     )
-
-
-class _Results:
-    """What was heard so far."""
-
-    def __init__(self) -> None:
-        self.repeated: Counter[str] = Counter()
-        self._pulses: defaultdict[tuple[str, str], list[Pulse]] = defaultdict(list)
-
-    def add(self, activity: str, attempts: Sequence[Pulses]) -> None:
-        best = min(attempts, key=lambda a: max(p.longest_ms for p in a.values()))
-        for side, pulse in best.items():
-            self._pulses[activity, side].append(pulse)
-        self.repeated[activity] += len(attempts) - 1
-
-    def judged(self) -> tuple[Heard, ...]:
-        return tuple(
-            judge_pulses(*place, pulses) for place, pulses in self._pulses.items()
-        )
 
 
 async def _measure(
@@ -191,12 +179,14 @@ async def _measure(
     activities: Sequence[str],
     rounds: int,
     progress: Progress,
-    results: _Results,
-) -> None:
+) -> list[tuple[str, list[Pulses]]]:
+    """Return the attempts of each round and activity."""
     turns = [a for number in range(rounds) for a in rotated(activities, number)]
     async with bench as (stage, watch):
-        for activity in progress(turns):
-            results.add(activity, await _attempts(activity, stage, watch))
+        return [
+            (activity, await _attempts(activity, stage, watch))
+            for activity in progress(turns)
+        ]
 
 
 async def _attempts(activity: str, stage: Stage, watch: "_Watch") -> list[Pulses]:

@@ -92,10 +92,13 @@ async def burst_parts() -> AsyncIterator[Mapping[str, Call]]:
         packet = shape.encode(slots.of(pools), hal.MeasureTiming.NO)
         binder = Binder(slots, SparseLogger(logging.getLogger(__name__)))
         await binder.bind(packet)
-        result = ResultShape.of(
-            hal.ErrorStatus.NONE, (hal.OutputShape((LENGTH,), True),)
-        )
-        with _both_ends() as (writer, reader):
+        shapes = (hal.OutputShape((LENGTH,), True),)
+        result = ResultShape.of(hal.ErrorStatus.NONE, shapes)
+        arguments = (request, hal.MeasureTiming.NO, None, None, _Unheard())
+        with (
+            MessageQueue.create(DATUM_BYTES, DEFAULT_QUEUE_LENGTH) as writer,
+            MessageQueue.open(writer.descriptor) as reader,
+        ):
 
             def carry(data: bytes) -> bytes:
                 writer.write_nowait(data)
@@ -104,14 +107,7 @@ async def burst_parts() -> AsyncIterator[Mapping[str, Call]]:
             yield {
                 PART_REQUEST: partial(carry, packet),
                 PART_BIND: partial(binder.bind_nowait, packet),
-                PART_EXECUTE: partial(
-                    prepared.hal.execute_1_3,
-                    request,
-                    hal.MeasureTiming.NO,
-                    None,
-                    None,
-                    _Unheard(),
-                ),
+                PART_EXECUTE: partial(prepared.hal.execute_1_3, *arguments),
                 PART_RESULT: lambda: result.decode(carry(result.encode())),
             }
 
@@ -171,26 +167,12 @@ async def pipe_stream(cpu: int) -> AsyncIterator[Call]:
         yield call
 
 
-@contextlib.contextmanager
-def _both_ends() -> Iterator[tuple[MessageQueue, MessageQueue]]:
-    with (
-        MessageQueue.create(DATUM_BYTES, DEFAULT_QUEUE_LENGTH) as writer,
-        MessageQueue.open(writer.descriptor) as reader,
-    ):
-        yield writer, reader
-
-
 class _Unheard(IExecutionCallback):
     """Takes results, early ones too, and does nothing with them."""
 
     takes_early_results = True
 
-    def notify_1_3(
-        self,
-        status: hal.ErrorStatus,
-        output_shapes: tuple[hal.OutputShape, ...],
-        timing: hal.Timing,
-    ) -> None:
+    def notify_1_3(self, *_: object, **__: object) -> None:
         pass
 
 

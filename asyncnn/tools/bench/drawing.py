@@ -1,11 +1,10 @@
 """Draws reports: as tables for a terminal, and as one self-contained HTML page."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from html import escape
 from itertools import cycle
 from string import Template
-from typing import NamedTuple
 
 from rich.markup import escape as escape_markup
 from rich.table import Table as RichTable
@@ -18,11 +17,7 @@ _MARKUP = {True: " [green]met   [/]", False: " [bold red]MISSED[/]", None: " " *
 _HTML = {True: " met", False: ' <span class="missed">missed</span>', None: ""}
 
 _PLOT = 620
-_VALUES = 70
-_BAR = 11
-_GAP = 16
-_AXIS = 24
-_LETTER = 6.5
+"""Pixels of all decades."""
 
 _COLOURS = ("#2a6fdb", "#8db7f5", "#e08a1e", "#8a8f98", "#2e9e6b")
 
@@ -36,10 +31,10 @@ _PAGE = Template("""<!DOCTYPE html>
 :root { color-scheme: light dark; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto;
   padding: 0 1rem; }
-svg { width: 100%; height: auto; }
-svg text { font-size: 12px; fill: currentColor; }
-svg .value { font-size: 10px; }
-line { stroke: currentColor; stroke-opacity: 0.2; }
+.chart td + td { padding: 6px 5rem 6px 0; text-align: left; font-size: 10px;
+  line-height: 11px; background: repeating-linear-gradient(to right,
+  color-mix(in srgb, currentColor 20%, transparent) 0 1px, transparent 1px
+  var(--decade)); }
 .legend i { display: inline-block; width: 0.9em; height: 0.9em; margin: 0 0.4em 0 1em; }
 table { border-collapse: collapse; margin: 1.5rem 0; }
 caption { text-align: left; }
@@ -111,78 +106,33 @@ def _cell(cell: Cell) -> str:
     return escape(cell)
 
 
-class _Scale(NamedTuple):
-    """Where things lie: labels to the left, then a logarithmic scale."""
-
-    labels: float
-    decades: range
-
-    @classmethod
-    def of(cls, bars: Bars, times: Sequence[float]) -> "_Scale":
-        low, high = (math.floor(math.log10(us)) for us in (min(times), max(times)))
-        longest = max(len(label) for label in bars)
-        return cls(_LETTER * longest + _GAP, range(low, high + 2))
-
-    def width(self, us: float) -> float:
-        """Return the length of a bar."""
-        first, last = self.decades[0], self.decades[-1]
-        return _PLOT * (math.log10(max(us, 10.0**first)) - first) / (last - first)
-
-
 def _chart(bars: Bars) -> Iterator[str]:
-    """Yield a legend and horizontal bars of microseconds."""
+    """Yield a legend and horizontal bars of microseconds, with a line each decade."""
     times = [us for group in bars.values() for us in group.values() if us > 0]
     if not times:
         return
-    scale = _Scale.of(bars, times)
+    first, last = (math.floor(math.log10(us)) for us in (min(times), max(times)))
+    decade = _PLOT / (last + 1 - first)
     series = dict.fromkeys(name for group in bars.values() for name in group)
     colours = dict(zip(series, cycle(_COLOURS)))
-    yield "<p>Shorter is better; the scale is logarithmic.</p>"
+    yield "<p>Shorter is better; the scale is logarithmic: lines are at "
+    yield f"{', '.join(_readable(10.0**n) for n in range(first, last + 1))}.</p>"
     yield '<p class="legend">'
     for name, colour in colours.items():
         yield f'<i style="background: {colour}"></i>{escape(name)}'
-    yield "</p>"
-    group_height = len(series) * _BAR + _GAP
-    height = _AXIS + group_height * len(bars)
-    yield (
-        f'<svg viewBox="0 0 {scale.labels + _PLOT + _VALUES:.0f} {height}" role="img">'
-    )
-    for decade in scale.decades:
-        x = scale.labels + scale.width(10.0**decade)
-        yield (
-            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_AXIS - 6}" y2="{height}"/>'
-            f'<text x="{x:.1f}" y="12" text-anchor="middle">'
-            f"{_readable(10.0**decade)}</text>"
-        )
-    for number, (label, group) in enumerate(bars.items()):
-        yield from _bars(label, group, _AXIS + number * group_height, colours, scale)
-    yield "</svg>"
-
-
-def _bars(
-    label: str,
-    group: Mapping[str, float],
-    top: int,
-    colours: Mapping[str, str],
-    scale: _Scale,
-) -> Iterator[str]:
-    left = scale.labels
-    middle = top + len(colours) * _BAR / 2
-    yield (
-        f'<text x="{left - 8:.1f}" y="{middle + 4:.1f}" text-anchor="end">'
-        f"{escape(label)}</text>"
-    )
-    for row, (name, colour) in enumerate(colours.items()):
-        if name not in group:
-            continue
-        us, y = group[name], top + row * _BAR
-        width = max(1.0, scale.width(us))
-        yield (
-            f'<rect fill="{colour}" x="{left:.1f}" y="{y}" width="{width:.1f}" '
-            f'height="{_BAR - 1}"><title>{escape(name)}: {us:.1f} us</title></rect>'
-            f'<text class="value" x="{left + width + 4:.1f}" y="{y + _BAR - 2}">'
-            f"{_readable(us)}</text>"
-        )
+    yield f'</p><table class="chart" style="--decade: {decade:.1f}px">'
+    for label, group in bars.items():
+        yield f"<tr><td>{escape(label)}</td><td>"
+        for name, us in group.items():
+            width = max(1.0, decade * (math.log10(max(us, 10.0**first)) - first))
+            yield (
+                f'<div><svg width="{width:.1f}" height="10">'
+                f'<rect fill="{colours[name]}" width="{width:.1f}" height="10">'
+                f"<title>{escape(name)}: {us:.1f} us</title></rect></svg> "
+                f"{_readable(us)}</div>"
+            )
+        yield "</td></tr>"
+    yield "</table>"
 
 
 def _readable(us: float) -> str:

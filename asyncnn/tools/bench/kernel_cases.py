@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from asyncnn.hal.types import Dimensions
-from asyncnn.tools.bench.litert import TfliteWriter
+from asyncnn.tools.bench.litert import Quantization, TfliteWriter
 
 F32 = "f32"
 INT8 = "int8"
@@ -24,6 +24,11 @@ class Data(msgspec.Struct, frozen=True):
     shape: Dimensions
     scale: float = 1 / 32
     zero_point: int = 0
+
+    @property
+    def quantization(self) -> Quantization:
+        """Scale and zero point."""
+        return self.scale, self.zero_point
 
 
 class Weights(msgspec.Struct, frozen=True):
@@ -134,71 +139,31 @@ CASES: tuple[Case, ...] = (
 def kernel_file(case: Case, *, seed: int = 0) -> bytes:
     """Return the file of the model that consists of ``case`` alone.
 
+    Weights keep the variance of what they are applied to.
+
     :raises PeerMissingError: if LiteRT, which has the schema, is not installed.
     """
-    return _File(case, seed).finish()
-
-
-class _File:
-    """The file so far: ``_weight_scales`` are those of the last weights."""
-
-    def __init__(self, case: Case, seed: int) -> None:
-        self._case = case
-        self._quantized = case.type == INT8
-        self._writer = TfliteWriter()
-        self._rng = np.random.default_rng(seed)
-        self._weight_scales = np.ones(1, np.float32)
-        self._inputs: list[int] = []
-
-    def finish(self) -> bytes:
-        case, writer = self._case, self._writer
-        operands = [
-            self._add(f"operand_{number}", operand)
-            for number, operand in enumerate(case.operands)
-        ]
-        result = self._data("result", case.result)
-        options = None
-        if case.options is not None:
-            options = getattr(writer.schema, case.options.name)(**case.options.fields)
-        writer.operator(case.operator, operands, result, options, version=case.version)
-        return writer.finish(self._inputs, [result])
-
-    def _add(self, name: str, operand: Operand) -> int:
+    writer = TfliteWriter(quantized=case.type == INT8, seed=seed)
+    data_scale = next(o.scale for o in case.operands if isinstance(o, Data))
+    operands: list[int] = []
+    inputs: list[int] = []
+    for number, operand in enumerate(case.operands):
+        name = f"operand_{number}"
         match operand:
             case Data():
-                self._inputs.append(self._data(name, operand))
-                return self._inputs[-1]
-            case Weights():
-                return self._weights(name, operand)
-            case Bias():
-                return self._bias(name, operand)
-            case Integers():
-                values = np.array(operand.values, np.int32)
-                return self._writer.constant(name, values)
-
-    def _data(self, name: str, data: Data) -> int:
-        if not self._quantized:
-            return self._writer.tensor(name, data.shape, np.dtype(np.float32))
-        return self._writer.tensor(
-            name,
-            data.shape,
-            np.dtype(np.int8),
-            scale=data.scale,
-            zero_point=data.zero_point,
-        )
-
-    def _weights(self, name: str, weights: Weights) -> int:
-        """Add weights that keep the variance of what they are applied to."""
-        axis, shape = weights.axis, weights.shape
-        terms = math.prod(shape) // shape[axis or 0]
-        values = self._rng.normal(0, 1 / math.sqrt(terms), shape).astype(np.float32)
-        tensor, self._weight_scales = self._writer.weights(
-            name, values, axis, quantized=self._quantized
-        )
-        return tensor
-
-    def _bias(self, name: str, bias: Bias) -> int:
-        values = self._rng.normal(0, 0.1, bias.size).astype(np.float32)
-        data = next(item for item in self._case.operands if isinstance(item, Data))
-        scales = np.float32(data.scale) * self._weight_scales
-        return self._writer.bias(name, values, scales, quantized=self._quantized)
+                tensor = writer.tensor(name, operand.shape, operand.quantization)
+                inputs.append(tensor)
+            case Weights(shape, axis):
+                terms = math.prod(shape) // shape[axis or 0]
+                tensor = writer.weights(name, shape, axis, 1 / math.sqrt(terms))
+            case Bias(size):
+                tensor = writer.bias(name, size, data_scale)
+            case Integers(values):
+                tensor = writer.constant(name, np.array(values, np.int32))
+        operands.append(tensor)
+    result = writer.tensor("result", case.result.shape, case.result.quantization)
+    options = None
+    if case.options is not None:
+        options = getattr(writer.schema, case.options.name)(**case.options.fields)
+    writer.operator(case.operator, operands, result, options, version=case.version)
+    return writer.finish(inputs, [result])

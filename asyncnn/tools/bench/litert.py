@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import flatbuffers  # type: ignore[import-untyped]
 import numpy as np
@@ -33,11 +33,8 @@ _MAX_REASON = 160
 _FILE_IDENTIFIER = b"TFL3"
 _SCHEMA_VERSION = 3
 
-_TYPE_NAMES = {
-    np.dtype(np.float32): "FLOAT32",
-    np.dtype(np.int32): "INT32",
-    np.dtype(np.int8): "INT8",
-}
+Quantization: TypeAlias = tuple[float, int]
+"""Scale and zero point of an int8 tensor."""
 
 
 class PeerRefusedError(AsyncnnError):
@@ -198,63 +195,61 @@ class TfliteWriter:
     """Collects tensors and operators of one subgraph; `finish` returns the file.
 
     ``schema`` is LiteRT's module of generated classes. Tensors are known by the index
-    that the method adding them returns.
+    that the method adding them returns. All are float32, or int8 with int32 biases if
+    ``quantized``; constants are random, the same for the same ``seed``.
 
     :raises PeerMissingError: if LiteRT is not installed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, quantized: bool, seed: int) -> None:
         self.schema: Any = litert_module("schema_py_generated")
+        self._quantized = quantized
+        self._rng = np.random.default_rng(seed)
+        self._weight_scales: Array = np.ones(1, np.float32)
         self._tensors: list[Any] = []
         self._operators: list[Any] = []
         self._codes: list[Any] = []
         self._code_indexes: dict[tuple[str, int], int] = {}
         self._buffers: list[Any] = [self.schema.BufferT()]
 
-    def tensor(
-        self,
-        name: str,
-        shape: Sequence[int],
-        dtype: np.dtype[Any],
-        *,
-        scale: float = 0.0,
-        zero_point: int = 0,
-    ) -> int:
-        """Add a tensor that is computed or an input; scale 0 means not quantised."""
-        scales = np.array([scale], np.float32) if scale else None
-        return self._add(name, shape, dtype, 0, scales, zero_point, 0)
+    def tensor(self, name: str, shape: Dimensions, quantization: Quantization) -> int:
+        """Add a tensor that is computed or an input."""
+        if not self._quantized:
+            return self._add(name, shape, "FLOAT32")
+        scale, zero_point = quantization
+        scales = np.array([scale], np.float32)
+        return self._add(name, shape, "INT8", scales, zero_point=zero_point)
 
     def constant(
-        self, name: str, array: Array, *, scales: Array | None = None, axis: int = 0
+        self, name: str, array: Array, scales: Array | None = None, axis: int = 0
     ) -> int:
-        """Add weights, quantised with one scale for each index along ``axis``."""
+        """Add a constant, quantised with one scale for each index along ``axis``."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         self._buffers.append(self.schema.BufferT(data=data))
+        type_ = array.dtype.name.upper()
         buffer = len(self._buffers) - 1
-        return self._add(name, array.shape, array.dtype, buffer, scales, 0, axis)
+        return self._add(name, array.shape, type_, scales, buffer=buffer, axis=axis)
 
     def weights(
-        self, name: str, values: Array, axis: int | None, *, quantized: bool
-    ) -> tuple[int, Array]:
-        """Add float32 weights, rounded to int8 if ``quantized``.
-
-        They have a scale for each index along ``axis``, or one if that is None. Returns
-        the tensor and the scales, which are 1 for weights that are not quantised.
-        """
-        if not quantized:
-            return self.constant(name, values), np.ones(1, np.float32)
+        self, name: str, shape: Dimensions, axis: int | None, deviation: float
+    ) -> int:
+        """Add weights with a scale for each index along ``axis``, or one if None."""
+        values = self._rng.normal(0, deviation, shape).astype(np.float32)
+        if not self._quantized:
+            return self.constant(name, values)
         others = tuple(i for i in range(values.ndim) if i != axis)
         scales = np.abs(values).max(others, keepdims=True) / np.float32(127)
         integers = np.rint(values / scales).astype(np.int8)
-        scales = scales.reshape(-1)
-        return self.constant(name, integers, scales=scales, axis=axis or 0), scales
+        self._weight_scales = scales.reshape(-1)
+        return self.constant(name, integers, self._weight_scales, axis or 0)
 
-    def bias(self, name: str, values: Array, scales: Array, *, quantized: bool) -> int:
-        """Add a float32 bias, rounded to int32 of ``scales`` if ``quantized``."""
-        if not quantized:
+    def bias(self, name: str, size: int, data_scale: float) -> int:
+        """Add the bias of the last weights, for data of ``data_scale``."""
+        values = self._rng.normal(0, 0.1, size).astype(np.float32)
+        if not self._quantized:
             return self.constant(name, values)
-        integers = np.rint(values / scales).astype(np.int32)
-        return self.constant(name, integers, scales=scales)
+        scales = np.float32(data_scale) * self._weight_scales
+        return self.constant(name, np.rint(values / scales).astype(np.int32), scales)
 
     def operator(
         self,
@@ -312,17 +307,18 @@ class TfliteWriter:
     def _add(
         self,
         name: str,
-        shape: Sequence[int],
-        dtype: np.dtype[Any],
-        buffer: int,
-        scales: Array | None,
-        zero_point: int,
-        axis: int,
+        shape: Dimensions,
+        type_: str,
+        scales: Array | None = None,
+        *,
+        buffer: int = 0,
+        zero_point: int = 0,
+        axis: int = 0,
     ) -> int:
         tensor = self.schema.TensorT(
             name=name,
             shape=[*shape],
-            type=getattr(self.schema.TensorType, _TYPE_NAMES[np.dtype(dtype)]),
+            type=getattr(self.schema.TensorType, type_),
             buffer=buffer,
         )
         if scales is not None:

@@ -6,7 +6,7 @@ Also what they are given, and how far apart the outputs of two contenders are.
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import median
@@ -23,7 +23,7 @@ from asyncnn.hal.types import Dimensions, Model
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.tools.bench.litert import LiteRt, TfliteWriter
+from asyncnn.tools.bench.litert import LiteRt, Quantization, TfliteWriter
 
 InputKind: TypeAlias = tuple[Dimensions, np.dtype[Any]]
 
@@ -41,19 +41,9 @@ CLASSES = 1001
 
 _FIRST_FILTERS = 32
 _BLOCKS = (
-    (64, 1),
-    (128, 2),
-    (128, 1),
-    (256, 2),
-    (256, 1),
-    (512, 2),
-    (512, 1),
-    (512, 1),
-    (512, 1),
-    (512, 1),
-    (512, 1),
-    (1024, 2),
-    (1024, 1),
+    *((64, 1), (128, 2), (128, 1), (256, 2), (256, 1)),
+    *((512, 2), *[(512, 1)] * 5),
+    *((1024, 2), (1024, 1)),
 )
 """Output channels at full width, and stride, of each depthwise-separable block."""
 
@@ -180,12 +170,14 @@ class Candidate(NamedTuple):
         return inputs_of(self.named)
 
 
-def candidates(paths: Iterable[Path]) -> list[Candidate]:
-    """Return the models of those files that can be imported."""
+def candidates(paths: Iterable[Path], refusals: dict[str, str]) -> list[Candidate]:
+    """Return the models of files; note why others cannot be imported."""
     found = []
     for path in paths:
-        with suppress(AsyncnnError):
+        try:
             found.append(Candidate(path.stem, load(path), path, _litert_us(path)))
+        except AsyncnnError as error:
+            refusals[path.stem] = str(error)
     return found
 
 
@@ -274,22 +266,35 @@ class _Network:
     """The network so far: ``_tensor`` is its last activation."""
 
     def __init__(self, quantized: bool, size: int, width: float, seed: int) -> None:
-        self._writer = TfliteWriter()
+        self._writer = TfliteWriter(quantized=quantized, seed=seed)
         self._schema = self._writer.schema
-        self._rng = np.random.default_rng(seed)
         self._quantized = quantized
         self._width = width
         self._layers = 0
         self._advance("input", (1, size, size, 3), _IMAGE)
 
     def file(self, add_blocks: Callable[[], None]) -> bytes:
-        image = self._tensor
+        schema, image = self._schema, self._tensor
         self._convolve(self._channels(_FIRST_FILTERS), kernel=3, stride=2)
         add_blocks()
-        self._average()
-        self._classify()
-        self._reshape()
-        self._softmax()
+        _, rows, columns, channels = self._shape
+        options = schema.Pool2DOptionsT(
+            padding=schema.Padding.VALID,
+            strideW=1,
+            strideH=1,
+            filterWidth=columns,
+            filterHeight=rows,
+        )
+        result: tuple[str, Dimensions] = ("average", (1, 1, 1, channels))
+        self._layer("AVERAGE_POOL_2D", options, result, _RELU6, version=2)
+        self._convolve(CLASSES, quantization=_LOGITS, gain=_LOGITS_GAIN)
+        flat = (1, CLASSES)
+        shape = self._writer.constant("shape", np.array(flat, np.int32))
+        options = schema.ReshapeOptionsT(newShape=[*flat])
+        self._layer("RESHAPE", options, ("logits", flat), _LOGITS, shape)
+        options = schema.SoftmaxOptionsT(beta=1.0)
+        result = ("probabilities", flat)
+        self._layer("SOFTMAX", options, result, _PROBABILITIES, version=2)
         return self._writer.finish([image], [self._tensor])
 
     def add_separable_blocks(self) -> None:
@@ -309,123 +314,78 @@ class _Network:
         if expansion > 1:
             self._convolve(expansion * shape[3])
         self._convolve_depthwise(stride)
-        self._project(filters)
+        self._convolve(filters, quantization=_BOTTLENECK, gain=_BRANCH_GAIN)
         if self._shape == shape:
             result = (f"add_{self._layers}", shape)
             options = self._schema.AddOptionsT()
-            version = 2 if self._quantized else 1
-            self._layer("ADD", options, result, _BOTTLENECK, entered, version=version)
+            self._layer("ADD", options, result, _BOTTLENECK, entered, version=2)
 
     def _channels(self, full: int) -> int:
         return max(8, int(full * self._width))
 
-    def _convolve(self, filters: int, *, kernel: int = 1, stride: int = 1) -> None:
-        options = self._schema.Conv2DOptionsT(strideW=stride, strideH=stride)
-        options.fusedActivationFunction = self._schema.ActivationFunctionType.RELU6
+    def _convolve(
+        self,
+        filters: int,
+        *,
+        kernel: int = 1,
+        stride: int = 1,
+        quantization: Quantization = _RELU6,
+        gain: float = 1.0,
+    ) -> None:
+        options = self._schema.Conv2DOptionsT()
         shape = (filters, kernel, kernel, self._shape[3])
-        self._weighted("CONV_2D", options, shape, 0)
-
-    def _project(self, filters: int) -> None:
-        options = self._schema.Conv2DOptionsT(strideW=1, strideH=1)
-        shape = (filters, 1, 1, self._shape[3])
-        gain = _BRANCH_GAIN
-        self._weighted("CONV_2D", options, shape, 0, _BOTTLENECK, gain=gain)
+        self._weighted("CONV_2D", options, shape, 0, stride, quantization, gain)
 
     def _convolve_depthwise(self, stride: int) -> None:
-        options = self._schema.DepthwiseConv2DOptionsT(
-            strideW=stride,
-            strideH=stride,
-            depthMultiplier=1,
-            fusedActivationFunction=self._schema.ActivationFunctionType.RELU6,
-        )
+        options = self._schema.DepthwiseConv2DOptionsT(depthMultiplier=1)
         shape = (1, 3, 3, self._shape[3])
-        self._weighted("DEPTHWISE_CONV_2D", options, shape, 3)
-
-    def _classify(self) -> None:
-        options = self._schema.Conv2DOptionsT(strideW=1, strideH=1)
-        shape = (CLASSES, 1, 1, self._shape[3])
-        self._weighted("CONV_2D", options, shape, 0, _LOGITS, gain=_LOGITS_GAIN)
+        self._weighted("DEPTHWISE_CONV_2D", options, shape, 3, stride, _RELU6, 1.0)
 
     def _weighted(
         self,
         operator: str,
         options: Any,
         shape: Dimensions,
-        channel_axis: int,
-        quantization: tuple[float, int] = _RELU6,
-        gain: float = 1.0,
+        axis: int,
+        stride: int,
+        quantization: Quantization,
+        gain: float,
     ) -> None:
-        channels = shape[channel_axis]
-        deviation = gain * math.sqrt(2 * channels / math.prod(shape))
-        weights = self._rng.normal(0, deviation, shape).astype(np.float32)
-        bias = self._rng.normal(0, 0.1, channels).astype(np.float32)
-        constants = self._constants(weights, bias, channel_axis)
-        rows, columns = (-(-n // options.strideH) for n in self._shape[1:3])
+        options.strideW = options.strideH = stride
+        if quantization is _RELU6:
+            relu6 = self._schema.ActivationFunctionType.RELU6
+            options.fusedActivationFunction = relu6
         self._layers += 1
-        result = (f"{operator.lower()}_{self._layers}", (1, rows, columns, channels))
-        version = 3 if self._quantized else 1
-        self._layer(
-            operator, options, result, quantization, *constants, version=version
-        )
-
-    def _constants(self, weights: Array, bias: Array, axis: int) -> tuple[int, int]:
-        number, quantized = self._layers + 1, self._quantized
-        tensor, scales = self._writer.weights(
-            f"weights_{number}", weights, axis, quantized=quantized
-        )
-        scales = np.float32(self._scale) * scales
-        return tensor, self._writer.bias(
-            f"bias_{number}", bias, scales, quantized=quantized
-        )
-
-    def _average(self) -> None:
-        _, rows, columns, channels = self._shape
-        options = self._schema.Pool2DOptionsT(
-            padding=self._schema.Padding.VALID,
-            strideW=1,
-            strideH=1,
-            filterWidth=columns,
-            filterHeight=rows,
-        )
-        result = ("average", (1, 1, 1, channels))
-        version = 2 if self._quantized else 1
-        self._layer("AVERAGE_POOL_2D", options, result, _RELU6, version=version)
-
-    def _reshape(self) -> None:
-        shape = self._writer.constant("shape", np.array([1, CLASSES], np.int32))
-        options = self._schema.ReshapeOptionsT(newShape=[1, CLASSES])
-        self._layer("RESHAPE", options, ("logits", (1, CLASSES)), _LOGITS, shape)
-
-    def _softmax(self) -> None:
-        options = self._schema.SoftmaxOptionsT(beta=1.0)
-        result = ("probabilities", (1, CLASSES))
-        version = 2 if self._quantized else 1
-        self._layer("SOFTMAX", options, result, _PROBABILITIES, version=version)
+        number, channels = self._layers, shape[axis]
+        deviation = gain * math.sqrt(2 * channels / math.prod(shape))
+        weights = self._writer.weights(f"weights_{number}", shape, axis, deviation)
+        bias = self._writer.bias(f"bias_{number}", channels, self._scale)
+        rows, columns = (-(-n // stride) for n in self._shape[1:3])
+        result = (f"{operator.lower()}_{number}", (1, rows, columns, channels))
+        self._layer(operator, options, result, quantization, weights, bias, version=3)
 
     def _layer(
         self,
         operator: str,
         options: Any,
         result: tuple[str, Dimensions],
-        quantization: tuple[float, int],
+        quantization: Quantization,
         *constants: int,
         version: int = 1,
     ) -> None:
-        """Apply an operator to the last activation; its result is the next one."""
+        """Apply an operator to the last activation; its result is the next one.
+
+        ``version`` is the operator's for quantised tensors.
+        """
         inputs = (self._tensor, *constants)
         self._advance(*result, quantization)
+        version = version if self._quantized else 1
         self._writer.operator(operator, inputs, self._tensor, options, version=version)
 
     def _advance(
-        self, name: str, shape: Dimensions, quantization: tuple[float, int]
+        self, name: str, shape: Dimensions, quantization: Quantization
     ) -> None:
         """Make a new tensor the last activation."""
         self._shape = shape
-        self._scale, zero_point = quantization if self._quantized else (0.0, 0)
-        self._tensor = self._writer.tensor(
-            name,
-            shape,
-            np.dtype(np.int8 if self._quantized else np.float32),
-            scale=self._scale,
-            zero_point=zero_point,
-        )
+        self._scale, _ = quantization
+        self._tensor = self._writer.tensor(name, shape, quantization)

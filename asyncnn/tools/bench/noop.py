@@ -10,45 +10,25 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
+from asyncnn import hal
 from asyncnn.burst import OpenBursts
 from asyncnn.callbacks import (
     ExecutionFuture,
     ExecutionResult,
     FencedOutcome,
-    IBurstCallback,
-    IExecutionCallback,
-    IFencedExecutionCallback,
-    IPreparedModelCallback,
     OneShot,
     SynchronousByCallback,
 )
 from asyncnn.devices.measured_capabilities import reference_capabilities
 from asyncnn.fences import SyncFence, merge
 from asyncnn.fences.fence import active_fences
-from asyncnn.hal.errors import AsyncnnError
-from asyncnn.hal.interfaces import IBurstContext, IPreparedModel, ISyncFence
-from asyncnn.hal.refusals import NoCachesNorDomains, NoFencesNorBursts
-from asyncnn.hal.types import (
-    NO_TIMING,
-    Capabilities,
-    DeviceStatus,
-    DeviceType,
-    ErrorStatus,
-    ExecutionPreference,
-    Extension,
-    FusedActivationFunc,
-    Handle,
-    MeasureTiming,
-    Model,
-    Operand,
-    OperandType,
-    OperationType,
-    OutputShape,
-    Priority,
-    Request,
+from asyncnn.hal.refusals import (
+    NoCachesNorDomains,
+    NoFencesNorBursts,
+    refuse_execution,
+    refuse_preparation,
 )
 from asyncnn.hal.validate import (
     RequestRules,
@@ -75,29 +55,28 @@ LENGTH = 4
 def tiny_addition() -> NamedModel:
     """Return the model that adds two vectors of four floats."""
     builder = ModelBuilder()
-    kind = OperandType.TENSOR_FLOAT32
-    x = builder.input("x", kind, (LENGTH,))
-    y = builder.input("y", kind, (LENGTH,))
-    none = builder.scalar(FusedActivationFunc.NONE)
-    total = builder.operation(OperationType.ADD, [x, y, none], Operand(kind, (LENGTH,)))
+    vector = hal.Operand(hal.OperandType.TENSOR_FLOAT32, (LENGTH,))
+    x, y = (builder.input(name, vector.type, vector.dimensions) for name in "xy")
+    none = builder.scalar(hal.FusedActivationFunc.NONE)
+    total = builder.operation(hal.OperationType.ADD, [x, y, none], vector)
     builder.output(total, "sum")
     return builder.build()
 
 
-def addition_request(prepared: PreparedModel) -> Request:
+def addition_request(prepared: PreparedModel) -> hal.Request:
     """Return a request for that model whose arrays are shared."""
     x, y, total = (shared_array(LENGTH) for _ in range(3))
     return RequestBuilder(prepared.inputs, prepared.outputs)([x, y], [total])
 
 
 def hal_execution(
-    prepared: PreparedModel, request: Request
+    prepared: PreparedModel, request: hal.Request
 ) -> Callable[[], Awaitable[ExecutionResult]]:
     """Return the execution of a ready request at the HAL, awaited."""
 
     async def call() -> ExecutionResult:
         callback = ExecutionFuture()
-        prepared.hal.execute_1_3(request, MeasureTiming.NO, None, None, callback)
+        prepared.hal.execute_1_3(request, hal.MeasureTiming.NO, None, None, callback)
         return await callback
 
     return call
@@ -114,71 +93,71 @@ async def no_op_driver_on(cpu: int) -> AsyncIterator[Device]:
 class NoOpPreparedModel(SynchronousByCallback, NoFencesNorBursts):
     """Completes every valid request at once."""
 
-    def __init__(self, model: Model, bursts: OpenBursts) -> None:
+    def __init__(self, model: hal.Model, bursts: OpenBursts) -> None:
         main = model.main
         self._bursts = bursts
         self._rules = RequestRules(model)
         self._shapes = tuple(
-            OutputShape(main.operands[index].dimensions, True)
+            hal.OutputShape(main.operands[index].dimensions, True)
             for index in main.output_indexes
         )
 
     def execute_1_3(
         self,
-        request: Request,
-        measure: MeasureTiming,
+        request: hal.Request,
+        measure: hal.MeasureTiming,
         deadline: int | None,
         loop_timeout_duration: int | None,
-        callback: IExecutionCallback | None,
-    ) -> ErrorStatus:
+        callback: hal.IExecutionCallback | None,
+    ) -> hal.ErrorStatus:
         """Validate and notify; see `IPreparedModel.execute_1_3`."""
         if callback is None:
-            return ErrorStatus.INVALID_ARGUMENT
+            return hal.ErrorStatus.INVALID_ARGUMENT
         notify = OneShot(callback.notify_1_3)
         try:
             if not self._rules.remembers(request):
                 self._rules.check(request, allow_unspecified_output=True)
             validate_measure_timing(measure)
-        except AsyncnnError as error:
-            callback.reason = str(error)
-            notify(error.status, (), NO_TIMING)
-            return error.status
+        except hal.AsyncnnError as error:
+            return refuse_execution(callback, error)
         if callback.takes_early_results:
-            notify(ErrorStatus.NONE, self._shapes, NO_TIMING)
+            notify(hal.ErrorStatus.NONE, self._shapes, hal.NO_TIMING)
         else:
             asyncio.get_running_loop().call_soon(
-                partial(notify, ErrorStatus.NONE, self._shapes, NO_TIMING)
+                partial(notify, hal.ErrorStatus.NONE, self._shapes, hal.NO_TIMING)
             )
-        return ErrorStatus.NONE
+        return hal.ErrorStatus.NONE
 
     def execute_fenced(
         self,
-        request: Request,
-        wait_for: Sequence[ISyncFence],
-        measure: MeasureTiming,
+        request: hal.Request,
+        wait_for: Sequence[hal.ISyncFence],
+        measure: hal.MeasureTiming,
         deadline: int | None,
         loop_timeout_duration: int | None,
         duration: int | None,
-    ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
+    ) -> tuple[
+        hal.ErrorStatus, hal.ISyncFence | None, hal.IFencedExecutionCallback | None
+    ]:
         """Validate and wait; see `IPreparedModel.execute_fenced`."""
         try:
             if not self._rules.remembers(request):
                 self._rules.check(request, allow_unspecified_output=False)
             validate_measure_timing(measure)
             active = active_fences(wait_for)
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             return error.status, None, None
         outcome = FencedOutcome()
-        outcome.complete(ErrorStatus.NONE, NO_TIMING, NO_TIMING)
+        outcome.complete(hal.ErrorStatus.NONE, hal.NO_TIMING, hal.NO_TIMING)
         fences = [fence for fence in active if isinstance(fence, SyncFence)]
-        return ErrorStatus.NONE, merge(*fences) if fences else None, outcome
+        return hal.ErrorStatus.NONE, merge(*fences) if fences else None, outcome
 
     async def configure_execution_burst(
         self,
-        callback: IBurstCallback | None,
-        request_channel: Handle,
-        result_channel: Handle,
-    ) -> tuple[ErrorStatus, IBurstContext | None]:
+        callback: hal.IBurstCallback | None,
+        request_channel: hal.Handle,
+        result_channel: hal.Handle,
+    ) -> tuple[hal.ErrorStatus, hal.IBurstContext | None]:
         """Serve a burst; see `IPreparedModel.configure_execution_burst`."""
         return self._bursts.configure(self, callback, request_channel, result_channel)
 
@@ -192,72 +171,67 @@ class NoOpDevice(NoCachesNorDomains):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._bursts.close()
 
-    def get_status(self) -> DeviceStatus:
+    def get_status(self) -> hal.DeviceStatus:
         """Return AVAILABLE."""
-        return DeviceStatus.AVAILABLE
+        return hal.DeviceStatus.AVAILABLE
 
-    def get_version_string(self) -> tuple[ErrorStatus, str]:
+    def get_version_string(self) -> tuple[hal.ErrorStatus, str]:
         """Return the version of an algorithm that there is not."""
-        return ErrorStatus.NONE, "no-op"
+        return hal.ErrorStatus.NONE, "no-op"
 
-    def get_type(self) -> tuple[ErrorStatus, DeviceType]:
+    def get_type(self) -> tuple[hal.ErrorStatus, hal.DeviceType]:
         """Return that it is none of the usual kinds."""
-        return ErrorStatus.NONE, DeviceType.OTHER
+        return hal.ErrorStatus.NONE, hal.DeviceType.OTHER
 
-    def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
+    def get_capabilities_1_3(self) -> tuple[hal.ErrorStatus, hal.Capabilities]:
         """Return those of the reference device."""
-        return ErrorStatus.NONE, reference_capabilities()
+        return hal.ErrorStatus.NONE, reference_capabilities()
 
-    def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
+    def get_supported_extensions(
+        self,
+    ) -> tuple[hal.ErrorStatus, tuple[hal.Extension, ...]]:
         """Return none."""
-        return ErrorStatus.NONE, ()
+        return hal.ErrorStatus.NONE, ()
 
     async def get_supported_operations_1_3(
-        self, model: Model
-    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
+        self, model: hal.Model
+    ) -> tuple[hal.ErrorStatus, tuple[bool, ...]]:
         """Return that it takes everything."""
         try:
             validate_model(model)
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             return error.status, ()
-        return ErrorStatus.NONE, (True,) * len(model.main.operations)
+        return hal.ErrorStatus.NONE, (True,) * len(model.main.operations)
 
     def prepare_model_1_3(
         self,
-        model: Model,
-        preference: ExecutionPreference,
-        priority: Priority,
+        model: hal.Model,
+        preference: hal.ExecutionPreference,
+        priority: hal.Priority,
         deadline: int | None,
-        model_cache: Sequence[Handle],
-        data_cache: Sequence[Handle],
+        model_cache: Sequence[hal.Handle],
+        data_cache: Sequence[hal.Handle],
         token: bytes,
-        callback: IPreparedModelCallback | None,
-    ) -> ErrorStatus:
+        callback: hal.IPreparedModelCallback | None,
+    ) -> hal.ErrorStatus:
         """Validate the model and notify soon; see `IDevice.prepare_model_1_3`."""
         if callback is None:
-            return ErrorStatus.INVALID_ARGUMENT
+            return hal.ErrorStatus.INVALID_ARGUMENT
         notify = OneShot(callback.notify_1_3)
         try:
             validate_execution_preference(preference)
             validate_priority(priority)
             validate_model(model)
-        except AsyncnnError as error:
-            callback.reason = str(error)
-            notify(error.status, None)
-            return error.status
-        prepared: IPreparedModel = NoOpPreparedModel(model, self._bursts)
+        except hal.AsyncnnError as error:
+            return refuse_preparation(callback, error)
+        prepared: hal.IPreparedModel = NoOpPreparedModel(model, self._bursts)
         asyncio.get_running_loop().call_soon(
-            partial(notify, ErrorStatus.NONE, prepared)
+            partial(notify, hal.ErrorStatus.NONE, prepared)
         )
-        return ErrorStatus.NONE
+        return hal.ErrorStatus.NONE
 
 
 async def _serve(pipe: Pipe, path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from statistics import median
-from typing import TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 import msgspec
 import numpy as np
@@ -16,9 +16,11 @@ import numpy as np
 from asyncnn import hal
 from asyncnn.engine import Execution, Program
 from asyncnn.engine.workspace import Frame
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.prepared import PreparedModel
 
 Run: TypeAlias = Callable[[], Awaitable[object]]
 """Executes a model once."""
@@ -77,13 +79,17 @@ def direct(program: Program, x: Array) -> Callable[[], bool]:
 
 
 def longest_step_us(program: Program, inputs: Sequence[Array]) -> float:
-    """Return the median time of the longest step of ``program``."""
+    """Return the median time of the longest step of ``program``.
+
+    :raises InvalidArgumentError: if only an execution prepares one of its steps.
+    """
     plan = program.plan(tuple(array.shape for array in inputs))
     frame = Frame(program.acquire(plan), inputs, [None] * len(plan.outputs))
     samples: dict[int, list[int]] = defaultdict(list)
     for _ in range(_TIMED_RUNS):
         for position, call in enumerate(frame.calls):
-            assert call is not None
+            if call is None:
+                raise InvalidArgumentError(f"{plan.steps[position].name} is dynamic")
             run, given, results = call
             started = time.perf_counter_ns()
             run(given, results)
@@ -205,28 +211,79 @@ async def request_us(run: Run, concurrency: int, alone_us: float) -> float:
     return (time.perf_counter() - started) * 1e6 / (each * concurrency)
 
 
+class Moment(NamedTuple):
+    """A moment on the clock of `time.perf_counter`, and processor seconds by then."""
+
+    at_s: float
+    processor_s: float
+
+    @classmethod
+    def now(cls) -> Self:
+        """Return the present one."""
+        return cls(time.perf_counter(), time.process_time())
+
+
 async def freed_us(
-    stop: Callable[[float], Awaitable[float | None]], probe: Run, run_s: float
-) -> float:
+    stop: Callable[[float], Awaitable[Moment | None]], probe: Run, run_s: float
+) -> tuple[float, float]:
     """Stop runs at random moments; return how long the lane goes on, 95th percentile.
 
-    ``stop`` begins a run and stops it after so many seconds. It returns when that was,
-    on the clock of `time.perf_counter`, or None if the run had ended by then. ``probe``
-    runs a model that costs nothing on the same lane; what it takes on a free lane is
-    subtracted.
+    As time that passes, and as processor time of this process: a busy machine makes the
+    former longer. ``stop`` begins a run and stops it after so many seconds. It returns
+    when that was, or None if the run had ended by then. ``probe`` runs a model that
+    costs nothing on the same lane; what it takes on a free lane is subtracted.
     """
     rng = random.Random(_SEED)
-    free_s = median([await _timed_s(probe) for _ in range(_TIMED_RUNS)])
-    samples = [0.0]
+    free = [await _taken(Moment.now(), probe) for _ in range(_TIMED_RUNS)]
+    taken = [(0.0, 0.0)]
     for _ in range(_STOPPED_RUNS):
         stopped = await stop(rng.uniform(0.1, 0.8) * run_s)
-        await probe()
-        if stopped is not None:
-            samples.append(time.perf_counter() - stopped - free_s)
-    return percentile(samples, 0.95) * 1e6
+        if stopped is None:
+            await probe()
+        else:
+            taken.append(await _taken(stopped, probe))
+    passed_us, processor_us = (
+        (percentile(those, 0.95) - median(of_probe)) * 1e6
+        for those, of_probe in zip(
+            zip(*taken, strict=True), zip(*free, strict=True), strict=True
+        )
+    )
+    return max(passed_us, 0.0), max(processor_us, 0.0)
 
 
-async def _timed_s(run: Run) -> float:
-    started = time.perf_counter()
+async def _taken(since: Moment, run: Run) -> tuple[float, float]:
     await run()
-    return time.perf_counter() - started
+    now = Moment.now()
+    return now.at_s - since.at_s, now.processor_s - since.processor_s
+
+
+async def cancelled(
+    prepared: PreparedModel, inputs: Sequence[Array], after_s: float
+) -> Moment | None:
+    """Begin a run and cancel it after so many seconds; see `freed_us`."""
+
+    async def run() -> None:
+        await prepared.run(inputs)
+
+    task = asyncio.create_task(run())
+    await asyncio.sleep(after_s)
+    stopped = Moment.now()
+    return stopped if task.cancel() else None
+
+
+async def out_of_time(
+    prepared: PreparedModel, inputs: Sequence[Array], after_s: float
+) -> Moment | None:
+    """Begin a run that has so many seconds until its deadline; see `freed_us`."""
+    moments: list[Moment] = []
+    loop = asyncio.get_running_loop()
+    due = time.perf_counter() + after_s
+    timer = loop.call_later(after_s, lambda: moments.append(Moment.now()))
+    try:
+        await prepared.run(inputs, timeout=after_s)
+    except (hal.MissedDeadlineTransientError, hal.MissedDeadlinePersistentError):
+        moment = moments[0] if moments else Moment.now()
+        return moment._replace(at_s=due)
+    finally:
+        timer.cancel()
+    return None

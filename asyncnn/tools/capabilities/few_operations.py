@@ -5,8 +5,7 @@ come first in DEQUANTIZE and CAST alone, whatever they are weights of. The figur
 IF or a WHILE comes on top of those of the operations that it runs.
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -14,6 +13,7 @@ from msgspec.structs import replace
 from asyncnn import hal
 from asyncnn.devices.measured_capabilities import ReferenceWorkload
 from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
 from asyncnn.tools.capabilities.workload import Coding, Workload, add_inputs
@@ -52,24 +52,18 @@ def integers() -> Workload:
     x, y = rng.integers(-1000, 1000, (2, *_SHAPE), np.int32)
     rows = rng.permutation(_SHAPE[0]).astype(np.int32)
     tensor = hal.Operand(_I32, _SHAPE)
-    builder = ModelBuilder()
-    first, second, which = add_inputs(
-        builder, tensor, tensor, hal.Operand(_I32, rows.shape)
+    model = _model(
+        [tensor, tensor, hal.Operand(_I32, rows.shape)],
+        (Op.ADD, (0, 1, 3), tensor),
+        (Op.MUL, (4, 1, 3), tensor),
+        (Op.EMBEDDING_LOOKUP, (2, 5), tensor),
+        scalars=[hal.FusedActivationFunc.NONE],
     )
-    none = builder.scalar(hal.FusedActivationFunc.NONE)
-    value = builder.operation(hal.OperationType.ADD, (first, second, none), tensor)
-    value = builder.operation(hal.OperationType.MUL, (value, second, none), tensor)
-    value = builder.operation(
-        hal.OperationType.EMBEDDING_LOOKUP, (which, value), tensor
-    )
-    builder.output(value, "picked")
 
     def plain(x: Array, y: Array, rows: Array) -> tuple[Array]:
         return (((x + y) * y)[rows],)
 
-    return Workload(
-        ReferenceWorkload.TENSOR_INT32, builder.build(), (x, y, rows), plain
-    )
+    return Workload(ReferenceWorkload.TENSOR_INT32, model, (x, y, rows), plain)
 
 
 def booleans() -> Workload:
@@ -78,30 +72,27 @@ def booleans() -> Workload:
     a, b = rng.random((2, *_SHAPE)) < 0.5
     x, y = rng.random((2, *_SHAPE), np.float32)
     tensor = hal.Operand(_B8, _SHAPE)
-    builder = ModelBuilder()
-    first, second, one, other = add_inputs(builder, tensor, tensor, _FLOATS, _FLOATS)
-    both = builder.operation(hal.OperationType.LOGICAL_AND, (first, second), tensor)
-    none = builder.operation(hal.OperationType.LOGICAL_NOT, (first,), tensor)
-    which = builder.operation(hal.OperationType.LOGICAL_OR, (both, none), tensor)
-    chosen = builder.operation(hal.OperationType.SELECT, (which, one, other), _FLOATS)
-    builder.output(chosen, "chosen")
+    model = _model(
+        [tensor, tensor, _FLOATS, _FLOATS],
+        (Op.LOGICAL_AND, (0, 1), tensor),
+        (Op.LOGICAL_NOT, (0,), tensor),
+        (Op.LOGICAL_OR, (4, 5), tensor),
+        (Op.SELECT, (6, 2, 3), _FLOATS),
+    )
 
     def plain(a: Array, b: Array, x: Array, y: Array) -> tuple[Array]:
         return (np.where((a & b) | ~a, x, y),)
 
-    return Workload(
-        ReferenceWorkload.TENSOR_BOOL8, builder.build(), (a, b, x, y), plain
-    )
+    return Workload(ReferenceWorkload.TENSOR_BOOL8, model, (a, b, x, y), plain)
 
 
 def symmetric() -> Workload:
     """Return DEQUANTIZE of codes with one scale."""
-    return _one_operation(
+    tensor = hal.Operand(hal.OperandType.TENSOR_QUANT8_SYMM, _SHAPE, scale=_STEP)
+    return Workload(
         ReferenceWorkload.TENSOR_QUANT8_SYMM,
-        hal.OperationType.DEQUANTIZE,
-        hal.Operand(hal.OperandType.TENSOR_QUANT8_SYMM, _SHAPE, scale=_STEP),
-        _signed_codes(np.int8),
-        _FLOATS,
+        _model([tensor], (Op.DEQUANTIZE, (0,), _FLOATS)),
+        (_signed_codes(np.int8),),
         lambda codes: (codes.astype(np.float32) * np.float32(_STEP),),
     )
 
@@ -110,14 +101,12 @@ def symmetric_per_channel() -> Workload:
     """Return DEQUANTIZE of codes with a scale for each column."""
     scales = np.linspace(_STEP, 2 * _STEP, _SHAPE[1], dtype=np.float32)
     params = hal.SymmPerChannelQuantParams(tuple(scales.tolist()), channel_dim=1)
-    return _one_operation(
+    type_ = hal.OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL
+    tensor = hal.Operand(type_, _SHAPE, extra_params=params)
+    return Workload(
         ReferenceWorkload.TENSOR_QUANT8_SYMM_PER_CHANNEL,
-        hal.OperationType.DEQUANTIZE,
-        hal.Operand(
-            hal.OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL, _SHAPE, extra_params=params
-        ),
-        _signed_codes(np.int8),
-        _FLOATS,
+        _model([tensor], (Op.DEQUANTIZE, (0,), _FLOATS)),
+        (_signed_codes(np.int8),),
         lambda codes: (codes.astype(np.float32) * scales,),
     )
 
@@ -125,12 +114,10 @@ def symmetric_per_channel() -> Workload:
 def symmetric_16_bit() -> Workload:
     """Return CAST of codes to their own type, which is a copy."""
     tensor = hal.Operand(hal.OperandType.TENSOR_QUANT16_SYMM, _SHAPE, scale=_STEP)
-    return _one_operation(
+    return Workload(
         ReferenceWorkload.TENSOR_QUANT16_SYMM,
-        hal.OperationType.CAST,
-        tensor,
-        _signed_codes(np.int16),
-        tensor,
+        _model([tensor], (Op.CAST, (0,), tensor)),
+        (_signed_codes(np.int16),),
         lambda codes: (codes.copy(),),
     )
 
@@ -150,89 +137,49 @@ def boxes() -> Workload:
         coding.operand(array.shape)
         for coding, array in zip(codings, inputs, strict=True)
     ]
-    builder = ModelBuilder()
-    moved = builder.operation(
-        hal.OperationType.AXIS_ALIGNED_BBOX_TRANSFORM,
-        add_inputs(builder, *operands),
-        _PLACES.operand((_BOXES, _CLASSES * 4)),
-    )
-    builder.output(moved, "moved")
-    return Workload(
-        ReferenceWorkload.TENSOR_QUANT16_ASYMM, builder.build(), inputs, _moved
-    )
+    moved = _PLACES.operand((_BOXES, _CLASSES * 4))
+    model = _model(operands, (Op.AXIS_ALIGNED_BBOX_TRANSFORM, range(4), moved))
+    return Workload(ReferenceWorkload.TENSOR_QUANT16_ASYMM, model, inputs, _moved)
 
 
 def choices() -> Workload:
     """Return numbers whose signs eight IF after one another change or take away."""
     truths = tuple(np.array([number % 2 == 0]) for number in range(_CHOICES))
-    first = 2 + _CHOICES
-    main = _main(
-        (*_references(2), *[_TRUTH] * _CHOICES, *[_NUMBERS] * (_CHOICES + 1)),
-        [
-            hal.Operation(
-                hal.OperationType.IF, (2 + i, 0, 1, first + i), (first + i + 1,)
-            )
-            for i in range(_CHOICES)
-        ],
-        inputs=range(2, first + 1),
-        outputs=(first + _CHOICES,),
+    branches = [
+        _model([_NUMBERS], (type_, (0,), _NUMBERS)).model.main
+        for type_ in (Op.NEG, Op.ABS)
+    ]
+    # Inputs are the truths and the numbers; the two branches follow, then results.
+    then, else_, result = range(_CHOICES + 1, _CHOICES + 4)
+    read = [_CHOICES, *range(result, result + _CHOICES)]
+    model = _model(
+        [*[_TRUTH] * _CHOICES, _NUMBERS],
+        *((Op.IF, (i, then, else_, read[i]), _NUMBERS) for i in range(_CHOICES)),
+        referenced=branches,
     )
-    branches = tuple(
-        _subgraph([_NUMBERS], [(operation, (0,), _NUMBERS)])
-        for operation in (hal.OperationType.NEG, hal.OperationType.ABS)
-    )
-    return Workload(
-        ReferenceWorkload.IF,
-        _named(hal.Model(main, branches)),
-        (*truths, _some_numbers()),
-        _chosen,
-    )
+    return Workload(ReferenceWorkload.IF, model, (*truths, _some_numbers()), _chosen)
 
 
 def loop() -> Workload:
     """Return what a WHILE leaves that takes square roots as long as they are large."""
-    main = _main(
-        (*_references(2), _NUMBER, _NUMBERS, _NUMBER, _NUMBER, _NUMBERS),
-        [hal.Operation(hal.OperationType.WHILE, (0, 1, 2, 3, 4), (5, 6))],
-        inputs=(2, 3, 4),
-        outputs=(5, 6),
-    )
     state = [_NUMBER, _NUMBERS, _NUMBER]
-    condition = _subgraph(state, [(hal.OperationType.GREATER, (0, 2), _TRUTH)])
-    body = _subgraph(
+    condition = _model(state, (Op.GREATER, (0, 2), _TRUTH))
+    body = _model(state, (Op.SQRT, (0,), _NUMBER), (Op.NEG, (1,), _NUMBERS), outputs=2)
+    model = _model(
         state,
-        [
-            (hal.OperationType.SQRT, (0,), _NUMBER),
-            (hal.OperationType.NEG, (1,), _NUMBERS),
-        ],
+        (Op.WHILE, (3, 4, 0, 1, 2), _NUMBER, _NUMBERS),
+        referenced=[condition.model.main, body.model.main],
+        outputs=2,
     )
-    first, last = (
-        np.array([guard], np.float32) for guard in (_FIRST_GUARD, _LAST_GUARD)
-    )
+    guards = (np.array([guard], np.float32) for guard in (_FIRST_GUARD, _LAST_GUARD))
+    first, last = guards
     return Workload(
-        ReferenceWorkload.WHILE,
-        _named(hal.Model(main, (condition, body))),
-        (first, _some_numbers(), last),
-        _repeated,
+        ReferenceWorkload.WHILE, model, (first, _some_numbers(), last), _repeated
     )
 
 
 def _signed_codes(dtype: type[np.signedinteger]) -> Array:
     return np.random.default_rng(5).integers(-100, 101, _SHAPE, dtype)
-
-
-def _one_operation(
-    name: ReferenceWorkload,
-    operation: hal.OperationType,
-    operand: hal.Operand,
-    codes: Array,
-    result: hal.Operand,
-    plain: Callable[[Array], tuple[Array]],
-) -> Workload:
-    builder = ModelBuilder()
-    output = builder.operation(operation, add_inputs(builder, operand), result)
-    builder.output(output, "result")
-    return Workload(name, builder.build(), (codes,), plain)
 
 
 def _moved(boxes: Array, deltas: Array, images: Array, sizes: Array) -> tuple[Array]:
@@ -266,58 +213,36 @@ def _some_numbers() -> Array:
     return rng.normal(0, 1, _NUMBERS.dimensions).astype(np.float32)
 
 
-def _references(count: int) -> list[hal.Operand]:
-    return [
-        hal.Operand(
-            hal.OperandType.SUBGRAPH,
-            lifetime=hal.OperandLifeTime.SUBGRAPH,
-            location=hal.DataLocation(0, number, 0),
-        )
-        for number in range(count)
-    ]
-
-
-def _subgraph(
+def _model(
     inputs: Sequence[hal.Operand],
-    operations: Sequence[tuple[hal.OperationType, Sequence[int], hal.Operand]],
-) -> hal.Subgraph:
-    """Build a graph each of whose operations gives one of its outputs."""
+    *operations: tuple[hal.OperationType, Sequence[int], *tuple[hal.Operand, ...]],
+    scalars: Sequence[int] = (),
+    referenced: Sequence[hal.Subgraph] = (),
+    outputs: int = 1,
+) -> NamedModel:
+    """Return a model that gives the last few results of its operations.
+
+    Operands are numbered: inputs, scalars, one for each graph that is ``referenced``,
+    and what the operations write.
+    """
     builder = ModelBuilder()
     add_inputs(builder, *inputs)
-    for number, (type_, reads, result) in enumerate(operations):
-        output = builder.operation(type_, reads, result)
-        builder.output(output, f"output_{number}")
-    return builder.build().model.main
-
-
-def _main(
-    operands: Sequence[hal.Operand],
-    operations: Sequence[hal.Operation],
-    inputs: Sequence[int],
-    outputs: Sequence[int],
-) -> hal.Subgraph:
-    consumers = Counter(i for operation in operations for i in operation.inputs)
-    lifetimes = dict.fromkeys(inputs, hal.OperandLifeTime.SUBGRAPH_INPUT)
-    lifetimes |= dict.fromkeys(outputs, hal.OperandLifeTime.SUBGRAPH_OUTPUT)
-    return hal.Subgraph(
-        tuple(
-            replace(
-                operand,
-                number_of_consumers=consumers[index],
-                lifetime=lifetimes.get(index, operand.lifetime),
-            )
-            for index, operand in enumerate(operands)
-        ),
-        tuple(operations),
-        tuple(inputs),
-        tuple(outputs),
-    )
-
-
-def _named(model: hal.Model) -> NamedModel:
-    main = model.main
-    return NamedModel.of(
-        model,
-        [f"input_{number}" for number in range(len(main.input_indexes))],
-        [f"output_{number}" for number in range(len(main.output_indexes))],
-    )
+    for scalar in scalars:
+        builder.scalar(scalar)
+    references = [builder.omitted(hal.OperandType.SUBGRAPH) for _ in referenced]
+    written: list[int] = []
+    for type_, reads, *results in operations:
+        written += builder.operation(type_, reads, results)
+    for number, index in enumerate(written[-outputs:]):
+        builder.output(index, f"output_{number}")
+    built = builder.build()
+    operands = list(built.model.main.operands)
+    for number, index in enumerate(references):
+        operands[index] = replace(
+            operands[index],
+            lifetime=hal.OperandLifeTime.SUBGRAPH,
+            location=hal.DataLocation(offset=number),
+        )
+    main = replace(built.model.main, operands=tuple(operands))
+    model = replace(built.model, main=main, referenced=tuple(referenced))
+    return replace(built, model=model)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperandType
 from asyncnn.tools.conformance.vectors import Case, ExpectedOutput
@@ -28,25 +29,15 @@ _FLOAT16 = Tolerance(5 * 0.0009765625, 5 * 0.0009765625)
 _ONE_STEP = Tolerance(1)
 _MOBILENET = Tolerance(3)
 
+_QUANT8 = QUANT8_TYPES | {OperandType.TENSOR_QUANT8_SYMM}
+_QUANT16 = {OperandType.TENSOR_QUANT16_ASYMM, OperandType.TENSOR_QUANT16_SYMM}
+_WHOLE = (OperandType.TENSOR_INT32, OperandType.INT32, OperandType.TENSOR_BOOL8)
 _BY_TYPE = {
     OperandType.TENSOR_FLOAT32: _FLOAT32,
     OperandType.TENSOR_FLOAT16: _FLOAT16,
-    OperandType.TENSOR_INT32: _EXACT,
-    OperandType.INT32: _EXACT,
-    OperandType.TENSOR_BOOL8: _EXACT,
-    OperandType.TENSOR_QUANT8_ASYMM: _ONE_STEP,
-    OperandType.TENSOR_QUANT8_ASYMM_SIGNED: _ONE_STEP,
-    OperandType.TENSOR_QUANT8_SYMM: _ONE_STEP,
-    OperandType.TENSOR_QUANT16_ASYMM: _ONE_STEP,
-    OperandType.TENSOR_QUANT16_SYMM: _ONE_STEP,
+    **dict.fromkeys(_WHOLE, _EXACT),
+    **dict.fromkeys(_QUANT8 | _QUANT16, _ONE_STEP),
 }
-_QUANT8 = frozenset(
-    {
-        OperandType.TENSOR_QUANT8_ASYMM,
-        OperandType.TENSOR_QUANT8_ASYMM_SIGNED,
-        OperandType.TENSOR_QUANT8_SYMM,
-    }
-)
 
 
 def compare(case: Case, outputs: Sequence[Array]) -> list[str]:

@@ -5,9 +5,9 @@ executing need not know; its calls go through the methods of that version.
 """
 
 import os
-import weakref
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from contextlib import ExitStack
+from typing import Any, TypeAlias, cast
 
 from asyncnn import hal
 from asyncnn.callbacks import PreparedModelFuture
@@ -21,8 +21,6 @@ from asyncnn.hal.versions import (
     v1_2,
 )
 from asyncnn.tools.conformance.vectors import Case
-
-Told = TypeVar("Told")
 
 Prepare: TypeAlias = Callable[[hal.Model], Awaitable[hal.IPreparedModel]]
 """Prepares a model.
@@ -84,15 +82,23 @@ async def _prepare_old(
     device: VersionedDevice, model: hal.Model, version: hal.HalVersion
 ) -> hal.IPreparedModel:
     told = PreparedModelFuture()
-    old = convert_to(model, version)
-    match old:
+
+    def tell(
+        reason: str, status: hal.ErrorStatus, prepared: VersionedPreparedModel | None
+    ) -> None:
+        told.reason = reason
+        old = None if prepared is None else _OldPreparedModel(prepared, version)
+        told.notify_1_3(status, old)
+
+    converted = convert_to(model, version)
+    match converted:
         case v1_0.Model():
-            device.prepare_model(old, _Prepared1_0(told))
+            device.prepare_model(converted, _Relay1_0(tell))
         case v1_1.Model():
-            device.prepare_model_1_1(old, _PREFERENCE, _Prepared1_0(told))
+            device.prepare_model_1_1(converted, _PREFERENCE, _Relay1_0(tell))
         case v1_2.Model():
-            callback = _Prepared1_2(told)
-            device.prepare_model_1_2(old, _PREFERENCE, (), (), _NO_TOKEN, callback)
+            relay: Any = _Relay(tell)
+            device.prepare_model_1_2(converted, _PREFERENCE, (), (), _NO_TOKEN, relay)
     return await told
 
 
@@ -116,10 +122,21 @@ class _OldPreparedModel(VersionedPreparedModel):
     ) -> hal.ErrorStatus:
         """Execute by `execute` or `execute_1_2`."""
         assert callback is not None
+
+        def tell(
+            reason: str,
+            status: hal.ErrorStatus,
+            shapes: tuple[hal.OutputShape, ...] = (),
+            timing: hal.Timing = hal.NO_TIMING,
+        ) -> None:
+            callback.reason = reason
+            callback.notify_1_3(status, shapes, timing)
+
         old = _old_request(request, self._version)
         if self._version < hal.HalVersion.V1_2:
-            return self._prepared.execute(old, _Executed1_0(callback))
-        return self._prepared.execute_1_2(old, measure, _Executed1_2(callback))
+            return self._prepared.execute(old, _Relay1_0(tell))
+        relay: Any = _Relay(tell)
+        return self._prepared.execute_1_2(old, measure, relay)
 
     async def execute_synchronously_1_3(
         self,
@@ -139,59 +156,25 @@ def _old_request(request: hal.Request, version: hal.HalVersion) -> v1_0.Request:
     return old
 
 
-class _Relay(hal.CallbackObject, Generic[Told]):
-    """Passes on to a callback of HAL 1.3 what one of an older version is told."""
+class _Relay(hal.CallbackObject):
+    """Passes on why and what a callback of any version is told."""
 
-    __slots__ = ("_told",)
+    __slots__ = ("_tell",)
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, tell: Callable[..., None]) -> None:
         super().__init__()
-        self._told = told
+        self._tell = tell
+
+    def notify(self, *told: Any) -> None:
+        self._tell(self.reason, *told)
+
+    notify_1_2 = notify_1_3 = notify
 
 
-class _Prepared1_0(  # noqa: N801 - as in HAL 1.0
-    _Relay[PreparedModelFuture], v1_0.IPreparedModelCallback
-):
-    def notify(
-        self, status: hal.ErrorStatus, prepared_model: VersionedPreparedModel | None
-    ) -> None:
-        _deliver(self._told, self.reason, status, prepared_model, hal.HalVersion.V1_1)
+class _Relay1_0(_Relay, v1_0.IPreparedModelCallback, v1_0.IExecutionCallback):  # noqa: N801 - as in HAL 1.0
+    """One that devices know as a callback of HAL 1.0."""
 
-
-class _Prepared1_2(_Relay[PreparedModelFuture], v1_2.IPreparedModelCallback):  # noqa: N801
-    def notify_1_2(
-        self, status: hal.ErrorStatus, prepared_model: VersionedPreparedModel | None
-    ) -> None:
-        _deliver(self._told, self.reason, status, prepared_model, hal.HalVersion.V1_2)
-
-
-def _deliver(
-    told: PreparedModelFuture,
-    reason: str,
-    status: hal.ErrorStatus,
-    prepared: VersionedPreparedModel | None,
-    version: hal.HalVersion,
-) -> None:
-    told.reason = reason
-    old = None if prepared is None else _OldPreparedModel(prepared, version)
-    told.notify_1_3(status, old)
-
-
-class _Executed1_0(_Relay[hal.IExecutionCallback], v1_0.IExecutionCallback):  # noqa: N801
-    def notify(self, status: hal.ErrorStatus) -> None:
-        self._told.reason = self.reason
-        self._told.notify_1_3(status, (), hal.NO_TIMING)
-
-
-class _Executed1_2(_Relay[hal.IExecutionCallback], v1_2.IExecutionCallback):  # noqa: N801
-    def notify_1_2(
-        self,
-        status: hal.ErrorStatus,
-        output_shapes: tuple[hal.OutputShape, ...],
-        timing: hal.Timing,
-    ) -> None:
-        self._told.reason = self.reason
-        self._told.notify_1_3(status, output_shapes, timing)
+    __slots__ = ()
 
 
 class _CachingDevice:
@@ -213,64 +196,33 @@ class _CachingDevice:
         callback = caches_and_callback[-1]
         if callback is None:
             return hal.ErrorStatus.INVALID_ARGUMENT
-        saving = _Saving(self._device, deadline, callback)
-        return self._device.prepare_model_1_3(
-            model, preference, priority, deadline, *saving.caches, _TOKEN, saving
-        )
-
-
-class _Saving(hal.IPreparedModelCallback):
-    """Waits for a model to be saved in files that nobody else has."""
-
-    __slots__ = ("__weakref__", "_callback", "_deadline", "_device", "caches")
-
-    def __init__(
-        self,
-        device: hal.IDevice,
-        deadline: int | None,
-        callback: hal.IPreparedModelCallback,
-    ) -> None:
-        super().__init__()
+        device, files = self._device, ExitStack()
         _, models, data = device.get_number_of_cache_files_needed()
-        self._device = device
-        self._deadline = deadline
-        self._callback = callback
-        self.caches = self._files(models), self._files(data)
+        caches = _cache_files(files, models), _cache_files(files, data)
 
-    def _files(self, count: int) -> list[hal.Handle]:
-        fds = [os.memfd_create("asyncnn-cache", os.MFD_CLOEXEC) for _ in range(count)]
-        for fd in fds:
-            weakref.finalize(self, os.close, fd)
-        return [hal.Handle((fd,)) for fd in fds]
+        def tell(
+            reason: str, status: hal.ErrorStatus, prepared: hal.IPreparedModel | None
+        ) -> None:
+            files.close()
+            callback.reason = reason
+            callback.notify_1_3(status, prepared)
 
-    def notify_1_3(
-        self, status: hal.ErrorStatus, prepared_model: hal.IPreparedModel | None
-    ) -> None:
-        """Load what was saved, or pass on why there is nothing."""
-        if status is not hal.ErrorStatus.NONE:
-            self._callback.reason = self.reason
-            self._callback.notify_1_3(status, None)
-            return
-        loading = _Loading(self, self._callback)
-        self._device.prepare_model_from_cache_1_3(
-            self._deadline, *self.caches, _TOKEN, loading
+        def load(reason: str, status: hal.ErrorStatus, _: object) -> None:
+            if status is not hal.ErrorStatus.NONE:
+                tell(reason, status, None)
+                return
+            loading: Any = _Relay(tell)
+            device.prepare_model_from_cache_1_3(deadline, *caches, _TOKEN, loading)
+
+        saving: Any = _Relay(load)
+        return device.prepare_model_1_3(
+            model, preference, priority, deadline, *caches, _TOKEN, saving
         )
 
 
-class _Loading(hal.IPreparedModelCallback):
-    """Passes on what was loaded; until then it keeps the files open."""
-
-    __slots__ = ("_callback", "_saving")
-
-    def __init__(self, saving: _Saving, callback: hal.IPreparedModelCallback) -> None:
-        super().__init__()
-        self._saving: _Saving | None = saving
-        self._callback = callback
-
-    def notify_1_3(
-        self, status: hal.ErrorStatus, prepared_model: hal.IPreparedModel | None
-    ) -> None:
-        """Notify the one who waits for the model."""
-        self._saving = None
-        self._callback.reason = self.reason
-        self._callback.notify_1_3(status, prepared_model)
+def _cache_files(files: ExitStack, count: int) -> list[hal.Handle]:
+    """Return files that nobody else has, to be closed with ``files``."""
+    fds = [os.memfd_create("asyncnn-cache", os.MFD_CLOEXEC) for _ in range(count)]
+    for fd in fds:
+        files.callback(os.close, fd)
+    return [hal.Handle((fd,)) for fd in fds]

@@ -387,7 +387,8 @@ class TestLoading:
         with pytest.raises(EngineUnavailableError) as caught:
             engines.load_engine()
         assert str(caught.value) == (
-            "ai-edge-litert is not installed (pip install asyncnn[accelerated])"
+            "ai-edge-litert is not installed "
+            "(install it with: pip install asyncnn[accelerated])"
         )
 
     def test_what_speaks_against_the_c_api_makes_it_the_interpreter(

@@ -1,15 +1,16 @@
 """Each claimed operation, in each claimed type, against the reference kernel."""
 
+import numpy as np
 import pytest
 
 from asyncnn.devices.litert.claims import NOT_CLAIMED, RULES, refusal
-from asyncnn.hal.operands import QUANT8_TYPES
+from asyncnn.hal.operands import DTYPES, QUANT8_TYPES
 from asyncnn.hal.operations import allowed_types
 from asyncnn.hal.types import OperandType, OperationType
 from tests.devices.litert.cases import MAKE, all_pairs, usual_case
 from tests.devices.litert.judging import assert_close
 from tests.devices.litert.running import run_operation
-from tests.kernels.operations import B8, F32
+from tests.kernels.operations import B8, F32, I32, Q8S, bind, result, tensor
 
 PAIRS = [
     pytest.param(type_, main, id=f"{type_.name}-{main.name}")
@@ -65,3 +66,18 @@ def test_each_operation_is_either_claimed_or_left_for_a_reason() -> None:
     types = {*OperationType} - {OperationType.OEM_OPERATION}
     assert RULES.keys() | NOT_CLAIMED.keys() == types
     assert not RULES.keys() & NOT_CLAIMED.keys()
+
+
+@pytest.mark.parametrize("index", [-1, 9, 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize("main", [F32, Q8S])
+def test_an_index_out_of_range_fails_and_does_no_harm(
+    main: OperandType, index: int
+) -> None:
+    values = np.ones((9, 3), DTYPES[main])
+    scale = 0.5 if main == Q8S else 0.0
+    inputs = [tensor(main, values, scale), 0, tensor(I32, [0, index])]
+    operation = bind(OperationType.GATHER, inputs, [result(main, (2, 3), scale)])
+    assert refusal(operation) is None
+    arrays = [values, None, np.array([0, index], np.int32)]
+    with pytest.raises(RuntimeError, match="failed to invoke"):
+        run_operation(operation, arrays)

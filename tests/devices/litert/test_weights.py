@@ -272,6 +272,66 @@ def test_descriptors_are_closed(c_api: Engine, chain: Chain, folder: Path) -> No
         assert descriptors() == before
 
 
+EXHAUSTION = """
+import os, resource, sys
+from pathlib import Path
+from asyncnn.devices.litert.chain_model import Chain
+from asyncnn.devices.litert.engine import load_engine
+from asyncnn.devices.litert.weights import PackedWeights
+from tests.devices.litert.conftest import Case
+
+folder = Path(sys.argv[1]) if sys.argv[1] else None
+engine, chain = load_engine("c_api"), Chain(links=6, rows=4, width=32)
+engine.compile(chain.model()).close()
+
+def compiled(weights):
+    case = Case(chain)
+    graph = engine.compile(chain.model(), weights=weights)
+    assert graph.run([case.x], case.outputs)
+    case.assert_right()
+    return graph
+
+is_kept = len(sys.argv) > 2
+if is_kept:
+    compiled(PackedWeights("a" * 16, folder))
+usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+refused = 0
+for left in range(8):
+    for file in [] if is_kept or folder is None else folder.glob("*"):
+        file.unlink()
+    weights = PackedWeights("a" * 16, folder)
+    opened = [os.open("/dev/null", os.O_RDONLY)]
+    while opened[-1] < 100:  # so that there are no numbers left between others
+        opened.append(os.open("/dev/null", os.O_RDONLY))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (opened[-1] + 1 + left, usual[1]))
+    try:
+        compiled(weights)
+    except OSError:
+        refused += 1
+    resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+    for descriptor in opened:
+        os.close(descriptor)
+    assert not is_kept or list(folder.iterdir()), left
+    compiled(weights)
+    compiled(weights)
+assert 0 < refused < 5, refused
+"""
+
+
+@pytest.mark.parametrize("where", ["memory", "new", "kept"])
+def test_descriptors_that_run_out_harm_neither_process_nor_file(
+    folder: Path, where: str
+) -> None:
+    arguments = {"memory": ("",), "new": (folder,), "kept": (folder, "kept")}
+    ended = subprocess.run(
+        [sys.executable, "-c", EXHAUSTION, *map(str, arguments[where])],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_a_failed_compilation_leaves_no_descriptor_and_no_file(folder: Path) -> None:
     before = descriptors()
 

@@ -15,7 +15,7 @@ from asyncnn.burst import OpenBursts
 from asyncnn.callbacks import FencedOutcome, OneShot, SynchronousByCallback
 from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.fences import SyncFence
-from asyncnn.hal.errors import DriverDiedError
+from asyncnn.hal.errors import DeviceUnavailableError, DriverDiedError
 from asyncnn.hal.performance import uniform_performance
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -88,8 +88,10 @@ class CrippledDevice:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def cause_of_death(self) -> DriverDiedError | None:
-        return DriverDiedError("its driver died") if self.is_dead else None
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        if self.is_dead:
+            return DriverDiedError("its driver died")
+        return self.inner.cause_of_death()
 
     def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
         info = PerformanceInfo(self.figure, self.figure)

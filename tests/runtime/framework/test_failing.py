@@ -22,6 +22,7 @@ from asyncnn.metrics.families import openmetrics
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.framework import Fallback, FrameworkSettings, Partitioning
 from asyncnn.runtime.framework.opening import OpenDevice, open_framework
+from tests.mappings import mapped_pools
 from tests.networks import picking
 from tests.runtime.framework.crippled import EXECUTING, CrippledDevice, Fault
 from tests.runtime.framework.mixed import (
@@ -311,9 +312,10 @@ async def test_buffers_serve_models_that_are_divided() -> None:
 
 
 async def test_nothing_is_left_behind() -> None:
-    async def facts() -> tuple[int, int]:
+    async def facts() -> tuple[int, int, int]:
         await asyncio.sleep(0.05)
-        return len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())
+        tasks = len(asyncio.all_tasks())
+        return len(os.listdir("/proc/self/fd")), tasks, mapped_pools()
 
     async def all_of_it() -> None:
         for fault in (Fault.NONE, *EXECUTING):

@@ -93,7 +93,7 @@ def test_the_environment_decides_on_partitioning(
     monkeypatch.setenv(PARTITION_VARIABLE, "often")
     with pytest.raises(InvalidArgumentError, match=PARTITION_VARIABLE):
         chosen_partitioning(None)
-    with pytest.raises(InvalidArgumentError, match="partition="):
+    with pytest.raises(InvalidArgumentError, match="partition is 7"):
         chosen_partitioning(7)
 
 
@@ -108,7 +108,8 @@ def test_settings_are_checked() -> None:
         {"moving_weight": -1.0},
         {"max_intermediate_bytes": 0},
     ):
-        with pytest.raises(InvalidArgumentError):
+        name = f"FrameworkSettings.{list(wrong)[-1]} is"
+        with pytest.raises(InvalidArgumentError, match=name):
             FrameworkSettings(**wrong)  # type: ignore[arg-type]
 
 

@@ -27,7 +27,7 @@ FEW = settings(
     phases=(Phase.generate,),
     suppress_health_check=tuple(HealthCheck),
 )
-MANY = settings(FEW, max_examples=2000, derandomize=False)
+MANY = settings(FEW, max_examples=500, derandomize=False, print_blob=True)
 
 FAULTS = st.sampled_from([Fault.NONE, *Fault])
 DRAWN = {
@@ -77,8 +77,16 @@ def check_route(route: Route, graph: Graph) -> None:
 
 
 @pytest.mark.parametrize(
-    "depth", [FEW, pytest.param(MANY, marks=pytest.mark.exhaustive)]
+    "depth",
+    [
+        pytest.param(FEW, id="60"),
+        *(
+            pytest.param(MANY, id=f"500, {part} of 4", marks=pytest.mark.exhaustive)
+            for part in range(1, 5)
+        ),
+    ],
 )
+@pytest.mark.timeout(1800)
 def test_crippled_devices_change_no_result(depth: settings) -> None:
     @depth
     @given(**DRAWN)

@@ -130,6 +130,7 @@ def accelerated(*, met: bool) -> Report:
             "driver": (),
         },
         placements={"alone": "pinned to 1", "memory": "not pinned"},
+        refusals={"older": REFUSAL},
     )
 
 

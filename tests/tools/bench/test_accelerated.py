@@ -83,6 +83,7 @@ def test_a_figure_without_its_peer_is_not_judged_and_the_reason_is_told() -> Non
         rounds=1,
         sections={"serving": (result,)},
         placements={"serving": "anywhere"},
+        refusals={},
     )
     assert report.met
     assert any("not here" in note for note in report.notes())
@@ -113,6 +114,28 @@ def test_sections_pick_the_models_that_suit_them(
 def test_an_unknown_section_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="no section 'alne'"):
         bench_accelerated.bench(tmp_path, section=["alne"])
+
+
+def test_what_cannot_be_measured_is_told_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("ai_edge_litert")
+
+    async def refuse(*_: object) -> None:
+        raise InvalidArgumentError("it is odd")
+
+    section = SECTIONS["tiny"]._replace(measure=refuse)
+    monkeypatch.setitem(SECTIONS, "tiny", section)
+    (tmp_path / "odd.tflite").write_bytes(b"no model")
+    report = bench_accelerated.bench(
+        tmp_path, mobilenet=False, section=["tiny", "serving"]
+    )
+    (measured,) = report.sections["tiny"]
+    assert set(measured.refusals.values()) == {"it is odd"}
+    notes = "\n".join(report.notes())
+    assert "odd cannot be imported: " in notes
+    assert "serving: no model suits it" in notes
+    assert "it is odd" in notes
 
 
 class TestMeasuring:

@@ -32,15 +32,15 @@ TIMEOUT_S = 30.0
 """How long an answer may take."""
 
 
-class Testimony:
-    """What a callback was told, each time."""
+class _Witness(hal.IPreparedModelCallback, hal.IExecutionCallback):
+    """Testifies how often, and of what, a preparation or an execution notified it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.outcomes: list[tuple[Any, ...]] = []
         self._told = asyncio.Event()
 
-    def add(self, *outcome: Any) -> None:
-        """Remember a notification."""
+    def notify_1_3(self, *outcome: Any, **_: Any) -> None:
         self.outcomes.append(outcome)
         self._told.set()
 
@@ -48,37 +48,6 @@ class Testimony:
         """Wait for the first notification, and a round of the loop for a second."""
         await self._told.wait()
         await asyncio.sleep(0)
-
-
-class PreparationWitness(hal.IPreparedModelCallback):
-    """Testifies how often, and of what, a preparation notified its callback."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.testimony = Testimony()
-
-    def notify_1_3(
-        self, status: hal.ErrorStatus, prepared_model: hal.IPreparedModel | None
-    ) -> None:
-        """Remember the outcome."""
-        self.testimony.add(status, prepared_model)
-
-
-class ExecutionWitness(hal.IExecutionCallback):
-    """Testifies how often, and of what, an execution notified its callback."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.testimony = Testimony()
-
-    def notify_1_3(
-        self,
-        status: hal.ErrorStatus,
-        output_shapes: tuple[hal.OutputShape, ...],
-        timing: hal.Timing,
-    ) -> None:
-        """Remember the outcome."""
-        self.testimony.add(status, output_shapes, timing)
 
 
 class Way(msgspec.Struct, frozen=True):
@@ -185,26 +154,20 @@ async def _judge_supported(mutant: Mutant, way: Way) -> list[str]:
 
 
 async def _judge_preparation(mutant: Mutant, way: Way) -> list[str]:
-    witness = PreparationWitness()
+    witness = _Witness()
+    asked: tuple[Any, Any] = mutant.preference, mutant.priority
     status = way.device.prepare_model_1_3(
-        mutant.model,
-        mutant.preference,  # type: ignore[arg-type]
-        mutant.priority,  # type: ignore[arg-type]
-        None,
-        (),
-        (),
-        _TOKEN,
-        witness,
+        mutant.model, *asked, None, (), (), _TOKEN, witness
     )
-    return await _judge_launch(status, witness.testimony, (_INVALID, None), way)
+    return await _judge_launch(status, witness, (_INVALID, None), way)
 
 
 async def _judge_execution(
     mutant: RequestMutant, prepared: hal.IPreparedModel, way: Way
 ) -> list[str]:
-    witness = ExecutionWitness()
+    witness = _Witness()
     status = prepared.execute_1_3(mutant.request, mutant.measure, None, None, witness)
-    return await _judge_launch(status, witness.testimony, _NO_RESULT, way)
+    return await _judge_launch(status, witness, _NO_RESULT, way)
 
 
 async def _judge_synchronous(
@@ -217,13 +180,9 @@ async def _judge_synchronous(
 
 
 def _judge_fenced(mutant: RequestMutant, prepared: hal.IPreparedModel) -> list[str]:
+    wait_for: Any = mutant.wait_for
     answer = prepared.execute_fenced(
-        mutant.request,
-        mutant.wait_for,  # type: ignore[arg-type]
-        mutant.measure,
-        None,
-        None,
-        None,
+        mutant.request, wait_for, mutant.measure, None, None, None
     )
     return _unless(answer, (_INVALID, None, None), "fenced")
 
@@ -236,7 +195,7 @@ async def _judge_burst(mutant: RequestMutant, burst: BurstController) -> list[st
 
 
 async def _judge_launch(
-    status: hal.ErrorStatus, told: Testimony, expected: tuple[object, ...], way: Way
+    status: hal.ErrorStatus, told: _Witness, expected: tuple[object, ...], way: Way
 ) -> list[str]:
     problems: list[str] = []
     if not way.is_bare:

@@ -79,15 +79,13 @@ def _outside_of_pools(request: hal.Request, model: hal.Model) -> _Mutants:
     for place in _places(request, model):
         location = place.argument.location
         size = request.pools[location.pool_index].size  # type: ignore[union-attr]
-        for words, wrong in (
-            ("lies in no pool", replace(location, pool_index=len(request.pools))),
-            (
-                "ends beyond its pool",
-                replace(location, offset=size - location.length + 1),
-            ),
-            ("starts beyond its pool", replace(location, offset=_UINT32_MAX)),
+        for words, field, wrong in (
+            ("lies in no pool", "pool_index", len(request.pools)),
+            ("ends beyond its pool", "offset", size - location.length + 1),
+            ("starts beyond its pool", "offset", _UINT32_MAX),
         ):
-            changed = replace(place.argument, location=wrong)
+            elsewhere = replace(location, **{field: wrong})
+            changed = replace(place.argument, location=elsewhere)
             yield place.with_argument(words, changed)
 
 
@@ -102,9 +100,7 @@ def _short_inputs(request: hal.Request, model: hal.Model) -> _Mutants:
     for place in _places(request, model):
         if place.kind == "input":
             location = place.argument.location
-            shorter = hal.DataLocation(
-                location.pool_index, location.offset, location.length - 1
-            )
+            shorter = replace(location, length=location.length - 1)
             changed = replace(place.argument, location=shorter)
             yield place.with_argument("is one byte short", changed)
 
@@ -132,13 +128,10 @@ class _Place(msgspec.Struct, frozen=True):
 
     def with_argument(self, words: str, argument: hal.RequestArgument) -> RequestMutant:
         """Return the mutant whose request has another argument in this place."""
-        label = f"{self.kind} {self.position} {words}"
-        request = self.request
-        if self.kind == "input":
-            inputs = replaced(request.inputs, self.position, argument)
-            return RequestMutant(label, replace(request, inputs=inputs))
-        outputs = replaced(request.outputs, self.position, argument)
-        return RequestMutant(label, replace(request, outputs=outputs))
+        field = f"{self.kind}s"
+        arguments = replaced(getattr(self.request, field), self.position, argument)
+        changed = replace(self.request, **{field: arguments})
+        return RequestMutant(f"{self.kind} {self.position} {words}", changed)
 
 
 def _places(request: hal.Request, model: hal.Model) -> Iterator[_Place]:

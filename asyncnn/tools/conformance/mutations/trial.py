@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
-from typing import Self
 
 from msgspec.structs import replace
 
@@ -32,7 +32,6 @@ from asyncnn.tools.conformance.mutations.mutant import (
     Listed,
     Mutant,
     PacketMutant,
-    PacketRow,
     RequestMutant,
     RequestRow,
     Row,
@@ -93,12 +92,14 @@ async def _mutate_cases(cases: Sequence[Case], plan: Plan) -> list[RowResult]:
 
 def mutate_nothing(plan: Plan) -> list[RowResult]:
     """Try the mutant that is made of no case."""
-    return [asyncio.run(_mutate_nothing(plan))]
+    return [asyncio.run(_try_cycle(plan))]
 
 
-async def _mutate_nothing(plan: Plan) -> RowResult:
+async def _try_cycle(plan: Plan) -> RowResult:
     async with _ways(plan) as ways:
-        return await try_cycle(ways, plan)
+        problems = await _judge(cyclic_mutant(), None, ways)
+    result = RowResult("", "", CYCLE, plan.transport, problems=tuple(problems))
+    return replace(result, failed=1) if problems else replace(result, passed=1)
 
 
 @asynccontextmanager
@@ -122,24 +123,17 @@ def travelling(model: hal.Model) -> hal.Model:
 
 
 class TravellingRequest:
-    """A request of two pools, the second of which, the outputs', is marked."""
+    """The request of a case; the second of its two pools, the outputs', is marked."""
 
-    def __init__(
-        self, request: hal.Request, pools: tuple[hal.Memory, hal.Memory]
-    ) -> None:
-        self.request = request
-        self.pools = pools
-        _, outputs = pools
-        view(outputs)[:] = bytes([_UNTOUCHED]) * outputs.size
-
-    @classmethod
-    def of(cls, case: Case) -> Self:
-        """Return the request of a case."""
+    def __init__(self, case: Case) -> None:
         request = build_request(case).request
         inputs, outputs = (
             shareable(p) for p in request.pools if isinstance(p, hal.Memory)
         )
-        return cls(replace(request, pools=(inputs, outputs)), (inputs, outputs))
+        view(outputs)[:] = bytes([_UNTOUCHED]) * outputs.size
+        self.pools = (inputs, outputs)
+        self.request = replace(request, pools=self.pools)
+        self._shape = RequestShape.of(request.inputs, request.outputs, 2)
 
     @cached_property
     def packet(self) -> bytes:
@@ -157,11 +151,6 @@ class TravellingRequest:
         if view(outputs).tobytes().count(_UNTOUCHED) == outputs.size:
             return []
         return [f"{label}: outputs were written"]
-
-    @cached_property
-    def _shape(self) -> RequestShape:
-        request = self.request
-        return RequestShape.of(request.inputs, request.outputs, len(self.pools))
 
 
 class Trial:
@@ -204,32 +193,31 @@ class Trial:
             raise hal.error_for(status, f"the {way.name} refuses the case")
 
     async def _try_models(self, row: Row) -> RowResult:
-        async def judge(mutant: Mutant) -> list[str]:
-            return await _judge(mutant, self._model, self._ways)
-
+        judge = partial(_judge, original=self._model, ways=self._ways)
         mutants = row.mutants(self._model, VERSION)
         return await self._results.of_each(row.number, mutants, judge)
 
     async def _try_all_requests(self, targets: Sequence[Target]) -> list[RowResult]:
-        sent = TravellingRequest.of(self._case)
+        sent = TravellingRequest(self._case)
         with ExitStack() as stack:
             if sent.fits_in_a_packet:
                 targets = [await _with_burst(target, stack) for target in targets]
+
+            async def judge(row: RequestRow, mutant: RequestMutant) -> list[str]:
+                answers = [
+                    await judge_request(mutant, target, by_burst=row.by_burst)
+                    for target in targets
+                ]
+                return [*chain(*answers), *sent.traces_of(mutant.label)]
+
             return [
-                await self._try_requests(row, sent, targets) for row in REQUEST_ROWS
+                await self._results.of_each(
+                    row.number,
+                    with_timing(row.mutate(sent.request, self._model)),
+                    partial(judge, row),
+                )
+                for row in REQUEST_ROWS
             ]
-
-    async def _try_requests(
-        self, row: RequestRow, sent: TravellingRequest, targets: Sequence[Target]
-    ) -> RowResult:
-        async def judge(mutant: RequestMutant) -> list[str]:
-            problems: list[str] = []
-            for target in targets:
-                problems += await judge_request(mutant, target, by_burst=row.by_burst)
-            return problems + sent.traces_of(mutant.label)
-
-        mutants = with_timing(row.mutate(sent.request, self._model))
-        return await self._results.of_each(row.number, mutants, judge)
 
 
 async def _with_burst(target: Target, stack: ExitStack) -> Target:
@@ -237,13 +225,6 @@ async def _with_burst(target: Target, stack: ExitStack) -> Target:
         return target
     burst = stack.enter_context(await BurstController.open(target.prepared))
     return replace(target, burst=burst)
-
-
-async def try_cycle(ways: Sequence[Way], plan: Plan) -> RowResult:
-    """Try the mutant that is made of no case."""
-    problems = await _judge(cyclic_mutant(), None, ways)
-    result = RowResult("", "", CYCLE, plan.transport, problems=tuple(problems))
-    return replace(result, failed=1) if problems else replace(result, passed=1)
 
 
 async def _judge(
@@ -259,7 +240,7 @@ async def try_bursts(
 
     Altered packets come first: those that are valid show that the burst goes on.
     """
-    sent = TravellingRequest.of(case)
+    sent = TravellingRequest(case)
     if not sent.fits_in_a_packet:
         reason = "the packet is longer than the queue"
         return _skipped((*PACKET_ROWS, *BURST_ROWS), reason, results)
@@ -269,7 +250,15 @@ async def try_bursts(
             for target in targets
             if not target.way.is_bare
         ]
-        found = [await _try_packets(row, sent, senders, results) for row in PACKET_ROWS]
+
+        async def judge(mutant: PacketMutant) -> list[str]:
+            answers = [await judge_packet(mutant, each.burst) for each in senders]
+            return [*chain(*answers), *sent.traces_of(mutant.label)]
+
+        found = [
+            await results.of_each(row.number, row.mutate(sent.packet), judge)
+            for row in PACKET_ROWS
+        ]
         if case.expect_failure:
             return found + _skipped(BURST_ROWS, "the case may fail itself", results)
         return found + [await _try_burst(row, senders, results) for row in BURST_ROWS]
@@ -286,21 +275,6 @@ def _skipped(
     rows: Sequence[Listed], reason: str, results: RowResults
 ) -> list[RowResult]:
     return [results.skipped(row.number, reason) for row in rows]
-
-
-async def _try_packets(
-    row: PacketRow,
-    sent: TravellingRequest,
-    senders: Sequence[Sender],
-    results: RowResults,
-) -> RowResult:
-    async def judge(mutant: PacketMutant) -> list[str]:
-        problems: list[str] = []
-        for sender in senders:
-            problems += await judge_packet(mutant, sender.burst)
-        return problems + sent.traces_of(mutant.label)
-
-    return await results.of_each(row.number, row.mutate(sent.packet), judge)
 
 
 async def _try_burst(

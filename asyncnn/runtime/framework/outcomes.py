@@ -1,0 +1,158 @@
+"""How executions of the framework end, as their callbacks are told.
+
+`Watch` stands between a device that has all of a model and the client, and looks at the
+status alone. `Report` tells the outcome of what went step by step.
+"""
+
+import asyncio
+from typing import ClassVar, Protocol
+
+from asyncnn.callbacks import IExecutionCallback, OneShot
+from asyncnn.hal.types import (
+    ErrorStatus,
+    ExecutionOptions,
+    MeasureTiming,
+    OutputShape,
+    Request,
+    Timing,
+)
+from asyncnn.hal.validate import execution_options
+from asyncnn.runtime.framework.managed_memory import BuffersInUse
+from asyncnn.runtime.framework.stepping import IClosable, Outcome
+
+_NONE = ErrorStatus.NONE
+
+
+class IWatchedModel(Protocol):
+    """What a `Watch` needs of its model."""
+
+    def recovers_from(self, status: ErrorStatus) -> bool:
+        """Tell whether the CPU is to be tried after a device ended so."""
+        ...
+
+    def fall_back(
+        self,
+        callback: IExecutionCallback,
+        request: Request,
+        options: ExecutionOptions,
+        failure: tuple[ErrorStatus, str],
+    ) -> None:
+        """Go on where the only partition has failed."""
+        ...
+
+    def began(self, run: IClosable) -> None:
+        """Note that an execution has begun."""
+        ...
+
+    def ended(self, run: IClosable) -> None:
+        """Note that an execution has ended."""
+        ...
+
+
+class Watch(IExecutionCallback):
+    """Looks at how the only partition ends, and otherwise passes that on."""
+
+    takes_early_results: ClassVar[bool] = True
+
+    __slots__ = (
+        "__weakref__",
+        "_callback",
+        "_is_linked",
+        "_loop_timeout",
+        "_measure",
+        "_model",
+        "_request",
+        "falls_back",
+        "is_waiting",
+    )
+
+    def __init__(
+        self,
+        model: IWatchedModel,
+        callback: IExecutionCallback,
+        request: Request,
+        measure: MeasureTiming,
+        loop_timeout: int | None,
+    ) -> None:
+        # All here, as a call of the base would be felt with tiny models.
+        self.reason = ""
+        self._is_dead = False
+        self._recipients = []
+        self._model = model
+        self._callback = callback
+        self._request = request
+        self._measure = measure
+        self._loop_timeout = loop_timeout
+        self._is_linked = False
+        self.is_waiting = True
+        self.falls_back = False
+
+    def wait(self) -> None:
+        """End when the client does not wait any more, or the framework is closed."""
+        self._is_linked = True
+        self._model.began(self)
+        self._callback.link_to_death(self.die)
+
+    def notify_1_3(
+        self,
+        status: ErrorStatus,
+        output_shapes: tuple[OutputShape, ...],
+        timing: Timing,
+    ) -> None:
+        """Pass the outcome on, unless the CPU may do better."""
+        self.is_waiting = False
+        callback, model = self._callback, self._model
+        if self._is_linked:
+            model.ended(self)
+            callback.unlink_to_death()
+        if status is _NONE or self._is_dead or not model.recovers_from(status):
+            callback.reason = self.reason
+            callback.notify_1_3(status, output_shapes, timing)
+            return
+        self.falls_back = True
+        options = execution_options(self._measure, None, self._loop_timeout)
+        model.fall_back(callback, self._request, options, (status, self.reason))
+
+    def close(self) -> None:
+        """Have the device stop: its answer is passed on."""
+        self.die()
+
+
+class LaterWatch(Watch):
+    """The same for callbacks that must not be told before the call has returned."""
+
+    takes_early_results: ClassVar[bool] = False
+
+    __slots__ = ()
+
+
+class Report:
+    """Tells a callback the outcome of a run, and not before its call has returned.
+
+    Unless it takes results so early: ``is_called`` is True until then.
+    """
+
+    __slots__ = ("_callback", "_use", "is_called")
+
+    def __init__(self, callback: IExecutionCallback, use: BuffersInUse | None) -> None:
+        self._callback = callback
+        self._use = use
+        self.is_called = True
+
+    def __call__(self, outcome: Outcome) -> None:
+        """Tell the outcome, in a later turn of the loop if it has come too early."""
+        if self._use is not None:
+            self._use.end(outcome.status, outcome.shapes)
+        if self.is_called and not self._callback.takes_early_results:
+            asyncio.get_running_loop().call_soon(self._tell, outcome)
+        else:
+            self._tell(outcome)
+
+    def _tell(self, outcome: Outcome) -> None:
+        callback = self._callback
+        callback.unlink_to_death()
+        callback.reason = outcome.reason
+        if outcome.route is not None:
+            callback.took(outcome.route)
+        status, shapes, timing = outcome.status, outcome.shapes, outcome.timing
+        OneShot(callback.notify_1_3)(status, shapes, timing)

@@ -1,0 +1,155 @@
+"""What is cancelled in a framework ends once, and is no failure of a device."""
+
+import asyncio
+import errno
+
+import pytest
+
+import asyncnn
+from asyncnn.hal.errors import DeviceUnavailableError, ResourceExhaustedTransientError
+from asyncnn.hal.interfaces import IPreparedModel, IPreparedModelCallback
+from asyncnn.hal.types import (
+    ErrorStatus,
+    ExecutionOptions,
+    ExecutionPreference,
+    MeasureTiming,
+    Priority,
+    Request,
+)
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.framework.planning import OnCpu
+from asyncnn.runtime.framework.stepping import SteppedRun
+from tests.runtime.framework.crippled import Fault
+from tests.runtime.framework.mixed import inputs, mixed
+from tests.runtime.framework.test_failing import framework_with
+
+
+class Preparing(IPreparedModelCallback):
+    """Keeps the statuses that it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[ErrorStatus] = []
+
+    def notify_1_3(
+        self, status: ErrorStatus, prepared_model: IPreparedModel | None
+    ) -> None:
+        self.told.append(status)
+
+
+def launch(device: Device) -> Preparing:
+    """Launch a preparation, whose task has not begun yet."""
+    callback = Preparing()
+    status = device.hal.prepare_model_1_3(
+        *(mixed().model, ExecutionPreference.LOW_POWER, Priority.MEDIUM, None),
+        *((), (), bytes(32), callback),
+    )
+    assert status is ErrorStatus.NONE
+    return callback
+
+
+async def test_a_preparation_that_is_given_up_at_once_is_reported() -> None:
+    async with framework_with(Fault.NONE) as (device, _):
+        callback = launch(device)
+        callback.die()
+        await asyncio.sleep(0.02)
+        assert callback.told == [ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT]
+
+
+async def test_a_preparation_that_closing_meets_at_its_begin_is_reported() -> None:
+    async with framework_with(Fault.NONE) as (device, _):
+        callback = launch(device)
+    assert callback.told == [ErrorStatus.DEVICE_UNAVAILABLE]
+
+
+@pytest.mark.parametrize("way", ["die", "close"])
+async def test_a_run_that_is_given_up_as_the_cpu_is_to_prepare_ends(way: str) -> None:
+    async with framework_with(Fault.EXECUTING) as (device, _):
+        prepared = await device.prepare(mixed())
+        task = asyncio.create_task(prepared.run(inputs()))
+        await asyncio.sleep(0)  # it has failed by now, and the task has not begun
+        (run,) = device.hal._host.active
+        assert run._task is not None
+        getattr(run, way)()
+        async with asyncio.timeout(3):
+            await device.hal._host.wait_idle()
+        error = {
+            "die": ResourceExhaustedTransientError,
+            "close": DeviceUnavailableError,
+        }
+        with pytest.raises(error[way]):
+            await task
+
+
+async def test_a_run_ends_whatever_the_cpu_raises_as_it_prepares(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def failing(_: OnCpu) -> IPreparedModel:
+        raise ZeroDivisionError("of nobody's making")
+
+    monkeypatch.setattr(OnCpu, "prepare", failing)
+    async with framework_with(Fault.EXECUTING) as (device, _):
+        prepared = await device.prepare(mixed())
+        async with asyncio.timeout(3):
+            with pytest.raises(asyncnn.GeneralFailureError, match="nobody's making"):
+                await prepared.run(inputs())
+
+
+@pytest.mark.parametrize("refuses", [set(), {asyncnn.OperationType.QUANTIZE}])
+async def test_a_fenced_run_that_is_cancelled_is_not_left_to_the_cpu(
+    refuses: set[asyncnn.OperationType],
+) -> None:
+    async with framework_with(Fault.NONE, refuses=refuses) as (device, _):
+        prepared = await device.prepare(mixed())
+        gate, source = asyncnn.fences.SyncFence.pair()
+        run = prepared.run_fenced(inputs(), wait_for=[gate])
+        source.signal()
+        run.cancel()
+        with pytest.raises(ResourceExhaustedTransientError):
+            await run
+        assert not (await device.statistics()).fallbacks
+        assert not any(member.health.has_failed for member in device.hal.members)
+
+
+async def test_all_who_wait_for_the_end_of_executions_learn_of_it() -> None:
+    async with framework_with(Fault.NONE) as (device, _):
+        host = device.hal._host
+        execution = SteppedRun(
+            *((await device.prepare(mixed())).hal, Request((), (), ())),
+            *(ExecutionOptions(), lambda outcome: None),
+        )
+        closers = [asyncio.create_task(host.wait_idle()) for _ in range(2)]
+        await asyncio.sleep(0)
+        execution.close()
+        async with asyncio.timeout(3):
+            await asyncio.gather(*closers)
+
+
+async def test_calls_of_a_closed_framework_keep_nothing() -> None:
+    async with framework_with(Fault.NONE) as (device, _):
+        prepared = await device.prepare(mixed())
+        await device.hal.aclose()
+        for _ in range(3):
+            prepared.hal.execute_fenced(
+                *(Request((), (), ()), (), MeasureTiming.NO, None, None, None)
+            )
+            assert prepared.hal.cause_of_death().__traceback__ is None
+
+
+class Unwatchable(asyncnn.fences.SyncFence):
+    """A fence of another process, where descriptors have run out."""
+
+    def add_done_callback(self, callback: object) -> None:
+        raise OSError(errno.EMFILE, "there are no more descriptors")
+
+
+async def test_a_fence_that_cannot_be_watched_fails_the_run_and_leaves_nothing() -> (
+    None
+):
+    async with framework_with(Fault.NONE, has_fences=False) as (device, _):
+        prepared = await device.prepare(mixed())
+        gate, _source = Unwatchable.pair()
+        run = prepared.run_fenced(inputs(), wait_for=[gate])
+        with pytest.raises(ResourceExhaustedTransientError):
+            await run
+        assert not device.hal._host.active
