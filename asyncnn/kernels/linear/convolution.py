@@ -1,6 +1,7 @@
 """Convolutions: plain and grouped, depthwise, and transposed.
 
-CONV_2D and GROUPED_CONV_2D are one matrix product per group and block of pixels. In
+CONV_2D and GROUPED_CONV_2D are one matrix product per group and block of pixels,
+[pixels, taps] @ [taps, channels], and so is FULLY_CONNECTED: `rows_kernel`. In
 DEPTHWISE_CONV_2D taps go over whole rows, in TRANSPOSE_CONV_2D every input pixel adds
 its scaled filter to the output.
 
@@ -12,6 +13,7 @@ Source: 1.3/types.hal (CONV_2D, GROUPED_CONV_2D, DEPTHWISE_CONV_2D, TRANSPOSE_CO
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -24,13 +26,7 @@ from asyncnn.hal.operations.windows import (
 )
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import Prepare, PreparedKernel, Scratch
-from asyncnn.kernels.linear.lowering import lower
-from asyncnn.kernels.linear.matrix import (
-    patch_matrix,
-    pixels_of_product,
-    rows_kernel,
-    sampled_matrix,
-)
+from asyncnn.kernels.linear.lowering import Lowered, lower
 from asyncnn.kernels.linear.patches import (
     Accumulate,
     AccumulateInto,
@@ -39,8 +35,122 @@ from asyncnn.kernels.linear.patches import (
     PaddedImage,
     Source,
     image_kernel,
+    nhwc_kernel,
     tap_groups,
 )
+
+_ELEMENTS_AT_MOST = 2**16
+_PIXELS_WORTH_A_PRODUCT = 256
+
+_SHORT_RUN = 16
+"""Contiguous runs of patches up to this length are copied tap by tap instead."""
+
+
+def pixels_of_product(taps: int, channels: int) -> int:
+    """Return how many pixels a block may have: few enough for the cache."""
+    return max(_ELEMENTS_AT_MOST // max(taps, channels), _PIXELS_WORTH_A_PRODUCT)
+
+
+def rows_kernel(lowered: Lowered, rows: int, dtype: np.dtype[Any]) -> PreparedKernel:
+    """Return the kernel that multiplies data [rows, taps] of ``dtype``."""
+    taps, channels = lowered.weights.shape
+    source = (
+        _data_matrix(lowered.weights)
+        if dtype == lowered.weights.dtype
+        else sampled_matrix(lowered.weights, (1, rows, 1, taps))
+    )
+    pixels_at_most = pixels_of_product(taps, channels)
+    return nhwc_kernel(source, lowered, (1, rows, 1, channels), pixels_at_most)
+
+
+def _data_matrix(weights: Array) -> Source:
+    """Return the source whose matrix is the data themselves."""
+    taps = len(weights)
+
+    def load(data: Array) -> Array:
+        return data.reshape(-1, taps)
+
+    def accumulate_into(block: Block, sums: Array) -> Accumulate:
+        rows = slice(block.start, block.stop)
+
+        def accumulate(data: Array) -> None:
+            data[rows].dot(weights, sums)
+
+        return accumulate
+
+    return lambda scratch, largest: (load, accumulate_into)
+
+
+def sampled_matrix(
+    weights: Array, shape: Shape, stride: tuple[int, int] = (1, 1), nchw: bool = False
+) -> Source:
+    """Return the source that casts every ``stride``-th pixel of ``shape`` [N, H, W, C].
+
+    The stride is (down, across).
+    """
+    down, across = stride
+    taps = len(weights)
+
+    def load(data: Array) -> Array:
+        image = data.transpose(NCHW_TO_NHWC) if nchw else data.reshape(shape)
+        return image[:, ::down, ::across]
+
+    def source(scratch: Scratch, largest: int) -> tuple[Load, AccumulateInto]:
+        buffer = scratch.transient((largest, taps), weights.dtype)
+
+        def accumulate_into(block: Block, sums: Array) -> Accumulate:
+            matrix = buffer[: block.pixels]
+            pixels = matrix.reshape(*block.shape, taps)
+
+            def accumulate(image: Array) -> None:
+                np.copyto(pixels, image[block.images, block.rows])
+                matrix.dot(weights, sums)
+
+            return accumulate
+
+        return load, accumulate_into
+
+    return source
+
+
+def patch_matrix(weights: Array, shape: Shape, windows: Window2D, zero: int) -> Source:
+    """Return the source that gathers what lies under the filter for each pixel.
+
+    ``shape`` [N, H, W, C] is that of the image, ``zero`` the value around it.
+    """
+    run = shape[3] * (windows.width.filter if windows.width.dilation == 1 else 1)
+    by_tap = run <= _SHORT_RUN
+
+    def source(scratch: Scratch, largest: int) -> tuple[Load, AccumulateInto]:
+        image = PaddedImage(scratch, shape, windows, weights.dtype, zero)
+        patches = image.patches()
+        buffer = scratch.transient((largest * len(weights),), weights.dtype)
+
+        def accumulate_into(block: Block, sums: Array) -> Accumulate:
+            gathered = patches[block.images, block.rows]
+            matrix, target = _matrix_of_patches(buffer, gathered.shape, by_tap)
+
+            def accumulate(_: Array) -> None:
+                np.copyto(target, gathered)
+                matrix.dot(weights, sums)
+
+            return accumulate
+
+        return image.loader(), accumulate_into
+
+    return source
+
+
+def _matrix_of_patches(
+    buffer: Array, shape: Shape, by_tap: bool
+) -> tuple[Array, Array]:
+    """Return a matrix [pixels, taps] in ``buffer``, and it in the shape of patches."""
+    pixels, taps = shape[:3], shape[3:]
+    flat = buffer[: math.prod(shape)]
+    if not by_tap:
+        return flat.reshape(-1, math.prod(taps)), flat.reshape(shape)
+    transposed = flat.reshape(taps + pixels)
+    return flat.reshape(math.prod(taps), -1).T, transposed.transpose(3, 4, 5, 0, 1, 2)
 
 
 def _prepare(operation: BoundOperation) -> PreparedKernel:
@@ -126,9 +236,6 @@ def _products_by_group(
         return image.loader(), accumulate_into
 
     return source
-
-
-_ELEMENTS_AT_MOST = 2**16
 
 
 def _prepare_depthwise(operation: BoundOperation) -> PreparedKernel:

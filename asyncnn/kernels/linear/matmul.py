@@ -26,6 +26,7 @@ from asyncnn.kernels.kernel import (
     Scratch,
     stateless,
 )
+from asyncnn.kernels.linear.convolution import rows_kernel
 from asyncnn.kernels.linear.lowering import (
     QuantizedEpilogue,
     exact_dtype,
@@ -34,7 +35,6 @@ from asyncnn.kernels.linear.lowering import (
     lower,
     pixels_per_row,
 )
-from asyncnn.kernels.linear.matrix import rows_kernel
 from asyncnn.kernels.numerics import code_limits, widen_float16
 from asyncnn.kernels.rounding import FixedPointRounding, RealRounding
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from asyncnn import kernels
 from asyncnn.hal.operations.bound import ValueNeededError
 from asyncnn.hal.types import FusedActivationFunc, OperationType
-from asyncnn.kernels.linear import matrix
+from asyncnn.kernels.linear import convolution
 from tests.kernels.linear.convolution_reference import (
     QUANTISED,
     SAME,
@@ -109,8 +109,8 @@ def test_any_geometry_is_exact(layer, types, seed) -> None:
 @pytest.mark.parametrize("nchw", [False, True])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_small_blocks_give_the_same(layer, nchw, monkeypatch) -> None:
-    monkeypatch.setattr(matrix, "_ELEMENTS_AT_MOST", 40)
-    monkeypatch.setattr(matrix, "_PIXELS_WORTH_A_PRODUCT", 1)
+    monkeypatch.setattr(convolution, "_ELEMENTS_AT_MOST", 40)
+    monkeypatch.setattr(convolution, "_PIXELS_WORTH_A_PRODUCT", 1)
     check_quantised(layer._replace(nchw=nchw), (Q8S, Q8PC))
     check_float(layer._replace(nchw=nchw), F32)
 

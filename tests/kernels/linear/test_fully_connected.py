@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncnn.hal.types import FusedActivationFunc, OperationType
-from asyncnn.kernels.linear import matrix
+from asyncnn.kernels.linear import convolution
 from tests.kernels.linear.convolution_reference import BOUNDS, quantise, single_rounding
 from tests.kernels.operations import (
     F16,
@@ -100,8 +100,8 @@ def test_halves_are_rounded_away_from_zero() -> None:
 
 
 def test_small_blocks_give_the_same(monkeypatch) -> None:
-    monkeypatch.setattr(matrix, "_ELEMENTS_AT_MOST", 40)
-    monkeypatch.setattr(matrix, "_PIXELS_WORTH_A_PRODUCT", 1)
+    monkeypatch.setattr(convolution, "_ELEMENTS_AT_MOST", 40)
+    monkeypatch.setattr(convolution, "_PIXELS_WORTH_A_PRODUCT", 1)
     check_quantised(Q8S, (13, 20), 7, 0, seed=1)
 
 

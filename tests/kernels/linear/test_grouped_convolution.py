@@ -3,7 +3,7 @@
 import pytest
 
 from asyncnn.hal.types import FusedActivationFunc, OperationType
-from asyncnn.kernels.linear import matrix
+from asyncnn.kernels.linear import convolution
 from tests.kernels.linear.convolution_reference import (
     QUANTISED,
     SAME,
@@ -54,6 +54,6 @@ def test_activations_clamp(activation) -> None:
 
 @pytest.mark.parametrize("layer", LAYERS[:-1])
 def test_small_blocks_give_the_same(layer, monkeypatch) -> None:
-    monkeypatch.setattr(matrix, "_ELEMENTS_AT_MOST", 40)
-    monkeypatch.setattr(matrix, "_PIXELS_WORTH_A_PRODUCT", 1)
+    monkeypatch.setattr(convolution, "_ELEMENTS_AT_MOST", 40)
+    monkeypatch.setattr(convolution, "_PIXELS_WORTH_A_PRODUCT", 1)
     check_quantised(layer, (Q8S, Q8PC))

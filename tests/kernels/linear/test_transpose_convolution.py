@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from asyncnn.hal.types import FusedActivationFunc, OperationType
-from asyncnn.kernels.linear import matrix
+from asyncnn.kernels.linear import convolution
 from tests.kernels.linear.convolution_reference import (
     QUANTISED,
     Layer,
@@ -76,8 +76,8 @@ def test_activations_clamp(activation) -> None:
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_small_blocks_give_the_same(layer, monkeypatch) -> None:
-    monkeypatch.setattr(matrix, "_ELEMENTS_AT_MOST", 12)
-    monkeypatch.setattr(matrix, "_PIXELS_WORTH_A_PRODUCT", 1)
+    monkeypatch.setattr(convolution, "_ELEMENTS_AT_MOST", 12)
+    monkeypatch.setattr(convolution, "_PIXELS_WORTH_A_PRODUCT", 1)
     check_quantised(layer, (Q8S, Q8PC), spread_sums)
 
 
