@@ -183,7 +183,7 @@ class TestLaunch:
             assert await Launched(prepared, sum_request()[0]).end() is ErrorStatus.NONE
 
     def test_that_limit_is_positive(self) -> None:
-        with pytest.raises(InvalidArgumentError, match="not positive"):
+        with pytest.raises(InvalidArgumentError, match="max_waiting is 0"):
             DeviceSettings(max_waiting=0)
 
     async def test_a_scheduler_that_others_have_filled_refuses_it(self) -> None:
