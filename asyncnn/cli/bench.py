@@ -88,7 +88,7 @@ BENCHMARKS = {
     "accelerated": Benchmark(
         "Measure the accelerated device beside LiteRT and ONNX Runtime.\n\n"
         "Needs LiteRT, and onnxruntime and onnx for one peer: pip install "
-        "asyncnn[bench].",
+        "asyncnn\\[bench].",
         (_FOLDER, _FIVE_ROUNDS, _FILTER, _MOBILENET, _GATES, _SECTION),
         announced,
     ),
