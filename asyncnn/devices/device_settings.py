@@ -37,7 +37,8 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     open at a time. The device-managed buffers of one client hold ``max_buffer_bytes``
     at most. Executions of a model that lately took less than ``inline_below_us``
     microseconds run on the event loop itself when nothing else is pending, since
-    handing them to a thread would cost more; 0 switches that off.
+    handing them to a thread would cost more; 0 switches that off. Models that were
+    prepared for LOW_POWER may take four times as long.
 
     Three change the whole process while the device is open: ``blas_threads`` is the
     most that BLAS has, whose threads are slower than one on small matrices, and

@@ -48,6 +48,9 @@ from asyncnn.tracing import Layer, Phase, span
 
 logger = logging.getLogger(__name__)
 
+_LOW_POWER_FACTOR = 4.0
+"""How much longer executions may be that run on the loop to save power."""
+
 # Kept by name, since looking up a member of an enum takes as long as a call.
 _NONE = ErrorStatus.NONE
 
@@ -86,7 +89,7 @@ class ReferencePreparedModel(SynchronousByCallback):
         self.refusal = ""
         self._executable = Executable(
             program,
-            Inliner(program, settings.inline_below_us * 1000),
+            Inliner(program, inline_below_us(compiled, settings) * 1000),
             priority,
             self._accounting,
             settings.refuses_unmeetable_deadlines,
@@ -225,6 +228,15 @@ class ReferencePreparedModel(SynchronousByCallback):
         """Serve a burst; see `IPreparedModel.configure_execution_burst`."""
         DRIVER("configure_execution_burst")
         return self._bursts.configure(self, callback, request_channel, result_channel)
+
+
+def inline_below_us(compiled: Compiled, settings: DeviceSettings) -> float:
+    """Return below how many microseconds executions of a model run on the loop.
+
+    LOW_POWER spares waking a thread, and so is more patient.
+    """
+    saves_power = compiled.preference is ExecutionPreference.LOW_POWER
+    return settings.inline_below_us * (_LOW_POWER_FACTOR if saves_power else 1.0)
 
 
 def _tell_launch(

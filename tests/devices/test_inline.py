@@ -2,9 +2,11 @@
 
 import pytest
 
+from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.devices.work import Inliner
 from asyncnn.engine import Program
-from asyncnn.hal.types import Model
+from asyncnn.hal.types import ExecutionPreference, Model
+from tests.devices.test_quality_of_service import prepare
 from tests.engine.test_control_flow import while_model
 from tests.networks import addition
 
@@ -53,3 +55,14 @@ def test_what_one_execution_does_not_tell_of_is_never_inlined(model: Model) -> N
     never = inliner(model)
     never.observe(1, 1)
     assert not never.should_inline
+
+
+async def test_a_model_prepared_for_low_power_wakes_no_thread_for_a_while() -> None:
+    async with ReferenceDevice(DeviceSettings(inline_below_us=50)) as device:
+        limits = []
+        for preference in ExecutionPreference:
+            prepared = await prepare(device, addition(4), preference=preference)
+            inliner = prepared._executable.inliner  # type: ignore[attr-defined]
+            inliner.observe(100_000, 100_000)
+            limits.append((preference, inliner.should_inline))
+    assert [p for p, inlines in limits if inlines] == [ExecutionPreference.LOW_POWER]
