@@ -26,7 +26,7 @@ class Step(msgspec.Struct, frozen=True, eq=False):
 
     ``position`` is that of the operation in the subgraph, of which ``inputs`` and
     ``outputs`` are operand indices. A delegate's step stands for its ``parts``, and has
-    position and operation of the first; it took ``measured_ns`` in a trial.
+    position and operation of the first; it took ``measured_ns`` in a trial, if any.
     """
 
     position: int
@@ -60,9 +60,9 @@ class Segment(msgspec.Struct, frozen=True, eq=False):
 
 
 class DelegatedKernel(Protocol):
-    """The kernel of a segment, which took ``measured_ns`` nanoseconds in a trial."""
+    """The kernel of a segment; ``measured_ns`` is what it took in a trial, if any."""
 
-    measured_ns: float
+    measured_ns: float | None
 
     def __call__(self, scratch: Scratch) -> Run:
         """See `PreparedKernel`."""

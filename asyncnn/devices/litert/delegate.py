@@ -35,8 +35,10 @@ WORTHWHILE_STEPS = 3
 """Of shorter segments, a call of the engine takes longer than the kernels do."""
 
 _TRIALS = 4
-_LONG_TRIAL_NS = 2_000_000
-"""After a trial that takes so long there is no other."""
+_WORTH_TRYING_NS = 300_000.0
+"""Estimated time of segments too long to run on an event loop, which is what trials
+are for.
+"""
 
 _WORTH_SHARING_BYTES = 2**20
 """Constants of fewer bytes are packed again for each graph of a process."""
@@ -74,7 +76,10 @@ class LiteRtDelegate:
             return None
         barriers = cuts(segment.steps, BARRIER_NS)
         graph = write_graph(segment, barriers)
-        return _SegmentKernel(self._engine, graph, self._weights(segment, identity))
+        weights = self._weights(segment, identity)
+        return _SegmentKernel(
+            self._engine, graph, weights, is_tried=total_ns < _WORTH_TRYING_NS
+        )
 
     def _weights(self, segment: Segment, identity: bytes) -> PackedWeights | None:
         constants = sum(
@@ -100,14 +105,19 @@ class _SegmentKernel:
     """
 
     def __init__(
-        self, engine: Engine, model: bytes, weights: PackedWeights | None
+        self,
+        engine: Engine,
+        model: bytes,
+        weights: PackedWeights | None,
+        *,
+        is_tried: bool,
     ) -> None:
         self._engine = engine
         self._model = model
         self._weights = weights
         # Compiled at once: what is wrong with it is an error of the preparation.
         graph = self._compiled()
-        self.measured_ns = _measured_ns(graph)
+        self.measured_ns = _measured_ns(graph) if is_tried else None
         self._spare = deque([graph])
 
     def __call__(self, scratch: Scratch) -> InterruptibleRun:
@@ -144,10 +154,7 @@ def _measured_ns(graph: CompiledGraph) -> float:
     for _ in range(_TRIALS):
         started_ns = time.perf_counter_ns()
         graph.run(inputs, outputs)
-        took_ns = time.perf_counter_ns() - started_ns
-        least_ns = min(least_ns, took_ns)
-        if took_ns > _LONG_TRIAL_NS:
-            break
+        least_ns = min(least_ns, time.perf_counter_ns() - started_ns)
     return least_ns
 
 
