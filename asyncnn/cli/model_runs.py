@@ -26,6 +26,7 @@ from asyncnn.cli.samples import (
     save_samples,
 )
 from asyncnn.devices import OWN_PROCESS
+from asyncnn.devices.accelerated import default_device_name
 from asyncnn.extensions import Extension
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import is_opaque_type
@@ -122,7 +123,10 @@ def _opened(
     options: RunOptions, extensions: Sequence[Extension]
 ) -> AbstractAsyncContextManager[Device]:
     if options.socket is None:
-        return open_device(options.device, settings=OWN_PROCESS, extensions=extensions)
+        name = options.device
+        if name is None and options.check_file is not None:
+            name = default_device_name() or "reference"  # exact to a stated rounding
+        return open_device(name, settings=OWN_PROCESS, extensions=extensions)
     return connect(options.socket, device=options.device)
 
 

@@ -32,7 +32,7 @@ def run(
         str | None,
         typer.Option(
             help="Device to run on; by default $ASYNCNN_DEVICE, or the fastest that "
-            "works."
+            "works, or reference with --check."
         ),
     ] = None,
     socket: Annotated[

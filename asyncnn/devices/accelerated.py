@@ -36,6 +36,16 @@ def default_device_name() -> str:
     return os.environ.get(DEVICE_VARIABLE, "")
 
 
+async def fastest_device_name() -> str:
+    """Return ``accelerated`` where its engine works, else ``reference``."""
+    try:
+        await offload(_load_engine)
+    except GeneralFailureError as error:
+        logger.info("the reference device is used: %s", error)
+        return "reference"
+    return "accelerated"
+
+
 @asynccontextmanager
 async def default_device(
     settings: DeviceSettings, name: str = ""
@@ -52,14 +62,7 @@ async def default_device(
             f"there is no device {name!r} for a driver of one's own to publish",
             hint=f"{named}known: {', '.join(devices)}; asyncnn serve --device has more",
         )
-    if not name:
-        try:
-            await offload(_load_engine)
-            name = "accelerated"
-        except GeneralFailureError as error:
-            logger.info("the reference device is used: %s", error)
-            name = "reference"
-    async with devices[name](settings) as device:
+    async with devices[name or await fastest_device_name()](settings) as device:
         yield device
 
 

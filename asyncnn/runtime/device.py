@@ -91,8 +91,11 @@ async def open_device(
         that variable is no number.
     """
     if isolated:
+        from asyncnn.devices.accelerated import default_device_name, fastest_device_name
+
+        chosen = name or default_device_name() or await fastest_device_name()
         async with connect(
-            device=name,
+            device=chosen,
             extensions=_names_of(extensions),
             settings=settings,
             max_in_flight=max_in_flight,
@@ -235,8 +238,8 @@ async def connect(
     :param supervised: settings of the supervision, or True for the usual ones.
     :param driver_uids: users besides this one and root whose drivers are trusted.
     :param device: what a driver of one's own publishes, ``accelerated`` or
-        ``reference``; None leaves it to ``ASYNCNN_DEVICE``, or else is the first of
-        these that works.
+        ``reference``; None leaves it to ``ASYNCNN_DEVICE``, or else is ``reference``,
+        which needs the least of what the system gives a process.
     :param extensions: what a driver of one's own imports and offers, by their names
         as `open_device` takes them.
     :param settings: those of the device of a driver of one's own, or the path of a TOML

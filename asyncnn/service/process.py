@@ -140,7 +140,8 @@ def driver_process(
     Blocks while the driver starts and ends. Without a path, a name is made up that no
     file system knows. ``extensions`` are those that the driver is to have, like
     ``package.module:name``, ``settings`` those of its ``device``, which is
-    ``accelerated`` or ``reference``; without a name it is the first that works.
+    ``accelerated`` or ``reference``, by default what ``ASYNCNN_DEVICE`` names, or
+    else ``reference``.
 
     :raises InvalidArgumentError: if ``path`` cannot be that of a socket, the file of
         the settings cannot be read, or they hold extensions.

@@ -298,6 +298,23 @@ def test_a_run_says_on_which_device(asyncnn_command: Command, add_model: Path) -
     assert ran.out.startswith(f"on sample-all, version {asyncnn.__version__}\n")
 
 
+def test_a_check_is_of_the_exact_device_unless_another_is_named(
+    asyncnn_command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    add_model: Path,
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("ai_edge_litert")
+    monkeypatch.delenv("ASYNCNN_DEVICE")
+    outputs = tmp_path / "outputs.npz"
+    ran = asyncnn_command("run", add_model, "--output", outputs)
+    assert ran.out.startswith("on accelerated, version ")
+    for options in [], ["--device", "accelerated"]:
+        name = options[-1] if options else "reference"
+        ran = asyncnn_command("run", add_model, "--check", outputs, *options)
+        assert ran.out.startswith(f"on {name}, version "), ran.err
+
+
 def test_the_version_is_told(asyncnn_command: Command) -> None:
     assert asyncnn_command("--version").out.strip() == asyncnn.__version__
 

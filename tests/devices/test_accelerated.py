@@ -298,9 +298,13 @@ class TestDefault:
         self, name: str | None
     ) -> None:
         async with connect(device=name) as device:
-            assert ("c_api" in device.version) is (name != "reference")
+            assert ("LiteRT" in device.version) is (name == "accelerated")
             outputs = await (await device.prepare(layers(2))).run(X)
             np.testing.assert_array_equal(outputs["y"], X / 4)
+
+    async def test_an_isolated_one_is_the_default_one(self) -> None:
+        async with open_device(isolated=True) as device:
+            assert "LiteRT" in device.version
 
     async def test_a_driver_takes_no_unknown_device(self) -> None:
         with pytest.raises(NoDriverError, match="the reason is on standard error"):
