@@ -276,14 +276,19 @@ class ExecuteWork(Work):
     def run(self) -> int:
         """Execute in one go; return the nanoseconds it took."""
         self._started_ns = started_ns = perf_counter_ns()
-        known = self._known_arrays()
-        if known is None:
+        executable = self._executable
+        layout = executable.layout
+        # A request that uses buffers has pools that are not memory.
+        arrays = None
+        if layout is not None and self._use is None:
+            arrays = layout.arrays(self._request)
+        if layout is None or arrays is None:
             self._shapes = self._run_unusual()
         else:
-            plan, arrays = known
+            plan = layout.plan
             if CPUEXE.is_on:
                 _tell_operations(plan)
-            run_bound(self._executable.program, plan, arrays)
+            run_bound(executable.program, plan, arrays)
             self._shapes = plan.known_outputs
         self._ended_ns = ended_ns = perf_counter_ns()
         self.computed_ns = self._cpu_ns = computed_ns = ended_ns - started_ns
@@ -292,19 +297,6 @@ class ExecuteWork(Work):
                 "execute", Layer.CPU, Phase.COMPUTATION, started_ns, ended_ns
             )
         return computed_ns
-
-    def _known_arrays(self) -> tuple[Plan, list[Array]] | None:
-        """Return plan and arrays of a request like the last plain one."""
-        layout, request = self._executable.layout, self._request
-        if (
-            layout is None
-            or request.inputs is not layout.inputs
-            or request.outputs is not layout.outputs
-            or self._use is not None  # not all of its pools are memory
-        ):
-            return None
-        arrays = layout.arrays(request.pools)  # type: ignore[arg-type]
-        return None if arrays is None else (layout.plan, arrays)
 
     def _run_unusual(self) -> tuple[OutputShape, ...]:
         """Execute a request with other arguments than the one before."""
@@ -353,9 +345,12 @@ class ExecuteWork(Work):
     def _advance(self, pause: Pause) -> bool:
         execution = self._execution
         if execution is None:
-            known = self._known_arrays()
-            if known is not None:
-                plan, arrays = known
+            layout = self._executable.layout
+            arrays = None
+            if layout is not None and self._use is None:
+                arrays = layout.arrays(self._request)
+            if layout is not None and arrays is not None:
+                plan = layout.plan
                 self._outputs = arrays[len(plan.inputs) :]
                 execution = self._begin(plan, arrays[: len(plan.inputs)])
             else:

@@ -69,12 +69,16 @@ class Layout(msgspec.Struct, frozen=True, eq=False):
             places.append(at)
         return cls(inputs, outputs, plan, tuple(places), len(inputs))
 
-    def arrays(self, pools: Sequence[Memory]) -> list[Array] | None:
+    def arrays(self, request: Request) -> list[Array] | None:
         """Return an array for each argument, inputs first, which are read-only.
 
-        None if one needs a closer look: it is not plain, its pool is not mapped here or
-        not writable, or it is not aligned.
+        None if one needs a closer look: it is not the one that is known, or not plain,
+        its pool is not mapped here or not writable, or it is not aligned. All pools of
+        ``request`` are memory.
         """
+        if request.inputs is not self.inputs or request.outputs is not self.outputs:
+            return None
+        pools: Sequence[Memory] = request.pools  # type: ignore[assignment]
         arrays: list[Array] = []
         for index, offset, shape, dtype in self.places:
             data = pools[index].buffer
