@@ -1,6 +1,7 @@
 """The accelerated device: results, interrupted runs, caches, and doing without it."""
 
 import asyncio
+import gc
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -234,6 +235,7 @@ class TestCaches:
 
 @contextmanager
 def counting_descriptors() -> Iterator[None]:
+    gc.collect()  # what earlier tests have left is not to go meanwhile
     before = len(os.listdir("/proc/self/fd"))
     yield
     assert len(os.listdir("/proc/self/fd")) == before
