@@ -108,7 +108,7 @@ def serve(
     extensions = [load_extension(place) for place in extension or ()]
     given = DeviceSettings() if settings is None else read_settings(settings)
     given = with_options(given, setting or ()).for_own_process()
-    name = device or default_device_name() or "reference"
+    name = device or default_device_name("reference")
     opened = open_device(name, settings=given, extensions=extensions)
     limits, user_limits = limits_of(limit or ())
     publish = partial(

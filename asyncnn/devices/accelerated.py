@@ -31,9 +31,12 @@ DEVICE_VARIABLE = "ASYNCNN_DEVICE"
 """Environment variable that names the device to open where no other name is given."""
 
 
-def default_device_name() -> str:
-    """Return what `DEVICE_VARIABLE` says; empty: as `default_device` chooses."""
-    return os.environ.get(DEVICE_VARIABLE, "")
+def default_device_name(otherwise: str = "") -> str:
+    """Return what `DEVICE_VARIABLE` says, or else ``otherwise``.
+
+    An empty name stands for what `default_device` chooses.
+    """
+    return os.environ.get(DEVICE_VARIABLE) or otherwise
 
 
 async def fastest_device_name() -> str:

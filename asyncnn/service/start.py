@@ -100,7 +100,7 @@ async def _published(options: Sequence[tuple[str, str]]) -> AsyncIterator[None]:
     more = tuple(map(load_extension, _values("--extension", options)))
     settings = replace(settings, extensions=(*settings.extensions, *more))
     (path,) = _values("--socket", options)
-    usual = default_device_name() or "reference"
+    usual = default_device_name("reference")
     name = next(iter(_values("--device", options)), usual)
     async with default_device(settings, name) as device, Server(device, path):
         yield

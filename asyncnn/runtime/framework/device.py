@@ -23,7 +23,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
 from asyncnn.hal.performance import performance_of
-from asyncnn.hal.refusals import NoCachesNorDomains
+from asyncnn.hal.refusals import NoCachesNorDomains, refuse_preparation
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     BufferDesc,
@@ -232,12 +232,11 @@ class FrameworkDevice(NoCachesNorDomains):
     ) -> ErrorStatus:
         """Launch the preparation; see `IDevice.prepare_model_1_3`.
 
-        Nothing is cached, but cache files that are given are not an error.
+        Nothing is cached: cache files that are given are INVALID_ARGUMENT.
         """
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
         DRIVER("prepare_model", preference=preference, priority=priority)
-        notify = OneShot(callback.notify_1_3)
         try:
             if self._host.is_closed:
                 raise closed_error()
@@ -247,9 +246,8 @@ class FrameworkDevice(NoCachesNorDomains):
             if model_cache or data_cache:
                 raise InvalidArgumentError("this device caches no models")
         except AsyncnnError as error:
-            callback.reason = str(error)
-            notify(error.status, None)
-            return error.status
+            return refuse_preparation(callback, error)
+        notify = OneShot(callback.notify_1_3)
         arguments = PrepareArguments(
             model, ExecutionPreference(preference), Priority(priority), deadline
         )

@@ -17,7 +17,6 @@ from asyncnn.callbacks import (
     IBurstCallback,
     IExecutionCallback,
     IFencedExecutionCallback,
-    OneShot,
     SynchronousByCallback,
 )
 from asyncnn.devices.buffer_use import BufferUse
@@ -31,6 +30,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel, ISyncFence
 from asyncnn.hal.operands import is_scalar
+from asyncnn.hal.refusals import refuse_execution
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -176,11 +176,10 @@ class FrameworkPreparedModel(SynchronousByCallback):
         except AsyncnnError as error:
             if use is not None:
                 use.end(error.status, ())
-            callback.reason = str(error)
-            OneShot(callback.notify_1_3)(error.status, (), NO_TIMING)
+            status = refuse_execution(callback, error)
             # A deadline that has passed is an outcome, not an error of the call.
             missed = isinstance(error, MissedDeadlinePersistentError)
-            return _NONE if missed else error.status
+            return _NONE if missed else status
         report = Report(callback, use)
         run = SteppedRun(self, request, options, report)
         run.begin()

@@ -12,10 +12,12 @@ import logging
 from collections.abc import Sequence
 from typing import ClassVar
 
-from asyncnn.callbacks import IPreparedModelCallback, OneShot
+from asyncnn.callbacks import IPreparedModelCallback
 from asyncnn.devices.reference import ReferenceDevice
+from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operands import is_tensor
 from asyncnn.hal.performance import uniform_performance, with_performance
+from asyncnn.hal.refusals import refuse_preparation
 from asyncnn.hal.types import (
     Capabilities,
     ErrorStatus,
@@ -90,12 +92,11 @@ class SampleDevice(ReferenceDevice):
         if callback is not None and not all(
             self.takes(model, main, operation) for operation in main.operations
         ):
-            callback.reason = (
+            message = (
                 f"{self.name} does not support all operations of the model: "
                 "asyncnn.explain says which"
             )
-            OneShot(callback.notify_1_3)(ErrorStatus.GENERAL_FAILURE, None)
-            return ErrorStatus.GENERAL_FAILURE
+            return refuse_preparation(callback, GeneralFailureError(message))
         return super().prepare_model_1_3(
             model,
             preference,
