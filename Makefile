@@ -68,12 +68,13 @@ types: $(READY)
 	$(BIN)/mypy
 
 # What pip and the tools that it calls say is only shown if they fail.
-$(READY): pyproject.toml setup.py asyncnn/fmq/_ring.c
+$(READY): pyproject.toml setup.py asyncnn/fmq/_ring.c tests/model_packages.txt
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "Python 3.11 or newer is needed; set PYTHON=..."; exit 1; }
 	@echo "installing asyncnn and what its tests need into $(VENV) ..."
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) --upgrade pip > $(VENV)/pip.log 2>&1 && \
-	$(PIP) --editable '.[dev]' >> $(VENV)/pip.log 2>&1 || { cat $(VENV)/pip.log; exit 1; }
+	$(PIP) --editable '.[dev]' >> $(VENV)/pip.log 2>&1 && \
+	$(PIP) --no-deps -r tests/model_packages.txt >> $(VENV)/pip.log 2>&1 || { cat $(VENV)/pip.log; exit 1; }
 	@touch $(READY)
 
 clean:

@@ -59,6 +59,8 @@ class ModelBuilder:
         self._operations: list[Operation] = []
         self._input_names: dict[int, str] = {}
         self._output_names: dict[int, str] = {}
+        self._states: dict[int, tuple[str, Array | None]] = {}
+        self._next_states: dict[int, int] = {}
         self._constants = ConstantStore()
 
     def add_pool(self, memory: Memory) -> None:
@@ -101,6 +103,35 @@ class ModelBuilder:
             )
         )
         self._input_names[index] = name
+        return index
+
+    def state(
+        self,
+        name: str,
+        type_: int,
+        dimensions: Dimensions,
+        *,
+        scale: float = 0.0,
+        zero_point: int = 0,
+        initial: Array | None = None,
+    ) -> int:
+        """Add a tensor that keeps its value from one step to the next.
+
+        The operand holds the value before the step; `next_state` says which operand
+        holds that after it.
+
+        :param initial: value before the first step; None for real zeros.
+        """
+        index = self._add(
+            Operand(
+                type_,
+                tuple(dimensions),
+                scale=scale,
+                zero_point=zero_point,
+                lifetime=OperandLifeTime.SUBGRAPH_INPUT,
+            )
+        )
+        self._states[index] = (name, initial)
         return index
 
     def constant(
@@ -226,12 +257,29 @@ class ModelBuilder:
         self._operations.append(Operation(type_, reads, writes))
         return writes
 
+    def next_state(self, state: int, index: int) -> None:
+        """Let ``state`` hold, after a step, the value of operand ``index``.
+
+        :raises InvalidArgumentError: if ``state`` is none or has a next value already,
+            or the operand is an output already, or an input or constant.
+        """
+        if state not in self._states or state in self._next_states:
+            raise InvalidArgumentError(
+                f"operand {state} is not a state that lacks its next value"
+            )
+        self._make_output(index, self._states[state][0])
+        self._next_states[state] = index
+
     def output(self, index: int, name: str) -> None:
         """Make operand ``index`` the next output of the model.
 
         :raises InvalidArgumentError: if it is an output already, or an input or
             constant.
         """
+        self._make_output(index, name)
+        self._output_names[index] = name
+
+    def _make_output(self, index: int, name: str) -> None:
         operand = self.operand(index)
         if operand.lifetime != OperandLifeTime.TEMPORARY_VARIABLE:
             raise InvalidArgumentError(
@@ -241,13 +289,16 @@ class ModelBuilder:
         self._operands[index] = replace(
             operand, lifetime=OperandLifeTime.SUBGRAPH_OUTPUT
         )
-        self._output_names[index] = name
 
     def build(self) -> NamedModel:
         """Return the model as it stands.
 
-        :raises InvalidArgumentError: if a name is used twice.
+        :raises InvalidArgumentError: if a name is used twice, or a state has no next
+            value or one of another type or shape.
         """
+        for index, (name, _) in self._states.items():
+            if index not in self._next_states:
+                raise InvalidArgumentError(f"state {name!r} has no next value")
         consumers = Counter(
             index for operation in self._operations for index in operation.inputs
         )
@@ -257,8 +308,11 @@ class ModelBuilder:
                 for index, operand in enumerate(self._operands)
             ),
             operations=tuple(self._operations),
-            input_indexes=tuple(self._input_names),
-            output_indexes=tuple(self._output_names),
+            input_indexes=(*self._input_names, *self._states),
+            output_indexes=(
+                *self._output_names,
+                *(self._next_states[index] for index in self._states),
+            ),
         )
         model = Model(
             main,
@@ -270,6 +324,7 @@ class ModelBuilder:
             model,
             tuple(self._input_names.values()),
             tuple(self._output_names.values()),
+            tuple(self._states.values()),
         )
 
     def _add(self, operand: Operand) -> int:

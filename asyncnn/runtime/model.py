@@ -186,34 +186,78 @@ class TensorInfo(msgspec.Struct, frozen=True):
         return dtype_of(self.type)
 
 
+class StateTensor(msgspec.Struct, frozen=True, eq=False):
+    """A tensor that a model keeps from one step to the next.
+
+    ``initial`` is what it holds before the first step, of the dtype and shape in
+    ``info``; None stands for real zeros, which are elements of the zero point.
+    """
+
+    info: TensorInfo
+    initial: Array | None = None
+
+    def first_value(self) -> Array:
+        """Return a new array of what the state holds before the first step."""
+        if self.initial is not None:
+            return self.initial.copy()
+        return np.full(self.info.dimensions, self.info.zero_point, self.info.dtype)
+
+
 class NamedModel(msgspec.Struct, frozen=True):
     """A HAL model whose inputs and outputs have names, in the model's order.
 
     ``extension_names`` are what the extensions that it uses call their types.
+
+    The HAL knows no state: what a model keeps from one step to the next is an input and
+    an output of its main subgraph. State K is the input after ``inputs`` and the output
+    after ``outputs`` at position K; both have the same type, shape and quantisation.
     """
 
     model: Model
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     extension_names: tuple[ExtensionNames, ...] = ()
+    states: tuple[StateTensor, ...] = ()
 
     @classmethod
     def of(
-        cls, model: Model, input_names: Sequence[str], output_names: Sequence[str]
+        cls,
+        model: Model,
+        input_names: Sequence[str],
+        output_names: Sequence[str],
+        states: Sequence[tuple[str, Array | None]] = (),
     ) -> Self:
         """Name the inputs and outputs of ``model``'s main subgraph.
 
         It may have types of extensions where the HAL has numbers for them, which the
         `model` then has.
 
-        :raises InvalidArgumentError: if a name is missing, surplus or used twice.
+        :param states: name and initial value of what its last inputs and outputs keep.
+        :raises InvalidArgumentError: if a name is missing, surplus or used twice, or a
+            state's output is not what its input takes, or its initial value is not.
         """
         main = model.main
+        kept = [name for name, _ in states]
+        inputs = _describe(
+            "input", main.operands, main.input_indexes, [*input_names, *kept]
+        )
+        outputs = _describe(
+            "output", main.operands, main.output_indexes, [*output_names, *kept]
+        )
         return cls(
             numbered(model),
-            _describe("input", main.operands, main.input_indexes, input_names),
-            _describe("output", main.operands, main.output_indexes, output_names),
+            inputs[: len(input_names)],
+            outputs[: len(output_names)],
             names_in(model),
+            tuple(
+                _state(before, after, initial)
+                for before, after, (_, initial) in zip(
+                    inputs[len(input_names) :],
+                    outputs[len(output_names) :],
+                    states,
+                    strict=True,
+                )
+            ),
         )
 
     @property
@@ -233,6 +277,7 @@ class NamedModel(msgspec.Struct, frozen=True):
             Extensions(extensions).resolved(self.model),
             [info.name for info in self.inputs],
             [info.name for info in self.outputs],
+            [(state.info.name, state.initial) for state in self.states],
         )
         names = joined(self.extension_names, known.extension_names)
         return replace(known, extension_names=names)
@@ -256,6 +301,23 @@ def _describe(
         TensorInfo.of(name, operands[index])
         for name, index in zip(names, indexes, strict=True)
     )
+
+
+def _state(before: TensorInfo, after: TensorInfo, initial: Array | None) -> StateTensor:
+    if before != after:
+        raise InvalidArgumentError(
+            f"state {before.name} is {before} before a step and {after} after it"
+        )
+    if not all(before.dimensions):
+        raise InvalidArgumentError(f"the shape of state {before.name} is not fixed")
+    if initial is not None and (
+        initial.dtype != before.dtype or initial.shape != before.dimensions
+    ):
+        raise InvalidArgumentError(
+            f"the initial value of state {before.name} is {initial.dtype} "
+            f"{list(initial.shape)}, not {before.dtype} {list(before.dimensions)}"
+        )
+    return StateTensor(before, initial)
 
 
 def position_of(kind: str, infos: Sequence[TensorInfo], which: str | int) -> int:
