@@ -17,7 +17,7 @@ from asyncnn.runtime.tflite import (
     reshaping,
 )
 from asyncnn.runtime.tflite.allowance import Allowance
-from asyncnn.runtime.tflite.flow import Flow
+from asyncnn.runtime.tflite.subgraphs import Flow
 from asyncnn.runtime.tflite.node import Converter
 from asyncnn.runtime.tflite.schema import (
     Contents,

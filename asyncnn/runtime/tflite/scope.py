@@ -16,7 +16,7 @@ from asyncnn.hal.types import Operand, OperandType
 from asyncnn.runtime.graph_builder import GraphBuilder
 from asyncnn.runtime.model import located
 from asyncnn.runtime.tflite.allowance import Allowance
-from asyncnn.runtime.tflite.flow import Flow, Variable
+from asyncnn.runtime.tflite.subgraphs import Flow, Variable
 from asyncnn.runtime.tflite.node import Converter, Node
 from asyncnn.runtime.tflite.schema import (
     Graph,
