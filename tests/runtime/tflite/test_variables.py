@@ -336,7 +336,7 @@ class TestVariablesInBodies:
         steps, total = Steps(file), np.array([1, 2, 3], F32)
         for (value,) in STEPS:
             (actual,) = steps.step(value)
-            total = value + total + total
+            total = (value + total) * 2
             np.testing.assert_array_equal(actual, total)
 
     def test_a_layer_in_a_branch_keeps_its_state_while_the_other_runs(self) -> None:
