@@ -137,6 +137,14 @@ class Lanes:
         with self._lock:
             if self._is_closing:
                 raise RuntimeError(f"lane {self._name} is closed")
+            if self._asleep and not self.run_queue.waiting:
+                # Most often a lane is free, and finds here what it would ask for.
+                lane = self._asleep.pop()
+                self.run_queue.start(work, time.monotonic_ns())
+                lane.work = work
+                work.pause = lane.pause = Pause()
+                lane.wake.release()
+                return
             to_stop = self.run_queue.add(work, time.monotonic_ns())
             if to_stop is not None:
                 to_stop.pause.request()
@@ -275,6 +283,8 @@ class Lanes:
                     self._asleep.append(lane)
             if is_idle:
                 lane.wake.acquire()  # at once, if it was released in between
+                if lane.work is not None and not lane.is_dismissed:
+                    return True
                 has_ended = False
                 continue
             # Even if the lane is dismissed by now: nobody else knows of these.
