@@ -43,10 +43,12 @@ if TYPE_CHECKING:
         ForkedError,
         GeneralFailureError,
         InvalidArgumentError,
+        MissedDeadlineError,
         MissedDeadlinePersistentError,
         MissedDeadlineTransientError,
         NoDriverError,
         OutputInsufficientSizeError,
+        ResourceExhaustedError,
         ResourceExhaustedPersistentError,
         ResourceExhaustedTransientError,
     )
@@ -82,9 +84,10 @@ else:
             "asyncnn.extensions": "Extension",
             "asyncnn.hal.errors": "AsyncnnError BusyError DeviceClosedError "
             "DeviceUnavailableError DriverDiedError ForkedError GeneralFailureError "
-            "InvalidArgumentError MissedDeadlinePersistentError "
+            "InvalidArgumentError MissedDeadlineError MissedDeadlinePersistentError "
             "MissedDeadlineTransientError NoDriverError OutputInsufficientSizeError "
-            "ResourceExhaustedPersistentError ResourceExhaustedTransientError",
+            "ResourceExhaustedError ResourceExhaustedPersistentError "
+            "ResourceExhaustedTransientError",
             "asyncnn.hal.types": "ErrorStatus ExecutionPreference OperandType "
             "OperationType Priority",
             "asyncnn.memory.slabs": "shared_array",
@@ -128,6 +131,7 @@ __all__ = (
     "FrameworkSettings",
     "GeneralFailureError",
     "InvalidArgumentError",
+    "MissedDeadlineError",
     "MissedDeadlinePersistentError",
     "MissedDeadlineTransientError",
     "ModelBuilder",
@@ -140,6 +144,7 @@ __all__ = (
     "Outputs",
     "PreparedModel",
     "Priority",
+    "ResourceExhaustedError",
     "ResourceExhaustedPersistentError",
     "ResourceExhaustedTransientError",
     "ReusableExecution",
