@@ -82,7 +82,8 @@ class Lane:
 
     A lane that ``is_dismissed`` takes no more work, and how its last work ends is
     ignored: it is idle, or stuck. It sleeps by taking ``wake``, which wakes it when
-    that is released.
+    that is released. ``processor_ns`` is the processor time that its thread had had
+    when its work was exchanged last.
     """
 
     def __init__(self, name: str, serve: Callable[["Lane"], None]) -> None:
@@ -92,6 +93,7 @@ class Lane:
         self.work: Work | None = None
         self.pause = Pause()
         self.is_dismissed = False
+        self.processor_ns = 0
         self.wake = threading.Lock()
         self.wake.acquire()
 
@@ -308,18 +310,19 @@ class Lanes:
         dropped: list[Work] = []
         if lane.is_dismissed:
             return dropped
-        now_ns = time.monotonic_ns()
+        now_ns, processor_ns = time.monotonic_ns(), time.thread_time_ns()
+        used_ns, lane.processor_ns = processor_ns - lane.processor_ns, processor_ns
         run_queue, previous = self.run_queue, lane.work
         if previous is not None:
             if has_ended:
-                run_queue.end(previous, now_ns)
+                run_queue.end(previous, now_ns, used_ns)
                 previous = None
             elif previous.is_withdrawn or self._is_closing:
-                run_queue.end(previous, now_ns)
+                run_queue.end(previous, now_ns, used_ns)
                 dropped.append(previous)
                 previous = None
             else:
-                run_queue.give_back(previous, now_ns)
+                run_queue.give_back(previous, now_ns, used_ns)
         lane.work = work = run_queue.take(now_ns)
         if work is not None:
             at_ns = work.review_ns
