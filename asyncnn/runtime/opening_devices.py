@@ -30,6 +30,7 @@ from asyncnn.runtime.model_cache import ModelCache
 if TYPE_CHECKING:
     from asyncnn.service import RemoteDevice, Supervision
     from asyncnn.service.process import DriverProcess, Settings
+    from asyncnn.service.supervised_device import SupervisedDevice
 
 CacheDir: TypeAlias = str | os.PathLike[str] | ModelCache
 """A folder of prepared models, by its path or with a bound of one's own."""
@@ -218,6 +219,9 @@ async def connect(
     connection is supervised: then it is made again, after the driver was restarted if
     it is one's own, and prepared models go on working.
 
+    The device's name is ``remote:PATH`` or, without a path, ``remote:DEVICE-PROCESS``:
+    what the driver publishes, and the number of the process that was started first.
+
     :param supervised: settings of the supervision, or True for the usual ones.
     :param driver_uids: users besides this one and root whose drivers are trusted.
     :param device: what a driver of one's own publishes, ``accelerated`` or
@@ -255,12 +259,12 @@ async def connect(
     has_others = not {os.geteuid(), 0}.issuperset(driver_uids)
     start = partial(_running_driver, extensions, settings, device)
     link = partial(_remote, path, driver_uids, start, deadline_grace)
-    opened: AbstractAsyncContextManager[IDevice]
+    opened: AbstractAsyncContextManager[RemoteDevice | SupervisedDevice]
     opened = link() if supervised is False else _supervised(link, supervised)
     async with opened as hal_device:
         MANAGER("connected", path=path)
         yield Device(
-            f"remote:{path or ''}",
+            f"remote:{path or hal_device.label}",
             hal_device,
             max_in_flight=max_in_flight,
             make_array=isolated_array if has_others else shared_array,
@@ -303,7 +307,7 @@ async def _remote(
 def _supervised(
     link: Callable[[], AbstractAsyncContextManager["RemoteDevice"]],
     supervision: "Literal[True] | Supervision",
-) -> AbstractAsyncContextManager[IDevice]:
+) -> "AbstractAsyncContextManager[SupervisedDevice]":
     from asyncnn.service.supervised_device import supervised
     from asyncnn.service.supervision import Supervision
 
