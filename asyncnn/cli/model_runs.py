@@ -31,8 +31,9 @@ from asyncnn.extensions import Extension
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import is_opaque_type
 from asyncnn.hal.types import Operand, OperandLifeTime, Priority
-from asyncnn.runtime.device import Device, connect, open_device
+from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import AnyPath, PreparedModel
 from asyncnn.runtime.prepared import Path as HalPath
 

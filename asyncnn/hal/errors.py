@@ -56,6 +56,10 @@ class BusyError(GeneralFailureError):
     """Another call uses what only one can use at a time, such as a burst's arrays."""
 
 
+class EngineUnavailableError(GeneralFailureError):
+    """The engine of a device is missing, or does not work; the hint says what to do."""
+
+
 class OutputInsufficientSizeError(AsyncnnError):
     """An output buffer is too small; ``output_shapes`` says what is needed."""
 

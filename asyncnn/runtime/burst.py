@@ -77,6 +77,16 @@ class IRecovering(IPreparedModel, Protocol):
         ...
 
 
+@runtime_checkable
+class IRoutedElsewhere(IPreparedModel, Protocol):
+    """A model of another process, which knows how executions go as a rule."""
+
+    @property
+    def usual_route(self) -> Route | None:
+        """How they go; None if the device is not made of several."""
+        ...
+
+
 class Burst:
     """A series of runs, one at a time; made by `PreparedModel.burst`.
 
@@ -273,6 +283,9 @@ async def open_burst(target: Target, *, spins: bool) -> AsyncIterator[Burst]:
     """
     hal = target.hal
     model = hal.for_burst() if isinstance(hal, IRecovering) else hal
+    if model is hal and isinstance(hal, IRoutedElsewhere):
+        # Packets have no room for a route: which one was taken is not known here.
+        target = target._replace(route=None)
     with await BurstController.open(
         model, spins=spins, deadline_grace=target.deadline_grace
     ) as controller:

@@ -27,7 +27,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.buffers import MakeArray, Slot
-from asyncnn.runtime.burst import Burst, IRecovering, open_burst
+from asyncnn.runtime.burst import Burst, IRecovering, IRoutedElsewhere, open_burst
 from asyncnn.runtime.execution_options import (
     InFlight,
     Outputs,
@@ -86,7 +86,9 @@ class PreparedModel:
         if sync_exec_hal is not None:
             self._forced = "sync" if sync_exec_hal else "async"
         # Where the one call is made of the other, only that tells the route.
-        self._has_one_call = isinstance(hal, IRecovering)
+        self._has_one_call = isinstance(hal, IRecovering) or (
+            route is not None and isinstance(hal, IRoutedElsewhere)
+        )
         self.inputs: tuple[TensorInfo, ...] = model.inputs
         self.outputs: tuple[TensorInfo, ...] = model.outputs
         self._make_array = make_array
