@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import msgspec
 
-from asyncnn.devices.buffer_use import BufferUse
+from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import Prepare
 from asyncnn.engine import Execution, Program
@@ -256,7 +256,7 @@ class ExecuteWork(Work):
         self._request = request
         self._options = options
         self._report = report
-        self._use: BufferUse | None = None
+        self._use: IBufferUse | None = None
         self._execution: Execution | BoundExecution | None = None
         self._planning: Stepwise[Plan] | None = None
         self._abort_status: ErrorStatus | None = None
@@ -268,7 +268,7 @@ class ExecuteWork(Work):
         self._launched_ns = perf_counter_ns() if is_measured else 0
         self._trace = None if active.recorder is None else begin()
 
-    def claim(self, use: BufferUse) -> None:
+    def claim(self, use: IBufferUse) -> None:
         """Claim the device-managed buffers of the request; `finish` gives them up."""
         self._request = use.claim()
         self._use = use
@@ -278,9 +278,9 @@ class ExecuteWork(Work):
         self._started_ns = started_ns = perf_counter_ns()
         executable = self._executable
         layout = executable.layout
-        # A request that uses buffers has pools that are not memory.
+        # A request that uses buffers may have pools that are not memory.
         arrays = None
-        if layout is not None and self._use is None:
+        if layout is not None and (self._use is None or self._use.is_memory):
             arrays = layout.arrays(self._request)
         if layout is None or arrays is None:
             self._shapes = self._run_unusual()
@@ -348,8 +348,8 @@ class ExecuteWork(Work):
             executable = self._executable
             layout = executable.layout
             arrays = None
-            # A request that uses buffers has pools that are not memory.
-            if layout is not None and self._use is None:
+            # A request that uses buffers may have pools that are not memory.
+            if layout is not None and (self._use is None or self._use.is_memory):
                 arrays = layout.arrays(self._request)
             if layout is None or arrays is None:
                 return self._advance_unusual(pause)
