@@ -95,6 +95,8 @@ async def test_it_is_charged_for_processor_time_and_a_quarter_of_other_time(
             work = Recorded([], body=body)
         scheduler.submit(work)
         await work.finished.wait()
+        while work.account.pending:  # a lane reports the end before it is charged
+            await asyncio.sleep(0.001)
         had_ns.append(work.account.virtual_ns)
     # The second one begins where the first one has ended.
     assert had_ns[0] >= 20_000_000
