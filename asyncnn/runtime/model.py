@@ -24,7 +24,11 @@ from asyncnn.extensions import (
     names_in,
     numbered,
 )
-from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    GeneralFailureError,
+    InvalidArgumentError,
+)
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
@@ -38,13 +42,23 @@ from asyncnn.hal.types import (
 from asyncnn.memory.pools import from_buffer, map_file, view
 
 
+class ModelFileMissingError(GeneralFailureError, FileNotFoundError):
+    """There is no model file at a path."""
+
+
 def map_model_file(path: str | os.PathLike[str]) -> Memory:
     """Map the whole file at ``path`` for reading.
 
     :raises InvalidArgumentError: if it is empty or not a regular file.
+    :raises ModelFileMissingError: if there is none.
     :raises GeneralFailureError: if it cannot be opened or mapped.
     """
-    memory = map_file(path)
+    try:
+        memory = map_file(path)
+    except GeneralFailureError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise ModelFileMissingError(error.message) from error.__cause__
+        raise
     if not memory.size:
         raise InvalidArgumentError(f"{os.fspath(path)}: the file is empty")
     return memory
