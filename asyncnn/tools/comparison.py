@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -116,7 +117,7 @@ class OutputReport(msgspec.Struct, frozen=True):
 
 
 class SeriesReport(msgspec.Struct, frozen=True):
-    """A series of ``samples`` on one way to the device; ``inputs`` says which they are."""
+    """A series of ``samples`` on one way to the device; ``inputs`` says which."""
 
     transport: str
     path: str
@@ -211,7 +212,7 @@ def _run_peer(
             f"{comparison.peer.title} takes {len(kinds)} inputs, and the model "
             f"{len(infos)}"
         )
-    results = []
+    results: list[Sequence[Array]] = []
     for sample in samples:
         if not comparison.named.states:
             peer.reset()
@@ -229,7 +230,7 @@ def _open_peer(comparison: Comparison) -> Peer:
     return OnnxFile(comparison.path)
 
 
-def _as_peer_takes(array: Array, shape: Dimensions, dtype: "np.dtype[object]") -> Array:
+def _as_peer_takes(array: Array, shape: Dimensions, dtype: np.dtype[Any]) -> Array:
     """Return an input of the model as it is in the file.
 
     The HAL has no int64 and no tensors of rank 0, which are int32 and of rank 1 here.

@@ -157,7 +157,7 @@ class Comparison(msgspec.Struct, frozen=True):
 def compare(
     name: str, actual: Array, expected: Array, allowed: Tolerance
 ) -> Comparison:
-    """Compare ``actual`` with ``expected``; infinities have to be equal, NaN never is."""
+    """Compare ``actual`` with ``expected``; infinities must be equal, NaN never is."""
     size = int(expected.size)
     for what in ("dtype", "shape"):
         got, want = getattr(actual, what), getattr(expected, what)
