@@ -66,12 +66,21 @@ def map_model_file(path: str | os.PathLike[str]) -> Memory:
 
 @contextmanager
 def located(where: str | os.PathLike[str]) -> Iterator[None]:
-    """Put ``where`` in front of the message of every asyncnn error."""
+    """Put ``where`` in front of the message of every asyncnn error.
+
+    What a file says of itself may be part of it: all becomes one printable line.
+    """
     try:
         yield
     except AsyncnnError as error:
         message = f"{os.fspath(where)}: {error.message}"
-        raise type(error)(message, hint=error.hint) from error
+        raise type(error)(_in_one_line(message), hint=error.hint) from error
+
+
+def _in_one_line(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else " " for each in text)
 
 
 MAX_COPIED_BYTES = 128

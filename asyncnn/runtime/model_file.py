@@ -212,15 +212,13 @@ def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Nam
     :raises GeneralFailureError: if the file cannot be read. It is also a
         `FileNotFoundError` if there is none.
     """
+    where: str | os.PathLike[str] = "the model in memory"
     if isinstance(source, str | os.PathLike):
-        memory = map_model_file(source)
-        with located(source):
-            return _read(memory)
-    return _read(from_buffer(memoryview(source).toreadonly()))
-
-
-def _read(memory: Memory) -> NamedModel:
-    return _READERS[kind_of(view(memory))](memory)
+        where, memory = source, map_model_file(source)
+    else:
+        memory = from_buffer(memoryview(source).toreadonly())
+    with located(where):
+        return _READERS[kind_of(view(memory))](memory)
 
 
 _READERS: Mapping[FileKind, Callable[[Memory], NamedModel]] = {

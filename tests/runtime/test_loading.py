@@ -13,7 +13,7 @@ from asyncnn.runtime.file_kinds import FileKind, kind_of
 from asyncnn.runtime.model_file import load, save
 from asyncnn.runtime.tflite import UnsupportedOperatorError
 from tests.runtime.tflite.cases import f32
-from tests.runtime.tflite.files import Op, write
+from tests.runtime.tflite.files import Op, T, write
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_bytes_are_not_copied(tflite: Path) -> None:
 
 def test_damaged_bytes_are_one_error() -> None:
     for data in (b"", b"abc", b"\x20\0\0\0TFL3", b"ASYNCNN\0"):
-        with pytest.raises(InvalidArgumentError):
+        with pytest.raises(InvalidArgumentError, match=r"^the model in memory: "):
             load(data)
 
 
@@ -111,6 +111,17 @@ def test_errors_of_every_kind_name_the_file(tmp_path: Path) -> None:
     path.write_bytes(write([Op("TwistTensor", [x], [y])], [x], [y]))
     with pytest.raises(UnsupportedOperatorError, match=f"^{path}: operator 0"):
         load(path)
+
+
+def test_a_message_is_one_short_line_whatever_names_are_in_it(tmp_path: Path) -> None:
+    x = T(np.float32, (1, 2), name="x" * 9999)
+    y = T(np.float32, (1, 2), np.zeros((1, 2), np.float32), name="y" * 9999)
+    operators = ("Two\nlines", f32(1, 2)), ("N" * 9999, f32(1, 2)), ("NEG", y)
+    for name, output in operators:
+        with pytest.raises(AsyncnnError) as caught:
+            load(write([Op(name, [x], [output])], [x], [output]))
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 500
 
 
 def test_a_message_is_one_line(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def _import(graph: Graph, memory: Memory) -> NamedModel:
             _convert(Node(graph, operator, builder, operands, allowance))
     for index, name in zip(graph.outputs, _names(graph, graph.outputs), strict=True):
         if index not in operands:
-            raise InvalidArgumentError(f"output {name!r} is never computed")
+            raise InvalidArgumentError(f"output {name[:80]!r} is never computed")
         builder.output(_own(builder, operands[index]), name)
     return builder.build()
 

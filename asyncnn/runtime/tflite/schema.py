@@ -94,7 +94,11 @@ class Tensor(msgspec.Struct, frozen=True, eq=False):
     @property
     def label(self) -> str:
         """Names the tensor in messages."""
-        return f"tensor {self.index} ({self.name[:80]!r})"
+        return _label(self.index, self.name)
+
+
+def _label(index: int, name: str) -> str:
+    return f"tensor {index} ({name[:80]!r})"
 
 
 class Operator(msgspec.Struct, frozen=True, eq=False):
@@ -246,7 +250,9 @@ class _Reader:
         type_ = TYPE_NAMES.get(table.Type(), f"type {table.Type()}")
         shape = tuple(self._vector(table.ShapeAsNumpy()))
         if len(shape) > MAX_RANK or any(length < 0 for length in shape):
-            raise InvalidArgumentError(f"tensor {name!r} has shape {list(shape)}")
+            raise InvalidArgumentError(
+                f"{_label(index, name)} has shape {list(shape[:20])}"
+            )
         unsupported = ""
         if table.Sparsity() is not None:
             unsupported = "sparse data"
@@ -259,7 +265,8 @@ class _Reader:
             unsupported = "a custom quantisation"
         data = None
         if not unsupported:
-            data = self._constant(name, DTYPES[type_], shape, buffers, table.Buffer())
+            label = _label(index, name)
+            data = self._constant(label, DTYPES[type_], shape, buffers, table.Buffer())
         return Tensor(
             index,
             name,
@@ -275,7 +282,7 @@ class _Reader:
 
     def _constant(
         self,
-        name: str,
+        label: str,
         dtype: np.dtype[Any],
         shape: tuple[int, ...],
         buffers: list[Any],
@@ -283,7 +290,7 @@ class _Reader:
     ) -> NDArray[Any] | None:
         if index >= len(buffers):
             raise InvalidArgumentError(
-                f"tensor {name!r} refers to buffer {index} of {len(buffers)}"
+                f"{label} refers to buffer {index} of {len(buffers)}"
             )
         data = self._bytes(buffers[index])
         if not data.size:
@@ -291,7 +298,7 @@ class _Reader:
         expected = dtype.itemsize * int(np.prod(shape, dtype=object))
         if data.nbytes != expected:
             raise InvalidArgumentError(
-                f"tensor {name!r} of shape {list(shape)} needs {expected} bytes "
+                f"{label} of shape {list(shape)} needs {expected} bytes "
                 f"but its buffer has {data.nbytes}"
             )
         return data.view(dtype).reshape(shape)
@@ -308,7 +315,7 @@ class _Reader:
     def _operator_name(self, code: Any) -> str:
         number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
         if number == tflite.BuiltinOperator.CUSTOM:
-            return f"CUSTOM {self._name(code.CustomCode())}"
+            return f"CUSTOM {self._name(code.CustomCode())[:80]}"
         return str(tflite.BUILTIN_OPCODE2NAME.get(number, f"builtin {number}"))
 
     def _name(self, name: bytes | None) -> str:
