@@ -9,7 +9,7 @@ import os
 import secrets
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO
 
@@ -22,12 +22,10 @@ from asyncnn.hal.operands import dtype_of, size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ExtensionNameAndPrefix, Memory, Model, Subgraph
 from asyncnn.hal.validate import validate_model
-from asyncnn.memory.pools import part_of, view
+from asyncnn.memory.pools import from_buffer, part_of, view
+from asyncnn.runtime.file_kinds import MAGIC, FileKind, kind_of
 from asyncnn.runtime.model import NamedModel, located, map_model_file
-from asyncnn.runtime.tflite import import_tflite, schema
-
-MAGIC = b"ASYNCNN\0"
-"""First bytes of every container."""
+from asyncnn.runtime.tflite import import_tflite
 
 SUFFIX = ".asyncnn"
 """Customary end of a container's file name."""
@@ -253,25 +251,28 @@ def _replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         ) from error
 
 
-def load(path: str | os.PathLike[str]) -> NamedModel:
-    """Load the model file at ``path``: TFLite or the project's own container.
+def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> NamedModel:
+    """Load a model file: TFLite or the project's own container.
 
-    The first bytes decide which, not the name. The file stays mapped while the model
-    is in use and must not be changed; replacing it by another file is safe.
+    ``source`` is the file's path or its bytes, which decide what kind it is, not the
+    name. A file stays mapped while the model is in use and must not be changed, nor
+    must bytes that were given; replacing the file by another one is safe.
 
     :raises InvalidArgumentError: if the file is empty, damaged or of no known kind.
-    :raises UnsupportedOperatorError: if a TFLite operator has no HAL form.
-    :raises GeneralFailureError: if the file cannot be read.
+    :raises UnsupportedOperatorError: if an operator has no HAL form.
+    :raises GeneralFailureError: if the file cannot be read. It is also a
+        `FileNotFoundError` if there is none.
     """
-    memory = map_model_file(path)
-    with located(path):
-        return _reader_for(memory)(memory)
+    where: str | os.PathLike[str] = "the model in memory"
+    if isinstance(source, str | os.PathLike):
+        where, memory = source, map_model_file(source)
+    else:
+        memory = from_buffer(memoryview(source).toreadonly())
+    with located(where):
+        return _READERS[kind_of(view(memory))](memory)
 
 
-def _reader_for(memory: Memory) -> Callable[[Memory], NamedModel]:
-    data = view(memory)
-    if data[:8] == MAGIC:
-        return read_container
-    if data[4:8] == schema.IDENTIFIER:
-        return import_tflite
-    raise InvalidArgumentError("neither a TFLite nor an asyncnn model file")
+_READERS: Mapping[FileKind, Callable[[Memory], NamedModel]] = {
+    FileKind.CONTAINER: read_container,
+    FileKind.TFLITE: import_tflite,
+}

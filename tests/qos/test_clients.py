@@ -95,7 +95,8 @@ async def test_it_is_charged_for_processor_time_and_a_quarter_of_other_time(
             work = Recorded([], body=body)
         scheduler.submit(work)
         await work.finished.wait()
-        while work.account.pending:  # a lane reports the end before it is charged
+        # A lane reports the end before it is charged.
+        while work.account.pending:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         had_ns.append(work.account.virtual_ns)
     # The second one begins where the first one has ended.
