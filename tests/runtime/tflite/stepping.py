@@ -43,7 +43,13 @@ class Steps:
 class LiteRtSteps:
     """LiteRT's interpreter on the same file, with optimised or reference kernels."""
 
-    def __init__(self, file: bytes, *, reference: bool = True) -> None:
+    def __init__(
+        self,
+        file: bytes,
+        *,
+        reference: bool = True,
+        shapes: Sequence[Sequence[int]] = (),
+    ) -> None:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
         resolvers = OpResolverType
@@ -54,6 +60,9 @@ class LiteRtSteps:
             if reference
             else resolvers.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
         )
+        details = self._interpreter.get_input_details()
+        for detail, shape in zip(details, shapes, strict=False):
+            self._interpreter.resize_tensor_input(detail["index"], shape)
         self._interpreter.allocate_tensors()
 
     def step(self, *inputs: Any) -> list[np.ndarray]:
