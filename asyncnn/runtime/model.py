@@ -39,6 +39,7 @@ from asyncnn.hal.types import (
     Operand,
     OperandLifeTime,
 )
+from asyncnn.hal.validate.rules import operand_type_name
 from asyncnn.memory.pools import from_buffer, map_file, view
 
 
@@ -199,6 +200,10 @@ class TensorInfo(msgspec.Struct, frozen=True):
             operand.zero_point,
         )
 
+    def __str__(self) -> str:
+        axes = ", ".join(str(axis) if axis else "?" for axis in self.dimensions)
+        return f"{self.name}: {operand_type_name(self.type)} [{axes}]"
+
     @property
     def dtype(self) -> np.dtype[Any]:
         """NumPy dtype of the stored elements.
@@ -282,6 +287,11 @@ class NamedModel(msgspec.Struct, frozen=True):
                 )
             ),
         )
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(map(str, self.inputs))
+        outputs = ", ".join(map(str, self.outputs))
+        return f"<NamedModel {inputs} -> {outputs}>"
 
     @property
     def vocabulary(self) -> Vocabulary:
