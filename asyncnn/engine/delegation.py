@@ -64,6 +64,13 @@ class DelegatedKernel(Protocol):
 
     measured_ns: float | None
 
+    def widen(self, threads: int) -> None:
+        """Get ready for runs on ``threads`` threads; others go on meanwhile.
+
+        :raises GeneralFailureError: if the engine fails.
+        """
+        ...
+
     def __call__(self, scratch: Scratch) -> Run:
         """See `PreparedKernel`."""
         ...
