@@ -230,6 +230,9 @@ class ReferencePreparedModel(SynchronousByCallback):
 
     def trim(self) -> int:
         """Free the buffers that no execution uses; return their bytes."""
+        spreading = self._executable.spreading
+        if spreading is not None:
+            spreading.begin_anew()
         return self._program.trim()
 
     async def configure_execution_burst(

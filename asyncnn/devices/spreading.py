@@ -94,6 +94,12 @@ class Spreading:
             self._is_begun = True
             self._in_background(self._widen)
 
+    def begin_anew(self) -> None:
+        """Keep to one thread until executions come again: the program was trimmed."""
+        if self._is_ready:
+            self._is_begun = self._is_ready = False
+            self._calm = 0
+
     def _widen(self) -> None:
         try:
             self._program.widen(self._most)

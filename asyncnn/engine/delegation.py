@@ -71,6 +71,10 @@ class DelegatedKernel(Protocol):
         """
         ...
 
+    def trim(self) -> None:
+        """Free what no run uses, but for what one run on one thread needs."""
+        ...
+
     def __call__(self, scratch: Scratch) -> Run:
         """See `PreparedKernel`."""
         ...

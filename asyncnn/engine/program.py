@@ -134,9 +134,8 @@ class Program:
 
         :raises GeneralFailureError: if the engine fails.
         """
-        for step in () if self._main is None else self._main.steps:
-            if step.parts:
-                cast("DelegatedKernel", step.kernel).widen(threads)
+        for kernel in () if self._main is None else _delegated(self._main):
+            kernel.widen(threads)
 
     def warming(self, count: int) -> Steps[None]:
         """Have workspaces for so many runs at a time of the declared shapes, in steps.
@@ -292,6 +291,7 @@ class Program:
         """Free the workspaces that nobody uses; return their bytes."""
         with self._lock:
             kept = list(self._idle.values())
+            plans = list(self._plans.values())
         trimmed: list[Workspace] = []
         for idle in kept:
             with suppress(IndexError):  # others may have taken some
@@ -302,7 +302,16 @@ class Program:
             pieces = trimmed[-1].pieces() if self.is_large else []
             trimmed.pop()
             take_apart(pieces)
+        for plan in plans:
+            for kernel in _delegated(plan):
+                kernel.trim()
         return freed
+
+
+def _delegated(plan: Plan) -> list[DelegatedKernel]:
+    """Return the kernels that an engine has for segments of a plan."""
+    steps = [step for step in plan.steps if step.parts]
+    return [cast("DelegatedKernel", step.kernel) for step in steps]
 
 
 def _mapped(model: Model) -> Model:

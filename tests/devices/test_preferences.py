@@ -93,6 +93,16 @@ class TestDeciding:
         assert decisions(decider, 100, lambda _: WORTH_SPREADING_NS // 2) == [1] * 100
         assert not program.widened
 
+    def test_after_idleness_it_begins_anew(self) -> None:
+        program = FakeProgram()
+        decider = Spreading(program, 2, call)
+        decisions(decider, 50, lambda n: LONG_NS // n)
+        decider.begin_anew()
+        made = decisions(decider, 50, lambda n: LONG_NS // n)
+        assert made[:CALM] == [1] * CALM
+        assert made[-1] == 2
+        assert program.widened == [2, 2]
+
     def test_an_engine_that_fails_is_not_asked_again(self) -> None:
         program = FakeProgram(GeneralFailureError("no threads"))
         decider = Spreading(program, 2, call)
@@ -218,6 +228,25 @@ class TestStayingReady:
             statistics = await device.statistics()
             assert statistics.models[0].idle_bytes
             assert statistics.threads >= 1
+
+    @pytest.mark.parametrize("preference", [SUSTAINED, FAST])
+    async def test_other_graphs_go_but_for_one(
+        self, seen: Compiled, preference: ExecutionPreference
+    ) -> None:
+        settings = DeviceSettings(lanes=2, inline_below_us=0, idle_after_s=0.05)
+        async with open_device("accelerated", settings=settings) as device:
+            prepared = await device.prepare(layers(2), preference=preference)
+
+            async def run_two() -> None:
+                runs = (prepared.run(X) for _ in range(12))
+                for outputs in await asyncio.gather(*runs):
+                    np.testing.assert_array_equal(outputs["y"], X / 4)
+
+            await run_two()
+            assert seen.graphs == [1, 1]
+            await asyncio.sleep(0.5)
+            await run_two()
+            assert seen.graphs == [1] * (2 if preference is SUSTAINED else 3)
 
     async def test_one_from_a_cache_is_as_ready(
         self, seen: Compiled, tmp_path: Any

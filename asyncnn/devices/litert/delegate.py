@@ -5,6 +5,7 @@ import secrets
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from asyncnn.devices.litert.claims import claims
@@ -118,6 +119,7 @@ class _SegmentKernel:
         # Compiled at once: what is wrong with it is an error of the preparation.
         graph = self._compiled(1)
         self.measured_ns = _measured_ns(graph) if is_tried else None
+        self._widened = 1
         # By the number of their threads.
         self._spare: defaultdict[int, deque[CompiledGraph]] = defaultdict(deque)
         self._spare[1].append(graph)
@@ -132,9 +134,20 @@ class _SegmentKernel:
         :raises GeneralFailureError: if it cannot be compiled.
         """
         self.give_back(self._compiled(threads), threads)
+        self._widened = threads
 
-    def take(self, threads: int) -> CompiledGraph:
-        """Return a graph for one workspace."""
+    def trim(self) -> None:
+        """Free all graphs that no workspace has, but for one."""
+        self._widened = 1
+        for threads, spare in list(self._spare.items()):
+            while len(spare) > (threads == 1):
+                with suppress(IndexError):  # a workspace has taken it
+                    spare.pop().close()
+
+    def take(self, threads: int) -> CompiledGraph | None:
+        """Return a graph for one workspace; None if it is not ready for ``threads``."""
+        if threads not in (1, self._widened):
+            return None
         try:
             return self._spare[threads].pop()
         except IndexError:
@@ -198,6 +211,9 @@ class _SegmentRun:
 
     def _taken(self) -> CompiledGraph:
         graph = self._kernel.take(self._threads)
+        if graph is None:
+            self.spread(1)
+            return self._graph or self._taken()
         self._graph = self._graphs[self._threads] = graph
         return graph
 
