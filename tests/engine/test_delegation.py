@@ -99,6 +99,10 @@ class Computing:
     def __call__(self, scratch: Scratch) -> InterruptibleRun:
         return self._run
 
+    def widen(self, threads: int) -> None: ...
+
+    def trim(self) -> None: ...
+
 
 def network(*types: OperationType) -> NamedModel:
     """Return a chain in which each operation adds, or multiplies by, its number."""
