@@ -15,9 +15,10 @@ from asyncnn.devices.litert.cuts import (
     cuts,
     estimated_ns,
 )
+from asyncnn.devices.litert.segment_record import Written, recorded, restored
 from asyncnn.devices.litert.weights import PackedWeights, weights_key
-from asyncnn.devices.litert.writer import write_graph
-from asyncnn.engine.delegation import Segment, Step
+from asyncnn.devices.litert.writer import write_file
+from asyncnn.engine.delegation import KernelRecord, Segment, Step
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.operations.bound import BoundOperation
 from asyncnn.kernels.kernel import (
@@ -27,7 +28,7 @@ from asyncnn.kernels.kernel import (
     Scratch,
 )
 
-WRITER_VERSION = 1
+WRITER_VERSION = 2
 """Counts the changes to what is claimed, divided and written."""
 
 WORTHWHILE_NS = 3_000.0
@@ -66,19 +67,27 @@ class LiteRtDelegate:
         """Return where to divide ``steps``, so that a pause costs little."""
         return cuts(steps, SEGMENT_NS)
 
-    def prepare(self, segment: Segment, identity: bytes) -> "_SegmentKernel | None":
+    def prepare(
+        self, segment: Segment, identity: bytes, record: KernelRecord | None = None
+    ) -> "_SegmentKernel | None":
         """Compile ``segment``; None if the kernels are faster.
 
-        :raises GeneralFailureError: if it cannot be written or compiled.
+        :raises GeneralFailureError: if it cannot be written or compiled, or the record
+            is of another one.
         """
+        if record is not None:
+            written = restored(record, segment)
+            weights = self._weights(segment, identity)
+            return _SegmentKernel(self._engine, segment, written, weights)
         total_ns = sum(estimated_ns(step.operation) for step in segment.steps)
         if total_ns < WORTHWHILE_NS and len(segment.steps) < WORTHWHILE_STEPS:
             return None
         barriers = cuts(segment.steps, BARRIER_NS)
-        graph = write_graph(segment, barriers)
+        written = Written(write_file(segment, barriers), None)
         weights = self._weights(segment, identity)
+        is_tried = total_ns < _WORTH_TRYING_NS
         return _SegmentKernel(
-            self._engine, graph, weights, is_tried=total_ns < _WORTH_TRYING_NS
+            self._engine, segment, written, weights, is_tried=is_tried
         )
 
     def _weights(self, segment: Segment, identity: bytes) -> PackedWeights | None:
@@ -107,22 +116,29 @@ class _SegmentKernel:
     def __init__(
         self,
         engine: Engine,
-        model: bytes,
+        segment: Segment,
+        written: Written,
         weights: PackedWeights | None,
         *,
-        is_tried: bool,
+        is_tried: bool = False,
     ) -> None:
         self._engine = engine
-        self._model = model
+        self._segment = segment
+        self._file, self.measured_ns = written
         self._weights = weights
         # Compiled at once: what is wrong with it is an error of the preparation.
         graph = self._compiled()
-        self.measured_ns = _measured_ns(graph) if is_tried else None
+        if is_tried:
+            self.measured_ns = _measured_ns(graph)
         self._spare = deque([graph])
 
     def __call__(self, scratch: Scratch) -> InterruptibleRun:
         run = _SegmentRun(self)
         return InterruptibleRun(run.attempt, run.interrupt, run.clear)
+
+    def record(self) -> KernelRecord:
+        """Return what it is prepared of again."""
+        return recorded(Written(self._file, self.measured_ns), self._segment)
 
     def take(self) -> CompiledGraph:
         """Return a graph for one workspace."""
@@ -139,7 +155,7 @@ class _SegmentKernel:
             graph.close()
 
     def _compiled(self) -> CompiledGraph:
-        return self._engine.compile(self._model, weights=self._weights)
+        return self._engine.compile(self._file, weights=self._weights)
 
 
 def _measured_ns(graph: CompiledGraph) -> float:

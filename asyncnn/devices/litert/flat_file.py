@@ -41,6 +41,7 @@ class _Layout(msgspec.Struct, frozen=True):
     """
 
     packer: struct.Struct
+    alignment: int
     vtable: bytes
     order: tuple[int, ...]
     references: tuple[tuple[int, int], ...]
@@ -56,7 +57,8 @@ def _layout(fields: tuple[tuple[int, str], ...]) -> _Layout:
 
     order = sorted(range(len(fields)), key=size, reverse=True)
     offsets = [0] * (max((slot for slot, _ in fields), default=-1) + 1)
-    references, forms, at = [], "", _OFFSET_BYTES
+    alignment = max([_OFFSET_BYTES, *map(size, order[:1])])
+    references, forms, at = [], f"{alignment - _OFFSET_BYTES}x", alignment
     for packed, position in enumerate(order):
         slot, form = fields[position]
         offsets[slot] = at
@@ -64,10 +66,11 @@ def _layout(fields: tuple[tuple[int, str], ...]) -> _Layout:
             references.append((packed, at))
         forms += "I" if form == REFERENCE else form
         at += size(position)
-    padding = -at % _OFFSET_BYTES
+    padding = -at % alignment
     vtable_bytes = 2 * (2 + len(offsets))
     return _Layout(
         struct.Struct(f"<i{forms}{padding}x"),
+        alignment,
         struct.pack(f"<{2 + len(offsets)}H", vtable_bytes, at, *offsets),
         tuple(order),
         tuple(references),
@@ -85,7 +88,7 @@ class FlatFile:
         """Add a table; fields that are left out have their default."""
         layout = _layout(tuple([(slot, form) for slot, form, _ in fields]))
         size = layout.packer.size
-        self._align(size, _OFFSET_BYTES)
+        self._align(size, layout.alignment)
         place = self._size + size
         values = [fields[position][2] for position in layout.order]
         for packed, offset in layout.references:
@@ -133,7 +136,10 @@ class FlatFile:
         return self._size
 
     def joined(self, root: Place, identifier: bytes) -> bytes:
-        """Return the file, whose root is the table at ``root``."""
+        """Return the file, whose root is the table at ``root``.
+
+        Its size is a multiple of 16. A place is as many bytes before its end.
+        """
         header = _OFFSET_BYTES + len(identifier)
         self._align(header, _ALIGNMENT)
         self._put(identifier)

@@ -9,7 +9,8 @@ it is copied by an operator that XNNPACK does not take, so that the operators be
 after it become separate nodes, between which a run can be stopped.
 
 Format: the TFLite schema, version 3 (file identifier TFL3), whose tables have their
-fields by number here; buffers start at multiples of 16 bytes, as it demands.
+fields by number here; buffers start at multiples of 16 bytes, as it demands. Large
+constants are not copied: their buffers have offset and length instead of bytes.
 """
 
 from collections.abc import Collection, Sequence
@@ -21,6 +22,7 @@ import tflite  # type: ignore[import-untyped]
 
 from asyncnn.devices.litert.claims import write_operation
 from asyncnn.devices.litert.flat_file import REFERENCE, Field, FlatFile, Place
+from asyncnn.devices.litert.graph_file import Apart, GraphFile, may_lie_apart
 from asyncnn.devices.litert.operand_tensors import OperandTensors
 from asyncnn.devices.litert.tflite_graph import (
     Constant,
@@ -31,7 +33,7 @@ from asyncnn.devices.litert.tflite_graph import (
 )
 from asyncnn.engine.delegation import Segment
 from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.hal.operations.bound import BoundOperand, Shape
+from asyncnn.hal.operations.bound import Array, BoundOperand, Shape
 
 MAX_FILE_BYTES = 2**31 - 2**20
 """Most bytes of a file: offsets within it have 31 bits."""
@@ -40,9 +42,22 @@ _IDENTIFIER = b"TFL3"
 _SCHEMA_VERSION = 3
 _MAX_DEPRECATED_CODE = 127
 
+_APART = frozenset({np.dtype(np.float32), np.dtype(np.int8), np.dtype(np.uint8)})
+"""What is only computed with. Integers may be shapes or indexes, which LiteRT checks as
+it compiles, if at all: memory of a client does not stay as it was.
+"""
+
+_OFFSET_IN_BUFFER = 8
+"""Where a buffer of this writer's has its offset."""
+
 
 def write_graph(segment: Segment, barriers: Collection[int] = ()) -> bytes:
-    """Return the TFLite file of ``segment``.
+    """Return the TFLite file of ``segment``, as `write_file` does, in one piece."""
+    return write_file(segment, barriers).joined()
+
+
+def write_file(segment: Segment, barriers: Collection[int] = ()) -> GraphFile:
+    """Return the TFLite file of ``segment``, whose large constants lie apart.
 
     ``barriers`` are positions in ``segment.steps``: what a step at or after such a
     position reads of earlier ones passes a barrier.
@@ -114,8 +129,9 @@ class _Writer:
         self._shapes: dict[Shape, Place] = {}
         self._quantizations: dict[object, Place] = {}
         self._tables: dict[Options, Place] = {}
+        self._apart: list[tuple[Place, Constant, Array]] = []
 
-    def finish(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bytes:
+    def finish(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> GraphFile:
         """Return the file whose subgraph has these inputs and outputs."""
         file, graph = self._file, self._graph
         buffers = [file.table(()), *map(self._buffer, graph.constants)]
@@ -143,10 +159,24 @@ class _Writer:
                 (4, REFERENCE, file.references(buffers)),
             )
         )
-        return file.joined(model, _IDENTIFIER)
+        content = file.joined(model, _IDENTIFIER)
+        apart = [
+            Apart(
+                len(content) - place + _OFFSET_IN_BUFFER,
+                data,
+                constant.array if constant.convert is None else None,
+            )
+            for place, constant, data in self._apart
+        ]
+        return GraphFile(content, tuple(apart))
 
     def _buffer(self, constant: Constant) -> Place:
-        return self._file.table(((0, REFERENCE, self._file.data(constant.data())),))
+        data = constant.data()
+        if not (constant.dtype in _APART and may_lie_apart(data)):
+            return self._file.table(((0, REFERENCE, self._file.data(data)),))
+        place = self._file.table(((1, "Q", 0), (2, "Q", data.size)))
+        self._apart.append((place, constant, data))
+        return place
 
     def _tensor(self, tensor: Tensor, *, is_named: bool) -> Place:
         file = self._file
