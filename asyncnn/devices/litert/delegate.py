@@ -126,8 +126,10 @@ class _SegmentKernel:
         self._segment = segment
         self._file, self.measured_ns = written
         self._weights = weights
-        # Compiled at once: what is wrong with it is an error of the preparation.
-        graph = self._compiled()
+        # Compiled at once: what is wrong with it is an error of the preparation. There
+        # may never be another one, and to pack for this one alone takes half as long.
+        is_shared = weights is not None and weights.is_kept
+        graph = engine.compile(self._file, weights=weights if is_shared else None)
         if is_tried:
             self.measured_ns = _measured_ns(graph)
         self._spare = deque([graph])

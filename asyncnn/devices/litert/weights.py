@@ -25,6 +25,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -70,10 +71,13 @@ def weights_key(content: bytes, version: str) -> str:
     ``content`` is what a model is made of, or a hash of that.
     """
     told = hashlib.blake2b(content, digest_size=_KEY_BYTES)
-    told.update(
-        "\0".join(("", __version__, version, cpu_name(), cpu_features())).encode()
-    )
+    told.update("\0".join(("", __version__, version, *_cpu())).encode())
     return told.hexdigest()
+
+
+@cache
+def _cpu() -> tuple[str, str]:
+    return cpu_name(), cpu_features()
 
 
 class PackedWeights:
@@ -124,6 +128,11 @@ class PackedWeights:
                     return packed
             return _compile(compile_with, _reopened(self._descriptor))
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether they are in a folder for others."""
+        return self._folder is not None
+
     def close(self) -> None:
         """Let go of the weights; graphs that use them still do."""
         with self._lock:
@@ -149,7 +158,7 @@ class PackedWeights:
         self._name, self._model = name, model
 
     def _pack(self, compile_with: Callable[[int], T]) -> T | None:
-        """Have weights packed; return the graph, unless it is to use a file instead."""
+        """Have weights packed; return the graph if that can share them with no other."""
         memory = os.memfd_create(
             "asyncnn-weights", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         )
@@ -161,11 +170,11 @@ class PackedWeights:
                 return graph
             fcntl.fcntl(memory, fcntl.F_ADD_SEALS, FIXED_SIZE)
             self._descriptor = self._kept(memory)
-            if self._descriptor >= 0:
-                graph.close()  # the memory goes with it: the file is mapped instead
-                return None
-            self._descriptor = _reopened(memory)
-            return graph
+            if self._descriptor < 0:
+                self._descriptor = _reopened(memory)
+            # It keeps as much memory as the largest weights need while they are packed.
+            graph.close()
+            return None
         finally:
             os.close(memory)
 
@@ -189,7 +198,16 @@ class PackedWeights:
 
     def _files(self) -> list[Path]:
         assert self._folder is not None
-        return sorted(self._folder.glob(f"{self._name}-*{SUFFIX}"))
+        try:
+            names = sorted(os.listdir(self._folder))
+        except FileNotFoundError:
+            return []
+        start = f"{self._name}-"
+        return [
+            self._folder / name
+            for name in names
+            if name.startswith(start) and name.endswith(SUFFIX)
+        ]
 
     def _verified(self, path: Path) -> int:
         private_folder(path.parent)
