@@ -6,8 +6,9 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
-from asyncnn.devices.litert.claims import claims
+from asyncnn.devices.litert.claims import written
 from asyncnn.devices.litert.compiled_graph import CompiledGraph, Engine
 from asyncnn.devices.litert.cuts import (
     BARRIER_NS,
@@ -18,8 +19,10 @@ from asyncnn.devices.litert.cuts import (
 from asyncnn.devices.litert.segment_record import Written, recorded, restored
 from asyncnn.devices.litert.weights import PackedWeights, weights_key
 from asyncnn.devices.litert.writer import write_file
+from asyncnn.devices.litert.written_operation import WrittenOperation
 from asyncnn.engine.delegation import KernelRecord, Segment, Step
 from asyncnn.engine.workspace import aligned_bytes
+from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import BoundOperation
 from asyncnn.kernels.kernel import (
     Inputs,
@@ -57,11 +60,18 @@ class LiteRtDelegate:
     def __init__(self, engine: Engine, weights_folder: Path | None = None) -> None:
         self._engine = engine
         self._weights_folder = weights_folder
+        # What is claimed but in no plan in the end goes with the operation.
+        self._made: WeakKeyDictionary[BoundOperation, WrittenOperation]
+        self._made = WeakKeyDictionary()
         self.version = f"{engine.name} {engine.version}, writer {WRITER_VERSION}"
 
     def claims(self, operation: BoundOperation) -> bool:
         """Tell whether LiteRT computes ``operation`` as the HAL wants it."""
-        return claims(operation)
+        try:
+            self._made[operation] = written(operation)
+        except GeneralFailureError:
+            return False
+        return True
 
     def cuts(self, steps: Sequence[Step]) -> Iterable[int]:
         """Return where to divide ``steps``, so that a pause costs little."""
@@ -76,19 +86,22 @@ class LiteRtDelegate:
             is of another one.
         """
         if record is not None:
-            written = restored(record, segment)
+            graph = restored(record, segment)
             weights = self._weights(segment, identity)
-            return _SegmentKernel(self._engine, segment, written, weights)
+            return _SegmentKernel(self._engine, segment, graph, weights)
+        made = {
+            step.operation: own
+            for step in segment.steps
+            if (own := self._made.pop(step.operation, None)) is not None
+        }
         total_ns = sum(estimated_ns(step.operation) for step in segment.steps)
         if total_ns < WORTHWHILE_NS and len(segment.steps) < WORTHWHILE_STEPS:
             return None
         barriers = cuts(segment.steps, BARRIER_NS)
-        written = Written(write_file(segment, barriers), None)
+        graph = Written(write_file(segment, barriers, made), None)
         weights = self._weights(segment, identity)
         is_tried = total_ns < _WORTH_TRYING_NS
-        return _SegmentKernel(
-            self._engine, segment, written, weights, is_tried=is_tried
-        )
+        return _SegmentKernel(self._engine, segment, graph, weights, is_tried=is_tried)
 
     def _weights(self, segment: Segment, identity: bytes) -> PackedWeights | None:
         constants = sum(

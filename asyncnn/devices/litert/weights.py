@@ -158,7 +158,7 @@ class PackedWeights:
         self._name, self._model = name, model
 
     def _pack(self, compile_with: Callable[[int], T]) -> T | None:
-        """Have weights packed; return the graph if that can share them with no other."""
+        """Have weights packed; return the graph if others cannot share them."""
         memory = os.memfd_create(
             "asyncnn-weights", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         )

@@ -13,8 +13,9 @@ fields by number here; buffers start at multiples of 16 bytes, as it demands. La
 constants are not copied: their buffers have offset and length instead of bytes.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
+from typing import TypeAlias
 
 import flatbuffers  # type: ignore[import-untyped]
 import numpy as np
@@ -31,9 +32,14 @@ from asyncnn.devices.litert.tflite_graph import (
     Options,
     Tensor,
 )
+from asyncnn.devices.litert.written_operation import WrittenOperation
 from asyncnn.engine.delegation import Segment
 from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.hal.operations.bound import Array, BoundOperand, Shape
+from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
+
+Made: TypeAlias = Mapping[BoundOperation, WrittenOperation]
+
+NOTHING_MADE: Made = {}
 
 MAX_FILE_BYTES = 2**31 - 2**20
 """Most bytes of a file: offsets within it have 31 bits."""
@@ -56,8 +62,12 @@ def write_graph(segment: Segment, barriers: Collection[int] = ()) -> bytes:
     return write_file(segment, barriers).joined()
 
 
-def write_file(segment: Segment, barriers: Collection[int] = ()) -> GraphFile:
+def write_file(
+    segment: Segment, barriers: Collection[int] = (), made: Made = NOTHING_MADE
+) -> GraphFile:
     """Return the TFLite file of ``segment``, whose large constants lie apart.
+
+    ``made`` are operations of it that have been written before.
 
     ``barriers`` are positions in ``segment.steps``: what a step at or after such a
     position reads of earlier ones passes a barrier.
@@ -65,7 +75,7 @@ def write_file(segment: Segment, barriers: Collection[int] = ()) -> GraphFile:
     :raises GeneralFailureError: if an operation is not claimed, or the constants do not
         fit into one file.
     """
-    graph, inputs, outputs = _graph_of(segment, frozenset(barriers))
+    graph, inputs, outputs = _graph_of(segment, frozenset(barriers), made)
     total = sum(constant.size_bytes for constant in graph.constants)
     if total > MAX_FILE_BYTES:
         raise GeneralFailureError(
@@ -76,7 +86,7 @@ def write_file(segment: Segment, barriers: Collection[int] = ()) -> GraphFile:
 
 
 def _graph_of(
-    segment: Segment, barriers: frozenset[int]
+    segment: Segment, barriers: frozenset[int], made: Made
 ) -> tuple[Graph, list[Tensor], list[Tensor]]:
     described = _operands_of(segment)
     graph = Graph()
@@ -92,7 +102,10 @@ def _graph_of(
                     if last_use.get(index, -1) >= position
                 ]
             )
-        write_operation(graph, values, step.operation, step.inputs, step.outputs)
+        place = graph, values, step.inputs, step.outputs
+        own = made.get(step.operation)
+        if own is None or not own.add_to(*place):
+            write_operation(graph, values, step.operation, step.inputs, step.outputs)
         if step.outputs:
             values.keep_outputs(step.outputs, segment.outputs, step.operation.outputs)
     outputs = [values.output(index) for index in segment.outputs]
@@ -203,11 +216,11 @@ class _Writer:
         self, scales: tuple[float, ...], zero_point: int, axis: int
     ) -> Place:
         file = self._file
-        zero_points = np.full(len(scales), zero_point)
+        zero_points = (zero_point,) * len(scales)
         return file.table(
             (
-                (2, REFERENCE, file.numbers(scales, np.float32)),
-                (3, REFERENCE, file.numbers(zero_points, np.int64)),
+                (2, REFERENCE, file.numbers(scales, "f")),
+                (3, REFERENCE, file.numbers(zero_points, "q")),
                 (6, "i", axis),
             )
         )

@@ -75,7 +75,7 @@ class BoundOperand(msgspec.Struct, frozen=True, eq=False):
         return self.value
 
 
-class BoundOperation(msgspec.Struct, frozen=True, eq=False):
+class BoundOperation(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """An operation with its operands; None stands for an omitted input.
 
     Trailing inputs that the model does not list are absent from ``inputs``; `has`
