@@ -111,8 +111,11 @@ class FlatFile:
     def numbers(self, values: Sequence[float], form: str = "i") -> Place:
         """Add a vector of numbers, whose format is that of `struct`."""
         count = len(values)
-        data = struct.pack(f"<{count}{form}", *values)
-        return self._vector(data, count, len(data) // (count or 1))
+        return self.vector(struct.pack(f"<{count}{form}", *values), count)
+
+    def vector(self, elements: bytes, count: int) -> Place:
+        """Add a vector of ``count`` elements, by their bytes."""
+        return self._vector(elements, count, len(elements) // (count or 1))
 
     def data(self, array: Array) -> Place:
         """Add a vector of bytes that begins at a multiple of 16.

@@ -37,7 +37,8 @@ Convert: TypeAlias = Callable[[Array], Array]
 class Tensor(msgspec.Struct, frozen=True, eq=False):
     """A tensor of the graph. Real value = ``scale * (stored - zero_point)``.
 
-    With ``scales`` there is one scale for each index of ``axis``, and ``scale`` is 0.
+    With ``scales``, which are float32, there is one for each index of ``axis``, and
+    ``scale`` is 0.
     ``buffer`` is the position of its constant, None if it is computed or an input.
     """
 
@@ -46,7 +47,7 @@ class Tensor(msgspec.Struct, frozen=True, eq=False):
     shape: Shape
     scale: float = 0.0
     zero_point: int = 0
-    scales: tuple[float, ...] = ()
+    scales: bytes = b""
     axis: int = 0
     buffer: int | None = None
 
@@ -139,7 +140,7 @@ class Graph:
         array: Array,
         quantization: tuple[float, int] = (0.0, 0),
         convert: Convert | None = None,
-        scales: tuple[float, ...] = (),
+        scales: bytes = b"",
         axis: int = 0,
     ) -> Tensor:
         """Add a constant; the bytes of the same array are written once."""

@@ -25,7 +25,6 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -71,13 +70,10 @@ def weights_key(content: bytes, version: str) -> str:
     ``content`` is what a model is made of, or a hash of that.
     """
     told = hashlib.blake2b(content, digest_size=_KEY_BYTES)
-    told.update("\0".join(("", __version__, version, *_cpu())).encode())
+    told.update(
+        "\0".join(("", __version__, version, cpu_name(), cpu_features())).encode()
+    )
     return told.hexdigest()
-
-
-@cache
-def _cpu() -> tuple[str, str]:
-    return cpu_name(), cpu_features()
 
 
 class PackedWeights:

@@ -13,6 +13,7 @@ fields by number here; buffers start at multiples of 16 bytes, as it demands. La
 constants are not copied: their buffers have offset and length instead of bytes.
 """
 
+import struct
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import TypeAlias
@@ -47,6 +48,8 @@ MAX_FILE_BYTES = 2**31 - 2**20
 _IDENTIFIER = b"TFL3"
 _SCHEMA_VERSION = 3
 _MAX_DEPRECATED_CODE = 127
+_SCALE, _ZERO_POINT = struct.Struct("<f"), struct.Struct("<q")
+_pack_scale = _SCALE.pack
 
 _APART = frozenset({np.dtype(np.float32), np.dtype(np.int8), np.dtype(np.uint8)})
 """What is only computed with. Integers may be shapes or indexes, which LiteRT checks as
@@ -204,7 +207,7 @@ class _Writer:
         ]
         if is_named:
             fields.append((3, REFERENCE, file.string(f"tensor_{tensor.number}")))
-        scales = tensor.scales or ((tensor.scale,) if tensor.scale else ())
+        scales = tensor.scales or (_pack_scale(tensor.scale) if tensor.scale else b"")
         if scales:
             key = scales, tensor.zero_point, tensor.axis
             if key not in self._quantizations:
@@ -212,15 +215,14 @@ class _Writer:
             fields.append((4, REFERENCE, self._quantizations[key]))
         return file.table(fields)
 
-    def _quantization(
-        self, scales: tuple[float, ...], zero_point: int, axis: int
-    ) -> Place:
+    def _quantization(self, scales: bytes, zero_point: int, axis: int) -> Place:
         file = self._file
-        zero_points = (zero_point,) * len(scales)
+        count = len(scales) // _SCALE.size
+        zero_points = _ZERO_POINT.pack(zero_point) * count
         return file.table(
             (
-                (2, REFERENCE, file.numbers(scales, "f")),
-                (3, REFERENCE, file.numbers(zero_points, "q")),
+                (2, REFERENCE, file.vector(scales, count)),
+                (3, REFERENCE, file.vector(zero_points, count)),
                 (6, "i", axis),
             )
         )
