@@ -196,8 +196,10 @@ class PackedWeights:
         assert self._folder is not None
         try:
             names = sorted(os.listdir(self._folder))
-        except FileNotFoundError:
-            return []
+        except OSError as error:
+            if error.errno in EXHAUSTED:
+                raise
+            return []  # it is not there, or no folder
         start = f"{self._name}-"
         return [
             self._folder / name
