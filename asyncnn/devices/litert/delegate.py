@@ -7,8 +7,9 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
-from asyncnn.devices.litert.claims import claims
+from asyncnn.devices.litert.claims import written
 from asyncnn.devices.litert.compiled_graph import CompiledGraph, Engine
 from asyncnn.devices.litert.cuts import (
     BARRIER_NS,
@@ -16,10 +17,13 @@ from asyncnn.devices.litert.cuts import (
     cuts,
     estimated_ns,
 )
+from asyncnn.devices.litert.segment_record import Written, recorded, restored
 from asyncnn.devices.litert.weights import PackedWeights, weights_key
-from asyncnn.devices.litert.writer import write_graph
-from asyncnn.engine.delegation import Segment, Step
+from asyncnn.devices.litert.writer import write_file
+from asyncnn.devices.litert.written_operation import WrittenOperation
+from asyncnn.engine.delegation import KernelRecord, Segment, Step
 from asyncnn.engine.workspace import aligned_bytes
+from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import BoundOperation
 from asyncnn.kernels.kernel import (
     Inputs,
@@ -28,14 +32,14 @@ from asyncnn.kernels.kernel import (
     Scratch,
 )
 
-WRITER_VERSION = 1
+WRITER_VERSION = 2
 """Counts the changes to what is claimed, divided and written."""
 
 WORTHWHILE_NS = 3_000.0
 WORTHWHILE_STEPS = 3
 """Of shorter segments, a call of the engine takes longer than the kernels do."""
 
-_TRIALS = 4
+_TRIALS, _LEAST_TRIALS = 4, 2
 _WORTH_TRYING_NS = 300_000.0
 """Estimated time of segments too long to run on an event loop, which is what trials
 are for.
@@ -57,30 +61,48 @@ class LiteRtDelegate:
     def __init__(self, engine: Engine, weights_folder: Path | None = None) -> None:
         self._engine = engine
         self._weights_folder = weights_folder
+        # What is claimed but in no plan in the end goes with the operation.
+        self._made: WeakKeyDictionary[BoundOperation, WrittenOperation]
+        self._made = WeakKeyDictionary()
         self.version = f"{engine.name} {engine.version}, writer {WRITER_VERSION}"
 
     def claims(self, operation: BoundOperation) -> bool:
         """Tell whether LiteRT computes ``operation`` as the HAL wants it."""
-        return claims(operation)
+        try:
+            self._made[operation] = written(operation)
+        except GeneralFailureError:
+            return False
+        return True
 
     def cuts(self, steps: Sequence[Step]) -> Iterable[int]:
         """Return where to divide ``steps``, so that a pause costs little."""
         return cuts(steps, SEGMENT_NS)
 
-    def prepare(self, segment: Segment, identity: bytes) -> "_SegmentKernel | None":
+    def prepare(
+        self, segment: Segment, identity: bytes, record: KernelRecord | None = None
+    ) -> "_SegmentKernel | None":
         """Compile ``segment``; None if the kernels are faster.
 
-        :raises GeneralFailureError: if it cannot be written or compiled.
+        :raises GeneralFailureError: if it cannot be written or compiled, or the record
+            is of another one.
         """
+        if record is not None:
+            graph = restored(record, segment)
+            weights = self._weights(segment, identity)
+            return _SegmentKernel(self._engine, segment, graph, weights)
+        made = {
+            step.operation: own
+            for step in segment.steps
+            if (own := self._made.pop(step.operation, None)) is not None
+        }
         total_ns = sum(estimated_ns(step.operation) for step in segment.steps)
         if total_ns < WORTHWHILE_NS and len(segment.steps) < WORTHWHILE_STEPS:
             return None
         barriers = cuts(segment.steps, BARRIER_NS)
-        graph = write_graph(segment, barriers)
+        graph = Written(write_file(segment, barriers, made), None)
         weights = self._weights(segment, identity)
-        return _SegmentKernel(
-            self._engine, graph, weights, is_tried=total_ns < _WORTH_TRYING_NS
-        )
+        is_tried = total_ns < _WORTH_TRYING_NS
+        return _SegmentKernel(self._engine, segment, graph, weights, is_tried=is_tried)
 
     def _weights(self, segment: Segment, identity: bytes) -> PackedWeights | None:
         constants = sum(
@@ -108,17 +130,22 @@ class _SegmentKernel:
     def __init__(
         self,
         engine: Engine,
-        model: bytes,
+        segment: Segment,
+        written: Written,
         weights: PackedWeights | None,
         *,
-        is_tried: bool,
+        is_tried: bool = False,
     ) -> None:
         self._engine = engine
-        self._model = model
+        self._segment = segment
+        self._file, self.measured_ns = written
         self._weights = weights
-        # Compiled at once: what is wrong with it is an error of the preparation.
-        graph = self._compiled(1)
-        self.measured_ns = _measured_ns(graph) if is_tried else None
+        # Compiled at once: what is wrong with it is an error of the preparation. There
+        # may never be another one, and to pack for this one alone takes half as long.
+        is_shared = weights is not None and weights.is_kept
+        graph = engine.compile(self._file, weights=weights if is_shared else None)
+        if is_tried:
+            self.measured_ns = _measured_ns(graph)
         self._widened = 1
         # By the number of their threads.
         self._spare: defaultdict[int, deque[CompiledGraph]] = defaultdict(deque)
@@ -127,6 +154,10 @@ class _SegmentKernel:
     def __call__(self, scratch: Scratch) -> InterruptibleRun:
         run = _SegmentRun(self)
         return InterruptibleRun(run.attempt, run.interrupt, run.clear, run.spread)
+
+    def record(self) -> KernelRecord:
+        """Return what it is prepared of again."""
+        return recorded(Written(self._file, self.measured_ns), self._segment)
 
     def widen(self, threads: int) -> None:
         """Compile a graph that runs on ``threads`` threads.
@@ -161,7 +192,7 @@ class _SegmentKernel:
             graph.close()
 
     def _compiled(self, threads: int) -> CompiledGraph:
-        return self._engine.compile(self._model, threads=threads, weights=self._weights)
+        return self._engine.compile(self._file, threads=threads, weights=self._weights)
 
 
 def _measured_ns(graph: CompiledGraph) -> float:
@@ -173,10 +204,14 @@ def _measured_ns(graph: CompiledGraph) -> float:
     for array in inputs:
         array.fill(0)
     least_ns = math.inf
-    for _ in range(_TRIALS):
+    begun_ns = time.perf_counter_ns()
+    for count in range(1, _TRIALS + 1):
         started_ns = time.perf_counter_ns()
         graph.run(inputs, outputs)
-        least_ns = min(least_ns, time.perf_counter_ns() - started_ns)
+        ended_ns = time.perf_counter_ns()
+        least_ns = min(least_ns, ended_ns - started_ns)
+        if count >= _LEAST_TRIALS and ended_ns - begun_ns > _WORTH_TRYING_NS:
+            break
     return least_ns
 
 
