@@ -49,7 +49,7 @@ from asyncnn.runtime.framework.fallback import FINAL, closed_error
 from asyncnn.runtime.framework.fenced_chain import FencedChain
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.outcomes import LaterWatch, Report, Watch
-from asyncnn.runtime.framework.planning import Prepared
+from asyncnn.runtime.framework.preparing import Prepared
 from asyncnn.runtime.framework.spaces import Spaces
 from asyncnn.runtime.framework.stepping import IClosable, SteppedRun
 
