@@ -9,6 +9,8 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+from msgspec.structs import replace
+
 from asyncnn import __version__
 from asyncnn.burst import OpenBursts
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
@@ -26,7 +28,7 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
 from asyncnn.hal.performance import performance_of
 from asyncnn.hal.refusals import refuse_preparation
-from asyncnn.hal.routes import Route
+from asyncnn.hal.routes import EngineShare, IEngineShares, Route
 from asyncnn.hal.types import (
     BufferDesc,
     BufferRole,
@@ -48,6 +50,7 @@ from asyncnn.hal.validate import (
     validate_priority,
 )
 from asyncnn.logs import DRIVER
+from asyncnn.offload import offload
 from asyncnn.qos import acting_for, calling_client
 from asyncnn.runtime.framework import FRAMEWORK, Fallback, FrameworkSettings
 from asyncnn.runtime.framework.caching import CacheLayout
@@ -56,6 +59,7 @@ from asyncnn.runtime.framework.partition import Plan
 from asyncnn.runtime.framework.planning import Planner
 from asyncnn.runtime.framework.prepared import FrameworkPreparedModel, Host
 from asyncnn.runtime.framework.preparing import Prepared, Preparer
+from asyncnn.runtime.framework.submodels import build_submodels
 from asyncnn.runtime.model_cache import PrepareArguments
 
 logger = logging.getLogger(__name__)
@@ -229,6 +233,33 @@ class FrameworkDevice:
         """
         validate_model(model)
         return await self._planner.plan(model, preference)
+
+    async def engine_shares_of(
+        self, model: Model, plan: Plan
+    ) -> list[tuple[Capabilities, EngineShare]]:
+        """Return which engines of the devices compute what of a model that is planned.
+
+        Beside each, what its device declares. There is nothing of devices that do not
+        tell.
+
+        :raises AsyncnnError: if a partition cannot be prepared.
+        """
+        partitions = plan.division.partitions
+        parts = [each.operations for each in partitions]
+        models = [model]
+        if len(parts) > 1:
+            submodels = await offload(build_submodels, model, parts)
+            models = [step.model for step in submodels.steps]
+        shares: list[tuple[Capabilities, EngineShare]] = []
+        for each, partition in zip(models, partitions, strict=True):
+            hal = self._planner.named(plan.devices[partition.device]).hal
+            _, declared = hal.get_capabilities_1_3()
+            if isinstance(hal, IEngineShares):
+                for share in await hal.engine_shares(each):
+                    positions = [partition.operations[k] for k in share.operations]
+                    share = replace(share, operations=tuple(positions))
+                    shares.append((declared, share))
+        return shares
 
     def prepare_model_1_3(
         self,
