@@ -44,10 +44,12 @@ if TYPE_CHECKING:
         ForkedError,
         GeneralFailureError,
         InvalidArgumentError,
+        MissedDeadlineError,
         MissedDeadlinePersistentError,
         MissedDeadlineTransientError,
         NoDriverError,
         OutputInsufficientSizeError,
+        ResourceExhaustedError,
         ResourceExhaustedPersistentError,
         ResourceExhaustedTransientError,
     )
@@ -85,8 +87,9 @@ else:
             "asyncnn.extensions": "Extension",
             "asyncnn.hal.errors": "AsyncnnError BusyError DeviceClosedError "
             "DeviceUnavailableError DriverDiedError EngineUnavailableError ForkedError "
-            "GeneralFailureError InvalidArgumentError MissedDeadlinePersistentError "
-            "MissedDeadlineTransientError NoDriverError OutputInsufficientSizeError "
+            "GeneralFailureError InvalidArgumentError MissedDeadlineError "
+            "MissedDeadlinePersistentError MissedDeadlineTransientError NoDriverError "
+            "OutputInsufficientSizeError ResourceExhaustedError "
             "ResourceExhaustedPersistentError ResourceExhaustedTransientError",
             "asyncnn.hal.routes": "Route",
             "asyncnn.hal.types": "ErrorStatus ExecutionPreference OperandType "
@@ -134,6 +137,7 @@ __all__ = (
     "FrameworkSettings",
     "GeneralFailureError",
     "InvalidArgumentError",
+    "MissedDeadlineError",
     "MissedDeadlinePersistentError",
     "MissedDeadlineTransientError",
     "ModelBuilder",
@@ -146,6 +150,7 @@ __all__ = (
     "Outputs",
     "PreparedModel",
     "Priority",
+    "ResourceExhaustedError",
     "ResourceExhaustedPersistentError",
     "ResourceExhaustedTransientError",
     "ReusableExecution",

@@ -129,6 +129,7 @@ class Device:
             sync_exec_hal=self._sync_exec_hal,
             deadline_grace=self._deadline_grace,
             route=self._usual_route(prepared),
+            device=self.hal,
         )
 
     def _usual_route(self, prepared: IPreparedModel) -> Route | None:

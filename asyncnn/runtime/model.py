@@ -24,7 +24,11 @@ from asyncnn.extensions import (
     names_in,
     numbered,
 )
-from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    GeneralFailureError,
+    InvalidArgumentError,
+)
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
@@ -38,13 +42,23 @@ from asyncnn.hal.types import (
 from asyncnn.memory.pools import from_buffer, map_file, view
 
 
+class ModelFileMissingError(GeneralFailureError, FileNotFoundError):
+    """There is no model file at a path."""
+
+
 def map_model_file(path: str | os.PathLike[str]) -> Memory:
     """Map the whole file at ``path`` for reading.
 
     :raises InvalidArgumentError: if it is empty or not a regular file.
+    :raises ModelFileMissingError: if there is none.
     :raises GeneralFailureError: if it cannot be opened or mapped.
     """
-    memory = map_file(path)
+    try:
+        memory = map_file(path)
+    except GeneralFailureError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise ModelFileMissingError(error.message) from error.__cause__
+        raise
     if not memory.size:
         raise InvalidArgumentError(f"{os.fspath(path)}: the file is empty")
     return memory
@@ -52,12 +66,21 @@ def map_model_file(path: str | os.PathLike[str]) -> Memory:
 
 @contextmanager
 def located(where: str | os.PathLike[str]) -> Iterator[None]:
-    """Put ``where`` in front of the message of every asyncnn error."""
+    """Put ``where`` in front of the message of every asyncnn error.
+
+    What a file says of itself may be part of it: all becomes one printable line.
+    """
     try:
         yield
     except AsyncnnError as error:
         message = f"{os.fspath(where)}: {error.message}"
-        raise type(error)(message, hint=error.hint) from error
+        raise type(error)(_in_one_line(message), hint=error.hint) from error
+
+
+def _in_one_line(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else " " for each in text)
 
 
 MAX_COPIED_BYTES = 128

@@ -87,12 +87,12 @@ class FencedOnCopies(FencedOutcome):
         try:
             async with asyncio.timeout(seconds_until(self._message.order.deadline)):
                 await merge(*self._fences)
+        except AsyncnnError as error:
+            raise waited_in_vain(str(error)) from None
         except TimeoutError:
             raise MissedDeadlineTransientError(
                 "the deadline passed before it could begin"
             ) from None
-        except AsyncnnError as error:
-            raise waited_in_vain(str(error)) from None
         finally:
             self._fences = ()
 
