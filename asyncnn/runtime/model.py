@@ -41,6 +41,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.hal.validate.rules import operand_type_name
 from asyncnn.memory.pools import from_buffer, map_file, view
+from asyncnn.runtime.model_description import ModelMetadata, Signature
 
 
 class ModelFileMissingError(GeneralFailureError, FileNotFoundError):
@@ -239,6 +240,9 @@ class NamedModel(msgspec.Struct, frozen=True):
     The HAL knows no state: what a model keeps from one step to the next is an input and
     an output of its main subgraph. State K is the input after ``inputs`` and the output
     after ``outputs`` at position K; both have the same type, shape and quantisation.
+
+    ``signatures`` are those of its file that name these inputs and outputs;
+    ``metadata`` is what the file's author says of them, if anything.
     """
 
     model: Model
@@ -246,6 +250,8 @@ class NamedModel(msgspec.Struct, frozen=True):
     outputs: tuple[TensorInfo, ...]
     extension_names: tuple[ExtensionNames, ...] = ()
     states: tuple[StateTensor, ...] = ()
+    signatures: tuple[Signature, ...] = ()
+    metadata: ModelMetadata | None = None
 
     @classmethod
     def of(
@@ -313,7 +319,12 @@ class NamedModel(msgspec.Struct, frozen=True):
             [(state.info.name, state.initial) for state in self.states],
         )
         names = joined(self.extension_names, known.extension_names)
-        return replace(known, extension_names=names)
+        return replace(
+            known,
+            extension_names=names,
+            signatures=self.signatures,
+            metadata=self.metadata,
+        )
 
 
 def _describe(

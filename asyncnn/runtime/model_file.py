@@ -251,14 +251,24 @@ def _replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         ) from error
 
 
-def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> NamedModel:
+def load(
+    source: str | os.PathLike[str] | bytes | bytearray | memoryview,
+    *,
+    signature: str | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> NamedModel:
     """Load a model file: TFLite or the project's own container.
 
     ``source`` is the file's path or its bytes, which decide what kind it is, not the
     name. A file stays mapped while the model is in use and must not be changed, nor
     must bytes that were given; replacing the file by another one is safe.
 
-    :raises InvalidArgumentError: if the file is empty, damaged or of no known kind.
+    :param signature: name of the signature of a TFLite file whose graph is the model;
+        None for the first graph.
+    :param shapes: shapes of inputs of a TFLite file, by name, that are not those of
+        the file; the ranks stay, and all other shapes follow.
+    :raises InvalidArgumentError: if the file is empty, damaged or of no known kind, or
+        has no such signature.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
     :raises GeneralFailureError: if the file cannot be read. It is also a
         `FileNotFoundError` if there is none.
@@ -269,7 +279,14 @@ def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Nam
     else:
         memory = from_buffer(memoryview(source).toreadonly())
     with located(where):
-        return _READERS[kind_of(view(memory))](memory)
+        kind = kind_of(view(memory))
+        if signature is None and shapes is None:
+            return _READERS[kind](memory)
+        if kind is FileKind.TFLITE:
+            return import_tflite(memory, signature=signature, shapes=shapes)
+        raise InvalidArgumentError(
+            f"a signature or shapes are chosen of TFLite files, not {kind.value} ones"
+        )
 
 
 _READERS: Mapping[FileKind, Callable[[Memory], NamedModel]] = {

@@ -12,11 +12,11 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import Operand, OperandType
 from asyncnn.runtime.graph_builder import GraphBuilder
 from asyncnn.runtime.model import located
 from asyncnn.runtime.tflite.allowance import Allowance
-from asyncnn.runtime.tflite.flow import Flow, Variable
 from asyncnn.runtime.tflite.node import Converter, Node
 from asyncnn.runtime.tflite.schema import (
     Graph,
@@ -24,6 +24,8 @@ from asyncnn.runtime.tflite.schema import (
     Tensor,
     UnsupportedOperatorError,
 )
+from asyncnn.runtime.tflite.shapes import result_shapes
+from asyncnn.runtime.tflite.subgraphs import Flow, Variable
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.tflite.variables import Variables
 
@@ -70,6 +72,7 @@ class Scope:
         self.conditional = conditional
         self.handles: dict[int, Variable] = {}
         self._operands: dict[int, int] = {}
+        self._resized: set[int] = set()
         if len(inputs) != len(graph.inputs) or -1 in graph.inputs:
             raise InvalidArgumentError(
                 f"{graph.label} has inputs {list(graph.inputs[:20])} "
@@ -122,7 +125,11 @@ class Scope:
             )
         shape = tensor.shape or (1,)
         if shape != given.dimensions and all(given.dimensions):
-            self._tensors[tensor.index] = replace(tensor, shape=given.dimensions)
+            self._resize(tensor.index, given.dimensions)
+
+    def _resize(self, index: int, shape: Shape) -> None:
+        self._tensors[index] = replace(self._tensors[index], shape=shape)
+        self._resized.add(index)
 
     def value(self, node: Node, position: int) -> Value:
         """Return what input ``position`` of ``node`` stands for."""
@@ -164,7 +171,12 @@ class Scope:
         except KeyError:
             raise UnsupportedOperatorError("this operator cannot be imported") from None
         self._check_shapes(operator)
-        converter(self.node(operator))
+        node = self.node(operator)
+        if not self._resized.isdisjoint(operator.inputs):
+            for position, shape in enumerate(result_shapes(node)):
+                if shape != node.result(position).shape:
+                    self._resize(node.result(position).index, shape)
+        converter(node)
 
     def _check_shapes(self, operator: Operator) -> None:
         for index in operator.inputs:
