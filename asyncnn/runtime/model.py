@@ -39,6 +39,7 @@ from asyncnn.hal.types import (
     Operand,
     OperandLifeTime,
 )
+from asyncnn.hal.validate.rules import operand_type_name
 from asyncnn.memory.pools import from_buffer, map_file, view
 from asyncnn.runtime.model_description import ModelMetadata, Signature
 
@@ -200,6 +201,10 @@ class TensorInfo(msgspec.Struct, frozen=True):
             operand.zero_point,
         )
 
+    def __str__(self) -> str:
+        axes = ", ".join(str(axis) if axis else "?" for axis in self.dimensions)
+        return f"{self.name}: {operand_type_name(self.type)} [{axes}]"
+
     @property
     def dtype(self) -> np.dtype[Any]:
         """NumPy dtype of the stored elements.
@@ -288,6 +293,11 @@ class NamedModel(msgspec.Struct, frozen=True):
                 )
             ),
         )
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(map(str, self.inputs))
+        outputs = ", ".join(map(str, self.outputs))
+        return f"<NamedModel {inputs} -> {outputs}>"
 
     @property
     def vocabulary(self) -> Vocabulary:

@@ -187,6 +187,11 @@ class SupervisedDevice(ForwardingDevice):
         """What tells the last driver from others; see `RemoteDevice.label`."""
         return self._inner().label
 
+    @property
+    def published(self) -> str:
+        """The name of the device that the driver publishes."""
+        return self._inner().published
+
     def usual_route(self, prepared: object) -> Route | None:
         """Return how executions of a prepared model go; see `IRouting`."""
         if isinstance(prepared, SupervisedModel):
