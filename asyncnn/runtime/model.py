@@ -120,7 +120,7 @@ class ConstantStore:
     ) -> tuple[OperandLifeTime, DataLocation]:
         """Return the lifetime and location of ``array``, which is contiguous."""
         if array.nbytes <= MAX_COPIED_BYTES:
-            return OperandLifeTime.CONSTANT_COPY, self._copy(array)
+            return OperandLifeTime.CONSTANT_COPY, self.copied(array.tobytes())
         return OperandLifeTime.CONSTANT_REFERENCE, self._refer(array, copy=copy)
 
     def values(self) -> bytes:
@@ -133,10 +133,11 @@ class ConstantStore:
             self._gather() if memory is None else memory for memory in self._pools
         )
 
-    def _copy(self, array: Array) -> DataLocation:
+    def copied(self, data: bytes) -> DataLocation:
+        """Add ``data`` to the operand values, and return where they lie."""
         self._values.extend(bytes(-len(self._values) % _VALUE_ALIGNMENT))
-        location = DataLocation(0, len(self._values), array.nbytes)
-        self._values.extend(array.tobytes())
+        location = DataLocation(0, len(self._values), len(data))
+        self._values.extend(data)
         return location
 
     def _refer(self, array: Array, *, copy: bool) -> DataLocation:

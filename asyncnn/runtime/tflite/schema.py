@@ -129,16 +129,17 @@ class Operator(msgspec.Struct, frozen=True, eq=False):
 
         :raises InvalidArgumentError: if the options are of another kind.
         """
-        union = self.table.BuiltinOptions()
-        given = self.table.BuiltinOptionsType()
-        if union is None or not given:
+        data, table = self.table._tab.Bytes, self.table._tab.Pos
+        places = flatbuffer.places(data, table, 5)
+        given = flatbuffer.uint8(data, places[3])[0] if places[3] else 0
+        if not given or not places[4]:
             return _defaults(kind)
         options = getattr(tflite, kind)()
         if given != getattr(tflite.BuiltinOptions, kind):
             raise InvalidArgumentError(
                 f"operator {self.index} ({self.name}) has options of another kind"
             )
-        options.Init(union.Bytes, union.Pos)
+        options.Init(data, flatbuffer.target(data, places[4]))
         return options
 
 
