@@ -58,6 +58,12 @@ def run(
     lsb: LsbOption = 1,
     rtol: RtolOption = None,
     atol: AtolOption = None,
+    session: Annotated[
+        bool,
+        typer.Option(
+            "--session", help="Keep the model's state from one sample to the next."
+        ),
+    ] = False,
     explain: Annotated[
         bool,
         typer.Option("--explain", help="Say which operations are supported, and stop."),
@@ -68,11 +74,15 @@ def run(
 
     Exits with 1 if --check finds an output out of tolerance, or --explain an operation
     that is not supported; with 2 on bad input.
-    State starts from zero for every sample. Without --input, one random sample is run.
+    State starts from zero, or what the model says, for every sample unless --session is
+    given: then all samples of a path are the steps of one session. Without --input,
+    one random sample is run.
     """
     if explain:
         explain_file(model, device, socket, extension or (), json=json)
         return
+    if session and repeat > 1:
+        raise typer.BadParameter("a session takes one step for each sample")
     import anyio
 
     from asyncnn.cli.model_runs import PATHS, RunOptions, run_model
@@ -91,6 +101,7 @@ def run(
         priority=Priority[priority.upper()],
         timeout=None if deadline_ms is None else deadline_ms / 1000,
         repeat=repeat,
+        session=session,
         tolerance=Tolerance.asked(lsb, rtol, atol),
     )
     report = anyio.run(run_model, options)

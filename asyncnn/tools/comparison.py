@@ -18,9 +18,9 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Dimensions
 from asyncnn.runtime.device import Device
+from asyncnn.runtime.execution_options import AnyPath
 from asyncnn.runtime.file_kinds import FileKind
 from asyncnn.runtime.model import NamedModel, TensorInfo
-from asyncnn.runtime.prepared import AnyPath
 from asyncnn.tools.conformance.suite import Selection, opened, reached
 from asyncnn.tools.other_runtimes import (
     LiteRt,

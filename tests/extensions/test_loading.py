@@ -9,7 +9,7 @@ import pytest
 
 from asyncnn.extensions import installed_extensions, load_extension
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.runtime.device import connect, open_device
+from asyncnn.runtime.opening_devices import connect, open_device
 from tests.extensions import vendor as declared
 from tests.extensions.installing import install
 from tests.extensions.models import magnitude

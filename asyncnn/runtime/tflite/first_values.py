@@ -89,7 +89,7 @@ class _Initialisation:
 
     def _evaluated(self) -> Sequence[Array]:
         # Most files begin with constants: the engine is loaded for the others only.
-        from asyncnn.engine.execution import run_straight
+        from asyncnn.engine.bound_execution import run_straight
         from asyncnn.engine.program import Program
 
         model = self._builder.build().model

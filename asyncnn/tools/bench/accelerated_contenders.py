@@ -38,8 +38,9 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Priority
-from asyncnn.runtime.device import Device, connect, open_device
+from asyncnn.runtime.device import Device
 from asyncnn.runtime.model_file import load
+from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.bench.heartbeat import Heartbeat, Pulse, beating_driver
 from asyncnn.tools.bench.litert import LITERT, in_executor, on_one_thread

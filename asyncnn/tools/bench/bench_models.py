@@ -18,8 +18,9 @@ from typing import Any, TypeAlias
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.runtime.device import Device, open_device
+from asyncnn.runtime.device import Device
 from asyncnn.runtime.model_file import load
+from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.bench.environment import (
     ONE_CPU,
