@@ -56,8 +56,7 @@ def located(where: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except AsyncnnError as error:
-        message = f"{os.fspath(where)}: {error.message}"
-        raise type(error)(message, hint=error.hint) from error
+        raise error.at(os.fspath(where)) from error
 
 
 MAX_COPIED_BYTES = 128

@@ -7,29 +7,42 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.types import Memory, OperandLifeTime, OperationType
+from asyncnn.hal.types import Memory, OperandLifeTime, OperandType, OperationType
 from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import view
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel, located, map_model_file
-from asyncnn.runtime.tflite import convolution, elementwise, recurrent, reshaping
+from asyncnn.runtime.refusals import Refusals, UnsupportedOperatorError
+from asyncnn.runtime.tflite import (
+    convolution,
+    elementwise,
+    functions,
+    indexing,
+    recurrent,
+    reshaping,
+)
+from asyncnn.runtime.tflite.folding import fold
 from asyncnn.runtime.tflite.node import Allowance, Converter, Node
+from asyncnn.runtime.tflite.not_imported import NOT_IMPORTED
 from asyncnn.runtime.tflite.schema import (
     Graph,
     Operator,
-    UnsupportedOperatorError,
     decoding,
     read_graph,
 )
-from asyncnn.runtime.tflite.tensors import describe
+from asyncnn.runtime.tflite.tensors import add_constant, describe
 
 CONVERTERS: dict[str, Converter] = {
     **convolution.CONVERTERS,
     **elementwise.CONVERTERS,
+    **functions.CONVERTERS,
     **reshaping.CONVERTERS,
+    **indexing.CONVERTERS,
     **recurrent.CONVERTERS,
 }
 """Converters by the operator's name in the TFLite schema."""
+
+CONVERTERS |= {name: CONVERTERS[like] for name, like in functions.ALIASES.items()}
 
 SHAPE_INPUTS: dict[str, frozenset[int]] = (
     reshaping.SHAPE_INPUTS | convolution.SHAPE_INPUTS
@@ -67,6 +80,8 @@ def _import(graph: Graph, memory: Memory) -> NamedModel:
     builder.add_pool(memory)
     operands: dict[int, int] = {}
     allowance = Allowance()
+    refusals = Refusals()
+    graph = fold(graph, allowance)
     for index, name in zip(graph.inputs, _names(graph, graph.inputs), strict=True):
         tensor = graph.tensors[index]
         operand = describe(tensor)
@@ -78,11 +93,20 @@ def _import(graph: Graph, memory: Memory) -> NamedModel:
             zero_point=operand.zero_point,
         )
     for operator in _needed(graph):
-        with located(_place(graph, operator)):
-            _convert(Node(graph, operator, builder, operands, allowance))
+        node = Node(graph, operator, builder, operands, allowance)
+        place = _place(graph, operator)
+        refused = len(refusals)
+        with refusals.collecting(operator.name, operator.index, place):
+            _convert(node, place)
+        if len(refusals) > refused:
+            node.stand_in()
+    refusals.raise_any()
     for index, name in zip(graph.outputs, _names(graph, graph.outputs), strict=True):
-        if index not in operands:
+        if index not in operands and graph.tensors[index].data is None:
             raise InvalidArgumentError(f"output {name!r} is never computed")
+        if index not in operands:
+            tensor = graph.tensors[index]
+            operands[index] = add_constant(builder, tensor, describe(tensor))
         builder.output(_own(builder, operands[index]), name)
     return builder.build()
 
@@ -92,6 +116,8 @@ def _own(builder: ModelBuilder, index: int) -> int:
     operand = builder.operand(index)
     if operand.lifetime == OperandLifeTime.TEMPORARY_VARIABLE:
         return index
+    if operand.type == OperandType.TENSOR_BOOL8:
+        return builder.operation(OperationType.LOGICAL_OR, [index, index], operand)
     shape = builder.constant(np.array(operand.dimensions, np.int32))
     return builder.operation(OperationType.RESHAPE, [index, shape], operand)
 
@@ -111,12 +137,17 @@ def _check_states(graph: Graph) -> None:
             )
 
 
-def _convert(node: Node) -> None:
+def _convert(node: Node, place: str) -> None:
+    name = node.operator.name
+    converter = CONVERTERS.get(name)
+    if converter is None:
+        raise UnsupportedOperatorError(
+            NOT_IMPORTED.get(name, "this operator cannot be imported")
+        )
     try:
-        converter = CONVERTERS[node.operator.name]
-    except KeyError:
-        raise UnsupportedOperatorError("this operator cannot be imported") from None
-    converter(node)
+        converter(node)
+    except InvalidArgumentError as error:
+        raise error.at(place) from error
 
 
 def _needed(graph: Graph) -> Iterator[Operator]:

@@ -15,11 +15,12 @@ import numpy as np
 import tflite  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
-
-
-class UnsupportedOperatorError(GeneralFailureError):
-    """A valid file uses an operator, or a variant of one, that has no HAL form."""
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.runtime.model import located
+from asyncnn.runtime.refusals import (
+    UnsupportedOperatorError as UnsupportedOperatorError,
+)
+from asyncnn.runtime.tflite.sparse import densify
 
 
 @contextmanager
@@ -51,6 +52,9 @@ MAX_TABLES = 1 << 16
 """Most tensors, and most operators, of a file."""
 
 _OVERLAP = 16
+_MOST_SPARSE = 64
+"""How much longer than the file sparse constants may be, all together."""
+
 _EMPTY_TABLE = struct.pack("<HHi", 4, 4, 4)
 
 TYPE_NAMES: dict[int, str] = {
@@ -160,6 +164,7 @@ class _Reader:
             raise InvalidArgumentError("not a TFLite file: identifier TFL3 is missing")
         self._data = data
         self._budget = _OVERLAP * len(data)
+        self._dense_bytes = _MOST_SPARSE * len(data)
         self._model = tflite.Model.GetRootAs(data, 0)
         if self._model.Version() != 3:
             raise InvalidArgumentError(
@@ -248,9 +253,8 @@ class _Reader:
         if len(shape) > MAX_RANK or any(length < 0 for length in shape):
             raise InvalidArgumentError(f"tensor {name!r} has shape {list(shape)}")
         unsupported = ""
-        if table.Sparsity() is not None:
-            unsupported = "sparse data"
-        elif table.IsVariable():
+        sparsity = table.Sparsity()
+        if table.IsVariable():
             unsupported = "state that lasts from one inference to the next"
         elif type_ not in DTYPES:
             unsupported = f"elements of type {type_}"
@@ -259,7 +263,9 @@ class _Reader:
             unsupported = "a custom quantisation"
         data = None
         if not unsupported:
-            data = self._constant(name, DTYPES[type_], shape, buffers, table.Buffer())
+            data = self._constant(
+                name, DTYPES[type_], shape, buffers, table.Buffer(), sparsity
+            )
         return Tensor(
             index,
             name,
@@ -280,6 +286,7 @@ class _Reader:
         shape: tuple[int, ...],
         buffers: list[Any],
         index: int,
+        sparsity: Any,
     ) -> NDArray[Any] | None:
         if index >= len(buffers):
             raise InvalidArgumentError(
@@ -289,12 +296,24 @@ class _Reader:
         if not data.size:
             return None
         expected = dtype.itemsize * int(np.prod(shape, dtype=object))
+        if sparsity is not None:
+            self._take_dense(expected)
+            stored = data[: data.size - data.size % dtype.itemsize].view(dtype)
+            with located(f"tensor {name!r}"):
+                return densify(sparsity, stored, shape)
         if data.nbytes != expected:
             raise InvalidArgumentError(
                 f"tensor {name!r} of shape {list(shape)} needs {expected} bytes "
                 f"but its buffer has {data.nbytes}"
             )
         return data.view(dtype).reshape(shape)
+
+    def _take_dense(self, size: int) -> None:
+        self._dense_bytes -= size
+        if self._dense_bytes < 0:
+            raise InvalidArgumentError(
+                f"sparse constants that are {_MOST_SPARSE} times as long as the file"
+            )
 
     def _bytes(self, buffer: Any) -> NDArray[np.uint8]:
         # Files above 2 GiB keep their data behind the flatbuffer; offset 1 is a
