@@ -179,7 +179,7 @@ def prepare_transform(operation: BoundOperation) -> PreparedKernel:
         shift = row[2]
         if is_centred:
             shift = shift + (row[0] * half + row[1] * half - half)
-        return row[0] * x + row[1] * y + shift
+        return np.asarray(row[0] * x + row[1] * y + shift)
 
     def run(inputs: Inputs, outputs: Outputs) -> None:
         image, output = inputs[0][0], outputs[0][0]
@@ -261,7 +261,7 @@ def prepare_crop_matrix(operation: BoundOperation) -> PreparedKernel:
     left, right = operation.integer(2), operation.integer(3)
     height, width = operation.integer(4), operation.integer(5)
     target, *factors = (np.float32(operation.real(6 + index)) for index in range(3))
-    sizes = np.float32([width, height])
+    sizes = np.array([width, height], np.float32)
 
     def run(inputs: Inputs, outputs: Outputs) -> None:
         points = inputs[0].reshape(-1, 3)[:, :2]
@@ -270,7 +270,7 @@ def prepare_crop_matrix(operation: BoundOperation) -> PreparedKernel:
         turned = points[enclosed] @ turn.T
         low, high = turned.min(axis=0), turned.max(axis=0)
         # The inverse of a rotation is its transpose.
-        linear = turn.T * (np.float32(factors) * (high - low) / sizes)
+        linear = turn.T * (np.array(factors) * (high - low) / sizes)
         shift = turn.T @ ((low + high) / 2) - linear @ (sizes / 2)
         _write(outputs[0], linear, shift)
 
@@ -291,8 +291,8 @@ def prepare_box_matrix(operation: BoundOperation) -> PreparedKernel:
     reach, factor = operation.integer(8), np.float32(operation.real(9))
     operation.require(min(lines, columns, reach) > 0, "sizes that are not positive")
     operation.require(min(height, width) > 1, f"an output of {height} x {width}")
-    halves = np.float32([columns - 1, lines - 1]) / 2
-    steps = 2 / np.float32([width - 1, height - 1])
+    halves = np.array([columns - 1, lines - 1], np.float32) / 2
+    steps = 2 / np.array([width - 1, height - 1], np.float32)
 
     def run(inputs: Inputs, outputs: Outputs) -> None:
         points = inputs[0].reshape(-1, 3)[:, :2]

@@ -9,13 +9,14 @@ import os
 import secrets
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import BinaryIO
 
 import msgspec
 
-from asyncnn.extensions import ExtensionNames
+from asyncnn.extensions import Extension, ExtensionNames
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.types import ExtensionNameAndPrefix, Memory, Model, Subgraph
 from asyncnn.hal.validate import validate_model
@@ -202,25 +203,31 @@ def _replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         ) from error
 
 
-def load(path: str | os.PathLike[str]) -> NamedModel:
+def load(
+    path: str | os.PathLike[str], *, extensions: Iterable[Extension | str] = ()
+) -> NamedModel:
     """Load the model file at ``path``: TFLite or the project's own container.
 
     The first bytes decide which, not the name. The file stays mapped while the model
     is in use and must not be changed; replacing it by another file is safe.
 
+    :param extensions: where custom operators of the file are looked for, besides those
+        that asyncnn brings and that packages have installed.
     :raises InvalidArgumentError: if the file is empty, damaged or of no known kind.
     :raises UnsupportedOperatorError: if a TFLite operator has no HAL form.
     :raises GeneralFailureError: if the file cannot be read.
     """
     memory = map_model_file(path)
     with located(path):
-        return _reader_for(memory)(memory)
+        return _reader_for(memory, extensions)(memory)
 
 
-def _reader_for(memory: Memory) -> Callable[[Memory], NamedModel]:
+def _reader_for(
+    memory: Memory, extensions: Iterable[Extension | str]
+) -> Callable[[Memory], NamedModel]:
     data = view(memory)
     if data[:8] == MAGIC:
         return read_container
     if data[4:8] == schema.IDENTIFIER:
-        return import_tflite
+        return partial(import_tflite, extensions=extensions)
     raise InvalidArgumentError("neither a TFLite nor an asyncnn model file")

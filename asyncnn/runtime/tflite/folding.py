@@ -214,13 +214,15 @@ def _gather(node: OperatorTensors, values: Values) -> Array:
     if options.BatchDims() or indices.min(initial=0) < 0:
         raise ValueError("per batch, or before the beginning")
     _bounded([source.size, indices.size])
-    return np.take(source, indices, axis=axis)
+    return np.asarray(np.take(source, indices, axis=axis))
 
 
 def _reshape(node: OperatorTensors, values: Values) -> Array:
     if len(values) > 1 and values[1] is not None:
-        return np.reshape(values[0], values[1].ravel().tolist())
-    return np.reshape(values[0], node.options("ReshapeOptions").NewShapeAsNumpy())
+        return np.asarray(np.reshape(values[0], values[1].ravel().tolist()))
+    return np.asarray(
+        np.reshape(values[0], node.options("ReshapeOptions").NewShapeAsNumpy())
+    )
 
 
 def _squeeze(node: OperatorTensors, values: Values) -> Array:
@@ -251,7 +253,8 @@ def _one_hot(node: OperatorTensors, values: Values) -> Array:
     axis = node.options("OneHotOptions").Axis()
     _bounded([*indices.shape, depth.item()])
     hot = indices[..., None] == np.arange(depth.item())
-    return np.moveaxis(np.where(hot, on, off), -1, axis)
+    chosen: Array = np.where(hot, on, off)
+    return np.moveaxis(chosen, -1, axis)
 
 
 def padded(node: OperatorTensors, values: Values, most: int = MAX_FOLDED) -> Array:

@@ -2,10 +2,11 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from asyncnn.extensions import CustomOperators, Extension
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Memory, OperandLifeTime, OperandType, OperationType
 from asyncnn.hal.validate import validate_model
@@ -15,6 +16,7 @@ from asyncnn.runtime.model import NamedModel, located, map_model_file
 from asyncnn.runtime.refusals import Refusals, UnsupportedOperatorError
 from asyncnn.runtime.tflite import (
     convolution,
+    custom_operators,
     elementwise,
     functions,
     indexing,
@@ -39,6 +41,7 @@ CONVERTERS: dict[str, Converter] = {
     **reshaping.CONVERTERS,
     **indexing.CONVERTERS,
     **recurrent.CONVERTERS,
+    **custom_operators.CONVERTERS,
 }
 """Converters by the operator's name in the TFLite schema."""
 
@@ -50,31 +53,38 @@ SHAPE_INPUTS: dict[str, frozenset[int]] = (
 """Inputs that only repeat what the output's shape says; they are never read."""
 
 
-def load_tflite(path: str | os.PathLike[str]) -> NamedModel:
+def load_tflite(
+    path: str | os.PathLike[str], extensions: Iterable[Extension | str] = ()
+) -> NamedModel:
     """Import the TFLite file at ``path``, which stays mapped: weights are not copied.
 
+    :param extensions: where custom operators are looked for, besides those installed.
     :raises InvalidArgumentError: if the file is damaged or not a TFLite file.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
     :raises GeneralFailureError: if the file cannot be read.
     """
     memory = map_model_file(path)
     with located(path):
-        return import_tflite(memory)
+        return import_tflite(memory, extensions)
 
 
-def import_tflite(memory: Memory) -> NamedModel:
+def import_tflite(
+    memory: Memory, extensions: Iterable[Extension | str] = ()
+) -> NamedModel:
     """Import the TFLite file whose bytes are those of ``memory``.
 
+    :param extensions: where custom operators are looked for, besides those installed.
     :raises InvalidArgumentError: if they are damaged or not a TFLite file.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
     """
     with decoding():
-        named = _import(read_graph(view(memory)), memory)
+        graph = read_graph(view(memory))
+        named = _import(graph, memory, CustomOperators(extensions))
     validate_model(named.model)
     return named
 
 
-def _import(graph: Graph, memory: Memory) -> NamedModel:
+def _import(graph: Graph, memory: Memory, customs: CustomOperators) -> NamedModel:
     _check_states(graph)
     builder = ModelBuilder()
     builder.add_pool(memory)
@@ -97,7 +107,7 @@ def _import(graph: Graph, memory: Memory) -> NamedModel:
         place = _place(graph, operator)
         refused = len(refusals)
         with refusals.collecting(operator.name, operator.index, place):
-            _convert(node, place)
+            _convert(node, place, customs)
         if len(refusals) > refused:
             node.stand_in()
     refusals.raise_any()
@@ -137,15 +147,16 @@ def _check_states(graph: Graph) -> None:
             )
 
 
-def _convert(node: Node, place: str) -> None:
+def _convert(node: Node, place: str, customs: CustomOperators) -> None:
     name = node.operator.name
-    converter = CONVERTERS.get(name)
-    if converter is None:
-        raise UnsupportedOperatorError(
-            NOT_IMPORTED.get(name, "this operator cannot be imported")
-        )
     try:
-        converter(node)
+        if name in CONVERTERS:
+            CONVERTERS[name](node)
+        elif name.startswith(custom_operators.PREFIX):
+            custom_operators.convert_custom(node, customs)
+        else:
+            reason = NOT_IMPORTED.get(name, "this operator is not known")
+            raise UnsupportedOperatorError(reason)
     except InvalidArgumentError as error:
         raise error.at(place) from error
 

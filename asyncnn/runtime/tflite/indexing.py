@@ -287,7 +287,7 @@ def _places(indices: Array, dimensions: Sequence[int]) -> Array:
     columns = indices.reshape(-1, len(dimensions)).astype(np.int64)
     if (columns < 0).any() or (columns >= np.array(dimensions)).any():
         raise InvalidArgumentError(f"an index beyond {list(dimensions)}")
-    return np.ravel_multi_index(tuple(columns.T), tuple(dimensions))
+    return np.asarray(np.ravel_multi_index(tuple(columns.T), tuple(dimensions)))
 
 
 def _put_rows(

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.operands import DTYPES, QUANT8_TYPES
+from asyncnn.hal.operands import DTYPES, QUANT8_TYPES, AnyOperationType
 from asyncnn.hal.operations import check_operation
 from asyncnn.hal.types import (
     Dimensions,
@@ -194,13 +194,16 @@ class Node(OperatorTensors):
         return self.scalar(code)
 
     def compute(
-        self, type_: OperationType, inputs: Sequence[int], output: Operand
+        self, type_: AnyOperationType, inputs: Sequence[int], output: Operand
     ) -> int:
         """Add an operation whose only output is like ``output``; return its operand."""
         return self.compute_all(type_, inputs, [output])[0]
 
     def compute_all(
-        self, type_: OperationType, inputs: Sequence[int], outputs: Sequence[Operand]
+        self,
+        type_: AnyOperationType,
+        inputs: Sequence[int],
+        outputs: Sequence[Operand],
     ) -> tuple[int, ...]:
         """Add an operation with several outputs; return their operands.
 

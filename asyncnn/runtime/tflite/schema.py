@@ -113,6 +113,12 @@ class Operator(msgspec.Struct, frozen=True, eq=False):
     outputs: tuple[int, ...]
     intermediates: tuple[int, ...]
     table: Any
+    version: int = 1
+
+    def custom_options(self) -> bytes:
+        """Return the bytes that the file has for a custom operator."""
+        options = self.table.CustomOptionsAsNumpy()
+        return b"" if isinstance(options, int) else options.tobytes()
 
     def options(self, kind: str) -> Any:
         """Return the options table of class ``kind``, all defaults if there is none.
@@ -180,7 +186,7 @@ class _Reader:
         table = self._model.Subgraphs(0)
         buffers = list(self._tables(self._model, "Buffers"))
         codes = [
-            self._operator_name(code)
+            (self._operator_name(code), code.Version())
             for code in self._tables(self._model, "OperatorCodes")
         ]
         tensors = tuple(
@@ -229,21 +235,23 @@ class _Reader:
         return indexes
 
     def _operator(
-        self, index: int, table: Any, codes: list[str], count: int
+        self, index: int, table: Any, codes: list[tuple[str, int]], count: int
     ) -> Operator:
         code = table.OpcodeIndex()
         if code >= len(codes):
             raise InvalidArgumentError(
                 f"operator {index} has code {code} of {len(codes)}"
             )
-        what = f"operator {index} ({codes[code]})"
+        name, version = codes[code]
+        what = f"operator {index} ({name})"
         return Operator(
             index,
-            codes[code],
+            name,
             self._indexes(table.InputsAsNumpy(), count, what),
             self._indexes(table.OutputsAsNumpy(), count, what),
             self._indexes(table.IntermediatesAsNumpy(), count, what),
             table,
+            version,
         )
 
     def _tensor(self, index: int, table: Any, buffers: list[Any]) -> Tensor:
