@@ -53,10 +53,11 @@ class UnsupportedOperatorError(GeneralFailureError):
 
 
 class Refusals:
-    """The operators of one file that were refused so far."""
+    """The operators of one file that were refused so far, and how often."""
 
     def __init__(self) -> None:
-        self._operators: list[UnsupportedOperator] = []
+        self._operators: dict[str, UnsupportedOperator] = {}
+        self._count = 0
         self._hints: dict[str, None] = {}
 
     @contextmanager
@@ -65,13 +66,14 @@ class Refusals:
         try:
             yield
         except UnsupportedOperatorError as error:
-            self._operators.append(
-                UnsupportedOperator(name, index, place, error.message)
-            )
+            # A subgraph may be looked at several times, wherever it is called.
+            found = UnsupportedOperator(name, index, place, error.message)
+            self._operators.setdefault(place, found)
             self._hints[error.hint] = None
+            self._count += 1
 
     def __len__(self) -> int:
-        return len(self._operators)
+        return self._count
 
     def raise_any(self) -> None:
         """Raise one error that lists all operators, if there are any.
@@ -81,9 +83,9 @@ class Refusals:
         if not self._operators:
             return
         raise UnsupportedOperatorError(
-            _message(self._operators),
+            _message(tuple(self._operators.values())),
             hint="; ".join(filter(None, self._hints)),
-            operators=self._operators,
+            operators=tuple(self._operators.values()),
         )
 
 

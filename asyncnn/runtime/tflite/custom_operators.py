@@ -36,9 +36,10 @@ def convert_custom(node: Node, extensions: CustomOperators) -> None:
         for index in range(len(node.operator.inputs))
     ]
     for value in found.options(node.operator.custom_options()):
-        is_tensor = isinstance(value, np.ndarray)
-        add = node.builder.constant if is_tensor else node.builder.scalar
-        inputs.append(add(value))
+        if isinstance(value, np.ndarray):
+            inputs.append(node.builder.constant(value))
+        else:
+            inputs.append(node.scalar(value))
     targets = [node.target(index) for index in range(len(node.operator.outputs))]
     for index, result in enumerate(node.compute_all(found.operation, inputs, targets)):
         node.store(result, index)

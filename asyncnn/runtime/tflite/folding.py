@@ -9,11 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.runtime.tflite.node import Allowance
 from asyncnn.runtime.tflite.schema import DTYPES, Graph, Operator, Tensor
 from asyncnn.runtime.tflite.tensors import OperatorTensors
 
@@ -31,29 +29,9 @@ Evaluate: TypeAlias = Callable[[OperatorTensors, Values], Array | Sequence[Array
 """
 
 
-def fold(graph: Graph, allowance: Allowance) -> Graph:
-    """Return the graph with data in all tensors that constants and shapes determine.
-
-    Operators that have computed them are left out.
-
-    :raises InvalidArgumentError: if all these get too large together.
-    """
-    tensors, left = list(graph.tensors), []
-    for operator in graph.operators:
-        arrays = _results(graph, operator, tensors)
-        if not arrays:
-            left.append(operator)
-            continue
-        for index, array in zip(operator.outputs, arrays, strict=True):
-            allowance.take_elements(array.shape)
-            tensors[index] = replace(tensors[index], shape=array.shape, data=array)
-    return replace(graph, tensors=tuple(tensors), operators=tuple(left))
-
-
-def _results(
-    graph: Graph, operator: Operator, tensors: Sequence[Tensor]
-) -> Sequence[Array]:
-    """Return the outputs, or none if they are not to be computed here."""
+def folded(graph: Graph, operator: Operator) -> Sequence[Array]:
+    """Return the outputs of an operator, or none if it is to be converted."""
+    tensors = graph.tensors
     evaluate = EVALUATORS.get(operator.name)
     if evaluate is None or not operator.outputs or -1 in operator.outputs:
         return ()
@@ -66,7 +44,7 @@ def _results(
     if not all(t.type in DTYPES and not t.scales for t in outputs):
         return ()
     values = [None if i < 0 else tensors[i].data for i in operator.inputs]
-    node = OperatorTensors(replace(graph, tensors=tuple(tensors)), operator)
+    node = OperatorTensors(graph, operator)
     try:
         with np.errstate(all="raise"):
             found = evaluate(node, values)
@@ -253,8 +231,7 @@ def _one_hot(node: OperatorTensors, values: Values) -> Array:
     axis = node.options("OneHotOptions").Axis()
     _bounded([*indices.shape, depth.item()])
     hot = indices[..., None] == np.arange(depth.item())
-    chosen: Array = np.where(hot, on, off)
-    return np.moveaxis(chosen, -1, axis)
+    return np.moveaxis(np.asarray(np.where(hot, on, off)), -1, axis)
 
 
 def padded(node: OperatorTensors, values: Values, most: int = MAX_FOLDED) -> Array:
