@@ -79,8 +79,8 @@ def load_extended(
     from asyncnn.extensions import installed_extensions, load_extension
     from asyncnn.runtime.model_file import load
 
-    model = load(path)
     extensions = [load_extension(place) for place in places]
+    model = load(path, extensions=extensions)
     given = {extension.name for extension in extensions}
     used = {entry.name for entry in model.model.extension_name_to_prefix}
     if used - given:

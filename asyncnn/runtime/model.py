@@ -73,14 +73,7 @@ def located(where: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except AsyncnnError as error:
-        message = f"{os.fspath(where)}: {error.message}"
-        raise type(error)(_in_one_line(message), hint=error.hint) from error
-
-
-def _in_one_line(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else " " for each in text)
+        raise error.at(os.fspath(where)) from error
 
 
 MAX_COPIED_BYTES = 128

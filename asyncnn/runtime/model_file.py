@@ -9,14 +9,15 @@ import os
 import secrets
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import BinaryIO
 
 import msgspec
 import numpy as np
 
-from asyncnn.extensions import ExtensionNames
+from asyncnn.extensions import Extension, ExtensionNames
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operands import dtype_of, size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
@@ -251,13 +252,19 @@ def _replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         ) from error
 
 
-def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> NamedModel:
+def load(
+    source: str | os.PathLike[str] | bytes | bytearray | memoryview,
+    *,
+    extensions: Iterable[Extension | str] = (),
+) -> NamedModel:
     """Load a model file: TFLite or the project's own container.
 
     ``source`` is the file's path or its bytes, which decide what kind it is, not the
     name. A file stays mapped while the model is in use and must not be changed, nor
     must bytes that were given; replacing the file by another one is safe.
 
+    :param extensions: where custom operators of the file are looked for, besides those
+        that asyncnn brings and that packages have installed.
     :raises InvalidArgumentError: if the file is empty, damaged or of no known kind.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
     :raises GeneralFailureError: if the file cannot be read. It is also a
@@ -269,10 +276,14 @@ def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Nam
     else:
         memory = from_buffer(memoryview(source).toreadonly())
     with located(where):
-        return _READERS[kind_of(view(memory))](memory)
+        return _reader_for(memory, extensions)(memory)
 
 
-_READERS: Mapping[FileKind, Callable[[Memory], NamedModel]] = {
-    FileKind.CONTAINER: read_container,
-    FileKind.TFLITE: import_tflite,
-}
+def _reader_for(
+    memory: Memory, extensions: Iterable[Extension | str]
+) -> Callable[[Memory], NamedModel]:
+    readers: dict[FileKind, Callable[[Memory], NamedModel]] = {
+        FileKind.CONTAINER: read_container,
+        FileKind.TFLITE: partial(import_tflite, extensions=extensions),
+    }
+    return readers[kind_of(view(memory))]

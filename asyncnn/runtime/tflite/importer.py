@@ -1,18 +1,23 @@
 """Imports TFLite files: from mapped bytes to a named model."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from asyncnn.extensions import CustomOperators, Extension
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Memory
 from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import view
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel, located, map_model_file
+from asyncnn.runtime.refusals import Refusals
 from asyncnn.runtime.tflite import (
     control_flow,
     convolution,
+    custom_operators,
     elementwise,
+    functions,
+    indexing,
     recurrent,
     reshaping,
 )
@@ -33,24 +38,34 @@ from asyncnn.runtime.tflite.variables import FirstValues, States, own
 CONVERTERS: dict[str, Converter] = {
     **convolution.CONVERTERS,
     **elementwise.CONVERTERS,
+    **functions.CONVERTERS,
     **reshaping.CONVERTERS,
+    **indexing.CONVERTERS,
     **recurrent.CONVERTERS,
+    **custom_operators.CONVERTERS,
 }
 """Converters by the operator's name in the TFLite schema."""
 
+CONVERTERS |= {name: CONVERTERS[like] for name, like in functions.ALIASES.items()}
+
 SHAPE_INPUTS: dict[str, frozenset[int]] = (
-    reshaping.SHAPE_INPUTS | convolution.SHAPE_INPUTS
+    reshaping.SHAPE_INPUTS | indexing.SHAPE_INPUTS | convolution.SHAPE_INPUTS
 )
 """Inputs that only repeat what the output's shape says; they are never read."""
 
 
 def load_tflite(
-    path: str | os.PathLike[str], *, signature: str | None = None
+    path: str | os.PathLike[str],
+    *,
+    signature: str | None = None,
+    extensions: Iterable[Extension | str] = (),
 ) -> NamedModel:
     """Import the TFLite file at ``path``, which stays mapped: weights are not copied.
 
     :param signature: name of that whose subgraph is the model; None for the first
         subgraph.
+    :param extensions: where custom operators are looked for, besides those that asyncnn
+        brings and that packages have installed.
     :raises InvalidArgumentError: if the file is damaged, not a TFLite file, or has no
         such signature.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
@@ -58,24 +73,35 @@ def load_tflite(
     """
     memory = map_model_file(path)
     with located(path):
-        return import_tflite(memory, signature=signature)
+        return import_tflite(memory, signature=signature, extensions=extensions)
 
 
-def import_tflite(memory: Memory, *, signature: str | None = None) -> NamedModel:
+def import_tflite(
+    memory: Memory,
+    *,
+    signature: str | None = None,
+    extensions: Iterable[Extension | str] = (),
+) -> NamedModel:
     """Import the TFLite file whose bytes are those of ``memory``.
 
-    :param signature: as of `load_tflite`.
+    :param signature: as of `load_tflite`, like ``extensions``.
     :raises InvalidArgumentError: if they are damaged, not a TFLite file, or have no
         such signature.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
     """
     with decoding():
-        named = _import(read_contents(view(memory)), memory, signature)
+        contents = read_contents(view(memory))
+        named = _import(contents, memory, signature, CustomOperators(extensions))
     validate_model(named.model)
     return named
 
 
-def _import(contents: Contents, memory: Memory, signature: str | None) -> NamedModel:
+def _import(
+    contents: Contents,
+    memory: Memory,
+    signature: str | None,
+    customs: CustomOperators,
+) -> NamedModel:
     graph = _chosen(contents, signature)
     allowance = Allowance()
     flow = Flow(contents.graphs, SHAPE_INPUTS, allowance)
@@ -94,8 +120,12 @@ def _import(contents: Contents, memory: Memory, signature: str | None) -> NamedM
         _input(builder, name, graph.tensors[index])
         for name, index in zip(input_names, graph.inputs, strict=True)
     ]
-    importing = Importing(CONVERTERS, control_flow.CONVERTERS, flow, allowance)
+    refusals = Refusals()
+    importing = Importing(
+        CONVERTERS, control_flow.CONVERTERS, flow, allowance, customs, refusals
+    )
     end = Scope(importing, graph, builder, states, inputs).run()
+    refusals.raise_any()
     for position, name in enumerate(output_names):
         builder.output(own(builder, end.read(position)), name)
     states.finish()
