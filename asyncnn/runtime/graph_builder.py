@@ -334,7 +334,7 @@ def _scalar_type(value: complex) -> OperandType:
 _INT32, _FLOAT32 = struct.Struct("=i"), struct.Struct("=f")
 
 
-def _packed(value: complex, type_: int) -> bytes | None:
+def _packed(value: object, type_: int) -> bytes | None:
     """Return the bytes of the commonest scalars, None for what takes more care."""
     kind = type(value)
     try:
