@@ -9,10 +9,10 @@ import os
 import secrets
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import BinaryIO
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 import numpy as np
@@ -27,6 +27,10 @@ from asyncnn.memory.pools import from_buffer, part_of, view
 from asyncnn.runtime.file_kinds import MAGIC, FileKind, kind_of
 from asyncnn.runtime.model import NamedModel, located, map_model_file
 from asyncnn.runtime.tflite import import_tflite
+
+if TYPE_CHECKING:
+    from asyncnn.runtime.onnx.importer import Constants
+    from asyncnn.runtime.onnx.open_axes import InputShapes
 
 SUFFIX = ".asyncnn"
 """Customary end of a container's file name."""
@@ -256,8 +260,10 @@ def load(
     source: str | os.PathLike[str] | bytes | bytearray | memoryview,
     *,
     extensions: Iterable[Extension | str] = (),
+    input_shapes: "InputShapes" = None,
+    constants: "Constants | None" = None,
 ) -> NamedModel:
-    """Load a model file: TFLite or the project's own container.
+    """Load a model file: TFLite, ONNX or the project's own container.
 
     ``source`` is the file's path or its bytes, which decide what kind it is, not the
     name. A file stays mapped while the model is in use and must not be changed, nor
@@ -265,25 +271,34 @@ def load(
 
     :param extensions: where custom operators of the file are looked for, besides those
         that asyncnn brings and that packages have installed.
+    :param input_shapes: of inputs whose ONNX file leaves axes open, by name, or of all
+        in order. Axes of length 0 stay open.
+    :param constants: values, by name, of inputs of an ONNX file that are always the
+        same; the model has them no more.
     :raises InvalidArgumentError: if the file is empty, damaged or of no known kind.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
-    :raises GeneralFailureError: if the file cannot be read. It is also a
+    :raises GeneralFailureError: if the file cannot be read, or the package `onnx` is
+        needed for it and is not installed. It is also a
         `FileNotFoundError` if there is none.
     """
     where: str | os.PathLike[str] = "the model in memory"
+    folder: Path | None = None
     if isinstance(source, str | os.PathLike):
-        where, memory = source, map_model_file(source)
+        where, memory, folder = source, map_model_file(source), Path(source).parent
     else:
         memory = from_buffer(memoryview(source).toreadonly())
     with located(where):
-        return _reader_for(memory, extensions)(memory)
+        kind = kind_of(view(memory))
+        if kind is not FileKind.ONNX and (input_shapes or constants):
+            raise InvalidArgumentError(
+                "shapes and constants of inputs can be given for ONNX files alone"
+            )
+        if kind is FileKind.CONTAINER:
+            return read_container(memory)
+        if kind is FileKind.TFLITE:
+            return import_tflite(memory, extensions=extensions)
+        from asyncnn.runtime.onnx import import_onnx
 
-
-def _reader_for(
-    memory: Memory, extensions: Iterable[Extension | str]
-) -> Callable[[Memory], NamedModel]:
-    readers: dict[FileKind, Callable[[Memory], NamedModel]] = {
-        FileKind.CONTAINER: read_container,
-        FileKind.TFLITE: partial(import_tflite, extensions=extensions),
-    }
-    return readers[kind_of(view(memory))]
+        return import_onnx(
+            memory, folder=folder, input_shapes=input_shapes, constants=constants
+        )

@@ -8,6 +8,5 @@ axes without a length, ``functions`` operators that are defined by others.
 """
 
 from asyncnn.runtime.onnx.importer import import_onnx, load_onnx
-from asyncnn.runtime.onnx.wire import is_onnx
 
-__all__ = ("import_onnx", "is_onnx", "load_onnx")
+__all__ = ("import_onnx", "load_onnx")

@@ -32,7 +32,7 @@ from asyncnn.runtime.onnx.schema import (
     read_model,
 )
 from asyncnn.runtime.onnx.tensors import checked_shape, hal_type
-from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
+from asyncnn.runtime.refusals import UnsupportedOperatorError
 
 Constants: TypeAlias = Mapping[str, ArrayLike]
 """Values of inputs, by name, that are always the same."""
