@@ -3,7 +3,7 @@
 import numpy as np
 
 from asyncnn.hal.types import OperationType as Op
-from asyncnn.runtime.onnx.approximation import error_function
+from asyncnn.runtime.onnx.approximation import error_function, log_of_1_and
 from asyncnn.runtime.onnx.composing import Composer
 from asyncnn.runtime.onnx.elementwise import in_float32
 from asyncnn.runtime.onnx.emitter import F16, F32, I32, MAX_RANK, Value
@@ -66,10 +66,10 @@ def _hard_sigmoid(node: Node) -> Value:
 
 
 def softplus(draft: Composer, value: Value) -> Value:
-    """Return log(1 + exp(x)), as max(x, 0) - log(sigmoid(|x|)), which overflows not."""
-    length = draft.unary(Op.ABS, value)
-    tail = draft.chain(length, Op.LOGISTIC, Op.LOG)
-    return draft.sub(draft.binary(Op.MAXIMUM, value, 0.0), tail)
+    """Return log(1 + exp(x)), as max(x, 0) + log(1 + exp(-|x|)): it cannot overflow."""
+    tail = draft.chain(value, Op.ABS, Op.NEG, Op.EXP)
+    limited = draft.binary(Op.MAXIMUM, value, 0.0)
+    return draft.add(limited, log_of_1_and(draft, tail))
 
 
 def _softplus(node: Node) -> Value:

@@ -1,6 +1,6 @@
 """Functions that the HAL does not have, by rational approximations of our own.
 
-Each is ``x * P(x * x) / Q(x * x)``, with coefficients fitted by reweighted least squares
+Most are ``x * P(x * x) / Q(x * x)``, with coefficients fitted by reweighted least squares
 to the least relative error, which is far below that of float32 arithmetic itself: 2e-8
 for the error function up to 3.95, beyond which it is 1 in float32, and 1e-9 for the arc
 tangent up to 1, beyond which the reciprocal is taken.
@@ -57,3 +57,16 @@ def arc_tangent(draft: Composer, value: Value) -> Value:
     found = draft.select(is_large, turned, angle)
     negative = draft.compare(Op.LESS, value, 0.0)
     return draft.select(negative, draft.unary(Op.NEG, found), found)
+
+
+def log_of_1_and(draft: Composer, value: Value) -> Value:
+    """Return log(1 + x): exact where x is small as well.
+
+    By Kahan: log(u) * x / (u - 1), with u the rounded 1 + x.
+    """
+    whole = draft.add(value, 1.0)
+    rest = draft.sub(whole, 1.0)
+    is_zero = draft.compare(Op.EQUAL, rest, 0.0)
+    safe = draft.select(is_zero, 1.0, rest, like=value)
+    scaled = draft.div(draft.mul(draft.unary(Op.LOG, whole), value), safe)
+    return draft.select(is_zero, value, scaled)

@@ -28,6 +28,7 @@ from asyncnn.runtime.onnx.emitter import (
     Value,
     dimensions_of,
 )
+from asyncnn.runtime.onnx.tensors import hal_type
 from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
 
 _ACTIVATED = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.DIV})
@@ -156,6 +157,7 @@ class Composer(Draft):
     def cast(self, value: Value, dtype: Any) -> Value:
         """Return the elements as ``dtype``; floats lose what is behind the point."""
         target = np.dtype(dtype)
+        hal_type(target, "its result")
         form = Form.of(target)
         if value.type == form.type:
             if value.dtype == target and value.form == form:

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from asyncnn.hal.types import OperationType as Op
-from asyncnn.runtime.onnx.approximation import arc_tangent, error_function
+from asyncnn.runtime.onnx.approximation import arc_tangent, error_function, log_of_1_and
 from asyncnn.runtime.onnx.composing import Composer
 from asyncnn.runtime.onnx.emitter import B8, F16, I32, Q8, Q8S, Value
 from asyncnn.runtime.onnx.node import Converter, Node
@@ -211,19 +211,6 @@ def _acos(node: Node) -> Value:
     return in_float32(draft, node.input(0), move)
 
 
-def _log1p_of(draft: Composer, value: Value) -> Value:
-    """Return log(1 + x): exact where x is small as well.
-
-    By Kahan: log(u) * x / (u - 1), with u the rounded 1 + x.
-    """
-    whole = draft.add(value, 1.0)
-    rest = draft.sub(whole, 1.0)
-    is_zero = draft.compare(Op.EQUAL, rest, 0.0)
-    safe = draft.select(is_zero, 1.0, rest, like=value)
-    scaled = draft.div(draft.mul(draft.unary(Op.LOG, whole), value), safe)
-    return draft.select(is_zero, value, scaled)
-
-
 def _asinh(node: Node) -> Value:
     # sign(x) * log1p(a + a*a / (1 + sqrt(a*a + 1))) with a = |x|
     draft = node.draft
@@ -233,7 +220,7 @@ def _asinh(node: Node) -> Value:
         square = draft.mul(length, length)
         root = draft.unary(Op.SQRT, draft.add(square, 1.0))
         inner = draft.add(length, draft.div(square, draft.add(root, 1.0)))
-        return draft.mul(sign(draft, value), _log1p_of(draft, inner))
+        return draft.mul(sign(draft, value), log_of_1_and(draft, inner))
 
     return in_float32(draft, node.input(0), move)
 
@@ -245,7 +232,7 @@ def _acosh(node: Node) -> Value:
     def move(value: Value) -> Value:
         rest = draft.sub(value, 1.0)
         root = draft.unary(Op.SQRT, draft.mul(rest, draft.add(rest, 2.0)))
-        return _log1p_of(draft, draft.add(rest, root))
+        return log_of_1_and(draft, draft.add(rest, root))
 
     return in_float32(draft, node.input(0), move)
 
@@ -256,7 +243,7 @@ def _atanh(node: Node) -> Value:
 
     def move(value: Value) -> Value:
         rest = draft.sub(draft.lift(1.0, value), value)
-        return draft.mul(_log1p_of(draft, draft.div(draft.mul(value, 2.0), rest)), 0.5)
+        return draft.mul(log_of_1_and(draft, draft.div(draft.mul(value, 2.0), rest)), 0.5)
 
     return in_float32(draft, node.input(0), move)
 

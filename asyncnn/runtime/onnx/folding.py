@@ -254,6 +254,7 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     **{"And": np.logical_and, "Or": np.logical_or, "Xor": np.logical_xor},
     **{"Where": np.where, "Max": _same_kind(np.maximum)},
     **{"Min": _same_kind(np.minimum), "Identity": lambda data: data},
+    "Relu": lambda data: np.maximum(data, np.zeros((), data.dtype)),
     "Pow": lambda base, power: np.power(base, power).astype(base.dtype),
 }
 

@@ -68,10 +68,24 @@ def instantiated(body: Any, call: Any, names: Mapping[str, Value]) -> list[Any]:
     Attributes that refer to those of the call have their values, and inputs that the
     call leaves out are left out. ``names`` are the inputs that it has.
     """
-    given = {attribute.name: attribute for attribute in body.attribute_proto}
+    given = _defaults(call)
+    given.update((attribute.name, attribute) for attribute in body.attribute_proto)
     given.update((attribute.name, attribute) for attribute in call.attribute)
     absent = {name for name in body.input if name not in names}
     return [_instantiated(node, given, absent) for node in body.node]
+
+
+def _defaults(call: Any) -> dict[str, Any]:
+    """Return what the standard says of attributes that a call leaves out."""
+    onnx = onnx_package()
+    if call.domain not in DOMAINS or not onnx.defs.has(call.op_type):
+        return {}
+    attributes = onnx.defs.get_schema(call.op_type).attributes
+    return {
+        name: attribute.default_value
+        for name, attribute in attributes.items()
+        if attribute.default_value.type
+    }
 
 
 def _instantiated(node: Any, given: Mapping[str, Any], absent: set[str]) -> Any:

@@ -110,8 +110,10 @@ def _max_pool(node: Node) -> Value:
 def _shifted(node: Node, value: Value, pool: _Pool, type_: Op) -> Value:
     """Combine one strided slice for each element of a window with dilation."""
     draft = node.draft
-    if math.prod(pool.kernel) > _MAX_SHIFTS or pool.rank > 2:
-        raise node.refuse("dilation of so large a window, or in a volume")
+    if math.prod(pool.kernel) > _MAX_SHIFTS:
+        raise node.refuse("dilation of so large a window")
+    outer = value.shape[:2]
+    value = draft.reshape(value, (math.prod(outer), *value.shape[2:]))
     counts = [
         (size - (kernel - 1) * dilation - 1) // stride + 1
         for size, kernel, dilation, stride in zip(
@@ -131,15 +133,15 @@ def _shifted(node: Node, value: Value, pool: _Pool, type_: Op) -> Value:
             Op.STRIDED_SLICE,
             [
                 value,
-                (0, 0, *begin),
-                (*value.shape[:2], *end),
-                (1, 1, *pool.strides),
+                (0, *begin),
+                (value.shape[0], *end),
+                (1, *pool.strides),
                 *(0, 0, 0),
             ],
         )
         total = piece if total is None else draft.binary(type_, total, piece)
     assert total is not None
-    return total
+    return draft.reshape(total, (*outer, *counts))
 
 
 def _average_pool(node: Node) -> Value:

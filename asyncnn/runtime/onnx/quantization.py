@@ -128,7 +128,7 @@ def _dequantize_linear(node: Node) -> Value:
     form = form_of(value.dtype, scale, zero_point)
     if value.data is not None:
         channels = None
-        if form is None and value.rank:
+        if form is None and scale.rank == 1 and value.rank:
             channels = _per_channel(node, value, node.axis(axis, value.rank))
         if form or channels:
             codes = draft.quantized(value.data, form or channels or Form(F32))
@@ -141,7 +141,7 @@ def _dequantize_linear(node: Node) -> Value:
         real = draft.unary_to(Op.DEQUANTIZE, codes, Form(F32), np.float32)
         return draft.cast(real, result)
     real = draft.cast(value, np.float32)
-    axis = node.axis(axis, value.rank) if value.rank else 0
+    axis = node.axis(axis, value.rank) if scale.rank and scale.shape[0] > 1 else 0
     if zero_point is not None:
         zero = draft.cast(_along(draft, zero_point, value.rank, axis), np.float32)
         real = draft.sub(real, zero)
@@ -207,7 +207,8 @@ def _quantize_linear(node: Node) -> Value:
     form = form_of(dtype, scale, zero_point)
     if form is not None:
         return quantize(draft, value, form, dtype)
-    axis = node.axis(node.attribute("axis", 1), value.rank) if value.rank else 0
+    axis = node.attribute("axis", 1)
+    axis = node.axis(axis, value.rank) if scale.rank and scale.shape[0] > 1 else 0
     factor = draft.cast(_along(draft, scale, value.rank, axis), np.float32)
     steps = draft.div(draft.cast(value, np.float32), factor)
     zero = None

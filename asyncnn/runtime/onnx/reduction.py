@@ -176,7 +176,10 @@ def _top_k(node: Node) -> list[Value]:
     is_largest = bool(node.attribute("largest", 1))
     if not is_largest and value.type not in (F16, F32, I32):
         raise node.refuse("the least of bytes")
-    moved = value if is_largest else draft.unary(Op.NEG, value)
+    # Of equal elements the HAL takes the last one first, ONNX the first one.
+    moved = reverse(draft, value, axis)
+    if not is_largest:
+        moved = draft.unary(Op.NEG, moved)
     order = [a for a in range(value.rank) if a != axis] + [axis]
     last = transpose(draft, moved, order)
     rows = draft.reshape(last, (-1 if not last.shape else _rows(last), last.shape[-1]))
@@ -185,6 +188,7 @@ def _top_k(node: Node) -> list[Value]:
     )
     if not is_largest:
         values = draft.unary(Op.NEG, values)
+    indices = draft.sub(draft.lift(last.shape[-1] - 1, indices), indices)
     shape = (*last.shape[:-1], int(count))
     back = [order.index(a) for a in range(value.rank)]
     return [

@@ -364,8 +364,18 @@ def _depth_to_space(node: Node) -> Value:
 
 
 def _space_to_depth(node: Node) -> Value:
+    value, draft = node.input(0), node.draft
     size = node.attribute("blocksize", 1)
-    return node.draft.emit(Op.SPACE_TO_DEPTH, [node.input(0), size, True])
+    if value.rank != 4 or size < 1 or any(n % size for n in value.shape[2:]):
+        raise InvalidArgumentError(f"{list(value.shape)} in blocks of {size}")
+    is_native = value.type in (F16, F32, Q8, Q8S)
+    if node.attribute("mode", "DCR") == "DCR" and is_native:
+        return draft.emit(Op.SPACE_TO_DEPTH, [value, size, True])
+    n, c, h, w = value.shape
+    parts = draft.reshape(value, (n, c, h // size, size, w // size, size))
+    last = (3, 5, 1) if node.attribute("mode", "DCR") == "DCR" else (1, 3, 5)
+    moved = transpose(draft, parts, (0, *last, 2, 4))
+    return draft.reshape(moved, (n, c * size * size, h // size, w // size))
 
 
 def _trilu(node: Node) -> Value:

@@ -90,7 +90,9 @@ def _coordinates(mode: str, axis: _Axis) -> Array:
         case "asymmetric":
             return places / axis.scale
         case "align_corners":
-            return places * (axis.length - 1) / max(axis.output - 1, 1)
+            # By the factor as it is given, not by the whole length that comes of it.
+            last = axis.scale * axis.length - 1
+            return places * (axis.length - 1) / last if last else places * 0
         case "tf_crop_and_resize":
             last = axis.length - 1
             if axis.output == 1:
