@@ -64,6 +64,9 @@ def map_model_file(path: str | os.PathLike[str]) -> Memory:
     return memory
 
 
+_MOST_CHARACTERS = 20_000
+
+
 @contextmanager
 def located(where: str | os.PathLike[str]) -> Iterator[None]:
     """Put ``where`` in front of the message of every asyncnn error.
@@ -73,7 +76,16 @@ def located(where: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except AsyncnnError as error:
+        error.message = _in_one_line(error.message)
         raise error.at(os.fspath(where)) from error
+
+
+def _in_one_line(text: str) -> str:
+    if not text.isprintable():
+        text = "".join(each if each.isprintable() else " " for each in text)
+    if len(text) > _MOST_CHARACTERS:
+        text = f"{text[:_MOST_CHARACTERS]}..."
+    return text
 
 
 MAX_COPIED_BYTES = 128

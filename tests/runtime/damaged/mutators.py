@@ -289,7 +289,7 @@ def _in_onnx(data: bytes, random: Random) -> bytes:
                 each
                 for field, value in message.ListFields()
                 if field.message_type is not None
-                for each in (value if _is_repeated(field) else [value])
+                for each in (value if _is_repeated(value) else [value])
             ]
             if not inner:
                 break
@@ -299,8 +299,8 @@ def _in_onnx(data: bytes, random: Random) -> bytes:
     return altered
 
 
-def _is_repeated(field: Any) -> bool:
-    return bool(field.label == field.LABEL_REPEATED)
+def _is_repeated(value: Any) -> bool:
+    return hasattr(value, "extend")
 
 
 def _alter_message(message: Any, random: Random) -> None:
@@ -308,7 +308,7 @@ def _alter_message(message: Any, random: Random) -> None:
     if random.random() < 0.7 and message.ListFields():
         field = random.choice(message.ListFields())[0]
     value = getattr(message, field.name)
-    if not _is_repeated(field):
+    if not _is_repeated(value):
         if field.message_type is not None or random.random() < 0.1:
             message.ClearField(field.name)
         else:

@@ -47,7 +47,7 @@ MOST_SECONDS = 5.0
 PREPARED_ONE_IN = 10
 """Models that load are rare, and their preparation takes longer than their loading."""
 
-MOST_CHARACTERS = 100_000
+MOST_CHARACTERS = 25_000
 """Of a message, which may list many operators that cannot be imported."""
 
 NOTE_BYTES = 64
