@@ -5,7 +5,7 @@ status at the HAL boundary; the awaitable face maps a status back with `error_fo
 """
 
 import errno
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from asyncnn.hal.types import ErrorStatus, OutputShape
 
@@ -22,6 +22,10 @@ class AsyncnnError(Exception):
         self.message = message or self.status.name
         self.hint = hint
         super().__init__(f"{self.message} ({hint})" if hint else self.message)
+
+    def at(self, where: str) -> Self:
+        """Return the same error with ``where`` in front of its message."""
+        return type(self)(f"{where}: {self.message}", hint=self.hint)
 
 
 class DeviceUnavailableError(AsyncnnError):
@@ -70,6 +74,10 @@ class OutputInsufficientSizeError(AsyncnnError):
     ) -> None:
         super().__init__(message)
         self.output_shapes = output_shapes
+
+    def at(self, where: str) -> Self:
+        """Return the same error with ``where`` in front of its message."""
+        return type(self)(f"{where}: {self.message}", self.output_shapes)
 
 
 class InvalidArgumentError(AsyncnnError):

@@ -215,7 +215,9 @@ class TestGraphs:
 
     def test_a_shape_that_is_computed_with_is_a_constant(self) -> None:
         x, shape, y = f32(2, 3), i32(2), i32(2)
-        named = imported(Op("SHAPE", [x], [shape]), Op("ADD", [shape, shape], [y]))
+        other = i32(2)
+        operators = [Op("SHAPE", [x], [shape]), Op("ADD", [shape, other], [y])]
+        named = import_tflite(from_buffer(write(operators, [x, other], [y])))
         assert names_of(named) == ["ADD"]
         operand = operand_of(named, 0, 0)
         assert operand.lifetime == OperandLifeTime.CONSTANT_COPY
