@@ -39,7 +39,7 @@ from asyncnn.hal.types import (
 from asyncnn.logs import SparseLogger
 
 MAX_CACHED_SLOTS = 1024
-"""Slots remembered besides those of the last request; others are asked for again."""
+"""Slots remembered besides those of the last two requests; others are asked for."""
 
 GET_MEMORIES_TIMEOUT_S = 5.0
 """How long an application may take to say what is in its slots."""
