@@ -1,27 +1,34 @@
 """Imports TFLite files: from mapped bytes to a named model."""
 
 import os
-from collections import Counter
-from collections.abc import Iterator, Sequence
-
-import numpy as np
+from collections.abc import Sequence
 
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.types import Memory, OperandLifeTime, OperationType
+from asyncnn.hal.types import Memory
 from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import view
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel, located, map_model_file
-from asyncnn.runtime.tflite import convolution, elementwise, recurrent, reshaping
-from asyncnn.runtime.tflite.node import Allowance, Converter, Node
-from asyncnn.runtime.tflite.schema import (
-    Graph,
-    Operator,
-    UnsupportedOperatorError,
-    decoding,
-    read_graph,
+from asyncnn.runtime.tflite import (
+    control_flow,
+    convolution,
+    elementwise,
+    recurrent,
+    reshaping,
 )
+from asyncnn.runtime.tflite.allowance import Allowance
+from asyncnn.runtime.tflite.flow import Flow
+from asyncnn.runtime.tflite.node import Converter
+from asyncnn.runtime.tflite.schema import (
+    Contents,
+    Graph,
+    Tensor,
+    decoding,
+    read_contents,
+)
+from asyncnn.runtime.tflite.scope import Importing, Scope
 from asyncnn.runtime.tflite.tensors import describe
+from asyncnn.runtime.tflite.variables import FirstValues, States, own
 
 CONVERTERS: dict[str, Converter] = {
     **convolution.CONVERTERS,
@@ -37,112 +44,85 @@ SHAPE_INPUTS: dict[str, frozenset[int]] = (
 """Inputs that only repeat what the output's shape says; they are never read."""
 
 
-def load_tflite(path: str | os.PathLike[str]) -> NamedModel:
+def load_tflite(
+    path: str | os.PathLike[str], *, signature: str | None = None
+) -> NamedModel:
     """Import the TFLite file at ``path``, which stays mapped: weights are not copied.
 
-    :raises InvalidArgumentError: if the file is damaged or not a TFLite file.
+    :param signature: name of that whose subgraph is the model; None for the first
+        subgraph.
+    :raises InvalidArgumentError: if the file is damaged, not a TFLite file, or has no
+        such signature.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
     :raises GeneralFailureError: if the file cannot be read.
     """
     memory = map_model_file(path)
     with located(path):
-        return import_tflite(memory)
+        return import_tflite(memory, signature=signature)
 
 
-def import_tflite(memory: Memory) -> NamedModel:
+def import_tflite(memory: Memory, *, signature: str | None = None) -> NamedModel:
     """Import the TFLite file whose bytes are those of ``memory``.
 
-    :raises InvalidArgumentError: if they are damaged or not a TFLite file.
+    :param signature: as of `load_tflite`.
+    :raises InvalidArgumentError: if they are damaged, not a TFLite file, or have no
+        such signature.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
     """
     with decoding():
-        named = _import(read_graph(view(memory)), memory)
+        named = _import(read_contents(view(memory)), memory, signature)
     validate_model(named.model)
     return named
 
 
-def _import(graph: Graph, memory: Memory) -> NamedModel:
-    _check_states(graph)
+def _import(contents: Contents, memory: Memory, signature: str | None) -> NamedModel:
+    graph = _chosen(contents, signature)
+    allowance = Allowance()
+    flow = Flow(contents.graphs, SHAPE_INPUTS, allowance)
+    flow.check(graph)
     builder = ModelBuilder()
     builder.add_pool(memory)
-    operands: dict[int, int] = {}
-    allowance = Allowance()
-    for index, name in zip(graph.inputs, _names(graph, graph.inputs), strict=True):
-        tensor = graph.tensors[index]
-        operand = describe(tensor)
-        operands[index] = builder.input(
-            name,
-            operand.type,
-            operand.dimensions,
-            scale=operand.scale,
-            zero_point=operand.zero_point,
-        )
-    for operator in _needed(graph):
-        with located(_place(graph, operator)):
-            _convert(Node(graph, operator, builder, operands, allowance))
-    for index, name in zip(graph.outputs, _names(graph, graph.outputs), strict=True):
-        if index not in operands:
-            raise InvalidArgumentError(f"output {name!r} is never computed")
-        builder.output(_own(builder, operands[index]), name)
+    input_names = _names(graph, graph.inputs)
+    output_names = _names(graph, graph.outputs)
+    states = States(
+        builder,
+        FirstValues(contents.graphs, allowance),
+        frozenset(flow.accesses(graph, (None,) * len(graph.inputs)).writes),
+        {*input_names, *output_names},
+    )
+    inputs = [
+        _input(builder, name, graph.tensors[index])
+        for name, index in zip(input_names, graph.inputs, strict=True)
+    ]
+    importing = Importing(CONVERTERS, control_flow.CONVERTERS, flow, allowance)
+    end = Scope(importing, graph, builder, states, inputs).run()
+    for position, name in enumerate(output_names):
+        builder.output(own(builder, end.read(position)), name)
+    states.finish()
     return builder.build()
 
 
-def _own(builder: ModelBuilder, index: int) -> int:
-    """Return an operand that can be an output: a copy of one with another role."""
-    operand = builder.operand(index)
-    if operand.lifetime == OperandLifeTime.TEMPORARY_VARIABLE:
-        return index
-    shape = builder.constant(np.array(operand.dimensions, np.int32))
-    return builder.operation(OperationType.RESHAPE, [index, shape], operand)
-
-
-def _check_states(graph: Graph) -> None:
-    """Refuse state that operators share: each layer gets zeros of its own."""
-    readers = Counter(
-        index
-        for operator in graph.operators
-        for index in operator.inputs
-        if index >= 0 and graph.tensors[index].is_variable
+def _chosen(contents: Contents, signature: str | None) -> Graph:
+    if signature is None:
+        return contents.graphs[0]
+    for table in contents.signatures:
+        if table.name == signature:
+            return contents.graphs[table.graph]
+    known = ", ".join(repr(table.name) for table in contents.signatures[:20])
+    raise InvalidArgumentError(
+        f"the file has no signature {signature!r}", hint=f"it has: {known or 'none'}"
     )
-    for index, count in readers.items():
-        if count > 1:
-            raise UnsupportedOperatorError(
-                f"{graph.tensors[index].label} is the state of {count} layers"
-            )
 
 
-def _convert(node: Node) -> None:
-    try:
-        converter = CONVERTERS[node.operator.name]
-    except KeyError:
-        raise UnsupportedOperatorError("this operator cannot be imported") from None
-    converter(node)
-
-
-def _needed(graph: Graph) -> Iterator[Operator]:
-    """Yield the operators that the outputs depend on, in execution order.
-
-    What only computes the shape of a reshape is not among them: the shapes are known.
-    """
-    needed = set(graph.outputs)
-    chosen = []
-    for operator in reversed(graph.operators):
-        if needed.isdisjoint(operator.outputs):
-            continue
-        chosen.append(operator)
-        shape_inputs = SHAPE_INPUTS.get(operator.name, frozenset())
-        needed.update(
-            tensor
-            for position, tensor in enumerate(operator.inputs)
-            if position not in shape_inputs
-        )
-    return reversed(chosen)
-
-
-def _place(graph: Graph, operator: Operator) -> str:
-    place = f"operator {operator.index} ({operator.name})"
-    outputs = [graph.tensors[index].label for index in operator.outputs[:1]]
-    return f"{place}, which computes {outputs[0]}" if outputs else place
+def _input(builder: ModelBuilder, name: str, tensor: Tensor) -> int:
+    operand = describe(tensor)
+    return builder.input(
+        name,
+        operand.type,
+        operand.dimensions,
+        scale=operand.scale,
+        zero_point=operand.zero_point,
+    )
 
 
 def _names(graph: Graph, indexes: Sequence[int]) -> list[str]:

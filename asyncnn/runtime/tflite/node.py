@@ -5,7 +5,6 @@ hands each result to `Node.store`, which adds what is missing between the value 
 HAL computes and the tensor that the file promises: requantisation or a reshape.
 """
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -25,47 +24,12 @@ from asyncnn.hal.types import (
     Operation,
     OperationType,
 )
-from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.graph_builder import GraphBuilder
+from asyncnn.runtime.tflite.allowance import Allowance
+from asyncnn.runtime.tflite.flow import Variable
 from asyncnn.runtime.tflite.schema import Graph, Operator, UnsupportedOperatorError
 from asyncnn.runtime.tflite.tensors import OperatorTensors, add_constant, describe
-
-MAX_ELEMENTS = 1 << 24
-"""Most elements, all together, of constants that a file implies but does not hold."""
-
-MAX_STEPS = 1 << 14
-"""Most time steps, all together, that become operations of their own."""
-
-
-class Allowance:
-    """What is left of both for the rest of one file."""
-
-    def __init__(self) -> None:
-        self._elements = MAX_ELEMENTS
-        self._steps = MAX_STEPS
-
-    def take_elements(self, dimensions: Dimensions) -> None:
-        """Account for a constant.
-
-        :raises InvalidArgumentError: if it is one too many.
-        """
-        self._elements -= math.prod(dimensions)
-        if self._elements < 0:
-            raise InvalidArgumentError(
-                f"constants that the file does not hold have more than {MAX_ELEMENTS} "
-                f"elements, with the last of shape {list(dimensions)}"
-            )
-
-    def take_steps(self, count: int) -> None:
-        """Account for the steps of a layer.
-
-        :raises UnsupportedOperatorError: if they are too many.
-        """
-        self._steps -= count
-        if self._steps < 0:
-            raise UnsupportedOperatorError(
-                f"{count} time steps, of at most {MAX_STEPS} in all layers"
-            )
-
+from asyncnn.runtime.tflite.variables import Variables
 
 _ACTIVATIONS = {
     FusedActivationFunc.RELU: OperationType.RELU,
@@ -77,21 +41,24 @@ _ACTIVATIONS = {
 class Node(OperatorTensors):
     """An operator bound to the model under construction.
 
-    ``operands`` maps the tensors that are known so far to operands of the model;
-    ``allowance`` is that of the whole file.
+    ``operands`` maps the tensors that are known so far to operands of the graph,
+    ``variables`` tells the current values of those that last; ``allowance`` is that of
+    the whole file.
     """
 
     def __init__(
         self,
         graph: Graph,
         operator: Operator,
-        builder: ModelBuilder,
+        builder: GraphBuilder,
         operands: dict[int, int],
+        variables: Variables,
         allowance: Allowance,
     ) -> None:
         super().__init__(graph, operator)
         self.builder = builder
         self.allowance = allowance
+        self.variables = variables
         self._operands = operands
 
     def read(self, index: int) -> int:
@@ -100,6 +67,8 @@ class Node(OperatorTensors):
         :raises InvalidArgumentError: if nothing has computed it yet.
         """
         tensor = self.tensor(index)
+        if tensor.is_variable:
+            return self.variables.read(self.variable(index))
         known = self._operands.get(tensor.index)
         if known is not None:
             return known
@@ -109,6 +78,10 @@ class Node(OperatorTensors):
         operand = add_constant(self.builder, tensor, described)
         self._operands[tensor.index] = operand
         return operand
+
+    def variable(self, index: int) -> Variable:
+        """Return the variable that the tensor of input ``index`` is."""
+        return Variable.of(self._graph, self.tensor(index))
 
     def read_all(self) -> list[int]:
         """Return the operands of all inputs."""
@@ -237,11 +210,28 @@ class Node(OperatorTensors):
         source = self.builder.operand(operand)
         if source.dimensions == dimensions:
             return operand
+        if source.type == OperandType.TENSOR_BOOL8:
+            return self._reshape_booleans(operand, dimensions)
         return self.compute(
             OperationType.RESHAPE,
             [operand, self.integers(dimensions)],
             replace(source, dimensions=dimensions),
         )
+
+    def _reshape_booleans(self, operand: int, dimensions: Dimensions) -> int:
+        # The HAL reshapes numbers only.
+        source = self.builder.operand(operand)
+        number = Operand(OperandType.TENSOR_FLOAT32, source.dimensions)
+        self.allowance.take_elements(source.dimensions)
+        one = self.builder.constant(np.ones(source.dimensions, np.float32))
+        zeros = self.zeros(number)
+        numbers = self.compute(OperationType.SELECT, [operand, one, zeros], number)
+        inputs = [
+            self.reshape(numbers, dimensions),
+            self.zeros(Operand(OperandType.TENSOR_FLOAT32, (1,))),
+        ]
+        output = replace(source, dimensions=dimensions)
+        return self.compute(OperationType.NOT_EQUAL, inputs, output)
 
     def broadcast(self, operand: int, dimensions: Dimensions) -> int:
         """Return ``operand`` repeated along the axes where it has length 1.

@@ -21,8 +21,11 @@ _LIKE_INPUT = ("PAD", "TRANSPOSE", "TILE", "SLICE")
 
 
 def _reshape(node: Node) -> None:
-    operand = node.read(0)
-    shape = node.integers(node.target().dimensions)
+    operand, target = node.read(0), node.target()
+    if target.type == OperandType.TENSOR_BOOL8:
+        node.store(node.reshape(operand, target.dimensions))
+        return
+    shape = node.integers(target.dimensions)
     node.emit_like(OperationType.RESHAPE, [operand, shape])
 
 

@@ -6,8 +6,9 @@ all that is read is no longer than a multiple of it, and there are not too many 
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -48,7 +49,13 @@ IDENTIFIER = b"TFL3"
 
 MAX_RANK = 8
 MAX_TABLES = 1 << 16
-"""Most tensors, and most operators, of a file."""
+"""Most tensors, and most operators, of a subgraph."""
+
+MAX_ALL_TABLES = 1 << 18
+"""Most tables of all kinds in a file."""
+
+METADATA = b"TFLITE_METADATA"
+"""Name of the buffer that describes inputs and outputs to people and programs."""
 
 _OVERLAP = 16
 _EMPTY_TABLE = struct.pack("<HHi", 4, 4, 4)
@@ -135,23 +142,46 @@ def _defaults(kind: str) -> Any:
 
 
 class Graph(msgspec.Struct, frozen=True, eq=False):
-    """The one subgraph of a file, its operators in execution order."""
+    """A subgraph of a file, its operators in execution order."""
 
-    tensors: tuple[Tensor, ...]
+    index: int
+    name: str
+    tensors: Sequence[Tensor]
     operators: tuple[Operator, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
+    @property
+    def label(self) -> str:
+        """Names the subgraph in messages."""
+        return f"subgraph {self.index} ({self.name[:80]!r})"
 
-def read_graph(data: memoryview) -> Graph:
-    """Read the graph of a TFLite file.
 
-    Decoder errors such as `struct.error` pass through; see `errors.reading`.
+class SignatureTable(msgspec.Struct, frozen=True):
+    """What a file calls the inputs and outputs of one of its subgraphs: tensors."""
+
+    name: str
+    graph: int
+    inputs: tuple[tuple[str, int], ...]
+    outputs: tuple[tuple[str, int], ...]
+
+
+class Contents(msgspec.Struct, frozen=True, eq=False):
+    """All that is read of a file; ``metadata`` are bytes of another format."""
+
+    graphs: tuple[Graph, ...]
+    signatures: tuple[SignatureTable, ...] = ()
+    metadata: memoryview | None = None
+
+
+def read_contents(data: memoryview) -> Contents:
+    """Read a TFLite file.
+
+    Decoder errors such as `struct.error` pass through; see `decoding`.
 
     :raises InvalidArgumentError: if the bytes are not a TFLite file or inconsistent.
-    :raises UnsupportedOperatorError: if there are several subgraphs.
     """
-    return _Reader(data).graph()
+    return _Reader(data).contents()
 
 
 class _Reader:
@@ -160,30 +190,45 @@ class _Reader:
             raise InvalidArgumentError("not a TFLite file: identifier TFL3 is missing")
         self._data = data
         self._budget = _OVERLAP * len(data)
+        self._tables_left = MAX_ALL_TABLES
         self._model = tflite.Model.GetRootAs(data, 0)
         if self._model.Version() != 3:
             raise InvalidArgumentError(
                 f"schema version {self._model.Version()} is not 3"
             )
 
-    def graph(self) -> Graph:
-        subgraphs = self._model.SubgraphsLength()
-        if subgraphs != 1:
-            raise UnsupportedOperatorError(
-                f"{subgraphs} subgraphs; control flow cannot be imported"
-            )
-        table = self._model.Subgraphs(0)
+    def contents(self) -> Contents:
         buffers = list(self._tables(self._model, "Buffers"))
         codes = [
             self._operator_name(code)
             for code in self._tables(self._model, "OperatorCodes")
         ]
+        graphs = tuple(
+            self._graph(index, table, buffers, codes)
+            for index, table in enumerate(self._tables(self._model, "Subgraphs"))
+        )
+        if not graphs:
+            raise InvalidArgumentError("a file without a subgraph")
+        return Contents(
+            graphs,
+            tuple(
+                self._signature(table, graphs)
+                for table in self._tables(self._model, "SignatureDefs")
+            ),
+            self._metadata(buffers),
+        )
+
+    def _graph(
+        self, index: int, table: Any, buffers: list[Any], codes: list[str]
+    ) -> Graph:
         tensors = tuple(
             self._tensor(index, tensor, buffers)
             for index, tensor in enumerate(self._tables(table, "Tensors"))
         )
         count = len(tensors)
         return Graph(
+            index,
+            self._name(table.Name()),
             tensors,
             tuple(
                 self._operator(index, operator, codes, count)
@@ -193,11 +238,44 @@ class _Reader:
             self._indexes(table.OutputsAsNumpy(), count, "a graph output"),
         )
 
+    def _signature(self, table: Any, graphs: tuple[Graph, ...]) -> SignatureTable:
+        name, graph = self._name(table.SignatureKey()), table.SubgraphIndex()
+        if graph >= len(graphs):
+            raise InvalidArgumentError(
+                f"signature {name!r} is of subgraph {graph} of {len(graphs)}"
+            )
+        count = len(graphs[graph].tensors)
+        maps = [
+            tuple(
+                (self._name(entry.Name()), entry.TensorIndex())
+                for entry in self._tables(table, border)
+            )
+            for border in ("Inputs", "Outputs")
+        ]
+        for entry, tensor in chain(*maps):
+            if tensor >= count:
+                raise InvalidArgumentError(
+                    f"{entry!r} of signature {name!r} is tensor {tensor} of {count}"
+                )
+        return SignatureTable(name, graph, *maps)
+
+    def _metadata(self, buffers: list[Any]) -> memoryview | None:
+        for table in self._tables(self._model, "Metadata"):
+            if table.Name() == METADATA:
+                index = table.Buffer()
+                # The model works without them: damage here costs no more than them.
+                if index < len(buffers):
+                    return self._bytes(buffers[index]).data
+        return None
+
     def _tables(self, table: Any, vector: str) -> Iterator[Any]:
         count: int = getattr(table, f"{vector}Length")()
         self._charge(4 * count)
-        if count > MAX_TABLES:
-            raise InvalidArgumentError(f"more than {MAX_TABLES} tables of one kind")
+        self._tables_left -= count
+        if count > MAX_TABLES or self._tables_left < 0:
+            raise InvalidArgumentError(
+                f"more than {MAX_TABLES} tables of one kind or {MAX_ALL_TABLES} of all"
+            )
         return map(getattr(table, vector), range(count))
 
     def _vector(self, values: NDArray[Any] | int) -> list[Any]:
@@ -250,8 +328,6 @@ class _Reader:
         unsupported = ""
         if table.Sparsity() is not None:
             unsupported = "sparse data"
-        elif table.IsVariable():
-            unsupported = "state that lasts from one inference to the next"
         elif type_ not in DTYPES:
             unsupported = f"elements of type {type_}"
         quantization = table.Quantization() or _defaults("QuantizationParameters")
@@ -260,6 +336,8 @@ class _Reader:
         data = None
         if not unsupported:
             data = self._constant(name, DTYPES[type_], shape, buffers, table.Buffer())
+        if data is not None and table.IsVariable():
+            raise InvalidArgumentError(f"variable {name!r} has data of a constant")
         return Tensor(
             index,
             name,

@@ -1,0 +1,188 @@
+"""A subgraph while its operators become the operations of one graph of the model.
+
+What a tensor stands for is its value: an operand, a constant of the file, or a variable
+that it refers to. Constants and references are known when the file is read, so that
+subgraphs get them as they are, not as inputs.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.types import Operand, OperandType
+from asyncnn.runtime.graph_builder import GraphBuilder
+from asyncnn.runtime.model import located
+from asyncnn.runtime.tflite.allowance import Allowance
+from asyncnn.runtime.tflite.flow import Flow, Variable
+from asyncnn.runtime.tflite.node import Converter, Node
+from asyncnn.runtime.tflite.schema import (
+    Graph,
+    Operator,
+    Tensor,
+    UnsupportedOperatorError,
+)
+from asyncnn.runtime.tflite.tensors import describe
+from asyncnn.runtime.tflite.variables import Variables
+
+Value: TypeAlias = int | Tensor | Variable | None
+"""What a tensor stands for: None if nothing has computed it."""
+
+FlowConverter: TypeAlias = Callable[["Scope", Node], None]
+"""Turns an operator on subgraphs or variables into HAL operations."""
+
+
+class Importing(msgspec.Struct, frozen=True, eq=False):
+    """What all subgraphs of a file share while it is imported."""
+
+    converters: Mapping[str, Converter]
+    flow_converters: Mapping[str, FlowConverter]
+    flow: Flow
+    allowance: Allowance
+
+
+class Scope:
+    """One run of ``graph`` in the graph of ``builder``, on ``inputs``.
+
+    It is ``conditional`` if it may run never or often. Inputs are the values of those
+    tensors.
+
+    :raises InvalidArgumentError: if it does not take so many inputs, or of those types.
+    :raises UnsupportedOperatorError: if one is quantised otherwise.
+    """
+
+    def __init__(
+        self,
+        importing: Importing,
+        graph: Graph,
+        builder: GraphBuilder,
+        variables: Variables,
+        inputs: Sequence[Value],
+        *,
+        conditional: bool = False,
+    ) -> None:
+        self.importing = importing
+        self.graph = replace(graph, tensors=list(graph.tensors))
+        self.builder = builder
+        self.variables = variables
+        self.conditional = conditional
+        self.handles: dict[int, Variable] = {}
+        self._operands: dict[int, int] = {}
+        if len(inputs) != len(graph.inputs) or -1 in graph.inputs:
+            raise InvalidArgumentError(
+                f"{graph.label} has inputs {list(graph.inputs[:20])} "
+                f"but is given {len(inputs)}"
+            )
+        for index, value in zip(graph.inputs, inputs, strict=True):
+            self.let(index, value)
+
+    @property
+    def _tensors(self) -> list[Tensor]:
+        assert isinstance(self.graph.tensors, list)
+        return self.graph.tensors
+
+    def let(self, index: int, value: Value) -> None:
+        """Let tensor ``index`` stand for ``value``, and have its shape.
+
+        :raises InvalidArgumentError: if it stands for another already.
+        :raises UnsupportedOperatorError: if it has not its type and quantisation.
+        """
+        tensor = self.graph.tensors[index]
+        if (
+            index in self._operands
+            or index in self.handles
+            or tensor.data is not None
+            or tensor.is_variable
+        ):
+            raise InvalidArgumentError(f"{tensor.label} is written twice")
+        if isinstance(value, int):
+            self._take(tensor, self.builder.operand(value))
+            self._operands[index] = value
+        elif isinstance(value, Variable):
+            self.handles[index] = value
+        elif isinstance(value, Tensor):
+            if tensor.type != value.type:
+                raise InvalidArgumentError(
+                    f"{tensor.label} is of {tensor.type} but is given {value.type}"
+                )
+            self._tensors[index] = replace(value, index=index, name=tensor.name)
+
+    def _take(self, tensor: Tensor, given: Operand) -> None:
+        declared = describe(replace(tensor, shape=()))
+        if (declared.type, declared.scale, declared.zero_point) != (
+            given.type,
+            given.scale,
+            given.zero_point,
+        ):
+            raise UnsupportedOperatorError(
+                f"{tensor.label} is given a value of another type or quantisation: "
+                f"{OperandType(given.type).name}"
+            )
+        shape = tensor.shape or (1,)
+        if shape != given.dimensions and all(given.dimensions):
+            self._tensors[tensor.index] = replace(tensor, shape=given.dimensions)
+
+    def value(self, node: Node, position: int) -> Value:
+        """Return what input ``position`` of ``node`` stands for."""
+        tensor = node.tensor(position)
+        if tensor.index in self.handles:
+            return self.handles[tensor.index]
+        if tensor.data is not None:
+            return tensor
+        return node.read(position)
+
+    def node(self, operator: Operator) -> Node:
+        """Return ``operator`` bound to this scope."""
+        return Node(
+            self.graph,
+            operator,
+            self.builder,
+            self._operands,
+            self.variables,
+            self.importing.allowance,
+        )
+
+    def run(self) -> Node:
+        """Convert the operators; return a node whose inputs are the graph's outputs."""
+        operators = self.importing.flow.needs(self.graph).operators
+        self.importing.allowance.take_operators(len(operators))
+        for operator in operators:
+            with located(_place(self.graph, operator)):
+                self._convert(operator)
+        end = len(self.graph.operators)
+        return self.node(Operator(end, "outputs", self.graph.outputs, (), (), None))
+
+    def _convert(self, operator: Operator) -> None:
+        convert_flow = self.importing.flow_converters.get(operator.name)
+        if convert_flow is not None:
+            convert_flow(self, self.node(operator))
+            return
+        try:
+            converter = self.importing.converters[operator.name]
+        except KeyError:
+            raise UnsupportedOperatorError("this operator cannot be imported") from None
+        self._check_shapes(operator)
+        converter(self.node(operator))
+
+    def _check_shapes(self, operator: Operator) -> None:
+        for index in operator.inputs:
+            known = self._operands.get(index)
+            if known is None:
+                continue
+            if 0 in self.builder.operand(known).dimensions:
+                raise UnsupportedOperatorError(
+                    f"{self.graph.tensors[index].label} has a shape that the branches "
+                    "of an IF leave open"
+                )
+
+
+def _place(graph: Graph, operator: Operator) -> str:
+    place = f"operator {operator.index} ({operator.name})"
+    if graph.index:
+        place += f" of {graph.label}"
+    outputs = [
+        graph.tensors[index].label for index in operator.outputs[:1] if index >= 0
+    ]
+    return f"{place}, which computes {outputs[0]}" if outputs else place
