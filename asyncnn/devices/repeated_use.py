@@ -8,6 +8,7 @@ still there, have contents, and are free.
 
 import weakref
 from collections.abc import Callable, Sequence
+from operator import is_
 from typing import TypeAlias
 
 from asyncnn.devices.buffer_use import KnownBuffer, uses_of
@@ -24,7 +25,7 @@ from asyncnn.hal.types import (
     Request,
     RequestArgument,
 )
-from asyncnn.memory.managed import ClaimedBuffer, ManagedBuffer
+from asyncnn.memory.managed import ManagedBuffer, Storage
 
 MAX_ARGUMENTS = 64
 """Arguments of requests that are kept, so that equal ones are the same."""
@@ -32,28 +33,33 @@ MAX_ARGUMENTS = 64
 Arguments: TypeAlias = tuple[tuple[RequestArgument, ...], tuple[RequestArgument, ...]]
 """Inputs and outputs of a request."""
 
+Places: TypeAlias = tuple[tuple[int, int], ...]
+"""The pools that stand for buffers, and their bytes."""
+
 
 class Repetition:
     """A checked request to ``model`` that names ``known`` buffers of fixed shapes.
 
-    Keeps neither alive. ``same`` returns arguments equal to those it is given, and the
-    same ones for all requests of the model: what is known of them need not be found out
-    again.
+    Keeps neither alive. ``same`` returns arguments and places equal to those it is
+    given, and the same ones for all requests of the model: what is known of them need
+    not be found out again, or be kept twice.
     """
 
-    __slots__ = ("_claimed", "_claims", "_reads", "_request", "_writes")
+    __slots__ = ("_claimed", "_places", "_reads", "_request", "_storages", "_writes")
 
     def __init__(
         self,
         request: weakref.ref[Request],
         arguments: Arguments,
-        reads: Sequence[tuple[int, int, KnownBuffer]],
-        writes: Sequence[tuple[int, int, int, KnownBuffer]],
+        places: Places,
+        reads: Sequence[KnownBuffer],
+        writes: Sequence[KnownBuffer],
     ) -> None:
         self._request = request
-        self._reads = tuple((p, n, weakref.ref(known)) for p, n, known in reads)
-        self._writes = tuple((o, p, n, weakref.ref(k)) for o, p, n, k in writes)
-        self._claims: list[ClaimedBuffer] = []
+        self._places = places
+        self._reads = tuple(map(weakref.ref, reads))
+        self._writes = tuple(map(weakref.ref, writes))
+        self._storages: Sequence[Storage] = ()
         self._claimed = Request(*arguments, ())
 
     @classmethod
@@ -63,18 +69,19 @@ class Repetition:
         request: Request,
         known: dict[int, KnownBuffer],
         gone: Callable[[object], None],
-        same: Callable[[Arguments], Arguments],
+        same: Callable[[Arguments, Places], tuple[Arguments, Places]],
     ) -> "Repetition | None":
         """Return that of a request that was found correct; None if it is not fixed."""
         main = model.main
         if not type(request.inputs) is type(request.outputs) is tuple:
             return None  # a list may have other arguments the next time
         inputs, outputs = list(request.inputs), list(request.outputs)
-        reads: dict[int, tuple[int, int, KnownBuffer]] = {}
-        writes: list[tuple[int, int, int, KnownBuffer]] = []
-        for arguments, indexes in (
-            (inputs, main.input_indexes),
-            (outputs, main.output_indexes),
+        reads: dict[int, KnownBuffer] = {}
+        writes: dict[int, KnownBuffer] = {}
+        sizes: dict[int, int] = {}
+        for arguments, indexes, found in (
+            (inputs, main.input_indexes, reads),
+            (outputs, main.output_indexes, writes),
         ):
             for position, used in uses_of(arguments, known).items():
                 size = _fixed_bytes(main.operands[indexes[position]], used)
@@ -83,60 +90,51 @@ class Repetition:
                 pool = arguments[position].location.pool_index
                 place = DataLocation(pool, 0, size)
                 arguments[position] = RequestArgument(False, place, ())
-                if arguments is outputs:
-                    writes.append((position, pool, size, used))
-                else:
-                    reads[pool] = (pool, size, used)
-        if len({read[2].managed for read in reads.values()}) < len(reads):
+                found[pool], sizes[pool] = used, size
+        if len({id(used.managed) for used in reads.values()}) < len(reads):
             return None  # a buffer in two pools
-        return cls(
-            weakref.ref(request, gone),
-            same((tuple(inputs), tuple(outputs))),
-            tuple(reads.values()),
-            writes,
+        pools = (*reads, *writes)
+        shared, places = same(
+            (tuple(inputs), tuple(outputs)),
+            tuple((pool, sizes[pool]) for pool in pools),
         )
+        uses = list(reads.values()), list(writes.values())
+        return cls(weakref.ref(request, gone), shared, places, *uses)
 
     def use(self, request: Request) -> "RepeatedUse | None":
         """Return the use of one more execution; None if that has to be found anew."""
         if self._request() is not request:
             return None
         reads, writes = [], []
-        for _, _, reference in self._reads:
+        for reference in self._reads:
             known = reference()
             if known is None:
                 return None
             reads.append(known)
-        for _, _, _, reference in self._writes:
+        for reference in self._writes:
             known = reference()
             if known is None:
                 return None
             writes.append(known)
         return RepeatedUse(self, reads, writes)
 
-    def claimed(self, claims: list[ClaimedBuffer]) -> Request:
+    def claimed(self, storages: list[Storage]) -> Request:
         """Return the request with the memory of buffers, reads before writes.
 
         :raises ResourceExhaustedTransientError: if there is none for one.
         """
-        if len(claims) == len(self._claims) and all(
-            map(_is_same, claims, self._claims)
-        ):
+        known = self._storages
+        if len(storages) == len(known) and all(map(is_, storages, known)):
             return self._claimed
         request = self._request()
         assert request is not None
         pools: list[Memory | BufferToken] = list(request.pools)
-        places = [(p, n) for p, n, _ in self._reads]
-        places += [(p, n) for _, p, n, _ in self._writes]
-        for (pool, size), claim in zip(places, claims, strict=True):
-            pools[pool] = claim.storage.pool(size)
-        known = self._claimed
-        self._claimed = Request(known.inputs, known.outputs, tuple(pools))
-        self._claims = claims
+        for (pool, size), storage in zip(self._places, storages, strict=True):
+            pools[pool] = storage.pool(size)
+        last = self._claimed
+        self._claimed = Request(last.inputs, last.outputs, tuple(pools))
+        self._storages = tuple(storages)
         return self._claimed
-
-
-def _is_same(one: object, other: object) -> bool:
-    return one is other
 
 
 def _fixed_bytes(operand: Operand, used: KnownBuffer) -> int | None:
@@ -179,20 +177,22 @@ class RepeatedUse:
             return self._claimed
         reading: list[ManagedBuffer] = []
         writing: list[ManagedBuffer] = []
-        claims: list[ClaimedBuffer] = []
+        storages: list[Storage] = []
         try:
             for known in self._reads:
                 managed = known.managed
-                claims.append(managed.begin_reading())
+                managed.start_reading()
                 reading.append(managed)
+                storages.append(managed.storage)
             # Checked first: a buffer that was claimed for writing loses its contents.
             for known in self._writes:
                 known.managed.check_unused()
             for known in self._writes:
                 managed = known.managed
-                claims.append(managed.begin_writing())
+                managed.start_writing()
                 writing.append(managed)
-            self._claimed = self._repetition.claimed(claims)
+                storages.append(managed.storage)
+            self._claimed = self._repetition.claimed(storages)
         except AsyncnnError:
             for managed in reading:
                 managed.end_reading()

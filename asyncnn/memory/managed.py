@@ -25,11 +25,20 @@ from asyncnn.hal.types import BufferToken, Dimensions, Memory
 _NOTHING = np.empty(0, np.uint8)
 
 
+class _Lease(weakref.ref[NDArray[np.uint8]]):
+    """Watches memory that is counted; as small as can be, as there may be many."""
+
+    __slots__ = ("size",)
+
+    size: int
+
+
 class Account:
     """Counts the ``used_bytes`` of one client's buffers. Thread-safe."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
+        self._leases: dict[int, _Lease] = {}
         # Reentrant: the collector may give memory back within `allocate`.
         self._lock = threading.RLock()
         self.used_bytes = 0
@@ -52,8 +61,15 @@ class Account:
         except MemoryError as error:
             self._give_back(size)
             raise ResourceExhaustedTransientError(f"no {size} bytes left") from error
-        weakref.finalize(memory, self._give_back, size)
+        lease = _Lease(memory, self._ended)
+        lease.size = size
+        self._leases[id(lease)] = lease
         return memory
+
+    def _ended(self, lease: weakref.ref[NDArray[np.uint8]]) -> None:
+        assert isinstance(lease, _Lease)
+        self._leases.pop(id(lease), None)
+        self._give_back(lease.size)
 
     def _give_back(self, size: int) -> None:
         with self._lock:
@@ -62,6 +78,8 @@ class Account:
 
 class Storage:
     """Memory of a buffer, which grows when more is needed."""
+
+    __slots__ = ("_account", "_memory", "_pool")
 
     def __init__(self, account: Account) -> None:
         self._account = account
@@ -88,7 +106,8 @@ class Storage:
         """
         pool = self._pool
         if pool is None or pool.size != size:
-            data = self.reserve(size).data
+            # An array is a buffer, too, and there may be very many of these.
+            data: Any = self.reserve(size)
             pool = self._pool = Memory("ashmem", size, buffer=data)
         return pool
 
@@ -102,23 +121,29 @@ class ClaimedBuffer(BufferToken, frozen=True):
 class ManagedBuffer:
     """The state of a buffer; ``current`` are its dimensions, None if uninitialised."""
 
+    __slots__ = (
+        "_account",
+        "_is_written",
+        "_readers",
+        "current",
+        "dtype",
+        "storage",
+        "token",
+    )
+
     def __init__(self, token: int, dtype: np.dtype[Any], account: Account) -> None:
         self.token = token
         self.dtype = dtype
         self.current: Dimensions | None = None
         self._account = account
-        self._storage = Storage(account)
-        self._claimed: ClaimedBuffer | None = None
+        self.storage = Storage(account)
         self._readers = 0
         self._is_written = False
 
     @property
     def claimed(self) -> ClaimedBuffer:
         """What the holder of a claim executes with."""
-        claimed = self._claimed
-        if claimed is None or claimed.storage is not self._storage:
-            claimed = self._claimed = ClaimedBuffer(self.token, self._storage)
-        return claimed
+        return ClaimedBuffer(self.token, self.storage)
 
     def size_bytes(self, dimensions: Dimensions) -> int:
         """Return the bytes of contents of these dimensions."""
@@ -129,10 +154,18 @@ class ManagedBuffer:
 
         :raises ResourceExhaustedTransientError: if there is none.
         """
-        self._storage.reserve(self.size_bytes(dimensions))
+        self.storage.reserve(self.size_bytes(dimensions))
 
     def begin_reading(self) -> ClaimedBuffer:
         """Claim the buffer, with others, until `end_reading`.
+
+        :raises GeneralFailureError: as `start_reading`.
+        """
+        self.start_reading()
+        return self.claimed
+
+    def start_reading(self) -> None:
+        """Claim the buffer likewise, for who knows its ``storage``.
 
         :raises GeneralFailureError: if it is uninitialised, or being written.
         """
@@ -141,7 +174,6 @@ class ManagedBuffer:
         if self.current is None:
             raise GeneralFailureError(f"buffer {self.token} is uninitialised")
         self._readers += 1
-        return self.claimed
 
     def end_reading(self) -> None:
         """Give up a claim to read."""
@@ -164,16 +196,20 @@ class ManagedBuffer:
         :raises GeneralFailureError: if it is in use.
         """
         self.check_unused()
+        self.start_writing()
+        return self.claimed
+
+    def start_writing(self) -> None:
+        """Claim a buffer likewise that `check_unused` has just found free."""
         self._is_written = True
         self.current = None
-        return self.claimed
 
     def end_writing(self, dimensions: Dimensions | None) -> None:
         """Give up the claim to write: with contents of ``dimensions``, or failed."""
         self._is_written = False
         self.current = dimensions
         if dimensions is None:
-            self._storage = Storage(self._account)
+            self.storage = Storage(self._account)
 
     def discard(self) -> None:
         """Become uninitialised; readers keep the memory that they have."""

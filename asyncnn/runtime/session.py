@@ -9,7 +9,7 @@ is left to it: the next one gets other places and arrays.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any, NoReturn, TypeAlias
 
 from numpy.typing import ArrayLike
@@ -428,10 +428,15 @@ async def open_session(
     requests = model.requests
     arrays = requests.first if state is None else requests.checked(state)
     session = Session(model, launch, arrays, path, checkpoint)
-    async with AsyncExitStack() as stack:
-        stack.callback(session.close)
+    try:
         await session.prepare()
-        if path == "burst":
-            await stack.enter_async_context(session.burst())
-            stack.callback(session.close)
-        yield session
+        if path != "burst":
+            yield session
+        else:
+            async with session.burst():
+                try:
+                    yield session
+                finally:
+                    session.close()
+    finally:
+        session.close()
