@@ -97,7 +97,7 @@ class Storage:
             self._pool = None
             self._memory = _NOTHING
             self._memory = self._account.allocate(size)
-        return self._memory[:size]
+        return self._memory if size == self._memory.nbytes else self._memory[:size]
 
     def pool(self, size: int) -> Memory:
         """Return the first ``size`` bytes as a pool, the same one for as long as it is.
