@@ -9,7 +9,7 @@ still there, have contents, and are free.
 import weakref
 from collections.abc import Callable, Sequence
 from operator import is_
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from asyncnn.devices.buffer_use import KnownBuffer, uses_of
 from asyncnn.hal.errors import AsyncnnError
@@ -17,6 +17,7 @@ from asyncnn.hal.operands import is_scalar
 from asyncnn.hal.types import (
     BufferToken,
     DataLocation,
+    Dimensions,
     ErrorStatus,
     Memory,
     Model,
@@ -25,7 +26,7 @@ from asyncnn.hal.types import (
     Request,
     RequestArgument,
 )
-from asyncnn.memory.managed import ManagedBuffer, Storage
+from asyncnn.memory.managed import ManagedBuffer, Storage, begin_all, end_all
 
 MAX_ARGUMENTS = 64
 """Arguments of requests that are kept, so that equal ones are the same."""
@@ -33,8 +34,16 @@ MAX_ARGUMENTS = 64
 Arguments: TypeAlias = tuple[tuple[RequestArgument, ...], tuple[RequestArgument, ...]]
 """Inputs and outputs of a request."""
 
-Places: TypeAlias = tuple[tuple[int, int], ...]
-"""The pools that stand for buffers, and their bytes."""
+
+class Places(NamedTuple):
+    """The pools that stand for buffers, with their bytes; shapes of those written.
+
+    Buffers that are read come first. ``only`` are the numbers of the pools.
+    """
+
+    pools: tuple[tuple[int, int], ...]
+    only: tuple[int, ...]
+    written: tuple[Dimensions, ...]
 
 
 class Repetition:
@@ -45,7 +54,7 @@ class Repetition:
     not be found out again, or be kept twice.
     """
 
-    __slots__ = ("_claimed", "_places", "_reads", "_request", "_storages", "_writes")
+    __slots__ = ("_claimed", "_places", "_reads", "_request", "_writes")
 
     def __init__(
         self,
@@ -57,9 +66,8 @@ class Repetition:
     ) -> None:
         self._request = request
         self._places = places
-        self._reads = tuple(map(weakref.ref, reads))
-        self._writes = tuple(map(weakref.ref, writes))
-        self._storages: Sequence[Storage] = ()
+        self._reads = tuple([weakref.ref(known.managed) for known in reads])
+        self._writes = tuple([weakref.ref(known.managed) for known in writes])
         self._claimed = Request(*arguments, ())
 
     @classmethod
@@ -96,7 +104,11 @@ class Repetition:
         pools = (*reads, *writes)
         shared, places = same(
             (tuple(inputs), tuple(outputs)),
-            tuple((pool, sizes[pool]) for pool in pools),
+            Places(
+                tuple((pool, sizes[pool]) for pool in pools),
+                pools,
+                tuple(used.plan.operand.dimensions for used in writes.values()),
+            ),
         )
         uses = list(reads.values()), list(writes.values())
         return cls(weakref.ref(request, gone), shared, places, *uses)
@@ -105,35 +117,32 @@ class Repetition:
         """Return the use of one more execution; None if that has to be found anew."""
         if self._request() is not request:
             return None
-        reads, writes = [], []
-        for reference in self._reads:
-            known = reference()
-            if known is None:
-                return None
-            reads.append(known)
-        for reference in self._writes:
-            known = reference()
-            if known is None:
-                return None
-            writes.append(known)
-        return RepeatedUse(self, reads, writes)
+        # Strong from here on: they stay for as long as the execution uses them.
+        reads = [reference() for reference in self._reads]
+        writes = [reference() for reference in self._writes]
+        if None in reads or None in writes:
+            return None
+        return RepeatedUse(self, reads, writes, self._places.written)  # type: ignore[arg-type]
 
     def claimed(self, storages: list[Storage]) -> Request:
         """Return the request with the memory of buffers, reads before writes.
 
         :raises ResourceExhaustedTransientError: if there is none for one.
         """
-        known = self._storages
-        if len(storages) == len(known) and all(map(is_, storages, known)):
-            return self._claimed
+        last = self._claimed
+        known = last.pools
+        memories = [
+            storage.pool(size)
+            for storage, (_, size) in zip(storages, self._places.pools, strict=True)
+        ]
+        if known and all(map(is_, memories, map(known.__getitem__, self._places.only))):
+            return last
         request = self._request()
         assert request is not None
         pools: list[Memory | BufferToken] = list(request.pools)
-        for (pool, size), storage in zip(self._places, storages, strict=True):
-            pools[pool] = storage.pool(size)
-        last = self._claimed
+        for pool, memory in zip(self._places.only, memories, strict=True):
+            pools[pool] = memory
         self._claimed = Request(last.inputs, last.outputs, tuple(pools))
-        self._storages = tuple(storages)
         return self._claimed
 
 
@@ -150,19 +159,28 @@ def _fixed_bytes(operand: Operand, used: KnownBuffer) -> int | None:
 class RepeatedUse:
     """What `BufferUse` is to a request that is executed for the first time."""
 
-    __slots__ = ("_claimed", "_is_settled", "_reads", "_repetition", "_writes")
+    __slots__ = (
+        "_claimed",
+        "_is_settled",
+        "_reads",
+        "_repetition",
+        "_writes",
+        "_written",
+    )
 
     is_memory = True
 
     def __init__(
         self,
         repetition: Repetition,
-        reads: list[KnownBuffer],
-        writes: list[KnownBuffer],
+        reads: Sequence[ManagedBuffer],
+        writes: Sequence[ManagedBuffer],
+        written: Sequence[Dimensions],
     ) -> None:
         self._repetition = repetition
         self._reads = reads
         self._writes = writes
+        self._written = written
         self._claimed: Request | None = None
         self._is_settled = False
 
@@ -173,32 +191,13 @@ class RepeatedUse:
             or copy uses a buffer in a way that excludes this one.
         :raises ResourceExhaustedTransientError: if there is no memory for an output.
         """
-        if self._claimed is not None:
-            return self._claimed
-        reading: list[ManagedBuffer] = []
-        writing: list[ManagedBuffer] = []
-        storages: list[Storage] = []
-        try:
-            for known in self._reads:
-                managed = known.managed
-                managed.start_reading()
-                reading.append(managed)
-                storages.append(managed.storage)
-            # Checked first: a buffer that was claimed for writing loses its contents.
-            for known in self._writes:
-                known.managed.check_unused()
-            for known in self._writes:
-                managed = known.managed
-                managed.start_writing()
-                writing.append(managed)
-                storages.append(managed.storage)
-            self._claimed = self._repetition.claimed(storages)
-        except AsyncnnError:
-            for managed in reading:
-                managed.end_reading()
-            for managed in writing:
-                managed.end_writing(None)
-            raise
+        if self._claimed is None:
+            storages = begin_all(self._reads, self._writes)
+            try:
+                self._claimed = self._repetition.claimed(storages)
+            except AsyncnnError:
+                end_all(self._reads, self._writes, None)
+                raise
         return self._claimed
 
     def settle(self, status: ErrorStatus, shapes: Sequence[OutputShape]) -> None:
@@ -207,13 +206,9 @@ class RepeatedUse:
             return
         self._is_settled = True
         if self._claimed is None:
-            for known in self._writes:
-                known.managed.discard()
+            for managed in self._writes:
+                managed.discard()
             return
         self._claimed = None
-        for known in self._reads:
-            known.managed.end_reading()
         has_succeeded = status is ErrorStatus.NONE
-        for known in self._writes:
-            dimensions = known.plan.operand.dimensions if has_succeeded else None
-            known.managed.end_writing(dimensions)
+        end_all(self._reads, self._writes, self._written if has_succeeded else None)

@@ -14,6 +14,7 @@ Source: HAL 1.3/IDevice.hal (allocate) and 1.3/IBuffer.hal.
 import math
 import threading
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,13 +33,17 @@ class _Lease(weakref.ref[NDArray[np.uint8]]):
 
     size: int
 
+    # By itself: arrays have no hash.
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
 
 class Account:
     """Counts the ``used_bytes`` of one client's buffers. Thread-safe."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._leases: dict[int, _Lease] = {}
+        self._leases: set[_Lease] = set()
         # Reentrant: the collector may give memory back within `allocate`.
         self._lock = threading.RLock()
         self.used_bytes = 0
@@ -63,12 +68,12 @@ class Account:
             raise ResourceExhaustedTransientError(f"no {size} bytes left") from error
         lease = _Lease(memory, self._ended)
         lease.size = size
-        self._leases[id(lease)] = lease
+        self._leases.add(lease)
         return memory
 
     def _ended(self, lease: weakref.ref[NDArray[np.uint8]]) -> None:
         assert isinstance(lease, _Lease)
-        self._leases.pop(id(lease), None)
+        self._leases.discard(lease)
         self._give_back(lease.size)
 
     def _give_back(self, size: int) -> None:
@@ -122,6 +127,7 @@ class ManagedBuffer:
     """The state of a buffer; ``current`` are its dimensions, None if uninitialised."""
 
     __slots__ = (
+        "__weakref__",
         "_account",
         "_is_written",
         "_readers",
@@ -159,13 +165,14 @@ class ManagedBuffer:
     def begin_reading(self) -> ClaimedBuffer:
         """Claim the buffer, with others, until `end_reading`.
 
-        :raises GeneralFailureError: as `start_reading`.
+        :raises GeneralFailureError: as `check_readable`.
         """
-        self.start_reading()
+        self.check_readable()
+        self._readers += 1
         return self.claimed
 
-    def start_reading(self) -> None:
-        """Claim the buffer likewise, for who knows its ``storage``.
+    def check_readable(self) -> None:
+        """Check that the buffer has contents, which nobody is writing.
 
         :raises GeneralFailureError: if it is uninitialised, or being written.
         """
@@ -173,7 +180,6 @@ class ManagedBuffer:
             raise GeneralFailureError(f"buffer {self.token} is being written")
         if self.current is None:
             raise GeneralFailureError(f"buffer {self.token} is uninitialised")
-        self._readers += 1
 
     def end_reading(self) -> None:
         """Give up a claim to read."""
@@ -196,13 +202,9 @@ class ManagedBuffer:
         :raises GeneralFailureError: if it is in use.
         """
         self.check_unused()
-        self.start_writing()
-        return self.claimed
-
-    def start_writing(self) -> None:
-        """Claim a buffer likewise that `check_unused` has just found free."""
         self._is_written = True
         self.current = None
+        return self.claimed
 
     def end_writing(self, dimensions: Dimensions | None) -> None:
         """Give up the claim to write: with contents of ``dimensions``, or failed."""
@@ -215,3 +217,44 @@ class ManagedBuffer:
         """Become uninitialised; readers keep the memory that they have."""
         if not self._is_written:
             self.end_writing(None)
+
+
+def begin_all(
+    reads: Sequence[ManagedBuffer], writes: Sequence[ManagedBuffer]
+) -> list[Storage]:
+    """Claim buffers to read and others to write; return what they hold, in that order.
+
+    All or none: what can fail comes first.
+
+    :raises GeneralFailureError: as `ManagedBuffer.begin_reading` and `begin_writing`.
+    """
+    # By their members, as a call for each would be felt with tiny models.
+    for buffer in reads:
+        if buffer._is_written or buffer.current is None:
+            buffer.check_readable()
+    for buffer in writes:
+        if buffer._is_written or buffer._readers:
+            buffer.check_unused()
+    for buffer in reads:
+        buffer._readers += 1
+    for buffer in writes:
+        buffer._is_written = True
+        buffer.current = None
+    return [buffer.storage for buffer in (*reads, *writes)]
+
+
+def end_all(
+    reads: Sequence[ManagedBuffer],
+    writes: Sequence[ManagedBuffer],
+    dimensions: Sequence[Dimensions] | None,
+) -> None:
+    """Give up these claims: with contents of ``dimensions`` each, or failed."""
+    for buffer in reads:
+        buffer._readers -= 1
+    if dimensions is None:
+        for buffer in writes:
+            buffer.end_writing(None)
+        return
+    for buffer, shape in zip(writes, dimensions, strict=True):
+        buffer._is_written = False
+        buffer.current = shape
