@@ -15,6 +15,7 @@ import math
 import threading
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,8 @@ class Account:
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._leases: set[_Lease] = set()
+        # One for all of them, and it keeps no account alive that nobody uses.
+        self._tell_end = partial(_ended, weakref.ref(self))
         # Reentrant: the collector may give memory back within `allocate`.
         self._lock = threading.RLock()
         self.used_bytes = 0
@@ -66,19 +69,28 @@ class Account:
         except MemoryError as error:
             self._give_back(size)
             raise ResourceExhaustedTransientError(f"no {size} bytes left") from error
-        lease = _Lease(memory, self._ended)
+        lease = _Lease(memory, self._tell_end)
         lease.size = size
         self._leases.add(lease)
         return memory
 
-    def _ended(self, lease: weakref.ref[NDArray[np.uint8]]) -> None:
-        assert isinstance(lease, _Lease)
+    def end(self, lease: _Lease) -> None:
+        """Count memory no more, which nothing views any longer."""
         self._leases.discard(lease)
         self._give_back(lease.size)
 
     def _give_back(self, size: int) -> None:
         with self._lock:
             self.used_bytes -= size
+
+
+def _ended(
+    account: weakref.ref[Account], lease: weakref.ref[NDArray[np.uint8]]
+) -> None:
+    """Tell the account of a lease of its end, on any thread."""
+    of = account()
+    if of is not None and isinstance(lease, _Lease):
+        of.end(lease)
 
 
 class Storage:
