@@ -36,6 +36,7 @@ from asyncnn.hal.validate import validate_model
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.framework.partition import Plan
 from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.refusals import UnsupportedOperator
 
 _NEWEST = max(HalVersion)
 
@@ -105,7 +106,8 @@ class Explanation(msgspec.Struct, frozen=True):
 
     ``problem`` is the rule that the model breaks; empty if it is legal. A device that
     is made of several has ``partitions``, in order, and ``left_out`` says which of
-    these have no part, and why.
+    these have no part, and why. ``unsupported`` are the operators of a file for which
+    no model can be made of it, and ``device`` is empty then: none has been asked.
     """
 
     device: str
@@ -113,6 +115,7 @@ class Explanation(msgspec.Struct, frozen=True):
     operations: tuple[OperationReport, ...]
     partitions: tuple[PartitionReport, ...] = ()
     left_out: dict[str, str] = {}
+    unsupported: tuple[UnsupportedOperator, ...] = ()
 
     @property
     def is_supported(self) -> bool:

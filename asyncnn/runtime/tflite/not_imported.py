@@ -40,6 +40,7 @@ NOT_IMPORTED: Mapping[str, str] = {
     "RANDOM_STANDARD_NORMAL": _RANDOM,
     "RANDOM_UNIFORM": _RANDOM,
     "BITCAST": _BITS,
+    "BITWISE_XOR": _BITS,
     "DILATE": "the HAL puts nothing between elements",
     "REDUCE_WINDOW": _WINDOWS,
     "STABLEHLO_REDUCE_WINDOW": _WINDOWS,
