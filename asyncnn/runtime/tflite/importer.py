@@ -20,6 +20,7 @@ from asyncnn.runtime.tflite import (
     indexing,
     recurrent,
     reshaping,
+    spectrum,
 )
 from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.tflite.flow import Flow
@@ -41,6 +42,7 @@ CONVERTERS: dict[str, Converter] = {
     **functions.CONVERTERS,
     **reshaping.CONVERTERS,
     **indexing.CONVERTERS,
+    **spectrum.CONVERTERS,
     **recurrent.CONVERTERS,
     **custom_operators.CONVERTERS,
 }

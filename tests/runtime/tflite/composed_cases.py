@@ -231,5 +231,14 @@ COMPOSED_CASES = [
 FOLDED = frozenset({"RANGE", "BROADCAST_ARGS", "WHERE"})
 """Operators that are imported on constants alone."""
 
-NO_KERNEL = frozenset({"MULTINOMIAL", "STABLEHLO_CLAMP"})
-"""Operators that LiteRT has no kernel of, or one that draws other numbers."""
+ELSEWHERE = frozenset(
+    {
+        "COMPLEX_ABS",
+        "IMAG",
+        "MULTINOMIAL",
+        "REAL",
+        "RFFT2D",
+        "STABLEHLO_CLAMP",
+    }
+)
+"""Operators that are tested by themselves: in company, or without LiteRT."""

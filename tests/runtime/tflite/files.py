@@ -18,6 +18,7 @@ TYPES = {
     np.dtype(np.int8): tflite.TensorType.INT8,
     np.dtype(np.uint8): tflite.TensorType.UINT8,
     np.dtype(np.bool_): tflite.TensorType.BOOL,
+    np.dtype(np.complex64): tflite.TensorType.COMPLEX64,
     np.dtype(object): tflite.TensorType.RESOURCE,
 }
 BEHIND = b"BEHINDIT"

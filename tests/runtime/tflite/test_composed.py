@@ -8,7 +8,7 @@ import pytest
 
 from asyncnn.hal.types import OperandLifeTime, OperationType
 from asyncnn.memory.pools import from_buffer
-from asyncnn.runtime.tflite import import_tflite
+from asyncnn.runtime.tflite import UnsupportedOperatorError, import_tflite
 from tests.direct import run_direct
 from tests.runtime.tflite.cases import F32, I8, I32, boolean, case, const, f32, i32
 from tests.runtime.tflite.files import Op, T, write
@@ -95,6 +95,46 @@ class TestWithoutKernels:
         for row, weights in zip(actual, np.exp(logits), strict=True):
             shares = np.bincount(row, minlength=3) / 4000
             np.testing.assert_allclose(shares, weights, atol=0.05)
+
+
+class TestSpectra:
+    """RFFT2D and what makes real numbers of its results."""
+
+    def file(self, name: str, shape: tuple[int, ...], *lengths: int) -> bytes:
+        half = (*shape[:-2], lengths[0], lengths[1] // 2 + 1)
+        x, middle, y = T(F32, shape), T(np.complex64, half), T(F32, half)
+        transform = Op("RFFT2D", [x, const(lengths)], [middle], "Rfft2dOptions")
+        return write([transform, Op(name, [middle], [y])], [x], [y])
+
+    @pytest.mark.parametrize("name", ["REAL", "IMAG", "COMPLEX_ABS"])
+    @pytest.mark.parametrize(
+        ("shape", "lengths"),
+        [
+            ((3, 1, 32), (1, 32)),
+            ((1, 400), (1, 512)),
+            ((2, 3, 6, 10), (4, 8)),
+            ((5, 6), (8, 16)),
+        ],
+    )
+    def test_parts_are_those_of_litert(
+        self, name: str, shape: tuple[int, ...], lengths: tuple[int, int]
+    ) -> None:
+        file = self.file(name, shape, *lengths)
+        x = np.random.default_rng(1).uniform(-1, 1, shape).astype(F32)
+        (actual,) = run(file, x)
+        (expected,) = run_litert(file, [x])
+        np.testing.assert_allclose(actual, expected, 1e-5, 3e-5)
+
+    def test_a_spectrum_cannot_be_an_output(self) -> None:
+        x, y = f32(1, 8), T(np.complex64, (1, 5))
+        operator = Op("RFFT2D", [x, const([1, 8])], [y], "Rfft2dOptions")
+        with pytest.raises(UnsupportedOperatorError, match="COMPLEX64"):
+            imported(operator)
+
+    def test_a_spectrum_from_elsewhere_is_refused(self) -> None:
+        x, y = T(np.complex64, (1, 5)), f32(1, 5)
+        with pytest.raises(UnsupportedOperatorError, match="COMPLEX64"):
+            imported(Op("REAL", [x], [y]))
 
 
 class TestHalfPrecision:

@@ -1,5 +1,7 @@
 """Files that cannot be imported say why."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -281,12 +283,10 @@ class TestLists:
             import_tflite(from_buffer(write(operators, [x], [y])))
 
     def test_a_long_list_is_cut_in_the_message_only(self) -> None:
-        x = last = f32(3)
-        operators = []
-        for _ in range(100):
-            operators.append(Op("TwistTensor", [last], [last := f32(3)]))
+        chain = [f32(3) for _ in range(101)]
+        operators = [Op("TwistTensor", [x], [y]) for x, y in pairwise(chain)]
         with pytest.raises(UnsupportedOperatorError) as caught:
-            import_tflite(from_buffer(write(operators, [x], [last])))
+            import_tflite(from_buffer(write(operators, chain[:1], chain[-1:])))
         assert len(caught.value.operators) == 100
         assert "100 x CUSTOM TwistTensor" in caught.value.message
         assert len(caught.value.message) < 2000
