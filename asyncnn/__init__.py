@@ -40,16 +40,20 @@ if TYPE_CHECKING:
         DeviceClosedError,
         DeviceUnavailableError,
         DriverDiedError,
+        EngineUnavailableError,
         ForkedError,
         GeneralFailureError,
         InvalidArgumentError,
+        MissedDeadlineError,
         MissedDeadlinePersistentError,
         MissedDeadlineTransientError,
         NoDriverError,
         OutputInsufficientSizeError,
+        ResourceExhaustedError,
         ResourceExhaustedPersistentError,
         ResourceExhaustedTransientError,
     )
+    from asyncnn.hal.routes import Route
     from asyncnn.hal.types import (
         ErrorStatus,
         ExecutionPreference,
@@ -61,7 +65,7 @@ if TYPE_CHECKING:
     from asyncnn.runtime.buffers import DeviceBuffer
     from asyncnn.runtime.builder import ModelBuilder
     from asyncnn.runtime.burst import Burst
-    from asyncnn.runtime.device import Device, connect, open_device, open_devices
+    from asyncnn.runtime.device import Device
     from asyncnn.runtime.execution_options import Outputs
     from asyncnn.runtime.explain import Explanation, explain
     from asyncnn.runtime.fenced import FencedRun
@@ -71,6 +75,7 @@ if TYPE_CHECKING:
     from asyncnn.runtime.model_cache import ModelCache
     from asyncnn.runtime.model_file import load, save
     from asyncnn.runtime.named_arrays import named_array, open_named_array
+    from asyncnn.runtime.opening_devices import connect, open_device, open_devices
     from asyncnn.runtime.prepared import PreparedModel
     from asyncnn.runtime.reusable import ReusableExecution
     from asyncnn.service import Supervision
@@ -81,17 +86,19 @@ else:
             "asyncnn.devices": "DeviceSettings",
             "asyncnn.extensions": "Extension",
             "asyncnn.hal.errors": "AsyncnnError BusyError DeviceClosedError "
-            "DeviceUnavailableError DriverDiedError ForkedError GeneralFailureError "
-            "InvalidArgumentError MissedDeadlinePersistentError "
-            "MissedDeadlineTransientError NoDriverError OutputInsufficientSizeError "
+            "DeviceUnavailableError DriverDiedError EngineUnavailableError ForkedError "
+            "GeneralFailureError InvalidArgumentError MissedDeadlineError "
+            "MissedDeadlinePersistentError MissedDeadlineTransientError NoDriverError "
+            "OutputInsufficientSizeError ResourceExhaustedError "
             "ResourceExhaustedPersistentError ResourceExhaustedTransientError",
+            "asyncnn.hal.routes": "Route",
             "asyncnn.hal.types": "ErrorStatus ExecutionPreference OperandType "
             "OperationType Priority",
             "asyncnn.memory.slabs": "shared_array",
             "asyncnn.runtime.buffers": "DeviceBuffer",
             "asyncnn.runtime.builder": "ModelBuilder",
             "asyncnn.runtime.burst": "Burst",
-            "asyncnn.runtime.device": "Device connect open_device open_devices",
+            "asyncnn.runtime.device": "Device",
             "asyncnn.runtime.execution_options": "Outputs",
             "asyncnn.runtime.explain": "Explanation explain",
             "asyncnn.runtime.fenced": "FencedRun",
@@ -101,6 +108,7 @@ else:
             "asyncnn.runtime.model_cache": "ModelCache",
             "asyncnn.runtime.model_file": "load save",
             "asyncnn.runtime.named_arrays": "named_array open_named_array",
+            "asyncnn.runtime.opening_devices": "connect open_device open_devices",
             "asyncnn.runtime.prepared": "PreparedModel",
             "asyncnn.runtime.reusable": "ReusableExecution",
             "asyncnn.service": "Supervision",
@@ -119,6 +127,7 @@ __all__ = (
     "DeviceSettings",
     "DeviceUnavailableError",
     "DriverDiedError",
+    "EngineUnavailableError",
     "ErrorStatus",
     "ExecutionPreference",
     "Explanation",
@@ -128,6 +137,7 @@ __all__ = (
     "FrameworkSettings",
     "GeneralFailureError",
     "InvalidArgumentError",
+    "MissedDeadlineError",
     "MissedDeadlinePersistentError",
     "MissedDeadlineTransientError",
     "ModelBuilder",
@@ -140,9 +150,11 @@ __all__ = (
     "Outputs",
     "PreparedModel",
     "Priority",
+    "ResourceExhaustedError",
     "ResourceExhaustedPersistentError",
     "ResourceExhaustedTransientError",
     "ReusableExecution",
+    "Route",
     "Supervision",
     "TensorInfo",
     "__version__",

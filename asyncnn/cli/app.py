@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from asyncnn import __version__
+from asyncnn.cli.compare import compare
 from asyncnn.cli.conformance import conformance
 from asyncnn.cli.demo import demo
 from asyncnn.cli.devices import capabilities, devices
@@ -45,6 +46,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(run)
+app.command()(compare)
 app.command()(serve)
 app.command()(top)
 app.command()(devices)

@@ -88,8 +88,8 @@ async def _explain(
     device: str | None,
     socket: Path | None,
 ) -> "Explanation":
-    from asyncnn.runtime.device import connect, open_device
     from asyncnn.runtime.explain import explain
+    from asyncnn.runtime.opening_devices import connect, open_device
 
     opened = (
         open_device(device, extensions=extensions)

@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from asyncnn.extensions import Extension
     from asyncnn.runtime.model import NamedModel
 
-HAL_RTOL = 5 * 2.0**-23
-HAL_ATOL = 1e-5
-"""The HAL's criterion for floats, of which 2**-23 is the step at 1."""
-
 ExtensionOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
@@ -36,6 +32,21 @@ SettingOption: TypeAlias = Annotated[
         "--setting",
         metavar="NAME=VALUE",
         help="A setting of the device; repeatable. Goes before those of a file.",
+    ),
+]
+
+LsbOption: TypeAlias = Annotated[
+    int, typer.Option(min=0, help="Steps that quantised outputs may be off.")
+]
+RtolOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option(help="Relative tolerance of float outputs, 6e-7 as in the HAL."),
+]
+AtolOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        help="Absolute tolerance, times the largest output beyond 1; "
+        "the HAL's is 1e-5, whatever the outputs."
     ),
 ]
 

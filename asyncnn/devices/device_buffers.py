@@ -18,7 +18,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncnn.devices.buffer_use import BufferUse, KnownBuffer
+from asyncnn.devices.buffer_use import BufferUse, IBufferUse, KnownBuffer
+from asyncnn.devices.repeated_use import MAX_ARGUMENTS, Arguments, Repetition
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
@@ -199,6 +200,10 @@ class ModelBuffers(msgspec.Struct, frozen=True, eq=False):
 
     _buffers: Buffers
     model: Model
+    _repetitions: dict[tuple[int, bool], Repetition] = msgspec.field(
+        default_factory=dict
+    )
+    _arguments: dict[Arguments, Arguments] = msgspec.field(default_factory=dict)
 
     def is_of(self, buffers: Buffers) -> bool:
         """Whether the prepared model is of the device of ``buffers``."""
@@ -218,6 +223,39 @@ class ModelBuffers(msgspec.Struct, frozen=True, eq=False):
             if isinstance(pool, BufferToken)
         }
         return BufferUse(self, self.model, request, found)
+
+    def repeated(self, request: Request, *, is_fenced: bool) -> IBufferUse | None:
+        """Return what a request does that `repeat` was told of; None for any other."""
+        repetition = self._repetitions.get((id(request), is_fenced))
+        return None if repetition is None else repetition.use(request)
+
+    def repeat(self, request: Request, *, is_fenced: bool) -> None:
+        """Remember a request that `use` has found correct, while there is that."""
+        key = id(request), is_fenced
+        found = {
+            index: self._buffers.find(pool)
+            for index, pool in enumerate(request.pools)
+            if isinstance(pool, BufferToken)
+        }
+        gone = partial(_forget, self._repetitions, key)
+        repetition = Repetition.of(self.model, request, found, gone, self._same)
+        if repetition is not None:
+            self._repetitions[key] = repetition
+
+    def _same(self, arguments: Arguments) -> Arguments:
+        known = self._arguments.get(arguments)
+        if known is None:
+            if len(self._arguments) == MAX_ARGUMENTS:
+                self._arguments.clear()
+            known = self._arguments[arguments] = arguments
+        return known
+
+
+def _forget(
+    repetitions: dict[tuple[int, bool], Repetition], key: tuple[int, bool], _: object
+) -> None:
+    """Forget a request that has gone, on any thread."""
+    repetitions.pop(key, None)
 
 
 class ReferenceBuffer:

@@ -12,7 +12,7 @@ from asyncnn.callbacks import (
     OneShot,
     SynchronousByCallback,
 )
-from asyncnn.devices.buffer_use import BufferUse
+from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.cache_files import CacheArguments
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import ModelCaches
@@ -178,11 +178,17 @@ class ReferencePreparedModel(SynchronousByCallback):
             return error.status, None, None
         return ErrorStatus.NONE, fence, outcome
 
-    def _checked(self, request: Request, *, is_fenced: bool) -> BufferUse | None:
+    def _checked(self, request: Request, *, is_fenced: bool) -> IBufferUse | None:
         """Check a request; return what it does with buffers, None if it names none."""
+        repeated = self.buffers.repeated(request, is_fenced=is_fenced)
+        if repeated is not None:
+            return repeated
         with span("validate", Layer.DRIVER, Phase.EXECUTION):
             self._rules.check(request, allow_unspecified_output=not is_fenced)
-        return self.buffers.use(request)
+        use = self.buffers.use(request)
+        if use is not None:
+            self.buffers.repeat(request, is_fenced=is_fenced)
+        return use
 
     async def save_to_cache(
         self, model_cache: Handle, data_cache: Handle, token: bytes

@@ -10,6 +10,13 @@ from typing import ClassVar, Self
 from asyncnn.hal.types import ErrorStatus, OutputShape
 
 
+def in_one_line(text: str) -> str:
+    """Return ``text`` with spaces for what cannot be printed, such as line breaks."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
 class AsyncnnError(Exception):
     """Base of all errors raised by asyncnn.
 
@@ -25,7 +32,7 @@ class AsyncnnError(Exception):
 
     def at(self, where: str) -> Self:
         """Return the same error with ``where`` in front of its message."""
-        return type(self)(f"{where}: {self.message}", hint=self.hint)
+        return type(self)(in_one_line(f"{where}: {self.message}"), hint=self.hint)
 
 
 class DeviceUnavailableError(AsyncnnError):
@@ -60,6 +67,10 @@ class BusyError(GeneralFailureError):
     """Another call uses what only one can use at a time, such as a burst's arrays."""
 
 
+class EngineUnavailableError(GeneralFailureError):
+    """The engine of a device is missing, or does not work; the hint says what to do."""
+
+
 class OutputInsufficientSizeError(AsyncnnError):
     """An output buffer is too small; ``output_shapes`` says what is needed."""
 
@@ -73,7 +84,8 @@ class OutputInsufficientSizeError(AsyncnnError):
 
     def at(self, where: str) -> Self:
         """Return the same error with ``where`` in front of its message."""
-        return type(self)(f"{where}: {self.message}", self.output_shapes)
+        message = in_one_line(f"{where}: {self.message}")
+        return type(self)(message, self.output_shapes)
 
 
 class InvalidArgumentError(AsyncnnError):
@@ -82,25 +94,40 @@ class InvalidArgumentError(AsyncnnError):
     status = ErrorStatus.INVALID_ARGUMENT
 
 
-class MissedDeadlineTransientError(AsyncnnError):
+class MissedDeadlineError(AsyncnnError, TimeoutError):
+    """The deadline passed; whether to try again is what the subclasses say."""
+
+    status = ErrorStatus.MISSED_DEADLINE_TRANSIENT
+
+    def __init__(self, message: str = "", *, hint: str = "") -> None:
+        super().__init__(message or "the deadline passed", hint=hint)
+
+
+class MissedDeadlineTransientError(MissedDeadlineError):
     """The deadline passed; the same work may succeed shortly."""
 
     status = ErrorStatus.MISSED_DEADLINE_TRANSIENT
 
 
-class MissedDeadlinePersistentError(AsyncnnError):
+class MissedDeadlinePersistentError(MissedDeadlineError):
     """The deadline passed; the same work is likely to miss it again."""
 
     status = ErrorStatus.MISSED_DEADLINE_PERSISTENT
 
 
-class ResourceExhaustedTransientError(AsyncnnError):
+class ResourceExhaustedError(AsyncnnError):
+    """Something has run out; whether to try again is what the subclasses say."""
+
+    status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+
+
+class ResourceExhaustedTransientError(ResourceExhaustedError):
     """A quota is full for now, no thread can be started, or work was cancelled."""
 
     status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
 
 
-class ResourceExhaustedPersistentError(AsyncnnError):
+class ResourceExhaustedPersistentError(ResourceExhaustedError):
     """The work needs more than the device will ever give."""
 
     status = ErrorStatus.RESOURCE_EXHAUSTED_PERSISTENT

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncnn.hal.errors import GeneralFailureError, ResourceExhaustedTransientError
-from asyncnn.hal.types import BufferToken, Dimensions
+from asyncnn.hal.types import BufferToken, Dimensions, Memory
 
 _NOTHING = np.empty(0, np.uint8)
 
@@ -66,6 +66,7 @@ class Storage:
     def __init__(self, account: Account) -> None:
         self._account = account
         self._memory = _NOTHING
+        self._pool: Memory | None = None
 
     def reserve(self, size: int) -> NDArray[np.uint8]:
         """Return the first ``size`` bytes; what they held is lost if they grow.
@@ -75,9 +76,21 @@ class Storage:
         :raises ResourceExhaustedTransientError: if there is no memory for it.
         """
         if size > self._memory.nbytes:
+            self._pool = None
             self._memory = _NOTHING
             self._memory = self._account.allocate(size)
         return self._memory[:size]
+
+    def pool(self, size: int) -> Memory:
+        """Return the first ``size`` bytes as a pool, the same one for as long as it is.
+
+        :raises ResourceExhaustedTransientError: as `reserve`.
+        """
+        pool = self._pool
+        if pool is None or pool.size != size:
+            data = self.reserve(size).data
+            pool = self._pool = Memory("ashmem", size, buffer=data)
+        return pool
 
 
 class ClaimedBuffer(BufferToken, frozen=True):
@@ -95,13 +108,17 @@ class ManagedBuffer:
         self.current: Dimensions | None = None
         self._account = account
         self._storage = Storage(account)
+        self._claimed: ClaimedBuffer | None = None
         self._readers = 0
         self._is_written = False
 
     @property
     def claimed(self) -> ClaimedBuffer:
         """What the holder of a claim executes with."""
-        return ClaimedBuffer(self.token, self._storage)
+        claimed = self._claimed
+        if claimed is None or claimed.storage is not self._storage:
+            claimed = self._claimed = ClaimedBuffer(self.token, self._storage)
+        return claimed
 
     def size_bytes(self, dimensions: Dimensions) -> int:
         """Return the bytes of contents of these dimensions."""

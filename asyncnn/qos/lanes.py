@@ -82,7 +82,8 @@ class Lane:
 
     A lane that ``is_dismissed`` takes no more work, and how its last work ends is
     ignored: it is idle, or stuck. It sleeps by taking ``wake``, which wakes it when
-    that is released.
+    that is released. ``processor_ns`` is the processor time that its thread had had
+    when its work was exchanged last.
     """
 
     def __init__(self, name: str, serve: Callable[["Lane"], None]) -> None:
@@ -92,6 +93,7 @@ class Lane:
         self.work: Work | None = None
         self.pause = Pause()
         self.is_dismissed = False
+        self.processor_ns = 0
         self.wake = threading.Lock()
         self.wake.acquire()
 
@@ -137,6 +139,14 @@ class Lanes:
         with self._lock:
             if self._is_closing:
                 raise RuntimeError(f"lane {self._name} is closed")
+            if self._asleep and not self.run_queue.waiting:
+                # Most often a lane is free, and finds here what it would ask for.
+                lane = self._asleep.pop()
+                self.run_queue.start(work, time.monotonic_ns())
+                lane.work = work
+                work.pause = lane.pause = Pause()
+                lane.wake.release()
+                return
             to_stop = self.run_queue.add(work, time.monotonic_ns())
             if to_stop is not None:
                 to_stop.pause.request()
@@ -275,6 +285,8 @@ class Lanes:
                     self._asleep.append(lane)
             if is_idle:
                 lane.wake.acquire()  # at once, if it was released in between
+                if lane.work is not None and not lane.is_dismissed:
+                    return True
                 has_ended = False
                 continue
             # Even if the lane is dismissed by now: nobody else knows of these.
@@ -298,18 +310,19 @@ class Lanes:
         dropped: list[Work] = []
         if lane.is_dismissed:
             return dropped
-        now_ns = time.monotonic_ns()
+        now_ns, processor_ns = time.monotonic_ns(), time.thread_time_ns()
+        used_ns, lane.processor_ns = processor_ns - lane.processor_ns, processor_ns
         run_queue, previous = self.run_queue, lane.work
         if previous is not None:
             if has_ended:
-                run_queue.end(previous, now_ns)
+                run_queue.end(previous, now_ns, used_ns)
                 previous = None
             elif previous.is_withdrawn or self._is_closing:
-                run_queue.end(previous, now_ns)
+                run_queue.end(previous, now_ns, used_ns)
                 dropped.append(previous)
                 previous = None
             else:
-                run_queue.give_back(previous, now_ns)
+                run_queue.give_back(previous, now_ns, used_ns)
         lane.work = work = run_queue.take(now_ns)
         if work is not None:
             at_ns = work.review_ns

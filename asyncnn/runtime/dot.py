@@ -209,9 +209,10 @@ def _border_names(model: NamedModel | Model) -> dict[int, str]:
     if isinstance(model, Model):
         return {}
     main = model.model.main
+    kept = [state.info for state in model.states]
     ends: list[tuple[int, TensorInfo]] = [
-        *zip(main.input_indexes, model.inputs, strict=True),
-        *zip(main.output_indexes, model.outputs, strict=True),
+        *zip(main.input_indexes, [*model.inputs, *kept], strict=True),
+        *zip(main.output_indexes, [*model.outputs, *kept], strict=True),
     ]
     return {index: info.name for index, info in ends}
 

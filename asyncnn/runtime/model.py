@@ -24,7 +24,11 @@ from asyncnn.extensions import (
     names_in,
     numbered,
 )
-from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    GeneralFailureError,
+    InvalidArgumentError,
+)
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
@@ -36,15 +40,26 @@ from asyncnn.hal.types import (
     OperandLifeTime,
 )
 from asyncnn.memory.pools import from_buffer, map_file, view
+from asyncnn.runtime.model_description import ModelMetadata, Signature
+
+
+class ModelFileMissingError(GeneralFailureError, FileNotFoundError):
+    """There is no model file at a path."""
 
 
 def map_model_file(path: str | os.PathLike[str]) -> Memory:
     """Map the whole file at ``path`` for reading.
 
     :raises InvalidArgumentError: if it is empty or not a regular file.
+    :raises ModelFileMissingError: if there is none.
     :raises GeneralFailureError: if it cannot be opened or mapped.
     """
-    memory = map_file(path)
+    try:
+        memory = map_file(path)
+    except GeneralFailureError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise ModelFileMissingError(error.message) from error.__cause__
+        raise
     if not memory.size:
         raise InvalidArgumentError(f"{os.fspath(path)}: the file is empty")
     return memory
@@ -52,7 +67,10 @@ def map_model_file(path: str | os.PathLike[str]) -> Memory:
 
 @contextmanager
 def located(where: str | os.PathLike[str]) -> Iterator[None]:
-    """Put ``where`` in front of the message of every asyncnn error."""
+    """Put ``where`` in front of the message of every asyncnn error.
+
+    What a file says of itself may be part of it: all becomes one printable line.
+    """
     try:
         yield
     except AsyncnnError as error:
@@ -210,6 +228,9 @@ class NamedModel(msgspec.Struct, frozen=True):
     The HAL knows no state: what a model keeps from one step to the next is an input and
     an output of its main subgraph. State K is the input after ``inputs`` and the output
     after ``outputs`` at position K; both have the same type, shape and quantisation.
+
+    ``signatures`` are those of its file that name these inputs and outputs;
+    ``metadata`` is what the file's author says of them, if anything.
     """
 
     model: Model
@@ -217,6 +238,8 @@ class NamedModel(msgspec.Struct, frozen=True):
     outputs: tuple[TensorInfo, ...]
     extension_names: tuple[ExtensionNames, ...] = ()
     states: tuple[StateTensor, ...] = ()
+    signatures: tuple[Signature, ...] = ()
+    metadata: ModelMetadata | None = None
 
     @classmethod
     def of(
@@ -279,7 +302,12 @@ class NamedModel(msgspec.Struct, frozen=True):
             [(state.info.name, state.initial) for state in self.states],
         )
         names = joined(self.extension_names, known.extension_names)
-        return replace(known, extension_names=names)
+        return replace(
+            known,
+            extension_names=names,
+            signatures=self.signatures,
+            metadata=self.metadata,
+        )
 
 
 def _describe(

@@ -9,28 +9,31 @@ import os
 import secrets
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import BinaryIO
 
 import msgspec
+import numpy as np
 
 from asyncnn.extensions import Extension, ExtensionNames
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.operands import dtype_of, size_of_data_bytes
+from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ExtensionNameAndPrefix, Memory, Model, Subgraph
 from asyncnn.hal.validate import validate_model
-from asyncnn.memory.pools import part_of, view
+from asyncnn.memory.pools import from_buffer, part_of, view
+from asyncnn.runtime.file_kinds import MAGIC, FileKind, kind_of
 from asyncnn.runtime.model import NamedModel, located, map_model_file
-from asyncnn.runtime.tflite import import_tflite, schema
-
-MAGIC = b"ASYNCNN\0"
-"""First bytes of every container."""
+from asyncnn.runtime.tflite import import_tflite
 
 SUFFIX = ".asyncnn"
 """Customary end of a container's file name."""
 
 FORMAT_VERSION = 1
+STATEFUL_FORMAT_VERSION = 2
+"""That of files of models with state, which readers of the first would not keep."""
+
 PAGE_BYTES = 4096
 """Alignment of the first pool."""
 POOL_ALIGNMENT = 64
@@ -47,6 +50,13 @@ class _Pool(msgspec.Struct, frozen=True, array_like=True):
     crc32: int
 
 
+class _State(msgspec.Struct, frozen=True, array_like=True):
+    """A state's name, and the bytes of its first value unless that is real zeros."""
+
+    name: str
+    initial: bytes | None
+
+
 class _Header(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 ):
@@ -61,6 +71,7 @@ class _Header(
     output_names: tuple[str, ...]
     pools: tuple[_Pool, ...]
     extension_names: tuple[ExtensionNames, ...] = ()
+    states: tuple[_State, ...] = ()
 
 
 def save(named: NamedModel, path: str | os.PathLike[str]) -> None:
@@ -92,8 +103,34 @@ def read_container(memory: Memory) -> NamedModel:
         header.extension_name_to_prefix,
     )
     validate_model(model)
-    named = NamedModel.of(model, header.input_names, header.output_names)
+    named = NamedModel.of(
+        model, header.input_names, header.output_names, _read_states(header)
+    )
     return msgspec.structs.replace(named, extension_names=header.extension_names)
+
+
+def _read_states(header: _Header) -> list[tuple[str, Array | None]]:
+    """Return names and first values; the states are the last inputs.
+
+    :raises InvalidArgumentError: if there are more than inputs, or bytes do not fit.
+    """
+    main, states = header.main, header.states
+    count = len(main.input_indexes) - len(states)
+    if count < 0:
+        raise InvalidArgumentError(f"{len(states)} states, but fewer inputs")
+    found: list[tuple[str, Array | None]] = []
+    for index, state in zip(main.input_indexes[count:], states, strict=True):
+        if state.initial is None:
+            found.append((state.name, None))
+            continue
+        operand = main.operands[index]
+        if len(state.initial) != size_of_data_bytes(operand.type, operand.dimensions):
+            raise InvalidArgumentError(
+                f"the first value of state {state.name} has {len(state.initial)} bytes"
+            )
+        array = np.frombuffer(state.initial, dtype_of(operand.type))
+        found.append((state.name, array.reshape(operand.dimensions)))
+    return found
 
 
 def _encode(
@@ -110,7 +147,8 @@ def _encode(
         )
         body = msgspec.msgpack.encode(_header_of(named, table))
         if _PREFIX.size + len(body) <= start:
-            prefix = _PREFIX.pack(MAGIC, FORMAT_VERSION, len(body), zlib.crc32(body))
+            version = STATEFUL_FORMAT_VERSION if named.states else FORMAT_VERSION
+            prefix = _PREFIX.pack(MAGIC, version, len(body), zlib.crc32(body))
             return prefix + body, offsets
         # Larger offsets may need more bytes themselves, hence the loop.
         start = _aligned(_PREFIX.size + len(body), PAGE_BYTES)
@@ -128,6 +166,13 @@ def _header_of(named: NamedModel, pools: tuple[_Pool, ...]) -> _Header:
         tuple(tensor.name for tensor in named.outputs),
         pools,
         named.extension_names,
+        tuple(
+            _State(
+                state.info.name,
+                None if state.initial is None else state.initial.tobytes(),
+            )
+            for state in named.states
+        ),
     )
 
 
@@ -149,9 +194,9 @@ def _decode(data: memoryview) -> _Header:
     if len(data) < _PREFIX.size:
         raise InvalidArgumentError("the file is cut short")
     _, version, length, checksum = _PREFIX.unpack_from(data)
-    if version != FORMAT_VERSION:
+    if version not in (FORMAT_VERSION, STATEFUL_FORMAT_VERSION):
         raise InvalidArgumentError(
-            f"format version {version} is not {FORMAT_VERSION}",
+            f"format version {version} is not known",
             hint="a newer asyncnn may have written the file",
         )
     body = data[_PREFIX.size : _PREFIX.size + length]
@@ -160,11 +205,14 @@ def _decode(data: memoryview) -> _Header:
     if zlib.crc32(body) != checksum:
         raise InvalidArgumentError("the header is damaged: its checksum differs")
     try:
-        return msgspec.msgpack.decode(body, type=_Header)
+        header = msgspec.msgpack.decode(body, type=_Header)
     except RecursionError as error:
         raise InvalidArgumentError("malformed header: nested too deeply") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(f"malformed header: {error}") from error
+    if bool(header.states) is not (version == STATEFUL_FORMAT_VERSION):
+        raise InvalidArgumentError(f"states in a file of format version {version}")
+    return header
 
 
 def _read_pools(memory: Memory, pools: Sequence[_Pool]) -> Iterator[Memory]:
@@ -204,30 +252,48 @@ def _replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def load(
-    path: str | os.PathLike[str], *, extensions: Iterable[Extension | str] = ()
+    source: str | os.PathLike[str] | bytes | bytearray | memoryview,
+    *,
+    signature: str | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    extensions: Iterable[Extension | str] = (),
 ) -> NamedModel:
-    """Load the model file at ``path``: TFLite or the project's own container.
+    """Load a model file: TFLite or the project's own container.
 
-    The first bytes decide which, not the name. The file stays mapped while the model
-    is in use and must not be changed; replacing it by another file is safe.
+    ``source`` is the file's path or its bytes, which decide what kind it is, not the
+    name. A file stays mapped while the model is in use and must not be changed, nor
+    must bytes that were given; replacing the file by another one is safe.
 
-    :param extensions: where custom operators of the file are looked for, besides those
-        that asyncnn brings and that packages have installed.
-    :raises InvalidArgumentError: if the file is empty, damaged or of no known kind.
-    :raises UnsupportedOperatorError: if a TFLite operator has no HAL form.
-    :raises GeneralFailureError: if the file cannot be read.
+    :param signature: name of the signature of a TFLite file whose graph is the model;
+        None for the first graph.
+    :param shapes: shapes of inputs of a TFLite file, by name, that are not those of
+        the file; the ranks stay, and all other shapes follow.
+    :param extensions: where custom operators of a TFLite file are looked for, besides
+        those that asyncnn brings and that packages have installed.
+    :raises InvalidArgumentError: if the file is empty, damaged or of no known kind, or
+        has no such signature.
+    :raises UnsupportedOperatorError: if an operator has no HAL form.
+    :raises GeneralFailureError: if the file cannot be read. It is also a
+        `FileNotFoundError` if there is none.
     """
-    memory = map_model_file(path)
-    with located(path):
-        return _reader_for(memory, extensions)(memory)
+    where: str | os.PathLike[str] = "the model in memory"
+    if isinstance(source, str | os.PathLike):
+        where, memory = source, map_model_file(source)
+    else:
+        memory = from_buffer(memoryview(source).toreadonly())
+    with located(where):
+        kind = kind_of(view(memory))
+        if kind is FileKind.TFLITE:
+            return import_tflite(
+                memory, signature=signature, shapes=shapes, extensions=extensions
+            )
+        if signature is None and shapes is None:
+            return _READERS[kind](memory)
+        raise InvalidArgumentError(
+            f"a signature or shapes are chosen of TFLite files, not {kind.value} ones"
+        )
 
 
-def _reader_for(
-    memory: Memory, extensions: Iterable[Extension | str]
-) -> Callable[[Memory], NamedModel]:
-    data = view(memory)
-    if data[:8] == MAGIC:
-        return read_container
-    if data[4:8] == schema.IDENTIFIER:
-        return partial(import_tflite, extensions=extensions)
-    raise InvalidArgumentError("neither a TFLite nor an asyncnn model file")
+_READERS: Mapping[FileKind, Callable[[Memory], NamedModel]] = {
+    FileKind.CONTAINER: read_container,
+}

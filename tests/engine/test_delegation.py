@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from asyncnn.engine import Execution, Program
+from asyncnn.engine.bound_execution import run_straight
+from asyncnn.engine.boundaries import MOST_INTERRUPTED
 from asyncnn.engine.delegation import Segment, Step
-from asyncnn.engine.execution import MOST_INTERRUPTED, run_straight
 from asyncnn.hal.errors import (
     GeneralFailureError,
     MissedDeadlineTransientError,

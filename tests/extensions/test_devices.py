@@ -32,8 +32,9 @@ from asyncnn.hal.types import (
 from asyncnn.kernels.kernel import Inputs, Outputs, PreparedKernel
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.device import Device, connect, open_device
+from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.opening_devices import connect, open_device
 from tests.extensions.models import magnitude
 from tests.extensions.vendor import (
     COMPLEX,

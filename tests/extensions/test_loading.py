@@ -9,7 +9,7 @@ import pytest
 
 from asyncnn.extensions import Extensions, installed_extensions, load_extension
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.runtime.device import connect, open_device
+from asyncnn.runtime.opening_devices import connect, open_device
 from tests.extensions import vendor as declared
 from tests.extensions.installing import install
 from tests.extensions.models import magnitude
@@ -44,7 +44,9 @@ def test_what_is_installed_is_told_if_a_name_is_not(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     install(monkeypatch, tmp_path / "one")
-    with pytest.raises(InvalidArgumentError, match=rf"installed: asyncnn.mediapipe, {vendor.name}"):
+    with pytest.raises(
+        InvalidArgumentError, match=rf"installed: asyncnn.mediapipe, {vendor.name}"
+    ):
         load_extension("com.example.other")
 
 

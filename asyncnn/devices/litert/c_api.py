@@ -237,8 +237,12 @@ class Library:
             told = ctypes.string_at(text).decode(errors="replace")
         finally:
             self.free(text)
-            self._functions["CompiledModelClearErrors"](compiled)
+            self.forget_errors_of(compiled)
         return " ".join(told.split())
+
+    def forget_errors_of(self, compiled: int) -> None:
+        """Drop what a compiled model has reported."""
+        self._functions["CompiledModelClearErrors"](compiled)
 
     def _add(self, options: int, kind: bytes, values: dict[str, int | str]) -> None:
         text = "".join(f"{key} = {_toml(value)}\n" for key, value in values.items())

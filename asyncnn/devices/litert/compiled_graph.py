@@ -33,10 +33,6 @@ LONGEST_END_S = 10.0
 """Seconds that the end of the process waits for runs that it has interrupted."""
 
 
-class EngineUnavailableError(GeneralFailureError):
-    """There is no engine here: a package is missing, or does not work."""
-
-
 class Tensor(NamedTuple):
     """An input or output of a graph: what an array has to be."""
 

@@ -16,8 +16,11 @@ from asyncnn.hal.types import OperationType
 BARRIER_NS = 300_000
 """Estimated time between two barriers."""
 
-SEGMENT_NS = 3_000_000
-"""Estimated time of a segment."""
+SEGMENT_NS = 6_000_000
+"""Estimated time of a segment.
+
+Each has activations of its own, so that many of them cost cache misses.
+"""
 
 SLACK = 0.3
 """Share of a part by which a cut moves to where the fewest tensors cross."""

@@ -20,17 +20,16 @@ from asyncnn.devices.litert.compiled_graph import (
     Array,
     CompiledGraph,
     Engine,
-    EngineUnavailableError,
     Tensor,
 )
 from asyncnn.devices.litert.public_interpreter import InterpreterEngine
 from asyncnn.devices.litert.self_test import reason_against
+from asyncnn.hal.errors import EngineUnavailableError
 
 __all__ = (
     "Array",
     "CompiledGraph",
     "Engine",
-    "EngineUnavailableError",
     "Tensor",
     "load_engine",
 )

@@ -1,7 +1,10 @@
 """Imports TFLite files: from mapped bytes to a named model."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from asyncnn.extensions import CustomOperators, Extension
 from asyncnn.hal.errors import InvalidArgumentError
@@ -10,6 +13,7 @@ from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import view
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel, located, map_model_file
+from asyncnn.runtime.model_description import Signature
 from asyncnn.runtime.refusals import Refusals
 from asyncnn.runtime.tflite import (
     control_flow,
@@ -23,7 +27,7 @@ from asyncnn.runtime.tflite import (
     spectrum,
 )
 from asyncnn.runtime.tflite.allowance import Allowance
-from asyncnn.runtime.tflite.flow import Flow
+from asyncnn.runtime.tflite.metadata import read_metadata
 from asyncnn.runtime.tflite.node import Converter
 from asyncnn.runtime.tflite.schema import (
     Contents,
@@ -33,8 +37,12 @@ from asyncnn.runtime.tflite.schema import (
     read_contents,
 )
 from asyncnn.runtime.tflite.scope import Importing, Scope
+from asyncnn.runtime.tflite.subgraphs import Flow
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.tflite.variables import FirstValues, States, own
+
+InputShapes: TypeAlias = Mapping[str, Sequence[int]]
+"""Shapes of inputs by their names."""
 
 CONVERTERS: dict[str, Converter] = {
     **convolution.CONVERTERS,
@@ -60,12 +68,15 @@ def load_tflite(
     path: str | os.PathLike[str],
     *,
     signature: str | None = None,
+    shapes: InputShapes | None = None,
     extensions: Iterable[Extension | str] = (),
 ) -> NamedModel:
     """Import the TFLite file at ``path``, which stays mapped: weights are not copied.
 
     :param signature: name of that whose subgraph is the model; None for the first
         subgraph.
+    :param shapes: shapes of inputs, by name, that are not those of the file; all
+        others follow from them.
     :param extensions: where custom operators are looked for, besides those that asyncnn
         brings and that packages have installed.
     :raises InvalidArgumentError: if the file is damaged, not a TFLite file, or has no
@@ -75,25 +86,31 @@ def load_tflite(
     """
     memory = map_model_file(path)
     with located(path):
-        return import_tflite(memory, signature=signature, extensions=extensions)
+        return import_tflite(
+            memory, signature=signature, shapes=shapes, extensions=extensions
+        )
 
 
 def import_tflite(
     memory: Memory,
     *,
     signature: str | None = None,
+    shapes: InputShapes | None = None,
     extensions: Iterable[Extension | str] = (),
 ) -> NamedModel:
     """Import the TFLite file whose bytes are those of ``memory``.
 
-    :param signature: as of `load_tflite`, like ``extensions``.
+    :param signature: as of `load_tflite`.
+    :param shapes: as of `load_tflite`.
+    :param extensions: as of `load_tflite`.
     :raises InvalidArgumentError: if they are damaged, not a TFLite file, or have no
         such signature.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
     """
     with decoding():
         contents = read_contents(view(memory))
-        named = _import(contents, memory, signature, CustomOperators(extensions))
+        customs = CustomOperators(extensions)
+        named = _import(contents, memory, signature, shapes or {}, customs)
     validate_model(named.model)
     return named
 
@@ -102,6 +119,7 @@ def _import(
     contents: Contents,
     memory: Memory,
     signature: str | None,
+    shapes: InputShapes,
     customs: CustomOperators,
 ) -> NamedModel:
     graph = _chosen(contents, signature)
@@ -118,8 +136,13 @@ def _import(
         frozenset(flow.accesses(graph, (None,) * len(graph.inputs)).writes),
         {*input_names, *output_names},
     )
+    unknown = [name for name in shapes if name not in input_names]
+    if unknown:
+        raise InvalidArgumentError(
+            f"there is no input {unknown[0]!r}", hint=f"known: {', '.join(input_names)}"
+        )
     inputs = [
-        _input(builder, name, graph.tensors[index])
+        _input(builder, name, graph.tensors[index], shapes.get(name))
         for name, index in zip(input_names, graph.inputs, strict=True)
     ]
     refusals = Refusals()
@@ -131,7 +154,37 @@ def _import(
     for position, name in enumerate(output_names):
         builder.output(own(builder, end.read(position)), name)
     states.finish()
-    return builder.build()
+    return replace(
+        builder.build(),
+        signatures=_signatures(contents, graph, input_names, output_names),
+        metadata=read_metadata(contents.metadata, graph, view(memory)),
+    )
+
+
+def _signatures(
+    contents: Contents,
+    graph: Graph,
+    input_names: Sequence[str],
+    output_names: Sequence[str],
+) -> tuple[Signature, ...]:
+    """Return the signatures of ``graph`` with the names of the model's tensors."""
+    inputs = dict(zip(graph.inputs, input_names, strict=True))
+    outputs = dict(zip(graph.outputs, output_names, strict=True))
+    try:
+        return tuple(
+            Signature(
+                table.name,
+                tuple((name, inputs[tensor]) for name, tensor in table.inputs),
+                tuple((name, outputs[tensor]) for name, tensor in table.outputs),
+            )
+            for table in contents.signatures
+            if table.graph == graph.index
+        )
+    except KeyError as error:
+        raise InvalidArgumentError(
+            f"a signature names tensor {error}, which is no input or output of "
+            f"{graph.label}"
+        ) from None
 
 
 def _chosen(contents: Contents, signature: str | None) -> Graph:
@@ -146,7 +199,16 @@ def _chosen(contents: Contents, signature: str | None) -> Graph:
     )
 
 
-def _input(builder: ModelBuilder, name: str, tensor: Tensor) -> int:
+def _input(
+    builder: ModelBuilder, name: str, tensor: Tensor, shape: Sequence[int] | None
+) -> int:
+    if shape is not None:
+        if len(shape) != len(tensor.shape) or any(length < 1 for length in shape):
+            raise InvalidArgumentError(
+                f"input {name!r} of shape {list(tensor.shape)} cannot have shape "
+                f"{list(shape)}"
+            )
+        tensor = replace(tensor, shape=tuple(shape))
     operand = describe(tensor)
     return builder.input(
         name,

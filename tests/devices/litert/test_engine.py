@@ -22,9 +22,13 @@ from asyncnn.devices.litert.c_api_engine import (
     has_tail,
 )
 from asyncnn.devices.litert.chain_model import Chain
-from asyncnn.devices.litert.engine import Array, Engine, EngineUnavailableError
+from asyncnn.devices.litert.engine import Array, Engine
 from asyncnn.engine.workspace import aligned_bytes
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import (
+    EngineUnavailableError,
+    GeneralFailureError,
+    InvalidArgumentError,
+)
 from tests.devices.litert.conftest import Case, at_offset
 
 MODELS = (

@@ -10,6 +10,7 @@ from tests.runtime.tflite.cases import (
     I32,
     Case,
     arithmetic,
+    boolean,
     case,
     const,
     conversions,
@@ -111,6 +112,8 @@ def dense() -> Iterator[Case]:
 def reshaping() -> Iterator[Case]:
     yield case("RESHAPE", [f32(2, 6), const([3, -1])], f32(3, 4), "by tensor")
     yield case("RESHAPE", [f32(2, 6)], f32(3, 4), "by options", NewShape=[3, 4])
+    hal = "SELECT RESHAPE NOT_EQUAL"
+    yield case("RESHAPE", [boolean(2, 3), const([6])], boolean(6), "booleans", hal=hal)
     yield case("SQUEEZE", [f32(1, 3, 1)], f32(1, 3), "one axis", SqueezeDims=[-1])
     yield case("SQUEEZE", [f32(1, 3, 1)], f32(3), "all axes", hal="RESHAPE")
     yield case("EXPAND_DIMS", [f32(2, 3), const(-1)], f32(2, 3, 1))
