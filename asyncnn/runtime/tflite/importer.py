@@ -23,6 +23,7 @@ from asyncnn.runtime.tflite import (
     indexing,
     recurrent,
     reshaping,
+    spectrum,
 )
 from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.tflite.metadata import read_metadata
@@ -45,6 +46,7 @@ CONVERTERS: dict[str, Converter] = {
     **functions.CONVERTERS,
     **reshaping.CONVERTERS,
     **indexing.CONVERTERS,
+    **spectrum.CONVERTERS,
     **recurrent.CONVERTERS,
     **custom_operators.CONVERTERS,
 }
