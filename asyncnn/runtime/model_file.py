@@ -11,6 +11,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
@@ -21,6 +22,7 @@ from asyncnn.hal.types import ExtensionNameAndPrefix, Memory, Model, Subgraph
 from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import part_of, view
 from asyncnn.runtime.model import NamedModel, located, map_model_file
+from asyncnn.runtime.onnx import Constants, InputShapes, import_onnx, is_onnx
 from asyncnn.runtime.tflite import import_tflite, schema
 
 MAGIC = b"ASYNCNN\0"
@@ -202,18 +204,39 @@ def _replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         ) from error
 
 
-def load(path: str | os.PathLike[str]) -> NamedModel:
-    """Load the model file at ``path``: TFLite or the project's own container.
+def load(
+    path: str | os.PathLike[str],
+    *,
+    input_shapes: InputShapes = None,
+    constants: Constants | None = None,
+) -> NamedModel:
+    """Load the model file at ``path``: TFLite, ONNX or the project's own container.
 
     The first bytes decide which, not the name. The file stays mapped while the model
     is in use and must not be changed; replacing it by another file is safe.
 
+    :param input_shapes: shapes of inputs, of ONNX files only, whose axes the file leaves
+        open: by name, or of all inputs in order; 0 is an axis that stays open.
+    :param constants: inputs, of ONNX files only, that always have the same value, by
+        name; the model has them no more.
     :raises InvalidArgumentError: if the file is empty, damaged or of no known kind.
-    :raises UnsupportedOperatorError: if a TFLite operator has no HAL form.
-    :raises GeneralFailureError: if the file cannot be read.
+    :raises UnsupportedOperatorError: if an operator has no HAL form.
+    :raises GeneralFailureError: if the file cannot be read, or is an ONNX file and the
+        package `onnx` is not installed.
     """
     memory = map_model_file(path)
     with located(path):
+        if is_onnx(view(memory)):
+            return import_onnx(
+                memory,
+                folder=Path(path).parent,
+                input_shapes=input_shapes,
+                constants=constants,
+            )
+        if input_shapes is not None or constants is not None:
+            raise InvalidArgumentError(
+                "input shapes and constants are for ONNX files, whose axes may be open"
+            )
         return _reader_for(memory)(memory)
 
 
@@ -223,4 +246,4 @@ def _reader_for(memory: Memory) -> Callable[[Memory], NamedModel]:
         return read_container
     if data[4:8] == schema.IDENTIFIER:
         return import_tflite
-    raise InvalidArgumentError("neither a TFLite nor an asyncnn model file")
+    raise InvalidArgumentError("neither a TFLite, ONNX nor asyncnn model file")

@@ -7,7 +7,8 @@ and a converter turns each node into operations, by way of a ``node`` and its dr
 axes without a length, ``functions`` operators that are defined by others.
 """
 
-from asyncnn.runtime.onnx.importer import import_onnx, load_onnx
+from asyncnn.runtime.onnx.importer import Constants, import_onnx, load_onnx
+from asyncnn.runtime.onnx.open_axes import InputShapes
 from asyncnn.runtime.onnx.wire import is_onnx
 
-__all__ = ("import_onnx", "is_onnx", "load_onnx")
+__all__ = ("Constants", "InputShapes", "import_onnx", "is_onnx", "load_onnx")

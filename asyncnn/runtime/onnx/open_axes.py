@@ -28,6 +28,8 @@ _FACTORS = ((3, 5, 7, 11, 13, 17, 19, 23), (29, 31, 37, 41, 43, 47, 53, 59))
 """Assumed lengths are 32 times these: most strides divide them, and none the other."""
 
 _STEP = 32
+_NAMELESS = ("", "?", "-1", "None", "unk")
+"""What writers put where an axis has no name, which does not make such axes equal."""
 
 
 class Assumed(msgspec.Struct, frozen=True):
@@ -92,7 +94,7 @@ def open_lengths(
 
 def _named(axes: Axes) -> tuple[int | str, ...]:
     return tuple(
-        length or f"axis {place} of {axes.name}"
+        f"axis {place} of {axes.name}" if length in _NAMELESS else length
         for place, length in enumerate(axes.lengths)
     )
 
