@@ -215,8 +215,8 @@ def load(
     The first bytes decide which, not the name. The file stays mapped while the model
     is in use and must not be changed; replacing it by another file is safe.
 
-    :param input_shapes: shapes of inputs, of ONNX files only, whose axes the file leaves
-        open: by name, or of all inputs in order; 0 is an axis that stays open.
+    :param input_shapes: shapes of inputs, of ONNX files only, whose axes the file
+        leaves open: by name, or of all inputs in order; 0 is an axis that stays open.
     :param constants: inputs, of ONNX files only, that always have the same value, by
         name; the model has them no more.
     :raises InvalidArgumentError: if the file is empty, damaged or of no known kind.

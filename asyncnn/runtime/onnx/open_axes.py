@@ -46,10 +46,11 @@ class Assumed(msgspec.Struct, frozen=True):
         except AsyncnnError as error:
             if not self.open_inputs or error.hint:
                 raise
+            shapes = ", ".join(self.open_inputs)
             raise type(error)(
                 error.message,
                 hint="the file leaves axes of its inputs open, which may be why; give "
-                f"their lengths to load: input_shapes={{{', '.join(self.open_inputs)}}}",
+                f"their lengths to load: input_shapes={{{shapes}}}",
             ) from error
 
 
@@ -134,9 +135,8 @@ def _match(
         raise InvalidArgumentError(
             f"input {name!r} has shape {list(axes)}, which {list(shape)} does not fit"
         )
-    for axis, length in zip(axes, shape, strict=True):
-        if isinstance(axis, str) and length:
-            known[axis] = length
+    pairs = zip(axes, shape, strict=True)
+    known.update((axis, n) for axis, n in pairs if isinstance(axis, str) and n)
 
 
 def _shown(
