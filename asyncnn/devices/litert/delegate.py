@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from asyncnn.devices.litert.claims import claims
 from asyncnn.devices.litert.compiled_graph import CompiledGraph, Engine
 from asyncnn.devices.litert.cuts import (
@@ -57,7 +59,10 @@ class LiteRtDelegate:
     def __init__(self, engine: Engine, weights_folder: Path | None = None) -> None:
         self._engine = engine
         self._weights_folder = weights_folder
-        self.version = f"{engine.name} {engine.version}, writer {WRITER_VERSION}"
+        told = msgspec.json.encode(engine.speeds).decode()
+        self.version = (
+            f"{engine.name} {engine.version}, writer {WRITER_VERSION}, speeds {told}"
+        )
 
     def claims(self, operation: BoundOperation) -> bool:
         """Tell whether LiteRT computes ``operation`` as the HAL wants it."""
@@ -65,7 +70,7 @@ class LiteRtDelegate:
 
     def cuts(self, steps: Sequence[Step]) -> Iterable[int]:
         """Return where to divide ``steps``, so that a pause costs little."""
-        return cuts(steps, SEGMENT_NS)
+        return cuts(steps, SEGMENT_NS, self._engine.speeds)
 
     def prepare(self, segment: Segment, identity: bytes) -> "_SegmentKernel | None":
         """Compile ``segment``; None if the kernels are faster.
@@ -75,7 +80,7 @@ class LiteRtDelegate:
         total_ns = sum(estimated_ns(step.operation) for step in segment.steps)
         if total_ns < WORTHWHILE_NS and len(segment.steps) < WORTHWHILE_STEPS:
             return None
-        barriers = cuts(segment.steps, BARRIER_NS)
+        barriers = cuts(segment.steps, BARRIER_NS, self._engine.speeds)
         graph = write_graph(segment, barriers)
         weights = self._weights(segment, identity)
         return _SegmentKernel(
