@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from asyncnn import hal
 from asyncnn.hal.operations.bound import Shape
+from asyncnn.runtime.refusals import UnsupportedOperatorError
 from asyncnn.runtime.tflite.node import Converter, Node
-from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
 from asyncnn.runtime.tflite.tensors import add_constant, bias_scale, describe
 
 

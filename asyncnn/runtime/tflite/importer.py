@@ -1,24 +1,29 @@
 """Imports TFLite files: from mapped bytes to a named model."""
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from asyncnn.extensions import CustomOperators, Extension
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Memory
 from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import view
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.model import NamedModel, located, map_model_file
+from asyncnn.runtime.model import InputShapes, NamedModel, located, map_model_file
 from asyncnn.runtime.model_description import Signature
+from asyncnn.runtime.refusals import Refusals
 from asyncnn.runtime.tflite import (
     control_flow,
     convolution,
+    custom_operators,
     elementwise,
+    functions,
+    indexing,
     recurrent,
     reshaping,
+    spectrum,
 )
 from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.tflite.metadata import read_metadata
@@ -35,19 +40,22 @@ from asyncnn.runtime.tflite.subgraphs import Flow
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.tflite.variables import FirstValues, States, own
 
-InputShapes: TypeAlias = Mapping[str, Sequence[int]]
-"""Shapes of inputs by their names."""
-
 CONVERTERS: dict[str, Converter] = {
     **convolution.CONVERTERS,
     **elementwise.CONVERTERS,
+    **functions.CONVERTERS,
     **reshaping.CONVERTERS,
+    **indexing.CONVERTERS,
+    **spectrum.CONVERTERS,
     **recurrent.CONVERTERS,
+    **custom_operators.CONVERTERS,
 }
 """Converters by the operator's name in the TFLite schema."""
 
+CONVERTERS |= {name: CONVERTERS[like] for name, like in functions.ALIASES.items()}
+
 SHAPE_INPUTS: dict[str, frozenset[int]] = (
-    reshaping.SHAPE_INPUTS | convolution.SHAPE_INPUTS
+    reshaping.SHAPE_INPUTS | indexing.SHAPE_INPUTS | convolution.SHAPE_INPUTS
 )
 """Inputs that only repeat what the output's shape says; they are never read."""
 
@@ -56,14 +64,17 @@ def load_tflite(
     path: str | os.PathLike[str],
     *,
     signature: str | None = None,
-    shapes: InputShapes | None = None,
+    input_shapes: InputShapes = None,
+    extensions: Iterable[Extension | str] = (),
 ) -> NamedModel:
     """Import the TFLite file at ``path``, which stays mapped: weights are not copied.
 
     :param signature: name of that whose subgraph is the model; None for the first
         subgraph.
-    :param shapes: shapes of inputs, by name, that are not those of the file; all
-        others follow from them.
+    :param input_shapes: shapes of inputs, by name or of all in order, that are not
+        those of the file; all others follow from them.
+    :param extensions: where custom operators are looked for, besides those that asyncnn
+        brings and that packages have installed.
     :raises InvalidArgumentError: if the file is damaged, not a TFLite file, or has no
         such signature.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
@@ -71,31 +82,42 @@ def load_tflite(
     """
     memory = map_model_file(path)
     with located(path):
-        return import_tflite(memory, signature=signature, shapes=shapes)
+        return import_tflite(
+            memory,
+            signature=signature,
+            input_shapes=input_shapes,
+            extensions=extensions,
+        )
 
 
 def import_tflite(
     memory: Memory,
     *,
     signature: str | None = None,
-    shapes: InputShapes | None = None,
+    input_shapes: InputShapes = None,
+    extensions: Iterable[Extension | str] = (),
 ) -> NamedModel:
     """Import the TFLite file whose bytes are those of ``memory``.
 
-    :param signature: as of `load_tflite`.
-    :param shapes: as of `load_tflite`.
+    :param signature: as of `load_tflite`, like ``input_shapes`` and ``extensions``.
     :raises InvalidArgumentError: if they are damaged, not a TFLite file, or have no
         such signature.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
     """
     with decoding():
-        named = _import(read_contents(view(memory)), memory, signature, shapes or {})
+        contents = read_contents(view(memory))
+        customs = CustomOperators(extensions)
+        named = _import(contents, memory, signature, input_shapes, customs)
     validate_model(named.model)
     return named
 
 
 def _import(
-    contents: Contents, memory: Memory, signature: str | None, shapes: InputShapes
+    contents: Contents,
+    memory: Memory,
+    signature: str | None,
+    input_shapes: InputShapes,
+    customs: CustomOperators,
 ) -> NamedModel:
     graph = _chosen(contents, signature)
     allowance = Allowance()
@@ -111,17 +133,17 @@ def _import(
         frozenset(flow.accesses(graph, (None,) * len(graph.inputs)).writes),
         {*input_names, *output_names},
     )
-    unknown = [name for name in shapes if name not in input_names]
-    if unknown:
-        raise InvalidArgumentError(
-            f"there is no input {unknown[0]!r}", hint=f"known: {', '.join(input_names)}"
-        )
+    shapes = _shapes_by_name(input_names, input_shapes)
     inputs = [
         _input(builder, name, graph.tensors[index], shapes.get(name))
         for name, index in zip(input_names, graph.inputs, strict=True)
     ]
-    importing = Importing(CONVERTERS, control_flow.CONVERTERS, flow, allowance)
+    refusals = Refusals()
+    importing = Importing(
+        CONVERTERS, control_flow.CONVERTERS, flow, allowance, customs, refusals
+    )
     end = Scope(importing, graph, builder, states, inputs).run()
+    refusals.raise_any()
     for position, name in enumerate(output_names):
         builder.output(own(builder, end.read(position)), name)
     states.finish()
@@ -168,6 +190,26 @@ def _chosen(contents: Contents, signature: str | None) -> Graph:
     raise InvalidArgumentError(
         f"the file has no signature {signature!r}", hint=f"it has: {known or 'none'}"
     )
+
+
+def _shapes_by_name(
+    names: Sequence[str], shapes: InputShapes
+) -> Mapping[str, Sequence[int]]:
+    if shapes is None:
+        return {}
+    if not isinstance(shapes, Mapping):
+        if len(shapes) != len(names):
+            raise InvalidArgumentError(
+                f"{len(shapes)} shapes are given for {len(names)} inputs: "
+                f"{', '.join(names)}"
+            )
+        return dict(zip(names, shapes, strict=True))
+    unknown = [name for name in shapes if name not in names]
+    if unknown:
+        raise InvalidArgumentError(
+            f"there is no input {unknown[0]!r}", hint=f"known: {', '.join(names)}"
+        )
+    return shapes
 
 
 def _input(

@@ -12,7 +12,7 @@ import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Shape
-from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
+from asyncnn.runtime.refusals import UnsupportedOperatorError
 from asyncnn.runtime.tflite.tensors import OperatorTensors
 
 ShapeRule: TypeAlias = Callable[[OperatorTensors], Sequence[Shape]]

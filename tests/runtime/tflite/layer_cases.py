@@ -23,6 +23,7 @@ from tests.runtime.tflite.cases import (
     reductions,
     unary,
 )
+from tests.runtime.tflite.composed_cases import COMPOSED_CASES
 from tests.runtime.tflite.recurrent_cases import (
     float_lstms,
     integer_lstms,
@@ -126,7 +127,7 @@ def reshaping() -> Iterator[Case]:
     yield case("EXPAND_DIMS", [f32(2, 3), const(-1)], f32(2, 3, 1))
     yield case("TRANSPOSE", [f32(2, 3, 4), const([2, 0, 1])], f32(4, 2, 3))
     yield case("TILE", [f32(2, 3), const([2, 1])], f32(4, 3))
-    yield case("FILL", [const([2, 3]), const(1.5, F32)], f32(2, 3))
+    yield case("FILL", [const([70, 60]), const(1.5, F32)], f32(70, 60), "large")
     yield case("REVERSE_V2", [f32(2, 3), const([-1])], f32(2, 3), hal="REVERSE")
     both, hal = const([0, 1]), "REVERSE REVERSE"
     yield case("REVERSE_V2", [f32(2, 3), both], f32(2, 3), "both axes", hal=hal)
@@ -207,5 +208,6 @@ CASES = [
     *integer_lstms(),
     *rnns(),
     *svdfs(),
+    *COMPOSED_CASES,
 ]
 """Every operator that has a converter, in all variants that differ in the result."""
