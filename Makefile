@@ -49,6 +49,7 @@ bench: $(READY)
 	$(BIN)/asyncnn bench fence
 	$(BIN)/asyncnn bench qos
 	$(BIN)/asyncnn bench cache
+	$(BIN)/asyncnn bench sessions
 	$(BIN)/asyncnn bench responsiveness
 
 # A million requests of each pattern through the scheduling policy, and the least share

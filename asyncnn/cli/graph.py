@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from asyncnn.extensions import Extension
     from asyncnn.runtime.explain import Explanation, OperationReport
     from asyncnn.runtime.model import NamedModel
-    from asyncnn.runtime.refusals import UnsupportedOperatorError
+    from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 
 def graph(
@@ -54,7 +55,7 @@ def explain(
     """
     import anyio
 
-    from asyncnn.runtime.refusals import UnsupportedOperatorError
+    from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
     try:
         model, extensions = load_extended(path, places)
@@ -135,6 +136,15 @@ def print_explanation(explanation: "Explanation") -> None:
             f"{count} operation{'' if count == 1 else 's'}, "
             f"about {partition.expected_us:.0f} us"
         )
+    for segment in explanation.segments:
+        count = len(segment.operations)
+        measured = ""
+        if segment.measured_us is not None:
+            measured = f", {segment.measured_us:.0f} us in a trial"
+        typer.echo(
+            f"{segment.device}: {_ranges(segment.operations)} by {segment.engine}, "
+            f"about {segment.expected_us:.0f} us{measured}"
+        )
     for name, reason in explanation.left_out.items():
         typer.echo(f"{name} has no part: {reason}")
     supported = sum(report.is_supported for report in explanation.operations)
@@ -145,7 +155,23 @@ def print_explanation(explanation: "Explanation") -> None:
 def _support(report: "OperationReport") -> str:
     if not report.is_supported:
         return f"no, {report.cause}"
-    return f"{report.device}: {report.choice}" if report.device else "yes"
+    text = f"{report.device}: {report.choice}" if report.device else "yes"
+    if report.engine:
+        text += f"; {report.engine}"
+    if report.obstacle:
+        text += f", as {report.obstacle}"
+    return text
+
+
+def _ranges(numbers: "Sequence[int]") -> str:
+    """Return numbers in words, those that follow one another as a range."""
+    parts: list[str] = []
+    ordered = sorted(numbers)
+    for _, following in groupby(enumerate(ordered), lambda each: each[1] - each[0]):
+        run = [position for _, position in following]
+        parts.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
+    word = "operation" if len(ordered) == 1 else "operations"
+    return f"{word} {', '.join(parts)}"
 
 
 def _in_lines(name: str) -> str:

@@ -7,9 +7,9 @@ model files share: the file mapped, and errors that name it.
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import msgspec
 import numpy as np
@@ -39,6 +39,7 @@ from asyncnn.hal.types import (
     Operand,
     OperandLifeTime,
 )
+from asyncnn.hal.validate.rules import operand_type_name
 from asyncnn.memory.pools import from_buffer, map_file, view
 from asyncnn.runtime.model_description import ModelMetadata, Signature
 
@@ -65,6 +66,13 @@ def map_model_file(path: str | os.PathLike[str]) -> Memory:
     return memory
 
 
+_MOST_CHARACTERS = 20_000
+
+
+InputShapes: TypeAlias = Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | None
+"""Shapes of inputs by name, or of all in order; None leaves them to the file."""
+
+
 @contextmanager
 def located(where: str | os.PathLike[str]) -> Iterator[None]:
     """Put ``where`` in front of the message of every asyncnn error.
@@ -74,7 +82,16 @@ def located(where: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except AsyncnnError as error:
+        error.message = _in_one_line(error.message)
         raise error.at(os.fspath(where)) from error
+
+
+def _in_one_line(text: str) -> str:
+    if not text.isprintable():
+        text = "".join(each if each.isprintable() else " " for each in text)
+    if len(text) > _MOST_CHARACTERS:
+        text = f"{text[:_MOST_CHARACTERS]}..."
+    return text
 
 
 MAX_COPIED_BYTES = 128
@@ -114,7 +131,7 @@ class ConstantStore:
     ) -> tuple[OperandLifeTime, DataLocation]:
         """Return the lifetime and location of ``array``, which is contiguous."""
         if array.nbytes <= MAX_COPIED_BYTES:
-            return OperandLifeTime.CONSTANT_COPY, self._copy(array)
+            return OperandLifeTime.CONSTANT_COPY, self.copied(array.tobytes())
         return OperandLifeTime.CONSTANT_REFERENCE, self._refer(array, copy=copy)
 
     def values(self) -> bytes:
@@ -127,10 +144,11 @@ class ConstantStore:
             self._gather() if memory is None else memory for memory in self._pools
         )
 
-    def _copy(self, array: Array) -> DataLocation:
+    def copied(self, data: bytes) -> DataLocation:
+        """Add ``data`` to the operand values, and return where they lie."""
         self._values.extend(bytes(-len(self._values) % _VALUE_ALIGNMENT))
-        location = DataLocation(0, len(self._values), array.nbytes)
-        self._values.extend(array.tobytes())
+        location = DataLocation(0, len(self._values), len(data))
+        self._values.extend(data)
         return location
 
     def _refer(self, array: Array, *, copy: bool) -> DataLocation:
@@ -192,6 +210,10 @@ class TensorInfo(msgspec.Struct, frozen=True):
             operand.scale,
             operand.zero_point,
         )
+
+    def __str__(self) -> str:
+        axes = ", ".join(str(axis) if axis else "?" for axis in self.dimensions)
+        return f"{self.name}: {operand_type_name(self.type)} [{axes}]"
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -281,6 +303,11 @@ class NamedModel(msgspec.Struct, frozen=True):
                 )
             ),
         )
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(map(str, self.inputs))
+        outputs = ", ".join(map(str, self.outputs))
+        return f"<NamedModel {inputs} -> {outputs}>"
 
     @property
     def vocabulary(self) -> Vocabulary:

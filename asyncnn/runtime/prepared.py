@@ -341,10 +341,10 @@ class PreparedModel:
             such path, or ``checkpoint`` is less than 1.
         :raises AsyncnnError: if the driver is gone, or has too many buffers or bursts.
         """
-        from asyncnn.runtime.session import open_session
+        from asyncnn.runtime.session import OpeningSession
 
         model = self._sessions or self._shared_by_sessions()
-        return open_session(model, self._launch, state, path, checkpoint)
+        return OpeningSession(model, self._launch, state, path, checkpoint)
 
     def _shared_by_sessions(self) -> "SessionModel":
         from asyncnn.runtime.session_steps import SessionModel

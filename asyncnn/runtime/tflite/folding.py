@@ -205,8 +205,8 @@ def _reshape(node: OperatorTensors, values: Values) -> Array:
 
 def _squeeze(node: OperatorTensors, values: Values) -> Array:
     axes = node.options("SqueezeOptions").SqueezeDimsAsNumpy()
-    chosen = None if isinstance(axes, int) else tuple(axes)
-    return np.asarray(np.squeeze(values[0], chosen))
+    where = None if isinstance(axes, int) else tuple(axes)
+    return np.asarray(np.squeeze(values[0], where))
 
 
 def _fill(node: OperatorTensors, values: Values) -> Array:

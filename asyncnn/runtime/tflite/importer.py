@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -12,10 +11,10 @@ from asyncnn.hal.types import Memory
 from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import view
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.model import NamedModel, located, map_model_file
+from asyncnn.runtime.model import InputShapes, NamedModel, located, map_model_file
 from asyncnn.runtime.model_description import Signature
-from asyncnn.runtime.refusals import Refusals
 from asyncnn.runtime.tflite import (
+    bidirectional,
     control_flow,
     convolution,
     custom_operators,
@@ -40,9 +39,7 @@ from asyncnn.runtime.tflite.scope import Importing, Scope
 from asyncnn.runtime.tflite.subgraphs import Flow
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.tflite.variables import FirstValues, States, own
-
-InputShapes: TypeAlias = Mapping[str, Sequence[int]]
-"""Shapes of inputs by their names."""
+from asyncnn.runtime.unsupported import Refusals
 
 CONVERTERS: dict[str, Converter] = {
     **convolution.CONVERTERS,
@@ -52,6 +49,7 @@ CONVERTERS: dict[str, Converter] = {
     **indexing.CONVERTERS,
     **spectrum.CONVERTERS,
     **recurrent.CONVERTERS,
+    **bidirectional.CONVERTERS,
     **custom_operators.CONVERTERS,
 }
 """Converters by the operator's name in the TFLite schema."""
@@ -68,15 +66,15 @@ def load_tflite(
     path: str | os.PathLike[str],
     *,
     signature: str | None = None,
-    shapes: InputShapes | None = None,
+    input_shapes: InputShapes = None,
     extensions: Iterable[Extension | str] = (),
 ) -> NamedModel:
     """Import the TFLite file at ``path``, which stays mapped: weights are not copied.
 
     :param signature: name of that whose subgraph is the model; None for the first
         subgraph.
-    :param shapes: shapes of inputs, by name, that are not those of the file; all
-        others follow from them.
+    :param input_shapes: shapes of inputs, by name or of all in order, that are not
+        those of the file; all others follow from them.
     :param extensions: where custom operators are looked for, besides those that asyncnn
         brings and that packages have installed.
     :raises InvalidArgumentError: if the file is damaged, not a TFLite file, or has no
@@ -87,7 +85,10 @@ def load_tflite(
     memory = map_model_file(path)
     with located(path):
         return import_tflite(
-            memory, signature=signature, shapes=shapes, extensions=extensions
+            memory,
+            signature=signature,
+            input_shapes=input_shapes,
+            extensions=extensions,
         )
 
 
@@ -95,14 +96,12 @@ def import_tflite(
     memory: Memory,
     *,
     signature: str | None = None,
-    shapes: InputShapes | None = None,
+    input_shapes: InputShapes = None,
     extensions: Iterable[Extension | str] = (),
 ) -> NamedModel:
     """Import the TFLite file whose bytes are those of ``memory``.
 
-    :param signature: as of `load_tflite`.
-    :param shapes: as of `load_tflite`.
-    :param extensions: as of `load_tflite`.
+    :param signature: as of `load_tflite`, like ``input_shapes`` and ``extensions``.
     :raises InvalidArgumentError: if they are damaged, not a TFLite file, or have no
         such signature.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
@@ -110,7 +109,7 @@ def import_tflite(
     with decoding():
         contents = read_contents(view(memory))
         customs = CustomOperators(extensions)
-        named = _import(contents, memory, signature, shapes or {}, customs)
+        named = _import(contents, memory, signature, input_shapes, customs)
     validate_model(named.model)
     return named
 
@@ -119,7 +118,7 @@ def _import(
     contents: Contents,
     memory: Memory,
     signature: str | None,
-    shapes: InputShapes,
+    input_shapes: InputShapes,
     customs: CustomOperators,
 ) -> NamedModel:
     graph = _chosen(contents, signature)
@@ -136,11 +135,7 @@ def _import(
         frozenset(flow.accesses(graph, (None,) * len(graph.inputs)).writes),
         {*input_names, *output_names},
     )
-    unknown = [name for name in shapes if name not in input_names]
-    if unknown:
-        raise InvalidArgumentError(
-            f"there is no input {unknown[0]!r}", hint=f"known: {', '.join(input_names)}"
-        )
+    shapes = _shapes_by_name(input_names, input_shapes)
     inputs = [
         _input(builder, name, graph.tensors[index], shapes.get(name))
         for name, index in zip(input_names, graph.inputs, strict=True)
@@ -197,6 +192,26 @@ def _chosen(contents: Contents, signature: str | None) -> Graph:
     raise InvalidArgumentError(
         f"the file has no signature {signature!r}", hint=f"it has: {known or 'none'}"
     )
+
+
+def _shapes_by_name(
+    names: Sequence[str], shapes: InputShapes
+) -> Mapping[str, Sequence[int]]:
+    if shapes is None:
+        return {}
+    if not isinstance(shapes, Mapping):
+        if len(shapes) != len(names):
+            raise InvalidArgumentError(
+                f"{len(shapes)} shapes are given for {len(names)} inputs: "
+                f"{', '.join(names)}"
+            )
+        return dict(zip(names, shapes, strict=True))
+    unknown = [name for name in shapes if name not in names]
+    if unknown:
+        raise InvalidArgumentError(
+            f"there is no input {unknown[0]!r}", hint=f"known: {', '.join(names)}"
+        )
+    return shapes
 
 
 def _input(

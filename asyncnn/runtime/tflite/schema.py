@@ -58,10 +58,10 @@ METADATA = b"TFLITE_METADATA"
 """Name of the buffer that describes inputs and outputs to people and programs."""
 
 _OVERLAP = 16
+_INT32, _INT64, _FLOAT32 = (np.dtype(kind) for kind in ("<i4", "<i8", "<f4"))
 _MOST_SPARSE = 64
 """How much longer than the file sparse constants may be, all together."""
 
-_INT32, _INT64, _FLOAT32 = (np.dtype(kind) for kind in ("<i4", "<i8", "<f4"))
 _EMPTY_TABLE = struct.pack("<HHi", 4, 4, 4)
 
 TYPE_NAMES: dict[int, str] = {
@@ -136,16 +136,17 @@ class Operator(msgspec.Struct, frozen=True, eq=False):
 
         :raises InvalidArgumentError: if the options are of another kind.
         """
-        union = self.table.BuiltinOptions()
-        given = self.table.BuiltinOptionsType()
-        if union is None or not given:
+        data, table = self.table._tab.Bytes, self.table._tab.Pos
+        places = flatbuffer.places(data, table, 5)
+        given = flatbuffer.uint8(data, places[3])[0] if places[3] else 0
+        if not given or not places[4]:
             return _defaults(kind)
         options = getattr(tflite, kind)()
         if given != getattr(tflite.BuiltinOptions, kind):
             raise InvalidArgumentError(
                 f"operator {self.index} ({self.name}) has options of another kind"
             )
-        options.Init(union.Bytes, union.Pos)
+        options.Init(data, flatbuffer.target(data, places[4]))
         return options
 
 
@@ -372,8 +373,12 @@ class _Reader:
         if not unsupported:
             label = _label(index, name)
             buffer = flatbuffer.uint32(data, places[2])[0] if places[2] else 0
+            sparsity = None
+            if places[6]:
+                sparsity = tflite.SparsityParameters()
+                sparsity.Init(data, flatbuffer.target(data, places[6]))
             constant = self._constant(
-                label, DTYPES[type_], shape, buffers, buffer, places[6]
+                label, DTYPES[type_], shape, buffers, buffer, sparsity
             )
         if constant is not None and is_variable:
             raise InvalidArgumentError(
@@ -399,7 +404,7 @@ class _Reader:
         shape: tuple[int, ...],
         buffers: list[int],
         index: int,
-        sparsity: int,
+        sparsity: Any,
     ) -> NDArray[Any] | None:
         if index >= len(buffers):
             raise InvalidArgumentError(
@@ -408,23 +413,19 @@ class _Reader:
         start, size = self._bytes(buffers[index])
         if not size:
             return None
+        if start + size > len(self._data):
+            raise InvalidArgumentError(f"{label} reaches beyond the end of the file")
         expected = dtype.itemsize * math.prod(shape)
-        if sparsity:
-            if start + size > len(self._data):
-                raise InvalidArgumentError(f"{label} reaches beyond the file")
+        if sparsity is not None:
             self._take_dense(expected)
-            stored = np.ndarray((size // dtype.itemsize,), dtype, self._data, start)
-            table = tflite.SparsityParameters()
-            table.Init(self._data, flatbuffer.target(self._data, sparsity))
+            stored = np.frombuffer(self._data, dtype, size // dtype.itemsize, start)
             with located(label):
-                return densify(table, stored, shape)
+                return densify(sparsity, stored, shape)
         if size != expected:
             raise InvalidArgumentError(
                 f"{label} of shape {list(shape)} needs {expected} bytes "
                 f"but its buffer has {size}"
             )
-        if start + size > len(self._data):
-            raise InvalidArgumentError(f"{label} reaches beyond the end of the file")
         return np.ndarray(shape, dtype, self._data, start)
 
     def _take_dense(self, size: int) -> None:
@@ -463,7 +464,10 @@ class _Reader:
     def _operator_name(self, code: Any) -> str:
         number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
         if number == tflite.BuiltinOperator.CUSTOM:
-            return f"CUSTOM {self._name(code.CustomCode())[:80]}"
+            name = self._name(code.CustomCode())[:80]
+            # It gets into messages, which are of one line.
+            shown = "".join(each if each.isprintable() else " " for each in name)
+            return f"CUSTOM {shown}"
         return str(tflite.BUILTIN_OPCODE2NAME.get(number, f"builtin {number}"))
 
     def _name(self, name: bytes | None) -> str:

@@ -16,7 +16,6 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import Operand, OperandType
 from asyncnn.runtime.graph_builder import GraphBuilder
-from asyncnn.runtime.refusals import Refusals, UnsupportedOperatorError
 from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.tflite.custom_operators import PREFIX, convert_custom
 from asyncnn.runtime.tflite.folding import folded
@@ -31,6 +30,7 @@ from asyncnn.runtime.tflite.shapes import result_shapes
 from asyncnn.runtime.tflite.subgraphs import Flow, Variable
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.tflite.variables import Variables
+from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
 
 Value: TypeAlias = int | Tensor | Variable | None
 """What a tensor stands for: None if nothing has computed it."""
@@ -195,18 +195,18 @@ class Scope:
             return
         self._check_shapes(operator)
         node = self.node(operator)
+        converter = self.importing.converters.get(operator.name)
+        if converter is None:
+            if not operator.name.startswith(PREFIX):
+                reason = NOT_IMPORTED.get(operator.name, "this operator is not known")
+                raise UnsupportedOperatorError(reason)
+            convert_custom(node, self.importing.customs)
+            return
         if not self._resized.isdisjoint(operator.inputs):
             for position, shape in enumerate(result_shapes(node)):
                 if shape != node.result(position).shape:
                     self._resize(node.result(position).index, shape)
-        converter = self.importing.converters.get(operator.name)
-        if converter is not None:
-            converter(node)
-        elif operator.name.startswith(PREFIX):
-            convert_custom(node, self.importing.customs)
-        else:
-            reason = NOT_IMPORTED.get(operator.name, "this operator is not known")
-            raise UnsupportedOperatorError(reason)
+        converter(node)
 
     def _check_shapes(self, operator: Operator) -> None:
         for index in operator.inputs:

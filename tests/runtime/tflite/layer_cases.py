@@ -25,6 +25,7 @@ from tests.runtime.tflite.cases import (
 )
 from tests.runtime.tflite.composed_cases import COMPOSED_CASES
 from tests.runtime.tflite.recurrent_cases import (
+    bidirectional,
     float_lstms,
     integer_lstms,
     rnns,
@@ -107,6 +108,14 @@ def dense() -> Iterator[Case]:
     matrix, product = f32(2, 3, 4), f32(2, 3, 5)
     yield case("BATCH_MATMUL", [matrix, f32(2, 4, 5)], product, "float")
     yield case("BATCH_MATMUL", [matrix, f32(2, 5, 4)], product, "adjoint", AdjY=True)
+    hal = "RESHAPE BATCH_MATMUL RESHAPE"
+    yield case("BATCH_MATMUL", [matrix, f32(4, 5)], product, "one matrix", hal=hal)
+    hal = "RESHAPE TILE BATCH_MATMUL"
+    turned = {"AdjX": True, "hal": hal}
+    yield case("BATCH_MATMUL", [f32(4, 3), f32(2, 4, 5)], product, "one left", **turned)
+    hal = "TILE RESHAPE RESHAPE TILE RESHAPE BATCH_MATMUL RESHAPE"
+    factors = [f32(2, 1, 3, 4), f32(3, 4, 5)]
+    yield case("BATCH_MATMUL", factors, f32(2, 3, 3, 5), "two axes", hal=hal)
 
 
 def reshaping() -> Iterator[Case]:
@@ -200,6 +209,7 @@ CASES = [
     *integer_lstms(),
     *rnns(),
     *svdfs(),
+    *bidirectional(),
     *COMPOSED_CASES,
 ]
 """Every operator that has a converter, in all variants that differ in the result."""

@@ -17,6 +17,7 @@ from tests.runtime.tflite.graphs import imported
 from tests.runtime.tflite.layers import Integers, Lstm, Reals
 from tests.runtime.tflite.litert import run_litert
 from tests.runtime.tflite.recurrent_cases import (
+    two_lstms,
     float_lstms,
     integer_lstms,
     rnn,
@@ -209,3 +210,15 @@ def test_steps_hand_on_their_state() -> None:
     for earlier, later in pairwise(steps):
         assert later.inputs[18:20] == earlier.outputs[:2]
         assert later.inputs[1:18] == earlier.inputs[1:18]
+
+
+def test_merged_batches_are_those_of_both_directions_side_by_side() -> None:
+    x = np.random.default_rng(0).uniform(-4, 4, (2, 3, 4)).astype(F32)
+    outputs = []
+    for merged in (False, True):
+        layer = two_lstms(Reals(), Lstm(), MergeOutputs=merged)
+        named = imported(layer)
+        states = [state.first_value() for state in named.states]
+        case = SimpleNamespace(model=named.model, inputs=[x, *states])
+        outputs.append(run_direct(case)[: len(named.outputs)])
+    np.testing.assert_array_equal(np.concatenate(outputs[0], axis=-1), outputs[1][0])
