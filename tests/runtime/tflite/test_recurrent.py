@@ -17,13 +17,13 @@ from tests.runtime.tflite.graphs import imported
 from tests.runtime.tflite.layers import Integers, Lstm, Reals
 from tests.runtime.tflite.litert import run_litert
 from tests.runtime.tflite.recurrent_cases import (
-    two_lstms,
     float_lstms,
     integer_lstms,
     rnn,
     rnns,
     svdf,
     svdfs,
+    two_lstms,
 )
 from tests.runtime.tflite.stepping import Steps, assert_steps_agree
 
