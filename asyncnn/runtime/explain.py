@@ -129,8 +129,8 @@ class Explanation(msgspec.Struct, frozen=True):
     is made of several has ``partitions``, in order, and ``left_out`` says which of
     these have no part, and why. ``segments`` are those of devices with more than one
     engine, in order. Operations that are in none of such a device's are computed once,
-    when the model is prepared. ``unsupported`` are the operators of a file for which no
-    model can be made of it, and ``device`` is empty then: none has been asked.
+    when the model is prepared. ``unsupported`` are the operators of a file for which
+    no model can be made of it, and ``device`` is empty then: none has been asked.
     """
 
     device: str

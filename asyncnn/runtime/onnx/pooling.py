@@ -121,7 +121,7 @@ def _shifted(node: Node, value: Value, pool: _Pool, type_: Op) -> Value:
     counts = [
         (size - (kernel - 1) * dilation - 1) // stride + 1
         for size, kernel, dilation, stride in zip(
-            value.shape[2:], pool.kernel, pool.dilations, pool.strides, strict=True
+            value.shape[1:], pool.kernel, pool.dilations, pool.strides, strict=True
         )
     ]
     if min(counts) < 1:

@@ -75,7 +75,7 @@ def _keep(type_: Op, keep: bool) -> int | bool:
 
 
 def _folded(draft: Composer, type_: Op, value: Value, axis: int) -> Value:
-    """Halve the axis until nothing is left of it: for types that the HAL reduces not."""
+    """Halve the axis until it is short: for types that the HAL does not reduce."""
     three = draft.as_three(value, axis)
     while three.shape[1] > 1:
         outer, length, inner = three.shape

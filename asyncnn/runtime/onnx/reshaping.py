@@ -149,6 +149,9 @@ def slice_(
         return value
     if not all(size):
         return draft.constant(np.zeros(tuple(size), value.dtype))
+    if value.is_constant and value.form.channels is None:
+        index = tuple(slice(b, b + n) for b, n in zip(begin, size, strict=True))
+        return draft.constant_like(value, lambda data: data[index])
     cut = [axis for axis, n in enumerate(value.shape) if size[axis] != n]
     lengths, places = merged_axes(value.shape, cut)
     starts, sizes = [0] * len(lengths), list(lengths)

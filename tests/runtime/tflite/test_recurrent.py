@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import OperationType
 from asyncnn.runtime.tflite import UnsupportedOperatorError
+from tests.direct import run_direct
 from tests.runtime.tflite.cases import F32, I8, Case, f32
 from tests.runtime.tflite.files import Op, T, given, write
 from tests.runtime.tflite.graphs import imported
