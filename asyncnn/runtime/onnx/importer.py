@@ -41,7 +41,7 @@ from asyncnn.runtime.onnx.schema import (
     onnx_package,
 )
 from asyncnn.runtime.onnx.tensors import checked_shape, hal_type
-from asyncnn.runtime.refusals import UnsupportedOperatorError
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 MAX_DEPTH = 32
 """Most functions and graphs within each other."""
