@@ -478,6 +478,25 @@ class TestClosing:
 
 
 @pytest.mark.parametrize("path", PATHS)
+async def test_closing_frees_the_state_at_once(path: Any) -> None:
+    gc.collect()
+    gc.disable()  # what only a collection would free does not count
+    try:
+        async with ReferenceDevice() as hal:
+            prepared = await Device("reference", hal).prepare(counting())
+            async with prepared.session(path=path) as session:
+                for _ in range(3):
+                    await session.run(X)
+                await session.reset()
+                await session.run(X)
+                assert len(hal._buffers._known) == 4
+            # A thread may still hold what it has just finished with.
+            await until(lambda: not hal._buffers._known)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("path", PATHS)
 async def test_sessions_leave_nothing_behind(opened: Opened, path: Any) -> None:
     prepared = await opened.device.prepare(counting())
 

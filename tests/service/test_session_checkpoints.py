@@ -14,6 +14,7 @@ import pytest
 import asyncnn
 from asyncnn import Device, DriverDiedError, PreparedModel, connect
 from asyncnn.service import Server, ServiceLimits, UserLimits
+from tests.conftest import one_in
 from tests.networks import chain
 from tests.runtime.stateful import X, counting
 from tests.service.raw import until
@@ -127,7 +128,7 @@ class TestCheckpoints:
             np.testing.assert_array_equal(run.result()["y"], 4 * X)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", one_in(4, PATHS))
 async def test_a_process_that_is_killed_in_the_middle_of_steps(path: Any) -> None:
     async with connect(supervised=asyncnn.Supervision(wait=20.0)) as device:
         prepared = await device.prepare(counting())
