@@ -28,7 +28,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.buffers import MakeArray, Slot
-from asyncnn.runtime.burst import Burst, IRecovering, open_burst
+from asyncnn.runtime.burst import Burst, IRecovering, IRoutedElsewhere, open_burst
 from asyncnn.runtime.execution_options import (
     AnyPath,
     InFlight,
@@ -60,6 +60,7 @@ from asyncnn.tracing import Layer, Phase, active, begin
 if TYPE_CHECKING:
     from asyncnn.runtime.session import Session
     from asyncnn.runtime.session_steps import SessionModel
+    from asyncnn.runtime.signatures import SignatureRuns
 
 # Kept by name, since looking up a member of an enum takes as long as a call.
 _NONE = ErrorStatus.NONE
@@ -94,7 +95,9 @@ class PreparedModel:
         if sync_exec_hal is not None:
             self._forced = "sync" if sync_exec_hal else "async"
         # Where the one call is made of the other, only that tells the route.
-        self._has_one_call = isinstance(hal, IRecovering)
+        self._has_one_call = isinstance(hal, IRecovering) or (
+            route is not None and isinstance(hal, IRoutedElsewhere)
+        )
         self.inputs: tuple[TensorInfo, ...] = model.inputs
         self.outputs: tuple[TensorInfo, ...] = model.outputs
         self.states: tuple[TensorInfo, ...] = tuple(s.info for s in model.states)
@@ -355,6 +358,17 @@ class PreparedModel:
             self._make_array,
         )
         return self._sessions
+
+    def signature(self, name: str) -> "SignatureRuns":
+        """Return what runs the model by the names of a signature of its file.
+
+        :raises InvalidArgumentError: if the model has no such signature.
+        """
+        from asyncnn.runtime.model_description import find_signature
+        from asyncnn.runtime.signatures import SignatureRuns
+
+        signature = find_signature(self._model.signatures, name)
+        return SignatureRuns(signature, self.run, self.session)
 
     @asynccontextmanager
     async def runner(

@@ -24,6 +24,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
 from asyncnn.hal.refusals import ForwardingDevice, refuse_preparation
+from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     BufferDesc,
     BufferRole,
@@ -180,6 +181,22 @@ class SupervisedDevice(ForwardingDevice):
         if self._remote is None:
             raise RuntimeError("there was no connection yet")
         return self._remote
+
+    @property
+    def label(self) -> str:
+        """What tells the last driver from others; see `RemoteDevice.label`."""
+        return self._inner().label
+
+    @property
+    def published(self) -> str:
+        """The name of the device that the driver publishes."""
+        return self._inner().published
+
+    def usual_route(self, prepared: object) -> Route | None:
+        """Return how executions of a prepared model go; see `IRouting`."""
+        if isinstance(prepared, SupervisedModel):
+            return prepared.usual_route
+        return None
 
     def get_status(self) -> DeviceStatus:
         """Return what the driver's device tells; OFFLINE while there is no driver."""

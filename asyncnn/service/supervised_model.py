@@ -27,6 +27,7 @@ from asyncnn.hal.interfaces import (
     refusal_of,
 )
 from asyncnn.hal.refusals import refuse_execution
+from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
@@ -40,6 +41,7 @@ from asyncnn.hal.types import (
 from asyncnn.hal.validate import RequestRules, validate_measure_timing
 from asyncnn.service.client.device import RemoteDevice
 from asyncnn.service.client.preparations import SentCache
+from asyncnn.service.client.prepared import RemotePreparedModel
 from asyncnn.service.limits import duplicated, handles_of
 from asyncnn.service.supervision import Life, Waiting, cause_of_death
 from asyncnn.tracing import Layer, Phase, span
@@ -179,6 +181,14 @@ class SupervisedModel(SynchronousByCallback):
     def usable(self) -> IPreparedModel | None:
         """The driver's model; None while there is none."""
         return None if self._remote.is_lost else self._prepared
+
+    @property
+    def usual_route(self) -> Route | None:
+        """How executions go as a rule; None if that is not known, or by one device."""
+        prepared = self._prepared
+        if isinstance(prepared, RemotePreparedModel):
+            return prepared.usual_route
+        return None
 
     def execute_1_3(
         self,

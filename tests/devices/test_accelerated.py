@@ -14,10 +14,11 @@ import pytest
 from asyncnn.devices import DeviceSettings
 from asyncnn.devices.accelerated import AcceleratedDevice
 from asyncnn.devices.litert import engine
-from asyncnn.devices.litert.engine import Engine, EngineUnavailableError
+from asyncnn.devices.litert.engine import Engine
 from asyncnn.extensions import Extension
 from asyncnn.hal.errors import (
     DeviceUnavailableError,
+    EngineUnavailableError,
     InvalidArgumentError,
     MissedDeadlineTransientError,
     NoDriverError,
@@ -30,9 +31,10 @@ from asyncnn.hal.types import (
     Priority,
 )
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.device import Device, connect, open_device
+from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
+from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from tests.measuring import best_of
 from tests.networks import F32, addition
@@ -309,9 +311,11 @@ class TestDefault:
             assert "LiteRT" in device.version
 
     async def test_a_driver_takes_no_unknown_device(self) -> None:
-        with pytest.raises(NoDriverError, match="the reason is on standard error"):
-            async with connect(device="none-such"):
-                pass
+        for name in ("none-such", "framework"):
+            words = f"start: there is no device '{name}'.*known: accelerated, reference"
+            with pytest.raises(NoDriverError, match=words):
+                async with connect(device=name):
+                    pass
         with pytest.raises(InvalidArgumentError, match="has its device already"):
             async with connect("/tmp/none", device="reference"):
                 pass

@@ -41,6 +41,7 @@ def welcome(version: int = wire.PROTOCOL_VERSION) -> wire.Welcome:
     return wire.Welcome(
         version,
         "fake",
+        "1.0",
         DeviceType.CPU,
         Capabilities(info, info, (), info, info),
         (),

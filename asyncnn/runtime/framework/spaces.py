@@ -41,10 +41,14 @@ class NeedsWholeError(GeneralFailureError):
     """A tensor between partitions cannot be handed on: the model must run as one."""
 
 
+_Place = tuple[Kind, int]
+"""Which tensor: an intermediate one, or an output that the client omits."""
+
+
 class Space:
     """Memory for one execution; `Spaces` makes it."""
 
-    def __init__(self, plan: SubModels, learned: dict[int, int], most: int) -> None:
+    def __init__(self, plan: SubModels, learned: dict[_Place, int], most: int) -> None:
         self._plan = plan
         self._learned = learned
         self._most = most
@@ -52,7 +56,7 @@ class Space:
         if plan.total_bytes:
             _check(plan.total_bytes, most)
             self._memory = allocate_in_slab(plan.total_bytes)
-        self._own: dict[int, Memory] = {}
+        self._own: dict[_Place, Memory] = {}
         self._shapes: dict[tuple[Kind, int], Dimensions] = {}
         self._last: Callable[[], Request | None] = lambda: None
         self._known: dict[int, Request] = {}
@@ -62,8 +66,7 @@ class Space:
 
         Those of a request that comes again are the same again.
 
-        :raises NeedsWholeError: if an output that is read further on is omitted, or of
-            no size.
+        :raises NeedsWholeError: if a tensor that is read further on is of no size.
         :raises AsyncnnError: if there is no memory.
         """
         if self._last() is not request:
@@ -96,13 +99,15 @@ class Space:
         for source, shape in zip(self._plan.steps[index].outputs, shapes, strict=False):
             if shape.is_sufficient:
                 continue
-            if source.kind is not Kind.INTERMEDIATE or not is_open(source.operand):
+            place = source.kind, source.position
+            is_ours = source.kind is Kind.INTERMEDIATE or place in self._own
+            if not is_ours or not is_open(source.operand):
                 return False
             element = element_size_bytes(source.operand.type)
-            before = self._learned.get(source.position, 0)
+            before = self._learned.get(place, 0)
             needed = math.prod(axis or 1 for axis in shape.dimensions) * element
-            self._learned[source.position] = max(needed, 2 * before)
-            self._own.pop(source.position, None)
+            self._learned[place] = max(needed, 2 * before)
+            self._own.pop(place, None)
             grown = True
         return grown
 
@@ -113,11 +118,12 @@ class Space:
         """
         self._known.clear()
         for source in self._plan.steps[index].outputs:
+            place = source.kind, source.position
+            self._own.pop(place, None)
             if source.kind is Kind.INTERMEDIATE:
                 size = self._plan.intermediates[source.position].size
-                self._own.pop(source.position, None)
                 if size:
-                    self._own[source.position] = allocate_in_slab(size)
+                    self._own[place] = allocate_in_slab(size)
 
     def retire(self) -> None:
         """Have the memory not be used again: a device may still be writing there."""
@@ -125,7 +131,8 @@ class Space:
 
     def clear(self) -> None:
         """Forget what holds for one execution only."""
-        self._own.clear()
+        if not self._plan.is_static:  # else requests that come again name it
+            self._own.clear()
         self._shapes.clear()
 
     def _build(self, index: int, request: Request) -> Request:
@@ -148,12 +155,10 @@ class Space:
                 raise NeedsWholeError("a tensor between partitions is empty")
         size = size_of_data_bytes(source.operand.type, full)
         memory: _AnyPool
-        if source.kind is Kind.INTERMEDIATE:
+        if self._is_ours(source, request):
             memory, offset = self._place(source)
         else:
             given = request.outputs[source.position]
-            if given.has_no_value:
-                raise NeedsWholeError("an output that is read further on is omitted")
             memory = request.pools[given.location.pool_index]
             offset = given.location.offset
         at = DataLocation(pools.number(memory), offset, size)
@@ -162,33 +167,49 @@ class Space:
     def _output(
         self, source: Source, request: Request, pools: "_Pools"
     ) -> RequestArgument:
-        if source.kind is Kind.OUTPUT:
+        if not self._is_ours(source, request):
             return pools.moved(request.outputs[source.position], request)
-        intermediate = self._plan.intermediates[source.position]
-        if intermediate.size:
+        has_place = (
+            source.kind is Kind.INTERMEDIATE
+            or (source.kind, source.position) in self._own
+        )
+        if has_place and not is_open(source.operand):
             memory, offset = self._place(source)
-            size = intermediate.size
+            size = size_of_data_bytes(source.operand.type, source.operand.dimensions)
         else:
             memory, offset, size = self._room(source)
         return RequestArgument(
             location=DataLocation(pools.number(memory), offset, size)
         )
 
+    def _is_ours(self, source: Source, request: Request) -> bool:
+        """Tell whether a tensor lies here: an output that is needed, but not wanted."""
+        if source.kind is Kind.INTERMEDIATE:
+            return True
+        return (
+            source.position in self._plan.outputs_read
+            and request.outputs[source.position].has_no_value
+        )
+
     def _place(self, source: Source) -> tuple[Memory, int]:
-        if source.position in self._own:
-            return self._own[source.position], 0
+        own = self._own.get((source.kind, source.position))
+        if own is not None:
+            return own, 0
         assert self._memory is not None
         return self._memory, self._plan.intermediates[source.position].offset
 
     def _room(self, source: Source) -> tuple[Memory, int, int]:
-        """Return new memory for a tensor of unknown size."""
-        dimensions = source.operand.dimensions
-        element = element_size_bytes(source.operand.type)
-        least = math.prod(axis or 1 for axis in dimensions) * element
-        size = self._learned.get(source.position, max(least, FIRST_GUESS_BYTES))
-        self._learned[source.position] = size
+        """Return new memory for a tensor that has no place yet."""
+        place, operand = (source.kind, source.position), source.operand
+        if is_open(operand):
+            element = element_size_bytes(operand.type)
+            least = math.prod(axis or 1 for axis in operand.dimensions) * element
+            size = self._learned.get(place, max(least, FIRST_GUESS_BYTES))
+            self._learned[place] = size
+        else:
+            size = size_of_data_bytes(operand.type, operand.dimensions)
         _check(size, self._most)
-        memory = self._own[source.position] = allocate_in_slab(size)
+        memory = self._own[place] = allocate_in_slab(size)
         return memory, 0, size
 
 
@@ -199,16 +220,15 @@ class Spaces:
         self._plan = plan
         self._max_bytes = max_bytes
         self.is_static = plan.is_static
-        self._outputs_read = plan.outputs_read
-        self._learned: dict[int, int] = {}
+        self._learned: dict[_Place, int] = {}
         self._idle: list[Space] = []
 
     def are_shared(self, request: Request) -> bool:
         """Tell whether other processes see all that partitions hand on, where it is."""
-        for position in self._outputs_read:
+        for position in self._plan.outputs_read:
             argument = request.outputs[position]
             if argument.has_no_value:
-                return False
+                continue  # then it lies in a slab
             pool = request.pools[argument.location.pool_index]
             if not isinstance(pool, Part) and not (
                 isinstance(pool, Memory) and pool.handle.fds

@@ -321,12 +321,18 @@ class ReceivedCache:
     def write(self) -> None:
         """Write all copies back, or empty the files; keep them if nothing was saved.
 
+        The first one tells: a device may have had no use for others.
+
         :raises GeneralFailureError: if that fails.
         """
-        if not all(os.fstat(copy.fd).st_size for copy in self._copies):
+        sizes = [os.fstat(copy.fd).st_size for copy in self._copies]
+        if not sizes[0]:
             return
-        contents = [view(map_file(copy.fd)) for copy in self._copies]
-        replace_together(self._files, [[(0, content)] for content in contents])
+        contents = [
+            [(0, view(map_file(copy.fd)))] if size else []
+            for copy, size in zip(self._copies, sizes, strict=True)
+        ]
+        replace_together(self._files, contents)
 
 
 def _copy() -> Descriptor:

@@ -38,11 +38,12 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Priority
-from asyncnn.runtime.device import Device, connect, open_device
+from asyncnn.runtime.device import Device
 from asyncnn.runtime.model_file import load
+from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.bench.heartbeat import Heartbeat, Pulse, beating_driver
-from asyncnn.tools.bench.litert import LITERT, LiteRt, in_executor, on_one_thread
+from asyncnn.tools.bench.litert import LITERT, in_executor, on_one_thread
 from asyncnn.tools.bench.measured_models import (
     Candidate,
     inputs_of,
@@ -77,6 +78,7 @@ from asyncnn.tools.bench.rounds import (
     timed_await,
     timed_call,
 )
+from asyncnn.tools.other_runtimes import LiteRt
 
 ACCELERATED = "accelerated"
 """The device's name."""
@@ -269,7 +271,10 @@ class _Parted(LiteRtDelegate):
         for start, end in pairwise([0, *super().cuts(steps), len(steps)]):
             if start:
                 yield start
-            yield from (start + at for at in cuts(steps[start:end], BARRIER_NS))
+            part = steps[start:end]
+            yield from (
+                start + at for at in cuts(part, BARRIER_NS, self._engine.speeds)
+            )
 
 
 async def measure_cancelling(candidate: Candidate, rounds: int) -> Measured:

@@ -17,8 +17,8 @@ from typing import TypeAlias
 import anyio
 
 from asyncnn.hal.operations.bound import Array
-from asyncnn.runtime.device import open_device
 from asyncnn.runtime.model_file import load
+from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.bench.environment import (
     ONE_CPU,
@@ -26,7 +26,6 @@ from asyncnn.tools.bench.environment import (
     describe_environment,
     placement,
 )
-from asyncnn.tools.bench.litert import LiteRt, litert_version
 from asyncnn.tools.bench.measured_models import inputs_of, model_files
 from asyncnn.tools.bench.processes import READY, Pipe, private_kib, process
 from asyncnn.tools.bench.report import Row, Subject, SubjectsReport, ratio_cell
@@ -37,6 +36,7 @@ from asyncnn.tools.bench.rounds import (
     timed_await,
     timed_call,
 )
+from asyncnn.tools.other_runtimes import LiteRt, litert_version
 
 STEP, PLAIN = "step", "plain"
 BURST_STEP, BURST_PLAIN = "burst_step", "burst_plain"
