@@ -187,6 +187,8 @@ def reverse(draft: Composer, value: Value, axis: int) -> Value:
     """Return the elements along ``axis`` in reverse order."""
 
     def move(moved: Value) -> Value:
+        if moved.rank <= MAX_RANK:
+            return draft.emit(Op.REVERSE, [moved, (axis,)])
         three = draft.as_three(moved, axis)
         return draft.reshape(draft.emit(Op.REVERSE, [three, (1,)]), value.shape)
 
@@ -199,6 +201,8 @@ def gather(draft: Composer, value: Value, indices: Value, axis: int) -> Value:
     flat = draft.reshape(indices, (math.prod(indices.shape),))
 
     def move(moved: Value) -> Value:
+        if moved.rank <= MAX_RANK:
+            return draft.emit(Op.GATHER, [moved, axis, flat])
         three = draft.as_three(moved, axis)
         return draft.emit(Op.GATHER, [three, 1, flat])
 
