@@ -28,8 +28,8 @@ from asyncnn.runtime.onnx import (
 )
 from asyncnn.runtime.onnx.composing import Composer
 from asyncnn.runtime.onnx.emitter import Building, Form, Value
-from asyncnn.runtime.onnx.folding import Budget, fold
-from asyncnn.runtime.onnx.functions import body_of, instantiated
+from asyncnn.runtime.onnx.folding import FOLDED, Budget, fold
+from asyncnn.runtime.onnx.functions import body_of, instantiated, is_function
 from asyncnn.runtime.onnx.node import Converter, Node
 from asyncnn.runtime.onnx.open_axes import Lengths
 from asyncnn.runtime.onnx.quantization import bytes_of
@@ -181,7 +181,11 @@ class Import:
         self._refusals.append(f"{place}: {reason}" if place else reason)
 
     def _is_known(self, proto: Any) -> bool:
-        return proto.op_type in CONVERTERS or proto.op_type in _CONTROL
+        name = proto.op_type
+        if proto.domain not in DOMAINS:
+            key = f"{proto.domain}.{name}"
+            return key in CONVERTERS or (proto.domain, name) in self._source.functions
+        return name in CONVERTERS or name in FOLDED or is_function(name)
 
     def _node(self, proto: Any, names: ChainMap[str, Value], opsets: "_Opsets") -> None:
         inputs = [_find(names, name, "input") if name else None for name in proto.input]
@@ -254,9 +258,6 @@ class _Opsets:
 
 class _RefusedError(UnsupportedOperatorError):
     """Outputs are missing because nodes were refused."""
-
-
-_CONTROL = frozenset({"If", "Loop", "Scan"})
 
 
 def _check(proto: Any, source: Source, opsets: _Opsets) -> None:

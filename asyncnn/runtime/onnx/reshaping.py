@@ -154,9 +154,12 @@ def slice_(
         return draft.constant_like(value, lambda data: data[index])
     cut = [axis for axis, n in enumerate(value.shape) if size[axis] != n]
     lengths, places = merged_axes(value.shape, cut)
-    starts, sizes = [0] * len(lengths), list(lengths)
+    # -1 stands for all that is left, whatever the length of the axis.
+    starts, sizes = [0] * len(lengths), [-1] * len(lengths)
     for axis, place in places.items():
-        starts[place], sizes[place] = begin[axis], size[axis]
+        starts[place] = begin[axis]
+        if begin[axis] + size[axis] < value.shape[axis]:
+            sizes[place] = size[axis]
 
     def move(moved: Value) -> Value:
         return draft.emit(Op.SLICE, [draft.reshape(moved, lengths), starts, sizes])

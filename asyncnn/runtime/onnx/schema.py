@@ -110,7 +110,9 @@ def read_model(memory: Memory, folder: Path | None) -> Source:
     if not model.HasField("graph"):
         raise InvalidArgumentError("damaged ONNX file: it has no graph")
     opsets = {_domain(opset.domain): opset.version for opset in model.opset_import}
-    _check_opset(opsets.get("", 0), onnx.defs.onnx_opset_version())
+    newest = onnx.defs.onnx_opset_version()
+    # Without ONNX's own operators their version does not matter.
+    _check_opset(opsets.setdefault("", newest), newest)
     reader = TensorReader(memory, folder)
     graph = model.graph
     if len(graph.node) > MAX_NODES:
