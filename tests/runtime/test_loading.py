@@ -41,7 +41,7 @@ def test_a_file_may_be_deleted_while_its_model_is_in_use(
     ("content", "reason"),
     [
         (b"", "the file is empty"),
-        (b"abc", "neither a TFLite nor an asyncnn model file"),
+        (b"abc", "neither a TFLite, ONNX nor asyncnn model file"),
         (b"\x20\0\0\0TFL3", "damaged TFLite file"),
         (b"ASYNCNN\0", "cut short"),
     ],

@@ -262,6 +262,6 @@ class TestRefusals:
     def test_another_file_is_refused(self, path: Path) -> None:
         path.write_bytes(b"something else")
         with pytest.raises(
-            InvalidArgumentError, match=f"{path}: neither a TFLite nor an asyncnn"
+            InvalidArgumentError, match=f"{path}: neither a TFLite, ONNX nor asyncnn"
         ):
             load(path)

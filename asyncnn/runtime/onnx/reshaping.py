@@ -45,6 +45,10 @@ def transpose(draft: Composer, value: Value, axes: Sequence[int]) -> Value:
     long = [axis for axis in axes if value.shape[axis] != 1]
     if long == sorted(long):
         return draft.reshape(value, shape)
+    if value.rank <= MAX_RANK:
+        result = _permuted(draft, value, axes)
+        draft.transposed[result.source] = (value, axes)
+        return result
     groups: list[list[int]] = []
     for axis in long:
         last = groups[-1][-1] if groups else None

@@ -25,8 +25,6 @@ from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
 OLDEST_OPSET = 7
 """Older operators broadcast and normalise by other rules."""
 
-MAX_NODES = 1 << 17
-
 DOMAINS = frozenset({"", "ai.onnx"})
 """Both names of ONNX's own operators."""
 
@@ -115,8 +113,6 @@ def read_model(memory: Memory, folder: Path | None) -> Source:
     _check_opset(opsets.setdefault("", newest), newest)
     reader = TensorReader(memory, folder)
     graph = model.graph
-    if len(graph.node) > MAX_NODES:
-        raise InvalidArgumentError(f"the graph has more than {MAX_NODES} nodes")
     return Source(
         graph,
         _weights(graph, reader, parts.raw),

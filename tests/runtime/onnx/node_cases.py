@@ -40,7 +40,8 @@ OUTSIDE = {
     "BitCast": _BITS,
     **dict.fromkeys(("NonZero", "Unique", "Compress", "NonMaxSuppression"), _BY_DATA),
     **dict.fromkeys(("Bernoulli", "RandomUniformLike"), _RANDOM),
-    **{"ImageDecoder": _FILES, "TfIdfVectorizer": _TEXT},
+    "ImageDecoder": _FILES,
+    "TfIdfVectorizer": _TEXT,
 }
 """Operators that no operations of the HAL can express, and why."""
 

@@ -64,7 +64,9 @@ class TestLoading:
     def test_weights_stay_where_the_file_is_mapped(self, tmp_path: Path) -> None:
         weights = np.arange(4096, dtype=np.float32).reshape(64, 64)
         proto = model(
-            [node("Add", ["x", "w"], ["y"])], [tensor("x", (64, 64))], ["y"],
+            [node("Add", ["x", "w"], ["y"])],
+            [tensor("x", (64, 64))],
+            ["y"],
             {"w": weights},
         )
         content = proto.SerializeToString()
@@ -93,7 +95,9 @@ class TestLoading:
         )
         done = subprocess.run(
             [sys.executable, "-c", script, str(path)],
-            capture_output=True, text=True, check=True,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         assert "asyncnn[onnx]" in done.stdout
 
@@ -145,9 +149,13 @@ class TestOpenAxes:
 
     def test_where_a_length_decides_the_error_says_what_to_give(self) -> None:
         proto = model(
-            [node("ReduceSum", ["x"], ["s"]), node("Tile", ["x", "n"], ["y"]),
-             node("Shape", ["x"], ["n"])][::-1],
-            [tensor("x", ("n",))], ["y"],
+            [
+                node("ReduceSum", ["x"], ["s"]),
+                node("Tile", ["x", "n"], ["y"]),
+                node("Shape", ["x"], ["n"]),
+            ][::-1],
+            [tensor("x", ("n",))],
+            ["y"],
         )
         with pytest.raises(InvalidArgumentError, match="lengths of open axes") as found:
             imported(proto)
@@ -158,7 +166,8 @@ class TestOpenAxes:
     def test_axes_of_one_name_have_one_length(self) -> None:
         proto = model(
             [node("Add", ["x", "y"], ["z"])],
-            [tensor("x", ("n", 2)), tensor("y", ("n", 2))], ["z"],
+            [tensor("x", ("n", 2)), tensor("y", ("n", 2))],
+            ["z"],
         )
         named = imported(proto, input_shapes={"x": (5, 2)})
         assert [info.dimensions for info in named.inputs] == [(5, 2), (5, 2)]
@@ -168,7 +177,8 @@ class TestConstants:
     async def test_an_input_may_be_fixed(self) -> None:
         proto = model(
             [node("Reshape", ["x", "shape"], ["y"])],
-            [tensor("x", (2, 6)), tensor("shape", (2,), np.int64)], ["y"],
+            [tensor("x", (2, 6)), tensor("shape", (2,), np.int64)],
+            ["y"],
         )
         named = imported(proto, constants={"shape": [3, -1]})
         assert [info.name for info in named.inputs] == ["x"]
@@ -180,8 +190,10 @@ class TestConstants:
 
     def test_values_beyond_32_bits_are_refused(self) -> None:
         proto = model(
-            [node("Add", ["x", "w"], ["y"])], [tensor("x", (2,), np.int64)],
-            [tensor("y", (2,), np.int64)], {"w": np.int64([1, 1 << 40])},
+            [node("Add", ["x", "w"], ["y"])],
+            [tensor("x", (2,), np.int64)],
+            [tensor("y", (2,), np.int64)],
+            {"w": np.int64([1, 1 << 40])},
         )
         with pytest.raises(InvalidArgumentError, match="beyond 32 bits"):
             imported(proto)
@@ -217,8 +229,11 @@ class TestRefusals:
         ("proto", "message"),
         [
             (
-                model([node("Abs", ["x"], ["y"])], [tensor("x", (2,), np.float64)],
-                      [tensor("y", (2,), np.float64)]),
+                model(
+                    [node("Abs", ["x"], ["y"])],
+                    [tensor("x", (2,), np.float64)],
+                    [tensor("y", (2,), np.float64)],
+                ),
                 "float64",
             ),
             (
@@ -226,8 +241,11 @@ class TestRefusals:
                 "operator set 6",
             ),
             (
-                model([node("Abs", ["x"], ["y"], domain="com.example")],
-                      [tensor("x", (2,))], ["y"]),
+                model(
+                    [node("Abs", ["x"], ["y"], domain="com.example")],
+                    [tensor("x", (2,))],
+                    ["y"],
+                ),
                 "com.example.Abs",
             ),
         ],
@@ -253,7 +271,8 @@ class TestGraphs:
                 node("Transpose", ["b"], ["c"], perm=[0, 3, 1, 2]),
                 node("Relu", ["c"], ["y"]),
             ],
-            [tensor("x", (2, 3, 4, 5))], ["y"],
+            [tensor("x", (2, 3, 4, 5))],
+            ["y"],
         )
         assert operations(imported(proto)) == ["RELU"]
 
@@ -271,7 +290,8 @@ class TestGraphs:
         }
         proto = model(
             [node("If", ["flag"], ["y"], **branches)],
-            [tensor("x", (3,)), tensor("flag", (1,), np.bool_)], ["y"],
+            [tensor("x", (3,)), tensor("flag", (1,), np.bool_)],
+            ["y"],
         )
         x = np.float32([-1, 2, -3])
         found = await results(imported(proto), x=x, flag=np.array([flag]))
@@ -281,13 +301,21 @@ class TestGraphs:
 
     async def test_functions_of_the_model_are_put_in_place(self) -> None:
         function = helper.make_function(
-            "com.example", "Twice", ["a"], ["b"],
-            [node("Add", ["a", "a"], ["b"])], [helper.make_opsetid("", 17)],
+            "com.example",
+            "Twice",
+            ["a"],
+            ["b"],
+            [node("Add", ["a", "a"], ["b"])],
+            [helper.make_opsetid("", 17)],
         )
         proto = model(
-            [node("Twice", ["x"], ["t"], domain="com.example"),
-             node("Twice", ["t"], ["y"], domain="com.example")],
-            [tensor("x", (2,))], ["y"], functions=[function],
+            [
+                node("Twice", ["x"], ["t"], domain="com.example"),
+                node("Twice", ["t"], ["y"], domain="com.example"),
+            ],
+            [tensor("x", (2,))],
+            ["y"],
+            functions=[function],
         )
         found = await results(imported(proto), x=np.float32([1, 2]))
         np.testing.assert_array_equal(found["y"], [4, 8])
@@ -295,7 +323,9 @@ class TestGraphs:
     async def test_an_input_or_constant_may_be_an_output(self) -> None:
         proto = model(
             [node("Identity", ["x"], ["y"]), node("Identity", ["w"], ["z"])],
-            [tensor("x", (2,))], ["y", "z"], {"w": np.float32([7])},
+            [tensor("x", (2,))],
+            ["y", "z"],
+            {"w": np.float32([7])},
         )
         found = await results(imported(proto), x=np.float32([1, 2]))
         np.testing.assert_array_equal(found["y"], [1, 2])
@@ -308,7 +338,9 @@ class TestGraphs:
                 node("Transpose", ["d"], ["t"], perm=[5, 3, 1, 4, 2, 0]),
                 node("ReduceMax", ["t"], ["y"], axes=[1, 4], keepdims=0),
             ],
-            [tensor("x", (4, 6, 4))], ["y"], {"deep": np.int64([2, 2, 2, 3, 2, 2])},
+            [tensor("x", (4, 6, 4))],
+            ["y"],
+            {"deep": np.int64([2, 2, 2, 3, 2, 2])},
         )
         x = floats(4, 6, 4)
         found = await results(imported(proto), x=x)
@@ -318,12 +350,17 @@ class TestGraphs:
 class TestExternalData:
     def saved(self, folder: Path, **changes: str) -> Path:
         proto = model(
-            [node("Add", ["x", "w"], ["y"])], [tensor("x", (64,))], ["y"],
+            [node("Add", ["x", "w"], ["y"])],
+            [tensor("x", (64,))],
+            ["y"],
             {"w": np.arange(64, dtype=np.float32)},
         )
         path = folder / "model.onnx"
         onnx.save(
-            proto, path, save_as_external_data=True, location="weights.bin",
+            proto,
+            path,
+            save_as_external_data=True,
+            location="weights.bin",
             size_threshold=0,
         )
         changed = onnx.load(path, load_external_data=False)

@@ -48,7 +48,9 @@ def around(
     )
 
 
-async def compare(proto: Any, expected: list[str] | None = None, lsb: int = LSB) -> None:
+async def compare(
+    proto: Any, expected: list[str] | None = None, lsb: int = LSB
+) -> None:
     """Run a model on random bytes here and in ONNX Runtime."""
     named = imported(proto)
     if expected is not None:
@@ -136,9 +138,7 @@ async def test_signals_are_convolved_on_bytes() -> None:
     nodes, weights = filters((6, 4, 3), 6, np.int8(0))
     nodes.append(node("Conv", ["x_f", "w_f"], ["y_f"], strides=[2]))
     target = (0.05, np.int8(-3))
-    proto = around(
-        nodes, {"x": (0.02, np.int8(5))}, weights, target, {"x": (1, 4, 17)}
-    )
+    proto = around(nodes, {"x": (0.02, np.int8(5))}, weights, target, {"x": (1, 4, 17)})
     await compare(proto, ["RESHAPE", "CONV_2D", "RESHAPE"])
 
 
@@ -236,8 +236,10 @@ async def test_qlinear_convolutions(channels: int) -> None:
         "w_s": scales if channels > 1 else scales.reshape(()),
         "w_z": np.zeros(channels if channels > 1 else (), np.int8),
         "b": RNG.integers(-500, 500, 6, np.int32),
-        **{"x_s": np.float32(0.02), "x_z": np.uint8(121)},
-        **{"y_s": np.float32(0.05), "y_z": np.uint8(128)},
+        "x_s": np.float32(0.02),
+        "x_z": np.uint8(121),
+        "y_s": np.float32(0.05),
+        "y_z": np.uint8(128),
     }
     order = ["x", "x_s", "x_z", "w", "w_s", "w_z", "y_s", "y_z", "b"]
     proto = model(
@@ -257,7 +259,8 @@ async def test_integer_products_are_exact(dtype: Any) -> None:
         [tensor("y", None, np.int32)],
         {
             "w": RNG.integers(-128, 127, (300, 7), np.int8, endpoint=True),
-            **{"x_z": dtype(3), "w_z": np.int8(-2)},
+            "x_z": dtype(3),
+            "w_z": np.int8(-2),
         },
     )
     await compare(proto, lsb=0)
