@@ -77,6 +77,7 @@ def located(where: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except AsyncnnError as error:
         error.message = _in_one_line(error.message)
+        error.hint = _in_one_line(error.hint)
         raise error.at(os.fspath(where)) from error
 
 
