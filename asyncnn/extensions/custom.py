@@ -120,20 +120,23 @@ class FlexOptions:
         return self._value(key, None, read)
 
     def _value(self, key: str, default: T | None, read: Callable[[Any], T]) -> T:
+        found = _read(key, lambda: self._find(key))
+        if found is not None:
+            return _read(key, lambda: read(found))
+        if default is None:
+            raise InvalidArgumentError(f"option {key!r} is missing")
+        return default
+
+    def _find(self, key: str) -> Any:
         try:
-            found = _read(key, lambda: self._map[key])
+            return self._map[key]
         except KeyError:
-            if default is None:
-                raise InvalidArgumentError(f"option {key!r} is missing") from None
-            return default
-        return _read(key, lambda: read(found))
+            return None
 
 
 def _read(what: str, read: Callable[[], T]) -> T:
     try:
         return read()
-    except KeyError:
-        raise
     except (
         ArithmeticError,
         AttributeError,

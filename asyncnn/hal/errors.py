@@ -10,6 +10,13 @@ from typing import ClassVar, Self
 from asyncnn.hal.types import ErrorStatus, OutputShape
 
 
+def in_one_line(text: str) -> str:
+    """Return ``text`` with spaces for what cannot be printed, such as line breaks."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
 class AsyncnnError(Exception):
     """Base of all errors raised by asyncnn.
 
@@ -25,7 +32,7 @@ class AsyncnnError(Exception):
 
     def at(self, where: str) -> Self:
         """Return the same error with ``where`` in front of its message."""
-        return type(self)(f"{where}: {self.message}", hint=self.hint)
+        return type(self)(in_one_line(f"{where}: {self.message}"), hint=self.hint)
 
 
 class DeviceUnavailableError(AsyncnnError):
@@ -77,7 +84,8 @@ class OutputInsufficientSizeError(AsyncnnError):
 
     def at(self, where: str) -> Self:
         """Return the same error with ``where`` in front of its message."""
-        return type(self)(f"{where}: {self.message}", self.output_shapes)
+        message = in_one_line(f"{where}: {self.message}")
+        return type(self)(message, self.output_shapes)
 
 
 class InvalidArgumentError(AsyncnnError):

@@ -7,9 +7,9 @@ model files share: the file mapped, and errors that name it.
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import msgspec
 import numpy as np
@@ -39,7 +39,9 @@ from asyncnn.hal.types import (
     Operand,
     OperandLifeTime,
 )
+from asyncnn.hal.validate.rules import operand_type_name
 from asyncnn.memory.pools import from_buffer, map_file, view
+from asyncnn.runtime.model_description import ModelMetadata, Signature
 
 
 class ModelFileMissingError(GeneralFailureError, FileNotFoundError):
@@ -65,6 +67,10 @@ def map_model_file(path: str | os.PathLike[str]) -> Memory:
 
 
 _MOST_CHARACTERS = 20_000
+
+
+InputShapes: TypeAlias = Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | None
+"""Shapes of inputs by name, or of all in order; None leaves them to the file."""
 
 
 @contextmanager
@@ -206,6 +212,10 @@ class TensorInfo(msgspec.Struct, frozen=True):
             operand.zero_point,
         )
 
+    def __str__(self) -> str:
+        axes = ", ".join(str(axis) if axis else "?" for axis in self.dimensions)
+        return f"{self.name}: {operand_type_name(self.type)} [{axes}]"
+
     @property
     def dtype(self) -> np.dtype[Any]:
         """NumPy dtype of the stored elements.
@@ -241,6 +251,9 @@ class NamedModel(msgspec.Struct, frozen=True):
     The HAL knows no state: what a model keeps from one step to the next is an input and
     an output of its main subgraph. State K is the input after ``inputs`` and the output
     after ``outputs`` at position K; both have the same type, shape and quantisation.
+
+    ``signatures`` are those of its file that name these inputs and outputs;
+    ``metadata`` is what the file's author says of them, if anything.
     """
 
     model: Model
@@ -248,6 +261,8 @@ class NamedModel(msgspec.Struct, frozen=True):
     outputs: tuple[TensorInfo, ...]
     extension_names: tuple[ExtensionNames, ...] = ()
     states: tuple[StateTensor, ...] = ()
+    signatures: tuple[Signature, ...] = ()
+    metadata: ModelMetadata | None = None
 
     @classmethod
     def of(
@@ -290,6 +305,11 @@ class NamedModel(msgspec.Struct, frozen=True):
             ),
         )
 
+    def __repr__(self) -> str:
+        inputs = ", ".join(map(str, self.inputs))
+        outputs = ", ".join(map(str, self.outputs))
+        return f"<NamedModel {inputs} -> {outputs}>"
+
     @property
     def vocabulary(self) -> Vocabulary:
         """Words for the types of the model."""
@@ -310,7 +330,12 @@ class NamedModel(msgspec.Struct, frozen=True):
             [(state.info.name, state.initial) for state in self.states],
         )
         names = joined(self.extension_names, known.extension_names)
-        return replace(known, extension_names=names)
+        return replace(
+            known,
+            extension_names=names,
+            signatures=self.signatures,
+            metadata=self.metadata,
+        )
 
 
 def _describe(

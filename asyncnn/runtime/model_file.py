@@ -25,12 +25,11 @@ from asyncnn.hal.types import ExtensionNameAndPrefix, Memory, Model, Subgraph
 from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import from_buffer, part_of, view
 from asyncnn.runtime.file_kinds import MAGIC, FileKind, kind_of
-from asyncnn.runtime.model import NamedModel, located, map_model_file
+from asyncnn.runtime.model import InputShapes, NamedModel, located, map_model_file
 from asyncnn.runtime.tflite import import_tflite
 
 if TYPE_CHECKING:
-    from asyncnn.runtime.onnx.importer import Constants
-    from asyncnn.runtime.onnx.open_axes import InputShapes
+    from asyncnn.runtime.onnx import Constants
 
 SUFFIX = ".asyncnn"
 """Customary end of a container's file name."""
@@ -259,9 +258,10 @@ def _replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 def load(
     source: str | os.PathLike[str] | bytes | bytearray | memoryview,
     *,
-    extensions: Iterable[Extension | str] = (),
-    input_shapes: "InputShapes" = None,
+    signature: str | None = None,
+    input_shapes: InputShapes = None,
     constants: "Constants | None" = None,
+    extensions: Iterable[Extension | str] = (),
 ) -> NamedModel:
     """Load a model file: TFLite, ONNX or the project's own container.
 
@@ -269,13 +269,17 @@ def load(
     name. A file stays mapped while the model is in use and must not be changed, nor
     must bytes that were given; replacing the file by another one is safe.
 
-    :param extensions: where custom operators of the file are looked for, besides those
-        that asyncnn brings and that packages have installed.
-    :param input_shapes: of inputs whose ONNX file leaves axes open, by name, or of all
-        in order. Axes of length 0 stay open.
+    :param signature: name of the signature of a TFLite file whose graph is the model;
+        None for the first graph.
+    :param input_shapes: of inputs, by name, or of all in order. Those of a TFLite file
+        replace the file's, of the same rank, and all other shapes follow; those of an
+        ONNX file settle axes that it leaves open, where 0 leaves one open still.
     :param constants: values, by name, of inputs of an ONNX file that are always the
         same; the model has them no more.
-    :raises InvalidArgumentError: if the file is empty, damaged or of no known kind.
+    :param extensions: where custom operators of the file are looked for, besides those
+        that asyncnn brings and that packages have installed.
+    :raises InvalidArgumentError: if the file is empty, damaged or of no known kind, has
+        no such signature, or none of what is given is for files of its kind.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
     :raises GeneralFailureError: if the file cannot be read, or the package `onnx` is
         needed for it and is not installed. It is also a
@@ -289,14 +293,25 @@ def load(
         memory = from_buffer(memoryview(source).toreadonly())
     with located(where):
         kind = kind_of(view(memory))
-        if kind is not FileKind.ONNX and (input_shapes or constants):
-            raise InvalidArgumentError(
-                "shapes and constants of inputs can be given for ONNX files alone"
-            )
+        given = {
+            "a signature": (signature, (FileKind.TFLITE,)),
+            "input_shapes": (input_shapes, (FileKind.TFLITE, FileKind.ONNX)),
+            "constants": (constants, (FileKind.ONNX,)),
+        }
+        for what, (value, kinds) in given.items():
+            if value and kind not in kinds:
+                raise InvalidArgumentError(
+                    f"{what} cannot be given for {kind.value} files"
+                )
         if kind is FileKind.CONTAINER:
             return read_container(memory)
         if kind is FileKind.TFLITE:
-            return import_tflite(memory, extensions=extensions)
+            return import_tflite(
+                memory,
+                signature=signature,
+                input_shapes=input_shapes,
+                extensions=extensions,
+            )
         from asyncnn.runtime.onnx import import_onnx
 
         return import_onnx(

@@ -10,7 +10,7 @@ from typing import Self
 
 import msgspec
 
-from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.hal.errors import GeneralFailureError, in_one_line
 
 _SHOWN_KINDS = 40
 _SHOWN_PLACES = 12
@@ -48,7 +48,7 @@ class UnsupportedOperatorError(GeneralFailureError):
 
     def at(self, where: str) -> Self:
         """Return the same error with ``where`` in front of its message."""
-        message = f"{where}: {self.message}"
+        message = in_one_line(f"{where}: {self.message}")
         return type(self)(message, hint=self.hint, operators=self.operators)
 
 

@@ -36,7 +36,7 @@ from asyncnn.hal.types import (
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.onnx.tensors import HAL_TYPES, hal_array
-from asyncnn.runtime.tflite.node import Allowance
+from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.refusals import UnsupportedOperatorError
 
 F16, F32 = OperandType.TENSOR_FLOAT16, OperandType.TENSOR_FLOAT32
@@ -321,7 +321,10 @@ class Building:
         self._operands: dict[Value | Scalar | Omitted, int] = {}
 
     def build(
-        self, draft: Draft, inputs: Sequence[Value], outputs: Sequence[tuple[str, Value]]
+        self,
+        draft: Draft,
+        inputs: Sequence[Value],
+        outputs: Sequence[tuple[str, Value]],
     ) -> NamedModel:
         """Return the model; dimensions and constants are those of the values."""
         for value in inputs:

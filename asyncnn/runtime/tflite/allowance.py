@@ -15,7 +15,7 @@ MAX_ELEMENTS = 1 << 24
 MAX_STEPS = 1 << 14
 """Most time steps, all together, that become operations of their own."""
 
-MAX_OPERATORS = 1 << 17
+MAX_OPERATORS = 1 << 16
 """Most operators, with those of a subgraph counted each time that it is called."""
 
 

@@ -205,7 +205,8 @@ def _reshape(node: OperatorTensors, values: Values) -> Array:
 
 def _squeeze(node: OperatorTensors, values: Values) -> Array:
     axes = node.options("SqueezeOptions").SqueezeDimsAsNumpy()
-    return np.squeeze(values[0], None if isinstance(axes, int) else tuple(axes))
+    where = None if isinstance(axes, int) else tuple(axes)
+    return np.asarray(np.squeeze(values[0], where))
 
 
 def _fill(node: OperatorTensors, values: Values) -> Array:

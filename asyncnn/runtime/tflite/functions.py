@@ -135,12 +135,14 @@ def _atan2(node: Node) -> None:
 def _fake_quant(node: Node) -> None:
     options = node.options("FakeQuantOptions")
     low, high = float(options.Min()), float(options.Max())
-    first, last = int(options.NarrowRange()), 2 ** options.NumBits() - 1
-    if not low <= 0 <= high or not low < high or last <= first:
+    if options.NarrowRange():
+        raise UnsupportedOperatorError("a narrow range, which TFLite does not compute")
+    last = 2 ** options.NumBits() - 1
+    if not low <= 0 <= high or not low < high or last < 1:
         raise InvalidArgumentError(f"a range from {low} to {high}")
-    scale = (high - low) / (last - first)
-    zero = min(max(round(first - low / scale), first), last)
-    low, high = (first - zero) * scale, (last - zero) * scale
+    scale = (high - low) / last
+    zero = min(max(round(-low / scale), 0), last)
+    low, high = -zero * scale, (last - zero) * scale
     algebra, x = Algebra(node, _F32), node.read(0)
     above = algebra.subtract(algebra.clamp(x, low, high), low)
     steps = algebra.floor(algebra.add(algebra.multiply(above, 1 / scale), 0.5))
@@ -200,12 +202,6 @@ def _right_shift(node: Node) -> None:
     node.store(algebra.divide(node.read(0), np.left_shift(1, shifts)))
 
 
-def _bitwise_xor(node: Node) -> None:
-    if node.type != _BOOLEAN:
-        raise UnsupportedOperatorError("the HAL has no arithmetic on bits")
-    node.emit(OperationType.NOT_EQUAL, node.read_all())
-
-
 def _cumsum(node: Node) -> None:
     """Add ever longer runs: after step K, an element has 2**K terms."""
     options = node.options("CumsumOptions")
@@ -259,17 +255,22 @@ def _cast_signed(node: Node, source: int, target: Operand) -> None:
     for each in (node.builder.operand(source), target):
         if each.scale and (each.scale, each.zero_point) != (1.0, 0):
             raise UnsupportedOperatorError("a cast of quantised int8")
-    real = node.dequantize(source)
-    if node.builder.operand(real).type != _F32 or target.type != _F32:
-        whole = replace(node.builder.operand(real), type=_I32, scale=0.0, zero_point=0)
-        real = node.compute(OperationType.CAST, [real], whole)
+    value = node.dequantize(source)
+    like = node.builder.operand(value)
+    is_whole = target.type == _F32 or like.type == _I32
+    if not is_whole:
+        # Reals are cut off, not rounded.
+        like = replace(like, type=_I32, scale=0.0, zero_point=0)
+        value = node.compute(OperationType.CAST, [value], like)
     if target.type == OperandType.TENSOR_QUANT8_ASYMM_SIGNED:
-        real = node.compute(OperationType.CAST, [real], replace(whole, type=_F32))
-        node.emit(OperationType.QUANTIZE, [real])
-    elif target.type in (_F32, _I32):
-        node.store(real)
+        real = replace(like, type=_F32, scale=0.0, zero_point=0)
+        node.emit(
+            OperationType.QUANTIZE, [node.compute(OperationType.CAST, [value], real)]
+        )
+    elif target.type == like.type:
+        node.store(value)
     else:
-        node.emit(OperationType.CAST, [real])
+        node.emit(OperationType.CAST, [value])
 
 
 def _multinomial(node: Node) -> None:
@@ -300,7 +301,6 @@ CONVERTERS: dict[str, Converter] = {
     "BUCKETIZE": _bucketize,
     "DIV": _div,
     "RIGHT_SHIFT": _right_shift,
-    "BITWISE_XOR": _bitwise_xor,
     "CUMSUM": _cumsum,
     "CAST": _cast,
     "MULTINOMIAL": _multinomial,

@@ -28,8 +28,8 @@ from asyncnn.hal.types import (
 from asyncnn.runtime.graph_builder import GraphBuilder
 from asyncnn.runtime.refusals import UnsupportedOperatorError
 from asyncnn.runtime.tflite.allowance import Allowance
-from asyncnn.runtime.tflite.flow import Variable
 from asyncnn.runtime.tflite.schema import Graph, Operator
+from asyncnn.runtime.tflite.subgraphs import Variable
 from asyncnn.runtime.tflite.tensors import OperatorTensors, add_constant, describe
 from asyncnn.runtime.tflite.variables import Variables
 
@@ -209,6 +209,29 @@ class Node(OperatorTensors):
         if self.as_bytes and tensor.type == "BOOL":
             stored = self.truth(stored)
         self._operands[tensor.index] = stored
+
+    def store_complex(self, real: int, imaginary: int) -> None:
+        """Make two operands the parts of output 0, a complex tensor.
+
+        :raises InvalidArgumentError: if that output has a value already.
+        """
+        keys = _complex_keys(self.result().index)
+        if keys[0] in self._operands:
+            raise InvalidArgumentError(f"{self.result().label} is written twice")
+        self._operands.update(zip(keys, (real, imaginary), strict=True))
+
+    def read_complex(self, index: int) -> tuple[int, int]:
+        """Return the operands of both parts of input ``index``.
+
+        :raises UnsupportedOperatorError: if no operator of the file has computed them.
+        """
+        tensor = self.tensor(index)
+        real, imaginary = map(self._operands.get, _complex_keys(tensor.index))
+        if real is None or imaginary is None:
+            raise UnsupportedOperatorError(
+                f"{tensor.label} is complex, but not a spectrum computed here"
+            )
+        return real, imaginary
 
     def stand_in(self) -> None:
         """Let outputs without a value have one, after the operator was refused.
@@ -411,6 +434,14 @@ def axis_in(index: int, more: int = 0) -> Argument:
 def last_axis(node: Node) -> int:
     """Return the last axis of input 0 as an argument."""
     return node.scalar(node.rank() - 1)
+
+
+def _complex_keys(tensor: int) -> tuple[int, int]:
+    """Return what stands for the parts of a tensor where operands are kept.
+
+    Numbers of tensors are not negative, so that nothing takes a part for the whole.
+    """
+    return -2 * tensor - 1, -2 * tensor - 2
 
 
 def _same_values(first: Operand, second: Operand) -> bool:

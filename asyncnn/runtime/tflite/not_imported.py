@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 _SHAPE = "the shape of its result depends on the data"
 _TABLES = "the HAL has no tables of keys"
-_COMPLEX = "the HAL has no complex numbers"
 _RANDOM = "each run draws other numbers, and the HAL has no such generator"
 _VOLUMES = "the HAL has images, of rank 4, but no volumes"
 _SEGMENTS = "the HAL has no reductions by segment"
@@ -40,6 +39,7 @@ NOT_IMPORTED: Mapping[str, str] = {
     "RANDOM_STANDARD_NORMAL": _RANDOM,
     "RANDOM_UNIFORM": _RANDOM,
     "BITCAST": _BITS,
+    "BITWISE_XOR": _BITS,
     "DILATE": "the HAL puts nothing between elements",
     "REDUCE_WINDOW": _WINDOWS,
     "STABLEHLO_REDUCE_WINDOW": _WINDOWS,

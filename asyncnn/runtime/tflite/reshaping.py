@@ -238,8 +238,9 @@ def _select(node: Node) -> None:
         # Each of its elements chooses a whole row.
         ones = (1,) * (len(dimensions) - node.rank())
         condition = node.reshape(condition, (*node.tensor(0).shape, *ones))
-    first, second = (node.broadcast(choice, dimensions) for choice in choices)
-    condition = node.broadcast(condition, dimensions)
+    condition, first, second = (
+        node.broadcast(each, dimensions) for each in (condition, *choices)
+    )
     if not node.is_boolean(first):
         like = node.target()
         chosen = [node.requantize(each, like) for each in (first, second)]

@@ -373,12 +373,8 @@ class _Reader:
         if not unsupported:
             label = _label(index, name)
             buffer = flatbuffer.uint32(data, places[2])[0] if places[2] else 0
-            sparsity = None
-            if places[6]:
-                sparsity = tflite.SparsityParameters()
-                sparsity.Init(data, flatbuffer.target(data, places[6]))
             constant = self._constant(
-                label, DTYPES[type_], shape, buffers, buffer, sparsity
+                label, DTYPES[type_], shape, buffers, buffer, places[6]
             )
         if constant is not None and is_variable:
             raise InvalidArgumentError(
@@ -404,7 +400,7 @@ class _Reader:
         shape: tuple[int, ...],
         buffers: list[int],
         index: int,
-        sparsity: Any,
+        sparsity: int,
     ) -> NDArray[Any] | None:
         if index >= len(buffers):
             raise InvalidArgumentError(
@@ -413,14 +409,16 @@ class _Reader:
         start, size = self._bytes(buffers[index])
         if not size:
             return None
-        if start + size > len(self._data):
-            raise InvalidArgumentError(f"{label} reaches beyond the end of the file")
         expected = dtype.itemsize * math.prod(shape)
-        if sparsity is not None:
+        if sparsity:
+            if start + size > len(self._data):
+                raise InvalidArgumentError(f"{label} reaches beyond the file")
             self._take_dense(expected)
-            stored = np.frombuffer(self._data, dtype, size // dtype.itemsize, start)
+            stored = np.ndarray((size // dtype.itemsize,), dtype, self._data, start)
+            table = tflite.SparsityParameters()
+            table.Init(self._data, flatbuffer.target(self._data, sparsity))
             with located(label):
-                return densify(sparsity, stored, shape)
+                return densify(table, stored, shape)
         if size != expected:
             raise InvalidArgumentError(
                 f"{label} of shape {list(shape)} needs {expected} bytes "

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from asyncnn.extensions import CustomOperators
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import Operand, OperandType
 from asyncnn.runtime.graph_builder import GraphBuilder
 from asyncnn.runtime.refusals import Refusals, UnsupportedOperatorError
 from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.tflite.custom_operators import PREFIX, convert_custom
-from asyncnn.runtime.tflite.flow import Flow, Variable
 from asyncnn.runtime.tflite.folding import folded
 from asyncnn.runtime.tflite.node import Converter, Node
 from asyncnn.runtime.tflite.not_imported import NOT_IMPORTED
@@ -27,6 +27,8 @@ from asyncnn.runtime.tflite.schema import (
     Operator,
     Tensor,
 )
+from asyncnn.runtime.tflite.shapes import result_shapes
+from asyncnn.runtime.tflite.subgraphs import Flow, Variable
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.tflite.variables import Variables
 
@@ -75,6 +77,7 @@ class Scope:
         self.conditional = conditional
         self.handles: dict[int, Variable] = {}
         self._operands: dict[int, int] = {}
+        self._resized: set[int] = set()
         if len(inputs) != len(graph.inputs) or -1 in graph.inputs:
             raise InvalidArgumentError(
                 f"{graph.label} has inputs {list(graph.inputs[:20])} "
@@ -127,7 +130,11 @@ class Scope:
             )
         shape = tensor.shape or (1,)
         if shape != given.dimensions and all(given.dimensions):
-            self._tensors[tensor.index] = replace(tensor, shape=given.dimensions)
+            self._resize(tensor.index, given.dimensions)
+
+    def _resize(self, index: int, shape: Shape) -> None:
+        self._tensors[index] = replace(self._tensors[index], shape=shape)
+        self._resized.add(index)
 
     def value(self, node: Node, position: int) -> Value:
         """Return what input ``position`` of ``node`` stands for."""
@@ -187,14 +194,19 @@ class Scope:
             convert_flow(self, self.node(operator))
             return
         self._check_shapes(operator)
+        node = self.node(operator)
         converter = self.importing.converters.get(operator.name)
-        if converter is not None:
-            converter(self.node(operator))
-        elif operator.name.startswith(PREFIX):
-            convert_custom(self.node(operator), self.importing.customs)
-        else:
-            reason = NOT_IMPORTED.get(operator.name, "this operator is not known")
-            raise UnsupportedOperatorError(reason)
+        if converter is None:
+            if not operator.name.startswith(PREFIX):
+                reason = NOT_IMPORTED.get(operator.name, "this operator is not known")
+                raise UnsupportedOperatorError(reason)
+            convert_custom(node, self.importing.customs)
+            return
+        if not self._resized.isdisjoint(operator.inputs):
+            for position, shape in enumerate(result_shapes(node)):
+                if shape != node.result(position).shape:
+                    self._resize(node.result(position).index, shape)
+        converter(node)
 
     def _check_shapes(self, operator: Operator) -> None:
         for index in operator.inputs:

@@ -70,33 +70,31 @@ def _coordinates(
 ) -> list[Array]:
     """Return, for each axis, the index along it of each of ``count`` values."""
     found: dict[int, Array] = {}
-    places = np.zeros(1, np.int64)
+    places, most = 1, math.prod(sizes)
     for level, axis in zip(levels, order, strict=True):
         if level.Format() == _DENSE:
             length = level.DenseSize()
             _require(length == sizes[axis], f"{length} along an axis of {sizes[axis]}")
-            _require(len(places) * length <= count, "more places than values")
-            parents = np.repeat(np.arange(len(places)), length)
-            along = np.tile(np.arange(length), len(places))
-            places = places[parents] * length + along
+            _require(places * length <= most, f"more places than {most}")
+            parents = np.repeat(np.arange(places), length)
+            along = np.tile(np.arange(length), places)
         else:
             _require(level.Format() == _COMPRESSED, f"format {level.Format()}")
             parents, along = _compressed(level, places, sizes[axis], count)
-            places = np.arange(len(along))
+        places = len(along)
         found = {known: index[parents] for known, index in found.items()}
         found[axis] = along
-    _require(len(places) == count, f"{count} values for {len(places)} places")
+    _require(places == count, f"{count} values for {places} places")
     return [found[axis] for axis in range(len(order))]
 
 
 def _compressed(
-    level: Any, places: Array, length: int, count: int
+    level: Any, places: int, length: int, count: int
 ) -> tuple[Array, Array]:
     """Return of each index along a compressed axis which place it has, and itself."""
     segments = _indexes(level, "ArraySegments")
     along = _indexes(level, "ArrayIndices")
-    # Places before a compressed axis are dense: each of them has a segment.
-    _require(len(segments) == len(places) + 1, f"{len(segments)} segments")
+    _require(len(segments) == places + 1, f"{len(segments)} segments")
     counts = np.diff(segments)
     _require(
         segments[0] == 0 and segments[-1] == len(along) and bool((counts >= 0).all()),
@@ -109,7 +107,7 @@ def _compressed(
     first[segments[:-1][counts > 0]] = True
     rising = first[1:] | (np.diff(along) > 0)
     _require(bool(rising.all()), "indices in one segment that do not rise")
-    return np.repeat(np.arange(len(places)), counts), along
+    return np.repeat(np.arange(places), counts), along
 
 
 def _indexes(level: Any, name: str) -> Array:

@@ -237,7 +237,8 @@ class TestGraphs:
             imported(Op("ABS", [x], [hidden]), Op("TwistTensor", [hidden], [y]))
         assert str(caught.value) == (
             "operator 1 (CUSTOM TwistTensor), which computes tensor 2 ('bent'): "
-            "this operator cannot be imported"
+            "no extension has this custom operator "
+            "(give the one that has: load(path, extensions=[...]))"
         )
 
     def test_int64_becomes_int32(self) -> None:
