@@ -58,7 +58,7 @@ def convolution_in_onnx() -> bytes:
             "Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2]
         ),
         helper.make_node("Relu", ["c"], ["r"]),
-        helper.make_node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2]),
+        helper.make_node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
         helper.make_node("Reshape", ["p", "shape"], ["f"]),
         helper.make_node("Gemm", ["f", "large"], ["y"], transB=1, alpha=0.5),
     ]
