@@ -180,7 +180,7 @@ class _Writer:
             Apart(
                 len(content) - place + _OFFSET_IN_BUFFER,
                 data,
-                constant.array if constant.convert is None else None,
+                constant.array if np.may_share_memory(data, constant.array) else None,
             )
             for place, constant, data in self._apart
         ]
