@@ -17,15 +17,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.cli.options import load_extended, progress
-from asyncnn.cli.samples import (
-    Sample,
-    Tolerance,
-    compare,
-    load_arrays,
-    random_sample,
-    samples,
-    save_samples,
-)
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.devices.accelerated import default_device_name
 from asyncnn.extensions import Extension
@@ -38,6 +29,15 @@ from asyncnn.runtime.execution_options import Path as HalPath
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.tools.samples import (
+    Sample,
+    Tolerance,
+    compare,
+    load_arrays,
+    random_sample,
+    samples,
+    save_samples,
+)
 
 PATHS: dict[str, AnyPath] = {path: path for path in ("burst", *get_args(HalPath))}
 """Ways of executing, by the names of the command line."""
@@ -58,6 +58,7 @@ class RunOptions(msgspec.Struct, frozen=True):
     device: str | None
     socket: Path | None
     extensions: tuple[str, ...]
+    input_shapes: tuple[str, ...]
     paths: tuple[AnyPath, ...]
     priority: Priority
     timeout: float | None
@@ -137,7 +138,9 @@ def _opened(
 
 
 def _collect(options: RunOptions) -> _Job:
-    model, extensions = load_extended(options.model, options.extensions)
+    model, extensions = load_extended(
+        options.model, options.extensions, options.input_shapes
+    )
     _check_known(model)
     if options.input_file is None:
         inputs = [random_sample(model.inputs)]

@@ -77,6 +77,17 @@ class DelegatedKernel(Protocol):
 
     measured_ns: float | None
 
+    def widen(self, threads: int) -> None:
+        """Get ready for runs on ``threads`` threads; others go on meanwhile.
+
+        :raises GeneralFailureError: if the engine fails.
+        """
+        ...
+
+    def trim(self) -> None:
+        """Free what no run uses, but for what one run on one thread needs."""
+        ...
+
     def __call__(self, scratch: Scratch) -> Run:
         """See `PreparedKernel`."""
         ...

@@ -281,6 +281,10 @@ async def open_burst(target: Target, *, spins: bool) -> AsyncIterator[Burst]:
 
     :raises AsyncnnError: if the driver refuses it.
     """
+    hal = target.hal
+    if isinstance(hal, IRoutedElsewhere) and not isinstance(hal, IRecovering):
+        # Packets have no room for a route: which one was taken is not known here.
+        target = target._replace(route=None)
     async with open_carry(target, spins=spins) as (controller, carry):
         yield Burst(target, controller, carry)
 
@@ -295,9 +299,6 @@ async def open_carry(
     """
     hal = target.hal
     model = hal.for_burst() if isinstance(hal, IRecovering) else hal
-    if model is hal and isinstance(hal, IRoutedElsewhere):
-        # Packets have no room for a route: which one was taken is not known here.
-        target = target._replace(route=None)
     with await BurstController.open(
         model, spins=spins, deadline_grace=target.deadline_grace
     ) as controller:

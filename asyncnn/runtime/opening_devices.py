@@ -139,6 +139,7 @@ async def open_devices(
     settings: DeviceSettings | None = None,
     extensions: Iterable[Extension | str] = (),
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+    cache_dir: CacheDir | None = None,
     sync_exec_hal: bool | None = None,
 ) -> AsyncIterator[Device]:
     """Open several devices as one, for the length of an ``async with`` block.
@@ -156,6 +157,8 @@ async def open_devices(
     :param fallback: what the CPU computes if a device fails: ``forbid``, ``partial`` or
         ``full``. None leaves it to ``framework`` or, without that, is ``partial``.
     :param framework: further settings.
+    :param cache_dir: folder in which prepared models are kept for the next time, those
+        that are divided included.
     :raises InvalidArgumentError: if there is no such device, one is given twice, or one
         of the settings is none.
     :raises AsyncnnError: if a device cannot be opened.
@@ -193,6 +196,7 @@ async def open_devices(
             hal_device,
             max_in_flight=max_in_flight,
             make_array=shared_array if any(d.is_remote for d in given) else np.empty,
+            cache=_cache_in(cache_dir),
             sync_exec_hal=forced,
         )
 

@@ -187,6 +187,11 @@ class SupervisedDevice(ForwardingDevice):
         """What tells the last driver from others; see `RemoteDevice.label`."""
         return self._inner().label
 
+    @property
+    def published(self) -> str:
+        """The name of the device that the driver publishes."""
+        return self._inner().published
+
     def usual_route(self, prepared: object) -> Route | None:
         """Return how executions of a prepared model go; see `IRouting`."""
         if isinstance(prepared, SupervisedModel):
@@ -312,14 +317,20 @@ class SupervisedDevice(ForwardingDevice):
         input_roles: Sequence[BufferRole],
         output_roles: Sequence[BufferRole],
     ) -> tuple[ErrorStatus, IBuffer | None, int]:
-        """Ask the driver, if there is one. A buffer dies with its driver."""
-        remote = self._connected()
-        if remote is None:
+        """Ask the driver, once there is one. A buffer dies with its driver."""
+        try:
+            async with asyncio.timeout(self._supervision.wait):
+                remote = await self._next()
+                models = [
+                    await model.awaited()
+                    if isinstance(model, SupervisedModel)
+                    else model
+                    for model in prepared_models
+                ]
+        except (TimeoutError, DeviceUnavailableError):
             return ErrorStatus.DEVICE_UNAVAILABLE, None, 0
-        models = [
-            model.usable if isinstance(model, SupervisedModel) else model
-            for model in prepared_models
-        ]
+        except AsyncnnError as error:
+            return error.status, None, 0
         return await remote.allocate(desc, models, input_roles, output_roles)
 
 

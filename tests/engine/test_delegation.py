@@ -105,6 +105,9 @@ class Computing:
     def __call__(self, scratch: Scratch) -> InterruptibleRun:
         return self._run
 
+    def widen(self, threads: int) -> None: ...
+
+    def trim(self) -> None: ...
     def record(self) -> KernelRecord:
         return KernelRecord(str(self._steps).encode())
 

@@ -25,8 +25,9 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.pools import from_buffer, view
 from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.file_kinds import MAGIC
 from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.model_file import MAGIC, load, read_container, save
+from asyncnn.runtime.model_file import load, read_container, save
 from asyncnn.runtime.tflite import load_tflite
 
 PREFIX = struct.Struct("<8sIII")
@@ -262,6 +263,7 @@ class TestRefusals:
     def test_another_file_is_refused(self, path: Path) -> None:
         path.write_bytes(b"something else")
         with pytest.raises(
-            InvalidArgumentError, match=f"{path}: neither a TFLite nor an asyncnn"
+            InvalidArgumentError,
+            match=f"{path}: neither a TFLite, an ONNX nor an asyncnn",
         ):
             load(path)

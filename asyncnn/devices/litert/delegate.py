@@ -3,8 +3,9 @@
 import math
 import secrets
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -145,32 +146,53 @@ class _SegmentKernel:
         graph = engine.compile(self._file, weights=weights if is_shared else None)
         if is_tried:
             self.measured_ns = _measured_ns(graph)
-        self._spare = deque([graph])
+        self._widened = 1
+        # By the number of their threads.
+        self._spare: defaultdict[int, deque[CompiledGraph]] = defaultdict(deque)
+        self._spare[1].append(graph)
 
     def __call__(self, scratch: Scratch) -> InterruptibleRun:
         run = _SegmentRun(self)
-        return InterruptibleRun(run.attempt, run.interrupt, run.clear)
+        return InterruptibleRun(run.attempt, run.interrupt, run.clear, run.spread)
 
     def record(self) -> KernelRecord:
         """Return what it is prepared of again."""
         return recorded(Written(self._file, self.measured_ns), self._segment)
 
-    def take(self) -> CompiledGraph:
-        """Return a graph for one workspace."""
-        try:
-            return self._spare.pop()
-        except IndexError:
-            return self._compiled()
+    def widen(self, threads: int) -> None:
+        """Compile a graph that runs on ``threads`` threads.
 
-    def give_back(self, graph: CompiledGraph) -> None:
+        :raises GeneralFailureError: if it cannot be compiled.
+        """
+        self.give_back(self._compiled(threads), threads)
+        self._widened = threads
+
+    def trim(self) -> None:
+        """Free all graphs that no workspace has, but for one."""
+        self._widened = 1
+        for threads, spare in list(self._spare.items()):
+            while len(spare) > (threads == 1):
+                with suppress(IndexError):  # a workspace has taken it
+                    spare.pop().close()
+
+    def take(self, threads: int) -> CompiledGraph | None:
+        """Return a graph for one workspace; None if it is not ready for ``threads``."""
+        if threads not in (1, self._widened):
+            return None
+        try:
+            return self._spare[threads].pop()
+        except IndexError:
+            return self._compiled(threads)
+
+    def give_back(self, graph: CompiledGraph, threads: int) -> None:
         """Keep a graph for another workspace, or close it."""
-        if len(self._spare) < _KEPT:
-            self._spare.append(graph)
+        if len(self._spare[threads]) < _KEPT:
+            self._spare[threads].append(graph)
         else:
             graph.close()
 
-    def _compiled(self) -> CompiledGraph:
-        return self._engine.compile(self._file, weights=self._weights)
+    def _compiled(self, threads: int) -> CompiledGraph:
+        return self._engine.compile(self._file, threads=threads, weights=self._weights)
 
 
 def _measured_ns(graph: CompiledGraph) -> float:
@@ -194,16 +216,18 @@ def _measured_ns(graph: CompiledGraph) -> float:
 
 
 class _SegmentRun:
-    """The graph of one workspace, which is taken when it runs first."""
+    """The graphs of one workspace, each of which is taken when it runs first."""
 
     def __init__(self, kernel: _SegmentKernel) -> None:
         self._kernel = kernel
+        self._threads = 1
+        self._graphs: dict[int, CompiledGraph] = {}
         self._graph: CompiledGraph | None = None
 
     def attempt(self, inputs: Inputs, outputs: Outputs) -> bool:
         graph = self._graph
         if graph is None:
-            graph = self._graph = self._kernel.take()
+            graph = self._taken()
         return graph.run(inputs, outputs)
 
     def interrupt(self) -> None:
@@ -211,10 +235,23 @@ class _SegmentRun:
             self._graph.interrupt()
 
     def clear(self) -> None:
-        if self._graph is None:
-            self._graph = self._kernel.take()
-        self._graph.clear_interrupt()
+        graph = self._graph
+        if graph is None:
+            graph = self._taken()
+        graph.clear_interrupt()
+
+    def spread(self, threads: int) -> None:
+        self._threads = threads
+        self._graph = self._graphs.get(threads)
+
+    def _taken(self) -> CompiledGraph:
+        graph = self._kernel.take(self._threads)
+        if graph is None:
+            self.spread(1)
+            return self._graph or self._taken()
+        self._graph = self._graphs[self._threads] = graph
+        return graph
 
     def __del__(self) -> None:
-        if self._graph is not None:
-            self._kernel.give_back(self._graph)
+        for threads, graph in self._graphs.items():
+            self._kernel.give_back(graph, threads)

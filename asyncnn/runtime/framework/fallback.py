@@ -110,6 +110,7 @@ class Health:
 class Member:
     """A device of a framework: its name, the device, and how it does.
 
+    ``kind`` is the name of all of its kind, whichever process they are in.
     The one that ``is_cpu`` is the last resort. What ``is_remote`` runs in another
     process, which, if it ``copies``, does not see slabs of memory where they are. One
     that does not ``tell_shapes`` is a driver of before HAL 1.2.
@@ -125,9 +126,11 @@ class Member:
         is_remote: bool = False,
         copies: bool = False,
         tells_shapes: bool = True,
+        kind: str = "",
         clock: Clock = time.monotonic,
     ) -> None:
         self.name = name
+        self.kind = kind or name
         self.hal = hal
         self.is_cpu = is_cpu
         self.is_remote = is_remote

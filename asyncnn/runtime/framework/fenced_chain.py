@@ -115,11 +115,16 @@ class FencedChain(FencedOutcome):
         self.is_done = False
         self.route: Route | None = None
 
-    def launch(self, wait_for: Sequence[ISyncFence]) -> None:
-        """Begin once ``wait_for``, which are active, have signalled."""
+    def launch(
+        self, wait_for: Sequence[ISyncFence], *, was_refused: bool = False
+    ) -> None:
+        """Begin once ``wait_for``, which are active, have signalled.
+
+        The only device does not take it as a fenced one, if it ``was_refused``.
+        """
         self._model.began(self)
         self._awaited = [fence.duplicate() for fence in wait_for]
-        if self._may_chain():
+        if not was_refused and self._may_chain():
             self._guarded(lambda: self._chain(wait_for))
             if self._callbacks or self.is_done:
                 return
@@ -130,6 +135,19 @@ class FencedChain(FencedOutcome):
         self._guarded(self._listen)
         if not wait_for:
             self._go_on(0, None)
+
+    def adopt(
+        self,
+        callback: IFencedExecutionCallback,
+        fence: ISyncFence,
+        wait_for: Sequence[ISyncFence],
+    ) -> None:
+        """Go on where the only partition was launched before."""
+        self._model.began(self)
+        self._awaited = [each.duplicate() for each in wait_for]
+        self._callbacks.append(callback)
+        self._fences.append(fence)
+        fence.add_done_callback(self._chain_done)
 
     def cancel(self) -> None:
         """End at the next boundary, or before it begins."""

@@ -49,7 +49,7 @@ from asyncnn.runtime.framework.fallback import FINAL, closed_error
 from asyncnn.runtime.framework.fenced_chain import FencedChain
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.outcomes import LaterWatch, Report, Watch
-from asyncnn.runtime.framework.planning import Prepared
+from asyncnn.runtime.framework.preparing import Prepared
 from asyncnn.runtime.framework.spaces import Spaces
 from asyncnn.runtime.framework.stepping import IClosable, SteppedRun
 
@@ -213,6 +213,35 @@ class FrameworkPreparedModel(SynchronousByCallback):
         duration: int | None,
     ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
         """Launch a fenced execution; see `IPreparedModel.execute_fenced`."""
+        direct, was_refused = self._direct, False
+        if (
+            direct is not None
+            and not self.has_buffers
+            and not self._health.has_failed
+            and not self._host.is_closed
+        ):
+            was_refused = True
+            try:
+                launched = direct.execute_fenced(
+                    request,
+                    wait_for,
+                    measure,
+                    deadline,
+                    loop_timeout_duration,
+                    duration,
+                )
+            except Exception as error:  # what is wrong shows when it is executed
+                launched = failure_of(error).status, None, None
+            _, fence, callback = launched
+            if callback is not None:
+                if fence is None:
+                    return launched
+                options = ExecutionOptions(
+                    measure, deadline, loop_timeout_duration, duration
+                )
+                chain = FencedChain(self, request, options, None)
+                chain.adopt(callback, fence, wait_for)
+                return _NONE, chain.fence, chain
         try:
             if self._host.is_closed:
                 raise closed_error()
@@ -226,7 +255,7 @@ class FrameworkPreparedModel(SynchronousByCallback):
             if deadline is not None and time.monotonic_ns() >= deadline:
                 raise MissedDeadlinePersistentError("the deadline has passed already")
             chain = FencedChain(self, request, options, use)
-            chain.launch(active_fences(wait_for))
+            chain.launch(active_fences(wait_for), was_refused=was_refused)
         except AsyncnnError as error:
             logger.info("fenced execution refused: %s: %s", error.status.name, error)
             self.refusal = str(error)

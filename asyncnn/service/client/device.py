@@ -148,7 +148,12 @@ class RemoteDevice:
 
         The process's number is 0 if it is in another namespace than this one.
         """
-        return f"{self._open().facts.device_name.removeprefix('asyncnn-')}-{self._pid}"
+        return f"{self.published}-{self._pid}"
+
+    @property
+    def published(self) -> str:
+        """The name of the device that the driver publishes."""
+        return self._open().facts.device_name.removeprefix("asyncnn-")
 
     def usual_route(self, prepared: object) -> Route | None:
         """Return how executions of a prepared model go; see `IRouting`."""

@@ -43,7 +43,7 @@ from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.bench.heartbeat import Heartbeat, Pulse, beating_driver
-from asyncnn.tools.bench.litert import LITERT, LiteRt, in_executor, on_one_thread
+from asyncnn.tools.bench.litert import LITERT, in_executor, on_one_thread
 from asyncnn.tools.bench.measured_models import (
     Candidate,
     inputs_of,
@@ -78,6 +78,7 @@ from asyncnn.tools.bench.rounds import (
     timed_await,
     timed_call,
 )
+from asyncnn.tools.other_runtimes import LiteRt
 
 ACCELERATED = "accelerated"
 """The device's name."""

@@ -23,7 +23,7 @@ from asyncnn.tools.bench.environment import (
     installed_versions,
     placement,
 )
-from asyncnn.tools.bench.litert import LITERT, litert_version
+from asyncnn.tools.bench.litert import LITERT
 from asyncnn.tools.bench.measured_models import (
     Candidate,
     candidates,
@@ -45,6 +45,7 @@ from asyncnn.tools.bench.report import (
     verdict_cell,
 )
 from asyncnn.tools.bench.rounds import MIN_ROUNDS, Figure
+from asyncnn.tools.other_runtimes import litert_version
 
 Progress: TypeAlias = Callable[[Sequence[str]], Iterable[str]]
 

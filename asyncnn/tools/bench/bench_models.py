@@ -28,13 +28,7 @@ from asyncnn.tools.bench.environment import (
     installed_versions,
     placement,
 )
-from asyncnn.tools.bench.litert import (
-    LITERT,
-    LITERT_REF,
-    LiteRt,
-    in_executor,
-    litert_version,
-)
+from asyncnn.tools.bench.litert import LITERT, LITERT_REF, in_executor
 from asyncnn.tools.bench.measured_models import (
     Difference,
     InputKind,
@@ -64,6 +58,7 @@ from asyncnn.tools.bench.rounds import (
     timed_await,
     timed_call,
 )
+from asyncnn.tools.other_runtimes import LiteRt, litert_version
 
 Progress: TypeAlias = Callable[[Sequence[Path]], Iterable[Path]]
 

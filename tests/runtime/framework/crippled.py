@@ -82,6 +82,8 @@ class CrippledDevice:
         self.figure = figure
         self.has_fences = has_fences
         self.executions = 0
+        self.preparations = 0
+        self.loadings = 0
         self.is_dead = False
         self.bursts = OpenBursts(64)
 
@@ -117,8 +119,14 @@ class CrippledDevice:
             for can, operation in zip(supports, model.main.operations, strict=True)
         )
 
+    def prepare_model_from_cache_1_3(self, *arguments: Any) -> ErrorStatus:
+        self.loadings += 1
+        adoption = _Adoption(self, arguments[-1])
+        return self.inner.prepare_model_from_cache_1_3(*arguments[:-1], adoption)
+
     def prepare_model_1_3(self, model: Model, *arguments: Any) -> ErrorStatus:
         callback = arguments[-1]
+        self.preparations += 1
         match self.fault:
             case Fault.PREPARING:
                 OneShot(callback.notify_1_3)(FAILED, None)
