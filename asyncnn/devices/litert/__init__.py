@@ -27,8 +27,6 @@ write it. `docs/accelerated.md` shows the table. The files, from below:
     the rules, by family of operations
 `claims.py`
     the whole table, and why the other operations are left to the kernels
-`written_operation.py`
-    an operation in a graph of its own, as it was claimed
 `writer.py`, `flat_file.py`
     the bytes of the file, in the schema of TFLite and as a flatbuffer
 `graph_file.py`

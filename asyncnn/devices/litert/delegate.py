@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-from asyncnn.devices.litert.claims import written
+from asyncnn.devices.litert.claims import WrittenOperation, written
 from asyncnn.devices.litert.compiled_graph import CompiledGraph, Engine
 from asyncnn.devices.litert.cuts import (
     BARRIER_NS,
@@ -20,7 +20,6 @@ from asyncnn.devices.litert.cuts import (
 from asyncnn.devices.litert.segment_record import Written, recorded, restored
 from asyncnn.devices.litert.weights import PackedWeights, weights_key
 from asyncnn.devices.litert.writer import write_file
-from asyncnn.devices.litert.written_operation import WrittenOperation
 from asyncnn.engine.delegation import KernelRecord, Segment, Step
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import GeneralFailureError

@@ -22,7 +22,7 @@ import flatbuffers  # type: ignore[import-untyped]
 import numpy as np
 import tflite  # type: ignore[import-untyped]
 
-from asyncnn.devices.litert.claims import write_operation
+from asyncnn.devices.litert.claims import WrittenOperation, write_operation
 from asyncnn.devices.litert.flat_file import REFERENCE, Field, FlatFile, Place
 from asyncnn.devices.litert.graph_file import Apart, GraphFile, may_lie_apart
 from asyncnn.devices.litert.operand_tensors import OperandTensors
@@ -33,7 +33,6 @@ from asyncnn.devices.litert.tflite_graph import (
     Options,
     Tensor,
 )
-from asyncnn.devices.litert.written_operation import WrittenOperation
 from asyncnn.engine.delegation import Segment
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
