@@ -29,7 +29,7 @@ from asyncnn.runtime.model import InputShapes, NamedModel, located, map_model_fi
 from asyncnn.runtime.tflite import import_tflite
 
 if TYPE_CHECKING:
-    from asyncnn.runtime.onnx.importer import Constants
+    from asyncnn.runtime.onnx import Constants
 
 SUFFIX = ".asyncnn"
 """Customary end of a container's file name."""

@@ -18,6 +18,7 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
+from asyncnn.devices.litert.cuts import USUAL, Speeds
 from asyncnn.devices.litert.graph_file import GraphFile
 from asyncnn.devices.litert.weights import PackedWeights
 from asyncnn.hal.errors import (
@@ -175,6 +176,8 @@ class Engine(ABC):
 
     name: str
     version: str
+    speeds: Speeds = USUAL
+    """How fast it was measured to be."""
 
     @abstractmethod
     def compile(

@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from asyncnn.devices.litert.claims import WrittenOperation, written
 from asyncnn.devices.litert.compiled_graph import CompiledGraph, Engine
 from asyncnn.devices.litert.cuts import (
@@ -63,7 +65,10 @@ class LiteRtDelegate:
         # What is claimed but in no plan in the end goes with the operation.
         self._made: WeakKeyDictionary[BoundOperation, WrittenOperation]
         self._made = WeakKeyDictionary()
-        self.version = f"{engine.name} {engine.version}, writer {WRITER_VERSION}"
+        told = msgspec.json.encode(engine.speeds).decode()
+        self.version = (
+            f"{engine.name} {engine.version}, writer {WRITER_VERSION}, speeds {told}"
+        )
 
     def claims(self, operation: BoundOperation) -> bool:
         """Tell whether LiteRT computes ``operation`` as the HAL wants it."""
@@ -75,7 +80,7 @@ class LiteRtDelegate:
 
     def cuts(self, steps: Sequence[Step]) -> Iterable[int]:
         """Return where to divide ``steps``, so that a pause costs little."""
-        return cuts(steps, SEGMENT_NS)
+        return cuts(steps, SEGMENT_NS, self._engine.speeds)
 
     def prepare(
         self, segment: Segment, identity: bytes, record: KernelRecord | None = None
@@ -97,7 +102,7 @@ class LiteRtDelegate:
         total_ns = sum(estimated_ns(step.operation) for step in segment.steps)
         if total_ns < WORTHWHILE_NS and len(segment.steps) < WORTHWHILE_STEPS:
             return None
-        barriers = cuts(segment.steps, BARRIER_NS)
+        barriers = cuts(segment.steps, BARRIER_NS, self._engine.speeds)
         graph = Written(write_file(segment, barriers, made), None)
         weights = self._weights(segment, identity)
         is_tried = total_ns < _WORTH_TRYING_NS

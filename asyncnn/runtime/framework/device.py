@@ -56,9 +56,9 @@ from asyncnn.runtime.framework import FRAMEWORK, Fallback, FrameworkSettings
 from asyncnn.runtime.framework.caching import CacheLayout
 from asyncnn.runtime.framework.fallback import Member, closed_error
 from asyncnn.runtime.framework.partition import Plan
+from asyncnn.runtime.framework.partition_preparing import Prepared, Preparer
 from asyncnn.runtime.framework.planning import Planner
 from asyncnn.runtime.framework.prepared import FrameworkPreparedModel, Host
-from asyncnn.runtime.framework.preparing import Prepared, Preparer
 from asyncnn.runtime.framework.submodels import build_submodels
 from asyncnn.runtime.model_cache import PrepareArguments
 
@@ -111,7 +111,7 @@ class FrameworkDevice:
         self._host = Host(
             self._buffers,
             OpenBursts(limits.max_bursts),
-            self.settings.max_intermediate_bytes,
+            self.settings,
         )
         self._own: weakref.WeakKeyDictionary[IPreparedModel, tuple[Member, Route]]
         self._own = weakref.WeakKeyDictionary()

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 
 from asyncnn.burst import OpenBursts
 from asyncnn.callbacks import (
@@ -29,7 +30,7 @@ from asyncnn.hal.errors import (
     failure_of,
 )
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel, ISyncFence
-from asyncnn.hal.operands import is_scalar
+from asyncnn.hal.operands import is_scalar, size_of_data_bytes
 from asyncnn.hal.refusals import refuse_execution
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
@@ -43,13 +44,13 @@ from asyncnn.hal.types import (
     Request,
 )
 from asyncnn.hal.validate import RequestRules, execution_options, signature_of
-from asyncnn.runtime.framework import Fallback
+from asyncnn.runtime.framework import Fallback, FrameworkSettings
 from asyncnn.runtime.framework.burst_model import BurstModel
 from asyncnn.runtime.framework.fallback import FINAL, closed_error
-from asyncnn.runtime.framework.fenced_chain import FencedChain
+from asyncnn.runtime.framework.fenced_chain import FencedChain, UnfencedChain
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.outcomes import LaterWatch, Report, Watch
-from asyncnn.runtime.framework.preparing import Prepared
+from asyncnn.runtime.framework.partition_preparing import Prepared
 from asyncnn.runtime.framework.spaces import Spaces
 from asyncnn.runtime.framework.stepping import IClosable, SteppedRun
 
@@ -65,11 +66,12 @@ class Host:
     """
 
     def __init__(
-        self, buffers: Buffers, bursts: OpenBursts, max_intermediate_bytes: int
+        self, buffers: Buffers, bursts: OpenBursts, settings: FrameworkSettings
     ) -> None:
         self.buffers = buffers
         self.bursts = bursts
-        self.max_intermediate_bytes = max_intermediate_bytes
+        self.max_intermediate_bytes = settings.max_intermediate_bytes
+        self.chains_drivers = settings.chains_drivers
         self.active: set[IClosable] = set()
         self.is_closed = False
         self._waiting: asyncio.Future[None] | None = None
@@ -115,6 +117,16 @@ class FrameworkPreparedModel(SynchronousByCallback):
         self._rules = RequestRules(model)
         self._direct = self.steps[0].prepared if len(self.steps) == 1 else None
         self._health = self.steps[0].member.health
+        self._output_bytes = [
+            size_of_data_bytes(o.type, o.dimensions) for o in operands
+        ]
+        # If one of two neighbours is here, handing on takes a turn of the loop anyway.
+        remote = [step.member.is_remote for step in self.steps]
+        self._is_chained = (
+            host.chains_drivers
+            and any(both == (True, True) for both in pairwise(remote))
+            and all(self._output_bytes)
+        )
 
     def execute_1_3(
         self,
@@ -181,12 +193,26 @@ class FrameworkPreparedModel(SynchronousByCallback):
             missed = isinstance(error, MissedDeadlinePersistentError)
             return _NONE if missed else status
         report = Report(callback, use)
+        if self._is_chained and use is None and self._has_room(request):
+            chain = UnfencedChain(self, request, options, report)
+            chain.launch(())
+            report.is_called = False
+            if not chain.is_done:
+                callback.link_to_death(chain.cancel)
+            return _NONE
         run = SteppedRun(self, request, options, report)
         run.begin()
         report.is_called = False
         if not run.is_over:
             callback.link_to_death(run.die)
         return _NONE
+
+    def _has_room(self, request: Request) -> bool:
+        """Tell whether the outputs have enough room, which fences say nothing of."""
+        return all(
+            argument.has_no_value or argument.location.length >= size
+            for argument, size in zip(request.outputs, self._output_bytes, strict=True)
+        )
 
     def fall_back(
         self,

@@ -60,9 +60,7 @@ def clipped(draft: Composer, value: Value, low: float, high: float) -> Value:
 def _hard_sigmoid(node: Node) -> Value:
     draft = node.draft
     slope, offset = node.attribute("alpha", 0.2), node.attribute("beta", 0.5)
-    return clipped(
-        draft, draft.add(draft.mul(node.input(0), slope), offset), 0.0, 1.0
-    )
+    return clipped(draft, draft.add(draft.mul(node.input(0), slope), offset), 0.0, 1.0)
 
 
 def softplus(draft: Composer, value: Value) -> Value:
@@ -160,7 +158,9 @@ def _hardmax(node: Node) -> Value:
         three = draft.reshape(value, rows)
     else:
         three = draft.as_three(value, axis)
-    where = draft.emit(Op.ARGMAX, [three, 1], draft.constant(np.zeros(1, np.int32)).form)
+    where = draft.emit(
+        Op.ARGMAX, [three, 1], draft.constant(np.zeros(1, np.int32)).form
+    )
     outer, length, inner = three.shape
     steps = np.arange(length, dtype=np.int32).reshape(1, length, 1)
     is_there = draft.compare(
@@ -174,12 +174,24 @@ def _unary(type_: Op) -> Converter:
 
 
 CONVERTERS: dict[str, Converter] = {
-    **{"Relu": _relu, "PRelu": _prelu, "LeakyRelu": _leaky_relu, "Elu": _elu},
-    **{"Selu": _selu, "Celu": _celu, "HardSigmoid": _hard_sigmoid, "Mish": _mish},
-    **{"Sigmoid": _unary(Op.LOGISTIC), "Tanh": _unary(Op.TANH)},
-    **{"HardSwish": _unary(Op.HARD_SWISH), "Softplus": _softplus},
-    **{"Softsign": _softsign, "Swish": _swish, "Gelu": _gelu, "Shrink": _shrink},
-    **{"ThresholdedRelu": _thresholded_relu, "Softmax": _softmax},
-    **{"LogSoftmax": _log_softmax, "Hardmax": _hardmax},
+    "Relu": _relu,
+    "PRelu": _prelu,
+    "LeakyRelu": _leaky_relu,
+    "Elu": _elu,
+    "Selu": _selu,
+    "Celu": _celu,
+    "HardSigmoid": _hard_sigmoid,
+    "Mish": _mish,
+    "Sigmoid": _unary(Op.LOGISTIC),
+    "Tanh": _unary(Op.TANH),
+    "HardSwish": _unary(Op.HARD_SWISH),
+    "Softplus": _softplus,
+    "Softsign": _softsign,
+    "Swish": _swish,
+    "Gelu": _gelu,
+    "Shrink": _shrink,
+    "ThresholdedRelu": _thresholded_relu,
+    "Softmax": _softmax,
+    "LogSoftmax": _log_softmax,
+    "Hardmax": _hardmax,
 }
-

@@ -1,9 +1,9 @@
 """Functions that the HAL does not have, by rational approximations of our own.
 
-Most are ``x * P(x * x) / Q(x * x)``, with coefficients fitted by reweighted least squares
-to the least relative error, which is far below that of float32 arithmetic itself: 2e-8
-for the error function up to 3.95, beyond which it is 1 in float32, and 1e-9 for the arc
-tangent up to 1, beyond which the reciprocal is taken.
+Most are ``x * P(x * x) / Q(x * x)``, with coefficients fitted by reweighted least
+squares to the least relative error, which is far below that of float32 arithmetic
+itself: 2e-8 for the error function up to 3.95, beyond which it is 1 in float32, and 1e-9
+for the arc tangent up to 1, beyond which the reciprocal is taken.
 """
 
 import math
@@ -14,7 +14,14 @@ from asyncnn.runtime.onnx.composing import Composer
 from asyncnn.runtime.onnx.emitter import Value
 
 _ERF = (
-    (1.12837914, 0.191547956, 0.0528751304, 0.00380806028, 0.00028468541, 2.02592482e-06),
+    (
+        1.12837914,
+        0.191547956,
+        0.0528751304,
+        0.00380806028,
+        0.00028468541,
+        2.02592482e-06,
+    ),
     (1.0, 0.503087632, 0.114558646, 0.0150548857, 0.00117070121, 3.78318558e-05),
 )
 _ERF_LIMIT = 3.95

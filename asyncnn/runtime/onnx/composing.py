@@ -91,9 +91,7 @@ class Composer(Draft):
         """Return the quotient; of integers, rounded down."""
         return self.binary(Op.DIV, first, second)
 
-    def compare(
-        self, type_: Op, first: Value, second: Value | float | Array
-    ) -> Value:
+    def compare(self, type_: Op, first: Value, second: Value | float | Array) -> Value:
         """Return where a comparison holds."""
         return self.binary(type_, first, second, np.bool_)
 
@@ -250,9 +248,7 @@ class Composer(Draft):
             return value
         if value.is_constant:
             self.allowance.take_elements(shape)
-            return self.constant_like(
-                value, lambda data: np.broadcast_to(data, shape)
-            )
+            return self.constant_like(value, lambda data: np.broadcast_to(data, shape))
         lengths = (1,) * (len(shape) - value.rank) + value.shape
         value = self.reshape(value, lengths)
         for axis, (length, wanted) in enumerate(zip(lengths, shape, strict=True)):

@@ -70,7 +70,9 @@ def paddings(
             less, more = total // 2, total - total // 2
             found.append((less, more) if mode == "SAME_UPPER" else (more, less))
         return found
-    pads = [0] * (2 * rank) if mode == "VALID" else node.attribute("pads", [0] * 2 * rank)
+    pads = (
+        [0] * (2 * rank) if mode == "VALID" else node.attribute("pads", [0] * 2 * rank)
+    )
     if len(pads) != 2 * rank or any(not 0 <= n < 1 << 24 for n in pads):
         raise InvalidArgumentError(f"paddings {pads} for {rank} axes")
     return list(zip(pads[:rank], pads[rank:], strict=True))
@@ -86,7 +88,10 @@ def as_image(draft: Composer, value: Value) -> Value:
 def sliding_of(node: Node, value: Value, kernel: Sequence[int]) -> Sliding:
     """Return how the window of ``node`` slides over ``value``."""
     rank = value.rank - 2
-    strides, dilations = spatial(node, "strides", rank), spatial(node, "dilations", rank)
+    strides, dilations = (
+        spatial(node, "strides", rank),
+        spatial(node, "dilations", rank),
+    )
     pads = paddings(node, value.shape[2:], kernel, rank)
     kernel = list(kernel)
     if rank == 1:
@@ -251,7 +256,10 @@ def _conv_transpose(node: Node) -> Value:
         raise node.refuse(f"a transposed convolution of rank {value.rank}")
     rank = value.rank - 2
     kernel, groups = list(filter_.shape[2:]), node.attribute("group", 1)
-    strides, dilations = spatial(node, "strides", rank), spatial(node, "dilations", rank)
+    strides, dilations = (
+        spatial(node, "strides", rank),
+        spatial(node, "dilations", rank),
+    )
     pads = _transposed_pads(node, value.shape[2:], kernel, rank)
     channels, depth = filter_.shape[:2]
     if channels != value.shape[1] or groups < 1 or channels % groups:
@@ -280,7 +288,10 @@ def _transposed_pads(
     node: Node, sizes: Sequence[int], kernel: Sequence[int], rank: int
 ) -> list[tuple[int, int]]:
     """Return what is cut off before and behind each axis; negative to add behind."""
-    strides, dilations = spatial(node, "strides", rank), spatial(node, "dilations", rank)
+    strides, dilations = (
+        spatial(node, "strides", rank),
+        spatial(node, "dilations", rank),
+    )
     extra = node.attribute("output_padding", [0] * rank)
     if len(extra) != rank or any(not 0 <= n < 1 << 16 for n in extra):
         raise InvalidArgumentError(f"output_padding of {extra}")
@@ -303,9 +314,7 @@ def _transposed_pads(
     return found
 
 
-def _spread(
-    node: Node, filter_: Value, groups: int, dilations: Sequence[int]
-) -> Value:
+def _spread(node: Node, filter_: Value, groups: int, dilations: Sequence[int]) -> Value:
     """Return a filter of one group without dilation, with zeros in between."""
     data = filter_.data
     if data is None:

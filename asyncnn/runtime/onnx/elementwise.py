@@ -175,9 +175,7 @@ def _sinh(node: Node) -> Value:
     value, draft = node.input(0), node.draft
     up = draft.unary(Op.EXP, value)
     down = draft.reciprocal(up)
-    return draft.mul(
-        draft.mul(draft.unary(Op.TANH, value), draft.add(up, down)), 0.5
-    )
+    return draft.mul(draft.mul(draft.unary(Op.TANH, value), draft.add(up, down)), 0.5)
 
 
 def _cosh(node: Node) -> Value:
@@ -243,7 +241,9 @@ def _atanh(node: Node) -> Value:
 
     def move(value: Value) -> Value:
         rest = draft.sub(draft.lift(1.0, value), value)
-        return draft.mul(log_of_1_and(draft, draft.div(draft.mul(value, 2.0), rest)), 0.5)
+        return draft.mul(
+            log_of_1_and(draft, draft.div(draft.mul(value, 2.0), rest)), 0.5
+        )
 
     return in_float32(draft, node.input(0), move)
 
@@ -308,24 +308,52 @@ def _not(node: Node) -> Value:
 
 
 CONVERTERS: dict[str, Converter] = {
-    **{"Add": _arithmetic(Op.ADD), "Sub": _arithmetic(Op.SUB)},
-    **{"Mul": _arithmetic(Op.MUL), "Div": _arithmetic(Op.DIV), "Mod": _mod},
-    **{"Max": _folded(Op.MAXIMUM), "Min": _folded(Op.MINIMUM)},
-    **{"Sum": _folded(Op.ADD), "Mean": _mean, "Pow": _pow, "Clip": _clip},
-    **{"Abs": _unary(Op.ABS), "Neg": _unary(Op.NEG), "Exp": _unary(Op.EXP)},
-    **{"Log": _unary(Op.LOG), "Sqrt": _unary(Op.SQRT), "Sin": _unary(Op.SIN)},
-    **{"Floor": _unary(Op.FLOOR), "Ceil": lambda n: ceil(n.draft, n.input(0))},
+    "Add": _arithmetic(Op.ADD),
+    "Sub": _arithmetic(Op.SUB),
+    "Mul": _arithmetic(Op.MUL),
+    "Div": _arithmetic(Op.DIV),
+    "Mod": _mod,
+    "Max": _folded(Op.MAXIMUM),
+    "Min": _folded(Op.MINIMUM),
+    "Sum": _folded(Op.ADD),
+    "Mean": _mean,
+    "Pow": _pow,
+    "Clip": _clip,
+    "Abs": _unary(Op.ABS),
+    "Neg": _unary(Op.NEG),
+    "Exp": _unary(Op.EXP),
+    "Log": _unary(Op.LOG),
+    "Sqrt": _unary(Op.SQRT),
+    "Sin": _unary(Op.SIN),
+    "Floor": _unary(Op.FLOOR),
+    "Ceil": lambda n: ceil(n.draft, n.input(0)),
     "Round": lambda node: round_even(node.draft, node.input(0)),
     "Sign": lambda node: sign(node.draft, node.input(0)),
     "Reciprocal": lambda node: node.draft.reciprocal(node.input(0)),
-    **{"Cos": lambda node: cosine(node.draft, node.input(0)), "Tan": _tan},
-    **{"Sinh": _sinh, "Cosh": _cosh, "Atan": _atan, "Asin": _asin, "Acos": _acos},
-    **{"Asinh": _asinh, "Acosh": _acosh, "Atanh": _atanh, "Erf": _erf},
-    **{"Equal": _compare(Op.EQUAL), "Greater": _compare(Op.GREATER)},
-    **{"Less": _compare(Op.LESS), "GreaterOrEqual": _compare(Op.GREATER_EQUAL)},
-    **{"LessOrEqual": _compare(Op.LESS_EQUAL), "Xor": _xor, "Not": _not},
-    **{"And": _logical(Op.LOGICAL_AND), "Or": _logical(Op.LOGICAL_OR)},
-    **{"IsInf": _is_inf, "IsNaN": _is_nan, "Where": _where},
-    **{"Cast": _cast, "CastLike": _cast, "BitwiseNot": _bitwise_not},
+    "Cos": lambda node: cosine(node.draft, node.input(0)),
+    "Tan": _tan,
+    "Sinh": _sinh,
+    "Cosh": _cosh,
+    "Atan": _atan,
+    "Asin": _asin,
+    "Acos": _acos,
+    "Asinh": _asinh,
+    "Acosh": _acosh,
+    "Atanh": _atanh,
+    "Erf": _erf,
+    "Equal": _compare(Op.EQUAL),
+    "Greater": _compare(Op.GREATER),
+    "Less": _compare(Op.LESS),
+    "GreaterOrEqual": _compare(Op.GREATER_EQUAL),
+    "LessOrEqual": _compare(Op.LESS_EQUAL),
+    "Xor": _xor,
+    "Not": _not,
+    "And": _logical(Op.LOGICAL_AND),
+    "Or": _logical(Op.LOGICAL_OR),
+    "IsInf": _is_inf,
+    "IsNaN": _is_nan,
+    "Where": _where,
+    "Cast": _cast,
+    "CastLike": _cast,
+    "BitwiseNot": _bitwise_not,
 }
-

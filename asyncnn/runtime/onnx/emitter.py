@@ -321,7 +321,10 @@ class Building:
         self._operands: dict[Value | Scalar | Omitted, int] = {}
 
     def build(
-        self, draft: Draft, inputs: Sequence[Value], outputs: Sequence[tuple[str, Value]]
+        self,
+        draft: Draft,
+        inputs: Sequence[Value],
+        outputs: Sequence[tuple[str, Value]],
     ) -> NamedModel:
         """Return the model; dimensions and constants are those of the values."""
         for value in inputs:

@@ -59,6 +59,12 @@ def _divide(first: Array, second: Array) -> Array:
     return np.asarray(quotient * np.sign(first) * np.sign(second), first.dtype)
 
 
+def _mod(first: Array, second: Array) -> Array:
+    if first.dtype.kind != "f" and not second.all():
+        raise InvalidArgumentError("a constant is divided by zero")
+    return np.asarray(np.mod(first, second))
+
+
 def _shape(node: Node, budget: Budget) -> Array:
     shape = node.input(0).shape
     start, end = node.attribute("start", 0), node.attribute("end")
@@ -101,7 +107,8 @@ def _range(node: Node, budget: Budget) -> Array:
 
 
 def _cast(node: Node, budget: Budget) -> Array:
-    data, dtype = node.data(0), node.dtype("to")
+    data = node.data(0)
+    dtype = node.dtype("to") if node.name == "Cast" else node.input(1).dtype
     budget.take(data.shape, data.size)
     with np.errstate(all="ignore"):
         return data.astype(dtype)
@@ -245,15 +252,40 @@ def _same_kind(function: Callable[..., Any]) -> Callable[..., Any]:
     return fold
 
 
+def _modulo(node: Node, budget: Budget) -> Array:
+    if node.attribute("fmod", 0):
+        raise node.refuse("a remainder with the sign of the dividend")
+    return _elementwise(_mod)(node, budget)
+
+
 _ELEMENTWISE: dict[str, Callable[..., Any]] = {
-    **{"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": _divide},
-    **{"Neg": np.negative, "Abs": np.abs, "Floor": np.floor, "Ceil": np.ceil},
-    **{"Sqrt": np.sqrt, "Exp": np.exp, "Log": np.log, "Not": np.logical_not},
-    **{"Equal": np.equal, "Greater": np.greater, "Less": np.less},
-    **{"GreaterOrEqual": np.greater_equal, "LessOrEqual": np.less_equal},
-    **{"And": np.logical_and, "Or": np.logical_or, "Xor": np.logical_xor},
-    **{"Where": np.where, "Max": _same_kind(np.maximum)},
-    **{"Min": _same_kind(np.minimum), "Identity": lambda data: data},
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Div": _divide,
+    "Round": np.rint,
+    "Sign": np.sign,
+    "Reciprocal": np.reciprocal,
+    "Neg": np.negative,
+    "Abs": np.abs,
+    "Floor": np.floor,
+    "Ceil": np.ceil,
+    "Sqrt": np.sqrt,
+    "Exp": np.exp,
+    "Log": np.log,
+    "Not": np.logical_not,
+    "Equal": np.equal,
+    "Greater": np.greater,
+    "Less": np.less,
+    "GreaterOrEqual": np.greater_equal,
+    "LessOrEqual": np.less_equal,
+    "And": np.logical_and,
+    "Or": np.logical_or,
+    "Xor": np.logical_xor,
+    "Where": np.where,
+    "Max": _same_kind(np.maximum),
+    "Min": _same_kind(np.minimum),
+    "Identity": lambda data: data,
     "Relu": lambda data: np.maximum(data, np.zeros((), data.dtype)),
     "Pow": lambda base, power: np.power(base, power).astype(base.dtype),
 }
@@ -264,6 +296,8 @@ FOLDERS: dict[str, Callable[[Node, Budget], Array]] = {
     "ConstantOfShape": _constant_of_shape,
     "Range": _range,
     "Cast": _cast,
+    "CastLike": _cast,
+    "Mod": _modulo,
     "Gather": _gather,
     "Concat": _concat,
     "Slice": _slice,

@@ -12,8 +12,17 @@ from asyncnn.runtime.onnx.node import Node
 from asyncnn.runtime.onnx.schema import DOMAINS, onnx_package
 
 _TYPE_NUMBERS = {
-    **{"float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6},
-    **{"int64": 7, "bool": 9, "float16": 10, "float64": 11, "uint32": 12},
+    "float32": 1,
+    "uint8": 2,
+    "int8": 3,
+    "uint16": 4,
+    "int16": 5,
+    "int32": 6,
+    "int64": 7,
+    "bool": 9,
+    "float16": 10,
+    "float64": 11,
+    "uint32": 12,
     "uint64": 13,
 }
 

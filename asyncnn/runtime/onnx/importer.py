@@ -1,41 +1,47 @@
-"""Imports ONNX files: from mapped bytes to a named model."""
+"""Drafts the model of a file that was read: node by node, by converters.
 
-import os
+What is refused does not end it: all that cannot be imported is named in one error.
+"""
+
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, TypeAlias
-
-import numpy as np
-from numpy.typing import ArrayLike
+from typing import Any
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Memory
-from asyncnn.hal.validate import validate_model
-from asyncnn.runtime.model import InputShapes, NamedModel, located, map_model_file
+from asyncnn.runtime.model import NamedModel, located
+from asyncnn.runtime.onnx import (
+    activation,
+    control_flow,
+    convolution,
+    elementwise,
+    lookup,
+    matmul,
+    normalization,
+    pooling,
+    quantization,
+    recurrent,
+    reduction,
+    reshaping,
+    resize,
+)
 from asyncnn.runtime.onnx.composing import Composer
-from asyncnn.runtime.onnx.converters import CONVERTERS
 from asyncnn.runtime.onnx.emitter import Building, Form, Value
 from asyncnn.runtime.onnx.folding import Budget, fold
 from asyncnn.runtime.onnx.functions import body_of, instantiated
-from asyncnn.runtime.onnx.node import Node
-from asyncnn.runtime.onnx.open_axes import Lengths, merge, open_lengths
+from asyncnn.runtime.onnx.node import Converter, Node
+from asyncnn.runtime.onnx.open_axes import Lengths
 from asyncnn.runtime.onnx.quantization import bytes_of
 from asyncnn.runtime.onnx.schema import (
     DOMAINS,
     Source,
     captured,
-    decoding,
     inner_graphs,
     onnx_package,
-    read_model,
 )
 from asyncnn.runtime.onnx.tensors import checked_shape, hal_type
 from asyncnn.runtime.refusals import UnsupportedOperatorError
-
-Constants: TypeAlias = Mapping[str, ArrayLike]
-"""Values of inputs, by name, that are always the same."""
 
 MAX_DEPTH = 32
 """Most functions and graphs within each other."""
@@ -43,69 +49,37 @@ MAX_DEPTH = 32
 MAX_REFUSALS = 50
 
 
-def load_onnx(
-    path: str | os.PathLike[str],
-    *,
-    input_shapes: InputShapes = None,
-    constants: Constants | None = None,
-) -> NamedModel:
-    """Import the ONNX file at ``path``, which stays mapped; see `import_onnx`.
-
-    :raises GeneralFailureError: if the file cannot be read.
-    """
-    memory = map_model_file(path)
-    with located(path):
-        return import_onnx(
-            memory,
-            folder=Path(path).parent,
-            input_shapes=input_shapes,
-            constants=constants,
-        )
+def _dropout(node: Node) -> list[Value | None]:
+    if node.has(2) and node.number(2):
+        raise node.refuse("training")
+    value = node.input(0)
+    mask = None
+    if node.wants(1):
+        ones = node.draft.full(value.shape, 1, "int32")
+        mask = node.draft.cast(ones, "bool")
+    return [value, mask]
 
 
-def import_onnx(
-    memory: Memory,
-    *,
-    folder: Path | None = None,
-    input_shapes: InputShapes = None,
-    constants: Constants | None = None,
-) -> NamedModel:
-    """Import the ONNX file whose bytes are those of ``memory``.
-
-    :param folder: where files with weights may be; they stay mapped as well.
-    :param input_shapes: of inputs whose file leaves axes open: by name, or of all in
-        order. Axes of length 0 stay open.
-    :param constants: inputs that are always the same; the model has them no more.
-    :raises InvalidArgumentError: if the bytes are damaged, or an axis has to be known.
-    :raises UnsupportedOperatorError: if operators have no HAL form; it names them all.
-    :raises GeneralFailureError: if the package `onnx` is not installed.
-    """
-    with decoding():
-        source = read_model(memory, folder)
-        fixed = _fixed(source, constants or {})
-        assumed = open_lengths(source, input_shapes, set(source.weights) | set(fixed))
-        with assumed.explaining():
-            drafts = [_Import(source, fixed, lengths) for lengths in assumed.variants]
-            if len(drafts) > 1:
-                merge([(found.draft, *found.ends) for found in drafts])
-        named = drafts[0].build(memory)
-    validate_model(named.model)
-    return named
+CONVERTERS: dict[str, Converter] = {
+    **activation.CONVERTERS,
+    **control_flow.CONVERTERS,
+    **convolution.CONVERTERS,
+    **elementwise.CONVERTERS,
+    **lookup.CONVERTERS,
+    **matmul.CONVERTERS,
+    **normalization.CONVERTERS,
+    **pooling.CONVERTERS,
+    **quantization.CONVERTERS,
+    **recurrent.CONVERTERS,
+    **reduction.CONVERTERS,
+    **reshaping.CONVERTERS,
+    **resize.CONVERTERS,
+    "Dropout": _dropout,
+}
+"""By the operator's name; those of other domains than ONNX's have that in front."""
 
 
-def _fixed(source: Source, constants: Constants) -> dict[str, Array]:
-    known = {axes.name: axes for axes in source.inputs}
-    fixed: dict[str, Array] = {}
-    for name, value in constants.items():
-        if name not in known:
-            raise InvalidArgumentError(
-                f"there is no input {name!r}", hint=f"known: {', '.join(known)}"
-            )
-        fixed[name] = np.asarray(value, known[name].dtype)
-    return fixed
-
-
-class _Import:
+class Import:
     """Drafts the model of one file with certain lengths of its inputs' axes."""
 
     def __init__(
@@ -209,18 +183,16 @@ class _Import:
     def _is_known(self, proto: Any) -> bool:
         return proto.op_type in CONVERTERS or proto.op_type in _CONTROL
 
-    def _node(
-        self, proto: Any, names: ChainMap[str, Value], opsets: "_Opsets"
-    ) -> None:
-        inputs = [
-            _find(names, name, "input") if name else None for name in proto.input
-        ]
+    def _node(self, proto: Any, names: ChainMap[str, Value], opsets: "_Opsets") -> None:
+        inputs = [_find(names, name, "input") if name else None for name in proto.input]
         node = Node(proto, inputs, self.draft, opsets.of(proto.domain), names)
         node.reader = self._source.reader
         node.run_graph = lambda graph, given: self.run(graph, names, opsets, given)
         results = self._results(node, proto, inputs, opsets)
         written = [name for name in proto.output if name]
-        if len(set(written)) != len(written) or any(n in names.maps[0] for n in written):
+        if len(set(written)) != len(written) or any(
+            n in names.maps[0] for n in written
+        ):
             raise InvalidArgumentError(f"it writes {written[:8]} again")
         for name, value in zip(proto.output, results, strict=False):
             if not name:
@@ -243,7 +215,9 @@ class _Import:
             folded = fold(node, inputs, self._budget)
             if folded is not None:
                 return (self.draft.constant(folded),)
-        key = proto.op_type if proto.domain in DOMAINS else f"{proto.domain}.{node.name}"
+        key = (
+            proto.op_type if proto.domain in DOMAINS else f"{proto.domain}.{node.name}"
+        )
         converter = CONVERTERS.get(key)
         own = self._source.functions.get((proto.domain, proto.op_type))
         if converter is not None and own is None:
@@ -299,7 +273,9 @@ def _check(proto: Any, source: Source, opsets: _Opsets) -> None:
     except onnx.checker.ValidationError as error:
         text = str(error).split("\n", 1)[0][:300]
         if "No Op registered" in text:
-            raise UnsupportedOperatorError("this operator cannot be imported") from error
+            raise UnsupportedOperatorError(
+                "this operator cannot be imported"
+            ) from error
         raise InvalidArgumentError(text) from error
 
 
@@ -338,4 +314,3 @@ def _listed(refusals: Sequence[str]) -> str:
     more = len(refusals) - MAX_REFUSALS
     lines = [*refusals[:MAX_REFUSALS], *([f"and {more} more"] if more > 0 else [])]
     return f"{len(refusals)} operators cannot be imported: " + "; ".join(lines)
-

@@ -50,7 +50,9 @@ def _grid(shape: Shape, strides: Sequence[int], skipped: Sequence[int]) -> Array
     for axis, length in enumerate(shape):
         if axis not in skipped:
             steps = np.arange(length, dtype=np.int32) * strides[axis]
-            total = total + steps.reshape([-1 if a == axis else 1 for a in range(len(shape))])
+            total = total + steps.reshape(
+                [-1 if a == axis else 1 for a in range(len(shape))]
+            )
     return np.broadcast_to(total, shape).astype(np.int32)
 
 
@@ -263,8 +265,14 @@ def _eye_like(node: Node) -> Value:
 
 
 CONVERTERS: dict[str, Converter] = {
-    **{"Gather": _gather, "GatherElements": _gather_elements, "GatherND": _gather_nd},
-    **{"ScatterElements": _scatter_elements, "Scatter": _scatter_elements},
-    **{"ScatterND": _scatter_nd, "OneHot": _one_hot, "RoiAlign": _roi_align},
-    **{"ReverseSequence": _reverse_sequence, "EyeLike": _eye_like},
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
+    "ScatterElements": _scatter_elements,
+    "Scatter": _scatter_elements,
+    "ScatterND": _scatter_nd,
+    "OneHot": _one_hot,
+    "RoiAlign": _roi_align,
+    "ReverseSequence": _reverse_sequence,
+    "EyeLike": _eye_like,
 }

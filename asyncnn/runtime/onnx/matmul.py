@@ -83,9 +83,9 @@ def _gemm(node: Node) -> Value:
     rest = node.input(2) if node.has(2) and beta else None
     weights = second if is_transposed else filter_of(draft, second, (1, 0), 0)
     bias = None
-    if rest is not None and rest.is_constant and alpha == beta == 1.0:
-        if rest.shape == (units,) or rest.shape == (1, units):
-            bias, rest = draft.reshape(rest, (units,)), None
+    is_plain = rest is not None and rest.is_constant and alpha == beta == 1.0
+    if rest is not None and is_plain and rest.shape in ((units,), (1, units)):
+        bias, rest = draft.reshape(rest, (units,)), None
     if first.type == I32:
         weights = transpose(draft, weights, (1, 0))
         result = draft.emit(Op.BATCH_MATMUL, [first, weights, False, False])

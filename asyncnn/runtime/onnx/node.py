@@ -19,8 +19,14 @@ from asyncnn.runtime.refusals import UnsupportedOperatorError
 _INTEGER, _FLOAT, _STRING, _TENSOR, _GRAPH = 2, 1, 3, 4, 5
 _FLOATS, _INTEGERS, _STRINGS = 6, 7, 8
 _VALUES = {
-    **{_FLOAT: "f", _INTEGER: "i", _STRING: "s", _TENSOR: "t", _GRAPH: "g"},
-    **{_FLOATS: "floats", _INTEGERS: "ints", _STRINGS: "strings"},
+    _FLOAT: "f",
+    _INTEGER: "i",
+    _STRING: "s",
+    _TENSOR: "t",
+    _GRAPH: "g",
+    _FLOATS: "floats",
+    _INTEGERS: "ints",
+    _STRINGS: "strings",
 }
 
 
@@ -191,4 +197,3 @@ Converter: TypeAlias = Callable[[Node], Results]
 
 :raises UnsupportedOperatorError: if that is not possible.
 """
-

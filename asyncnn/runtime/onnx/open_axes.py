@@ -26,6 +26,8 @@ _FACTORS = ((3, 5, 7, 11, 13, 17, 19, 23), (29, 31, 37, 41, 43, 47, 53, 59))
 """Assumed lengths are 32 times these: most strides divide them, and none the other."""
 
 _STEP = 32
+_NAMELESS = ("", "?", "-1", "None", "unk")
+"""What writers put where an axis has no name, which does not make such axes equal."""
 
 
 class Assumed(msgspec.Struct, frozen=True):
@@ -42,10 +44,11 @@ class Assumed(msgspec.Struct, frozen=True):
         except AsyncnnError as error:
             if not self.open_inputs or error.hint:
                 raise
+            shapes = ", ".join(self.open_inputs)
             raise type(error)(
                 error.message,
                 hint="the file leaves axes of its inputs open, which may be why; give "
-                f"their lengths to load: input_shapes={{{', '.join(self.open_inputs)}}}",
+                f"their lengths to load: input_shapes={{{shapes}}}",
             ) from error
 
 
@@ -90,7 +93,7 @@ def open_lengths(
 
 def _named(axes: Axes) -> tuple[int | str, ...]:
     return tuple(
-        length or f"axis {place} of {axes.name}"
+        f"axis {place} of {axes.name}" if length in _NAMELESS else length
         for place, length in enumerate(axes.lengths)
     )
 
@@ -130,9 +133,8 @@ def _match(
         raise InvalidArgumentError(
             f"input {name!r} has shape {list(axes)}, which {list(shape)} does not fit"
         )
-    for axis, length in zip(axes, shape, strict=True):
-        if isinstance(axis, str) and length:
-            known[axis] = length
+    pairs = zip(axes, shape, strict=True)
+    known.update((axis, n) for axis, n in pairs if isinstance(axis, str) and n)
 
 
 def _shown(

@@ -78,7 +78,11 @@ def _slide(
 
 
 def _pooled(
-    draft: Composer, type_: Op, value: Value, pool: _Pool, pads: Sequence[tuple[int, int]]
+    draft: Composer,
+    type_: Op,
+    value: Value,
+    pool: _Pool,
+    pads: Sequence[tuple[int, int]],
 ) -> Value:
     """Return a pool; of a volume, first of its planes and then along its depth."""
     if pool.rank < 3:
@@ -117,7 +121,7 @@ def _shifted(node: Node, value: Value, pool: _Pool, type_: Op) -> Value:
     counts = [
         (size - (kernel - 1) * dilation - 1) // stride + 1
         for size, kernel, dilation, stride in zip(
-            value.shape[2:], pool.kernel, pool.dilations, pool.strides, strict=True
+            value.shape[1:], pool.kernel, pool.dilations, pool.strides, strict=True
         )
     ]
     if min(counts) < 1:
@@ -166,7 +170,9 @@ def _average_of_shifts(node: Node, pool: _Pool, *, includes: bool) -> Value:
     inner = []
     for axis, size in enumerate(value.shape[2:]):
         before, after = pool.pads[axis]
-        first, last = (0, before + size + after) if includes else (before, before + size)
+        first, last = (
+            (0, before + size + after) if includes else (before, before + size)
+        )
         inner.append(slice(first, last))
     ones[tuple(inner)] = 1
     counts = np.zeros(total.shape[2:], np.float32)
@@ -231,7 +237,10 @@ def _global_lp(node: Node) -> Value:
 
 
 CONVERTERS: dict[str, Converter] = {
-    **{"MaxPool": _max_pool, "AveragePool": _average_pool, "LpPool": _lp_pool},
-    **{"GlobalAveragePool": _global(Op.MEAN), "GlobalLpPool": _global_lp},
+    "MaxPool": _max_pool,
+    "AveragePool": _average_pool,
+    "LpPool": _lp_pool,
+    "GlobalAveragePool": _global(Op.MEAN),
+    "GlobalLpPool": _global_lp,
     "GlobalMaxPool": _global(Op.REDUCE_MAX),
 }

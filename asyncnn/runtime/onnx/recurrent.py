@@ -51,9 +51,7 @@ def _activation(
         "Sigmoid": lambda x: draft.unary(Op.LOGISTIC, x),
         "Elu": lambda x: draft.unary(Op.ELU, x, float(pick(alpha, 1.0))),
         "LeakyRelu": lambda x: leaky(draft, x, pick(alpha, 0.01)),
-        "Affine": lambda x: draft.add(
-            draft.mul(x, pick(alpha, 1.0)), pick(beta, 0.0)
-        ),
+        "Affine": lambda x: draft.add(draft.mul(x, pick(alpha, 1.0)), pick(beta, 0.0)),
         "HardSigmoid": lambda x: clipped(
             draft, draft.add(draft.mul(x, pick(alpha, 0.2)), pick(beta, 0.5)), 0.0, 1.0
         ),
@@ -164,7 +162,9 @@ class _Layer:
             return [whole]
         self.draft.allowance.take_steps(self.steps)
         return [
-            slice_(self.draft, whole, (step * self.batch, 0), (self.batch, whole.shape[1]))
+            slice_(
+                self.draft, whole, (step * self.batch, 0), (self.batch, whole.shape[1])
+            )
             for step in range(self.steps)
         ]
 

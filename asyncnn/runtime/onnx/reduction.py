@@ -75,7 +75,7 @@ def _keep(type_: Op, keep: bool) -> int | bool:
 
 
 def _folded(draft: Composer, type_: Op, value: Value, axis: int) -> Value:
-    """Halve the axis until nothing is left of it: for types that the HAL reduces not."""
+    """Halve the axis until it is short: for types that the HAL does not reduce."""
     three = draft.as_three(value, axis)
     while three.shape[1] > 1:
         outer, length, inner = three.shape
@@ -87,9 +87,7 @@ def _folded(draft: Composer, type_: Op, value: Value, axis: int) -> Value:
         ]
         three = draft.binary(type_, parts[0], parts[1])
         if len(parts) > 2:
-            rest = draft.emit(
-                Op.SLICE, [three, (0, half - 1, 0), (outer, 1, inner)]
-            )
+            rest = draft.emit(Op.SLICE, [three, (0, half - 1, 0), (outer, 1, inner)])
             last = draft.binary(type_, rest, parts[2])
             if half == 1:
                 three = last
@@ -225,11 +223,19 @@ def _cumulative(node: Node) -> Value:
 
 
 CONVERTERS: dict[str, Converter] = {
-    **{"ReduceSum": _reduction(Op.REDUCE_SUM), "ReduceMax": _reduction(Op.REDUCE_MAX)},
-    **{"ReduceMin": _reduction(Op.REDUCE_MIN), "ReduceMean": _reduction(Op.MEAN)},
-    **{"ReduceProd": _reduction(Op.REDUCE_PROD), "ReduceL1": _composed(Op.ABS, None)},
-    **{"ReduceL2": _composed(Op.MUL, Op.SQRT), "ReduceLogSum": _composed(None, Op.LOG)},
-    **{"ReduceSumSquare": _composed(Op.MUL, None), "ReduceLogSumExp": _log_sum_exp},
-    **{"ArgMax": _arg(Op.ARGMAX), "ArgMin": _arg(Op.ARGMIN), "TopK": _top_k},
-    **{"CumSum": _cumulative, "CumProd": _cumulative},
+    "ReduceSum": _reduction(Op.REDUCE_SUM),
+    "ReduceMax": _reduction(Op.REDUCE_MAX),
+    "ReduceMin": _reduction(Op.REDUCE_MIN),
+    "ReduceMean": _reduction(Op.MEAN),
+    "ReduceProd": _reduction(Op.REDUCE_PROD),
+    "ReduceL1": _composed(Op.ABS, None),
+    "ReduceL2": _composed(Op.MUL, Op.SQRT),
+    "ReduceLogSum": _composed(None, Op.LOG),
+    "ReduceSumSquare": _composed(Op.MUL, None),
+    "ReduceLogSumExp": _log_sum_exp,
+    "ArgMax": _arg(Op.ARGMAX),
+    "ArgMin": _arg(Op.ARGMIN),
+    "TopK": _top_k,
+    "CumSum": _cumulative,
+    "CumProd": _cumulative,
 }

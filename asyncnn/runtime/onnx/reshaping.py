@@ -149,6 +149,9 @@ def slice_(
         return value
     if not all(size):
         return draft.constant(np.zeros(tuple(size), value.dtype))
+    if value.is_constant and value.form.channels is None:
+        index = tuple(slice(b, b + n) for b, n in zip(begin, size, strict=True))
+        return draft.constant_like(value, lambda data: data[index])
     cut = [axis for axis, n in enumerate(value.shape) if size[axis] != n]
     lengths, places = merged_axes(value.shape, cut)
     starts, sizes = [0] * len(lengths), list(lengths)
@@ -202,7 +205,9 @@ def gather(draft: Composer, value: Value, indices: Value, axis: int) -> Value:
     return draft.reshape(draft.through(value, move, I32), shape)
 
 
-def split(draft: Composer, value: Value, axis: int, sizes: Sequence[int]) -> list[Value]:
+def split(
+    draft: Composer, value: Value, axis: int, sizes: Sequence[int]
+) -> list[Value]:
     """Return pieces of ``sizes`` along ``axis``."""
     if sum(sizes) != value.shape[axis] or any(size < 0 for size in sizes):
         raise InvalidArgumentError(f"{value.shape[axis]} elements are no {list(sizes)}")
@@ -396,10 +401,19 @@ CONVERTERS: dict[str, Converter] = {
     "Flatten": lambda n: n.draft.reshape(n.input(0), flat_shape(n, n.input(0).shape)),
     "Squeeze": lambda n: n.draft.reshape(n.input(0), squeezed(n, n.input(0).shape)),
     "Unsqueeze": lambda n: n.draft.reshape(n.input(0), unsqueezed(n, n.input(0).shape)),
-    **{"Transpose": _transpose, "Concat": _concat, "Slice": _slice, "Split": _split},
-    **{"Pad": _pad, "Tile": _tile, "Expand": _expand, "Trilu": _trilu},
-    **{"DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth},
-    "Identity": lambda n: n.input(0).alias(n.input(0).shape, n.input(0).dtype)
-    if not n.input(0).is_constant
-    else n.input(0),
+    "Transpose": _transpose,
+    "Concat": _concat,
+    "Slice": _slice,
+    "Split": _split,
+    "Pad": _pad,
+    "Tile": _tile,
+    "Expand": _expand,
+    "Trilu": _trilu,
+    "DepthToSpace": _depth_to_space,
+    "SpaceToDepth": _space_to_depth,
+    "Identity": lambda n: (
+        n.input(0).alias(n.input(0).shape, n.input(0).dtype)
+        if not n.input(0).is_constant
+        else n.input(0)
+    ),
 }

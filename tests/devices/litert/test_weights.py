@@ -103,11 +103,12 @@ def test_a_graph_without_others_packs_for_itself(
     segment = segment_of_one(bind(OperationType.FULLY_CONNECTED, operands, [y]))
     kernel = LiteRtDelegate(c_api).prepare(segment, b"")
     assert kernel is not None
-    graphs = [kernel.take()]
+    graphs = [kernel.take(1)]
     assert not packings
-    graphs += [kernel.take(), kernel.take()]
+    graphs += [kernel.take(1), kernel.take(1)]
     assert len(packings) == 1
     for graph in graphs:
+        assert graph is not None
         got = np.zeros((1, 512), np.float32)
         assert graph.run([np.ones((1, 512), np.float32)], [got])
         np.testing.assert_array_equal(got, np.full((1, 512), 512))

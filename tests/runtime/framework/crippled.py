@@ -83,6 +83,7 @@ class CrippledDevice:
         self.has_fences = has_fences
         self.executions = 0
         self.preparations = 0
+        self.fenced = 0
         self.loadings = 0
         self.is_dead = False
         self.bursts = OpenBursts(64)
@@ -195,6 +196,7 @@ class CrippledModel(SynchronousByCallback):
         device = self.device
         if not device.has_fences:
             return FAILED, None, None
+        device.fenced += 1
         if not device.fails_now():
             return self.inner.execute_fenced(*arguments)
         status = EXECUTING[device.fault]

@@ -14,7 +14,7 @@ from asyncnn.hal.types import ErrorStatus, Model
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.framework import Fallback
 from asyncnn.runtime.framework.opening import OpenDevice, open_framework
-from asyncnn.runtime.framework.preparing import MOST_AT_ONCE
+from asyncnn.runtime.framework.partition_preparing import MOST_AT_ONCE
 from tests.runtime.framework.crippled import CrippledDevice
 from tests.runtime.framework.mixed import (
     FLOATS,
