@@ -11,16 +11,11 @@ from msgspec.structs import replace
 
 import asyncnn
 from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.hal.types import BufferToken, DeviceType, ErrorStatus, Request
+from asyncnn.hal.types import BufferToken
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.framework import Fallback, FrameworkSettings
 from asyncnn.runtime.framework.opening import OpenDevice, open_framework
-from tests.runtime.framework.crippled import (
-    EXECUTING,
-    CrippledDevice,
-    CrippledModel,
-    Fault,
-)
+from tests.runtime.framework.crippled import EXECUTING, CrippledDevice, Fault
 from tests.runtime.framework.mixed import FLOATS, WHEREVER_BETTER, assert_same, expected
 
 T = asyncnn.OperationType
@@ -45,45 +40,12 @@ def around() -> asyncnn.NamedModel:
     return builder.build()
 
 
-class OwnMemory(CrippledDevice):
-    """Has memory of its own, and notes which executions use it."""
-
-    def __init__(self, inner: Any, fault: Fault = Fault.NONE, **options: Any) -> None:
-        super().__init__(inner, {T.FLOOR}, fault, **options)
-        self.allocated = 0
-        self.in_buffers = 0
-        self.has_room = True
-
-    def get_type(self) -> tuple[ErrorStatus, DeviceType]:
-        return ErrorStatus.NONE, DeviceType.ACCELERATOR
-
-    async def allocate(self, desc: Any, models: Any, inputs: Any, outputs: Any) -> Any:
-        if not self.has_room:
-            raise MemoryError
-        self.allocated += 1
-        inner = [each.inner for each in models]
-        return await self.inner.allocate(desc, inner, inputs, outputs)
-
-
-@pytest.fixture(autouse=True)
-def _noting(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = CrippledModel.execute_1_3
-
-    def execute_1_3(model: CrippledModel, request: Request, *rest: Any) -> Any:
-        model.device.in_buffers += any(
-            isinstance(pool, BufferToken) for pool in request.pools
-        )
-        return plain(model, request, *rest)
-
-    monkeypatch.setattr(CrippledModel, "execute_1_3", execute_1_3)
-
-
 @asynccontextmanager
 async def framework(
     settings: FrameworkSettings = WHEREVER_BETTER, **options: Any
-) -> AsyncIterator[tuple[Device, OwnMemory]]:
+) -> AsyncIterator[tuple[Device, CrippledDevice]]:
     async with ReferenceDevice() as inner:
-        own = OwnMemory(inner, **options)
+        own = CrippledDevice(inner, {T.FLOOR}, has_memory=True, **options)
         async with open_framework(
             DeviceSettings(), devices=[OpenDevice("own", own)], framework=settings
         ) as hal:
@@ -108,11 +70,8 @@ async def test_what_one_device_hands_to_itself_stays_there(path: str) -> None:
 
 async def test_a_driver_of_another_user_keeps_them_too() -> None:
     async with asyncnn.connect() as remote:
-        partial = CrippledDevice(remote.hal, {T.FLOOR})  # type: ignore[arg-type]
-        partial.in_buffers = 0
-        partial.allocate = lambda desc, models, *roles: remote.hal.allocate(  # type: ignore[method-assign]
-            desc, [each.inner for each in models], *roles
-        )
+        partial = CrippledDevice(remote.hal, {T.FLOOR}, has_memory=True)  # type: ignore[arg-type]
+        partial.get_type = remote.hal.get_type  # type: ignore[method-assign]
         async with open_framework(
             DeviceSettings(),
             devices=[OpenDevice("driver", partial, is_remote=True, copies=True)],
@@ -136,19 +95,18 @@ async def test_only_one_execution_at_a_time_has_them() -> None:
         assert 2 <= own.in_buffers < 2 * len(every)
 
 
-async def test_a_device_without_room_gets_shared_memory() -> None:
-    async with ReferenceDevice() as inner:
-        own = OwnMemory(inner)
-        own.has_room = False
-        async with open_framework(
-            DeviceSettings(),
-            devices=[OpenDevice("own", own)],
-            framework=WHEREVER_BETTER,
-        ) as hal:
-            prepared = await Device("framework", hal).prepare(around())
-            outputs = await prepared.run(GIVEN)
-            assert_same(dict(outputs), await expected(GIVEN, around()))
-            assert not outputs.route.fell_back
+async def test_a_device_without_room_gets_shared_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def full(*_: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(CrippledDevice, "allocate", full)
+    async with framework() as (device, own):
+        prepared = await device.prepare(around())
+        outputs = await prepared.run(GIVEN)
+        assert_same(dict(outputs), await expected(GIVEN, around()))
+        assert not outputs.route.fell_back
         assert own.in_buffers == 0
 
 
