@@ -8,6 +8,7 @@ import typer
 from asyncnn.cli.options import (
     AtolOption,
     ExtensionOption,
+    InputShapeOption,
     LsbOption,
     RtolOption,
     chosen,
@@ -36,6 +37,7 @@ def compare(
         typer.Option(help="Device to run on; by default $ASYNCNN_DEVICE or reference."),
     ] = None,
     extension: ExtensionOption = None,
+    input_shape: InputShapeOption = None,
     path: Annotated[
         str, typer.Option(help="HAL calls to use, separated by commas.")
     ] = "async",
@@ -79,7 +81,7 @@ def compare(
     from asyncnn.tools.samples import samples as samples_of
 
     kind = {"litert": PeerKind.LITERT, "onnxruntime": PeerKind.ONNX_RUNTIME}[peer]
-    named, _ = load_extended(model, extension or ())
+    named, _ = load_extended(model, extension or (), input_shape or ())
     kind.check_reads(kind_of(view(map_model_file(model))))
     given = (
         []

@@ -1,5 +1,6 @@
 """``asyncnn graph`` and ``asyncnn run --explain``: what a device makes of a model."""
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from asyncnn.extensions import Extension
     from asyncnn.runtime.explain import Explanation, OperationReport
     from asyncnn.runtime.model import NamedModel
+    from asyncnn.runtime.refusals import UnsupportedOperatorError
 
 
 def graph(
@@ -53,14 +55,32 @@ def explain(
     """
     import anyio
 
-    model, extensions = load_extended(path, places)
-    explanation = anyio.run(_explain, model, extensions, device, socket)
+    from asyncnn.runtime.refusals import UnsupportedOperatorError
+
+    try:
+        model, extensions = load_extended(path, places)
+    except UnsupportedOperatorError as error:
+        explanation = _refused(error)
+    else:
+        explanation = anyio.run(_explain, model, extensions, device, socket)
     if json:
         print_json(explanation)
     else:
         print_explanation(explanation)
     if not explanation.is_supported:
         raise typer.Exit(1)
+
+
+def _refused(error: "UnsupportedOperatorError") -> "Explanation":
+    """Return what is known of a file of which no model can be made.
+
+    :raises UnsupportedOperatorError: if it is not about single operators.
+    """
+    from asyncnn.runtime.explain import Explanation
+
+    if not error.operators:
+        raise error
+    return Explanation("", error.message, (), unsupported=error.operators)
 
 
 async def _explain(
@@ -85,6 +105,13 @@ def print_explanation(explanation: "Explanation") -> None:
     """Print a table of all operations, why some are not supported, and how many are."""
     from rich.table import Column, Table
 
+    if explanation.unsupported:
+        for refused in explanation.unsupported:
+            typer.echo(f"{refused.place}: {refused.reason}")
+        counts = Counter(refused.name for refused in explanation.unsupported)
+        names = ", ".join(f"{count} x {name}" for name, count in counts.items())
+        typer.echo(f"no model can be made of the file: it has {names}")
+        return
     if explanation.problem:
         typer.echo(f"the model is refused: {explanation.problem}")
     # Names of extensions can be long: they are folded rather than cut.

@@ -58,6 +58,7 @@ class RunOptions(msgspec.Struct, frozen=True):
     device: str | None
     socket: Path | None
     extensions: tuple[str, ...]
+    input_shapes: tuple[str, ...]
     paths: tuple[AnyPath, ...]
     priority: Priority
     timeout: float | None
@@ -137,7 +138,9 @@ def _opened(
 
 
 def _collect(options: RunOptions) -> _Job:
-    model, extensions = load_extended(options.model, options.extensions)
+    model, extensions = load_extended(
+        options.model, options.extensions, options.input_shapes
+    )
     _check_known(model)
     if options.input_file is None:
         inputs = [random_sample(model.inputs)]

@@ -9,6 +9,7 @@ from asyncnn.cli.graph import explain as explain_file
 from asyncnn.cli.options import (
     AtolOption,
     ExtensionOption,
+    InputShapeOption,
     LsbOption,
     RtolOption,
     chosen,
@@ -47,6 +48,7 @@ def run(
         typer.Option(help="Run in the driver that serves this socket instead."),
     ] = None,
     extension: ExtensionOption = None,
+    input_shape: InputShapeOption = None,
     path: Annotated[
         str, typer.Option(help="HAL calls to use, separated by commas.")
     ] = "async",
@@ -97,6 +99,7 @@ def run(
         device=device,
         socket=socket,
         extensions=tuple(extension or ()),
+        input_shapes=tuple(input_shape or ()),
         paths=tuple(PATHS[name] for name in chosen("path", path, tuple(PATHS))),
         priority=Priority[priority.upper()],
         timeout=None if deadline_ms is None else deadline_ms / 1000,

@@ -45,7 +45,7 @@ COMPILATION_BYTES = 16
 MOST_BYTES = 2**28
 """A model cache that is longer is not read."""
 
-_FORMAT_VERSION = 4
+_FORMAT_VERSION = 5
 
 _LENGTH = struct.Struct("<I")
 
@@ -75,6 +75,7 @@ class StepEntry(msgspec.Struct, frozen=True, array_like=True):
     packed: dict[str, tuple[StoredArray, ...]]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    decided: bytes
 
 
 class SlicedPlan(msgspec.Struct, frozen=True, array_like=True):

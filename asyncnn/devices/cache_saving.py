@@ -120,7 +120,12 @@ def _cutting(
         }
         steps.append(
             StepEntry(
-                step.positions, step.is_prepared, packed, step.inputs, step.outputs
+                step.positions,
+                step.is_prepared,
+                packed,
+                step.inputs,
+                step.outputs,
+                step.decided,
             )
         )
         yield

@@ -8,7 +8,8 @@ still there, have contents, and are free.
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from operator import is_
+from typing import NamedTuple, TypeAlias
 
 from asyncnn.devices.buffer_use import KnownBuffer, uses_of
 from asyncnn.hal.errors import AsyncnnError
@@ -16,6 +17,7 @@ from asyncnn.hal.operands import is_scalar
 from asyncnn.hal.types import (
     BufferToken,
     DataLocation,
+    Dimensions,
     ErrorStatus,
     Memory,
     Model,
@@ -24,7 +26,7 @@ from asyncnn.hal.types import (
     Request,
     RequestArgument,
 )
-from asyncnn.memory.managed import ClaimedBuffer, ManagedBuffer
+from asyncnn.memory.managed import ManagedBuffer, Storage, begin_all, end_all
 
 MAX_ARGUMENTS = 64
 """Arguments of requests that are kept, so that equal ones are the same."""
@@ -33,27 +35,39 @@ Arguments: TypeAlias = tuple[tuple[RequestArgument, ...], tuple[RequestArgument,
 """Inputs and outputs of a request."""
 
 
+class Places(NamedTuple):
+    """The pools that stand for buffers, with their bytes; shapes of those written.
+
+    Buffers that are read come first. ``only`` are the numbers of the pools.
+    """
+
+    pools: tuple[tuple[int, int], ...]
+    only: tuple[int, ...]
+    written: tuple[Dimensions, ...]
+
+
 class Repetition:
     """A checked request to ``model`` that names ``known`` buffers of fixed shapes.
 
-    Keeps neither alive. ``same`` returns arguments equal to those it is given, and the
-    same ones for all requests of the model: what is known of them need not be found out
-    again.
+    Keeps neither alive. ``same`` returns arguments and places equal to those it is
+    given, and the same ones for all requests of the model: what is known of them need
+    not be found out again, or be kept twice.
     """
 
-    __slots__ = ("_claimed", "_claims", "_reads", "_request", "_writes")
+    __slots__ = ("_claimed", "_places", "_reads", "_request", "_writes")
 
     def __init__(
         self,
         request: weakref.ref[Request],
         arguments: Arguments,
-        reads: Sequence[tuple[int, int, KnownBuffer]],
-        writes: Sequence[tuple[int, int, int, KnownBuffer]],
+        places: Places,
+        reads: Sequence[KnownBuffer],
+        writes: Sequence[KnownBuffer],
     ) -> None:
         self._request = request
-        self._reads = tuple((p, n, weakref.ref(known)) for p, n, known in reads)
-        self._writes = tuple((o, p, n, weakref.ref(k)) for o, p, n, k in writes)
-        self._claims: list[ClaimedBuffer] = []
+        self._places = places
+        self._reads = tuple([weakref.ref(known.managed) for known in reads])
+        self._writes = tuple([weakref.ref(known.managed) for known in writes])
         self._claimed = Request(*arguments, ())
 
     @classmethod
@@ -63,18 +77,19 @@ class Repetition:
         request: Request,
         known: dict[int, KnownBuffer],
         gone: Callable[[object], None],
-        same: Callable[[Arguments], Arguments],
+        same: Callable[[Arguments, Places], tuple[Arguments, Places]],
     ) -> "Repetition | None":
         """Return that of a request that was found correct; None if it is not fixed."""
         main = model.main
         if not type(request.inputs) is type(request.outputs) is tuple:
             return None  # a list may have other arguments the next time
         inputs, outputs = list(request.inputs), list(request.outputs)
-        reads: dict[int, tuple[int, int, KnownBuffer]] = {}
-        writes: list[tuple[int, int, int, KnownBuffer]] = []
-        for arguments, indexes in (
-            (inputs, main.input_indexes),
-            (outputs, main.output_indexes),
+        reads: dict[int, KnownBuffer] = {}
+        writes: dict[int, KnownBuffer] = {}
+        sizes: dict[int, int] = {}
+        for arguments, indexes, found in (
+            (inputs, main.input_indexes, reads),
+            (outputs, main.output_indexes, writes),
         ):
             for position, used in uses_of(arguments, known).items():
                 size = _fixed_bytes(main.operands[indexes[position]], used)
@@ -83,60 +98,52 @@ class Repetition:
                 pool = arguments[position].location.pool_index
                 place = DataLocation(pool, 0, size)
                 arguments[position] = RequestArgument(False, place, ())
-                if arguments is outputs:
-                    writes.append((position, pool, size, used))
-                else:
-                    reads[pool] = (pool, size, used)
-        if len({read[2].managed for read in reads.values()}) < len(reads):
+                found[pool], sizes[pool] = used, size
+        if len({id(used.managed) for used in reads.values()}) < len(reads):
             return None  # a buffer in two pools
-        return cls(
-            weakref.ref(request, gone),
-            same((tuple(inputs), tuple(outputs))),
-            tuple(reads.values()),
-            writes,
+        pools = (*reads, *writes)
+        shared, places = same(
+            (tuple(inputs), tuple(outputs)),
+            Places(
+                tuple((pool, sizes[pool]) for pool in pools),
+                pools,
+                tuple(used.plan.operand.dimensions for used in writes.values()),
+            ),
         )
+        uses = list(reads.values()), list(writes.values())
+        return cls(weakref.ref(request, gone), shared, places, *uses)
 
     def use(self, request: Request) -> "RepeatedUse | None":
         """Return the use of one more execution; None if that has to be found anew."""
         if self._request() is not request:
             return None
-        reads, writes = [], []
-        for _, _, reference in self._reads:
-            known = reference()
-            if known is None:
-                return None
-            reads.append(known)
-        for _, _, _, reference in self._writes:
-            known = reference()
-            if known is None:
-                return None
-            writes.append(known)
-        return RepeatedUse(self, reads, writes)
+        # Strong from here on: they stay for as long as the execution uses them.
+        reads = [reference() for reference in self._reads]
+        writes = [reference() for reference in self._writes]
+        if None in reads or None in writes:
+            return None
+        return RepeatedUse(self, reads, writes, self._places.written)  # type: ignore[arg-type]
 
-    def claimed(self, claims: list[ClaimedBuffer]) -> Request:
+    def claimed(self, storages: list[Storage]) -> Request:
         """Return the request with the memory of buffers, reads before writes.
 
         :raises ResourceExhaustedTransientError: if there is none for one.
         """
-        if len(claims) == len(self._claims) and all(
-            map(_is_same, claims, self._claims)
-        ):
-            return self._claimed
+        last = self._claimed
+        known = last.pools
+        memories = [
+            storage.pool(size)
+            for storage, (_, size) in zip(storages, self._places.pools, strict=True)
+        ]
+        if known and all(map(is_, memories, map(known.__getitem__, self._places.only))):
+            return last
         request = self._request()
         assert request is not None
         pools: list[Memory | BufferToken] = list(request.pools)
-        places = [(p, n) for p, n, _ in self._reads]
-        places += [(p, n) for _, p, n, _ in self._writes]
-        for (pool, size), claim in zip(places, claims, strict=True):
-            pools[pool] = claim.storage.pool(size)
-        known = self._claimed
-        self._claimed = Request(known.inputs, known.outputs, tuple(pools))
-        self._claims = claims
+        for pool, memory in zip(self._places.only, memories, strict=True):
+            pools[pool] = memory
+        self._claimed = Request(last.inputs, last.outputs, tuple(pools))
         return self._claimed
-
-
-def _is_same(one: object, other: object) -> bool:
-    return one is other
 
 
 def _fixed_bytes(operand: Operand, used: KnownBuffer) -> int | None:
@@ -152,19 +159,28 @@ def _fixed_bytes(operand: Operand, used: KnownBuffer) -> int | None:
 class RepeatedUse:
     """What `BufferUse` is to a request that is executed for the first time."""
 
-    __slots__ = ("_claimed", "_is_settled", "_reads", "_repetition", "_writes")
+    __slots__ = (
+        "_claimed",
+        "_is_settled",
+        "_reads",
+        "_repetition",
+        "_writes",
+        "_written",
+    )
 
     is_memory = True
 
     def __init__(
         self,
         repetition: Repetition,
-        reads: list[KnownBuffer],
-        writes: list[KnownBuffer],
+        reads: Sequence[ManagedBuffer],
+        writes: Sequence[ManagedBuffer],
+        written: Sequence[Dimensions],
     ) -> None:
         self._repetition = repetition
         self._reads = reads
         self._writes = writes
+        self._written = written
         self._claimed: Request | None = None
         self._is_settled = False
 
@@ -175,30 +191,13 @@ class RepeatedUse:
             or copy uses a buffer in a way that excludes this one.
         :raises ResourceExhaustedTransientError: if there is no memory for an output.
         """
-        if self._claimed is not None:
-            return self._claimed
-        reading: list[ManagedBuffer] = []
-        writing: list[ManagedBuffer] = []
-        claims: list[ClaimedBuffer] = []
-        try:
-            for known in self._reads:
-                managed = known.managed
-                claims.append(managed.begin_reading())
-                reading.append(managed)
-            # Checked first: a buffer that was claimed for writing loses its contents.
-            for known in self._writes:
-                known.managed.check_unused()
-            for known in self._writes:
-                managed = known.managed
-                claims.append(managed.begin_writing())
-                writing.append(managed)
-            self._claimed = self._repetition.claimed(claims)
-        except AsyncnnError:
-            for managed in reading:
-                managed.end_reading()
-            for managed in writing:
-                managed.end_writing(None)
-            raise
+        if self._claimed is None:
+            storages = begin_all(self._reads, self._writes)
+            try:
+                self._claimed = self._repetition.claimed(storages)
+            except AsyncnnError:
+                end_all(self._reads, self._writes, None)
+                raise
         return self._claimed
 
     def settle(self, status: ErrorStatus, shapes: Sequence[OutputShape]) -> None:
@@ -207,13 +206,9 @@ class RepeatedUse:
             return
         self._is_settled = True
         if self._claimed is None:
-            for known in self._writes:
-                known.managed.discard()
+            for managed in self._writes:
+                managed.discard()
             return
         self._claimed = None
-        for known in self._reads:
-            known.managed.end_reading()
         has_succeeded = status is ErrorStatus.NONE
-        for known in self._writes:
-            dimensions = known.plan.operand.dimensions if has_succeeded else None
-            known.managed.end_writing(dimensions)
+        end_all(self._reads, self._writes, self._written if has_succeeded else None)

@@ -10,6 +10,7 @@ import msgspec
 from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import Prepare
+from asyncnn.devices.spreading import Spreading
 from asyncnn.engine import Execution, Program
 from asyncnn.engine.arguments import (
     Layout,
@@ -183,7 +184,8 @@ def _tell_operations(plan: Plan) -> None:
 class Executable(msgspec.Struct, eq=False):
     """What all executions of one prepared model have in common.
 
-    ``layout`` is that of the last plain request.
+    ``layout`` is that of the last plain request. ``spreading`` decides on threads, if
+    there may be several. ``cost`` is that of `Job`.
     """
 
     program: Program
@@ -192,6 +194,8 @@ class Executable(msgspec.Struct, eq=False):
     accounting: WorkAccounting
     refuses_unmeetable_deadlines: bool = False
     layout: Layout | None = None
+    spreading: Spreading | None = None
+    cost: float = 1.0
 
 
 class ExecuteWork(Work):
@@ -219,6 +223,7 @@ class ExecuteWork(Work):
         "_request",
         "_shapes",
         "_started_ns",
+        "_threads",
         "_trace",
         "_use",
         "computed_ns",
@@ -245,6 +250,7 @@ class ExecuteWork(Work):
         self.min_runtime_ns = (
             inliner.min_runtime_ns if executable.refuses_unmeetable_deadlines else 0
         )
+        self.cost = executable.cost
         self.preemptions = 0
         self.state = _OUTSIDE
         self.is_stopping = False
@@ -263,6 +269,7 @@ class ExecuteWork(Work):
         self._error: AsyncnnError | None = None
         self._shapes: tuple[OutputShape, ...] | None = None
         self._is_advancing = False
+        self._threads = 1
         self._started_ns = self._ended_ns = self.computed_ns = self._cpu_ns = 0
         is_measured = options.measure is not _NOT_MEASURED
         self._launched_ns = perf_counter_ns() if is_measured else 0
@@ -330,6 +337,9 @@ class ExecuteWork(Work):
             if self._trace is not None:
                 _trace_queue(self._trace, Phase.EXECUTION, resumed_ns)
         self._is_advancing = True
+        spreading = self._executable.spreading
+        if spreading is not None:
+            self._threads = pause.threads = spreading.threads(pause.lanes_each)
         try:
             return self._advance(pause)
         finally:
@@ -448,7 +458,10 @@ class ExecuteWork(Work):
         status = _NONE if error is None else error.status
         timing = NO_TIMING
         if error is None:
-            self._executable.inliner.observe(self.computed_ns, self._cpu_ns)
+            executable = self._executable
+            executable.inliner.observe(self.computed_ns, self._cpu_ns)
+            if executable.spreading is not None and not self.preemptions:
+                executable.spreading.observe(self._threads, self.computed_ns)
             if self._options.measure == _MEASURED:
                 in_driver = perf_counter_ns() - self._launched_ns
                 on_device = self._ended_ns - self._started_ns

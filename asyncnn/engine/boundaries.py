@@ -85,10 +85,11 @@ class Pause(Protocol):
 
     That is between two operations, or between two parts of one that takes long.
     ``interrupt`` is called, on any thread, when that is asked while another engine
-    computes.
+    computes, which may use ``threads``.
     """
 
     interrupt: Callable[[], None] | None
+    threads: int
 
     @property
     def requested(self) -> bool:
@@ -100,6 +101,7 @@ class Unpaused:
 
     interrupt: Callable[[], None] | None = None
     requested = False
+    threads = 1
 
 
 class Stoppable:
@@ -182,6 +184,9 @@ class Stoppable:
         to come to an end under any load.
         """
         was_asked = pause.requested  # then this is what is done in any case
+        threads = pause.threads
+        if threads > 1:
+            run.spread(threads)
         run.clear()  # which may take long: another engine compiles, maybe
         # An abort and a pause are set first, then they interrupt what they find here.
         # So what was asked before this is seen below, what comes later interrupts.
@@ -207,6 +212,8 @@ class Stoppable:
             raise RuntimeError("it was interrupted each time, without a reason")
         finally:
             self._interrupt = pause.interrupt = None
+            if threads > 1:
+                run.spread(1)
 
 
 def failure(step: Step, error: Exception) -> GeneralFailureError:

@@ -130,6 +130,11 @@ class Workspace:
                 type(run) is InterruptibleRun for run in runs if run is not None
             )
 
+    def runs(self) -> list[Any]:
+        """Return the runs of all steps that were prepared beforehand."""
+        fixed = [call[0] for call in self._fixed_calls if call is not None]
+        return fixed + [run for _, run, _ in self._moving_calls]
+
     def bind(self, arrays: Sequence[Array | None]) -> None:
         """Set the ports of a straight plan to arrays, inputs first.
 

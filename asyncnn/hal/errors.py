@@ -5,9 +5,16 @@ status at the HAL boundary; the awaitable face maps a status back with `error_fo
 """
 
 import errno
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from asyncnn.hal.types import ErrorStatus, OutputShape
+
+
+def in_one_line(text: str) -> str:
+    """Return ``text`` with spaces for what cannot be printed, such as line breaks."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else " " for each in text)
 
 
 class AsyncnnError(Exception):
@@ -22,6 +29,10 @@ class AsyncnnError(Exception):
         self.message = message or self.status.name
         self.hint = hint
         super().__init__(f"{self.message} ({hint})" if hint else self.message)
+
+    def at(self, where: str) -> Self:
+        """Return the same error with ``where`` in front of its message."""
+        return type(self)(in_one_line(f"{where}: {self.message}"), hint=self.hint)
 
 
 class DeviceUnavailableError(AsyncnnError):
@@ -70,6 +81,11 @@ class OutputInsufficientSizeError(AsyncnnError):
     ) -> None:
         super().__init__(message)
         self.output_shapes = output_shapes
+
+    def at(self, where: str) -> Self:
+        """Return the same error with ``where`` in front of its message."""
+        message = in_one_line(f"{where}: {self.message}")
+        return type(self)(message, self.output_shapes)
 
 
 class InvalidArgumentError(AsyncnnError):

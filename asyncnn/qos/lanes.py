@@ -114,7 +114,7 @@ class Lanes:
         completed: Callable[[Work], None],
     ) -> None:
         self._name = name
-        self._count = count
+        self.count = count
         self._completed = completed
         self.run_queue: RunQueue[Work] = RunQueue(policy, count)
         self._lock = threading.Lock()
@@ -145,6 +145,7 @@ class Lanes:
                 self.run_queue.start(work, time.monotonic_ns())
                 lane.work = work
                 work.pause = lane.pause = Pause()
+                lane.pause.lanes_each = self.run_queue.lanes_each
                 lane.wake.release()
                 return
             to_stop = self.run_queue.add(work, time.monotonic_ns())
@@ -153,7 +154,7 @@ class Lanes:
             elif self._asleep:
                 # By the waker, or two pieces of work would count on one sleeper.
                 self._asleep.pop().wake.release()
-            elif len(self._lanes) < self._count:
+            elif len(self._lanes) < self.count:
                 try:
                     self._start()
                 except ResourceExhaustedTransientError:
@@ -311,7 +312,9 @@ class Lanes:
         if lane.is_dismissed:
             return dropped
         now_ns, processor_ns = time.monotonic_ns(), time.thread_time_ns()
-        used_ns, lane.processor_ns = processor_ns - lane.processor_ns, processor_ns
+        # Each thread of an engine has had as much as the lane's own.
+        used_ns = (processor_ns - lane.processor_ns) * lane.pause.threads
+        lane.processor_ns = processor_ns
         run_queue, previous = self.run_queue, lane.work
         if previous is not None:
             if has_ended:
@@ -327,6 +330,7 @@ class Lanes:
         if work is not None:
             at_ns = work.review_ns
             work.pause = lane.pause = Pause() if at_ns is None else TimedPause(at_ns)
+            lane.pause.lanes_each = run_queue.lanes_each
         if previous is not None and work is not previous:
             previous.preemptions += 1
         while run_queue.missed:

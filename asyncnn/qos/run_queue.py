@@ -116,6 +116,11 @@ class RunQueue(Generic[JobT]):
         """Number of jobs that have no lane."""
         return self._waiting
 
+    @property
+    def lanes_each(self) -> int:
+        """Lanes there are for each running job; at least one runs."""
+        return self._lanes // len(self._running)
+
     def clients(self) -> list[Client]:
         """Return the clients that have an account."""
         return list(self._accounts)
@@ -290,13 +295,13 @@ class RunQueue(Generic[JobT]):
             lane_ns = now_ns - job.resumed_ns
             least_ns = lane_ns // IDLE_LANE_SHARE
             # What was charged until now was an estimate.
-            _pay(job.account, (used_ns if used_ns > least_ns else least_ns) - lane_ns)
+            _pay(job, (used_ns if used_ns > least_ns else least_ns) - lane_ns)
 
     def _charge(self, job: JobT, now_ns: int) -> None:
         """Count what a running job has had of its lane since it was last charged."""
         lane_ns = now_ns - job.charged_ns
         job.charged_ns = now_ns
-        _pay(job.account, lane_ns)
+        _pay(job, lane_ns)
 
     def _aging(self, account: ClientAccount, below: int) -> list[int]:
         """Return the priorities under ``below`` that wait and of which no job runs."""
@@ -395,7 +400,8 @@ class RunQueue(Generic[JobT]):
                 self._active.leave(user)
 
 
-def _pay(account: ClientAccount, lane_ns: int) -> None:
-    account.virtual_ns += lane_ns / account.weight
+def _pay(job: Job, lane_ns: int) -> None:
+    cost_ns, account = lane_ns * job.cost, job.account
+    account.virtual_ns += cost_ns / account.weight
     user = account.user
-    user.virtual_ns += lane_ns / user.weight
+    user.virtual_ns += cost_ns / user.weight

@@ -124,6 +124,11 @@ class Scheduler:
         return bool(self._open) and self._refusal is not _inherited
 
     @property
+    def lanes(self) -> int:
+        """Number of threads there may be."""
+        return self._lanes.count
+
+    @property
     def threads(self) -> int:
         """Number of threads there are at the moment."""
         return self._lanes.threads

@@ -40,6 +40,7 @@ from asyncnn.runtime.device import Device
 from asyncnn.runtime.framework.costs import expected_us
 from asyncnn.runtime.framework.partition import Plan
 from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.refusals import UnsupportedOperator
 
 _NEWEST = max(HalVersion)
 
@@ -128,7 +129,8 @@ class Explanation(msgspec.Struct, frozen=True):
     is made of several has ``partitions``, in order, and ``left_out`` says which of
     these have no part, and why. ``segments`` are those of devices with more than one
     engine, in order. Operations that are in none of such a device's are computed once,
-    when the model is prepared.
+    when the model is prepared. ``unsupported`` are the operators of a file for which
+    no model can be made of it, and ``device`` is empty then: none has been asked.
     """
 
     device: str
@@ -137,6 +139,7 @@ class Explanation(msgspec.Struct, frozen=True):
     partitions: tuple[PartitionReport, ...] = ()
     left_out: dict[str, str] = {}
     segments: tuple[SegmentReport, ...] = ()
+    unsupported: tuple[UnsupportedOperator, ...] = ()
 
     @property
     def is_supported(self) -> bool:

@@ -1,5 +1,6 @@
 """Builds one graph of a model: its operands and operations, and bodies that it runs."""
 
+import struct
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import overload
@@ -145,6 +146,15 @@ class GraphBuilder:
             type_ = _scalar_type(value)
         if not is_scalar(type_) or type_ is OperandType.OEM:
             raise InvalidArgumentError(f"{type_!r} is not a scalar type")
+        packed = _packed(value, type_)
+        if packed is not None:
+            return self._add(
+                Operand(
+                    type_,
+                    lifetime=OperandLifeTime.CONSTANT_COPY,
+                    location=self._constants.copied(packed),
+                )
+            )
         try:
             data = np.array(value, dtype_of(type_))
         except (OverflowError, TypeError, ValueError) as error:
@@ -319,3 +329,21 @@ def _scalar_type(value: complex) -> OperandType:
     if isinstance(value, int | np.integer):
         return OperandType.INT32
     return OperandType.FLOAT32
+
+
+_INT32, _FLOAT32 = struct.Struct("=i"), struct.Struct("=f")
+
+
+def _packed(value: object, type_: int) -> bytes | None:
+    """Return the bytes of the commonest scalars, None for what takes more care."""
+    kind = type(value)
+    try:
+        if type_ is OperandType.INT32 and kind is int:
+            return _INT32.pack(value)
+        if type_ is OperandType.FLOAT32 and kind is float:
+            return _FLOAT32.pack(value)
+    except (OverflowError, struct.error):
+        return None
+    if type_ is OperandType.BOOL and kind is bool:
+        return b"\1" if value else b"\0"
+    return None

@@ -7,9 +7,9 @@ model files share: the file mapped, and errors that name it.
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import msgspec
 import numpy as np
@@ -39,7 +39,9 @@ from asyncnn.hal.types import (
     Operand,
     OperandLifeTime,
 )
+from asyncnn.hal.validate.rules import operand_type_name
 from asyncnn.memory.pools import from_buffer, map_file, view
+from asyncnn.runtime.model_description import ModelMetadata, Signature
 
 
 class ModelFileMissingError(GeneralFailureError, FileNotFoundError):
@@ -64,6 +66,13 @@ def map_model_file(path: str | os.PathLike[str]) -> Memory:
     return memory
 
 
+_MOST_CHARACTERS = 20_000
+
+
+InputShapes: TypeAlias = Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | None
+"""Shapes of inputs by name, or of all in order; None leaves them to the file."""
+
+
 @contextmanager
 def located(where: str | os.PathLike[str]) -> Iterator[None]:
     """Put ``where`` in front of the message of every asyncnn error.
@@ -73,14 +82,16 @@ def located(where: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except AsyncnnError as error:
-        message = f"{os.fspath(where)}: {error.message}"
-        raise type(error)(_in_one_line(message), hint=error.hint) from error
+        error.message = _in_one_line(error.message)
+        raise error.at(os.fspath(where)) from error
 
 
 def _in_one_line(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else " " for each in text)
+    if not text.isprintable():
+        text = "".join(each if each.isprintable() else " " for each in text)
+    if len(text) > _MOST_CHARACTERS:
+        text = f"{text[:_MOST_CHARACTERS]}..."
+    return text
 
 
 MAX_COPIED_BYTES = 128
@@ -120,7 +131,7 @@ class ConstantStore:
     ) -> tuple[OperandLifeTime, DataLocation]:
         """Return the lifetime and location of ``array``, which is contiguous."""
         if array.nbytes <= MAX_COPIED_BYTES:
-            return OperandLifeTime.CONSTANT_COPY, self._copy(array)
+            return OperandLifeTime.CONSTANT_COPY, self.copied(array.tobytes())
         return OperandLifeTime.CONSTANT_REFERENCE, self._refer(array, copy=copy)
 
     def values(self) -> bytes:
@@ -133,10 +144,11 @@ class ConstantStore:
             self._gather() if memory is None else memory for memory in self._pools
         )
 
-    def _copy(self, array: Array) -> DataLocation:
+    def copied(self, data: bytes) -> DataLocation:
+        """Add ``data`` to the operand values, and return where they lie."""
         self._values.extend(bytes(-len(self._values) % _VALUE_ALIGNMENT))
-        location = DataLocation(0, len(self._values), array.nbytes)
-        self._values.extend(array.tobytes())
+        location = DataLocation(0, len(self._values), len(data))
+        self._values.extend(data)
         return location
 
     def _refer(self, array: Array, *, copy: bool) -> DataLocation:
@@ -199,6 +211,10 @@ class TensorInfo(msgspec.Struct, frozen=True):
             operand.zero_point,
         )
 
+    def __str__(self) -> str:
+        axes = ", ".join(str(axis) if axis else "?" for axis in self.dimensions)
+        return f"{self.name}: {operand_type_name(self.type)} [{axes}]"
+
     @property
     def dtype(self) -> np.dtype[Any]:
         """NumPy dtype of the stored elements.
@@ -234,6 +250,9 @@ class NamedModel(msgspec.Struct, frozen=True):
     The HAL knows no state: what a model keeps from one step to the next is an input and
     an output of its main subgraph. State K is the input after ``inputs`` and the output
     after ``outputs`` at position K; both have the same type, shape and quantisation.
+
+    ``signatures`` are those of its file that name these inputs and outputs;
+    ``metadata`` is what the file's author says of them, if anything.
     """
 
     model: Model
@@ -241,6 +260,8 @@ class NamedModel(msgspec.Struct, frozen=True):
     outputs: tuple[TensorInfo, ...]
     extension_names: tuple[ExtensionNames, ...] = ()
     states: tuple[StateTensor, ...] = ()
+    signatures: tuple[Signature, ...] = ()
+    metadata: ModelMetadata | None = None
 
     @classmethod
     def of(
@@ -283,6 +304,11 @@ class NamedModel(msgspec.Struct, frozen=True):
             ),
         )
 
+    def __repr__(self) -> str:
+        inputs = ", ".join(map(str, self.inputs))
+        outputs = ", ".join(map(str, self.outputs))
+        return f"<NamedModel {inputs} -> {outputs}>"
+
     @property
     def vocabulary(self) -> Vocabulary:
         """Words for the types of the model."""
@@ -303,7 +329,12 @@ class NamedModel(msgspec.Struct, frozen=True):
             [(state.info.name, state.initial) for state in self.states],
         )
         names = joined(self.extension_names, known.extension_names)
-        return replace(known, extension_names=names)
+        return replace(
+            known,
+            extension_names=names,
+            signatures=self.signatures,
+            metadata=self.metadata,
+        )
 
 
 def _describe(

@@ -9,14 +9,15 @@ import os
 import secrets
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import BinaryIO
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 import numpy as np
 
-from asyncnn.extensions import ExtensionNames
+from asyncnn.extensions import Extension, ExtensionNames
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operands import dtype_of, size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
@@ -24,8 +25,11 @@ from asyncnn.hal.types import ExtensionNameAndPrefix, Memory, Model, Subgraph
 from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import from_buffer, part_of, view
 from asyncnn.runtime.file_kinds import MAGIC, FileKind, kind_of
-from asyncnn.runtime.model import NamedModel, located, map_model_file
+from asyncnn.runtime.model import InputShapes, NamedModel, located, map_model_file
 from asyncnn.runtime.tflite import import_tflite
+
+if TYPE_CHECKING:
+    from asyncnn.runtime.onnx import Constants
 
 SUFFIX = ".asyncnn"
 """Customary end of a container's file name."""
@@ -251,28 +255,65 @@ def _replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         ) from error
 
 
-def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> NamedModel:
-    """Load a model file: TFLite or the project's own container.
+def load(
+    source: str | os.PathLike[str] | bytes | bytearray | memoryview,
+    *,
+    signature: str | None = None,
+    input_shapes: InputShapes = None,
+    constants: "Constants | None" = None,
+    extensions: Iterable[Extension | str] = (),
+) -> NamedModel:
+    """Load a model file: TFLite, ONNX or the project's own container.
 
     ``source`` is the file's path or its bytes, which decide what kind it is, not the
     name. A file stays mapped while the model is in use and must not be changed, nor
     must bytes that were given; replacing the file by another one is safe.
 
-    :raises InvalidArgumentError: if the file is empty, damaged or of no known kind.
+    :param signature: name of the signature of a TFLite file whose graph is the model;
+        None for the first graph.
+    :param input_shapes: of inputs, by name, or of all in order. Those of a TFLite file
+        replace the file's, of the same rank, and all other shapes follow; those of an
+        ONNX file settle axes that it leaves open, where 0 leaves one open still.
+    :param constants: values, by name, of inputs of an ONNX file that are always the
+        same; the model has them no more.
+    :param extensions: where custom operators of the file are looked for, besides those
+        that asyncnn brings and that packages have installed.
+    :raises InvalidArgumentError: if the file is empty, damaged or of no known kind, has
+        no such signature, or none of what is given is for files of its kind.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
-    :raises GeneralFailureError: if the file cannot be read. It is also a
+    :raises GeneralFailureError: if the file cannot be read, or the package `onnx` is
+        needed for it and is not installed. It is also a
         `FileNotFoundError` if there is none.
     """
     where: str | os.PathLike[str] = "the model in memory"
+    folder: Path | None = None
     if isinstance(source, str | os.PathLike):
-        where, memory = source, map_model_file(source)
+        where, memory, folder = source, map_model_file(source), Path(source).parent
     else:
         memory = from_buffer(memoryview(source).toreadonly())
     with located(where):
-        return _READERS[kind_of(view(memory))](memory)
+        kind = kind_of(view(memory))
+        given = {
+            "a signature": (signature, (FileKind.TFLITE,)),
+            "input_shapes": (input_shapes, (FileKind.TFLITE, FileKind.ONNX)),
+            "constants": (constants, (FileKind.ONNX,)),
+        }
+        for what, (value, kinds) in given.items():
+            if value and kind not in kinds:
+                raise InvalidArgumentError(
+                    f"{what} cannot be given for {kind.value} files"
+                )
+        if kind is FileKind.CONTAINER:
+            return read_container(memory)
+        if kind is FileKind.TFLITE:
+            return import_tflite(
+                memory,
+                signature=signature,
+                input_shapes=input_shapes,
+                extensions=extensions,
+            )
+        from asyncnn.runtime.onnx import import_onnx
 
-
-_READERS: Mapping[FileKind, Callable[[Memory], NamedModel]] = {
-    FileKind.CONTAINER: read_container,
-    FileKind.TFLITE: import_tflite,
-}
+        return import_onnx(
+            memory, folder=folder, input_shapes=input_shapes, constants=constants
+        )

@@ -60,6 +60,7 @@ from asyncnn.tracing import Layer, Phase, active, begin
 if TYPE_CHECKING:
     from asyncnn.runtime.session import Session
     from asyncnn.runtime.session_steps import SessionModel
+    from asyncnn.runtime.signatures import SignatureRuns
 
 # Kept by name, since looking up a member of an enum takes as long as a call.
 _NONE = ErrorStatus.NONE
@@ -340,10 +341,10 @@ class PreparedModel:
             such path, or ``checkpoint`` is less than 1.
         :raises AsyncnnError: if the driver is gone, or has too many buffers or bursts.
         """
-        from asyncnn.runtime.session import open_session
+        from asyncnn.runtime.session import OpeningSession
 
         model = self._sessions or self._shared_by_sessions()
-        return open_session(model, self._launch, state, path, checkpoint)
+        return OpeningSession(model, self._launch, state, path, checkpoint)
 
     def _shared_by_sessions(self) -> "SessionModel":
         from asyncnn.runtime.session_steps import SessionModel
@@ -357,6 +358,16 @@ class PreparedModel:
             self._make_array,
         )
         return self._sessions
+
+    def signature(self, name: str) -> "SignatureRuns":
+        """Return what runs the model by the names of a signature of its file.
+
+        :raises InvalidArgumentError: if the model has no such signature.
+        """
+        from asyncnn.runtime.signatures import SignatureRuns, find_signature
+
+        signature = find_signature(self._model.signatures, name)
+        return SignatureRuns(signature, self.run, self.session)
 
     @asynccontextmanager
     async def runner(

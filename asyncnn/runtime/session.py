@@ -9,7 +9,7 @@ is left to it: the next one gets other places and arrays.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, NoReturn, TypeAlias
 
 from numpy.typing import ArrayLike
@@ -188,7 +188,7 @@ class Session:
         :raises AsyncnnError: as `state`.
         """
         steps, state = await self._snapshot()
-        async with open_session(
+        async with OpeningSession(
             self._model, self._launch, state, self._path, self._checkpoint
         ) as other:
             other._count_from(steps)
@@ -405,33 +405,58 @@ async def _converted(check: Any, inputs: Inputs) -> Any:
     return await offload(check, inputs) if check.is_long(inputs) else check(inputs)
 
 
-@asynccontextmanager
-async def open_session(
-    model: SessionModel,
-    launch: Launch,
-    state: State | None,
-    path: AnyPath,
-    checkpoint: int | None,
-) -> AsyncIterator[Session]:
-    """Open a session for the length of an ``async with`` block.
+class OpeningSession:
+    """What `PreparedModel.session` returns: a session for an ``async with`` block.
 
-    :raises InvalidArgumentError: if the state is not that of the model, there is no
-        such path, or ``checkpoint`` is no number of steps.
-    :raises AsyncnnError: if the driver is gone, or has too many buffers or bursts.
+    A class, and not a generator, since a hundred of them may be open for long.
     """
-    if checkpoint is not None and checkpoint < 1:
-        raise InvalidArgumentError(
-            f"checkpoint={checkpoint}", hint="the state is saved every 1 or more steps"
-        )
-    if path != "burst":
-        check_path(path)
-    requests = model.requests
-    arrays = requests.first if state is None else requests.checked(state)
-    session = Session(model, launch, arrays, path, checkpoint)
-    async with AsyncExitStack() as stack:
-        stack.callback(session.close)
-        await session.prepare()
+
+    __slots__ = ("_burst", "_session")
+
+    def __init__(
+        self,
+        model: SessionModel,
+        launch: Launch,
+        state: State | None,
+        path: AnyPath,
+        checkpoint: int | None,
+    ) -> None:
+        """Check what is given.
+
+        :raises InvalidArgumentError: if the state is not that of the model, there is no
+            such path, or ``checkpoint`` is no number of steps.
+        """
+        if checkpoint is not None and checkpoint < 1:
+            raise InvalidArgumentError(
+                f"checkpoint={checkpoint}",
+                hint="the state is saved after every 1 or more steps",
+            )
+        if path != "burst":
+            check_path(path)
+        requests = model.requests
+        arrays = requests.first if state is None else requests.checked(state)
+        self._session = Session(model, launch, arrays, path, checkpoint)
+        self._burst: AbstractAsyncContextManager[Session] | None = None
         if path == "burst":
-            await stack.enter_async_context(session.burst())
-            stack.callback(session.close)
-        yield session
+            self._burst = self._session.burst()
+
+    async def __aenter__(self) -> Session:
+        """Find places for the state, and open a burst if it is to have one.
+
+        :raises AsyncnnError: if the driver is gone, or has too many buffers or bursts.
+        """
+        session = self._session
+        try:
+            await session.prepare()
+            if self._burst is not None:
+                await self._burst.__aenter__()
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    async def __aexit__(self, *exc: Any) -> None:
+        """Close the session."""
+        self._session.close()
+        if self._burst is not None:
+            await self._burst.__aexit__(*exc)

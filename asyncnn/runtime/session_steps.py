@@ -1,6 +1,6 @@
 """The calls that a session's steps consist of, each built once."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import Memory, Request
 from asyncnn.offload import offload
 from asyncnn.runtime.buffers import SHORT_ELEMENTS, MakeArray, Slot
 from asyncnn.runtime.execution_options import Outputs
@@ -42,7 +43,16 @@ class Steps:
     makes other steps then.
     """
 
-    __slots__ = ("_calls", "_carry", "_first", "_held", "_inputs", "_model", "_out")
+    __slots__ = (
+        "_calls",
+        "_carry",
+        "_first",
+        "_held",
+        "_inputs",
+        "_model",
+        "_out",
+        "_pools",
+    )
 
     def __init__(self, model: SessionModel, carry: Carry) -> None:
         make = model.make_array
@@ -57,6 +67,7 @@ class Steps:
         self._calls: list[ReusableExecution | None] = [None, None]
         self._first: ReusableExecution | None = None
         self._held: Sequence[Tensor] = ()
+        self._pools: list[Memory] = []
 
     def hold(self, state: Sequence[Array]) -> None:
         """Have the next step begin with arrays of the application."""
@@ -85,9 +96,36 @@ class Steps:
     def _call(
         self, before: Sequence[Tensor], after: Sequence[Tensor]
     ) -> ReusableExecution:
-        build = partial(self._model.requests.between, before, after)
+        build = partial(self._build, before, after)
         target = self._model.target._replace(build_request=build)
         return ReusableExecution(target, tuple(self._inputs), self._out, self._carry)
+
+    def _build(
+        self,
+        before: Sequence[Tensor],
+        after: Sequence[Tensor],
+        inputs: Sequence[Tensor | None],
+        outputs: Sequence[Tensor],
+    ) -> Request:
+        """Return a request that has the pools of the others where arrays are theirs."""
+        requests = self._model.requests
+        request = requests.between(before, after, inputs, outputs)
+        mine = {id(array): array for array in (*inputs, *outputs)}
+        pools = tuple(
+            self._known(pool, mine) if type(pool) is Memory else pool
+            for pool in request.pools
+        )
+        return Request(request.inputs, request.outputs, pools)
+
+    def _known(self, pool: Memory, mine: Mapping[int, object]) -> Memory:
+        array = None if pool.buffer is None else pool.buffer.obj
+        if id(array) not in mine:
+            return pool
+        for known in self._pools:
+            if known.buffer is not None and known.buffer.obj is array:
+                return known
+        self._pools.append(pool)
+        return pool
 
     async def place(self, arrays: Sequence[Array | None]) -> None:
         """Copy inputs to where the calls read them; many elements on a thread."""
@@ -109,6 +147,7 @@ class Steps:
                 places[position], has_moved = place, True
             np.copyto(place, array)
         if has_moved:
+            self._pools.clear()
             for call in (*self._calls, self._first):
                 if call is not None:
                     call.rebind(tuple(places))

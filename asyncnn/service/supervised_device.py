@@ -317,14 +317,20 @@ class SupervisedDevice(ForwardingDevice):
         input_roles: Sequence[BufferRole],
         output_roles: Sequence[BufferRole],
     ) -> tuple[ErrorStatus, IBuffer | None, int]:
-        """Ask the driver, if there is one. A buffer dies with its driver."""
-        remote = self._connected()
-        if remote is None:
+        """Ask the driver, once there is one. A buffer dies with its driver."""
+        try:
+            async with asyncio.timeout(self._supervision.wait):
+                remote = await self._next()
+                models = [
+                    await model.awaited()
+                    if isinstance(model, SupervisedModel)
+                    else model
+                    for model in prepared_models
+                ]
+        except (TimeoutError, DeviceUnavailableError):
             return ErrorStatus.DEVICE_UNAVAILABLE, None, 0
-        models = [
-            model.usable if isinstance(model, SupervisedModel) else model
-            for model in prepared_models
-        ]
+        except AsyncnnError as error:
+            return error.status, None, 0
         return await remote.allocate(desc, models, input_roles, output_roles)
 
 

@@ -279,15 +279,20 @@ class SupervisedModel(SynchronousByCallback):
         result_channel: Handle,
     ) -> tuple[ErrorStatus, IBurstContext | None]:
         """Ask the driver, once there is one. A burst dies with its driver."""
-        prepared = self.usable
         try:
-            if prepared is None:
-                prepared = await self._next()
+            prepared = await self.awaited()
         except AsyncnnError as error:
             return error.status, None
         return await prepared.configure_execution_burst(
             callback, request_channel, result_channel
         )
+
+    async def awaited(self) -> IPreparedModel:
+        """Return the driver's model, once there is one.
+
+        :raises AsyncnnError: if there is not going to be one.
+        """
+        return self.usable or await self._next()
 
     def _next(self) -> PreparedModelFuture:
         """Return what waits until the model is prepared again."""

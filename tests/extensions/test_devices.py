@@ -9,7 +9,13 @@ from msgspec.structs import replace
 
 from asyncnn.callbacks import ExecutionFuture
 from asyncnn.devices import DeviceSettings
-from asyncnn.extensions import Argument, BoundOperation, Extension, stateless
+from asyncnn.extensions import (
+    Argument,
+    BoundOperation,
+    Extension,
+    Extensions,
+    stateless,
+)
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.types import (
     DataLocation,
@@ -143,7 +149,8 @@ def _moved(model: Model, prefix: int) -> Model:
 async def test_a_device_lists_its_extensions(device: Device) -> None:
     status, extensions = device.hal.get_supported_extensions()
     assert status is ErrorStatus.NONE
-    assert extensions == (vendor.described(),)
+    assert extensions == Extensions([vendor]).described()
+    assert extensions[0] == vendor.described()
 
 
 async def test_values_of_an_extension_stay_on_the_device(device: Device) -> None:

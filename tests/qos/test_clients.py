@@ -13,7 +13,8 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.qos import Client, Scheduler, User, WorkAccounting, acting_for
-from tests.qos.recorded import Recorded
+from asyncnn.qos.work import JobState
+from tests.qos.recorded import Recorded, until
 
 
 async def test_each_has_a_bound_of_its_own(scheduler: Scheduler) -> None:
@@ -95,9 +96,7 @@ async def test_it_is_charged_for_processor_time_and_a_quarter_of_other_time(
             work = Recorded([], body=body)
         scheduler.submit(work)
         await work.finished.wait()
-        # A lane reports the end before it is charged.
-        while work.account.pending:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await until(lambda: work.state is JobState.OUTSIDE)  # noqa: B023
         had_ns.append(work.account.virtual_ns)
     # The second one begins where the first one has ended.
     assert had_ns[0] >= 20_000_000

@@ -224,6 +224,19 @@ class TestShares:
             r.end(job, now, used_ns if job.client is ALICE else None)
         assert had / 400 == pytest.approx(share, abs=0.03)
 
+    def test_lane_time_may_count_several_times(self) -> None:
+        r = run_queue()
+        had = Counter[Client]()
+        for _ in range(100):
+            add(r, client=CAROL)
+            add(r, client=ALICE).cost = 4.0
+        for now in range(0, 1000, 10):
+            job = r.take(now)
+            assert job is not None
+            had[job.client] += 1
+            r.end(job, now + 10)
+        assert had[CAROL] == pytest.approx(80, abs=2)
+
     def test_time_that_was_not_used_is_no_claim(self) -> None:
         r = run_queue()
         alone = add(r, client=ALICE)

@@ -23,9 +23,6 @@ from asyncnn.interpreter_hooks import disown_in_children
 BUFFER_ALIGNMENT = 64
 """Bytes that LiteRT wants the address of host memory to be a multiple of."""
 
-TAIL_BYTES = 64
-"""Bytes after a tensor that kernels may read. XNNPACK's kernels read 16 at most."""
-
 MOST_DIMENSIONS = 8
 
 Status: TypeAlias = int

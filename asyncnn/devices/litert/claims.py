@@ -1,6 +1,6 @@
 """Which operations the accelerated engine computes: those that can be written.
 
-`claims` writes the operation into a graph that is thrown away, which costs
+An operation is claimed if it can be written, in a graph of its own, which costs
 microseconds, as constants are not copied. What is claimed is computed within the HAL's
 tolerance: floats in float32, float16 likewise; codes at most one step from the kernels,
 which follow one stated rounding. What maxima, minima and rectifiers make of NaN is left
@@ -24,6 +24,7 @@ from asyncnn.devices.litert.operation_writer import (
     check_operands,
 )
 from asyncnn.devices.litert.tflite_graph import Graph
+from asyncnn.devices.litert.written_operation import WrittenOperation
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import BoundOperation, ValueNeededError
 from asyncnn.hal.types import OperationType
@@ -86,19 +87,23 @@ def claims(operation: BoundOperation) -> bool:
 
 def refusal(operation: BoundOperation) -> str | None:
     """Return why ``operation`` is not claimed; None if it is."""
-    graph = Graph()
-    values = OperandTensors(graph)
-    inputs = range(len(operation.inputs))
-    outputs = range(len(inputs), len(inputs) + len(operation.outputs))
     try:
-        rule = _checked_rule(operation)
-        for index, operand in enumerate(operation.inputs):
-            if operand is not None and operand.value is None:
-                values.add_input(index, operand)
-        _write(rule, OperationWriter(graph, values, operation, inputs, outputs))
+        written(operation)
     except GeneralFailureError as error:
         return str(error)
     return None
+
+
+def written(operation: BoundOperation) -> WrittenOperation:
+    """Return ``operation``, whose shapes are all known, in a graph of its own.
+
+    :raises GeneralFailureError: if it is not claimed.
+    """
+    rule = _checked_rule(operation)
+    made = WrittenOperation(operation)
+    parts = made.graph, made.values, operation, made.inputs, made.outputs
+    _write(rule, OperationWriter(*parts))
+    return made
 
 
 def write_operation(

@@ -7,7 +7,7 @@ import math
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Dimensions
-from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
+from asyncnn.runtime.refusals import UnsupportedOperatorError
 
 MAX_ELEMENTS = 1 << 24
 """Most elements, all together, of constants that a file implies but does not hold."""
@@ -15,7 +15,7 @@ MAX_ELEMENTS = 1 << 24
 MAX_STEPS = 1 << 14
 """Most time steps, all together, that become operations of their own."""
 
-MAX_OPERATORS = 1 << 17
+MAX_OPERATORS = 1 << 16
 """Most operators, with those of a subgraph counted each time that it is called."""
 
 

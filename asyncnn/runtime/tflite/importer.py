@@ -1,23 +1,32 @@
 """Imports TFLite files: from mapped bytes to a named model."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec.structs import replace
+
+from asyncnn.extensions import CustomOperators, Extension
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Memory
 from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import view
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.model import NamedModel, located, map_model_file
+from asyncnn.runtime.model import InputShapes, NamedModel, located, map_model_file
+from asyncnn.runtime.model_description import Signature
+from asyncnn.runtime.refusals import Refusals
 from asyncnn.runtime.tflite import (
     control_flow,
     convolution,
+    custom_operators,
     elementwise,
+    functions,
+    indexing,
     recurrent,
     reshaping,
+    spectrum,
 )
 from asyncnn.runtime.tflite.allowance import Allowance
-from asyncnn.runtime.tflite.flow import Flow
+from asyncnn.runtime.tflite.metadata import read_metadata
 from asyncnn.runtime.tflite.node import Converter
 from asyncnn.runtime.tflite.schema import (
     Contents,
@@ -27,30 +36,45 @@ from asyncnn.runtime.tflite.schema import (
     read_contents,
 )
 from asyncnn.runtime.tflite.scope import Importing, Scope
+from asyncnn.runtime.tflite.subgraphs import Flow
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.tflite.variables import FirstValues, States, own
 
 CONVERTERS: dict[str, Converter] = {
     **convolution.CONVERTERS,
     **elementwise.CONVERTERS,
+    **functions.CONVERTERS,
     **reshaping.CONVERTERS,
+    **indexing.CONVERTERS,
+    **spectrum.CONVERTERS,
     **recurrent.CONVERTERS,
+    **custom_operators.CONVERTERS,
 }
 """Converters by the operator's name in the TFLite schema."""
 
+CONVERTERS |= {name: CONVERTERS[like] for name, like in functions.ALIASES.items()}
+
 SHAPE_INPUTS: dict[str, frozenset[int]] = (
-    reshaping.SHAPE_INPUTS | convolution.SHAPE_INPUTS
+    reshaping.SHAPE_INPUTS | indexing.SHAPE_INPUTS | convolution.SHAPE_INPUTS
 )
 """Inputs that only repeat what the output's shape says; they are never read."""
 
 
 def load_tflite(
-    path: str | os.PathLike[str], *, signature: str | None = None
+    path: str | os.PathLike[str],
+    *,
+    signature: str | None = None,
+    input_shapes: InputShapes = None,
+    extensions: Iterable[Extension | str] = (),
 ) -> NamedModel:
     """Import the TFLite file at ``path``, which stays mapped: weights are not copied.
 
     :param signature: name of that whose subgraph is the model; None for the first
         subgraph.
+    :param input_shapes: shapes of inputs, by name or of all in order, that are not
+        those of the file; all others follow from them.
+    :param extensions: where custom operators are looked for, besides those that asyncnn
+        brings and that packages have installed.
     :raises InvalidArgumentError: if the file is damaged, not a TFLite file, or has no
         such signature.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
@@ -58,24 +82,43 @@ def load_tflite(
     """
     memory = map_model_file(path)
     with located(path):
-        return import_tflite(memory, signature=signature)
+        return import_tflite(
+            memory,
+            signature=signature,
+            input_shapes=input_shapes,
+            extensions=extensions,
+        )
 
 
-def import_tflite(memory: Memory, *, signature: str | None = None) -> NamedModel:
+def import_tflite(
+    memory: Memory,
+    *,
+    signature: str | None = None,
+    input_shapes: InputShapes = None,
+    extensions: Iterable[Extension | str] = (),
+) -> NamedModel:
     """Import the TFLite file whose bytes are those of ``memory``.
 
-    :param signature: as of `load_tflite`.
+    :param signature: as of `load_tflite`, like ``input_shapes`` and ``extensions``.
     :raises InvalidArgumentError: if they are damaged, not a TFLite file, or have no
         such signature.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
     """
     with decoding():
-        named = _import(read_contents(view(memory)), memory, signature)
+        contents = read_contents(view(memory))
+        customs = CustomOperators(extensions)
+        named = _import(contents, memory, signature, input_shapes, customs)
     validate_model(named.model)
     return named
 
 
-def _import(contents: Contents, memory: Memory, signature: str | None) -> NamedModel:
+def _import(
+    contents: Contents,
+    memory: Memory,
+    signature: str | None,
+    input_shapes: InputShapes,
+    customs: CustomOperators,
+) -> NamedModel:
     graph = _chosen(contents, signature)
     allowance = Allowance()
     flow = Flow(contents.graphs, SHAPE_INPUTS, allowance)
@@ -90,16 +133,51 @@ def _import(contents: Contents, memory: Memory, signature: str | None) -> NamedM
         frozenset(flow.accesses(graph, (None,) * len(graph.inputs)).writes),
         {*input_names, *output_names},
     )
+    shapes = _shapes_by_name(input_names, input_shapes)
     inputs = [
-        _input(builder, name, graph.tensors[index])
+        _input(builder, name, graph.tensors[index], shapes.get(name))
         for name, index in zip(input_names, graph.inputs, strict=True)
     ]
-    importing = Importing(CONVERTERS, control_flow.CONVERTERS, flow, allowance)
+    refusals = Refusals()
+    importing = Importing(
+        CONVERTERS, control_flow.CONVERTERS, flow, allowance, customs, refusals
+    )
     end = Scope(importing, graph, builder, states, inputs).run()
+    refusals.raise_any()
     for position, name in enumerate(output_names):
         builder.output(own(builder, end.read(position)), name)
     states.finish()
-    return builder.build()
+    return replace(
+        builder.build(),
+        signatures=_signatures(contents, graph, input_names, output_names),
+        metadata=read_metadata(contents.metadata, graph, view(memory)),
+    )
+
+
+def _signatures(
+    contents: Contents,
+    graph: Graph,
+    input_names: Sequence[str],
+    output_names: Sequence[str],
+) -> tuple[Signature, ...]:
+    """Return the signatures of ``graph`` with the names of the model's tensors."""
+    inputs = dict(zip(graph.inputs, input_names, strict=True))
+    outputs = dict(zip(graph.outputs, output_names, strict=True))
+    try:
+        return tuple(
+            Signature(
+                table.name,
+                tuple((name, inputs[tensor]) for name, tensor in table.inputs),
+                tuple((name, outputs[tensor]) for name, tensor in table.outputs),
+            )
+            for table in contents.signatures
+            if table.graph == graph.index
+        )
+    except KeyError as error:
+        raise InvalidArgumentError(
+            f"a signature names tensor {error}, which is no input or output of "
+            f"{graph.label}"
+        ) from None
 
 
 def _chosen(contents: Contents, signature: str | None) -> Graph:
@@ -114,7 +192,36 @@ def _chosen(contents: Contents, signature: str | None) -> Graph:
     )
 
 
-def _input(builder: ModelBuilder, name: str, tensor: Tensor) -> int:
+def _shapes_by_name(
+    names: Sequence[str], shapes: InputShapes
+) -> Mapping[str, Sequence[int]]:
+    if shapes is None:
+        return {}
+    if not isinstance(shapes, Mapping):
+        if len(shapes) != len(names):
+            raise InvalidArgumentError(
+                f"{len(shapes)} shapes are given for {len(names)} inputs: "
+                f"{', '.join(names)}"
+            )
+        return dict(zip(names, shapes, strict=True))
+    unknown = [name for name in shapes if name not in names]
+    if unknown:
+        raise InvalidArgumentError(
+            f"there is no input {unknown[0]!r}", hint=f"known: {', '.join(names)}"
+        )
+    return shapes
+
+
+def _input(
+    builder: ModelBuilder, name: str, tensor: Tensor, shape: Sequence[int] | None
+) -> int:
+    if shape is not None:
+        if len(shape) != len(tensor.shape) or any(length < 1 for length in shape):
+            raise InvalidArgumentError(
+                f"input {name!r} of shape {list(tensor.shape)} cannot have shape "
+                f"{list(shape)}"
+            )
+        tensor = replace(tensor, shape=tuple(shape))
     operand = describe(tensor)
     return builder.input(
         name,

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import DTYPES
 from asyncnn.hal.types import Operand, OperandType, OperationType
+from asyncnn.runtime.refusals import UnsupportedOperatorError
 from asyncnn.runtime.tflite.convolution import read_real
 from asyncnn.runtime.tflite.node import Converter, Node
-from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
 from asyncnn.runtime.tflite.tensors import add_constant, describe
 
 _STATE_TYPES = {

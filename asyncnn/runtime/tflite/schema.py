@@ -17,12 +17,10 @@ import numpy as np
 import tflite  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.runtime.model import located
 from asyncnn.runtime.tflite import flatbuffer
-
-
-class UnsupportedOperatorError(GeneralFailureError):
-    """A valid file uses an operator, or a variant of one, that has no HAL form."""
+from asyncnn.runtime.tflite.sparse import densify
 
 
 @contextmanager
@@ -61,6 +59,9 @@ METADATA = b"TFLITE_METADATA"
 
 _OVERLAP = 16
 _INT32, _INT64, _FLOAT32 = (np.dtype(kind) for kind in ("<i4", "<i8", "<f4"))
+_MOST_SPARSE = 64
+"""How much longer than the file sparse constants may be, all together."""
+
 _EMPTY_TABLE = struct.pack("<HHi", 4, 4, 4)
 
 TYPE_NAMES: dict[int, str] = {
@@ -123,22 +124,29 @@ class Operator(msgspec.Struct, frozen=True, eq=False):
     outputs: tuple[int, ...]
     intermediates: tuple[int, ...]
     table: Any
+    version: int = 1
+
+    def custom_options(self) -> bytes:
+        """Return the bytes that the file has for a custom operator."""
+        options = self.table.CustomOptionsAsNumpy()
+        return b"" if isinstance(options, int) else options.tobytes()
 
     def options(self, kind: str) -> Any:
         """Return the options table of class ``kind``, all defaults if there is none.
 
         :raises InvalidArgumentError: if the options are of another kind.
         """
-        union = self.table.BuiltinOptions()
-        given = self.table.BuiltinOptionsType()
-        if union is None or not given:
+        data, table = self.table._tab.Bytes, self.table._tab.Pos
+        places = flatbuffer.places(data, table, 5)
+        given = flatbuffer.uint8(data, places[3])[0] if places[3] else 0
+        if not given or not places[4]:
             return _defaults(kind)
         options = getattr(tflite, kind)()
         if given != getattr(tflite.BuiltinOptions, kind):
             raise InvalidArgumentError(
                 f"operator {self.index} ({self.name}) has options of another kind"
             )
-        options.Init(union.Bytes, union.Pos)
+        options.Init(data, flatbuffer.target(data, places[4]))
         return options
 
 
@@ -197,6 +205,7 @@ class _Reader:
             raise InvalidArgumentError("not a TFLite file: identifier TFL3 is missing")
         self._data = data
         self._budget = _OVERLAP * len(data)
+        self._dense_bytes = _MOST_SPARSE * len(data)
         self._tables_left = MAX_ALL_TABLES
         self._model = tflite.Model.GetRootAs(data, 0)
         if self._model.Version() != 3:
@@ -208,7 +217,7 @@ class _Reader:
         root = flatbuffer.places(self._data, self._model._tab.Pos, 5)
         buffers = self._positions(root[4])
         codes = [
-            self._operator_name(code)
+            (self._operator_name(code), code.Version())
             for code in self._tables(self._model, "OperatorCodes")
         ]
         graphs = tuple(
@@ -227,7 +236,7 @@ class _Reader:
         )
 
     def _graph(
-        self, index: int, table: Any, buffers: list[int], codes: list[str]
+        self, index: int, table: Any, buffers: list[int], codes: list[tuple[str, int]]
     ) -> Graph:
         places = flatbuffer.places(self._data, table._tab.Pos, 4)
         tensors = tuple(
@@ -315,7 +324,7 @@ class _Reader:
         return indexes
 
     def _operator(
-        self, index: int, table: int, codes: list[str], count: int
+        self, index: int, table: int, codes: list[tuple[str, int]], count: int
     ) -> Operator:
         data = self._data
         places = flatbuffer.places(data, table, 9)
@@ -324,14 +333,15 @@ class _Reader:
             raise InvalidArgumentError(
                 f"operator {index} has code {code} of {len(codes)}"
             )
-        what = f"operator {index} ({codes[code]})"
+        name, version = codes[code]
+        what = f"operator {index} ({name})"
         inputs, outputs, intermediates = (
             self._indexes(self._numbers(places[field], _INT32), count, what)
             for field in (1, 2, 8)
         )
         accessor = tflite.Operator()
         accessor.Init(data, table)
-        return Operator(index, codes[code], inputs, outputs, intermediates, accessor)
+        return Operator(index, name, inputs, outputs, intermediates, accessor, version)
 
     def _tensor(self, index: int, table: int, buffers: list[int]) -> Tensor:
         data = self._data
@@ -345,9 +355,7 @@ class _Reader:
                 f"{_label(index, name)} has shape {list(shape[:20])}"
             )
         unsupported = ""
-        if places[6]:
-            unsupported = "sparse data"
-        elif type_ not in DTYPES:
+        if type_ not in DTYPES:
             unsupported = f"elements of type {type_}"
         scales: tuple[float, ...] = ()
         zero_points: tuple[int, ...] = ()
@@ -365,7 +373,9 @@ class _Reader:
         if not unsupported:
             label = _label(index, name)
             buffer = flatbuffer.uint32(data, places[2])[0] if places[2] else 0
-            constant = self._constant(label, DTYPES[type_], shape, buffers, buffer)
+            constant = self._constant(
+                label, DTYPES[type_], shape, buffers, buffer, places[6]
+            )
         if constant is not None and is_variable:
             raise InvalidArgumentError(
                 f"{_label(index, name)} is a variable and has data of a constant"
@@ -390,6 +400,7 @@ class _Reader:
         shape: tuple[int, ...],
         buffers: list[int],
         index: int,
+        sparsity: int,
     ) -> NDArray[Any] | None:
         if index >= len(buffers):
             raise InvalidArgumentError(
@@ -399,14 +410,28 @@ class _Reader:
         if not size:
             return None
         expected = dtype.itemsize * math.prod(shape)
+        if sparsity:
+            if start + size > len(self._data):
+                raise InvalidArgumentError(f"{label} reaches beyond the file")
+            self._take_dense(expected)
+            stored = np.ndarray((size // dtype.itemsize,), dtype, self._data, start)
+            table = tflite.SparsityParameters()
+            table.Init(self._data, flatbuffer.target(self._data, sparsity))
+            with located(label):
+                return densify(table, stored, shape)
         if size != expected:
             raise InvalidArgumentError(
                 f"{label} of shape {list(shape)} needs {expected} bytes "
                 f"but its buffer has {size}"
             )
-        if start + size > len(self._data):
-            raise InvalidArgumentError(f"{label} reaches beyond the end of the file")
         return np.ndarray(shape, dtype, self._data, start)
+
+    def _take_dense(self, size: int) -> None:
+        self._dense_bytes -= size
+        if self._dense_bytes < 0:
+            raise InvalidArgumentError(
+                f"sparse constants that are {_MOST_SPARSE} times as long as the file"
+            )
 
     def _bytes(self, buffer: int) -> tuple[int, int]:
         """Return where the bytes of a buffer begin, and how many they are."""
@@ -437,7 +462,10 @@ class _Reader:
     def _operator_name(self, code: Any) -> str:
         number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
         if number == tflite.BuiltinOperator.CUSTOM:
-            return f"CUSTOM {self._name(code.CustomCode())[:80]}"
+            name = self._name(code.CustomCode())[:80]
+            # It gets into messages, which are of one line.
+            shown = "".join(each if each.isprintable() else " " for each in name)
+            return f"CUSTOM {shown}"
         return str(tflite.BUILTIN_OPCODE2NAME.get(number, f"builtin {number}"))
 
     def _name(self, name: bytes | None) -> str:

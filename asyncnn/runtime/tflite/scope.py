@@ -11,19 +11,24 @@ from typing import TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from asyncnn.extensions import CustomOperators
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import Operand, OperandType
 from asyncnn.runtime.graph_builder import GraphBuilder
-from asyncnn.runtime.model import located
+from asyncnn.runtime.refusals import Refusals, UnsupportedOperatorError
 from asyncnn.runtime.tflite.allowance import Allowance
-from asyncnn.runtime.tflite.flow import Flow, Variable
+from asyncnn.runtime.tflite.custom_operators import PREFIX, convert_custom
+from asyncnn.runtime.tflite.folding import folded
 from asyncnn.runtime.tflite.node import Converter, Node
+from asyncnn.runtime.tflite.not_imported import NOT_IMPORTED
 from asyncnn.runtime.tflite.schema import (
     Graph,
     Operator,
     Tensor,
-    UnsupportedOperatorError,
 )
+from asyncnn.runtime.tflite.shapes import result_shapes
+from asyncnn.runtime.tflite.subgraphs import Flow, Variable
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.tflite.variables import Variables
 
@@ -41,6 +46,8 @@ class Importing(msgspec.Struct, frozen=True, eq=False):
     flow_converters: Mapping[str, FlowConverter]
     flow: Flow
     allowance: Allowance
+    customs: CustomOperators
+    refusals: Refusals
 
 
 class Scope:
@@ -70,6 +77,7 @@ class Scope:
         self.conditional = conditional
         self.handles: dict[int, Variable] = {}
         self._operands: dict[int, int] = {}
+        self._resized: set[int] = set()
         if len(inputs) != len(graph.inputs) or -1 in graph.inputs:
             raise InvalidArgumentError(
                 f"{graph.label} has inputs {list(graph.inputs[:20])} "
@@ -122,7 +130,11 @@ class Scope:
             )
         shape = tensor.shape or (1,)
         if shape != given.dimensions and all(given.dimensions):
-            self._tensors[tensor.index] = replace(tensor, shape=given.dimensions)
+            self._resize(tensor.index, given.dimensions)
+
+    def _resize(self, index: int, shape: Shape) -> None:
+        self._tensors[index] = replace(self._tensors[index], shape=shape)
+        self._resized.add(index)
 
     def value(self, node: Node, position: int) -> Value:
         """Return what input ``position`` of ``node`` stands for."""
@@ -149,22 +161,52 @@ class Scope:
         operators = self.importing.flow.needs(self.graph).operators
         self.importing.allowance.take_operators(len(operators))
         for operator in operators:
-            with located(_place(self.graph, operator)):
-                self._convert(operator)
+            if not self._fold(operator):
+                self._convert_or_refuse(operator)
         end = len(self.graph.operators)
         return self.node(Operator(end, "outputs", self.graph.outputs, (), (), None))
+
+    def _fold(self, operator: Operator) -> bool:
+        """Compute what follows from constants and shapes alone; tell whether it did."""
+        arrays = folded(self.graph, operator)
+        for index, array in zip(operator.outputs, arrays, strict=False):
+            self.importing.allowance.take_elements(array.shape)
+            self.let(
+                index, replace(self._tensors[index], shape=array.shape, data=array)
+            )
+        return bool(arrays)
+
+    def _convert_or_refuse(self, operator: Operator) -> None:
+        place = _place(self.graph, operator)
+        refusals = self.importing.refusals
+        known = len(refusals)
+        with refusals.collecting(operator.name, operator.index, place):
+            try:
+                self._convert(operator)
+            except InvalidArgumentError as error:
+                raise error.at(place) from error
+        if len(refusals) > known:
+            self.node(operator).stand_in()
 
     def _convert(self, operator: Operator) -> None:
         convert_flow = self.importing.flow_converters.get(operator.name)
         if convert_flow is not None:
             convert_flow(self, self.node(operator))
             return
-        try:
-            converter = self.importing.converters[operator.name]
-        except KeyError:
-            raise UnsupportedOperatorError("this operator cannot be imported") from None
         self._check_shapes(operator)
-        converter(self.node(operator))
+        node = self.node(operator)
+        converter = self.importing.converters.get(operator.name)
+        if converter is None:
+            if not operator.name.startswith(PREFIX):
+                reason = NOT_IMPORTED.get(operator.name, "this operator is not known")
+                raise UnsupportedOperatorError(reason)
+            convert_custom(node, self.importing.customs)
+            return
+        if not self._resized.isdisjoint(operator.inputs):
+            for position, shape in enumerate(result_shapes(node)):
+                if shape != node.result(position).shape:
+                    self._resize(node.result(position).index, shape)
+        converter(node)
 
     def _check_shapes(self, operator: Operator) -> None:
         for index in operator.inputs:

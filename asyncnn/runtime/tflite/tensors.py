@@ -10,11 +10,11 @@ from asyncnn.hal.operands import DTYPES, size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand, OperandType, SymmPerChannelQuantParams
 from asyncnn.runtime.graph_builder import GraphBuilder
+from asyncnn.runtime.refusals import UnsupportedOperatorError
 from asyncnn.runtime.tflite.schema import (
     Graph,
     Operator,
     Tensor,
-    UnsupportedOperatorError,
 )
 
 _TYPES = {
@@ -109,7 +109,7 @@ def elements(tensor: Tensor) -> Array:
 
 def _check_quantization(tensor: Tensor) -> None:
     count = len(tensor.scales)
-    if not all(math.isfinite(scale) and scale > 0 for scale in tensor.scales):
+    if min(tensor.scales) <= 0 or not all(map(math.isfinite, tensor.scales)):
         raise InvalidArgumentError(f"{tensor.label} has a scale that is not positive")
     if len(tensor.zero_points) not in (0, count):
         raise InvalidArgumentError(

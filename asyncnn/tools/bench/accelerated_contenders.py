@@ -271,7 +271,10 @@ class _Parted(LiteRtDelegate):
         for start, end in pairwise([0, *super().cuts(steps), len(steps)]):
             if start:
                 yield start
-            yield from (start + at for at in cuts(steps[start:end], BARRIER_NS))
+            part = steps[start:end]
+            yield from (
+                start + at for at in cuts(part, BARRIER_NS, self._engine.speeds)
+            )
 
 
 async def measure_cancelling(candidate: Candidate, rounds: int) -> Measured:

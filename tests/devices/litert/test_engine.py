@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 
 from asyncnn.devices.litert import engine as engines
+from asyncnn.devices.litert.array_memory import address_of, has_tail
 from asyncnn.devices.litert.c_api import CApiUnavailableError, Library
 from asyncnn.devices.litert.c_api_engine import (
     MOST_BINDINGS,
     CApiEngine,
     CApiGraph,
-    address_of,
-    has_tail,
 )
 from asyncnn.devices.litert.chain_model import Chain
 from asyncnn.devices.litert.engine import Array, Engine

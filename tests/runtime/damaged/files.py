@@ -3,8 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
+from onnx import TensorProto, helper, numpy_helper
 
 from asyncnn.hal.types import FusedActivationFunc, Operand, OperandType, OperationType
 from asyncnn.runtime.builder import ModelBuilder
@@ -44,10 +46,99 @@ def container_with_state() -> bytes:
     return contained(builder.build())
 
 
+def convolution_in_onnx() -> bytes:
+    """Return an ONNX file with weights of all kinds of storage, and open axes."""
+    rng = np.random.default_rng(0)
+    weights = numpy_helper.from_array(rng.random((4, 3, 3, 3), np.float32), "w")
+    bias = helper.make_tensor("b", TensorProto.FLOAT, [4], [0.1, 0.2, 0.3, 0.4])
+    shape = helper.make_tensor("shape", TensorProto.INT64, [2], [0, -1])
+    large = numpy_helper.from_array(rng.random((100, 8), np.float32), "large")
+    nodes = [
+        helper.make_node(
+            "Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2]
+        ),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2]),
+        helper.make_node("Reshape", ["p", "shape"], ["f"]),
+        helper.make_node("Gemm", ["f", "large"], ["y"], transB=1, alpha=0.5),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 8, 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 100])
+    return _in_onnx(nodes, [x], [y], [weights, bias, shape, large])
+
+
+def quantized_in_onnx() -> bytes:
+    """Return an ONNX file of quantised values, with a branch and a loop."""
+    rng = np.random.default_rng(0)
+    weights = rng.integers(-9, 9, (6, 5), np.int8)
+    constants = [
+        numpy_helper.from_array(np.float32(0.1), "s"),
+        numpy_helper.from_array(np.int8(3), "z"),
+        numpy_helper.from_array(weights, "w"),
+        numpy_helper.from_array(np.int8(0), "wz"),
+        numpy_helper.from_array(np.array(3, np.int64), "trips"),
+        numpy_helper.from_array(np.array(True), "on"),
+    ]
+    kind = TensorProto.FLOAT
+    branches = [
+        helper.make_graph(
+            [helper.make_node(type_, ["m"], [name])],
+            name,
+            [],
+            [helper.make_tensor_value_info(name, kind, [2, 5])],
+        )
+        for type_, name in (("Exp", "then"), ("Neg", "else"))
+    ]
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["before", "m"], ["after"]),
+            helper.make_node("Identity", ["go"], ["goes"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("before", kind, [2, 5]),
+        ],
+        [
+            helper.make_tensor_value_info("goes", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("after", kind, [2, 5]),
+        ],
+    )
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "s", "wz"], ["dw"]),
+        helper.make_node("MatMul", ["d", "dw"], ["m"]),
+        helper.make_node("ReduceSum", ["m"], ["sum"], keepdims=0),
+        helper.make_node("Greater", ["sum", "s"], ["c"]),
+        helper.make_node(
+            "If", ["c"], ["b"], then_branch=branches[0], else_branch=branches[1]
+        ),
+        helper.make_node("Loop", ["trips", "on", "b"], ["y"], body=body),
+    ]
+    x = helper.make_tensor_value_info("x", kind, [2, 6])
+    y = helper.make_tensor_value_info("y", kind, [2, 5])
+    return _in_onnx(nodes, [x], [y], constants)
+
+
+def _in_onnx(
+    nodes: list[Any], inputs: list[Any], outputs: list[Any], constants: list[Any]
+) -> bytes:
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, constants)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+    data: bytes = model.SerializeToString()
+    return data
+
+
 GENERATED: Mapping[str, Callable[[], bytes]] = {
     "hybrid": hybrid_file,
     "recurrent": recurrent_file,
     "container": container_with_state,
+    "convolution in onnx": convolution_in_onnx,
+    "quantized in onnx": quantized_in_onnx,
     "hybrid container": lambda: contained(load(hybrid_file())),
 }
 

@@ -2,7 +2,7 @@
 
 Bytes are damaged blindly, and also where the structure is known, so that the checks
 that come first still pass: offsets and vtables of flatbuffers, values and lengths in
-the header of a container, whose checksum is right again.
+the header of a container, whose checksum is right again, fields of messages of ONNX.
 """
 
 import math
@@ -13,6 +13,7 @@ from random import Random
 from typing import Any, TypeAlias
 
 import msgspec
+import onnx
 
 from asyncnn.runtime.file_kinds import MAGIC, FileKind, kind_of
 
@@ -278,7 +279,82 @@ def _replaced(value: Any, random: Random) -> Any:
     return random.choice((0, 1, [], None))
 
 
+def _in_onnx(data: bytes, random: Random) -> bytes:
+    """Alter fields of the messages: names, types, numbers, shapes, whole nodes."""
+    model = onnx.ModelProto.FromString(data)
+    for _ in range(random.randint(1, MOST_DAMAGES)):
+        message = model
+        while random.random() < 0.9:
+            inner = [
+                each
+                for field, value in message.ListFields()
+                if field.message_type is not None
+                for each in (value if _is_repeated(value) else [value])
+            ]
+            if not inner:
+                break
+            message = random.choice(inner)
+        _alter_message(message, random)
+    altered: bytes = model.SerializeToString()
+    return altered
+
+
+def _is_repeated(value: Any) -> bool:
+    return hasattr(value, "extend")
+
+
+def _alter_message(message: Any, random: Random) -> None:
+    field = random.choice(message.DESCRIPTOR.fields)
+    if random.random() < 0.7 and message.ListFields():
+        field = random.choice(message.ListFields())[0]
+    value = getattr(message, field.name)
+    if not _is_repeated(value):
+        if field.message_type is not None or random.random() < 0.1:
+            message.ClearField(field.name)
+        else:
+            setattr(message, field.name, _scalar(field, random))
+    elif not value or random.random() < 0.2:
+        if field.message_type is not None:
+            value.add()
+        else:
+            value.append(_scalar(field, random))
+    elif random.random() < 0.2:
+        del value[random.randrange(len(value))]
+    elif random.random() < 0.3:
+        value.extend(list(value)[: random.randint(1, 3)])
+    elif field.message_type is not None:
+        place, other = random.randrange(len(value)), random.randrange(len(value))
+        copy = type(value[place])()
+        copy.CopyFrom(value[place])
+        value[place].CopyFrom(value[other])
+        value[other].CopyFrom(copy)
+    else:
+        value[random.randrange(len(value))] = _scalar(field, random)
+
+
+_NAMES = ("", "x", "y", "w", "b", "m", "q", "c", "Conv", "If", "Loop", "Relu", "é\n")
+
+
+def _scalar(field: Any, random: Random) -> Any:
+    """Return a value that a field may have, by its type and nothing else."""
+    kind = field.cpp_type
+    if kind == field.CPPTYPE_STRING:
+        name = random.choice((*_NAMES, "x" * 70_000))
+        return name.encode() if field.type == field.TYPE_BYTES else name
+    if kind in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
+        return random.choice((0.0, -1.0, math.inf, math.nan, 1e-45, 3e38))
+    if kind == field.CPPTYPE_ENUM:
+        return random.choice([each.number for each in field.enum_type.values])
+    bits = 64 if kind in (field.CPPTYPE_INT64, field.CPPTYPE_UINT64) else 32
+    number = random.choice((*EDGES, *(-each for each in EDGES)))
+    if kind in (field.CPPTYPE_UINT32, field.CPPTYPE_UINT64):
+        return number % (1 << bits)
+    half = 1 << (bits - 1)
+    return (number + half) % (1 << bits) - half
+
+
 _STRUCTURED: dict[FileKind, Callable[[bytes, Random], bytes]] = {
     FileKind.TFLITE: _in_flatbuffer,
     FileKind.CONTAINER: _in_container,
+    FileKind.ONNX: _in_onnx,
 }

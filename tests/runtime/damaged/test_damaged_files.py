@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from asyncnn.runtime.file_kinds import kind_of
-from asyncnn.runtime.model_file import _READERS, load
+from asyncnn.runtime.file_kinds import FileKind, kind_of
+from asyncnn.runtime.model_file import load
 from tests.runtime.damaged.files import GENERATED, files
 from tests.runtime.damaged.mutators import damaged
 from tests.runtime.damaged.worker import NOTE_BYTES, Order
@@ -118,7 +118,7 @@ class TestSearch:
 class TestMutators:
     def test_every_kind_of_file_is_among_the_originals(self) -> None:
         kinds = {kind_of(memoryview(data)) for _, data in files(None)}
-        assert kinds == set(_READERS)
+        assert kinds == set(FileKind)
 
     @pytest.mark.parametrize("name", GENERATED)
     def test_originals_load(self, name: str) -> None:

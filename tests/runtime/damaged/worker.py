@@ -47,6 +47,9 @@ MOST_SECONDS = 5.0
 PREPARED_ONE_IN = 10
 """Models that load are rare, and their preparation takes longer than their loading."""
 
+MOST_CHARACTERS = 25_000
+"""Of a message, which may list many operators that cannot be imported."""
+
 NOTE_BYTES = 64
 
 
@@ -81,7 +84,12 @@ def _alarm() -> Iterator[None]:
 
 
 def _resident_kib() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    """Return the most that has been resident; the system's own figure is inherited."""
+    with open("/proc/self/status", "rb") as file:
+        for line in file:
+            if line.startswith(b"VmHWM:"):
+                return int(line.split()[1])
+    raise AssertionError("the system does not tell")
 
 
 def _limit_memory() -> None:
@@ -96,7 +104,7 @@ def _problem_of(error: BaseException) -> str:
         return f"took more than {MOST_SECONDS} s"
     if not isinstance(error, AsyncnnError):
         return "not an error of the family"
-    if "\n" in str(error) or len(str(error)) > 2000:
+    if not str(error).isprintable() or len(str(error)) > MOST_CHARACTERS:
         return "a message that is not one line"
     cause: BaseException | None = error
     while cause is not None:

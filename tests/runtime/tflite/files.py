@@ -18,6 +18,7 @@ TYPES = {
     np.dtype(np.int8): tflite.TensorType.INT8,
     np.dtype(np.uint8): tflite.TensorType.UINT8,
     np.dtype(np.bool_): tflite.TensorType.BOOL,
+    np.dtype(np.complex64): tflite.TensorType.COMPLEX64,
     np.dtype(object): tflite.TensorType.RESOURCE,
 }
 BEHIND = b"BEHINDIT"
@@ -27,6 +28,29 @@ VERSIONS = {"BROADCAST_TO": 2}
 """Oldest versions of operators that began later than with 1."""
 
 NUMBERS = {name: code for code, name in tflite.BUILTIN_OPCODE2NAME.items()}
+
+
+@dataclass(frozen=True)
+class Level:
+    """One axis of a sparse tensor, as it is stored: dense, or with segments."""
+
+    size: int = 0
+    segments: Sequence[int] = ()
+    indices: Sequence[int] = ()
+    dtype: Any = np.int32
+
+    @property
+    def is_dense(self) -> bool:
+        return not self.segments
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """How the data of a tensor, which are only those stored, lie in it."""
+
+    order: Sequence[int]
+    blocks: Sequence[int]
+    levels: Sequence[Level]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +70,7 @@ class T:
     name: str = ""
     variable: bool = False
     behind: bool = False
+    sparse: "Sparse | None" = None
 
     @classmethod
     def constant(cls, data: Any, dtype: Any = np.int32, **rest: Any) -> "T":
@@ -57,7 +82,8 @@ class T:
 class Op:
     """An operator on tensors; None is an input left out.
 
-    A name that the schema does not know is that of a custom operator.
+    A name that the schema does not know is that of a custom operator, whose options are
+    the bytes ``custom``. Version 0 stands for the oldest one.
     """
 
     name: str
@@ -66,6 +92,8 @@ class Op:
     options: str = ""
     fields: Mapping[str, Any] = field(default_factory=dict)
     intermediates: Sequence[T] = ()
+    custom: bytes = b""
+    version: int = 0
 
 
 def given(operator: Op) -> list[T]:
@@ -127,6 +155,7 @@ class _Writer:
         self.tensors = [tensor for graph in graphs for tensor in graph.tensors]
         operators = [op for graph in graphs for op in graph.operators]
         self.names = sorted({operator.name for operator in operators})
+        self.versions = {op.name: op.version for op in operators if op.version}
 
     def file(
         self, version: int, signatures: Sequence[Signature], metadata: bytes
@@ -195,9 +224,30 @@ class _Writer:
             ]
         )
 
+    def sparsity(self, sparse: Sparse) -> int:
+        return self.table(
+            "SparsityParameters",
+            TraversalOrder=self.vector(sparse.order, np.int32),
+            BlockMap=self.vector(sparse.blocks, np.int32),
+            DimMetadata=self.offsets([self.level(each) for each in sparse.levels]),
+        )
+
+    def level(self, level: Level) -> int:
+        if level.is_dense:
+            return self.table("DimensionMetadata", Format=0, DenseSize=level.size)
+        kind = f"{np.dtype(level.dtype).name.title()}Vector"
+        fields: dict[str, int] = {}
+        for name in ("Segments", "Indices"):
+            values = self.vector(getattr(level, name.lower()), level.dtype)
+            fields[f"Array{name}Type"] = getattr(tflite.SparseIndexVector, kind)
+            fields[f"Array{name}"] = self.table(kind, Values=values)
+        return self.table("DimensionMetadata", Format=1, **fields)
+
     def tensor(self, index: int, tensor: T) -> int:
+        fields = {"Sparsity": self.sparsity(tensor.sparse)} if tensor.sparse else {}
         return self.table(
             "Tensor",
+            **fields,
             Shape=self.vector(tensor.shape, np.int32),
             Type=TYPES[np.dtype(tensor.dtype)],
             Buffer=self.tensors.index(tensor) + 1,
@@ -227,19 +277,25 @@ class _Writer:
                 kind,
                 **{k: self.option(v) for k, v in operator.fields.items()},
             )
+        if operator.custom:
+            options = np.frombuffer(operator.custom, np.uint8)
+            fields["CustomOptions"] = self.vector(options, np.uint8)
         return self.table("Operator", **fields)
 
     def option(self, value: Any) -> Any:
         if isinstance(value, str):
             return self.builder.CreateString(value)
-        return self.vector(value, np.int32) if isinstance(value, list) else value
+        if not isinstance(value, list):
+            return value
+        is_real = any(isinstance(each, float) for each in value)
+        return self.vector(value, np.float32 if is_real else np.int32)
 
     def code(self, name: str) -> int:
         number = NUMBERS.get(name, NUMBERS["CUSTOM"])
         fields = {
             "DeprecatedBuiltinCode": min(number, 127),
             "BuiltinCode": number,
-            "Version": VERSIONS.get(name, 1),
+            "Version": self.versions.get(name, VERSIONS.get(name, 1)),
         }
         if name not in NUMBERS:
             fields["CustomCode"] = self.builder.CreateString(name)

@@ -6,12 +6,12 @@ from typing import TypeAlias
 import msgspec
 
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.runtime.refusals import UnsupportedOperatorError
 from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.tflite.schema import (
     Graph,
     Operator,
     Tensor,
-    UnsupportedOperatorError,
 )
 
 MAX_DEPTH = 32

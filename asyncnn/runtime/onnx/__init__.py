@@ -1,0 +1,93 @@
+"""Reads ONNX files into HAL models; the `onnx` package reads and checks the files.
+
+``wire`` leaves weights where the file is mapped, ``schema`` and ``tensors`` turn the
+rest into records. ``importer`` drafts the model: ``folding`` evaluates what only
+computes shapes, and a converter turns each other node into operations, by way of a
+``node`` and its draft: ``emitter`` collects operations, ``composing`` has the
+vocabulary. ``open_axes`` treats axes without a length, ``functions`` operators that are
+defined by others.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import Memory
+from asyncnn.hal.validate import validate_model
+from asyncnn.runtime.model import InputShapes, NamedModel, located, map_model_file
+from asyncnn.runtime.onnx.importer import Import
+from asyncnn.runtime.onnx.open_axes import merge, open_lengths
+from asyncnn.runtime.onnx.schema import Source, decoding, read_model
+
+__all__ = ("Constants", "import_onnx", "load_onnx")
+
+Constants: TypeAlias = Mapping[str, ArrayLike]
+"""Values of inputs, by name, that are always the same."""
+
+
+def load_onnx(
+    path: str | os.PathLike[str],
+    *,
+    input_shapes: InputShapes = None,
+    constants: Constants | None = None,
+) -> NamedModel:
+    """Import the ONNX file at ``path``, which stays mapped; see `import_onnx`.
+
+    :raises GeneralFailureError: if the file cannot be read.
+    """
+    memory = map_model_file(path)
+    with located(path):
+        return import_onnx(
+            memory,
+            folder=Path(path).parent,
+            input_shapes=input_shapes,
+            constants=constants,
+        )
+
+
+def import_onnx(
+    memory: Memory,
+    *,
+    folder: Path | None = None,
+    input_shapes: InputShapes = None,
+    constants: Constants | None = None,
+) -> NamedModel:
+    """Import the ONNX file whose bytes are those of ``memory``.
+
+    :param folder: where files with weights may be; they stay mapped as well.
+    :param input_shapes: of inputs whose file leaves axes open: by name, or of all in
+        order. Axes of length 0 stay open.
+    :param constants: inputs that are always the same; the model has them no more.
+    :raises InvalidArgumentError: if the bytes are damaged, or an axis has to be known.
+    :raises UnsupportedOperatorError: if operators have no HAL form; it names them all.
+    :raises GeneralFailureError: if the package `onnx` is not installed.
+    """
+    with decoding():
+        source = read_model(memory, folder)
+        fixed = _fixed(source, constants or {})
+        assumed = open_lengths(source, input_shapes, set(source.weights) | set(fixed))
+        with assumed.explaining():
+            drafts = [Import(source, fixed, lengths) for lengths in assumed.variants]
+            if len(drafts) > 1:
+                merge([(found.draft, *found.ends) for found in drafts])
+        named = drafts[0].build(memory)
+    validate_model(named.model)
+    return named
+
+
+def _fixed(source: Source, constants: Constants) -> dict[str, Array]:
+    known = {axes.name: axes for axes in source.inputs}
+    fixed: dict[str, Array] = {}
+    for name, value in constants.items():
+        if name not in known:
+            raise InvalidArgumentError(
+                f"there is no input {name!r}", hint=f"known: {', '.join(known)}"
+            )
+        fixed[name] = np.asarray(value, known[name].dtype)
+    return fixed

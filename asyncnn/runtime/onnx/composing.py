@@ -1,0 +1,329 @@
+"""What converters compose operators of: arithmetic, casts and moves on any tensor.
+
+The HAL has ranks 1 to 4, and some types in some operations only. Here, higher ranks are
+merged where axes stay together, booleans and integers travel as floats where they have
+to, and both without a loss.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operations.bound import Array, Shape
+from asyncnn.hal.types import OperationType as Op
+from asyncnn.runtime.onnx.emitter import (
+    B8,
+    F16,
+    F32,
+    I32,
+    MAX_RANK,
+    Q8,
+    Q8S,
+    Argument,
+    Draft,
+    Form,
+    Value,
+    dimensions_of,
+)
+from asyncnn.runtime.onnx.tensors import hal_type
+from asyncnn.runtime.refusals import UnsupportedOperatorError
+
+_ACTIVATED = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.DIV})
+_HALF = 1 << 16
+
+
+class Composer(Draft):
+    """A draft with a vocabulary of tensors of any rank and of all types."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transposed: dict[Value, tuple[Value, list[int]]] = {}
+
+    def lift(self, value: Value | complex | Array, like: Value) -> Value:
+        """Return ``value`` as a tensor of the dtype of ``like``."""
+        if isinstance(value, Value):
+            return value
+        return self.constant(np.asarray(value, like.dtype))
+
+    def binary(
+        self, type_: Op, first: Value, second: Value | float | Array, dtype: Any = None
+    ) -> Value:
+        """Draft an operation that broadcasts two tensors."""
+        second = self.lift(second, first)
+        try:
+            shape = np.broadcast_shapes(first.shape, second.shape)
+        except ValueError:
+            raise InvalidArgumentError(
+                f"{list(first.shape)} and {list(second.shape)} do not broadcast"
+            ) from None
+        form = None if dtype is None else Form.of(np.dtype(dtype))
+        extras: list[Argument] = [0] if type_ in _ACTIVATED else []
+        merged = _merged(first.shape, second.shape, shape)
+        pair = [
+            self._broadcasting(value, target)
+            for value, target in zip((first, second), merged[:2], strict=True)
+        ]
+        result = self.emit(type_, [*pair, *extras], form, dtype=dtype)
+        return self._as(result, shape)
+
+    def _broadcasting(self, value: Value, shape: Shape) -> Value:
+        return self.reshape(value, shape)
+
+    def _as(self, value: Value, shape: Shape) -> Value:
+        return self.reshape(value, shape)
+
+    def add(self, first: Value, second: Value | float | Array) -> Value:
+        """Return the sum."""
+        return self.binary(Op.ADD, first, second)
+
+    def sub(self, first: Value, second: Value | float | Array) -> Value:
+        """Return the difference."""
+        return self.binary(Op.SUB, first, second)
+
+    def mul(self, first: Value, second: Value | float | Array) -> Value:
+        """Return the product."""
+        return self.binary(Op.MUL, first, second)
+
+    def div(self, first: Value, second: Value | float | Array) -> Value:
+        """Return the quotient; of integers, rounded down."""
+        return self.binary(Op.DIV, first, second)
+
+    def compare(self, type_: Op, first: Value, second: Value | float | Array) -> Value:
+        """Return where a comparison holds."""
+        return self.binary(type_, first, second, np.bool_)
+
+    def unary(self, type_: Op, value: Value, *scalars: Argument) -> Value:
+        """Draft an operation on each element."""
+        if value.rank > MAX_RANK:
+            flat = self.reshape(value, (math.prod(value.shape),))
+            return self.reshape(self.unary(type_, flat, *scalars), value.shape)
+        return self.emit(type_, [value, *scalars], shape=value.shape)
+
+    def chain(self, value: Value, *types: Op) -> Value:
+        """Draft operations on each element, one after the other."""
+        for type_ in types:
+            value = self.unary(type_, value)
+        return value
+
+    def reciprocal(self, value: Value) -> Value:
+        """Return 1 by each element."""
+        return self.div(self.lift(1.0, value), value)
+
+    def select(
+        self,
+        condition: Value,
+        if_true: Value | float,
+        if_false: Value | float,
+        like: Value | None = None,
+    ) -> Value:
+        """Return elements of one or the other, all broadcast."""
+        likes = (if_true, if_false, like)
+        typed = next(value for value in likes if isinstance(value, Value))
+        pair = [self.lift(value, typed) for value in (if_true, if_false)]
+        shape = np.broadcast_shapes(condition.shape, *(value.shape for value in pair))
+        if typed.type == B8:
+            # As a logical formula: the HAL selects no booleans.
+            yes = self.binary(Op.LOGICAL_AND, condition, pair[0])
+            negated = self.unary(Op.LOGICAL_NOT, condition)
+            no = self.binary(Op.LOGICAL_AND, negated, pair[1])
+            return self.expand(self.binary(Op.LOGICAL_OR, yes, no), shape)
+        flat = shape if len(shape) <= MAX_RANK else (math.prod(shape),)
+        inputs = [
+            self.reshape(self.expand(value, shape), flat)
+            for value in (condition, *pair)
+        ]
+        form = typed.form
+        return self._as(self.emit(Op.SELECT, inputs, form, dtype=typed.dtype), shape)
+
+    def full(self, shape: Shape, value: float, dtype: Any) -> Value:
+        """Return a tensor of one value, which takes no room in the model."""
+        data = np.full((), value, dtype)
+        if math.prod(shape) <= 1 or Form.of(data.dtype).type not in (F16, F32, I32):
+            self.allowance.take_elements(shape)
+            return self.constant(np.broadcast_to(data, shape))
+        whole = [math.prod(shape)] if len(shape) > MAX_RANK else list(shape)
+        dims = self.constant(np.array(whole, np.int32))
+        like = Form.of(data.dtype)
+        plain = int(data) if data.dtype.kind == "i" else float(data)
+        scalar = self._argument(plain, Value(data.dtype, (1,), like))
+        filled = self.emit(Op.FILL, [dims, scalar], like, dtype=data.dtype)
+        return self.reshape(filled, shape)
+
+    def cast(self, value: Value, dtype: Any) -> Value:
+        """Return the elements as ``dtype``; floats lose what is behind the point."""
+        target = np.dtype(dtype)
+        hal_type(target, "its result")
+        form = Form.of(target)
+        if value.type == form.type:
+            if value.dtype == target and value.form == form:
+                return value
+            if value.form == form:
+                return value.alias(value.shape, target)
+        if value.type == B8:
+            between = target if form.type in (F16, F32, I32) else np.dtype(np.float32)
+            ones = self.full(value.shape, 1, between)
+            picked = self.select(value, ones, self.full(value.shape, 0, between))
+            return self.cast(picked, target)
+        if form.type == B8:
+            plain = self.cast(value, np.float32) if value.type in (Q8, Q8S) else value
+            return self.compare(Op.NOT_EQUAL, plain, 0)
+        if value.type in (Q8, Q8S):
+            real = self.unary_to(Op.DEQUANTIZE, value, Form(F32), np.float32)
+            return real if form.type == F32 else self.cast(real, target)
+        if form.type in (Q8, Q8S):
+            return self._to_bytes(value, target)
+        return self.unary_to(Op.CAST, value, form, target)
+
+    def unary_to(self, type_: Op, value: Value, form: Form, dtype: Any) -> Value:
+        """Draft an operation on each element that has another type of result."""
+        if value.rank > MAX_RANK:
+            flat = self.reshape(value, (math.prod(value.shape),))
+            moved = self.unary_to(type_, flat, form, dtype)
+            return self.reshape(moved, value.shape)
+        return self.emit(type_, [value], form, value.shape, dtype)
+
+    def _to_bytes(self, value: Value, target: np.dtype[Any]) -> Value:
+        """Return integers modulo 256, as ONNX converts them."""
+        whole = value if value.type == I32 else self.cast(value, np.int32)
+        down = self.div(whole, 256)
+        low = self.sub(whole, self.mul(down, 256))
+        if target == np.int8:
+            is_high = self.compare(Op.GREATER, low, 127)
+            low = self.select(is_high, self.sub(low, 256), low)
+        real = self.cast(low, np.float32)
+        return self.unary_to(Op.QUANTIZE, real, Form.of(target), target)
+
+    def through(
+        self, value: Value, move: Callable[[Value], Value], *types: Any
+    ) -> Value:
+        """Return ``move(value)`` where ``move`` works on ``types`` and floats only.
+
+        It has to move elements without changing them.
+        """
+        if value.type in types or value.type in (F16, F32, Q8, Q8S):
+            return move(value)
+        if value.type == B8:
+            return self.cast(move(self.cast(value, np.float32)), np.bool_)
+        high, low = (
+            self.cast(move(self.cast(half, np.float32)), value.dtype)
+            for half in self.halves(value)
+        )
+        return self.unhalved(high, low)
+
+    def halves(self, value: Value) -> tuple[Value, Value]:
+        """Return the upper and lower 16 bits of int32, each exact as float32."""
+        high = self.div(value, _HALF)
+        return high, self.sub(value, self.mul(high, _HALF))
+
+    def unhalved(self, high: Value, low: Value) -> Value:
+        """Return int32 of its upper and lower 16 bits."""
+        return self.add(self.mul(high, _HALF), low)
+
+    def reshape(self, value: Value, shape: Shape) -> Value:
+        """Return the same elements in another shape."""
+        shape = tuple(shape)
+        if value.shape == shape:
+            return value
+        if value.is_constant and value.form.channels is None:
+            return self.constant_like(value, lambda data: data.reshape(shape))
+        dims = dimensions_of(shape)
+        if value.dimensions == dims:
+            return value.alias(shape, value.dtype)
+        if value.type == B8:
+            return self.through(value, lambda moved: self.reshape(moved, shape))
+        return self.emit(Op.RESHAPE, [value, dims], shape=shape)
+
+    def constant_like(self, value: Value, change: Callable[[Array], Array]) -> Value:
+        """Return a constant ``value`` with its elements moved by ``change``."""
+        assert value.data is not None
+        result = change(value.data)
+        return Value(value.dtype, result.shape, value.form, result, name=value.name)
+
+    def expand(self, value: Value, shape: Shape) -> Value:
+        """Return ``value`` repeated along axes of length 1, and along new ones."""
+        if value.shape == shape:
+            return value
+        if value.is_constant:
+            self.allowance.take_elements(shape)
+            return self.constant_like(value, lambda data: np.broadcast_to(data, shape))
+        lengths = (1,) * (len(shape) - value.rank) + value.shape
+        value = self.reshape(value, lengths)
+        for axis, (length, wanted) in enumerate(zip(lengths, shape, strict=True)):
+            if length != wanted:
+                value = self.tile(value, axis, wanted)
+        return value
+
+    def tile(self, value: Value, axis: int, count: int) -> Value:
+        """Return ``value`` ``count`` times along ``axis``."""
+        shape = value.shape
+        parts = (math.prod(shape[:axis]), math.prod(shape[axis:]))
+        result = (*shape[:axis], shape[axis] * count, *shape[axis + 1 :])
+        if count == 1:
+            return value
+
+        def move(moved: Value) -> Value:
+            flat = self.reshape(moved, parts)
+            return self.emit(Op.TILE, [flat, (1, count)])
+
+        return self.reshape(self.through(value, move, I32), result)
+
+    def as_three(self, value: Value, axis: int) -> Value:
+        """Return ``value`` with all axes before and all behind ``axis`` merged."""
+        shape = value.shape
+        return self.reshape(
+            value,
+            (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])),
+        )
+
+
+def _merged(first: Shape, second: Shape, shape: Shape) -> tuple[Shape, Shape]:
+    """Return both shapes with axes merged that broadcast alike, if ranks are too high.
+
+    :raises UnsupportedOperatorError: if more than four axes are left.
+    """
+    rank = len(shape)
+    if rank <= MAX_RANK:
+        return first, second
+    padded = [(1,) * (rank - len(part)) + part for part in (first, second)]
+    groups: list[tuple[tuple[bool, bool], list[int]]] = []
+    for axis, length in enumerate(shape):
+        if length == 1:
+            continue
+        kind = (padded[0][axis] == length, padded[1][axis] == length)
+        if groups and groups[-1][0] == kind:
+            groups[-1][1].append(axis)
+        else:
+            groups.append((kind, [axis]))
+    if len(groups) > MAX_RANK:
+        raise UnsupportedOperatorError(
+            f"{list(first)} and {list(second)} broadcast along too many axes"
+        )
+
+    def merge(part: Shape) -> Shape:
+        return tuple(math.prod(part[axis] for axis in axes) for _, axes in groups)
+
+    return merge(padded[0]), merge(padded[1])
+
+
+def merged_axes(shape: Shape, kept: Sequence[int]) -> tuple[Shape, dict[int, int]]:
+    """Merge all neighbours among axes that are not ``kept``.
+
+    Return the new shape and where each kept axis is in it.
+    """
+    lengths: list[int] = []
+    places: dict[int, int] = {}
+    is_open = False
+    for axis, length in enumerate(shape):
+        if axis in kept:
+            places[axis] = len(lengths)
+            lengths.append(length)
+            is_open = False
+        elif is_open:
+            lengths[-1] *= length
+        else:
+            lengths.append(length)
+            is_open = True
+    return tuple(lengths), places

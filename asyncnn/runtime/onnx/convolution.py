@@ -1,0 +1,339 @@
+"""Convolutions, in the layout of ONNX: the HAL's own argument for it is set.
+
+Only filters are moved, from [O, I, H, W] to the HAL's [O, H, W, I], when they are read.
+Signals of one axis become images of one row.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operations.bound import Array, Shape
+from asyncnn.hal.types import OperationType as Op
+from asyncnn.hal.types import SymmPerChannelQuantParams
+from asyncnn.runtime.onnx.composing import Composer
+from asyncnn.runtime.onnx.emitter import Drafted, Form, Value
+from asyncnn.runtime.onnx.node import Converter, Node
+from asyncnn.runtime.onnx.reshaping import concatenate, pad, slice_, transpose
+
+Pads = tuple[tuple[int, int], tuple[int, int]]
+
+
+class Sliding(msgspec.Struct, frozen=True):
+    """How a window slides over height and width."""
+
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    pads: Pads
+
+    @property
+    def extents(self) -> tuple[int, int]:
+        """Elements from the first to the last one of the window, by axis."""
+        pairs = zip(self.kernel, self.dilations, strict=True)
+        height, width = ((kernel - 1) * dilation + 1 for kernel, dilation in pairs)
+        return height, width
+
+    @property
+    def explicit(self) -> list[int]:
+        """The HAL's arguments for padding and strides."""
+        (top, bottom), (left, right) = self.pads
+        return [left, right, top, bottom, self.strides[1], self.strides[0]]
+
+
+def spatial(node: Node, name: str, rank: int, default: int = 1) -> list[int]:
+    """Return an attribute that has a number for each of ``rank`` axes.
+
+    :raises InvalidArgumentError: if it has another count, or a number below 1.
+    """
+    values = list(node.attribute(name, [default] * rank))
+    if len(values) != rank or any(not 0 < value < 1 << 24 for value in values):
+        raise InvalidArgumentError(f"{name} of {values} for {rank} axes")
+    return values
+
+
+def paddings(
+    node: Node, sizes: Sequence[int], kernel: Sequence[int], rank: int
+) -> list[tuple[int, int]]:
+    """Return the padding before and behind each axis, by whichever rule is given."""
+    mode = node.attribute("auto_pad", "NOTSET")
+    strides = spatial(node, "strides", rank)
+    dilations = spatial(node, "dilations", rank)
+    if mode in ("SAME_UPPER", "SAME_LOWER"):
+        found = []
+        rows = zip(sizes, kernel, strides, dilations, strict=True)
+        for size, length, stride, dilation in rows:
+            extent = (length - 1) * dilation + 1
+            total = max((-(-size // stride) - 1) * stride + extent - size, 0)
+            less, more = total // 2, total - total // 2
+            found.append((less, more) if mode == "SAME_UPPER" else (more, less))
+        return found
+    pads = (
+        [0] * (2 * rank) if mode == "VALID" else node.attribute("pads", [0] * 2 * rank)
+    )
+    if len(pads) != 2 * rank or any(not 0 <= n < 1 << 24 for n in pads):
+        raise InvalidArgumentError(f"paddings {pads} for {rank} axes")
+    return list(zip(pads[:rank], pads[rank:], strict=True))
+
+
+def as_image(draft: Composer, value: Value) -> Value:
+    """Return a signal as an image of one row; images as they are."""
+    if value.rank == 3:
+        return draft.reshape(value, (*value.shape[:2], 1, value.shape[2]))
+    return value
+
+
+def sliding_of(node: Node, value: Value, kernel: Sequence[int]) -> Sliding:
+    """Return how the window of ``node`` slides over ``value``."""
+    rank = value.rank - 2
+    strides, dilations = (
+        spatial(node, "strides", rank),
+        spatial(node, "dilations", rank),
+    )
+    pads = paddings(node, value.shape[2:], kernel, rank)
+    kernel = list(kernel)
+    if rank == 1:
+        kernel, strides, dilations = [1, *kernel], [1, *strides], [1, *dilations]
+        pads = [(0, 0), *pads]
+    return Sliding(
+        (kernel[0], kernel[1]),
+        (strides[0], strides[1]),
+        (dilations[0], dilations[1]),
+        (pads[0], pads[1]),
+    )
+
+
+def filter_of(
+    draft: Composer, value: Value, axes: Sequence[int], channel_dim: int
+) -> Value:
+    """Return a filter with its axes in another order, by bytes if it is quantised.
+
+    :param channel_dim: where the axis of the outputs is then.
+    """
+    codes = codes_of(value)
+    if codes is None or codes.data is None:
+        return transpose(draft, value, axes)
+    channels = codes.form.channels
+    if channels is not None:
+        channels = SymmPerChannelQuantParams(channels.scales, channel_dim)
+    form = msgspec.structs.replace(codes.form, channels=channels)
+    moved = draft.quantized(codes.data.transpose(axes), form)
+    return dequantized_constant(moved)
+
+
+def codes_of(value: Value) -> Value | None:
+    """Return the quantised tensor that ``value`` has the real values of."""
+    producer = value.source.producer
+    if producer is None or producer.type != Op.DEQUANTIZE:
+        return None
+    codes = producer.inputs[0]
+    assert isinstance(codes, Value)
+    if codes.shape == value.shape:
+        return codes
+    return codes.alias(value.shape, codes.dtype)
+
+
+def dequantized_constant(codes: Value) -> Value:
+    """Return the real values of a quantised constant, computed once they are read."""
+
+    def real() -> Array:
+        assert codes.data is not None
+        data = codes.data.astype(np.float32)
+        channels = codes.form.channels
+        if channels is None:
+            steps = data - np.float32(codes.form.zero_point)
+            return np.asarray(steps * np.float32(codes.form.scale), np.float32)
+        along = [1] * data.ndim
+        along[channels.channel_dim] = -1
+        return data * np.array(channels.scales, np.float32).reshape(along)
+
+    form = Form.of(np.dtype(np.float32))
+    producer = Drafted(Op.DEQUANTIZE, (codes,))
+    return Value(np.dtype(np.float32), codes.shape, form, real, producer=producer)
+
+
+def _image_filter(draft: Composer, value: Value) -> Value:
+    if value.rank != 3:
+        return value
+    codes = codes_of(value)
+    shape = (*value.shape[:2], 1, value.shape[2])
+    if codes is not None and codes.data is not None:
+        return dequantized_constant(
+            draft.quantized(codes.data.reshape(shape), codes.form)
+        )
+    return draft.reshape(value, shape)
+
+
+def _conv(node: Node) -> Value:
+    value, filter_, draft = node.input(0), node.input(1), node.draft
+    if value.rank not in (3, 4) or filter_.rank != value.rank:
+        raise node.refuse(f"a convolution of rank {value.rank}")
+    bias = node.input(2) if node.has(2) else None
+    sliding = sliding_of(node, value, filter_.shape[2:])
+    image = as_image(draft, value)
+    groups = node.attribute("group", 1)
+    result = convolved(
+        draft, image, _image_filter(draft, filter_), bias, sliding, groups
+    )
+    return _unimage(draft, result, value.rank)
+
+
+def _unimage(draft: Composer, result: Value, rank: int) -> Value:
+    if rank == 3:
+        return draft.reshape(result, (*result.shape[:2], result.shape[3]))
+    return result
+
+
+def convolved(
+    draft: Composer,
+    image: Value,
+    filter_: Value,
+    bias: Value | None,
+    sliding: Sliding,
+    groups: int,
+) -> Value:
+    """Return the convolution of an [N, C, H, W] with an [O, I, H, W]."""
+    units, depth = filter_.shape[:2]
+    channels = image.shape[1]
+    if groups < 1 or channels != depth * groups or units % groups:
+        raise InvalidArgumentError(
+            f"{channels} channels in {groups} groups for filters of shape "
+            f"{list(filter_.shape)}"
+        )
+    if bias is None:
+        draft.allowance.take_elements((units,))
+        bias = draft.constant(np.zeros(units, image.dtype))
+    image, sliding = _inside(draft, image, sliding)
+    dilations = [sliding.dilations[1], sliding.dilations[0]]
+    if groups == 1:
+        moved = filter_of(draft, filter_, (0, 2, 3, 1), 0)
+        last = [0, True, *dilations]
+        return draft.emit(Op.CONV_2D, [image, moved, bias, *sliding.explicit, *last])
+    if depth == 1:
+        moved = filter_of(draft, filter_, (1, 2, 3, 0), 3)
+        last = [units // groups, 0, True, *dilations]
+        return draft.emit(
+            Op.DEPTHWISE_CONV_2D, [image, moved, bias, *sliding.explicit, *last]
+        )
+    if sliding.dilations == (1, 1):
+        moved = filter_of(draft, filter_, (0, 2, 3, 1), 0)
+        last = [groups, 0, True]
+        return draft.emit(
+            Op.GROUPED_CONV_2D, [image, moved, bias, *sliding.explicit, *last]
+        )
+    pieces = []
+    size = units // groups
+    for group in range(groups):
+        part = slice_(
+            draft, image, (0, group * depth, 0, 0), _part(image.shape, depth, 1)
+        )
+        own = slice_(
+            draft, filter_, (group * size, 0, 0, 0), _part(filter_.shape, size, 0)
+        )
+        rest = slice_(draft, bias, (group * size,), (size,))
+        pieces.append(convolved(draft, part, own, rest, sliding, 1))
+    return concatenate(draft, pieces, 1)
+
+
+def _part(shape: Shape, length: int, axis: int) -> Shape:
+    return (*shape[:axis], length, *shape[axis + 1 :])
+
+
+def _inside(draft: Composer, image: Value, sliding: Sliding) -> tuple[Value, Sliding]:
+    """Pad an image first where padding is as long as the window, which the HAL bars."""
+    pairs = zip(sliding.pads, sliding.extents, strict=True)
+    if all(max(pads) < extent for pads, extent in pairs):
+        return image, sliding
+    padded = pad(draft, image, [(0, 0), (0, 0), *sliding.pads])
+    return padded, msgspec.structs.replace(sliding, pads=((0, 0), (0, 0)))
+
+
+def _conv_transpose(node: Node) -> Value:
+    value, filter_, draft = node.input(0), node.input(1), node.draft
+    if value.rank not in (3, 4) or filter_.rank != value.rank:
+        raise node.refuse(f"a transposed convolution of rank {value.rank}")
+    rank = value.rank - 2
+    kernel, groups = list(filter_.shape[2:]), node.attribute("group", 1)
+    strides, dilations = (
+        spatial(node, "strides", rank),
+        spatial(node, "dilations", rank),
+    )
+    pads = _transposed_pads(node, value.shape[2:], kernel, rank)
+    channels, depth = filter_.shape[:2]
+    if channels != value.shape[1] or groups < 1 or channels % groups:
+        raise InvalidArgumentError(f"{value.shape[1]} channels for {channels} filters")
+    if rank == 1:
+        strides, dilations, pads = [1, *strides], [1, *dilations], [(0, 0), *pads]
+    filter_ = _image_filter(draft, filter_)
+    if groups > 1 or max(dilations) > 1:
+        filter_ = _spread(node, filter_, groups, dilations)
+    bias = node.input(2) if node.has(2) else None
+    if bias is None:
+        bias = draft.constant(np.zeros(depth * groups, value.dtype))
+    before = [min(pair[0], 0) for pair in pads]
+    (top, bottom), (left, right) = ((max(a, 0), b) for a, b in pads)
+    moved = filter_of(draft, filter_, (1, 2, 3, 0), 0)
+    numbers = [left, right, top, bottom, strides[1], strides[0], 0, True]
+    result = draft.emit(
+        Op.TRANSPOSE_CONV_2D, [as_image(draft, value), moved, bias, *numbers]
+    )
+    if any(before):
+        raise node.refuse("padding that adds elements before the first one")
+    return _unimage(draft, result, value.rank)
+
+
+def _transposed_pads(
+    node: Node, sizes: Sequence[int], kernel: Sequence[int], rank: int
+) -> list[tuple[int, int]]:
+    """Return what is cut off before and behind each axis; negative to add behind."""
+    strides, dilations = (
+        spatial(node, "strides", rank),
+        spatial(node, "dilations", rank),
+    )
+    extra = node.attribute("output_padding", [0] * rank)
+    if len(extra) != rank or any(not 0 <= n < 1 << 16 for n in extra):
+        raise InvalidArgumentError(f"output_padding of {extra}")
+    wanted = node.attribute("output_shape")
+    mode = node.attribute("auto_pad", "NOTSET")
+    if wanted is None and mode in ("SAME_UPPER", "SAME_LOWER"):
+        wanted = [size * stride for size, stride in zip(sizes, strides, strict=True)]
+    if wanted is None:
+        plain = paddings(node, sizes, kernel, rank)
+        return [(a, b - e) for (a, b), e in zip(plain, extra, strict=True)]
+    found = []
+    for axis, length in enumerate(list(wanted)[-rank:]):
+        extent = (kernel[axis] - 1) * dilations[axis] + 1
+        total = (sizes[axis] - 1) * strides[axis] + extent + extra[axis] - length
+        less = total // 2 if total > 0 else 0
+        pair = (less, total - less) if mode == "SAME_UPPER" else (total - less, less)
+        if total <= 0:
+            pair = (0, total)
+        found.append((pair[0], pair[1] - extra[axis]))
+    return found
+
+
+def _spread(node: Node, filter_: Value, groups: int, dilations: Sequence[int]) -> Value:
+    """Return a filter of one group without dilation, with zeros in between."""
+    data = filter_.data
+    if data is None:
+        raise node.refuse("groups or dilation of a filter that is no constant")
+    channels, depth, height, width = data.shape
+    shape = (
+        channels,
+        depth * groups,
+        (height - 1) * dilations[0] + 1,
+        (width - 1) * dilations[1] + 1,
+    )
+    node.draft.allowance.take_elements(shape)
+    whole = np.zeros(shape, data.dtype)
+    size = channels // groups
+    for group in range(groups):
+        rows = slice(group * size, (group + 1) * size)
+        columns = slice(group * depth, (group + 1) * depth)
+        whole[rows, columns, :: dilations[0], :: dilations[1]] = data[rows]
+    return node.draft.constant(whole)
+
+
+CONVERTERS: dict[str, Converter] = {"Conv": _conv, "ConvTranspose": _conv_transpose}

@@ -1,0 +1,436 @@
+"""HAL operations as they are drafted, before a builder gets those that are needed.
+
+Each `Value` is a tensor with the shape that ONNX gives it, rank 0 included, and knows
+what produces it. Operations whose results nothing needs are never built: a converter
+may draft the float form of what a quantised form replaces later.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operands import DTYPES
+from asyncnn.hal.operations import check_operation, infer_shapes
+from asyncnn.hal.operations.bound import (
+    Array,
+    BoundOperand,
+    BoundOperation,
+    OperationFailedError,
+    Shape,
+    ValueNeededError,
+)
+from asyncnn.hal.types import (
+    HalVersion,
+    Memory,
+    Operand,
+    OperandLifeTime,
+    OperandType,
+    Operation,
+    OperationType,
+    SymmPerChannelQuantParams,
+)
+from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.onnx.tensors import HAL_TYPES, hal_array
+from asyncnn.runtime.tflite.allowance import Allowance
+from asyncnn.runtime.refusals import UnsupportedOperatorError
+
+F16, F32 = OperandType.TENSOR_FLOAT16, OperandType.TENSOR_FLOAT32
+I32, B8 = OperandType.TENSOR_INT32, OperandType.TENSOR_BOOL8
+Q8, Q8S = OperandType.TENSOR_QUANT8_ASYMM, OperandType.TENSOR_QUANT8_ASYMM_SIGNED
+Q8C = OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL
+
+
+class Form(msgspec.Struct, frozen=True):
+    """Type and quantisation of a tensor."""
+
+    type: OperandType
+    scale: float = 0.0
+    zero_point: int = 0
+    channels: SymmPerChannelQuantParams | None = None
+
+    @classmethod
+    def of(cls, dtype: np.dtype[Any]) -> "Form":
+        """Return the form of plain elements of ``dtype``: bytes have scale 1."""
+        type_ = HAL_TYPES[np.dtype(dtype)]
+        return cls(type_, 1.0 if type_ in (Q8, Q8S) else 0.0)
+
+
+MAX_RANK = 4
+"""Highest rank of most operations."""
+
+
+def dimensions_of(shape: Shape) -> Shape:
+    """Return ``shape`` as the HAL has it.
+
+    Rank 0 becomes 1, and of more than four axes the first ones are merged.
+    """
+    first = len(shape) - MAX_RANK + 1
+    if first > 1:
+        return (math.prod(shape[:first]), *shape[first:])
+    return shape or (1,)
+
+
+class Value:
+    """A tensor of the draft, the same object wherever it is read.
+
+    ``data`` are its elements if they are known, in the dtype and shape of ONNX.
+    """
+
+    __slots__ = (
+        *("_data", "dtype", "form", "name", "opened", "producer", "shape", "source"),
+    )
+
+    def __init__(
+        self,
+        dtype: np.dtype[Any],
+        shape: Shape,
+        form: Form,
+        data: Array | Callable[[], Array] | None = None,
+        *,
+        name: str = "",
+        producer: "Drafted | None" = None,
+    ) -> None:
+        self.dtype = dtype
+        self.shape = shape
+        self.form = form
+        self.name = name
+        self.producer = producer
+        self.source: Value = self
+        self.opened: Shape | None = None
+        self._data = data
+
+    def alias(self, shape: Shape, dtype: np.dtype[Any]) -> "Value":
+        """Return the same operand of the HAL under another shape or dtype of ONNX."""
+        alias = Value(dtype, shape, self.form, name=self.name, producer=self.producer)
+        alias.source = self.source
+        return alias
+
+    @property
+    def data(self) -> Array | None:
+        """The elements if they are known before the model runs."""
+        if callable(self._data):
+            self._data = self._data()
+        return self._data
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the elements are known, without computing them now."""
+        return self._data is not None
+
+    @property
+    def dimensions(self) -> Shape:
+        """Shape in the HAL; 0 for an axis that requests choose."""
+        return self.opened or dimensions_of(self.shape)
+
+    @property
+    def rank(self) -> int:
+        """Rank in ONNX."""
+        return len(self.shape)
+
+    @property
+    def type(self) -> OperandType:
+        """Type in the HAL."""
+        return self.form.type
+
+
+class Scalar(msgspec.Struct, frozen=True):
+    """A scalar argument of an operation."""
+
+    value: float
+    type: OperandType
+
+
+class Omitted(msgspec.Struct, frozen=True):
+    """An optional argument of an operation that is left out."""
+
+    type: OperandType
+
+
+Argument: TypeAlias = "Value | Scalar | Omitted | float | Sequence[int]"
+"""What an operation is given; numbers become scalars, sequences vectors of int32."""
+
+
+class Drafted:
+    """An operation of the draft."""
+
+    __slots__ = ("inputs", "outputs", "type")
+
+    def __init__(
+        self, type_: OperationType, inputs: tuple["Value | Scalar | Omitted", ...]
+    ) -> None:
+        self.type = type_
+        self.inputs = inputs
+        self.outputs: tuple[Value, ...] = ()
+
+
+class Draft:
+    """Collects operations; ``allowance`` bounds what the file does not hold itself."""
+
+    def __init__(self) -> None:
+        self.allowance = Allowance()
+        self.operations: list[Drafted] = []
+
+    def constant(self, array: Array, name: str = "") -> Value:
+        """Return a tensor of known elements; any dtype, even one that HAL lacks."""
+        dtype = array.dtype
+        form = Form.of(dtype) if dtype in HAL_TYPES else Form(I32)
+        return Value(dtype, array.shape, form, array, name=name)
+
+    def quantized(self, codes: Array, form: Form) -> Value:
+        """Return a constant whose ``codes`` mean real numbers, as ``form`` says."""
+        return Value(codes.dtype, codes.shape, form, codes)
+
+    def emit(
+        self,
+        type_: OperationType,
+        inputs: Sequence[Argument],
+        form: Form | None = None,
+        shape: Shape | None = None,
+        dtype: Any = None,
+    ) -> Value:
+        """Draft an operation with one output; see `emit_all`."""
+        shapes = None if shape is None else (shape,)
+        return self.emit_all(type_, inputs, (form,), shapes, (dtype,))[0]
+
+    def emit_all(
+        self,
+        type_: OperationType,
+        inputs: Sequence[Argument],
+        forms: Sequence[Form | None],
+        shapes: Sequence[Shape] | None = None,
+        dtypes: Sequence[Any] | None = None,
+    ) -> tuple[Value, ...]:
+        """Draft an operation and return its outputs.
+
+        :param forms: of each output; None for that of the first tensor.
+        :param shapes: what ONNX says of the outputs where the HAL has rank 1 for 0.
+        :param dtypes: of each output in ONNX; None for what follows from the form.
+        :raises UnsupportedOperatorError: if the HAL has no such operation on these
+            types, ranks or values.
+        """
+        first = next(value for value in inputs if isinstance(value, Value))
+        given = tuple(self._argument(value, first) for value in inputs)
+        outputs = [form or first.form for form in forms]
+        inferred = self._infer(type_, given, outputs)
+        self._check(type_, given, outputs, inferred)
+        operation = Drafted(type_, given)
+        operation.outputs = tuple(
+            Value(
+                np.dtype(dtype) if dtype else _dtype(form, first),
+                shape if shapes is None else _same(shapes[index], shape),
+                form,
+                producer=operation,
+            )
+            for index, (form, shape, dtype) in enumerate(
+                zip(outputs, inferred, dtypes or [None] * len(outputs), strict=True)
+            )
+        )
+        self.operations.append(operation)
+        return operation.outputs
+
+    def _argument(self, value: Argument, first: Value) -> Value | Scalar | Omitted:
+        match value:
+            case Value():
+                return value.source
+            case Scalar() | Omitted():
+                return value
+            case bool() | np.bool_():
+                return Scalar(bool(value), OperandType.BOOL)
+            case int() | np.integer():
+                return Scalar(int(value), OperandType.INT32)
+            case float() | np.floating():
+                half = first.type == F16
+                kind = OperandType.FLOAT16 if half else OperandType.FLOAT32
+                return Scalar(float(value), kind)
+            case _:
+                self.allowance.take_elements((len(value),))
+                return self.constant(np.array(value, np.int32).reshape(-1))
+
+    def _infer(
+        self,
+        type_: OperationType,
+        inputs: Sequence[Value | Scalar | Omitted],
+        forms: Sequence[Form],
+    ) -> tuple[Shape, ...]:
+        bound = BoundOperation(
+            type_,
+            tuple(map(_bound, inputs)),
+            tuple(BoundOperand(form.type, None, form.scale) for form in forms),
+        )
+        try:
+            shapes = infer_shapes(bound)
+        except ValueNeededError:
+            raise UnsupportedOperatorError(
+                f"{type_.name} would need a value before it is computed"
+            ) from None
+        except OperationFailedError as error:
+            raise UnsupportedOperatorError(error.message) from error
+        if any(shape is None or 0 in shape for shape in shapes):
+            raise UnsupportedOperatorError("its result may have no elements")
+        return tuple(shape or (1,) for shape in shapes)
+
+    def _check(
+        self,
+        type_: OperationType,
+        inputs: Sequence[Value | Scalar | Omitted],
+        forms: Sequence[Form],
+        shapes: Sequence[Shape],
+    ) -> None:
+        operands = [_operand(value) for value in inputs] + [
+            Operand(form.type, shape, scale=form.scale, zero_point=form.zero_point)
+            for form, shape in zip(forms, shapes, strict=True)
+        ]
+        count = len(inputs)
+        numbered = Operation(
+            type_, tuple(range(count)), tuple(range(count, len(operands)))
+        )
+        try:
+            check_operation(numbered, operands, HalVersion.AIDL_V4)
+        except InvalidArgumentError as error:
+            raise UnsupportedOperatorError(error.message, hint=error.hint) from error
+
+    def needed(self, outputs: Sequence[Value]) -> list[Drafted]:
+        """Return the operations that ``outputs`` depend on, in order."""
+        needed: set[Drafted] = set()
+        stack = [value.source.producer for value in outputs]
+        while stack:
+            operation = stack.pop()
+            if operation is None or operation in needed:
+                continue
+            needed.add(operation)
+            stack += [
+                value.producer
+                for value in operation.inputs
+                if isinstance(value, Value) and not value.is_constant
+            ]
+        return [operation for operation in self.operations if operation in needed]
+
+
+class Building:
+    """Gives the needed part of a draft to a `ModelBuilder`."""
+
+    def __init__(self, pools: Sequence[Memory]) -> None:
+        self._builder = ModelBuilder()
+        for pool in pools:
+            self._builder.add_pool(pool)
+        self._operands: dict[Value | Scalar | Omitted, int] = {}
+
+    def build(
+        self,
+        draft: Draft,
+        inputs: Sequence[Value],
+        outputs: Sequence[tuple[str, Value]],
+    ) -> NamedModel:
+        """Return the model; dimensions and constants are those of the values."""
+        for value in inputs:
+            self._operands[value] = self._builder.input(
+                value.name,
+                value.type,
+                value.dimensions,
+                scale=value.form.scale,
+                zero_point=value.form.zero_point,
+            )
+        for operation in draft.needed([value for _, value in outputs]):
+            given = [self._read(value) for value in operation.inputs]
+            results = self._builder.operation(
+                operation.type, given, [_operand(value) for value in operation.outputs]
+            )
+            self._operands.update(zip(operation.outputs, results, strict=True))
+        for name, value in outputs:
+            self._builder.output(self._own(self._read(value.source)), name)
+        return self._builder.build()
+
+    def _own(self, index: int) -> int:
+        """Return an operand that can be an output: a copy of one with another role."""
+        operand = self._builder.operand(index)
+        if operand.lifetime == OperandLifeTime.TEMPORARY_VARIABLE:
+            return index
+        like = Operand(
+            operand.type,
+            operand.dimensions,
+            scale=operand.scale,
+            zero_point=operand.zero_point,
+        )
+        if operand.type == B8:
+            return self._builder.operation(
+                OperationType.LOGICAL_OR, [index, index], like
+            )
+        shape = self._builder.constant(np.array(operand.dimensions, np.int32))
+        return self._builder.operation(OperationType.RESHAPE, [index, shape], like)
+
+    def _read(self, value: Value | Scalar | Omitted) -> int:
+        known = self._operands.get(value)
+        if known is None:
+            known = self._operands[value] = self._add(value)
+        return known
+
+    def _add(self, value: Value | Scalar | Omitted) -> int:
+        if isinstance(value, Scalar):
+            return self._builder.scalar(value.value, value.type)
+        if isinstance(value, Omitted):
+            return self._builder.omitted(value.type)
+        if value.data is None:
+            raise InvalidArgumentError(f"{value.name!r} is read but never computed")
+        what = f"constant {value.name[:80]!r}"
+        if value.dtype not in HAL_TYPES:
+            raise UnsupportedOperatorError(f"{what} has elements of {value.dtype}")
+        if not value.data.size:
+            raise UnsupportedOperatorError(f"{what} has no elements")
+        return self._builder.constant(
+            hal_array(value.data, what).reshape(value.dimensions),
+            value.type,
+            scale=value.form.scale,
+            zero_point=value.form.zero_point,
+            channel_quant=value.form.channels,
+        )
+
+
+def _dtype(form: Form, first: Value) -> np.dtype[Any]:
+    """Return the dtype in ONNX of an output: int64 stays int64."""
+    return first.dtype if form.type == first.type else DTYPES[form.type]
+
+
+def _same(shape: Shape, inferred: Shape) -> Shape:
+    if dimensions_of(shape) != inferred:
+        raise UnsupportedOperatorError(
+            f"the HAL computes {list(inferred)}, not {list(shape)}"
+        )
+    return shape
+
+
+def _bound(value: Value | Scalar | Omitted) -> BoundOperand | None:
+    if isinstance(value, Omitted):
+        return None
+    if isinstance(value, Scalar):
+        return BoundOperand(value.type, (), value=np.array(value.value))
+    form = value.form
+    # Only vectors of integers decide shapes.
+    small = value.type == I32 and value.is_constant and value.rank <= 2
+    return BoundOperand(
+        form.type,
+        value.dimensions,
+        form.scale,
+        form.zero_point,
+        form.channels,
+        hal_array(value.data, value.name) if small and value.data is not None else None,
+    )
+
+
+def _operand(value: Value | Scalar | Omitted) -> Operand:
+    if isinstance(value, Omitted):
+        return Operand(value.type, lifetime=OperandLifeTime.NO_VALUE)
+    if isinstance(value, Scalar):
+        return Operand(value.type, lifetime=OperandLifeTime.CONSTANT_COPY)
+    form = value.form
+    return Operand(
+        form.type,
+        value.dimensions,
+        scale=form.scale,
+        zero_point=form.zero_point,
+        extra_params=form.channels,
+    )

@@ -1,0 +1,316 @@
+"""Drafts the model of a file that was read: node by node, by converters.
+
+What is refused does not end it: all that cannot be imported is named in one error.
+"""
+
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import Memory
+from asyncnn.runtime.model import NamedModel, located
+from asyncnn.runtime.onnx import (
+    activation,
+    control_flow,
+    convolution,
+    elementwise,
+    lookup,
+    matmul,
+    normalization,
+    pooling,
+    quantization,
+    recurrent,
+    reduction,
+    reshaping,
+    resize,
+)
+from asyncnn.runtime.onnx.composing import Composer
+from asyncnn.runtime.onnx.emitter import Building, Form, Value
+from asyncnn.runtime.onnx.folding import Budget, fold
+from asyncnn.runtime.onnx.functions import body_of, instantiated
+from asyncnn.runtime.onnx.node import Converter, Node
+from asyncnn.runtime.onnx.open_axes import Lengths
+from asyncnn.runtime.onnx.quantization import bytes_of
+from asyncnn.runtime.onnx.schema import (
+    DOMAINS,
+    Source,
+    captured,
+    inner_graphs,
+    onnx_package,
+)
+from asyncnn.runtime.onnx.tensors import checked_shape, hal_type
+from asyncnn.runtime.refusals import UnsupportedOperatorError
+
+MAX_DEPTH = 32
+"""Most functions and graphs within each other."""
+
+MAX_REFUSALS = 50
+
+
+def _dropout(node: Node) -> list[Value | None]:
+    if node.has(2) and node.number(2):
+        raise node.refuse("training")
+    value = node.input(0)
+    mask = None
+    if node.wants(1):
+        ones = node.draft.full(value.shape, 1, "int32")
+        mask = node.draft.cast(ones, "bool")
+    return [value, mask]
+
+
+CONVERTERS: dict[str, Converter] = {
+    **activation.CONVERTERS,
+    **control_flow.CONVERTERS,
+    **convolution.CONVERTERS,
+    **elementwise.CONVERTERS,
+    **lookup.CONVERTERS,
+    **matmul.CONVERTERS,
+    **normalization.CONVERTERS,
+    **pooling.CONVERTERS,
+    **quantization.CONVERTERS,
+    **recurrent.CONVERTERS,
+    **reduction.CONVERTERS,
+    **reshaping.CONVERTERS,
+    **resize.CONVERTERS,
+    "Dropout": _dropout,
+}
+"""By the operator's name; those of other domains than ONNX's have that in front."""
+
+
+class Import:
+    """Drafts the model of one file with certain lengths of its inputs' axes."""
+
+    def __init__(
+        self, source: Source, fixed: Mapping[str, Array], lengths: Lengths
+    ) -> None:
+        self.draft = Composer()
+        self._source = source
+        self._budget = Budget()
+        self._depth = 0
+        self._refusals: list[str] = []
+        self.inputs: list[Value] = []
+        scope: dict[str, Value] = {}
+        for name, array in (*source.weights.items(), *fixed.items()):
+            scope[name] = self.draft.constant(array, name)
+        for axes in source.inputs:
+            if axes.name not in scope:
+                scope[axes.name] = self._input(axes.name, axes.dtype, lengths)
+        found = self.run(source.graph, scope, _Opsets(source.opsets))
+        names = [output.name for output in source.graph.output]
+        if len(set(names)) != len(names) or not names:
+            raise InvalidArgumentError(f"outputs {names[:20]} are repeated or none")
+        if self._refusals:
+            raise UnsupportedOperatorError(_listed(self._refusals))
+        self.outputs = list(zip(names, found, strict=True))
+
+    @property
+    def ends(self) -> tuple[list[Value], list[Value]]:
+        """The inputs and the outputs."""
+        return self.inputs, [value for _, value in self.outputs]
+
+    def _input(self, name: str, dtype: Any, lengths: Lengths) -> Value:
+        what = f"input {name[:80]!r}"
+        shape = checked_shape(lengths[name], what)
+        form = bytes_of(self._source.graph, name, self._source.weights, dtype)
+        hal_type(dtype, what)
+        value = Value(dtype, shape, form or Form.of(dtype), name=name)
+        self.inputs.append(value)
+        return value
+
+    def build(self, memory: Memory) -> NamedModel:
+        """Return the model."""
+        pools = (memory, *self._source.reader.pools)
+        return Building(pools).build(self.draft, self.inputs, self.outputs)
+
+    def run(
+        self,
+        graph: Any,
+        scope: Mapping[str, Value],
+        opsets: "_Opsets",
+        inputs: Sequence[Value] = (),
+    ) -> list[Value]:
+        """Draft the nodes of a graph within another's scope; return its outputs."""
+        names: ChainMap[str, Value] = ChainMap({}, dict(scope))
+        if graph is not self._source.graph:
+            for tensor in graph.initializer:
+                array = self._source.reader.array(tensor)
+                names[tensor.name] = self.draft.constant(array, tensor.name)
+            if len(inputs) != len(graph.input):
+                raise InvalidArgumentError(f"a graph has {len(graph.input)} inputs")
+            for info, value in zip(graph.input, inputs, strict=True):
+                names[info.name] = value
+        results = [output.name for output in graph.output]
+        self._nodes(_needed(graph.node, results), names, opsets)
+        if self._refusals and not all(name in names for name in results):
+            raise _RefusedError
+        return [_find(names, name, "output") for name in results]
+
+    def _nodes(
+        self, nodes: Sequence[Any], names: ChainMap[str, Value], opsets: "_Opsets"
+    ) -> None:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise InvalidArgumentError("functions or graphs are nested too deeply")
+        lost: set[str] = set()
+        for index, proto in enumerate(nodes):
+            place = _place(index, proto)
+            read = {name for name in proto.input if name}
+            for graph in inner_graphs(proto):
+                read |= captured(graph)
+            if read & lost:
+                # What it reads was refused; it may have to be refused by itself, too.
+                if not self._is_known(proto):
+                    self._refuse(place, "this operator cannot be imported")
+                lost.update(proto.output)
+                continue
+            try:
+                with located(place):
+                    self._node(proto, names, opsets)
+            except UnsupportedOperatorError as error:
+                if self._depth > 1:
+                    raise
+                self._refuse("", error.message)
+                lost.update(proto.output)
+        self._depth -= 1
+        if lost:
+            raise UnsupportedOperatorError(_listed(self._refusals))
+
+    def _refuse(self, place: str, reason: str) -> None:
+        self._refusals.append(f"{place}: {reason}" if place else reason)
+
+    def _is_known(self, proto: Any) -> bool:
+        return proto.op_type in CONVERTERS or proto.op_type in _CONTROL
+
+    def _node(self, proto: Any, names: ChainMap[str, Value], opsets: "_Opsets") -> None:
+        inputs = [_find(names, name, "input") if name else None for name in proto.input]
+        node = Node(proto, inputs, self.draft, opsets.of(proto.domain), names)
+        node.reader = self._source.reader
+        node.run_graph = lambda graph, given: self.run(graph, names, opsets, given)
+        results = self._results(node, proto, inputs, opsets)
+        written = [name for name in proto.output if name]
+        if len(set(written)) != len(written) or any(
+            n in names.maps[0] for n in written
+        ):
+            raise InvalidArgumentError(f"it writes {written[:8]} again")
+        for name, value in zip(proto.output, results, strict=False):
+            if not name:
+                continue
+            if value is None:
+                raise UnsupportedOperatorError(f"its output {name[:80]!r}")
+            if 0 in value.shape and not value.is_constant:
+                raise UnsupportedOperatorError(f"{name[:80]!r} has no elements")
+            if not value.name:
+                value.name = name
+            names[name] = value
+        if len(results) < len(proto.output) and any(proto.output[len(results) :]):
+            raise UnsupportedOperatorError("it has outputs that cannot be imported")
+
+    def _results(
+        self, node: Node, proto: Any, inputs: Sequence[Value | None], opsets: "_Opsets"
+    ) -> Sequence[Value | None]:
+        if proto.domain in DOMAINS:
+            _check(proto, self._source, opsets)
+            folded = fold(node, inputs, self._budget)
+            if folded is not None:
+                return (self.draft.constant(folded),)
+        key = (
+            proto.op_type if proto.domain in DOMAINS else f"{proto.domain}.{node.name}"
+        )
+        converter = CONVERTERS.get(key)
+        own = self._source.functions.get((proto.domain, proto.op_type))
+        if converter is not None and own is None:
+            results = converter(node)
+            return (results,) if isinstance(results, Value) else results
+        body = body_of(node, own)
+        if body is None:
+            raise UnsupportedOperatorError("this operator cannot be imported")
+        return self._call(body, proto, inputs)
+
+    def _call(
+        self, body: Any, proto: Any, inputs: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        """Draft the nodes of a function in place of a node."""
+        given = dict(zip(body.input, inputs, strict=False))
+        names: ChainMap[str, Value] = ChainMap(
+            {name: value for name, value in given.items() if value is not None}
+        )
+        opsets = _Opsets({o.domain: o.version for o in body.opset_import})
+        nodes = instantiated(body, proto, names)
+        self._nodes(_needed(nodes, body.output), names, opsets)
+        return [names.get(name) for name in body.output]
+
+
+class _Opsets:
+    """Versions of operator sets by domain."""
+
+    def __init__(self, versions: Mapping[str, int]) -> None:
+        self.versions = {"" if d in DOMAINS else d: v for d, v in versions.items()}
+
+    def of(self, domain: str) -> int:
+        return self.versions.get("" if domain in DOMAINS else domain, 1)
+
+
+class _RefusedError(UnsupportedOperatorError):
+    """Outputs are missing because nodes were refused."""
+
+
+_CONTROL = frozenset({"If", "Loop", "Scan"})
+
+
+def _check(proto: Any, source: Source, opsets: _Opsets) -> None:
+    onnx = onnx_package()
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version = source.ir_version
+    context.opset_imports = {"": opsets.of("")}
+    if inner_graphs(proto) or any(a.ref_attr_name for a in proto.attribute):
+        return
+    try:
+        onnx.checker.C.check_node(
+            proto.SerializeToString(), context, onnx.checker.C.LexicalScopeContext()
+        )
+    except onnx.checker.ValidationError as error:
+        text = str(error).split("\n", 1)[0][:300]
+        if "No Op registered" in text:
+            raise UnsupportedOperatorError(
+                "this operator cannot be imported"
+            ) from error
+        raise InvalidArgumentError(text) from error
+
+
+def _needed(nodes: Sequence[Any], outputs: Sequence[str]) -> list[Any]:
+    """Return the nodes that ``outputs`` depend on, in order."""
+    needed = set(outputs)
+    chosen = []
+    for node in reversed(nodes):
+        if needed.isdisjoint(node.output):
+            continue
+        chosen.append(node)
+        needed.update(node.input)
+        for graph in inner_graphs(node):
+            needed |= captured(graph)
+    return chosen[::-1]
+
+
+def _find(names: Mapping[str, Value], name: str, what: str) -> Value:
+    try:
+        return names[name]
+    except KeyError:
+        raise InvalidArgumentError(
+            f"{what} {name[:80]!r} is not computed before it is read"
+        ) from None
+
+
+def _place(index: int, proto: Any) -> str:
+    domain = "" if proto.domain in DOMAINS else f"{proto.domain[:40]}."
+    computed = next(iter(proto.output), "")[:80]
+    return f"node {index} ({domain}{proto.op_type[:80]}), which computes {computed!r}"
+
+
+def _listed(refusals: Sequence[str]) -> str:
+    if len(refusals) == 1:
+        return refusals[0]
+    more = len(refusals) - MAX_REFUSALS
+    lines = [*refusals[:MAX_REFUSALS], *([f"and {more} more"] if more > 0 else [])]
+    return f"{len(refusals)} operators cannot be imported: " + "; ".join(lines)

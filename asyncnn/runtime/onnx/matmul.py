@@ -1,0 +1,164 @@
+"""Products of matrices: MatMul, Gemm and what Einsum says of them."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.types import OperationType as Op
+from asyncnn.runtime.onnx.composing import Composer
+from asyncnn.runtime.onnx.convolution import filter_of
+from asyncnn.runtime.onnx.emitter import I32, Value
+from asyncnn.runtime.onnx.node import Converter, Node
+from asyncnn.runtime.onnx.reduction import reduce
+from asyncnn.runtime.onnx.reshaping import transpose
+
+
+def connected(
+    draft: Composer, rows: Value, weights: Value, bias: Value | None
+) -> Value:
+    """Return rows [M, K] by weights [N, K], as one fully connected layer."""
+    if bias is None:
+        draft.allowance.take_elements(weights.shape[:1])
+        bias = draft.constant(np.zeros(weights.shape[:1], rows.dtype))
+    return draft.emit(Op.FULLY_CONNECTED, [rows, weights, bias, 0])
+
+
+def product(draft: Composer, first: Value, second: Value) -> Value:
+    """Return the product of two stacks of matrices, as NumPy's ``matmul``."""
+    if not first.rank or not second.rank:
+        raise InvalidArgumentError("a product of scalars")
+    one = draft.reshape(first, (1, *first.shape)) if first.rank == 1 else first
+    two = draft.reshape(second, (*second.shape, 1)) if second.rank == 1 else second
+    lines, inner = one.shape[-2:]
+    if inner != two.shape[-2]:
+        raise InvalidArgumentError(
+            f"{list(first.shape)} and {list(second.shape)} do not multiply"
+        )
+    try:
+        outer = np.broadcast_shapes(one.shape[:-2], two.shape[:-2])
+    except ValueError:
+        raise InvalidArgumentError("the stacks do not broadcast") from None
+    columns = two.shape[-1]
+    shape = (
+        *outer,
+        *([lines] if first.rank > 1 else []),
+        *([columns] if second.rank > 1 else []),
+    )
+    if two.rank == 2:
+        rows = draft.reshape(one, (math.prod(one.shape[:-1]), inner))
+        if two.is_constant and rows.type != I32:
+            weights = filter_of(draft, two, (1, 0), 0)
+            return draft.reshape(connected(draft, rows, weights, None), shape)
+        flat = draft.emit(Op.BATCH_MATMUL, [rows, two, False, False])
+        return draft.reshape(flat, shape)
+    count = math.prod(outer)
+    stacks = [
+        draft.reshape(
+            draft.expand(value, (*outer, *value.shape[-2:])), (count, *value.shape[-2:])
+        )
+        for value in (one, two)
+    ]
+    result = draft.emit(Op.BATCH_MATMUL, [*stacks, False, False])
+    return draft.reshape(result, shape)
+
+
+def _mat_mul(node: Node) -> Value:
+    return product(node.draft, node.input(0), node.input(1))
+
+
+def _gemm(node: Node) -> Value:
+    first, second, draft = node.input(0), node.input(1), node.draft
+    if first.rank != 2 or second.rank != 2:
+        raise InvalidArgumentError("Gemm of what are no matrices")
+    alpha, beta = node.attribute("alpha", 1.0), node.attribute("beta", 1.0)
+    if node.attribute("transA", 0):
+        first = transpose(draft, first, (1, 0))
+    is_transposed = bool(node.attribute("transB", 0))
+    depth = second.shape[1 if is_transposed else 0]
+    units = second.shape[0 if is_transposed else 1]
+    if first.shape[1] != depth:
+        raise InvalidArgumentError(f"{list(first.shape)} by {list(second.shape)}")
+    rest = node.input(2) if node.has(2) and beta else None
+    weights = second if is_transposed else filter_of(draft, second, (1, 0), 0)
+    bias = None
+    is_plain = rest is not None and rest.is_constant and alpha == beta == 1.0
+    if rest is not None and is_plain and rest.shape in ((units,), (1, units)):
+        bias, rest = draft.reshape(rest, (units,)), None
+    if first.type == I32:
+        weights = transpose(draft, weights, (1, 0))
+        result = draft.emit(Op.BATCH_MATMUL, [first, weights, False, False])
+    else:
+        result = connected(draft, first, weights, bias)
+    if alpha != 1.0:
+        result = draft.mul(result, alpha)
+    if rest is not None:
+        result = draft.add(result, rest if beta == 1.0 else draft.mul(rest, beta))
+    return result
+
+
+def _einsum(node: Node) -> Value:
+    """Sums of products without repeated letters or ellipses in one operand."""
+    equation = node.attribute("equation", "").replace(" ", "")
+    given, arrow, wanted = equation.partition("->")
+    terms = given.split(",")
+    values = node.inputs()
+    if len(terms) != len(values) or len(values) > 2 or "." in equation:
+        raise node.refuse(f"the equation {equation[:60]!r}")
+    if any(len(set(term)) != len(term) for term in (*terms, wanted)):
+        raise node.refuse(f"the equation {equation[:60]!r}, with a diagonal")
+    if any(v.rank != len(t) for v, t in zip(values, terms, strict=True)):
+        raise InvalidArgumentError(f"ranks do not fit the equation {equation[:60]!r}")
+    if not arrow:
+        letters = "".join(terms)
+        wanted = "".join(sorted(x for x in set(letters) if letters.count(x) == 1))
+    draft = node.draft
+    if len(values) == 1:
+        return _summed(draft, values[0], terms[0], wanted)
+    return _contracted(draft, values, terms, wanted)
+
+
+def _summed(draft: Composer, value: Value, term: str, wanted: str) -> Value:
+    gone = [place for place, letter in enumerate(term) if letter not in wanted]
+    if gone:
+        value = reduce(draft, Op.REDUCE_SUM, value, gone, keep=False)
+    left = [letter for letter in term if letter in wanted]
+    return transpose(draft, value, [left.index(letter) for letter in wanted])
+
+
+def _contracted(
+    draft: Composer, values: Sequence[Value], terms: Sequence[str], wanted: str
+) -> Value:
+    first, second = terms
+    lengths: dict[str, int] = {}
+    for value, term in zip(values, terms, strict=True):
+        for letter, length in zip(term, value.shape, strict=True):
+            if lengths.setdefault(letter, length) != length:
+                raise InvalidArgumentError(f"axis {letter} has two lengths")
+    stacked = [x for x in first if x in second and x in wanted]
+    joined = [x for x in first if x in second and x not in wanted]
+    own = [x for x in first if x not in second and x in wanted]
+    others = [x for x in second if x not in first and x in wanted]
+    one = _summed(draft, values[0], first, "".join(stacked + own + joined))
+    two = _summed(draft, values[1], second, "".join(stacked + joined + others))
+
+    def size(letters: Sequence[str]) -> int:
+        return math.prod(lengths[letter] for letter in letters)
+
+    stack = size(stacked)
+    result = product(
+        draft,
+        draft.reshape(one, (stack, size(own), size(joined))),
+        draft.reshape(two, (stack, size(joined), size(others))),
+    )
+    order = stacked + own + others
+    whole = draft.reshape(result, tuple(lengths[letter] for letter in order))
+    return transpose(draft, whole, [order.index(letter) for letter in wanted])
+
+
+CONVERTERS: dict[str, Converter] = {
+    "MatMul": _mat_mul,
+    "Gemm": _gemm,
+    "Einsum": _einsum,
+}

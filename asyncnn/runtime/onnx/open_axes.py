@@ -1,0 +1,225 @@
+"""Axes whose length a file leaves open: fixed by the caller, or open in the HAL too.
+
+A model with open axes is drafted twice, with two lengths for each of them. Where both
+drafts agree the model is what either says; an axis whose lengths differ is open in the
+HAL. If anything else differs, a length decides what the model is, and has to be given.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.hal.operations.bound import Shape
+from asyncnn.hal.types import OperationType
+from asyncnn.runtime.model import InputShapes
+from asyncnn.runtime.onnx.emitter import Draft, Drafted, Omitted, Scalar, Value
+from asyncnn.runtime.onnx.schema import Axes, Source
+
+Lengths: TypeAlias = Mapping[str, Shape]
+"""Complete shapes of inputs by name."""
+
+_FACTORS = ((3, 5, 7, 11, 13, 17, 19, 23), (29, 31, 37, 41, 43, 47, 53, 59))
+"""Assumed lengths are 32 times these: most strides divide them, and none the other."""
+
+_STEP = 32
+_NAMELESS = ("", "?", "-1", "None", "unk")
+"""What writers put where an axis has no name, which does not make such axes equal."""
+
+
+class Assumed(msgspec.Struct, frozen=True):
+    """Lengths to draft a model with, two variants if ``open_inputs`` has any."""
+
+    variants: tuple[Lengths, ...]
+    open_inputs: tuple[str, ...]
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Tell in errors of the block which lengths were open."""
+        try:
+            yield
+        except AsyncnnError as error:
+            if not self.open_inputs or error.hint:
+                raise
+            shapes = ", ".join(self.open_inputs)
+            raise type(error)(
+                error.message,
+                hint="the file leaves axes of its inputs open, which may be why; give "
+                f"their lengths to load: input_shapes={{{shapes}}}",
+            ) from error
+
+
+def open_lengths(
+    source: Source, input_shapes: InputShapes, constant: set[str]
+) -> Assumed:
+    """Return the lengths to draft the model with.
+
+    :param constant: names of inputs that are none of the model.
+    :raises InvalidArgumentError: if ``input_shapes`` are not those of its inputs.
+    """
+    inputs = [axes for axes in source.inputs if axes.name not in constant]
+    lengths = {axes.name: _named(axes) for axes in inputs}
+    given = _by_name(inputs, input_shapes)
+    known: dict[str, int] = {}
+    for name, shape in given.items():
+        _match(name, lengths[name], shape, known)
+    symbols: dict[str, int] = {}
+    for axes in lengths.values():
+        for symbol in axes:
+            if isinstance(symbol, str) and symbol not in known:
+                symbols.setdefault(symbol, len(symbols))
+    if len(symbols) > len(_FACTORS[0]):
+        raise InvalidArgumentError(
+            f"{len(symbols)} axes of inputs have no length",
+            hint="give them to load as input_shapes",
+        )
+    variants = tuple(
+        {
+            name: tuple(
+                length
+                if isinstance(length, int)
+                else known.get(length) or _STEP * factors[symbols[length]]
+                for length in axes
+            )
+            for name, axes in lengths.items()
+        }
+        for factors in (_FACTORS if symbols else _FACTORS[:1])
+    )
+    return Assumed(variants, tuple(_shown(lengths, symbols, known)))
+
+
+def _named(axes: Axes) -> tuple[int | str, ...]:
+    return tuple(
+        f"axis {place} of {axes.name}" if length in _NAMELESS else length
+        for place, length in enumerate(axes.lengths)
+    )
+
+
+def _by_name(
+    inputs: Sequence[Axes], shapes: InputShapes
+) -> Mapping[str, Sequence[int]]:
+    names = [axes.name for axes in inputs]
+    if shapes is None:
+        return {}
+    if isinstance(shapes, Mapping):
+        for name in shapes:
+            if name not in names:
+                raise InvalidArgumentError(
+                    f"there is no input {name!r}", hint=f"known: {', '.join(names)}"
+                )
+        return shapes
+    if len(shapes) != len(names):
+        raise InvalidArgumentError(
+            f"{len(shapes)} input shapes for {len(names)} inputs",
+            hint=f"inputs: {', '.join(names)}",
+        )
+    return dict(zip(names, shapes, strict=True))
+
+
+def _match(
+    name: str, axes: Sequence[int | str], shape: Sequence[int], known: dict[str, int]
+) -> None:
+    """Put the lengths that ``shape`` gives to open axes into ``known``."""
+    fits = len(axes) == len(shape) and all(
+        length >= 0 and known.get(str(axis), axis) in (axis, length)
+        if isinstance(axis, str)
+        else length in (axis, 0)
+        for axis, length in zip(axes, shape, strict=True)
+    )
+    if not fits:
+        raise InvalidArgumentError(
+            f"input {name!r} has shape {list(axes)}, which {list(shape)} does not fit"
+        )
+    pairs = zip(axes, shape, strict=True)
+    known.update((axis, n) for axis, n in pairs if isinstance(axis, str) and n)
+
+
+def _shown(
+    lengths: Mapping[str, Sequence[int | str]],
+    symbols: Mapping[str, int],
+    known: Mapping[str, int],
+) -> Iterator[str]:
+    for name, axes in lengths.items():
+        if any(axis in symbols for axis in axes):
+            shape = [known.get(str(axis), axis) for axis in axes]
+            yield f"{name!r}: {shape}"
+
+
+def merge(variants: Sequence[tuple[Draft, Sequence[Value], Sequence[Value]]]) -> None:
+    """Open, in the first variant, each axis whose lengths differ in the second.
+
+    :param variants: two drafts of one file, each with its inputs and outputs.
+    :raises InvalidArgumentError: if they differ in anything else.
+    """
+    (first, inputs, outputs), (second, others, results) = variants
+    twins: dict[Value, Value] = {}
+    for one, other in zip(inputs, others, strict=True):
+        _open(one, other, twins)
+    pairs = first.needed(outputs), second.needed(results)
+    if len(pairs[0]) != len(pairs[1]):
+        raise _depends("how many operations it has")
+    for operation, twin in zip(*pairs, strict=True):
+        _compare(operation, twin, twins)
+    for one, other in zip(outputs, results, strict=True):
+        if not _is_same(one.source, other.source, twins):
+            raise _depends(f"output {one.name!r}")
+
+
+def _compare(one: Drafted, other: Drafted, twins: dict[Value, Value]) -> None:
+    if one.type != other.type or len(one.inputs) != len(other.inputs):
+        raise _depends(f"an operation, {one.type.name} or {other.type.name},")
+    given = list(one.inputs)
+    for index, (value, twin) in enumerate(zip(given, other.inputs, strict=True)):
+        if _is_same(value, twin, twins):
+            continue
+        is_shape = one.type == OperationType.RESHAPE and index == 1
+        if not is_shape or not isinstance(value, Value) or not isinstance(twin, Value):
+            raise _depends(f"an argument of {one.type.name}")
+        given[index] = _opened_shape(value, twin)
+    one.inputs = tuple(given)
+    for value, twin in zip(one.outputs, other.outputs, strict=True):
+        _open(value, twin, twins)
+
+
+def _is_same(
+    one: Value | Scalar | Omitted,
+    other: Value | Scalar | Omitted,
+    twins: Mapping[Value, Value],
+) -> bool:
+    if not isinstance(one, Value) or not isinstance(other, Value):
+        return one == other
+    if one in twins or not one.is_constant or not other.is_constant:
+        return twins.get(one) is other
+    if one.form != other.form or one.shape != other.shape:
+        return False
+    if one.data is other.data or one.data is None or other.data is None:
+        return one.data is other.data
+    return np.array_equal(one.data, other.data, equal_nan=one.data.dtype.kind == "f")
+
+
+def _opened_shape(one: Value, other: Value) -> Value:
+    """Return the argument of a RESHAPE with one axis that it finds itself."""
+    if one.data is None or other.data is None or one.shape != other.shape:
+        raise _depends("a shape")
+    differs = one.data != other.data
+    if np.count_nonzero(differs) != 1:
+        raise _depends(f"a shape, {one.data.tolist()} or {other.data.tolist()},")
+    data = np.where(differs, -1, one.data).astype(np.int32)
+    return Value(one.dtype, one.shape, one.form, data)
+
+
+def _open(one: Value, other: Value, twins: dict[Value, Value]) -> None:
+    lengths, others = one.dimensions, other.dimensions
+    if one.form != other.form or len(lengths) != len(others):
+        raise _depends("a type or rank")
+    if lengths != others:
+        pairs = zip(lengths, others, strict=True)
+        one.opened = tuple(n if n == m else 0 for n, m in pairs)
+    twins[one] = other
+
+
+def _depends(what: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"{what} depends on the lengths of open axes")

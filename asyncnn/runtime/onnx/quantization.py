@@ -1,0 +1,356 @@
+"""Quantised models: QuantizeLinear, DequantizeLinear, QLinear* and integer products.
+
+Dequantised values know the bytes that they stand for. Where a result is quantised, the
+operation that computes it is drafted once more on bytes, if the HAL has it so; what was
+drafted on floats is then needed by nothing. All else is computed as the standard says:
+on real numbers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import OperationType as Op
+from asyncnn.hal.types import SymmPerChannelQuantParams
+from asyncnn.runtime.onnx.composing import Composer
+from asyncnn.runtime.onnx.convolution import (
+    convolved,
+    dequantized_constant,
+    sliding_of,
+)
+from asyncnn.runtime.onnx.elementwise import round_even
+from asyncnn.runtime.onnx.emitter import (
+    F32,
+    Q8,
+    Q8C,
+    Q8S,
+    Form,
+    Value,
+)
+from asyncnn.runtime.onnx.matmul import product
+from asyncnn.runtime.onnx.node import Converter, Node
+from asyncnn.runtime.onnx.on_bytes import as_form, only, quantize
+from asyncnn.runtime.onnx.reduction import reduce
+from asyncnn.runtime.refusals import UnsupportedOperatorError
+
+_BYTES: Mapping[np.dtype[Any], Any] = {
+    np.dtype(np.uint8): Q8,
+    np.dtype(np.int8): Q8S,
+}
+
+
+def form_of(
+    dtype: np.dtype[Any], scale: Value | None, zero_point: Value | None
+) -> Form | None:
+    """Return the form of bytes with constant parameters, None for all else.
+
+    :raises InvalidArgumentError: if the scale is not positive and finite.
+    """
+    factor, zero = only(scale), only(zero_point)
+    if (
+        dtype not in _BYTES
+        or factor is None
+        or (zero_point is not None and zero is None)
+    ):
+        return None
+    number = float(np.float32(factor[0]))
+    if not np.isfinite(number) or number <= 0:
+        raise InvalidArgumentError(f"a scale of {number}")
+    return Form(_BYTES[dtype], number, 0 if zero is None else int(zero[0]))
+
+
+def bytes_of(
+    graph: Any, name: str, weights: Mapping[str, Array], dtype: np.dtype[Any]
+) -> Form | None:
+    """Return the form of an input that all its readers take for the same numbers."""
+    if dtype not in _BYTES:
+        return None
+    forms: set[Form | None] = set()
+    for node in graph.node:
+        for place, read in enumerate(node.input):
+            if read != name:
+                continue
+            known = node.op_type == "DequantizeLinear" and not place
+            known |= node.op_type in ("QLinearConv", "QLinearMatMul") and not place
+            parts = [weights.get(n) for n in node.input[1:3]]
+            if not known or len(parts) < 2 or any(p is None for p in parts):
+                forms.add(None)
+                continue
+            pair = [_constant(part) for part in parts if part is not None]
+            forms.add(form_of(dtype, *pair))
+    return forms.pop() if len(forms) == 1 else None
+
+
+def _constant(array: Array) -> Value:
+    return Value(array.dtype, array.shape, Form(F32), array)
+
+
+def _along(draft: Composer, value: Value, rank: int, axis: int) -> Value:
+    if value.rank != 1 or value.shape == (1,):
+        return value
+    shape = [1] * rank
+    shape[axis] = value.shape[0]
+    return draft.reshape(value, tuple(shape))
+
+
+def _per_channel(node: Node, value: Value, axis: int) -> Form | None:
+    """Return the form of a constant with a scale for each index of ``axis``."""
+    scales = node.input(1)
+    zeros = node.input(2).data if node.has(2) else None
+    if scales.data is None or value.dtype != np.int8:
+        return None
+    if scales.data.ndim != 1 or scales.data.shape[0] != value.shape[axis]:
+        return None
+    if (zeros is not None and zeros.any()) or (node.has(2) and zeros is None):
+        return None
+    if not (np.isfinite(scales.data).all() and (scales.data > 0).all()):
+        raise InvalidArgumentError("a scale that is not positive")
+    factors = tuple(float(x) for x in scales.data.astype(np.float32))
+    return Form(Q8C, 0.0, 0, SymmPerChannelQuantParams(factors, axis))
+
+
+def _dequantize_linear(node: Node) -> Value:
+    value, draft = node.input(0), node.draft
+    scale = node.input(1)
+    zero_point = node.input(2) if node.has(2) else None
+    result = scale.dtype
+    if node.attribute("output_dtype", 0):
+        result = node.dtype("output_dtype")
+    axis = node.attribute("axis", 1)
+    form = form_of(value.dtype, scale, zero_point)
+    if value.data is not None:
+        channels = None
+        if form is None and scale.rank == 1 and value.rank:
+            channels = _per_channel(node, value, node.axis(axis, value.rank))
+        if form or channels:
+            codes = draft.quantized(value.data, form or channels or Form(F32))
+            return draft.cast(dequantized_constant(codes), result)
+        return _known(node, value, axis, result)
+    if node.attribute("block_size", 0):
+        raise node.refuse("a scale for each block")
+    if form is not None:
+        codes = as_form(draft, value, form)
+        real = draft.unary_to(Op.DEQUANTIZE, codes, Form(F32), np.float32)
+        return draft.cast(real, result)
+    real = draft.cast(value, np.float32)
+    axis = node.axis(axis, value.rank) if scale.rank and scale.shape[0] > 1 else 0
+    if zero_point is not None:
+        zero = draft.cast(_along(draft, zero_point, value.rank, axis), np.float32)
+        real = draft.sub(real, zero)
+    scale = draft.cast(_along(draft, scale, value.rank, axis), np.float32)
+    return draft.cast(draft.mul(real, scale), result)
+
+
+def _known(node: Node, value: Value, axis: int, result: np.dtype[Any]) -> Value:
+    """Return a constant with any parameters, per block as well."""
+    data, scale = node.data(0), node.data(1)
+    zero = node.data(2) if node.has(2) else np.zeros((), data.dtype)
+    block = node.attribute("block_size", 0)
+
+    def spread(part: Array) -> Array:
+        if part.size == 1:
+            return part.reshape(())
+        place = node.axis(axis, value.rank)
+        if block:
+            whole = np.repeat(part, block, place) if part.ndim == data.ndim else part
+            return whole[tuple(slice(n) for n in data.shape)]
+        if part.shape != (data.shape[place],):
+            raise InvalidArgumentError(f"{part.shape} scales for {data.shape}")
+        shape = [1] * data.ndim
+        shape[place] = -1
+        return part.reshape(shape)
+
+    node.draft.allowance.take_elements((1,))
+    real = (data.astype(np.float32) - spread(zero).astype(np.float32)) * spread(scale)
+    return node.draft.constant(real.astype(result))
+
+
+def _quantize_linear(node: Node) -> Value:
+    value, scale, draft = node.input(0), node.input(1), node.draft
+    zero_point = node.input(2) if node.has(2) else None
+    dtype = np.dtype(np.uint8)
+    if zero_point is not None:
+        dtype = zero_point.dtype
+    elif node.attribute("output_dtype", 0):
+        dtype = node.dtype("output_dtype")
+    if node.attribute("block_size", 0) or dtype not in _BYTES:
+        raise node.refuse(f"quantisation to {dtype}, or by blocks")
+    form = form_of(dtype, scale, zero_point)
+    if form is not None:
+        return quantize(draft, value, form, dtype)
+    axis = node.attribute("axis", 1)
+    axis = node.axis(axis, value.rank) if scale.rank and scale.shape[0] > 1 else 0
+    factor = draft.cast(_along(draft, scale, value.rank, axis), np.float32)
+    steps = draft.div(draft.cast(value, np.float32), factor)
+    zero = None
+    if zero_point is not None:
+        zero = draft.cast(_along(draft, zero_point, value.rank, axis), np.float32)
+    return _coded(draft, round_even(draft, steps), zero, dtype)
+
+
+def _coded(
+    draft: Composer, steps: Value, zero: Value | None, dtype: np.dtype[Any]
+) -> Value:
+    """Return whole float32 steps, moved by ``zero``, as plain bytes within limits."""
+    moved = steps if zero is None else draft.add(steps, zero)
+    return draft.unary_to(Op.QUANTIZE, moved, Form.of(dtype), dtype)
+
+
+def _real(node: Node, index: int) -> Value:
+    """Return input ``index`` of a QLinear operator with its scale and zero point."""
+    value, draft = node.input(index), node.draft
+    form = form_of(value.dtype, node.input(index + 1), node.input(index + 2))
+    if form is not None:
+        if value.data is not None:
+            return dequantized_constant(draft.quantized(value.data, form))
+        codes = as_form(draft, value, form)
+        return draft.unary_to(Op.DEQUANTIZE, codes, Form(F32), np.float32)
+    scale, zero = node.input(index + 1), node.input(index + 2)
+    steps = draft.sub(draft.cast(value, np.float32), draft.cast(zero, np.float32))
+    return draft.mul(steps, draft.cast(scale, np.float32))
+
+
+def _stored(node: Node, real: Value, index: int) -> Value:
+    """Return ``real`` quantised by inputs ``index`` and the next one."""
+    zero = node.input(index + 1)
+    form = form_of(zero.dtype, node.input(index), zero)
+    if form is None:
+        raise node.refuse("a quantisation that is not constant")
+    return quantize(node.draft, real, form, zero.dtype)
+
+
+def _q_linear_conv(node: Node) -> Value:
+    draft = node.draft
+    value, filter_ = _real(node, 0), node.input(3)
+    if value.rank != 4:
+        raise node.refuse(f"a convolution of rank {value.rank}")
+    weights = _filter(node, filter_)
+    bias = None
+    if node.has(8):
+        scales = node.data(1).reshape(-1) * node.data(4).reshape(-1)
+        steps = node.data(8).astype(np.float64)
+        bias = draft.constant((steps * scales).astype(np.float32))
+    sliding = sliding_of(node, value, filter_.shape[2:])
+    groups = node.attribute("group", 1)
+    return _stored(node, convolved(draft, value, weights, bias, sliding, groups), 6)
+
+
+def _filter(node: Node, filter_: Value) -> Value:
+    scales, zeros = node.data(4), node.data(5)
+    form = form_of(filter_.dtype, node.input(4), node.input(5))
+    data = node.data(3)
+    if form is not None:
+        return dequantized_constant(node.draft.quantized(data, form))
+    along = [-1, 1, 1, 1]
+    if scales.size != data.shape[0] or zeros.size not in (1, data.shape[0]):
+        raise InvalidArgumentError(f"{scales.size} scales for {list(data.shape)}")
+    if zeros.any() or data.dtype != np.int8:
+        steps = data.astype(np.float32) - zeros.astype(np.float32).reshape(along)
+        return node.draft.constant(steps * scales.reshape(along))
+    factors = tuple(float(x) for x in scales.reshape(-1))
+    channels = Form(Q8C, 0.0, 0, SymmPerChannelQuantParams(factors, 0))
+    return dequantized_constant(node.draft.quantized(data, channels))
+
+
+def _q_linear_mat_mul(node: Node) -> Value:
+    return _stored(node, product(node.draft, _real(node, 0), _real(node, 3)), 6)
+
+
+def _q_linear_pair(type_: Op) -> Converter:
+    def convert(node: Node) -> Value:
+        return _stored(
+            node, node.draft.binary(type_, _real(node, 0), _real(node, 3)), 6
+        )
+
+    return convert
+
+
+def _q_linear_unary(
+    compute: Callable[[Node, Value], Value],
+) -> Converter:
+    return lambda node: _stored(node, compute(node, _real(node, 0)), 3)
+
+
+def _pooled(node: Node, value: Value) -> Value:
+    return reduce(node.draft, Op.MEAN, value, list(range(2, value.rank)))
+
+
+def _q_linear_leaky(node: Node, value: Value) -> Value:
+    return node.draft.binary(Op.PRELU, value, node.attribute("alpha", 0.01))
+
+
+def _whole(node: Node, index: int, zero: int) -> Value:
+    """Return bytes as int32, less their zero point."""
+    value = node.draft.cast(node.input(index), np.int32)
+    if not node.has(zero):
+        return value
+    point = node.draft.cast(node.input(zero), np.int32)
+    if point.rank == 1 and point.shape[0] > 1:
+        point = node.draft.reshape(
+            point, (point.shape[0], 1) if index == 0 else point.shape
+        )
+    return node.draft.sub(value, point)
+
+
+def _mat_mul_integer(node: Node) -> Value:
+    return product(node.draft, _whole(node, 0, 2), _whole(node, 1, 3))
+
+
+_EXACT_TERMS = 1 << 8
+"""Products of bytes whose sum is exact in float32."""
+
+
+def _conv_integer(node: Node) -> Value:
+    draft = node.draft
+    value, filter_ = node.input(0), node.input(1)
+    if value.rank != 4 or filter_.rank != 4:
+        raise node.refuse(f"a convolution of rank {value.rank}")
+    if int(np.prod(filter_.shape[1:])) > _EXACT_TERMS:
+        raise node.refuse("sums of so many products, which float32 would round")
+    data = draft.cast(_whole(node, 0, 2), np.float32)
+    weights = node.data(1).astype(np.float32)
+    if node.has(3):
+        zeros = node.data(3).astype(np.float32).reshape(-1, 1, 1, 1)
+        weights = weights - zeros
+    sliding = sliding_of(node, value, filter_.shape[2:])
+    groups = node.attribute("group", 1)
+    result = convolved(draft, data, draft.constant(weights), None, sliding, groups)
+    return draft.cast(result, np.int32)
+
+
+def _dynamic(node: Node) -> Sequence[Value]:
+    value, draft = node.input(0), node.draft
+    axes = list(range(value.rank))
+    low = reduce(draft, Op.REDUCE_MIN, value, axes, keep=False)
+    high = reduce(draft, Op.REDUCE_MAX, value, axes, keep=False)
+    low = draft.binary(Op.MINIMUM, low, 0.0)
+    high = draft.binary(Op.MAXIMUM, high, 0.0)
+    scale = draft.div(draft.sub(high, low), 255.0)
+    steps = round_even(draft, draft.div(draft.unary(Op.NEG, low), scale))
+    zero = draft.binary(Op.MINIMUM, draft.binary(Op.MAXIMUM, steps, 0.0), 255.0)
+    byte = np.dtype(np.uint8)
+    codes = _coded(draft, round_even(draft, draft.div(value, scale)), zero, byte)
+    return [codes, scale, _coded(draft, zero, None, byte)]
+
+
+_MICROSOFT: dict[str, Converter] = {
+    "QLinearAdd": _q_linear_pair(Op.ADD),
+    "QLinearMul": _q_linear_pair(Op.MUL),
+    "QLinearSigmoid": _q_linear_unary(lambda n, v: n.draft.unary(Op.LOGISTIC, v)),
+    "QLinearLeakyRelu": _q_linear_unary(_q_linear_leaky),
+    "QLinearGlobalAveragePool": _q_linear_unary(_pooled),
+}
+
+CONVERTERS: dict[str, Converter] = {
+    "QuantizeLinear": _quantize_linear,
+    "DequantizeLinear": _dequantize_linear,
+    "DynamicQuantizeLinear": _dynamic,
+    "QLinearConv": _q_linear_conv,
+    "QLinearMatMul": _q_linear_mat_mul,
+    "MatMulInteger": _mat_mul_integer,
+    "ConvInteger": _conv_integer,
+    **{f"com.microsoft.{name}": found for name, found in _MICROSOFT.items()},
+}

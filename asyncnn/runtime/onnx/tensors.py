@@ -1,0 +1,252 @@
+"""Tensors of ONNX files as NumPy arrays, and their element types as the HAL's.
+
+Arrays view the mapped file, or the external file beside it, where they can. No length
+that a file tells is believed before it is compared with the bytes that are there.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.operations.bound import Array, Shape
+from asyncnn.hal.types import Memory, OperandType
+from asyncnn.memory.pools import view
+from asyncnn.runtime.model import map_model_file
+from asyncnn.runtime.refusals import UnsupportedOperatorError
+
+MAX_RANK = 8
+MAX_BYTES = 1 << 40
+"""Largest tensor that is believed to be one."""
+
+TYPE_NAMES = {
+    1: "FLOAT",
+    2: "UINT8",
+    3: "INT8",
+    4: "UINT16",
+    5: "INT16",
+    6: "INT32",
+    7: "INT64",
+    8: "STRING",
+    9: "BOOL",
+    10: "FLOAT16",
+    11: "DOUBLE",
+    12: "UINT32",
+    13: "UINT64",
+    14: "COMPLEX64",
+    15: "COMPLEX128",
+    16: "BFLOAT16",
+    17: "FLOAT8E4M3FN",
+    18: "FLOAT8E4M3FNUZ",
+    19: "FLOAT8E5M2",
+    20: "FLOAT8E5M2FNUZ",
+    21: "UINT4",
+    22: "INT4",
+    23: "FLOAT4E2M1",
+    24: "FLOAT8E8M0",
+    25: "UINT2",
+    26: "INT2",
+}
+"""Names of element types by their number in the format."""
+
+DTYPES: dict[int, np.dtype[Any]] = {
+    1: np.dtype(np.float32),
+    2: np.dtype(np.uint8),
+    3: np.dtype(np.int8),
+    4: np.dtype(np.uint16),
+    5: np.dtype(np.int16),
+    6: np.dtype(np.int32),
+    7: np.dtype(np.int64),
+    9: np.dtype(np.bool_),
+    10: np.dtype(np.float16),
+    11: np.dtype(np.float64),
+    12: np.dtype(np.uint32),
+    13: np.dtype(np.uint64),
+}
+"""Dtypes of the types whose elements can be read; not all can be computed with."""
+
+HAL_TYPES: dict[np.dtype[Any], OperandType] = {
+    np.dtype(np.float32): OperandType.TENSOR_FLOAT32,
+    np.dtype(np.float16): OperandType.TENSOR_FLOAT16,
+    np.dtype(np.int32): OperandType.TENSOR_INT32,
+    np.dtype(np.int64): OperandType.TENSOR_INT32,
+    np.dtype(np.bool_): OperandType.TENSOR_BOOL8,
+    np.dtype(np.uint8): OperandType.TENSOR_QUANT8_ASYMM,
+    np.dtype(np.int8): OperandType.TENSOR_QUANT8_ASYMM_SIGNED,
+}
+"""What tensors become in the HAL. Bytes have scale 1 unless more is known of them."""
+
+_FIELDS = {
+    **dict.fromkeys((1,), "float_data"),
+    **dict.fromkeys((2, 3, 4, 5, 6, 9, 10), "int32_data"),
+    7: "int64_data",
+    11: "double_data",
+    **dict.fromkeys((12, 13), "uint64_data"),
+}
+_STORED = {"int32_data": np.int64, "int64_data": np.int64, "uint64_data": np.uint64}
+
+
+def dtype_of(number: int, what: str) -> np.dtype[Any]:
+    """Return the dtype of element type ``number``, which ``what`` has.
+
+    :raises UnsupportedOperatorError: if the importer cannot read such elements.
+    """
+    if number not in DTYPES:
+        name = TYPE_NAMES.get(number, f"type {number}")
+        raise UnsupportedOperatorError(f"{what} has elements of type {name}")
+    return DTYPES[number]
+
+
+def hal_type(dtype: np.dtype[Any], what: str) -> OperandType:
+    """Return the HAL's type for elements of ``dtype``.
+
+    :raises UnsupportedOperatorError: if it has none.
+    """
+    if dtype not in HAL_TYPES:
+        raise UnsupportedOperatorError(
+            f"{what} has elements of type {dtype}, which the HAL does not have"
+        )
+    return HAL_TYPES[dtype]
+
+
+def checked_shape(lengths: Sequence[int], what: str) -> Shape:
+    """Return ``lengths`` as a shape.
+
+    :raises InvalidArgumentError: if they cannot be the lengths of axes.
+    """
+    shape = tuple(int(length) for length in lengths)
+    if len(shape) > MAX_RANK or any(length < 0 for length in shape):
+        raise InvalidArgumentError(f"{what} has shape {list(shape[:20])}")
+    return shape
+
+
+class TensorReader:
+    """Reads the tensors of one file, whose bytes are ``memory``.
+
+    ``folder`` is where its external files are looked for, and nowhere else; None for a
+    file that can have none.
+    """
+
+    def __init__(self, memory: Memory, folder: Path | None) -> None:
+        self._data = view(memory)
+        self._folder = folder
+        self._external: dict[str, Memory] = {}
+
+    @property
+    def pools(self) -> tuple[Memory, ...]:
+        """The external files that are mapped so far."""
+        return tuple(self._external.values())
+
+    def array(self, tensor: Any, raw: tuple[int, int] | None = None) -> Array:
+        """Return the elements of ``tensor``, a ``TensorProto``.
+
+        :param raw: where its raw data are in the file if they were taken out.
+        :raises InvalidArgumentError: if the elements do not fit in its shape.
+        :raises UnsupportedOperatorError: if they are of a type that cannot be read.
+        """
+        what = f"tensor {tensor.name[:80]!r}"
+        shape = checked_shape(tensor.dims, what)
+        dtype = dtype_of(tensor.data_type, what)
+        needed = dtype.itemsize * math.prod(shape)
+        if needed > MAX_BYTES:
+            raise InvalidArgumentError(f"{what} has shape {list(shape)}")
+        if tensor.HasField("segment"):
+            raise UnsupportedOperatorError(f"{what} is stored in segments")
+        if tensor.data_location == tensor.EXTERNAL:
+            found = self._from_file(tensor, what, needed)
+        elif raw is not None:
+            found = np.frombuffer(self._data[raw[0] : raw[1]], np.uint8)
+        elif tensor.HasField("raw_data"):
+            found = np.frombuffer(tensor.raw_data, np.uint8)
+        else:
+            return _typed(tensor, what, dtype, shape)
+        if found.nbytes != needed:
+            raise InvalidArgumentError(
+                f"{what} of shape {list(shape)} needs {needed} bytes but has "
+                f"{found.nbytes}"
+            )
+        if dtype == np.bool_:
+            return np.not_equal(found, 0).reshape(shape)
+        elements: Array = found.view(dtype).reshape(shape)
+        # What is not aligned would be slow for ever; a copy is slow once.
+        return elements if elements.flags.aligned else elements.copy()
+
+    def _from_file(self, tensor: Any, what: str, needed: int) -> Array:
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        offset = _number(entries.get("offset", "0"), what)
+        data = view(self._open(entries.get("location", ""), what))
+        length = _number(entries.get("length", str(needed)), what)
+        if length != needed or offset + length > len(data):
+            raise InvalidArgumentError(
+                f"{what} needs {needed} bytes but is said to have {length} from byte "
+                f"{offset} of a file of {len(data)}"
+            )
+        return np.frombuffer(data[offset : offset + length], np.uint8)
+
+    def _open(self, location: str, what: str) -> Memory:
+        if location in self._external:
+            return self._external[location]
+        if self._folder is None:
+            raise InvalidArgumentError(
+                f"{what} lies in another file, {location[:80]!r}",
+                hint="load the model by its path, so that it can be found",
+            )
+        folder = self._folder.resolve()
+        path = Path(os.path.abspath(folder / location))
+        # A link could lead out of the folder as well as "..".
+        is_inside = "\0" not in location and path.resolve().is_relative_to(folder)
+        if not location or not is_inside or path.is_symlink():
+            raise InvalidArgumentError(
+                f"{what} lies outside of the model's folder, at {location[:80]!r}"
+            )
+        try:
+            memory = map_model_file(path)
+        except GeneralFailureError as error:
+            raise InvalidArgumentError(
+                f"{what} lies in a file that is not there, {location[:80]!r}"
+            ) from error
+        self._external[location] = memory
+        return memory
+
+
+def _number(text: str, what: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 18:
+        raise InvalidArgumentError(f"{what} has an offset or length of {text[:40]!r}")
+    return int(text)
+
+
+def _typed(tensor: Any, what: str, dtype: np.dtype[Any], shape: Shape) -> Array:
+    """Return elements that the message has one by one."""
+    name = _FIELDS[tensor.data_type]
+    values = getattr(tensor, name)
+    if len(values) != math.prod(shape):
+        raise InvalidArgumentError(
+            f"{what} of shape {list(shape)} has {len(values)} elements"
+        )
+    stored = np.array(values, _STORED.get(name, dtype))
+    if dtype == np.float16:
+        elements: Array = stored.astype(np.uint16).view(np.float16)
+    else:
+        elements = stored.astype(dtype)
+    if dtype != np.float16 and not np.array_equal(
+        elements.astype(stored.dtype), stored, equal_nan=dtype.kind == "f"
+    ):
+        raise InvalidArgumentError(f"{what} has values that are no {dtype}")
+    return elements.reshape(shape)
+
+
+def hal_array(data: Array, what: str) -> Array:
+    """Return ``data`` as the HAL has it: of rank 1 at least, and int32 for int64.
+
+    :raises InvalidArgumentError: if a value is beyond 32 bits.
+    """
+    if data.dtype == np.int64:
+        narrow = data.astype(np.int32)
+        if not np.array_equal(narrow, data):
+            raise InvalidArgumentError(f"{what} has values beyond 32 bits")
+        data = narrow
+    return data.reshape(data.shape or (1,))

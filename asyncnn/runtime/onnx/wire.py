@@ -1,0 +1,130 @@
+"""Looks at the bytes of an ONNX file before the `onnx` package does.
+
+An ONNX file is a protocol buffer, a ``ModelProto``. `split` takes the large weights
+out, so that what is parsed is small and the weights stay where the file is mapped. Only
+lengths are read, each of which is checked against the bytes that are left.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from asyncnn.hal.errors import InvalidArgumentError
+
+MIN_SPLIT_BYTES = 1 << 10
+"""Smallest weight that is worth to be left in the file."""
+
+_VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
+_GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
+
+
+class _Field(msgspec.Struct, frozen=True):
+    """A field of a message: its number, all of it, and the part that is its value."""
+
+    number: int
+    start: int
+    value: int
+    end: int
+    is_bytes: bool
+
+
+class Split(msgspec.Struct, frozen=True):
+    """A file without its large weights.
+
+    ``raw`` says of each initializer of the graph where in the file its raw data lie, as
+    first and last position; None for one that ``rest`` has whole.
+    """
+
+    rest: bytes
+    raw: tuple[tuple[int, int] | None, ...]
+
+
+def split(data: memoryview) -> Split:
+    """Take the raw data of large initializers out of an ONNX file.
+
+    :raises InvalidArgumentError: if a field is longer than what is left of its message.
+    """
+    raw: list[tuple[int, int] | None] = []
+    parts: list[bytes] = []
+    for field in _fields(data, 0, len(data)):
+        if field.number == _GRAPH and field.is_bytes:
+            parts += _message(_GRAPH, _graph(data, field, raw))
+        else:
+            parts.append(bytes(data[field.start : field.end]))
+    return Split(b"".join(parts), tuple(raw))
+
+
+def _graph(
+    data: memoryview, graph: _Field, raw: list[tuple[int, int] | None]
+) -> list[bytes]:
+    parts: list[bytes] = []
+    for field in _fields(data, graph.value, graph.end):
+        if field.number == _INITIALIZER and field.is_bytes:
+            tensor, position = _tensor(data, field)
+            raw.append(position)
+            parts += _message(_INITIALIZER, tensor)
+        else:
+            parts.append(bytes(data[field.start : field.end]))
+    return parts
+
+
+def _tensor(
+    data: memoryview, tensor: _Field
+) -> tuple[list[bytes], tuple[int, int] | None]:
+    parts: list[bytes] = []
+    position = None
+    for field in _fields(data, tensor.value, tensor.end):
+        is_raw = field.number == _RAW_DATA and field.is_bytes
+        if is_raw and field.end - field.value >= MIN_SPLIT_BYTES:
+            position = field.value, field.end
+        else:
+            parts.append(bytes(data[field.start : field.end]))
+    return parts, position
+
+
+def _message(number: int, parts: Sequence[bytes]) -> list[bytes]:
+    tag = _encoded(number << 3 | _LENGTH)
+    return [tag, _encoded(sum(map(len, parts))), *parts]
+
+
+def _encoded(number: int) -> bytes:
+    groups = bytearray()
+    while number > 0x7F:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*groups, number])
+
+
+def _fields(data: memoryview, start: int, end: int) -> Iterator[_Field]:
+    while start < end:
+        tag, value = _decoded(data, start, end)
+        kind = tag & 7
+        if kind == _LENGTH:
+            length, value = _decoded(data, value, end)
+            after = value + length
+        elif kind == _VARINT:
+            _, after = _decoded(data, value, end)
+        elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
+            after = value + (8 if kind == _EIGHT_BYTES else 4)
+        else:
+            raise InvalidArgumentError(
+                f"damaged ONNX file: a field of kind {kind} at byte {start}"
+            )
+        if after > end:
+            raise InvalidArgumentError(
+                f"damaged ONNX file: field {tag >> 3} at byte {start} ends beyond "
+                "what it is part of",
+                hint="the file may be cut short",
+            )
+        yield _Field(tag >> 3, start, value, after, kind == _LENGTH)
+        start = after
+
+
+def _decoded(data: memoryview, start: int, end: int) -> tuple[int, int]:
+    """Return the number at ``start`` and the position behind it."""
+    number = 0
+    for place, position in enumerate(range(start, min(start + 10, end))):
+        number |= (data[position] & 0x7F) << 7 * place
+        if data[position] < 0x80:
+            return number, position + 1
+    raise InvalidArgumentError(f"damaged ONNX file: no number at byte {start}")
