@@ -174,13 +174,14 @@ async def measure_alone(candidate: Candidate, rounds: int) -> Measured:
             feed = session.converted(inputs)
             batches.append(timed_call(ONNX, session.bound(feed)))
             batches.append(timed_await(TO_THREAD, session.awaited(feed)))
-        return _rounds_of(await measure(batches, rounds=rounds)), refusals
+        return rounds_of(await measure(batches, rounds=rounds)), refusals
 
 
 _AWAITED = {ONE_THREAD: on_one_thread, EXECUTOR: in_executor}
 
 
-def _rounds_of(figures: Mapping[str, Figure]) -> Rounds:
+def rounds_of(figures: Mapping[str, Figure]) -> Rounds:
+    """Return the median of each round of every contender."""
     return {name: figure.round_medians_us for name, figure in figures.items()}
 
 
@@ -201,7 +202,7 @@ async def measure_tiny(candidate: Candidate, rounds: int) -> Measured:
             timed_await(AWAITED, lambda: prepared.run([x, y])),
             timed_await(TO_THREAD, lambda: asyncio.to_thread(np.add, x, y)),
         ]
-        return _rounds_of(await measure(batches, rounds=rounds)), {}
+        return rounds_of(await measure(batches, rounds=rounds)), {}
 
 
 async def measure_preparing(candidate: Candidate, rounds: int) -> Measured:
@@ -217,7 +218,7 @@ async def measure_preparing(candidate: Candidate, rounds: int) -> Measured:
         with noted(refusals, CREATED):
             LiteRt(candidate.file)
             batches.append(timed_call(CREATED, lambda: LiteRt(candidate.file)))
-        return _rounds_of(await measure(batches, rounds=rounds)), refusals
+        return rounds_of(await measure(batches, rounds=rounds)), refusals
 
 
 async def measure_cached(candidate: Candidate, rounds: int) -> Measured:
@@ -241,7 +242,7 @@ async def measure_cached(candidate: Candidate, rounds: int) -> Measured:
                     CACHED, lambda: cached.prepare(named, identity=identity), inputs
                 ),
             ]
-            return _rounds_of(await measure(batches, rounds=rounds)), {}
+            return rounds_of(await measure(batches, rounds=rounds)), {}
 
 
 def _until_bound(
@@ -390,7 +391,7 @@ async def measure_driver(candidate: Candidate, rounds: int) -> Measured:
                         timed_await(BURST, lambda: burst.run(inputs)),
                         timed_await(AWAITED, lambda: prepared.run(inputs)),
                     ]
-                    return _rounds_of(await measure(batches, rounds=rounds)), {}
+                    return rounds_of(await measure(batches, rounds=rounds)), {}
 
 
 async def measure_heartbeat(candidate: Candidate, rounds: int) -> Measured:
