@@ -28,7 +28,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.devices import OWN_PROCESS, DeviceSettings
-from asyncnn.devices.litert.cuts import BARRIER_NS, cuts
+from asyncnn.devices.litert.cuts import barriers
 from asyncnn.devices.litert.delegate import LiteRtDelegate
 from asyncnn.devices.litert.engine import load_engine
 from asyncnn.engine import Program
@@ -273,9 +273,7 @@ class _Parted(LiteRtDelegate):
             if start:
                 yield start
             part = steps[start:end]
-            yield from (
-                start + at for at in cuts(part, BARRIER_NS, self._engine.speeds)
-            )
+            yield from (start + at for at in barriers(part, self._engine.speeds))
 
 
 async def measure_cancelling(candidate: Candidate, rounds: int) -> Measured:
