@@ -16,7 +16,7 @@ from asyncnn.engine import Program
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.types import ExecutionPreference
 from asyncnn.qos import Client, acting_for
-from asyncnn.runtime.device import open_device
+from asyncnn.runtime.opening_devices import open_device
 from tests.devices.test_accelerated import X, layers
 from tests.networks import chain
 
