@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flatbuffers import flexbuffers
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.memory.pools import from_buffer
@@ -275,6 +276,23 @@ class TestCall:
             unary("EXP"),
         )
         assert names_of(file) == ["EXP", "EXP", "RESHAPE"]
+
+    def test_a_composite_is_what_it_decomposes_into(self) -> None:
+        x, y, a, z = f32(2, 3), f32(2, 3), f32(2, 3), f32(2, 3)
+        options = "StableHLOCompositeOptions"
+        fields = {
+            "DecompositionSubgraphIndex": 1,
+            "Name": "odml.double",
+            "CompositeAttributes": bytes(flexbuffers.Dumps({})),
+        }
+        file = write(
+            [Op("STABLEHLO_COMPOSITE", [x], [y], options, fields)],
+            [x],
+            [y],
+            G([Op("ADD", [a, a], [z], "AddOptions")], [a], [z]),
+        )
+        assert names_of(file) == ["ADD"]
+        assert_steps_agree(file, [(floats(2, 3),)])
 
 
 def loop_of(before: T, after: T, body: list[Op], inner: T) -> bytes:
