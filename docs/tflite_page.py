@@ -30,6 +30,7 @@ END = "<!-- the end of the table -->\n"
 
 BY_HAND = {
     "CALL": ("its operators, in place", ""),
+    "STABLEHLO_COMPOSITE": ("the operators of its decomposition, in place", "float32"),
     "CALL_ONCE": ("nothing: it runs when the file is read", ""),
     "IF": ("IF", "bool"),
     "WHILE": ("WHILE", "bool"),
