@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from asyncnn.devices.litert.claims import written
+from asyncnn.devices.litert.claims import WrittenOperation, written
 from asyncnn.devices.litert.compiled_graph import CompiledGraph, Engine
 from asyncnn.devices.litert.cuts import (
     BARRIER_NS,
@@ -22,7 +22,6 @@ from asyncnn.devices.litert.cuts import (
 from asyncnn.devices.litert.segment_record import Written, recorded, restored
 from asyncnn.devices.litert.weights import PackedWeights, weights_key
 from asyncnn.devices.litert.writer import write_file
-from asyncnn.devices.litert.written_operation import WrittenOperation
 from asyncnn.engine.delegation import KernelRecord, Segment, Step
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import GeneralFailureError
