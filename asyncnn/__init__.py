@@ -71,13 +71,16 @@ if TYPE_CHECKING:
     from asyncnn.runtime.fenced import FencedRun
     from asyncnn.runtime.framework import FrameworkSettings
     from asyncnn.runtime.framework.device_registry import device_names
+    from asyncnn.runtime.graph_builder import GraphBuilder
     from asyncnn.runtime.model import NamedModel, TensorInfo
     from asyncnn.runtime.model_cache import ModelCache
+    from asyncnn.runtime.model_description import ModelMetadata, Signature
     from asyncnn.runtime.model_file import load, save
     from asyncnn.runtime.named_arrays import named_array, open_named_array
     from asyncnn.runtime.opening_devices import connect, open_device, open_devices
     from asyncnn.runtime.prepared import PreparedModel
     from asyncnn.runtime.reusable import ReusableExecution
+    from asyncnn.runtime.signatures import SignatureRuns
     from asyncnn.service import Supervision
 else:
     __getattr__, __dir__ = _lazy_names(
@@ -104,13 +107,16 @@ else:
             "asyncnn.runtime.fenced": "FencedRun",
             "asyncnn.runtime.framework": "FrameworkSettings",
             "asyncnn.runtime.framework.device_registry": "device_names",
+            "asyncnn.runtime.graph_builder": "GraphBuilder",
             "asyncnn.runtime.model": "NamedModel TensorInfo",
             "asyncnn.runtime.model_cache": "ModelCache",
+            "asyncnn.runtime.model_description": "ModelMetadata Signature",
             "asyncnn.runtime.model_file": "load save",
             "asyncnn.runtime.named_arrays": "named_array open_named_array",
             "asyncnn.runtime.opening_devices": "connect open_device open_devices",
             "asyncnn.runtime.prepared": "PreparedModel",
             "asyncnn.runtime.reusable": "ReusableExecution",
+            "asyncnn.runtime.signatures": "SignatureRuns",
             "asyncnn.service": "Supervision",
         },
         "burst devices engine extensions fences fmq hal kernels memory metrics "
@@ -136,12 +142,14 @@ __all__ = (
     "ForkedError",
     "FrameworkSettings",
     "GeneralFailureError",
+    "GraphBuilder",
     "InvalidArgumentError",
     "MissedDeadlineError",
     "MissedDeadlinePersistentError",
     "MissedDeadlineTransientError",
     "ModelBuilder",
     "ModelCache",
+    "ModelMetadata",
     "NamedModel",
     "NoDriverError",
     "OperandType",
@@ -155,6 +163,8 @@ __all__ = (
     "ResourceExhaustedTransientError",
     "ReusableExecution",
     "Route",
+    "Signature",
+    "SignatureRuns",
     "Supervision",
     "TensorInfo",
     "__version__",

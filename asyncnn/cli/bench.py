@@ -138,6 +138,12 @@ BENCHMARKS = {
         "Measure priorities and deadlines beside a thread pool, and what they cost.",
         (_ROUNDS,),
     ),
+    "loading": Benchmark(
+        "Measure reading and preparing model files beside LiteRT's interpreter.\n\n"
+        "Needs LiteRT: pip install asyncnn\\[bench].",
+        (_FOLDER, _ROUNDS, _FILTER, _MOBILENET, _GATES),
+        _counted,
+    ),
     "responsiveness": Benchmark(
         "Measure the lag of event loops beside long models and large inputs.",
         (_FEW_ROUNDS, _FILTER, _SETTING),

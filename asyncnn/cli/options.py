@@ -40,7 +40,7 @@ InputShapeOption: TypeAlias = Annotated[
     typer.Option(
         "--input-shape",
         metavar="NAME=N,N,...",
-        help="Shape of an input whose ONNX file leaves axes open; repeatable.",
+        help="Shape of an input, in place of what the file says; repeatable.",
     ),
 ]
 

@@ -40,7 +40,8 @@ class AsyncnnError(Exception):
 
     def at(self, where: str) -> Self:
         """Return the same error with ``where`` in front of its message."""
-        return type(self)(in_one_line(f"{where}: {self.message}"), hint=self.hint)
+        message = in_one_line(f"{where}: {self.message}")
+        return type(self)(message, hint=in_one_line(self.hint))
 
 
 class DeviceUnavailableError(AsyncnnError):

@@ -1,6 +1,10 @@
 """What a model file says of its model beyond the HAL: signatures and metadata."""
 
+from collections.abc import Iterable
+
 import msgspec
+
+from asyncnn.hal.errors import InvalidArgumentError
 
 
 class Signature(msgspec.Struct, frozen=True):
@@ -12,6 +16,21 @@ class Signature(msgspec.Struct, frozen=True):
     name: str
     inputs: tuple[tuple[str, str], ...]
     outputs: tuple[tuple[str, str], ...]
+
+
+def find_signature(signatures: Iterable[Signature], name: str) -> Signature:
+    """Return the signature called ``name``.
+
+    :raises InvalidArgumentError: if there is none.
+    """
+    known = {signature.name: signature for signature in signatures}
+    if name not in known:
+        raise InvalidArgumentError(
+            f"the model has no signature {name!r}",
+            hint=f"it has: {', '.join(map(repr, known)) or 'none'}; one of another "
+            "graph of the file is loaded by load(path, signature=...)",
+        )
+    return known[name]
 
 
 class Normalization(msgspec.Struct, frozen=True):

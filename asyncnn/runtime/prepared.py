@@ -364,7 +364,8 @@ class PreparedModel:
 
         :raises InvalidArgumentError: if the model has no such signature.
         """
-        from asyncnn.runtime.signatures import SignatureRuns, find_signature
+        from asyncnn.runtime.model_description import find_signature
+        from asyncnn.runtime.signatures import SignatureRuns
 
         signature = find_signature(self._model.signatures, name)
         return SignatureRuns(signature, self.run, self.session)

@@ -4,7 +4,6 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Iterable,
     Mapping,
     Sequence,
 )
@@ -75,21 +74,6 @@ class SignatureRuns:
     @property
     def _borders(self) -> tuple[tuple[tuple[str, str], ...], ...]:
         return self.signature.inputs, self.signature.outputs
-
-
-def find_signature(signatures: Iterable[Signature], name: str) -> Signature:
-    """Return the signature called ``name``.
-
-    :raises InvalidArgumentError: if there is none.
-    """
-    known = {signature.name: signature for signature in signatures}
-    if name not in known:
-        raise InvalidArgumentError(
-            f"the model has no signature {name!r}",
-            hint=f"it has: {', '.join(map(repr, known)) or 'none'}; one of another "
-            "graph of the file is loaded by load(path, signature=...)",
-        )
-    return known[name]
 
 
 def _renamed(

@@ -205,7 +205,7 @@ def _run_peer(
 ) -> list[Sequence[Array]]:
     """Return what the peer gives for a series, which begins with fresh state."""
     infos = comparison.named.inputs
-    peer = _open_peer(comparison)
+    peer = _open_peer(comparison, samples[0])
     kinds = peer.input_kinds()
     if len(kinds) != len(infos):
         raise InvalidArgumentError(
@@ -224,9 +224,13 @@ def _run_peer(
     return results
 
 
-def _open_peer(comparison: Comparison) -> Peer:
+def _open_peer(comparison: Comparison, sample: Sample) -> Peer:
     if comparison.peer is PeerKind.LITERT:
-        return LiteRt(comparison.path, reference=comparison.reference_kernels)
+        return LiteRt(
+            comparison.path,
+            reference=comparison.reference_kernels,
+            input_shapes=[sample[info.name].shape for info in comparison.named.inputs],
+        )
     return OnnxFile(comparison.path)
 
 

@@ -81,13 +81,20 @@ def litert_version() -> str:
 class LiteRt:
     """One LiteRT interpreter with one thread.
 
-    ``reference`` selects its reference kernels instead of XNNPACK.
+    ``reference`` selects its reference kernels instead of XNNPACK, and
+    ``input_shapes`` are taken in place of those of the file, if they have its ranks.
 
     :raises PeerMissingError: if LiteRT is not installed.
     :raises PeerRefusedError: if it cannot load the model.
     """
 
-    def __init__(self, path: Path, *, reference: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        reference: bool = False,
+        input_shapes: Sequence[Dimensions] = (),
+    ) -> None:
         module = litert_module("interpreter")
         resolvers = module.OpResolverType
         with _refusals():
@@ -98,6 +105,11 @@ class LiteRt:
                     resolvers.BUILTIN_REF if reference else resolvers.AUTO
                 ),
             )
+            details = self._interpreter.get_input_details()
+            for detail, shape in zip(details, input_shapes, strict=False):
+                declared = tuple(map(int, detail["shape"]))
+                if len(declared) == len(shape) and declared != shape:
+                    self._interpreter.resize_tensor_input(detail["index"], shape)
             self._interpreter.allocate_tensors()
         self.invoke = self._interpreter.invoke
         """Runs the model once on the inputs that were set; a bare LiteRT call."""

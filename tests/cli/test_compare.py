@@ -13,6 +13,7 @@ from tests.cli.conftest import Ran
 from tests.networks import addition
 from tests.runtime.tflite.cases import f32
 from tests.runtime.tflite.files import Op, write
+from tests.tools.test_comparison import addition_in_onnx
 
 Command = Callable[..., Ran]
 
@@ -63,6 +64,36 @@ def test_kernels_and_seed_are_chosen(
 ) -> None:
     ran = asyncnn_command("compare", exponential, "--with", "litert", *options)
     assert ran.status == 0, ran.out + ran.err
+
+
+def test_inputs_may_have_other_shapes_than_the_file_s(
+    asyncnn_command: Command, exponential: Path
+) -> None:
+    (name,) = [info.name for info in asyncnn.load(exponential).inputs]
+    options = ("compare", exponential, "--with", "litert", "--json", "--input-shape")
+    ran = asyncnn_command(*options, f"{name}=3,7")
+    assert ran.status == 0, ran.err
+    (series,) = json.loads(ran.out)["series"]
+    assert series["outputs"][0]["elements"] == 10 * 3 * 7
+    for wrong in ("3,7", f"{name}=3,x", f"{name}=-3"):
+        refused = asyncnn_command(*options, wrong)
+        assert refused.status == 2
+        assert "write it as NAME=1,2,3" in refused.err
+
+
+def test_onnx_files_are_compared_with_onnx_runtime(
+    asyncnn_command: Command, tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime")
+    path = tmp_path / "model"
+    path.write_bytes(addition_in_onnx())
+    options = ("compare", path, "--with", "onnxruntime", "--path", "sync")
+    ran = asyncnn_command(*options, "--input-shape", "x=4,2")
+    assert ran.status == 0, ran.out + ran.err
+    assert "beside ONNX Runtime 1." in ran.out
+    refused = asyncnn_command("compare", path, "--with", "litert")
+    assert refused.status == 2
+    assert "LiteRT reads TFLite files, and this is ONNX" in refused.err
 
 
 def test_what_is_out_of_tolerance_exits_with_1(

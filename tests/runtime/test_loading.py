@@ -1,6 +1,8 @@
 """Loading model files of any kind."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -174,3 +176,80 @@ class TestKinds:
         graph = onnx.helper.make_graph([node], "model", [tensor], [y])
         data = onnx.helper.make_model(graph).SerializeToString()
         assert kind_of(memoryview(data)) is FileKind.ONNX
+
+
+LARGE = 20 << 20
+
+MEASURED = """
+import gc, sys, tracemalloc
+import asyncnn
+
+def anonymous_kib():
+    with open("/proc/self/smaps_rollup") as file:
+        (line,) = [line for line in file if line.startswith("Anonymous:")]
+    return int(line.split()[1])
+
+warm = [asyncnn.load(sys.argv[1])]
+gc.collect()
+before = anonymous_kib()
+tracemalloc.start()
+named = asyncnn.load(sys.argv[2])
+_, most = tracemalloc.get_traced_memory()
+tracemalloc.stop()
+pooled = sum(pool.size for pool in named.model.pools)
+print(most >> 10, anonymous_kib() - before, pooled)
+"""
+
+
+@pytest.mark.parametrize("kind", ["tflite", "asyncnn", "onnx"])
+def test_weights_stay_in_the_file(tmp_path: Path, kind: str) -> None:
+    small, large = tmp_path / "small", tmp_path / "large"
+    for path, count in ((small, 1000), (large, LARGE // 4)):
+        _write_weights(path, kind, count)
+    ran = subprocess.run(
+        [sys.executable, "-c", MEASURED, small, large],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    traced_kib, anonymous_kib, pooled = map(int, ran.stdout.split())
+    assert pooled >= LARGE
+    assert traced_kib < 1 << 10
+    assert anonymous_kib < 4 << 10
+
+
+def _write_weights(path: Path, kind: str, count: int) -> None:
+    weights = np.ones((count // 500, 500), np.float32)
+    if kind == "onnx":
+        path.write_bytes(_product_in_onnx(weights))
+        return
+    x, y = f32(1, 500), f32(1, len(weights))
+    constant = T(np.float32, weights.shape, weights)
+    operator = Op("FULLY_CONNECTED", [x, constant], [y], "FullyConnectedOptions")
+    path.write_bytes(write([operator], [x], [y]))
+    if kind == "asyncnn":
+        save(load(path.read_bytes()), path)
+
+
+def _product_in_onnx(weights: np.ndarray) -> bytes:
+    onnx = pytest.importorskip("onnx")
+    helper = onnx.helper
+    x = helper.make_tensor_value_info("x", 1, [1, weights.shape[1]])
+    y = helper.make_tensor_value_info("y", 1, [1, len(weights)])
+    graph = helper.make_graph(
+        [helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)],
+        "graph",
+        [x],
+        [y],
+        [onnx.numpy_helper.from_array(weights, "w")],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    # Weights that are not aligned in the file have to be copied.
+    for padding in range(4):
+        model.producer_name = "x" * padding
+        data: bytes = model.SerializeToString()
+        if data.index(weights[:1].tobytes()) % 4 == 0:
+            return data
+    raise AssertionError("no padding aligns the weights")

@@ -65,7 +65,7 @@ class Sums:
 def beside(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Compare with the peers in a list, of which the first is opened first."""
     peers: list[object] = []
-    monkeypatch.setattr(comparison, "_open_peer", lambda _: peers.pop(0))
+    monkeypatch.setattr(comparison, "_open_peer", lambda *_: peers.pop(0))
     monkeypatch.setattr(PeerKind, "version", lambda _: "1")
     return peers
 

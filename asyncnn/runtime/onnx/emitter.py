@@ -260,7 +260,10 @@ class Draft:
         bound = BoundOperation(
             type_,
             tuple(map(_bound, inputs)),
-            tuple(BoundOperand(form.type, None, form.scale) for form in forms),
+            tuple(
+                BoundOperand(form.type, None, form.scale, form.zero_point)
+                for form in forms
+            ),
         )
         try:
             shapes = infer_shapes(bound)

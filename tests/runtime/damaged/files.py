@@ -12,7 +12,11 @@ from asyncnn.hal.types import FusedActivationFunc, Operand, OperandType, Operati
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load, save
-from tests.runtime.tflite.test_hostile import hybrid_file, recurrent_file
+from tests.runtime.tflite.test_hostile import (
+    hybrid_file,
+    recurrent_file,
+    streaming_file,
+)
 
 TRAINED = (
     "hello_world_int8.tflite",
@@ -31,8 +35,8 @@ def contained(named: NamedModel) -> bytes:
         return path.read_bytes()
 
 
-def container_with_state() -> bytes:
-    """Return a container with a pool, a large constant, names, and a branch."""
+def dense_container() -> bytes:
+    """Return a container with a pool, a large constant and names."""
     operand = Operand(OperandType.TENSOR_FLOAT32, (2, 40))
     builder = ModelBuilder(relaxed=True)
     x = builder.input("x", operand.type, operand.dimensions)
@@ -58,7 +62,7 @@ def convolution_in_onnx() -> bytes:
             "Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2]
         ),
         helper.make_node("Relu", ["c"], ["r"]),
-        helper.make_node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2]),
+        helper.make_node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
         helper.make_node("Reshape", ["p", "shape"], ["f"]),
         helper.make_node("Gemm", ["f", "large"], ["y"], transB=1, alpha=0.5),
     ]
@@ -136,10 +140,12 @@ def _in_onnx(
 GENERATED: Mapping[str, Callable[[], bytes]] = {
     "hybrid": hybrid_file,
     "recurrent": recurrent_file,
-    "container": container_with_state,
+    "container": dense_container,
     "convolution in onnx": convolution_in_onnx,
     "quantized in onnx": quantized_in_onnx,
+    "streaming": streaming_file,
     "hybrid container": lambda: contained(load(hybrid_file())),
+    "streaming container": lambda: contained(load(streaming_file())),
 }
 
 

@@ -93,26 +93,26 @@ class TestSearch:
     def test_a_bad_loader_is_told_with_the_seed(
         self, tmp_path: Path, loader: str, problem: str
     ) -> None:
-        outcome = worked(tmp_path, None, 8, 1, loader)
+        outcome = worked(tmp_path, None, 0, 1, loader)
         assert outcome.status == 1
         (line,) = outcome.problems
-        assert line.startswith("hybrid, seed 8: ")
+        assert line.startswith("hybrid, seed 0: ")
         assert problem in line
 
     @pytest.mark.exhaustive
     def test_a_loader_that_hangs_is_interrupted(self, tmp_path: Path) -> None:
-        outcome = worked(tmp_path, None, 8, 1, "hanging")
-        assert outcome.problems[0].startswith("hybrid, seed 8: took more than 5.0 s")
+        outcome = worked(tmp_path, None, 0, 1, "hanging")
+        assert outcome.problems[0].startswith("hybrid, seed 0: took more than 5.0 s")
 
     def test_a_loader_that_crashes_is_named_by_the_note(self, tmp_path: Path) -> None:
-        outcome = worked(tmp_path, None, 8, 1, "crashing")
-        assert outcome.problems == ["hybrid, seed 8: died, -11"]
+        outcome = worked(tmp_path, None, 0, 1, "crashing")
+        assert outcome.problems == ["hybrid, seed 0: died, -11"]
 
     @pytest.mark.exhaustive
     @pytest.mark.timeout(120)
     def test_a_loader_that_no_alarm_reaches_is_killed(self, tmp_path: Path) -> None:
-        outcome = worked(tmp_path, None, 8, 1, "stuck")
-        assert outcome.problems == ["hybrid, seed 8: died, -9"]
+        outcome = worked(tmp_path, None, 0, 1, "stuck")
+        assert outcome.problems == ["hybrid, seed 0: died, -9"]
 
 
 class TestMutators:

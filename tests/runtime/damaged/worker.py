@@ -153,14 +153,15 @@ async def _try(
 
 async def work(order: Order, originals: Originals, note: mmap.mmap) -> int:
     """Try all seeds; return how many went wrong."""
-    module, _, name = order.loader.partition(":")
-    load: Load = getattr(import_module(module), name)
+    module, _, function = order.loader.partition(":")
+    load: Load = getattr(import_module(module), function)
     outcomes: Counter[str] = Counter()
     wrong = 0
     async with ReferenceDevice(DeviceSettings()) as device:
-        for _, data in originals:
+        for name, data in originals:
             # What a process needs once, such as the code of libraries.
-            await _try(sound_load, data, device, prepares=True)
+            if await _try(sound_load, data, device, prepares=True) != "prepared":
+                raise ValueError(f"{name} is damaged already")
         _limit_memory()
         most = _resident_kib()
         for seed in range(order.first, order.first + order.count):

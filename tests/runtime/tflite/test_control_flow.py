@@ -6,48 +6,25 @@ import numpy as np
 import pytest
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
-from asyncnn.hal.types import OperationType
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.tflite import UnsupportedOperatorError, import_tflite
 from asyncnn.runtime.tflite.subgraphs import MAX_DEPTH
 from tests.runtime.tflite.cases import F32, boolean, const, f32, i32
 from tests.runtime.tflite.files import G, Op, T, write
+from tests.runtime.tflite.flow_files import (
+    call,
+    if_,
+    less_than,
+    names_of,
+    unary,
+    while_,
+)
 from tests.runtime.tflite.stepping import Steps, assert_steps_agree
-
-
-def unary(name: str, shape: tuple[int, ...] = (2, 3)) -> G:
-    x, y = f32(*shape), f32(*shape)
-    return G([Op(name, [x], [y])], [x], [y], name.lower())
 
 
 def binary(name: str, *shape: int) -> G:
     x, y, z = f32(*shape), f32(*shape), f32(*shape)
     return G([Op(name, [x, y], [z])], [x, y], [z], name.lower())
-
-
-def if_(inputs: list[T], outputs: list[T], then: int = 1, other: int = 2) -> Op:
-    fields = {"ThenSubgraphIndex": then, "ElseSubgraphIndex": other}
-    return Op("IF", inputs, outputs, "IfOptions", fields)
-
-
-def while_(inputs: list[T], outputs: list[T], test: int = 1, body: int = 2) -> Op:
-    fields = {"CondSubgraphIndex": test, "BodySubgraphIndex": body}
-    return Op("WHILE", inputs, outputs, "WhileOptions", fields)
-
-
-def call(inputs: list[T], outputs: list[T], graph: int = 1) -> Op:
-    return Op("CALL", inputs, outputs, "CallOptions", {"Subgraph": graph})
-
-
-def less_than(limit: int, *more: T) -> G:
-    """Return the condition that the first value of the loop is below a limit."""
-    i, yes = i32(1), boolean(1)
-    return G([Op("LESS", [i, const([limit])], [yes])], [i, *more], [yes], "test")
-
-
-def names_of(file: bytes) -> list[str]:
-    model = import_tflite(from_buffer(file)).model
-    return [OperationType(operation.type).name for operation in model.main.operations]
 
 
 def floats(*shape: int, seed: int = 0) -> np.ndarray:

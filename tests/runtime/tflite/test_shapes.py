@@ -16,10 +16,12 @@ from asyncnn.runtime.tflite.shapes import RULES, result_shapes
 from asyncnn.runtime.tflite.tensors import OperatorTensors
 from tests.runtime.tflite.cases import F32, Case, boolean, const, f32, i32, ramp
 from tests.runtime.tflite.files import G, Op, T, write
+from tests.runtime.tflite.flow_files import (
+    if_,
+)
 from tests.runtime.tflite.graphs import WINDOW, conv_2d
 from tests.runtime.tflite.layer_cases import CASES
 from tests.runtime.tflite.stepping import LiteRtSteps, Steps
-from tests.runtime.tflite.test_control_flow import if_
 
 RULED = [case for case in CASES if case.operator.name in RULES]
 

@@ -12,14 +12,14 @@ from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.tflite import import_tflite, load_tflite
 from tests.runtime.tflite.cases import F32
 from tests.runtime.tflite.files import G, Op, Signature, T, write
-from tests.runtime.tflite.test_control_flow import names_of
-from tests.runtime.tflite.test_variables import (
+from tests.runtime.tflite.flow_files import (
     add,
     assign,
     constant,
     handle,
     initial,
     named,
+    names_of,
     once,
     read,
 )

@@ -12,52 +12,25 @@ from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.tflite import UnsupportedOperatorError, import_tflite
 from tests.runtime.tflite.cases import F32, I8, I32, boolean, const, f32, i32
 from tests.runtime.tflite.files import G, Op, T, write
-from tests.runtime.tflite.layers import Reals
-from tests.runtime.tflite.recurrent_cases import rnn
-from tests.runtime.tflite.stepping import Steps, assert_steps_agree
-from tests.runtime.tflite.test_control_flow import (
+from tests.runtime.tflite.flow_files import (
+    add,
+    assign,
     call,
+    constant,
+    handle,
     if_,
+    initial,
     less_than,
+    named,
     names_of,
+    once,
+    read,
     unary,
     while_,
 )
-
-
-def handle() -> T:
-    return T(object, ())
-
-
-def named(resource: T, name: str = "total", container: str = "") -> Op:
-    fields = {"SharedName": name, "Container": container}
-    return Op("VAR_HANDLE", [], [resource], "VarHandleOptions", fields)
-
-
-def read(resource: T, value: T) -> Op:
-    return Op("READ_VARIABLE", [resource], [value], "ReadVariableOptions")
-
-
-def assign(resource: T, value: T) -> Op:
-    return Op("ASSIGN_VARIABLE", [resource, value], [], "AssignVariableOptions")
-
-
-def once(graph: int = 1) -> Op:
-    return Op("CALL_ONCE", [], [], "CallOnceOptions", {"InitSubgraphIndex": graph})
-
-
-def add(x: T, y: T, z: T) -> Op:
-    return Op("ADD", [x, y], [z], "AddOptions")
-
-
-def initial(value: T, name: str = "total", *before: Op) -> G:
-    resource = handle()
-    return G([*before, named(resource, name), assign(resource, value)], [], [], "init")
-
-
-def constant(*values: float) -> T:
-    return T.constant(values, F32)
-
+from tests.runtime.tflite.layers import Reals
+from tests.runtime.tflite.recurrent_cases import rnn
+from tests.runtime.tflite.stepping import Steps, assert_steps_agree
 
 STEPS = [([1, 2, 3],), ([0, 1, 0],), ([5, 5, 5],)]
 
