@@ -29,7 +29,7 @@ TYPES: dict[Any, frozenset[str]] = {
             *("LESS", "LESS_EQUAL", "MAXIMUM", "MINIMUM", "PACK", "REDUCE_MAX"),
             *("REDUCE_MIN", _RESIZED, "REVERSE_SEQUENCE", "SPACE_TO_DEPTH", "SPLIT"),
             *("SPLIT_V", "TOPK_V2", _NO_ZEROS),
-            *("MATRIX_DIAG", "MATRIX_SET_DIAG"),  # LiteRT writes nothing
+            *("MATRIX_DIAG", "MATRIX_SET_DIAG"),  # of which LiteRT copies some
         }
     ),
 }
