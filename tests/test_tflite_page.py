@@ -18,6 +18,7 @@ def test_what_is_written_by_hand_is_imported() -> None:
     assert flow == {
         "CALL",
         "CALL_ONCE",
+        "STABLEHLO_COMPOSITE",
         "IF",
         "WHILE",
         "VAR_HANDLE",

@@ -22,6 +22,10 @@ _CALLS = {
     "WHILE": ("WhileOptions", "CondSubgraphIndex", "BodySubgraphIndex"),
     "CALL": ("CallOptions", "Subgraph"),
     "CALL_ONCE": ("CallOnceOptions", "InitSubgraphIndex"),
+    "STABLEHLO_COMPOSITE": (
+        "StableHLOCompositeOptions",
+        "DecompositionSubgraphIndex",
+    ),
 }
 """The options' class and the fields that name subgraphs."""
 
@@ -208,7 +212,7 @@ class Flow:
                 reads[referred(graph, operator, handles)] = None
             elif operator.name == "ASSIGN_VARIABLE":
                 writes[referred(graph, operator, handles)] = None
-            elif operator.name in ("IF", "WHILE", "CALL"):
+            elif operator.name in ("IF", "WHILE", "CALL", "STABLEHLO_COMPOSITE"):
                 for inner in self.called(operator, handles):
                     reads.update(dict.fromkeys(inner.reads))
                     writes.update(dict.fromkeys(inner.writes))
