@@ -44,6 +44,7 @@ SIBLINGS = (
             "kernels/detection",
             "kernels/linear",
             "kernels/recurrent",
+            "runtime/onnx",
             "runtime/tflite",
         }
     ),
