@@ -69,7 +69,7 @@ def import_onnx(
     :raises UnsupportedOperatorError: if operators have no HAL form; it names them all.
     :raises GeneralFailureError: if the package `onnx` is not installed.
     """
-    with decoding():
+    with decoding(), np.errstate(all="ignore"):
         source = read_model(memory, folder)
         fixed = _fixed(source, constants or {})
         assumed = open_lengths(source, input_shapes, set(source.weights) | set(fixed))

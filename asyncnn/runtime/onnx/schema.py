@@ -61,6 +61,7 @@ def decoding() -> Iterator[None]:
         ArithmeticError,
         AttributeError,
         LookupError,
+        RuntimeError,
         TypeError,
         ValueError,
     ) as error:
