@@ -1,6 +1,6 @@
 """Reads ONNX files into HAL models; the `onnx` package reads and checks the files.
 
-``wire`` leaves weights where the file is mapped, ``schema`` and ``tensors`` turn the
+``protobuf`` leaves weights where the file is mapped, ``schema`` and ``tensors`` turn the
 rest into records. ``importer`` drafts the model: ``folding`` evaluates what only
 computes shapes, and a converter turns each other node into operations, by way of a
 ``node`` and its draft: ``emitter`` collects operations, ``composing`` has the
@@ -23,8 +23,8 @@ from asyncnn.hal.validate import validate_model
 from asyncnn.runtime.model import NamedModel, located, map_model_file
 from asyncnn.runtime.onnx.importer import Import
 from asyncnn.runtime.onnx.open_axes import InputShapes, merge, open_lengths
+from asyncnn.runtime.onnx.protobuf import is_onnx
 from asyncnn.runtime.onnx.schema import Source, decoding, read_model
-from asyncnn.runtime.onnx.wire import is_onnx
 
 __all__ = ("Constants", "InputShapes", "import_onnx", "is_onnx", "load_onnx")
 
