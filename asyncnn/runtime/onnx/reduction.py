@@ -15,6 +15,7 @@ from asyncnn.runtime.onnx.emitter import (
     MAX_RANK,
     Q8,
     Q8S,
+    Argument,
     Form,
     Value,
 )
@@ -156,7 +157,7 @@ def _arg(type_: Op) -> Converter:
             value = reverse(draft, value, axis)
         arguments: list[Value | float]
         if value.rank <= MAX_RANK:
-            arguments = [value, axis]
+            arguments: list[Argument] = [value, axis]
         else:
             arguments = [draft.as_three(value, axis), 1]
         found = draft.emit(type_, arguments, Form(I32), dtype=np.int64)

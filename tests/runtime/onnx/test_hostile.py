@@ -103,14 +103,12 @@ def mutate(count: int, first: int) -> None:
     assert grown_bytes() - before < 1 << 29
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_damaged_files_are_errors() -> None:
     mutate(600, first=0)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(900)
-@pytest.mark.filterwarnings("ignore")
 def test_many_damaged_files_are_errors() -> None:
     mutate(20_000, first=1_000_000)
 
