@@ -169,6 +169,8 @@ class SlotCache:
         """
         known = self._memories
         found = {slot: known[slot] for slot in slots if slot in known}
+        for slot in found:
+            known.move_to_end(slot)
         unknown = [slot for slot in dict.fromkeys(slots) if slot not in found]
         # What is freed while the application is asked must not be remembered after.
         self._awaited = set(unknown)

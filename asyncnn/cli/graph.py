@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from asyncnn.extensions import Extension
     from asyncnn.runtime.explain import Explanation, OperationReport
     from asyncnn.runtime.model import NamedModel
-    from asyncnn.runtime.refusals import UnsupportedOperatorError
+    from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 
 def graph(
@@ -55,7 +55,7 @@ def explain(
     """
     import anyio
 
-    from asyncnn.runtime.refusals import UnsupportedOperatorError
+    from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
     try:
         model, extensions = load_extended(path, places)

@@ -9,12 +9,20 @@ from typing import ClassVar, Self
 
 from asyncnn.hal.types import ErrorStatus, OutputShape
 
+_MOST_CHARACTERS = 20_000
+"""How much is kept of a message that says where an error is."""
+
 
 def in_one_line(text: str) -> str:
-    """Return ``text`` with spaces for what cannot be printed, such as line breaks."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else " " for each in text)
+    """Return ``text`` with spaces for what cannot be printed, cut if it is very long.
+
+    What a file says of itself may be part of a message.
+    """
+    if not text.isprintable():
+        text = "".join(each if each.isprintable() else " " for each in text)
+    if len(text) > _MOST_CHARACTERS:
+        text = f"{text[:_MOST_CHARACTERS]}..."
+    return text
 
 
 class AsyncnnError(Exception):
@@ -32,7 +40,8 @@ class AsyncnnError(Exception):
 
     def at(self, where: str) -> Self:
         """Return the same error with ``where`` in front of its message."""
-        return type(self)(in_one_line(f"{where}: {self.message}"), hint=self.hint)
+        message = in_one_line(f"{where}: {self.message}")
+        return type(self)(message, hint=in_one_line(self.hint))
 
 
 class DeviceUnavailableError(AsyncnnError):

@@ -40,7 +40,7 @@ from asyncnn.runtime.device import Device
 from asyncnn.runtime.framework.costs import expected_us
 from asyncnn.runtime.framework.partition import Plan
 from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.refusals import UnsupportedOperator
+from asyncnn.runtime.unsupported import UnsupportedOperator
 
 _NEWEST = max(HalVersion)
 

@@ -66,9 +66,6 @@ def map_model_file(path: str | os.PathLike[str]) -> Memory:
     return memory
 
 
-_MOST_CHARACTERS = 20_000
-
-
 InputShapes: TypeAlias = Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | None
 """Shapes of inputs by name, or of all in order; None leaves them to the file."""
 
@@ -82,17 +79,7 @@ def located(where: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except AsyncnnError as error:
-        error.message = _in_one_line(error.message)
-        error.hint = _in_one_line(error.hint)
         raise error.at(os.fspath(where)) from error
-
-
-def _in_one_line(text: str) -> str:
-    if not text.isprintable():
-        text = "".join(each if each.isprintable() else " " for each in text)
-    if len(text) > _MOST_CHARACTERS:
-        text = f"{text[:_MOST_CHARACTERS]}..."
-    return text
 
 
 MAX_COPIED_BYTES = 128

@@ -1,6 +1,6 @@
 """The calls that a session's steps consist of, each built once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -96,36 +96,10 @@ class Steps:
     def _call(
         self, before: Sequence[Tensor], after: Sequence[Tensor]
     ) -> ReusableExecution:
-        build = partial(self._build, before, after)
+        # Not a method of this: a cycle would keep buffers until garbage is collected.
+        build = partial(_build, self._model.requests, self._pools, before, after)
         target = self._model.target._replace(build_request=build)
         return ReusableExecution(target, tuple(self._inputs), self._out, self._carry)
-
-    def _build(
-        self,
-        before: Sequence[Tensor],
-        after: Sequence[Tensor],
-        inputs: Sequence[Tensor | None],
-        outputs: Sequence[Tensor],
-    ) -> Request:
-        """Return a request that has the pools of the others where arrays are theirs."""
-        requests = self._model.requests
-        request = requests.between(before, after, inputs, outputs)
-        mine = {id(array): array for array in (*inputs, *outputs)}
-        pools = tuple(
-            self._known(pool, mine) if type(pool) is Memory else pool
-            for pool in request.pools
-        )
-        return Request(request.inputs, request.outputs, pools)
-
-    def _known(self, pool: Memory, mine: Mapping[int, object]) -> Memory:
-        array = None if pool.buffer is None else pool.buffer.obj
-        if id(array) not in mine:
-            return pool
-        for known in self._pools:
-            if known.buffer is not None and known.buffer.obj is array:
-                return known
-        self._pools.append(pool)
-        return pool
 
     async def place(self, arrays: Sequence[Array | None]) -> None:
         """Copy inputs to where the calls read them; many elements on a thread."""
@@ -151,6 +125,35 @@ class Steps:
             for call in (*self._calls, self._first):
                 if call is not None:
                     call.rebind(tuple(places))
+
+
+def _build(
+    requests: StatefulRequests,
+    known: list[Memory],
+    before: Sequence[Tensor],
+    after: Sequence[Tensor],
+    inputs: Sequence[Tensor | None],
+    outputs: Sequence[Tensor],
+) -> Request:
+    """Return a request that has pools of the others where the arrays are theirs."""
+    request = requests.between(before, after, inputs, outputs)
+    mine = {id(array) for array in (*inputs, *outputs)}
+    pools = tuple(
+        _same(pool, known, mine) if type(pool) is Memory else pool
+        for pool in request.pools
+    )
+    return Request(request.inputs, request.outputs, pools)
+
+
+def _same(pool: Memory, known: list[Memory], mine: Container[int]) -> Memory:
+    array = None if pool.buffer is None else pool.buffer.obj
+    if id(array) not in mine:
+        return pool
+    for each in known:
+        if each.buffer is not None and each.buffer.obj is array:
+            return each
+    known.append(pool)
+    return pool
 
 
 async def copies_of(views: Outputs) -> Outputs:

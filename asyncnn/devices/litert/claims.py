@@ -23,8 +23,7 @@ from asyncnn.devices.litert.operation_writer import (
     Rule,
     check_operands,
 )
-from asyncnn.devices.litert.tflite_graph import Graph
-from asyncnn.devices.litert.written_operation import WrittenOperation
+from asyncnn.devices.litert.tflite_graph import Graph, Tensor
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import BoundOperation, ValueNeededError
 from asyncnn.hal.types import OperationType
@@ -78,6 +77,55 @@ NOT_CLAIMED: dict[OperationType, str] = {
     OperationType.QUANTIZED_LSTM: _STATE,
 }
 """Why operations are left to the kernels in every form."""
+
+
+class WrittenOperation:
+    """``operation`` in a ``graph`` of its own, whose operands its numbers are.
+
+    To write it again in the graph of its segment takes as long as claiming it. So it is
+    added there as it is, where operands have the forms that it was written for: those
+    in which the HAL stores them.
+    """
+
+    def __init__(self, operation: BoundOperation) -> None:
+        self.graph = Graph()
+        self.values = OperandTensors(self.graph)
+        count = len(operation.inputs)
+        self.inputs = range(count)
+        self.outputs = range(count, count + len(operation.outputs))
+        for index, operand in enumerate(operation.inputs):
+            if operand is not None and operand.value is None:
+                self.values.add_input(index, operand)
+
+    def add_to(
+        self,
+        graph: Graph,
+        values: OperandTensors,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+    ) -> bool:
+        """Add it to ``graph``; ``inputs`` and ``outputs`` number its operands there.
+
+        False if that would not be what writing it there gives: an operand has another
+        form, or more than one.
+        """
+        known: dict[int, Tensor] = {}
+        made: list[tuple[int, Tensor]] = []
+        for index in self.values.known():
+            form = self.values.only_form(index)
+            if form is None:
+                return False
+            if index in self.outputs:
+                made.append((outputs[index - len(self.inputs)], form))
+                continue
+            there = values.only_form(inputs[index])
+            if there is None or there.type != form.type:
+                return False
+            known[form.number] = there
+        tensors = graph.append(self.graph, known)
+        for index, form in made:
+            values.put(index, tensors[form.number])
+        return True
 
 
 def claims(operation: BoundOperation) -> bool:

@@ -32,7 +32,7 @@ _OFFSET_BYTES = 4
 _pack_count = struct.Struct("<I").pack
 
 
-class _Layout(msgspec.Struct, frozen=True):
+class Layout(msgspec.Struct, frozen=True):
     """How a table with some fields lies in memory.
 
     ``order`` are the positions of the fields' values as they are packed;
@@ -47,8 +47,11 @@ class _Layout(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=256)
-def _layout(fields: tuple[tuple[int, str], ...]) -> _Layout:
-    """Lay fields out from the largest to the smallest, which aligns all of them."""
+def layout_of(fields: tuple[tuple[int, str], ...]) -> Layout:
+    """Lay fields out from the largest to the smallest, which aligns all of them.
+
+    They are given by their numbers and formats; see `Field`.
+    """
 
     def size(position: int) -> int:
         form = fields[position][1]
@@ -67,7 +70,7 @@ def _layout(fields: tuple[tuple[int, str], ...]) -> _Layout:
         at += size(position)
     padding = -at % alignment
     vtable_bytes = 2 * (2 + len(offsets))
-    return _Layout(
+    return Layout(
         struct.Struct(f"<i{forms}{padding}x"),
         alignment,
         struct.pack(f"<{2 + len(offsets)}H", vtable_bytes, at, *offsets),
@@ -85,13 +88,17 @@ class FlatFile:
 
     def table(self, fields: Sequence[Field]) -> Place:
         """Add a table; fields that are left out have their default."""
-        layout = _layout(tuple([(slot, form) for slot, form, _ in fields]))
+        layout = layout_of(tuple([(slot, form) for slot, form, _ in fields]))
+        return self.laid_out(layout, [value for _, _, value in fields])
+
+    def laid_out(self, layout: Layout, given: Sequence[int]) -> Place:
+        """Add a table of this layout with the ``given`` values."""
         size = layout.packer.size
         padding = -(self._size + size) % layout.alignment
         if padding:
             self._put(bytes(padding))
         place = self._size + size
-        values = [fields[position][2] for position in layout.order]
+        values = [given[position] for position in layout.order]
         for packed, offset in layout.references:
             values[packed] = place - offset - values[packed]
         vtable = layout.vtable

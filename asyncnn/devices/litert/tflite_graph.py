@@ -28,6 +28,8 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 }
 """NumPy dtypes of the element types that are written, by their names in the schema."""
 
+TYPE_NAMES = tuple(_DTYPES)
+
 _SHARED_BYTES = 256
 """Constants of so few bytes are the same one if their contents are."""
 

@@ -22,18 +22,18 @@ import flatbuffers  # type: ignore[import-untyped]
 import numpy as np
 import tflite  # type: ignore[import-untyped]
 
-from asyncnn.devices.litert.claims import write_operation
-from asyncnn.devices.litert.flat_file import REFERENCE, Field, FlatFile, Place
+from asyncnn.devices.litert.claims import WrittenOperation, write_operation
+from asyncnn.devices.litert.flat_file import REFERENCE, FlatFile, Place, layout_of
 from asyncnn.devices.litert.graph_file import Apart, GraphFile, may_lie_apart
 from asyncnn.devices.litert.operand_tensors import OperandTensors
 from asyncnn.devices.litert.tflite_graph import (
+    TYPE_NAMES,
     Constant,
     Graph,
     Operator,
     Options,
     Tensor,
 )
-from asyncnn.devices.litert.written_operation import WrittenOperation
 from asyncnn.engine.delegation import Segment
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
@@ -55,6 +55,26 @@ _APART = frozenset({np.dtype(np.float32), np.dtype(np.int8), np.dtype(np.uint8)}
 """What is only computed with. Integers may be shapes or indexes, which LiteRT checks as
 it compiles, if at all: memory of a client does not stay as it was.
 """
+
+_TYPES: dict[str, int] = {name: getattr(tflite.TensorType, name) for name in TYPE_NAMES}
+
+_NAME, _QUANTIZATION_OF = (3, REFERENCE), (4, REFERENCE)
+_TENSORS = {
+    (is_named, is_quantized): layout_of(
+        (
+            *((0, REFERENCE), (1, "b"), (2, "I"), (8, "?")),
+            *([_NAME] if is_named else ()),
+            *([_QUANTIZATION_OF] if is_quantized else ()),
+        )
+    )
+    for is_named in (False, True)
+    for is_quantized in (False, True)
+}
+_QUANTIZATION = layout_of(((2, REFERENCE), (3, REFERENCE), (6, "i")))
+_PLAIN_OPERATOR = layout_of(((0, "I"), (1, REFERENCE), (2, REFERENCE)))
+_OPERATOR = layout_of(
+    ((0, "I"), (1, REFERENCE), (2, REFERENCE), (3, "B"), (4, REFERENCE))
+)
 
 _OFFSET_IN_BUFFER = 8
 """Where a buffer of this writer's has its offset."""
@@ -144,6 +164,7 @@ class _Writer:
         self._graph = graph
         self._shapes: dict[Shape, Place] = {}
         self._quantizations: dict[object, Place] = {}
+        self._zero_points: dict[tuple[int, int], Place] = {}
         self._tables: dict[Options, Place] = {}
         self._apart: list[tuple[Place, Constant, Array]] = []
 
@@ -180,7 +201,7 @@ class _Writer:
             Apart(
                 len(content) - place + _OFFSET_IN_BUFFER,
                 data,
-                constant.array if constant.convert is None else None,
+                constant.array if np.may_share_memory(data, constant.array) else None,
             )
             for place, constant, data in self._apart
         ]
@@ -199,49 +220,42 @@ class _Writer:
         shape = self._shapes.get(tensor.shape)
         if shape is None:
             shape = self._shapes[tensor.shape] = file.numbers(tensor.shape)
-        fields: list[Field] = [
-            (0, REFERENCE, shape),
-            (1, "b", getattr(tflite.TensorType, tensor.type)),
-            (2, "I", 0 if tensor.buffer is None else tensor.buffer + 1),
-            (8, "?", True),
+        values = [
+            shape,
+            _TYPES[tensor.type],
+            0 if tensor.buffer is None else tensor.buffer + 1,
+            True,
         ]
         if is_named:
-            fields.append((3, REFERENCE, file.string(f"tensor_{tensor.number}")))
+            values.append(file.string(f"tensor_{tensor.number}"))
         scales = tensor.scales or (_pack_scale(tensor.scale) if tensor.scale else b"")
         if scales:
             key = scales, tensor.zero_point, tensor.axis
             if key not in self._quantizations:
                 self._quantizations[key] = self._quantization(*key)
-            fields.append((4, REFERENCE, self._quantizations[key]))
-        return file.table(fields)
+            values.append(self._quantizations[key])
+        return file.laid_out(_TENSORS[is_named, bool(scales)], values)
 
     def _quantization(self, scales: bytes, zero_point: int, axis: int) -> Place:
         file = self._file
         count = len(scales) // _SCALE.size
-        zero_points = _ZERO_POINT.pack(zero_point) * count
-        return file.table(
-            (
-                (2, REFERENCE, file.vector(scales, count)),
-                (3, REFERENCE, file.vector(zero_points, count)),
-                (6, "i", axis),
-            )
-        )
+        points = self._zero_points.get((zero_point, count))
+        if points is None:
+            points = file.vector(_ZERO_POINT.pack(zero_point) * count, count)
+            self._zero_points[zero_point, count] = points
+        return file.laid_out(_QUANTIZATION, (file.vector(scales, count), points, axis))
 
     def _operator(self, operator: Operator, codes: dict[tuple[str, int], int]) -> Place:
         file = self._file
         code = codes.setdefault((operator.name, operator.version), len(codes))
-        fields: list[Field] = [
-            (0, "I", code),
-            (1, REFERENCE, file.numbers(operator.inputs)),
-            (2, REFERENCE, file.numbers(operator.outputs)),
-        ]
+        values = [code, file.numbers(operator.inputs), file.numbers(operator.outputs)]
         table = operator.options
-        if table is not None:
-            if table not in self._tables:
-                self._tables[table] = file.blob(*_options_table(table))
-            kind = getattr(tflite.BuiltinOptions, table.kind)
-            fields += [(3, "B", kind), (4, REFERENCE, self._tables[table])]
-        return file.table(fields)
+        if table is None:
+            return file.laid_out(_PLAIN_OPERATOR, values)
+        if table not in self._tables:
+            self._tables[table] = file.blob(*_options_table(table))
+        values += [getattr(tflite.BuiltinOptions, table.kind), self._tables[table]]
+        return file.laid_out(_OPERATOR, values)
 
     def _code(self, name: str, version: int) -> Place:
         number = getattr(tflite.BuiltinOperator, name)

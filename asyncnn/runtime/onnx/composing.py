@@ -29,7 +29,7 @@ from asyncnn.runtime.onnx.emitter import (
     dimensions_of,
 )
 from asyncnn.runtime.onnx.tensors import hal_type
-from asyncnn.runtime.refusals import UnsupportedOperatorError
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 _ACTIVATED = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.DIV})
 _HALF = 1 << 16
@@ -265,6 +265,9 @@ class Composer(Draft):
             return value
 
         def move(moved: Value) -> Value:
+            if moved.rank <= MAX_RANK:
+                repeats = [count if a == axis else 1 for a in range(moved.rank)]
+                return self.emit(Op.TILE, [moved, repeats])
             flat = self.reshape(moved, parts)
             return self.emit(Op.TILE, [flat, (1, count)])
 
@@ -309,10 +312,12 @@ def _merged(first: Shape, second: Shape, shape: Shape) -> tuple[Shape, Shape]:
 
 
 def merged_axes(shape: Shape, kept: Sequence[int]) -> tuple[Shape, dict[int, int]]:
-    """Merge all neighbours among axes that are not ``kept``.
+    """Merge neighbours among axes that are not ``kept``, if there are too many axes.
 
     Return the new shape and where each kept axis is in it.
     """
+    if len(shape) <= MAX_RANK:
+        return shape, {axis: axis for axis in kept}
     lengths: list[int] = []
     places: dict[int, int] = {}
     is_open = False

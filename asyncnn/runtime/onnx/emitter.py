@@ -37,7 +37,7 @@ from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.onnx.tensors import HAL_TYPES, hal_array
 from asyncnn.runtime.tflite.allowance import Allowance
-from asyncnn.runtime.refusals import UnsupportedOperatorError
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 F16, F32 = OperandType.TENSOR_FLOAT16, OperandType.TENSOR_FLOAT32
 I32, B8 = OperandType.TENSOR_INT32, OperandType.TENSOR_BOOL8
@@ -260,7 +260,10 @@ class Draft:
         bound = BoundOperation(
             type_,
             tuple(map(_bound, inputs)),
-            tuple(BoundOperand(form.type, None, form.scale) for form in forms),
+            tuple(
+                BoundOperand(form.type, None, form.scale, form.zero_point)
+                for form in forms
+            ),
         )
         try:
             shapes = infer_shapes(bound)

@@ -332,6 +332,10 @@ OF_SHAPES: dict[str, Callable[[Node, Budget], Array]] = {
 """Folds a node that reads no elements."""
 
 
+FOLDED = frozenset(FOLDERS) | frozenset(OF_SHAPES)
+"""Operators that are never computed if what they read is known."""
+
+
 def fold(node: Node, inputs: Sequence[object], budget: Budget) -> Array | None:
     """Return the only output of ``node`` if it can be told now."""
     if node.name in OF_SHAPES:

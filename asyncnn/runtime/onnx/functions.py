@@ -57,6 +57,15 @@ def body_of(node: Node, own: Any | None) -> Any | None:
     return text if not isinstance(text, bytes) else onnx.FunctionProto.FromString(text)
 
 
+def is_function(name: str) -> bool:
+    """Tell whether ONNX defines an operator by others."""
+    defs = onnx_package().defs
+    if not defs.has(name):
+        return False
+    schema = defs.get_schema(name)
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
 def _inputs(node: Node) -> list[Value | None]:
     return [
         node.input(index) if node.has(index) else None

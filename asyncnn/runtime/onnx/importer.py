@@ -28,8 +28,8 @@ from asyncnn.runtime.onnx import (
 )
 from asyncnn.runtime.onnx.composing import Composer
 from asyncnn.runtime.onnx.emitter import Building, Form, Value
-from asyncnn.runtime.onnx.folding import Budget, fold
-from asyncnn.runtime.onnx.functions import body_of, instantiated
+from asyncnn.runtime.onnx.folding import FOLDED, Budget, fold
+from asyncnn.runtime.onnx.functions import body_of, instantiated, is_function
 from asyncnn.runtime.onnx.node import Converter, Node
 from asyncnn.runtime.onnx.open_axes import Lengths
 from asyncnn.runtime.onnx.quantization import bytes_of
@@ -41,12 +41,18 @@ from asyncnn.runtime.onnx.schema import (
     onnx_package,
 )
 from asyncnn.runtime.onnx.tensors import checked_shape, hal_type
-from asyncnn.runtime.refusals import UnsupportedOperatorError
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 MAX_DEPTH = 32
 """Most functions and graphs within each other."""
 
+MAX_NODES = 1 << 16
+"""Most nodes of a file, counted wherever they are put in place."""
+
 MAX_REFUSALS = 50
+"""Most that are named in one error."""
+
+_UNKNOWN = "this operator cannot be imported"
 
 
 def _dropout(node: Node) -> list[Value | None]:
@@ -88,7 +94,8 @@ class Import:
         self.draft = Composer()
         self._source = source
         self._budget = Budget()
-        self._depth = 0
+        self._count = 0
+        self._places: list[str] = []
         self._refusals: list[str] = []
         self.inputs: list[Value] = []
         scope: dict[str, Value] = {}
@@ -97,12 +104,13 @@ class Import:
         for axes in source.inputs:
             if axes.name not in scope:
                 scope[axes.name] = self._input(axes.name, axes.dtype, lengths)
-        found = self.run(source.graph, scope, _Opsets(source.opsets))
+        try:
+            found = self.run(source.graph, scope, _Opsets(source.opsets))
+        except _RefusedError as error:
+            raise UnsupportedOperatorError(error.message) from None
         names = [output.name for output in source.graph.output]
         if len(set(names)) != len(names) or not names:
             raise InvalidArgumentError(f"outputs {names[:20]} are repeated or none")
-        if self._refusals:
-            raise UnsupportedOperatorError(_listed(self._refusals))
         self.outputs = list(zip(names, found, strict=True))
 
     @property
@@ -143,45 +151,59 @@ class Import:
                 names[info.name] = value
         results = [output.name for output in graph.output]
         self._nodes(_needed(graph.node, results), names, opsets)
-        if self._refusals and not all(name in names for name in results):
-            raise _RefusedError
         return [_find(names, name, "output") for name in results]
 
     def _nodes(
         self, nodes: Sequence[Any], names: ChainMap[str, Value], opsets: "_Opsets"
     ) -> None:
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise InvalidArgumentError("functions or graphs are nested too deeply")
+        self._count += len(nodes)
+        if self._count > MAX_NODES or len(self._places) > MAX_DEPTH:
+            raise InvalidArgumentError(
+                f"with those of functions and loops, there are more than {MAX_NODES} "
+                f"nodes, or they are nested too deeply"
+            )
         lost: set[str] = set()
         for index, proto in enumerate(nodes):
-            place = _place(index, proto)
+            self._places.append(_place(index, proto))
             read = {name for name in proto.input if name}
             for graph in inner_graphs(proto):
                 read |= captured(graph)
-            if read & lost:
+            if not read & lost:
+                is_lost = not self._try(proto, names, opsets)
+            else:
                 # What it reads was refused; it may have to be refused by itself, too.
+                is_lost = True
                 if not self._is_known(proto):
-                    self._refuse(place, "this operator cannot be imported")
+                    self._refuse(_UNKNOWN)
+            if is_lost:
                 lost.update(proto.output)
-                continue
-            try:
-                with located(place):
-                    self._node(proto, names, opsets)
-            except UnsupportedOperatorError as error:
-                if self._depth > 1:
-                    raise
-                self._refuse("", error.message)
-                lost.update(proto.output)
-        self._depth -= 1
+            self._places.pop()
         if lost:
-            raise UnsupportedOperatorError(_listed(self._refusals))
+            raise _RefusedError(_listed(self._refusals))
 
-    def _refuse(self, place: str, reason: str) -> None:
-        self._refusals.append(f"{place}: {reason}" if place else reason)
+    def _try(self, proto: Any, names: ChainMap[str, Value], opsets: "_Opsets") -> bool:
+        """Draft a node; return whether it is not refused."""
+        depth = len(self._places)
+        with located(self._places[-1]):
+            try:
+                self._node(proto, names, opsets)
+            except _RefusedError:
+                del self._places[depth:]
+                return False
+            except UnsupportedOperatorError as error:
+                self._refuse(error.message)
+                return False
+        return True
+
+    def _refuse(self, reason: str) -> None:
+        self._refusals.append(": ".join((*self._places, reason)))
 
     def _is_known(self, proto: Any) -> bool:
-        return proto.op_type in CONVERTERS or proto.op_type in _CONTROL
+        name = proto.op_type
+        if proto.domain not in DOMAINS:
+            key = f"{proto.domain}.{name}"
+            return key in CONVERTERS or (proto.domain, name) in self._source.functions
+        return name in CONVERTERS or name in FOLDED or is_function(name)
 
     def _node(self, proto: Any, names: ChainMap[str, Value], opsets: "_Opsets") -> None:
         inputs = [_find(names, name, "input") if name else None for name in proto.input]
@@ -225,7 +247,7 @@ class Import:
             return (results,) if isinstance(results, Value) else results
         body = body_of(node, own)
         if body is None:
-            raise UnsupportedOperatorError("this operator cannot be imported")
+            raise UnsupportedOperatorError(_UNKNOWN)
         return self._call(body, proto, inputs)
 
     def _call(
@@ -253,10 +275,7 @@ class _Opsets:
 
 
 class _RefusedError(UnsupportedOperatorError):
-    """Outputs are missing because nodes were refused."""
-
-
-_CONTROL = frozenset({"If", "Loop", "Scan"})
+    """Nodes of a graph were refused, and are listed."""
 
 
 def _check(proto: Any, source: Source, opsets: _Opsets) -> None:

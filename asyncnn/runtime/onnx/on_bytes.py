@@ -13,7 +13,7 @@ from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.onnx.composing import Composer
 from asyncnn.runtime.onnx.convolution import codes_of
 from asyncnn.runtime.onnx.emitter import F32, Q8, Q8C, Drafted, Form, Scalar, Value
-from asyncnn.runtime.refusals import UnsupportedOperatorError
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 
 def only(value: Value | None) -> Array | None:
@@ -53,6 +53,9 @@ _LIKE = frozenset(
     )
 )
 """Operations whose result on bytes has the form of their input."""
+
+_MOVES = frozenset((Op.RESHAPE, Op.TRANSPOSE, Op.SLICE, Op.STRIDED_SLICE, Op.GATHER))
+"""Operations that do nothing but move elements."""
 
 _ANY = frozenset((Op.ADD, Op.SUB, Op.MUL, Op.CONCATENATION, Op.HARD_SWISH))
 _WEIGHTED = frozenset(
@@ -102,7 +105,7 @@ def _drafted(draft: Composer, operation: Drafted, form: Form) -> Value | None:
             like = Form(form.type, scale, zero + (128 if form.type == Q8 else 0))
         return draft.emit(type_, [codes, *given[1:]], like)
     if type_ in _ANY:
-        parts = [codes_of(value) if value.type == F32 else None for value in tensors]
+        parts = [_moved_codes(draft, value) for value in tensors]
         known = [part for part in parts if part is not None]
         if len(known) != len(parts) or any(part.type != form.type for part in known):
             return None
@@ -117,6 +120,21 @@ def _codes(draft: Composer, value: Value, form: Form) -> Value | None:
     """Return the bytes of ``value``: those that it stands for, or of its operation."""
     known = codes_of(value)
     return known if known is not None else _on_bytes(draft, value, form)
+
+
+def _moved_codes(draft: Composer, value: Value) -> Value | None:
+    """Return the bytes of ``value``, which operations may have moved only."""
+    codes = codes_of(value)
+    operation = value.source.producer
+    if codes is not None or operation is None or operation.type not in _MOVES:
+        return codes
+    source = operation.inputs[0]
+    assert isinstance(source, Value)
+    codes = _moved_codes(draft, source)
+    if codes is None:
+        return None
+    moved = draft.emit(operation.type, [codes, *operation.inputs[1:]], codes.form)
+    return moved.alias(value.shape, moved.dtype)
 
 
 def _limited(draft: Composer, operation: Drafted, form: Form) -> Value | None:
@@ -147,7 +165,7 @@ def _weighted(draft: Composer, operation: Drafted, form: Form) -> Value | None:
     assert isinstance(source, Value)
     assert isinstance(filter_, Value)
     assert isinstance(bias, Value)
-    codes, weights = codes_of(source), codes_of(filter_)
+    codes, weights = _moved_codes(draft, source), codes_of(filter_)
     if codes is None or weights is None or codes.type != form.type:
         return None
     if weights.data is None or bias.data is None:

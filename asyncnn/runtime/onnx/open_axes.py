@@ -22,10 +22,11 @@ from asyncnn.runtime.onnx.schema import Axes, Source
 Lengths: TypeAlias = Mapping[str, Shape]
 """Complete shapes of inputs by name."""
 
-_FACTORS = ((3, 5, 7, 11, 13, 17, 19, 23), (29, 31, 37, 41, 43, 47, 53, 59))
-"""Assumed lengths are 32 times these: most strides divide them, and none the other."""
+_FIRST = ((2, 5, 7, 11, 13, 17), (3, 19, 23, 29, 31, 37))
+"""Assumed lengths of first axes, which count what is computed alike."""
 
-_STEP = 32
+_OTHERS = ((96, 160, 224, 352, 416, 544), (128, 192, 256, 320, 448, 512))
+"""Assumed lengths of other axes: most strides divide them."""
 _NAMELESS = ("", "?", "-1", "None", "unk")
 """What writers put where an axis has no name, which does not make such axes equal."""
 
@@ -66,29 +67,37 @@ def open_lengths(
     known: dict[str, int] = {}
     for name, shape in given.items():
         _match(name, lengths[name], shape, known)
-    symbols: dict[str, int] = {}
-    for axes in lengths.values():
-        for symbol in axes:
-            if isinstance(symbol, str) and symbol not in known:
-                symbols.setdefault(symbol, len(symbols))
-    if len(symbols) > len(_FACTORS[0]):
-        raise InvalidArgumentError(
-            f"{len(symbols)} axes of inputs have no length",
-            hint="give them to load as input_shapes",
+    symbols = _symbols(lengths, known)
+    variants = []
+    for variant in range(2 if symbols else 1):
+        sizes = known | {name: pair[variant] for name, pair in symbols.items()}
+        variants.append(
+            {
+                name: tuple(n if isinstance(n, int) else sizes[n] for n in axes)
+                for name, axes in lengths.items()
+            }
         )
-    variants = tuple(
-        {
-            name: tuple(
-                length
-                if isinstance(length, int)
-                else known.get(length) or _STEP * factors[symbols[length]]
-                for length in axes
-            )
-            for name, axes in lengths.items()
-        }
-        for factors in (_FACTORS if symbols else _FACTORS[:1])
-    )
-    return Assumed(variants, tuple(_shown(lengths, symbols, known)))
+    return Assumed(tuple(variants), tuple(_shown(lengths, symbols, known)))
+
+
+def _symbols(
+    lengths: Mapping[str, Sequence[int | str]], known: Mapping[str, int]
+) -> dict[str, tuple[int, int]]:
+    """Return two lengths for each open axis, different from all others."""
+    left = [list(zip(*rows, strict=True)) for rows in (_FIRST, _OTHERS)]
+    symbols: dict[str, tuple[int, int]] = {}
+    for axes in lengths.values():
+        for place, symbol in enumerate(axes):
+            if isinstance(symbol, int) or symbol in known or symbol in symbols:
+                continue
+            pairs = left[1 if place else 0]
+            if not pairs:
+                raise InvalidArgumentError(
+                    "too many axes of inputs have no length",
+                    hint="give them to load as input_shapes",
+                )
+            symbols[symbol] = pairs.pop(0)
+    return symbols
 
 
 def _named(axes: Axes) -> tuple[int | str, ...]:
@@ -139,7 +148,7 @@ def _match(
 
 def _shown(
     lengths: Mapping[str, Sequence[int | str]],
-    symbols: Mapping[str, int],
+    symbols: Mapping[str, tuple[int, int]],
     known: Mapping[str, int],
 ) -> Iterator[str]:
     for name, axes in lengths.items():

@@ -154,8 +154,11 @@ def _arg(type_: Op) -> Converter:
         is_last = bool(node.attribute("select_last_index", 0))
         if is_last:
             value = reverse(draft, value, axis)
-        three = draft.as_three(value, axis)
-        found = draft.emit(type_, [three, 1], Form(I32), dtype=np.int64)
+        if value.rank <= MAX_RANK:
+            arguments = [value, axis]
+        else:
+            arguments = [draft.as_three(value, axis), 1]
+        found = draft.emit(type_, arguments, Form(I32), dtype=np.int64)
         if is_last:
             found = draft.sub(draft.lift(value.shape[axis] - 1, found), found)
         keep = [1] if node.attribute("keepdims", 1) else []

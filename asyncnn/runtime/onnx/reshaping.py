@@ -45,6 +45,10 @@ def transpose(draft: Composer, value: Value, axes: Sequence[int]) -> Value:
     long = [axis for axis in axes if value.shape[axis] != 1]
     if long == sorted(long):
         return draft.reshape(value, shape)
+    if value.rank <= MAX_RANK:
+        result = _permuted(draft, value, axes)
+        draft.transposed[result.source] = (value, axes)
+        return result
     groups: list[list[int]] = []
     for axis in long:
         last = groups[-1][-1] if groups else None
@@ -154,9 +158,12 @@ def slice_(
         return draft.constant_like(value, lambda data: data[index])
     cut = [axis for axis, n in enumerate(value.shape) if size[axis] != n]
     lengths, places = merged_axes(value.shape, cut)
-    starts, sizes = [0] * len(lengths), list(lengths)
+    # -1 stands for all that is left, whatever the length of the axis.
+    starts, sizes = [0] * len(lengths), [-1] * len(lengths)
     for axis, place in places.items():
-        starts[place], sizes[place] = begin[axis], size[axis]
+        starts[place] = begin[axis]
+        if begin[axis] + size[axis] < value.shape[axis]:
+            sizes[place] = size[axis]
 
     def move(moved: Value) -> Value:
         return draft.emit(Op.SLICE, [draft.reshape(moved, lengths), starts, sizes])
@@ -187,6 +194,8 @@ def reverse(draft: Composer, value: Value, axis: int) -> Value:
     """Return the elements along ``axis`` in reverse order."""
 
     def move(moved: Value) -> Value:
+        if moved.rank <= MAX_RANK:
+            return draft.emit(Op.REVERSE, [moved, (axis,)])
         three = draft.as_three(moved, axis)
         return draft.reshape(draft.emit(Op.REVERSE, [three, (1,)]), value.shape)
 
@@ -199,6 +208,8 @@ def gather(draft: Composer, value: Value, indices: Value, axis: int) -> Value:
     flat = draft.reshape(indices, (math.prod(indices.shape),))
 
     def move(moved: Value) -> Value:
+        if moved.rank <= MAX_RANK:
+            return draft.emit(Op.GATHER, [moved, axis, flat])
         three = draft.as_three(moved, axis)
         return draft.emit(Op.GATHER, [three, 1, flat])
 

@@ -6,7 +6,7 @@ Converters are in `convolution` (with pooling, fully connected layers and matrix
 products), `elementwise`, `recurrent` and `reshaping` (with slices and reductions).
 """
 
-from asyncnn.runtime.refusals import UnsupportedOperatorError
 from asyncnn.runtime.tflite.importer import import_tflite, load_tflite
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 __all__ = ("UnsupportedOperatorError", "import_tflite", "load_tflite")

@@ -7,7 +7,7 @@ import math
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Dimensions
-from asyncnn.runtime.refusals import UnsupportedOperatorError
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 MAX_ELEMENTS = 1 << 24
 """Most elements, all together, of constants that a file implies but does not hold."""

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from asyncnn import hal
 from asyncnn.hal.operations.bound import Shape
-from asyncnn.runtime.refusals import UnsupportedOperatorError
 from asyncnn.runtime.tflite.node import Converter, Node
 from asyncnn.runtime.tflite.tensors import add_constant, bias_scale, describe
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 
 def read_real(node: Node, index: int) -> int:

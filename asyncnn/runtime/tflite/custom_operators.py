@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from asyncnn.extensions import CustomOperators, FlexOptions, packed_integers
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Operand, OperandType, OperationType
-from asyncnn.runtime.refusals import UnsupportedOperatorError
 from asyncnn.runtime.tflite.node import Converter, Node
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 PREFIX = "CUSTOM "
 """What stands before the name of a custom operator in `Operator.name`."""

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import DTYPES, QUANT8_TYPES
 from asyncnn.hal.types import FusedActivationFunc, OperandType, OperationType
-from asyncnn.runtime.refusals import UnsupportedOperatorError
 from asyncnn.runtime.tflite.node import (
     Converter,
     Node,
@@ -24,6 +23,7 @@ from asyncnn.runtime.tflite.node import (
     like_input,
     option,
 )
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 
 def _mul(node: Node) -> None:

@@ -8,12 +8,12 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.validate import validate_model
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import located
-from asyncnn.runtime.refusals import UnsupportedOperatorError
 from asyncnn.runtime.tflite.node import Node
 from asyncnn.runtime.tflite.schema import Graph, Tensor
 from asyncnn.runtime.tflite.scope import Scope
 from asyncnn.runtime.tflite.subgraphs import Variable, referred
 from asyncnn.runtime.tflite.variables import FirstValues, Variables, own
+from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
 
 _FLOW = ("VAR_HANDLE", "READ_VARIABLE", "CALL")
 _CHEAP = frozenset(
@@ -44,18 +44,27 @@ def run_once(scope: Scope, graph: Graph) -> None:
         _Initialisation(scope, graph, variables.first).run()
 
 
+def _refuse(node: Node) -> None:
+    raise UnsupportedOperatorError("it takes more than writing its result")
+
+
 class _Initialisation:
     def __init__(self, outer: Scope, graph: Graph, first: FirstValues) -> None:
         self._first = first
         self._allowance = outer.importing.allowance
         self._computed: dict[Variable, Tensor] = {}
+        self._refusals = Refusals()
         self._builder = ModelBuilder()
         self._values = Variables(self._builder, first, self._computed.keys())
         converters = outer.importing.converters
         flow = outer.importing.flow_converters
         importing = replace(
             outer.importing,
-            converters={name: converters[name] for name in _CHEAP},
+            converters={
+                name: converter if name in _CHEAP else _refuse
+                for name, converter in converters.items()
+            },
+            refusals=self._refusals,
             flow_converters={
                 "ASSIGN_VARIABLE": self._assign,
                 **{name: flow[name] for name in _FLOW},
@@ -65,6 +74,7 @@ class _Initialisation:
 
     def run(self) -> None:
         self._scope.run()
+        self._refusals.raise_any()
         if not self._computed:
             return
         for variable in self._computed:

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Operand, OperandType, OperationType
-from asyncnn.runtime.refusals import UnsupportedOperatorError
 from asyncnn.runtime.tflite.algebra import Algebra
 from asyncnn.runtime.tflite.node import Converter, Node
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 _F32, _I32 = OperandType.TENSOR_FLOAT32, OperandType.TENSOR_INT32
 _BOOLEAN = OperandType.TENSOR_BOOL8

@@ -13,8 +13,8 @@ from asyncnn.memory.pools import view
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import InputShapes, NamedModel, located, map_model_file
 from asyncnn.runtime.model_description import Signature
-from asyncnn.runtime.refusals import Refusals
 from asyncnn.runtime.tflite import (
+    bidirectional,
     control_flow,
     convolution,
     custom_operators,
@@ -39,6 +39,7 @@ from asyncnn.runtime.tflite.scope import Importing, Scope
 from asyncnn.runtime.tflite.subgraphs import Flow
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.tflite.variables import FirstValues, States, own
+from asyncnn.runtime.unsupported import Refusals
 
 CONVERTERS: dict[str, Converter] = {
     **convolution.CONVERTERS,
@@ -48,6 +49,7 @@ CONVERTERS: dict[str, Converter] = {
     **indexing.CONVERTERS,
     **spectrum.CONVERTERS,
     **recurrent.CONVERTERS,
+    **bidirectional.CONVERTERS,
     **custom_operators.CONVERTERS,
 }
 """Converters by the operator's name in the TFLite schema."""

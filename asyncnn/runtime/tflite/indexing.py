@@ -14,11 +14,11 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import DTYPES
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand, OperandType, OperationType
-from asyncnn.runtime.refusals import UnsupportedOperatorError
 from asyncnn.runtime.tflite.algebra import Algebra
 from asyncnn.runtime.tflite.allowance import MAX_ELEMENTS
 from asyncnn.runtime.tflite.folding import Values, padded, strided_slice, transposed
 from asyncnn.runtime.tflite.node import Converter, Node, with_booleans
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 _I32, _BOOLEAN = OperandType.TENSOR_INT32, OperandType.TENSOR_BOOL8
 _F32 = OperandType.TENSOR_FLOAT32

@@ -26,12 +26,12 @@ from asyncnn.hal.types import (
     OperationType,
 )
 from asyncnn.runtime.graph_builder import GraphBuilder
-from asyncnn.runtime.refusals import UnsupportedOperatorError
 from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.tflite.schema import Graph, Operator
 from asyncnn.runtime.tflite.subgraphs import Variable
 from asyncnn.runtime.tflite.tensors import OperatorTensors, add_constant, describe
 from asyncnn.runtime.tflite.variables import Variables
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 _ACTIVATIONS = {
     FusedActivationFunc.RELU: OperationType.RELU,

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import DTYPES
 from asyncnn.hal.types import Operand, OperandType, OperationType
-from asyncnn.runtime.refusals import UnsupportedOperatorError
 from asyncnn.runtime.tflite.convolution import read_real
 from asyncnn.runtime.tflite.node import Converter, Node
 from asyncnn.runtime.tflite.tensors import add_constant, describe
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 _STATE_TYPES = {
     OperandType.TENSOR_FLOAT32: "FLOAT32",
@@ -155,7 +155,7 @@ def _scale(node: Node, index: int) -> float:
 
 _F32 = OperandType.TENSOR_FLOAT32
 
-_LSTM_ACTIVATIONS = (1, 3, 4)
+LSTM_ACTIVATIONS = (1, 3, 4)
 """Codes that mean the same in both: ReLU, ReLU6, tanh.
 
 Integer cells have no choice: there it is always tanh, whatever the file says.
@@ -233,7 +233,7 @@ def _float_inputs(node: Node, options: Any) -> list[int]:
         *(read_real(node, index) for index in range(1, OUTPUT_STATE)),
         read_state(node, OUTPUT_STATE, _F32),
         read_state(node, CELL_STATE, _F32),
-        activation(node, options.FusedActivationFunction(), *_LSTM_ACTIVATIONS),
+        activation(node, options.FusedActivationFunction(), *LSTM_ACTIVATIONS),
         node.scalar(options.CellClip(), OperandType.FLOAT32),
         node.scalar(options.ProjClip(), OperandType.FLOAT32),
     ]
@@ -285,21 +285,21 @@ def _join_time(node: Node, outputs: Sequence[int], *, time_major: bool) -> int:
     return node.reshape(joined, whole)
 
 
-_RNN_ACTIVATIONS = (0, 1, 2, 3, 4)
+RNN_ACTIVATIONS = (0, 1, 2, 3, 4)
 """Codes that mean the same in both: none, three kinds of ReLU, tanh."""
 
 
 def _rnn(node: Node) -> None:
     options = node.options("RNNOptions")
     inputs = _cell_inputs(node)
-    code = activation(node, options.FusedActivationFunction(), *_RNN_ACTIVATIONS)
+    code = activation(node, options.FusedActivationFunction(), *RNN_ACTIVATIONS)
     _store_step(node, OperationType.RNN, [*inputs, code])
 
 
 def _sequence_rnn(node: Node) -> None:
     options = node.options("SequenceRNNOptions")
     inputs = _cell_inputs(node)
-    code = activation(node, options.FusedActivationFunction(), *_RNN_ACTIVATIONS)
+    code = activation(node, options.FusedActivationFunction(), *RNN_ACTIVATIONS)
     time_major = node.scalar(int(options.TimeMajor()))
     state = node.builder.operand(inputs[_RNN_STATE])
     output, after = node.compute_all(
@@ -316,7 +316,7 @@ _RNN_STATE = 4
 
 
 def _cell_inputs(node: Node) -> list[int]:
-    _require_float(node)
+    require_float(node)
     weights = [read_real(node, index) for index in (1, 2, 3)]
     return [node.read(0), *weights, read_state(node, _RNN_STATE, _F32)]
 
@@ -324,7 +324,7 @@ def _cell_inputs(node: Node) -> list[int]:
 def _svdf(node: Node) -> None:
     options = node.options("SVDFOptions")
     inputs = [*_cell_inputs(node), node.scalar(options.Rank())]
-    code = activation(node, options.FusedActivationFunction(), *_RNN_ACTIVATIONS)
+    code = activation(node, options.FusedActivationFunction(), *RNN_ACTIVATIONS)
     _store_step(node, OperationType.SVDF, [*inputs, code])
 
 
@@ -337,7 +337,12 @@ def _store_step(node: Node, type_: OperationType, inputs: Sequence[int]) -> None
     node.store(output)
 
 
-def _require_float(node: Node) -> None:
+def require_float(node: Node) -> None:
+    """Check that a layer is float.
+
+    :raises UnsupportedOperatorError: if its input is not.
+    :raises InvalidArgumentError: if only its result is not.
+    """
     if node.type != _F32:
         raise UnsupportedOperatorError(
             f"the HAL has this layer in float, not on {node.type.name}"

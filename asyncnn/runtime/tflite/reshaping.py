@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Operand, OperandType, OperationType
-from asyncnn.runtime.refusals import UnsupportedOperatorError
 from asyncnn.runtime.tflite.indexing import moving
 from asyncnn.runtime.tflite.node import (
     Converter,
@@ -19,6 +18,7 @@ from asyncnn.runtime.tflite.node import (
     option,
     with_booleans,
 )
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 
 def _reshape(node: Node) -> None:

@@ -16,7 +16,6 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import Operand, OperandType
 from asyncnn.runtime.graph_builder import GraphBuilder
-from asyncnn.runtime.refusals import Refusals, UnsupportedOperatorError
 from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.tflite.custom_operators import PREFIX, convert_custom
 from asyncnn.runtime.tflite.folding import folded
@@ -31,6 +30,7 @@ from asyncnn.runtime.tflite.shapes import result_shapes
 from asyncnn.runtime.tflite.subgraphs import Flow, Variable
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.tflite.variables import Variables
+from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
 
 Value: TypeAlias = int | Tensor | Variable | None
 """What a tensor stands for: None if nothing has computed it."""

@@ -12,8 +12,9 @@ import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Shape
-from asyncnn.runtime.refusals import UnsupportedOperatorError
+from asyncnn.runtime.tflite.folding import strided_slice
 from asyncnn.runtime.tflite.tensors import OperatorTensors
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 ShapeRule: TypeAlias = Callable[[OperatorTensors], Sequence[Shape]]
 """Returns the shapes of all results of an operator."""
@@ -212,40 +213,35 @@ def _sliced(tensors: OperatorTensors) -> list[Shape]:
 
 
 def _strided(tensors: OperatorTensors) -> list[Shape]:
-    options = tensors.options("StridedSliceOptions")
-    if options.EllipsisMask() or options.NewAxisMask() or options.Offset():
-        raise UnsupportedOperatorError("an ellipsis, new axis or relative end")
-    masks = options.BeginMask(), options.EndMask(), options.ShrinkAxisMask()
-    begins, ends, strides = (
-        tensors.values(index).ravel().tolist() for index in (1, 2, 3)
-    )
-    shape: list[int] = []
-    for axis, length in enumerate(_shape(tensors)):
-        if axis >= len(begins):
-            shape.append(length)
-            continue
-        begin_open, end_open, shrinks = (bool(mask >> axis & 1) for mask in masks)
-        if shrinks:
-            continue
-        taken = slice(
-            None if begin_open else begins[axis],
-            None if end_open else ends[axis],
-            strides[axis],
-        )
-        shape.append(len(range(*taken.indices(length))))
-    return [tuple(shape)]
+    # A view of one element that is repeated takes no memory.
+    whole = np.broadcast_to(np.uint8(0), _shape(tensors))
+    bounds = [tensors.values(index).ravel() for index in (1, 2, 3)]
+    return [strided_slice(tensors, [whole, *bounds]).shape]
 
 
 def _gathered(tensors: OperatorTensors) -> list[Shape]:
-    options, shape, indices = (
-        tensors.options("GatherOptions"),
-        _shape(tensors),
-        _shape(tensors, 1),
-    )
-    if options.BatchDims():
-        raise UnsupportedOperatorError("gathering per batch")
-    axis = tensors.axis(options.Axis(), len(shape))
-    return [(*shape[:axis], *indices, *shape[axis + 1 :])]
+    options = tensors.options("GatherOptions")
+    shape, indices = _shape(tensors), _shape(tensors, 1)
+    axis, batches = tensors.axis(options.Axis(), len(shape)), options.BatchDims()
+    if batches < 0:
+        batches += len(indices)
+    return [(*shape[:axis], *indices[batches:], *shape[axis + 1 :])]
+
+
+def _gathered_by_vectors(tensors: OperatorTensors) -> list[Shape]:
+    *outer, depth = _shape(tensors, 1)
+    return [(*outer, *_shape(tensors)[depth:])]
+
+
+def _hot(tensors: OperatorTensors) -> list[Shape]:
+    shape = _shape(tensors)
+    axis = tensors.axis(tensors.options("OneHotOptions").Axis(), len(shape) + 1)
+    return [(*shape[:axis], tensors.value(1), *shape[axis:])]
+
+
+def _spectrum(tensors: OperatorTensors) -> list[Shape]:
+    height, width = tensors.values(1).ravel().tolist()
+    return [(*_shape(tensors)[:-2], height, width // 2 + 1)]
 
 
 def _shape_of(tensors: OperatorTensors) -> list[Shape]:
@@ -258,9 +254,11 @@ _SAME = (
     *("LOG", "LOGICAL_NOT", "LOGISTIC", "LOG_SOFTMAX", "NEG", "QUANTIZE", "RELU"),
     *("RELU6", "RELU_N1_TO_1", "REVERSE_V2", "ROUND", "RSQRT", "SIGN", "SIN"),
     *("SOFTMAX", "SQRT", "SQUARE", "TANH", "ZEROS_LIKE"),
+    *("BUCKETIZE", "COMPLEX_ABS", "CUMSUM", "DYNAMIC_UPDATE_SLICE", "FAKE_QUANT"),
+    *("IMAG", "REAL", "RELU_0_TO_1", "REVERSE_SEQUENCE", "RIGHT_SHIFT"),
 )
 _BROADCAST = (
-    *("ADD", "ADD_N", "DIV", "EQUAL", "FLOOR_DIV", "FLOOR_MOD", "GREATER"),
+    *("ADD", "ADD_N", "ATAN2", "DIV", "EQUAL", "FLOOR_DIV", "FLOOR_MOD", "GREATER"),
     *("GREATER_EQUAL", "LESS", "LESS_EQUAL", "LOGICAL_AND", "LOGICAL_OR", "MAXIMUM"),
     *("MINIMUM", "MUL", "NOT_EQUAL", "POW", "PRELU", "SELECT_V2"),
     *("SQUARED_DIFFERENCE", "SUB"),
@@ -284,13 +282,16 @@ RULES: dict[str, ShapeRule] = {
     "EXPAND_DIMS": _expanded,
     "FULLY_CONNECTED": _fully_connected,
     "GATHER": _gathered,
+    "GATHER_ND": _gathered_by_vectors,
     "L2_POOL_2D": _pooled,
     "MAX_POOL_2D": _pooled,
     "MIRROR_PAD": _padded,
+    "ONE_HOT": _hot,
     "PACK": _packed,
     "PAD": _padded,
     "PADV2": _padded,
     "RESHAPE": _reshaped,
+    "RFFT2D": _spectrum,
     "SHAPE": _shape_of,
     "SLICE": _sliced,
     "SPLIT": _split,

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand, OperandType, OperationType
-from asyncnn.runtime.refusals import UnsupportedOperatorError
 from asyncnn.runtime.tflite.algebra import Algebra
 from asyncnn.runtime.tflite.indexing import transpose
 from asyncnn.runtime.tflite.node import Converter, Node
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 _F32 = OperandType.TENSOR_FLOAT32
 

@@ -6,13 +6,13 @@ from typing import TypeAlias
 import msgspec
 
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.runtime.refusals import UnsupportedOperatorError
 from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.tflite.schema import (
     Graph,
     Operator,
     Tensor,
 )
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 MAX_DEPTH = 32
 """Most subgraphs that run within each other."""

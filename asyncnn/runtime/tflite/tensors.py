@@ -10,12 +10,12 @@ from asyncnn.hal.operands import DTYPES, size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand, OperandType, SymmPerChannelQuantParams
 from asyncnn.runtime.graph_builder import GraphBuilder
-from asyncnn.runtime.refusals import UnsupportedOperatorError
 from asyncnn.runtime.tflite.schema import (
     Graph,
     Operator,
     Tensor,
 )
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 _TYPES = {
     "FLOAT32": OperandType.TENSOR_FLOAT32,

@@ -15,11 +15,11 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand, OperandLifeTime, OperandType, OperationType
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.graph_builder import GraphBuilder
-from asyncnn.runtime.refusals import UnsupportedOperatorError
 from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.tflite.schema import Graph, Tensor
 from asyncnn.runtime.tflite.subgraphs import Variable
 from asyncnn.runtime.tflite.tensors import add_constant, describe, elements
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 
 class FirstValues:

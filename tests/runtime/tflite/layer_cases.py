@@ -25,6 +25,7 @@ from tests.runtime.tflite.cases import (
 )
 from tests.runtime.tflite.composed_cases import COMPOSED_CASES
 from tests.runtime.tflite.recurrent_cases import (
+    bidirectional,
     float_lstms,
     integer_lstms,
     rnns,
@@ -208,6 +209,7 @@ CASES = [
     *integer_lstms(),
     *rnns(),
     *svdfs(),
+    *bidirectional(),
     *COMPOSED_CASES,
 ]
 """Every operator that has a converter, in all variants that differ in the result."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import OperationType
 from asyncnn.runtime.tflite import UnsupportedOperatorError
+from tests.direct import run_direct
 from tests.runtime.tflite.cases import F32, I8, Case, f32
 from tests.runtime.tflite.files import Op, T, given, write
 from tests.runtime.tflite.graphs import imported
@@ -23,6 +25,7 @@ from tests.runtime.tflite.recurrent_cases import (
     rnns,
     svdf,
     svdfs,
+    two_lstms,
 )
 from tests.runtime.tflite.stepping import Steps, assert_steps_agree
 
@@ -209,3 +212,15 @@ def test_steps_hand_on_their_state() -> None:
     for earlier, later in pairwise(steps):
         assert later.inputs[18:20] == earlier.outputs[:2]
         assert later.inputs[1:18] == earlier.inputs[1:18]
+
+
+def test_merged_batches_are_those_of_both_directions_side_by_side() -> None:
+    x = np.random.default_rng(0).uniform(-4, 4, (2, 3, 4)).astype(F32)
+    outputs = []
+    for merged in (False, True):
+        layer = two_lstms(Reals(), Lstm(), MergeOutputs=merged)
+        named = imported(layer)
+        states = [state.first_value() for state in named.states]
+        case = SimpleNamespace(model=named.model, inputs=[x, *states])
+        outputs.append(run_direct(case)[: len(named.outputs)])
+    np.testing.assert_array_equal(np.concatenate(outputs[0], axis=-1), outputs[1][0])

@@ -1,0 +1,76 @@
+"""Writes small ONNX files for tests, and runs what they become."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from asyncnn.devices import ReferenceDevice
+from asyncnn.memory.pools import from_buffer
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.onnx import import_onnx
+
+NUMBERS = {
+    np.dtype(np.float32): onnx.TensorProto.FLOAT,
+    np.dtype(np.float16): onnx.TensorProto.FLOAT16,
+    np.dtype(np.float64): onnx.TensorProto.DOUBLE,
+    np.dtype(np.int32): onnx.TensorProto.INT32,
+    np.dtype(np.int64): onnx.TensorProto.INT64,
+    np.dtype(np.uint8): onnx.TensorProto.UINT8,
+    np.dtype(np.int8): onnx.TensorProto.INT8,
+    np.dtype(np.bool_): onnx.TensorProto.BOOL,
+}
+
+Shape = Sequence[int | str | None]
+
+
+def tensor(name: str, shape: Shape | None, dtype: Any = np.float32) -> Any:
+    """Describe an input or output."""
+    return helper.make_tensor_value_info(name, NUMBERS[np.dtype(dtype)], shape)
+
+
+def model(
+    nodes: Sequence[Any],
+    inputs: Sequence[Any],
+    outputs: Sequence[str | Any],
+    weights: Mapping[str, Any] | None = None,
+    *,
+    opset: int = 17,
+    functions: Sequence[Any] = (),
+) -> Any:
+    """Return a model; an output that is but a name is of float32."""
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        inputs,
+        [tensor(out, None) if isinstance(out, str) else out for out in outputs],
+        [numpy_helper.from_array(np.asarray(w), n) for n, w in (weights or {}).items()],
+    )
+    opsets = [helper.make_opsetid("", opset)]
+    opsets += [helper.make_opsetid(f.domain, 1) for f in functions]
+    return helper.make_model(
+        graph, opset_imports=opsets, functions=functions, ir_version=8
+    )
+
+
+def imported(proto: Any, folder: Path | None = None, **options: Any) -> NamedModel:
+    """Import a model, or the bytes of one."""
+    content = proto if isinstance(proto, bytes) else proto.SerializeToString()
+    memory = from_buffer(np.frombuffer(content, np.uint8))
+    return import_onnx(memory, folder=folder, **options)
+
+
+async def results(named: NamedModel, **inputs: Any) -> dict[str, Any]:
+    """Run a model once on the reference device."""
+    async with ReferenceDevice() as hal:
+        prepared = await Device("reference", hal).prepare(named)
+        return dict(await prepared.run(inputs))
+
+
+def operations(named: NamedModel) -> list[str]:
+    """Return the names of a model's operations."""
+    return [operation.type.name for operation in named.model.main.operations]

@@ -1,0 +1,417 @@
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import asyncnn
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.runtime.tflite import UnsupportedOperatorError
+from tests.runtime.onnx.files import imported, model, operations, results, tensor
+
+node = helper.make_node
+RNG = np.random.default_rng(17)
+
+
+def floats(*shape: int) -> Any:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def small_network(lengths: Any = ("batch", 3, "height", "width")) -> Any:
+    """A convolution, its activation, a pool and a softmax."""
+    return model(
+        [
+            node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
+            node("Relu", ["c"], ["r"]),
+            node("GlobalAveragePool", ["r"], ["p"]),
+            node("Flatten", ["p"], ["f"]),
+            node("Softmax", ["f"], ["y"], axis=-1),
+        ],
+        [tensor("x", lengths)],
+        ["y"],
+        {"w": floats(4, 3, 3, 3), "b": floats(4)},
+    )
+
+
+def reference(proto: Any, **inputs: Any) -> list[Any]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    return list(session.run(None, inputs))
+
+
+class TestLoading:
+    async def test_the_content_tells_the_format(self, tmp_path: Path) -> None:
+        path = tmp_path / "model.bin"
+        path.write_bytes(small_network((1, 3, 8, 8)).SerializeToString())
+        named = asyncnn.load(path)
+        x = floats(1, 3, 8, 8)
+        found = await results(named, x=x)
+        np.testing.assert_allclose(
+            found["y"], reference(small_network_of(path), x=x)[0], rtol=1e-5
+        )
+
+    def test_a_file_of_another_format_takes_no_shapes(self, tmp_path: Path) -> None:
+        path = tmp_path / "model.tflite"
+        path.write_bytes(b"\x1c\0\0\0TFL3" + bytes(40))
+        with pytest.raises(InvalidArgumentError, match="for ONNX files"):
+            asyncnn.load(path, input_shapes=[(1, 2)])
+
+    def test_weights_stay_where_the_file_is_mapped(self, tmp_path: Path) -> None:
+        weights = np.arange(4096, dtype=np.float32).reshape(64, 64)
+        proto = model(
+            [node("Add", ["x", "w"], ["y"])],
+            [tensor("x", (64, 64))],
+            ["y"],
+            {"w": weights},
+        )
+        content = proto.SerializeToString()
+        # Data are mapped where they are aligned.
+        proto.doc_string = " " * (-content.index(weights.tobytes()) % 4)
+        for pad in range(8):
+            proto.producer_name = "p" * pad
+            if not proto.SerializeToString().index(weights.tobytes()) % 4:
+                break
+        path = tmp_path / "model.onnx"
+        path.write_bytes(proto.SerializeToString())
+        named = asyncnn.load(path)
+        (pool,) = named.model.pools
+        assert pool.size == path.stat().st_size
+
+    def test_without_the_package_one_error_says_what_to_install(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "model.onnx"
+        path.write_bytes(small_network().SerializeToString())
+        script = (
+            "import sys; sys.modules['onnx'] = None\n"
+            "import asyncnn\n"
+            "try: asyncnn.load(sys.argv[1])\n"
+            "except asyncnn.GeneralFailureError as error: print(error.hint)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(path)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert "asyncnn[onnx]" in done.stdout
+
+    def test_importing_the_project_does_not_import_the_package(self) -> None:
+        script = "import asyncnn, sys; asyncnn.load; print('onnx' in sys.modules)"
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip() == "False"
+
+
+def small_network_of(path: Path) -> Any:
+    return onnx.load(path)
+
+
+class TestOpenAxes:
+    async def test_axes_stay_open_where_the_model_can_have_them_open(self) -> None:
+        proto = small_network()
+        named = imported(proto)
+        assert named.inputs[0].dimensions == (0, 3, 0, 0)
+        for shape in ((1, 3, 8, 8), (2, 3, 5, 11)):
+            x = floats(*shape)
+            found = await results(named, x=x)
+            np.testing.assert_allclose(found["y"], reference(proto, x=x)[0], rtol=1e-5)
+
+    @pytest.mark.parametrize(
+        "shapes", [[(2, 3, 6, 7)], {"x": (2, 3, 6, 7)}, {"x": (0, 3, 6, 7)}]
+    )
+    def test_shapes_may_be_given(self, shapes: Any) -> None:
+        given = shapes["x"] if isinstance(shapes, dict) else shapes[0]
+        named = imported(small_network(), input_shapes=shapes)
+        assert named.inputs[0].dimensions == given
+
+    @pytest.mark.parametrize(
+        ("shapes", "message"),
+        [
+            ({"z": (1,)}, "there is no input 'z'"),
+            ([(1, 3, 4, 4)] * 2, "2 input shapes for 1 inputs"),
+            ([(1, 4, 4, 4)], "does not fit"),
+            ([(1, 3, 4)], "does not fit"),
+            ([(1, 3, -4, 4)], "does not fit"),
+        ],
+    )
+    def test_shapes_that_do_not_fit_are_refused(
+        self, shapes: Any, message: str
+    ) -> None:
+        with pytest.raises(InvalidArgumentError, match=message):
+            imported(small_network(), input_shapes=shapes)
+
+    def test_where_a_length_decides_the_error_says_what_to_give(self) -> None:
+        proto = model(
+            [
+                node("ReduceSum", ["x"], ["s"]),
+                node("Tile", ["x", "n"], ["y"]),
+                node("Shape", ["x"], ["n"]),
+            ][::-1],
+            [tensor("x", ("n",))],
+            ["y"],
+        )
+        with pytest.raises(InvalidArgumentError, match="lengths of open axes") as found:
+            imported(proto)
+        assert found.value.hint is not None
+        assert "input_shapes={'x': ['n']}" in found.value.hint
+        assert imported(proto, input_shapes=[(3,)]).outputs[0].dimensions == (9,)
+
+    def test_axes_of_one_name_have_one_length(self) -> None:
+        proto = model(
+            [node("Add", ["x", "y"], ["z"])],
+            [tensor("x", ("n", 2)), tensor("y", ("n", 2))],
+            ["z"],
+        )
+        named = imported(proto, input_shapes={"x": (5, 2)})
+        assert [info.dimensions for info in named.inputs] == [(5, 2), (5, 2)]
+
+
+class TestConstants:
+    async def test_an_input_may_be_fixed(self) -> None:
+        proto = model(
+            [node("Reshape", ["x", "shape"], ["y"])],
+            [tensor("x", (2, 6)), tensor("shape", (2,), np.int64)],
+            ["y"],
+        )
+        named = imported(proto, constants={"shape": [3, -1]})
+        assert [info.name for info in named.inputs] == ["x"]
+        assert named.outputs[0].dimensions == (3, 4)
+
+    def test_an_unknown_one_is_refused(self) -> None:
+        with pytest.raises(InvalidArgumentError, match="there is no input 'w9'"):
+            imported(small_network(), constants={"w9": 1})
+
+    def test_values_beyond_32_bits_are_refused(self) -> None:
+        proto = model(
+            [node("Add", ["x", "w"], ["y"])],
+            [tensor("x", (2,), np.int64)],
+            [tensor("y", (2,), np.int64)],
+            {"w": np.int64([1, 1 << 40])},
+        )
+        with pytest.raises(InvalidArgumentError, match="beyond 32 bits"):
+            imported(proto)
+
+
+class TestRefusals:
+    def test_all_unsupported_operators_are_named_at_once(self) -> None:
+        proto = model(
+            [
+                node("Det", ["x"], ["d"]),
+                node("Relu", ["x"], ["r"]),
+                node("GridSample", ["r4", "g"], ["s"]),
+                node("Unsqueeze", ["r", "axes"], ["r4"]),
+                node("Add", ["d", "e"], ["y"]),
+                node("Det", ["r"], ["e"]),
+            ][:2]
+            + [
+                node("Det", ["r"], ["e"]),
+                node("NonZero", ["d"], ["n"]),
+                node("Add", ["d", "e"], ["y"]),
+            ],
+            [tensor("x", (2, 3, 3))],
+            ["y", tensor("n", None, np.int64)],
+        )
+        with pytest.raises(UnsupportedOperatorError) as found:
+            imported(proto)
+        text = str(found.value)
+        assert "3 operators cannot be imported" in text
+        for part in ("node 0 (Det)", "node 2 (Det)", "(NonZero)"):
+            assert part in text
+
+    @pytest.mark.parametrize(
+        ("proto", "message"),
+        [
+            (
+                model(
+                    [node("Abs", ["x"], ["y"])],
+                    [tensor("x", (2,), np.float64)],
+                    [tensor("y", (2,), np.float64)],
+                ),
+                "float64",
+            ),
+            (
+                model([node("Abs", ["x"], ["y"])], [tensor("x", (2,))], ["y"], opset=6),
+                "operator set 6",
+            ),
+            (
+                model(
+                    [node("Abs", ["x"], ["y"], domain="com.example")],
+                    [tensor("x", (2,))],
+                    ["y"],
+                ),
+                "com.example.Abs",
+            ),
+        ],
+    )
+    def test_what_is_refused_is_named(self, proto: Any, message: str) -> None:
+        with pytest.raises(UnsupportedOperatorError, match=message):
+            imported(proto)
+
+    def test_bfloat16_is_refused_by_name(self) -> None:
+        proto = small_network((1, 3, 4, 4))
+        info = proto.graph.input[0].type.tensor_type
+        info.elem_type = onnx.TensorProto.BFLOAT16
+        with pytest.raises(UnsupportedOperatorError, match="BFLOAT16"):
+            imported(proto)
+
+
+class TestGraphs:
+    def test_transposes_that_meet_vanish(self) -> None:
+        proto = model(
+            [
+                node("Transpose", ["x"], ["a"], perm=[0, 2, 3, 1]),
+                node("Identity", ["a"], ["b"]),
+                node("Transpose", ["b"], ["c"], perm=[0, 3, 1, 2]),
+                node("Relu", ["c"], ["y"]),
+            ],
+            [tensor("x", (2, 3, 4, 5))],
+            ["y"],
+        )
+        assert operations(imported(proto)) == ["RELU"]
+
+    def test_images_keep_their_layout(self) -> None:
+        found = operations(imported(small_network((1, 3, 8, 8))))
+        assert found == ["CONV_2D", "RELU", "MEAN", "RESHAPE", "SOFTMAX"]
+
+    @pytest.mark.parametrize("flag", [True, False])
+    async def test_a_branch_is_chosen_when_the_model_runs(self, flag: bool) -> None:
+        branches = {
+            name: helper.make_graph(
+                [node(type_, ["x"], [name])], name, [], [tensor(name, (3,))]
+            )
+            for name, type_ in (("then_branch", "Abs"), ("else_branch", "Neg"))
+        }
+        proto = model(
+            [node("If", ["flag"], ["y"], **branches)],
+            [tensor("x", (3,)), tensor("flag", (1,), np.bool_)],
+            ["y"],
+        )
+        x = np.float32([-1, 2, -3])
+        found = await results(imported(proto), x=x, flag=np.array([flag]))
+        np.testing.assert_array_equal(found["y"], abs(x) if flag else -x)
+        fixed = imported(proto, constants={"flag": [flag]})
+        assert operations(fixed) == ["ABS" if flag else "NEG"]
+
+    async def test_functions_of_the_model_are_put_in_place(self) -> None:
+        function = helper.make_function(
+            "com.example",
+            "Twice",
+            ["a"],
+            ["b"],
+            [node("Add", ["a", "a"], ["b"])],
+            [helper.make_opsetid("", 17)],
+        )
+        proto = model(
+            [
+                node("Twice", ["x"], ["t"], domain="com.example"),
+                node("Twice", ["t"], ["y"], domain="com.example"),
+            ],
+            [tensor("x", (2,))],
+            ["y"],
+            functions=[function],
+        )
+        found = await results(imported(proto), x=np.float32([1, 2]))
+        np.testing.assert_array_equal(found["y"], [4, 8])
+
+    async def test_an_input_or_constant_may_be_an_output(self) -> None:
+        proto = model(
+            [node("Identity", ["x"], ["y"]), node("Identity", ["w"], ["z"])],
+            [tensor("x", (2,))],
+            ["y", "z"],
+            {"w": np.float32([7])},
+        )
+        found = await results(imported(proto), x=np.float32([1, 2]))
+        np.testing.assert_array_equal(found["y"], [1, 2])
+        np.testing.assert_array_equal(found["z"], [7])
+
+    async def test_ranks_above_four_are_merged(self) -> None:
+        proto = model(
+            [
+                node("Reshape", ["x", "deep"], ["d"]),
+                node("Transpose", ["d"], ["t"], perm=[5, 3, 1, 4, 2, 0]),
+                node("ReduceMax", ["t"], ["y"], axes=[1, 4], keepdims=0),
+            ],
+            [tensor("x", (4, 6, 4))],
+            ["y"],
+            {"deep": np.int64([2, 2, 2, 3, 2, 2])},
+        )
+        x = floats(4, 6, 4)
+        found = await results(imported(proto), x=x)
+        np.testing.assert_array_equal(found["y"], reference(proto, x=x)[0])
+
+
+class TestExternalData:
+    def saved(self, folder: Path, **changes: str) -> Path:
+        proto = model(
+            [node("Add", ["x", "w"], ["y"])],
+            [tensor("x", (64,))],
+            ["y"],
+            {"w": np.arange(64, dtype=np.float32)},
+        )
+        path = folder / "model.onnx"
+        onnx.save(
+            proto,
+            path,
+            save_as_external_data=True,
+            location="weights.bin",
+            size_threshold=0,
+        )
+        changed = onnx.load(path, load_external_data=False)
+        for entry in changed.graph.initializer[0].external_data:
+            entry.value = changes.get(entry.key, entry.value)
+        path.write_bytes(changed.SerializeToString())
+        return path
+
+    async def test_weights_of_another_file_are_mapped(self, tmp_path: Path) -> None:
+        named = asyncnn.load(self.saved(tmp_path))
+        found = await results(named, x=np.zeros(64, np.float32))
+        np.testing.assert_array_equal(found["y"], np.arange(64))
+        assert named.model.pools[0].size == (tmp_path / "weights.bin").stat().st_size
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"location": "../weights.bin"},
+            {"location": "/etc/passwd"},
+            {"location": ""},
+            {"location": "none.bin"},
+            {"location": "weights.bin\0"},
+            {"offset": "4"},
+            {"offset": "-4"},
+            {"offset": "9" * 30},
+            {"length": "255"},
+            {"length": "99999999999"},
+            {"length": "0x10"},
+        ],
+        ids=str,
+    )
+    def test_lies_about_it_are_errors(
+        self, tmp_path: Path, changes: dict[str, str]
+    ) -> None:
+        with pytest.raises(InvalidArgumentError, match="tensor 'w'"):
+            asyncnn.load(self.saved(tmp_path, **changes))
+
+    def test_a_link_does_not_lead_out_of_the_folder(self, tmp_path: Path) -> None:
+        inner = tmp_path / "inner"
+        inner.mkdir()
+        path = self.saved(inner)
+        (inner / "weights.bin").rename(tmp_path / "weights.bin")
+        (inner / "weights.bin").symlink_to(tmp_path / "weights.bin")
+        with pytest.raises(InvalidArgumentError, match="outside"):
+            asyncnn.load(path)
+
+    def test_bytes_alone_have_no_other_files(self, tmp_path: Path) -> None:
+        content = self.saved(tmp_path).read_bytes()
+        with pytest.raises(InvalidArgumentError, match="another file"):
+            imported(content)
+
+
+def test_errors_are_of_one_family() -> None:
+    assert issubclass(UnsupportedOperatorError, GeneralFailureError)

@@ -1,0 +1,281 @@
+"""Quantised models, beside ONNX Runtime."""
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import helper
+
+from tests.runtime.onnx.files import imported, model, operations, results, tensor
+
+node = helper.make_node
+RNG = np.random.default_rng(29)
+LSB = 1
+
+
+def dequantized(name: str, scale: Any, zero: Any, **attributes: Any) -> tuple[Any, Any]:
+    """Return a node that dequantises ``name`` to ``name_f``, and its parameters."""
+    inputs = [name, f"{name}_s", f"{name}_z"]
+    made = node("DequantizeLinear", inputs, [f"{name}_f"], **attributes)
+    return made, {f"{name}_s": np.float32(scale), f"{name}_z": zero}
+
+
+def around(
+    body: list[Any],
+    sources: dict[str, tuple[float, Any]],
+    weights: dict[str, Any],
+    target: tuple[float, Any],
+    shapes: dict[str, tuple[int, ...]],
+) -> Any:
+    """Return ``body`` between nodes that dequantise and quantise."""
+    nodes, parameters = [], dict(weights)
+    for name, (scale, zero) in sources.items():
+        made, more = dequantized(name, scale, zero)
+        nodes.append(made)
+        parameters |= more
+    parameters |= {"y_s": np.float32(target[0]), "y_z": target[1]}
+    last = node("QuantizeLinear", ["y_f", "y_s", "y_z"], ["y"])
+    dtype = np.asarray(target[1]).dtype
+    return model(
+        [*nodes, *body, last],
+        [
+            tensor(name, shape, np.asarray(sources[name][1]).dtype)
+            for name, shape in shapes.items()
+        ],
+        [tensor("y", None, dtype)],
+        parameters,
+    )
+
+
+async def compare(
+    proto: Any, expected: list[str] | None = None, lsb: int = LSB
+) -> None:
+    """Run a model on random bytes here and in ONNX Runtime."""
+    named = imported(proto)
+    if expected is not None:
+        assert operations(named) == expected
+    inputs = {}
+    for info in named.inputs:
+        limits = np.iinfo(info.dtype)
+        inputs[info.name] = RNG.integers(
+            limits.min, limits.max, info.dimensions, info.dtype, endpoint=True
+        )
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = (
+        onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    )
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    wanted = session.run(None, inputs)[0]
+    found = next(iter((await results(named, **inputs)).values()))
+    assert found.dtype == wanted.dtype
+    difference = found.astype(int).reshape(wanted.shape) - wanted.astype(int)
+    assert abs(difference).max() <= lsb
+    assert wanted.std() > 1
+
+
+def filters(shape: tuple[int, ...], channels: int, zero: Any, axis: int = 0) -> Any:
+    """Return a constant of int8 or uint8 with its nodes and parameters."""
+    dtype = np.asarray(zero).dtype
+    limits = np.iinfo(dtype)
+    codes = RNG.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    if channels == 1:
+        scales, zeros = np.float32(0.01), zero
+        made, more = dequantized("w", scales, zeros)
+    else:
+        scales = RNG.uniform(0.005, 0.02, channels).astype(np.float32)
+        zeros = np.full(channels, zero, dtype)
+        made, more = dequantized("w", scales, zeros, axis=axis)
+    return [made], {"w": codes, **more}
+
+
+@pytest.mark.parametrize("activation", [None, "Relu", "Clip"])
+@pytest.mark.parametrize(
+    ("zero", "weight_zero", "channels"),
+    [
+        (np.uint8(121), np.int8(0), 6),
+        (np.int8(-7), np.int8(0), 6),
+        (np.int8(-7), np.int8(0), 1),
+        (np.uint8(121), np.uint8(117), 1),
+        (np.uint8(121), np.int8(3), 1),
+        (np.int8(-7), np.uint8(130), 1),
+    ],
+)
+@pytest.mark.parametrize("groups", [1, 2])
+async def test_convolutions_are_computed_on_bytes(
+    zero: Any, weight_zero: Any, channels: int, groups: int, activation: str | None
+) -> None:
+    nodes, weights = filters((6, 4 // groups, 3, 3), channels, weight_zero)
+    weights["b"] = RNG.standard_normal(6).astype(np.float32)
+    out = "y_f" if activation is None else "c"
+    nodes.append(
+        node("Conv", ["x_f", "w_f", "b"], [out], pads=[1, 1, 1, 1], group=groups)
+    )
+    if activation == "Relu":
+        nodes.append(node("Relu", ["c"], ["y_f"]))
+    elif activation == "Clip":
+        nodes.append(node("Clip", ["c", "low", "high"], ["y_f"]))
+        weights |= {"low": np.float32(0), "high": np.float32(6)}
+    proto = around(
+        nodes, {"x": (0.02, zero)}, weights, (0.05, zero), {"x": (2, 4, 5, 7)}
+    )
+    first = "CONV_2D" if groups == 1 else "GROUPED_CONV_2D"
+    rest = {None: [], "Relu": ["MAXIMUM"], "Clip": ["MAXIMUM", "MINIMUM"]}[activation]
+    await compare(proto, [first, *rest])
+
+
+async def test_depthwise_convolutions_are_computed_on_bytes() -> None:
+    nodes, weights = filters((8, 1, 3, 3), 8, np.int8(0))
+    nodes.append(node("Conv", ["x_f", "w_f"], ["y_f"], group=4, strides=[2, 1]))
+    target = (0.05, np.uint8(120))
+    proto = around(
+        nodes, {"x": (0.02, np.uint8(121))}, weights, target, {"x": (1, 4, 7, 7)}
+    )
+    await compare(proto, ["DEPTHWISE_CONV_2D"])
+
+
+async def test_signals_are_convolved_on_bytes() -> None:
+    nodes, weights = filters((6, 4, 3), 6, np.int8(0))
+    nodes.append(node("Conv", ["x_f", "w_f"], ["y_f"], strides=[2]))
+    target = (0.05, np.int8(-3))
+    proto = around(nodes, {"x": (0.02, np.int8(5))}, weights, target, {"x": (1, 4, 17)})
+    await compare(proto, ["RESHAPE", "CONV_2D", "RESHAPE"])
+
+
+@pytest.mark.parametrize("weight_zero", [np.uint8(117), np.int8(0)])
+async def test_products_with_constants_are_computed_on_bytes(weight_zero: Any) -> None:
+    nodes, weights = filters((12, 9), 1, weight_zero)
+    nodes.append(node("MatMul", ["x_f", "w_f"], ["y_f"]))
+    proto = around(
+        nodes,
+        {"x": (0.02, np.uint8(121))},
+        weights,
+        (0.07, np.uint8(128)),
+        {"x": (4, 12)},
+    )
+    await compare(proto, ["FULLY_CONNECTED"])
+
+
+@pytest.mark.parametrize(
+    ("type_", "target", "expected"),
+    [
+        ("Add", 0.05, ["ADD"]),
+        ("Sub", 0.05, ["SUB"]),
+        ("Mul", 0.01, ["MUL"]),
+        # The HAL does not multiply to so fine a scale.
+        ("Mul", 0.0004, ["DEQUANTIZE", "DEQUANTIZE", "MUL", "QUANTIZE"]),
+    ],
+)
+async def test_two_tensors_are_combined_on_bytes(
+    type_: str, target: float, expected: list[str]
+) -> None:
+    sources = {"x": (0.02, np.uint8(121)), "z": (0.03, np.uint8(100))}
+    proto = around(
+        [node(type_, ["x_f", "z_f"], ["y_f"])],
+        sources,
+        {},
+        (target, np.uint8(127)),
+        {"x": (2, 3, 4), "z": (3, 1)},
+    )
+    await compare(proto, expected)
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (node("MaxPool", ["x_f"], ["y_f"], kernel_shape=[2, 2]), ["MAX_POOL_2D"]),
+        (
+            node("AveragePool", ["x_f"], ["y_f"], kernel_shape=[3, 3]),
+            ["AVERAGE_POOL_2D"],
+        ),
+        (node("GlobalAveragePool", ["x_f"], ["y_f"]), ["MEAN"]),
+        (node("Transpose", ["x_f"], ["y_f"], perm=[0, 2, 3, 1]), ["TRANSPOSE"]),
+        (node("DepthToSpace", ["x_f"], ["y_f"], blocksize=2), ["DEPTH_TO_SPACE"]),
+        (node("Concat", ["x_f", "x_f"], ["y_f"], axis=1), ["CONCATENATION"]),
+        (node("Flatten", ["x_f"], ["y_f"]), ["RESHAPE"]),
+    ],
+)
+async def test_bytes_move_as_bytes(made: Any, expected: list[str]) -> None:
+    form = (0.02, np.uint8(121))
+    proto = around([made], {"x": form}, {}, form, {"x": (2, 4, 6, 6)})
+    await compare(proto, expected)
+
+
+@pytest.mark.parametrize(
+    ("type_", "scale", "zero"),
+    [("Sigmoid", 1 / 256, np.uint8(0)), ("Tanh", 1 / 128, np.uint8(128))],
+)
+async def test_activations_of_a_fixed_form(type_: str, scale: float, zero: Any) -> None:
+    proto = around(
+        [node(type_, ["x_f"], ["y_f"])],
+        {"x": (0.03, np.uint8(121))},
+        {},
+        (scale, zero),
+        {"x": (2, 50)},
+    )
+    await compare(proto, ["LOGISTIC" if type_ == "Sigmoid" else "TANH"])
+
+
+async def test_what_the_hal_does_not_have_on_bytes_is_computed_on_floats() -> None:
+    proto = around(
+        [node("Exp", ["x_f"], ["y_f"])],
+        {"x": (0.01, np.uint8(121))},
+        {},
+        (0.02, np.uint8(0)),
+        {"x": (2, 50)},
+    )
+    await compare(proto, ["DEQUANTIZE", "EXP", "QUANTIZE"])
+
+
+@pytest.mark.parametrize("channels", [1, 6])
+async def test_qlinear_convolutions(channels: int) -> None:
+    codes = RNG.integers(-128, 127, (6, 4, 3, 3), np.int8, endpoint=True)
+    scales = RNG.uniform(0.005, 0.02, channels).astype(np.float32)
+    weights = {
+        "w": codes,
+        "w_s": scales if channels > 1 else scales.reshape(()),
+        "w_z": np.zeros(channels if channels > 1 else (), np.int8),
+        "b": RNG.integers(-500, 500, 6, np.int32),
+        "x_s": np.float32(0.02),
+        "x_z": np.uint8(121),
+        "y_s": np.float32(0.05),
+        "y_z": np.uint8(128),
+    }
+    order = ["x", "x_s", "x_z", "w", "w_s", "w_z", "y_s", "y_z", "b"]
+    proto = model(
+        [node("QLinearConv", order, ["y"])],
+        [tensor("x", (1, 4, 6, 6), np.uint8)],
+        [tensor("y", None, np.uint8)],
+        weights,
+    )
+    await compare(proto, ["CONV_2D"])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+async def test_integer_products_are_exact(dtype: Any) -> None:
+    proto = model(
+        [node("MatMulInteger", ["x", "w", "x_z", "w_z"], ["y"])],
+        [tensor("x", (5, 300), dtype)],
+        [tensor("y", None, np.int32)],
+        {
+            "w": RNG.integers(-128, 127, (300, 7), np.int8, endpoint=True),
+            "x_z": dtype(3),
+            "w_z": np.int8(-2),
+        },
+    )
+    await compare(proto, lsb=0)
+
+
+async def test_dynamic_quantisation_is_right_to_a_step() -> None:
+    proto = model(
+        [node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"])],
+        [tensor("x", (3, 40))],
+        [tensor("y", None, np.uint8), "s", tensor("z", None, np.uint8)],
+    )
+    x = RNG.standard_normal((3, 40)).astype(np.float32)
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    wanted = session.run(None, {"x": x})
+    found = list((await results(imported(proto), x=x)).values())
+    assert abs(found[0].astype(int) - wanted[0].astype(int)).max() <= 1
+    np.testing.assert_allclose(found[1].reshape(()), wanted[1], rtol=1e-6)
+    assert abs(int(found[2].item()) - int(wanted[2])) <= 1
