@@ -159,7 +159,8 @@ class FixedPointRounding:
         if np.abs(quotients).max(initial=0) > INT32_MAX:
             return None
         products = (quotients << 31) - (1 << 30)
-        return np.clip(-(-products // self._fraction), -INT32_MAX, INT32_MAX + 1)
+        least = -(-products // self._fraction)
+        return np.asarray(np.clip(least, -INT32_MAX, INT32_MAX + 1), np.int64)
 
 
 class RealRounding:
