@@ -10,6 +10,7 @@ import ctypes
 import itertools
 import mmap
 import struct
+import sys
 from typing import NamedTuple
 
 import msgspec
@@ -142,7 +143,8 @@ class ModelMemory:
         self._mapped_bytes = 0
 
     def __del__(self) -> None:
-        if self._mapped_bytes:
+        # As the process ends, graphs that were stopped are not freed, and refer to it.
+        if self._mapped_bytes and not sys.is_finalizing():
             self._unmap()
 
 
