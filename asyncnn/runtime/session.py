@@ -203,7 +203,9 @@ class Session:
         :raises AsyncnnError: if the driver refuses it.
         """
         path, before = self._path, self._burst
-        async with open_carry(self._model.target, spins=spins) as (_, carry):
+        target, keeps = self._model.target, bool(self._model.requests.infos)
+        opening = open_carry(target, spins=spins, names_buffers=keeps)
+        async with opening as (_, carry):
             self._burst, self._path = carry, "burst"
             try:
                 yield self
