@@ -40,8 +40,8 @@ def welcome(version: int = wire.PROTOCOL_VERSION) -> wire.Welcome:
     info = PerformanceInfo(1.0, 1.0)
     return wire.Welcome(
         version,
+        "some-device",
         "fake",
-        "1.0",
         DeviceType.CPU,
         Capabilities(info, info, (), info, info),
         (),

@@ -7,7 +7,9 @@ and by how fast these were measured to be here: see `Speeds`.
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 
 import msgspec
 
@@ -15,8 +17,8 @@ from asyncnn.engine.delegation import Step
 from asyncnn.hal.operations.bound import BoundOperand, BoundOperation, Shape
 from asyncnn.hal.types import OperationType
 
-BARRIER_NS = 150_000
-"""Estimated time between two barriers."""
+BARRIER_NS, MOST_BARRIER_NS = 150_000, 300_000
+"""Estimated time between two barriers, at most; which of both, operations decide."""
 
 SEGMENT_NS = 6_000_000
 """Estimated time of a segment.
@@ -26,6 +28,9 @@ Each has activations of its own, so that many of them cost cache misses.
 
 SLACK = 0.3
 """Share of a part by which a cut moves to where the fewest tensors cross."""
+
+WORTH_CUTTING = 1.5
+"""Times that something takes longer than a part may, to be divided at all."""
 
 
 class TypeSpeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +60,9 @@ _CALL_NS = 300.0
 
 _LARGE_INPUTS = 3
 
+_CHANNELS = 8
+"""That filters are applied to at once: images of three take as long."""
+
 _FILTERED = frozenset(
     {
         OperationType.CONV_2D,
@@ -81,7 +89,8 @@ def _multiply_adds(operation: BoundOperation) -> float:
     output = math.prod(operation.outputs[0].shape or ())
     type_ = operation.type
     if type_ in _FILTERED:  # filters are [outputs, ...]
-        return output * math.prod(_shape(operation.inputs[1])[1:])
+        *taps, channels = _shape(operation.inputs[1])[1:]
+        return output * math.prod(taps) * -(-channels // _CHANNELS) * _CHANNELS
     if type_ is OperationType.DEPTHWISE_CONV_2D:  # [1, height, width, outputs]
         return output * math.prod(_shape(operation.inputs[1])[1:3])
     if type_ is OperationType.TRANSPOSE_CONV_2D:
@@ -97,35 +106,38 @@ def _shape(operand: BoundOperand | None) -> Shape:
     return () if operand is None or operand.shape is None else operand.shape
 
 
-def cuts(steps: Sequence[Step], part_ns: float, speeds: Speeds = USUAL) -> list[int]:
-    """Return where to divide ``steps`` into parts of about ``part_ns`` nanoseconds.
+def barriers(steps: Sequence[Step], speeds: Speeds = USUAL) -> list[int]:
+    """Return where barriers divide the steps of a segment; see `cuts`.
 
-    Each number is that of the first step behind a cut. Cuts are moved a little to where
-    the fewest tensors cross.
+    What is interrupted goes on for as long as the longest operation, at worst, whatever
+    the other parts are. So these may be as long, up to `MOST_BARRIER_NS`.
+    """
+    longest_ns = max(estimated_ns(step.operation, speeds) for step in steps)
+    return cuts(steps, min(max(longest_ns, BARRIER_NS), MOST_BARRIER_NS), speeds)
+
+
+def cuts(steps: Sequence[Step], part_ns: float, speeds: Speeds = USUAL) -> list[int]:
+    """Return where to divide ``steps`` into parts of ``part_ns`` nanoseconds at most.
+
+    An operation that takes longer is a part by itself. Each number is that of the first
+    step behind a cut. Cuts are moved back a little to where the fewest tensors cross.
     """
     costs = [estimated_ns(step.operation, speeds) for step in steps]
-    parts = round(sum(costs) / part_ns)
-    if parts < 2:
+    ends = [0.0, *accumulate(costs)]
+    if ends[-1] < WORTH_CUTTING * part_ns:
         return []
-    ends = [0.0]
-    for cost in costs:
-        ends.append(ends[-1] + cost)
     crossing = _crossing(steps)
-    part = ends[-1] / parts
-    chosen: list[int] = []
-    for number in range(1, parts):
-        ideal = part * number
-        candidates = range(chosen[-1] + 1 if chosen else 1, len(steps))
-        near = [at for at in candidates if abs(ends[at] - ideal) <= SLACK * part]
-        if near:
-            chosen.append(
-                min(near, key=lambda at: (crossing[at], abs(ends[at] - ideal)))
-            )
-        elif candidates:
-            nearest = min(candidates, key=lambda at: abs(ends[at] - ideal))
-            if abs(ends[nearest] - ideal) < part:
-                chosen.append(nearest)
-    return chosen
+    chosen = [0]
+    while True:
+        start, began_ns = chosen[-1], ends[chosen[-1]]
+        # At least one step, and as many as end in time.
+        furthest = max(bisect_right(ends, began_ns + part_ns) - 1, start + 1)
+        if furthest >= len(steps):
+            return chosen[1:]
+        earliest_ns = began_ns + (1 - SLACK) * part_ns
+        earliest = min(max(bisect_left(ends, earliest_ns), start + 1), furthest)
+        candidates = range(earliest, furthest + 1)
+        chosen.append(min(candidates, key=lambda at: (crossing[at], -at)))
 
 
 def _crossing(steps: Sequence[Step]) -> list[int]:

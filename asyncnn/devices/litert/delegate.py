@@ -14,8 +14,8 @@ import msgspec
 from asyncnn.devices.litert.claims import WrittenOperation, written
 from asyncnn.devices.litert.compiled_graph import CompiledGraph, Engine
 from asyncnn.devices.litert.cuts import (
-    BARRIER_NS,
     SEGMENT_NS,
+    barriers,
     cuts,
     estimated_ns,
 )
@@ -102,8 +102,8 @@ class LiteRtDelegate:
         total_ns = sum(estimated_ns(step.operation) for step in segment.steps)
         if total_ns < WORTHWHILE_NS and len(segment.steps) < WORTHWHILE_STEPS:
             return None
-        barriers = cuts(segment.steps, BARRIER_NS, self._engine.speeds)
-        graph = Written(write_file(segment, barriers, made), None)
+        divided = barriers(segment.steps, self._engine.speeds)
+        graph = Written(write_file(segment, divided, made), None)
         weights = self._weights(segment, identity)
         is_tried = total_ns < _WORTH_TRYING_NS
         return _SegmentKernel(self._engine, segment, graph, weights, is_tried=is_tried)

@@ -12,7 +12,7 @@
     a model is planned, and prepared on its devices or loaded from their caches
 `prepared`, `stepping`, `fenced_chain`, `burst_model`
     it is executed partition by partition
-`spaces`, `managed_memory`, `outcomes`
+`spaces`, `reservations`, `managed_memory`, `outcomes`
     the memory between partitions and of buffers, and who is told of an execution's end
 `fallback`
     what goes to the CPU instead, for which reasons, and devices that are left out

@@ -21,7 +21,7 @@ from functools import partial
 from asyncnn.devices.statistics import FallbackCount
 from asyncnn.hal.errors import AsyncnnError, DeviceClosedError
 from asyncnn.hal.interfaces import IDevice
-from asyncnn.hal.types import ErrorStatus
+from asyncnn.hal.types import DeviceType, ErrorStatus
 from asyncnn.runtime.framework import FrameworkSettings
 
 logger = logging.getLogger(__name__)
@@ -139,6 +139,11 @@ class Member:
         self.health = Health(settings, clock)
         self._fallbacks: Counter[ErrorStatus] = Counter()
         self._logged: set[str] = set()
+
+    @property
+    def has_own_memory(self) -> bool:
+        """Whether the device cannot work on memory of this process where it is."""
+        return self.copies or self.hal.get_type()[1] is not DeviceType.CPU
 
     def fell_back(self, status: ErrorStatus, reason: str) -> None:
         """Count that the CPU computed instead, and log it, once for each reason."""

@@ -196,7 +196,7 @@ class FencedChain(FencedOutcome):
         """Launch partitions, each behind the one before, until one is refused."""
         options, spaces = self._options, self._model.spaces
         if spaces is not None:
-            self._space = spaces.take()
+            self._space = spaces.take(in_order=False)
         waits = wait_for
         for index, step in enumerate(self._model.steps):
             request = self._request

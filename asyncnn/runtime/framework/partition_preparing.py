@@ -33,6 +33,7 @@ from asyncnn.runtime.framework.caching import Loaded, OpenCache
 from asyncnn.runtime.framework.fallback import MISSED, Member, reason_of_error
 from asyncnn.runtime.framework.partition import Division, Partition, Plan
 from asyncnn.runtime.framework.planning import FEW_OPERATIONS, Planner
+from asyncnn.runtime.framework.reservations import Reservation, reserved
 from asyncnn.runtime.framework.steps import OnCpu, Step, loaded_by, prepared_on
 from asyncnn.runtime.framework.submodels import Kind, SubModels, build_submodels
 from asyncnn.runtime.model_cache import PrepareArguments
@@ -46,13 +47,17 @@ MOST_AT_ONCE = 4
 
 
 class Prepared(msgspec.Struct, frozen=True, eq=False):
-    """All partitions of a model, prepared. ``submodels`` is None if there is one."""
+    """All partitions of a model, prepared. ``submodels`` is None if there is one.
+
+    Some tensors between them may have a ``reservation`` in memory of a device.
+    """
 
     arguments: PrepareArguments
     plan: Plan
     submodels: SubModels | None
     steps: tuple[Step, ...]
     whole: Step
+    reservation: Reservation | None = None
 
 
 class Preparer:
@@ -107,7 +112,7 @@ class Preparer:
                 raise
             reason = reason_of_error(error)
             return await self._all_on_cpu(arguments, reason, plan.refusals)
-        done = self._done(arguments, plan, submodels, steps)
+        done = await self._done(arguments, plan, submodels, steps)
         if cache is not None:
             await self._save(done, cache)
         return done
@@ -142,7 +147,7 @@ class Preparer:
                 raise
             # Of a device that is gone as well: the model is to be prepared anew.
             raise GeneralFailureError(f"not loaded: {error}") from error
-        return self._done(arguments, plan, submodels, steps)
+        return await self._done(arguments, plan, submodels, steps)
 
     async def _loaded_step(
         self,
@@ -190,7 +195,7 @@ class Preparer:
         except AsyncnnError as error:
             logger.warning("a model is not cached: %s", error)
 
-    def _done(
+    async def _done(
         self,
         arguments: PrepareArguments,
         plan: Plan,
@@ -201,7 +206,10 @@ class Preparer:
             devices = "+".join(step.usual.device for step in steps)
             COMPILATION("divided", partitions=len(steps), devices=devices)
         whole = self._whole(arguments, steps)
-        return Prepared(arguments, plan, submodels, tuple(steps), whole)
+        reservation = None
+        if submodels is not None:
+            reservation = await reserved(submodels, steps)
+        return Prepared(arguments, plan, submodels, tuple(steps), whole, reservation)
 
     async def _step(
         self,

@@ -102,7 +102,7 @@ class FrameworkPreparedModel(SynchronousByCallback):
         self.spaces: Spaces | None = None
         if prepared.submodels is not None:
             most = host.max_intermediate_bytes
-            self.spaces = Spaces(prepared.submodels, most)
+            self.spaces = Spaces(prepared.submodels, most, prepared.reservation)
         operands = [model.main.operands[i] for i in model.main.output_indexes]
         self.declared = tuple(
             OutputShape(() if is_scalar(o.type) else o.dimensions, True)

@@ -26,6 +26,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.slabs import Part, allocate_in_slab, retire
 from asyncnn.runtime.framework.partition import is_open
+from asyncnn.runtime.framework.reservations import Reservation
 from asyncnn.runtime.framework.submodels import Kind, Source, SubModels
 
 FIRST_GUESS_BYTES = 4096
@@ -46,10 +47,18 @@ _Place = tuple[Kind, int]
 
 
 class Space:
-    """Memory for one execution; `Spaces` makes it."""
+    """Memory for one execution; `Spaces` makes it. Some may be ``reserved``."""
 
-    def __init__(self, plan: SubModels, learned: dict[_Place, int], most: int) -> None:
+    def __init__(
+        self,
+        plan: SubModels,
+        learned: dict[_Place, int],
+        most: int,
+        reserved: Reservation | None = None,
+    ) -> None:
+        self.reserved = reserved
         self._plan = plan
+        self._tokens = {} if reserved is None else reserved.tokens
         self._learned = learned
         self._most = most
         self._memory = None
@@ -155,6 +164,8 @@ class Space:
                 raise NeedsWholeError("a tensor between partitions is empty")
         size = size_of_data_bytes(source.operand.type, full)
         memory: _AnyPool
+        if source.kind is Kind.INTERMEDIATE and source.position in self._tokens:
+            return self._buffer(source, pools)
         if self._is_ours(source, request):
             memory, offset = self._place(source)
         else:
@@ -169,6 +180,8 @@ class Space:
     ) -> RequestArgument:
         if not self._is_ours(source, request):
             return pools.moved(request.outputs[source.position], request)
+        if source.kind is Kind.INTERMEDIATE and source.position in self._tokens:
+            return self._buffer(source, pools)
         has_place = (
             source.kind is Kind.INTERMEDIATE
             or (source.kind, source.position) in self._own
@@ -181,6 +194,11 @@ class Space:
         return RequestArgument(
             location=DataLocation(pools.number(memory), offset, size)
         )
+
+    def _buffer(self, source: Source, pools: "_Pools") -> RequestArgument:
+        """Return the argument that is in a buffer of its device."""
+        number = pools.number(self._tokens[source.position])
+        return RequestArgument(location=DataLocation(number, 0, 0))
 
     def _is_ours(self, source: Source, request: Request) -> bool:
         """Tell whether a tensor lies here: an output that is needed, but not wanted."""
@@ -216,12 +234,20 @@ class Space:
 class Spaces:
     """The spaces of one prepared model: a few are kept for what comes next."""
 
-    def __init__(self, plan: SubModels, max_bytes: int) -> None:
+    def __init__(
+        self,
+        plan: SubModels,
+        max_bytes: int,
+        reserved: Reservation | None = None,
+    ) -> None:
         self._plan = plan
         self._max_bytes = max_bytes
         self.is_static = plan.is_static
         self._learned: dict[_Place, int] = {}
         self._idle: list[Space] = []
+        self._with_buffers: Space | None = None
+        if reserved is not None:
+            self._with_buffers = Space(plan, self._learned, max_bytes, reserved)
 
     def are_shared(self, request: Request) -> bool:
         """Tell whether other processes see all that partitions hand on, where it is."""
@@ -236,11 +262,17 @@ class Spaces:
                 return False
         return True
 
-    def take(self) -> Space:
+    def take(self, *, in_order: bool = True) -> Space:
         """Return a space that nothing uses.
+
+        One execution at a time has buffers of devices, unless its partitions are not
+        launched ``in_order``, each after the one before has ended.
 
         :raises AsyncnnError: if there is no memory.
         """
+        if self._with_buffers is not None and in_order:
+            space, self._with_buffers = self._with_buffers, None
+            return space
         if self._idle:
             return self._idle.pop()
         return Space(self._plan, self._learned, self._max_bytes)
@@ -248,7 +280,10 @@ class Spaces:
     def give_back(self, space: Space, *, is_clean: bool) -> None:
         """Take a space back; one that is not clean may still be written to."""
         if not is_clean:
-            space.retire()
+            space.retire()  # with its buffers, if it has some
+        elif space.reserved is not None:
+            space.clear()
+            self._with_buffers = space
         elif len(self._idle) < MOST_IDLE:
             space.clear()
             self._idle.append(space)

@@ -34,7 +34,6 @@ from asyncnn.runtime.onnx.matmul import product
 from asyncnn.runtime.onnx.node import Converter, Node
 from asyncnn.runtime.onnx.on_bytes import as_form, only, quantize
 from asyncnn.runtime.onnx.reduction import reduce
-from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 _BYTES: Mapping[np.dtype[Any], Any] = {
     np.dtype(np.uint8): Q8,

@@ -112,6 +112,10 @@ def _label(index: int, name: str) -> str:
     return f"tensor {index} ({name[:80]!r})"
 
 
+_OPTIONS, _OPTIONS_2 = 3, 11
+"""The first of two fields of operators: the kind of options, and they themselves."""
+
+
 class Operator(msgspec.Struct, frozen=True, eq=False):
     """A node of the graph: tensor indices, -1 for an input that is left out.
 
@@ -137,16 +141,19 @@ class Operator(msgspec.Struct, frozen=True, eq=False):
         :raises InvalidArgumentError: if the options are of another kind.
         """
         data, table = self.table._tab.Bytes, self.table._tab.Pos
-        places = flatbuffer.places(data, table, 5)
-        given = flatbuffer.uint8(data, places[3])[0] if places[3] else 0
-        if not given or not places[4]:
+        is_old = hasattr(tflite.BuiltinOptions, kind)
+        kinds = tflite.BuiltinOptions if is_old else tflite.BuiltinOptions2
+        first = _OPTIONS if is_old else _OPTIONS_2
+        type_, place = flatbuffer.places(data, table, first + 2)[first:]
+        given = flatbuffer.uint8(data, type_)[0] if type_ else 0
+        if not given or not place:
             return _defaults(kind)
         options = getattr(tflite, kind)()
-        if given != getattr(tflite.BuiltinOptions, kind):
+        if given != getattr(kinds, kind):
             raise InvalidArgumentError(
                 f"operator {self.index} ({self.name}) has options of another kind"
             )
-        options.Init(data, flatbuffer.target(data, places[4]))
+        options._tab = flatbuffer.Table(data, flatbuffer.target(data, place))
         return options
 
 

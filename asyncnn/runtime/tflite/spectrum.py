@@ -14,8 +14,8 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand, OperandType, OperationType
 from asyncnn.runtime.tflite.algebra import Algebra
-from asyncnn.runtime.tflite.indexing import transpose
 from asyncnn.runtime.tflite.node import Converter, Node
+from asyncnn.runtime.tflite.rearranging import transpose
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 _F32 = OperandType.TENSOR_FLOAT32

@@ -28,7 +28,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.devices import OWN_PROCESS, DeviceSettings
-from asyncnn.devices.litert.cuts import BARRIER_NS, cuts
+from asyncnn.devices.litert.cuts import barriers
 from asyncnn.devices.litert.delegate import LiteRtDelegate
 from asyncnn.devices.litert.engine import load_engine
 from asyncnn.engine import Program
@@ -174,13 +174,14 @@ async def measure_alone(candidate: Candidate, rounds: int) -> Measured:
             feed = session.converted(inputs)
             batches.append(timed_call(ONNX, session.bound(feed)))
             batches.append(timed_await(TO_THREAD, session.awaited(feed)))
-        return _rounds_of(await measure(batches, rounds=rounds)), refusals
+        return rounds_of(await measure(batches, rounds=rounds)), refusals
 
 
 _AWAITED = {ONE_THREAD: on_one_thread, EXECUTOR: in_executor}
 
 
-def _rounds_of(figures: Mapping[str, Figure]) -> Rounds:
+def rounds_of(figures: Mapping[str, Figure]) -> Rounds:
+    """Return the median of each round of every contender."""
     return {name: figure.round_medians_us for name, figure in figures.items()}
 
 
@@ -201,7 +202,7 @@ async def measure_tiny(candidate: Candidate, rounds: int) -> Measured:
             timed_await(AWAITED, lambda: prepared.run([x, y])),
             timed_await(TO_THREAD, lambda: asyncio.to_thread(np.add, x, y)),
         ]
-        return _rounds_of(await measure(batches, rounds=rounds)), {}
+        return rounds_of(await measure(batches, rounds=rounds)), {}
 
 
 async def measure_preparing(candidate: Candidate, rounds: int) -> Measured:
@@ -217,7 +218,7 @@ async def measure_preparing(candidate: Candidate, rounds: int) -> Measured:
         with noted(refusals, CREATED):
             LiteRt(candidate.file)
             batches.append(timed_call(CREATED, lambda: LiteRt(candidate.file)))
-        return _rounds_of(await measure(batches, rounds=rounds)), refusals
+        return rounds_of(await measure(batches, rounds=rounds)), refusals
 
 
 async def measure_cached(candidate: Candidate, rounds: int) -> Measured:
@@ -241,7 +242,7 @@ async def measure_cached(candidate: Candidate, rounds: int) -> Measured:
                     CACHED, lambda: cached.prepare(named, identity=identity), inputs
                 ),
             ]
-            return _rounds_of(await measure(batches, rounds=rounds)), {}
+            return rounds_of(await measure(batches, rounds=rounds)), {}
 
 
 def _until_bound(
@@ -272,9 +273,7 @@ class _Parted(LiteRtDelegate):
             if start:
                 yield start
             part = steps[start:end]
-            yield from (
-                start + at for at in cuts(part, BARRIER_NS, self._engine.speeds)
-            )
+            yield from (start + at for at in barriers(part, self._engine.speeds))
 
 
 async def measure_cancelling(candidate: Candidate, rounds: int) -> Measured:
@@ -390,7 +389,7 @@ async def measure_driver(candidate: Candidate, rounds: int) -> Measured:
                         timed_await(BURST, lambda: burst.run(inputs)),
                         timed_await(AWAITED, lambda: prepared.run(inputs)),
                     ]
-                    return _rounds_of(await measure(batches, rounds=rounds)), {}
+                    return rounds_of(await measure(batches, rounds=rounds)), {}
 
 
 async def measure_heartbeat(candidate: Candidate, rounds: int) -> Measured:

@@ -23,6 +23,11 @@ from asyncnn.tools.bench.environment import (
     installed_versions,
     placement,
 )
+from asyncnn.tools.bench.framework_contenders import (
+    HALVES,
+    WHOLE,
+    measure_framework,
+)
 from asyncnn.tools.bench.litert import LITERT
 from asyncnn.tools.bench.measured_models import (
     Candidate,
@@ -239,6 +244,21 @@ SECTIONS = {
         (Limits(contenders.SATURATED, contenders.IDLE_AND_PART, 1.5, 2.0),),
         _longest,
         contenders.measure_priorities,
+    ),
+    "framework": Section(
+        "through a framework, in one partition and in two, microseconds",
+        ALL_CPUS,
+        {
+            contenders.AWAITED: "device",
+            WHOLE: "whole model",
+            HALVES: "two partitions",
+        },
+        (
+            Limits(WHOLE, contenders.AWAITED, 1.03, 1.05, above_us=200),
+            Limits(HALVES, contenders.AWAITED, inf, inf),
+        ),
+        _every,
+        measure_framework,
     ),
     "serving": Section(
         "served at a concurrency of 8 and 64, microseconds for each request",

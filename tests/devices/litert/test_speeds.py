@@ -2,18 +2,23 @@
 
 import math
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from msgspec.structs import astuple
 
+from asyncnn.devices.litert import engine as engines
 from asyncnn.devices.litert import speed_trials
 from asyncnn.devices.litert.cuts import (
     BARRIER_NS,
+    MOST_BARRIER_NS,
+    SLACK,
     USUAL,
     Speeds,
     TypeSpeeds,
+    barriers,
     cuts,
     estimated_ns,
 )
@@ -75,9 +80,12 @@ def test_what_cannot_be_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_engine_has_those_that_were_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert load_engine("c_api").speeds == speeds_of(litert(), VERSION)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(engines, "_engines", {})
     assert speeds_of(litert(), VERSION) == USUAL
+    found = load_engine("c_api").speeds
+    assert found == speeds_of(litert(), VERSION)
+    assert found != USUAL
 
 
 def test_a_slower_machine_has_shorter_parts(tmp_path: Path) -> None:
@@ -117,3 +125,31 @@ async def test_estimates_are_about_what_runs_take(tmp_path: Path) -> None:
         return max(ratio, 1 / ratio)
 
     await best_of(20, factor, 2.5)
+
+
+@pytest.mark.parametrize("part_ns", [20_000.0, 150_000.0, 1e6])
+def test_parts_are_no_longer_than_wanted_but_for_single_operations(
+    tmp_path: Path, part_ns: float
+) -> None:
+    program = Program(mobilenet(tmp_path), delegate=LiteRtDelegate(load_engine()))
+    steps = steps_of(program)
+    costs = [estimated_ns(step.operation) for step in steps]
+    edges = [0, *cuts(steps, part_ns), len(steps)]
+    assert edges == sorted(set(edges))
+    parts = [costs[start:end] for start, end in pairwise(edges)]
+    assert all(len(part) == 1 or sum(part) <= part_ns for part in parts)
+    # Two neighbours are more than one, but for slack.
+    for before, after in pairwise(parts):
+        assert sum(before) + sum(after) > (1 - SLACK) * part_ns
+
+
+def test_barriers_need_not_be_closer_than_the_longest_operation(tmp_path: Path) -> None:
+    program = Program(mobilenet(tmp_path), delegate=LiteRtDelegate(load_engine()))
+    steps = steps_of(program)
+    longest_ns = max(estimated_ns(step.operation) for step in steps)
+    assert longest_ns > MOST_BARRIER_NS
+    assert barriers(steps) == cuts(steps, MOST_BARRIER_NS)
+    fast = Speeds(scaled(USUAL.floats, 1000.0), USUAL.integers)
+    assert not barriers(steps, fast)
+    last = steps[-2:]
+    assert barriers(last * 3) == cuts(last * 3, BARRIER_NS)
