@@ -1,7 +1,8 @@
 """Writes the figures of the node tests into ``docs/onnx.md``, by running them.
 
-Run it from a checkout: ``python -m docs.onnx_page``; with ``--check`` it writes nothing
-and exits with 1 if the figures are out of date. The rest of the page is written by hand.
+Run it from a checkout: ``python -m docs.onnx_page``; with ``--check`` it writes
+nothing and exits with 1 if the figures are out of date. The rest of the page is written
+by hand.
 """
 
 import argparse

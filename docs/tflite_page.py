@@ -30,8 +30,8 @@ END = "<!-- the end of the table -->\n"
 
 BY_HAND = {
     "CALL": ("its operators, in place", ""),
+    "STABLEHLO_COMPOSITE": ("the operators of its decomposition, in place", "float32"),
     "CALL_ONCE": ("nothing: it runs when the file is read", ""),
-    "STABLEHLO_COMPOSITE": ("what it consists of, in place", ""),
     "IF": ("IF", "bool"),
     "WHILE": ("WHILE", "bool"),
     "VAR_HANDLE": ("a state of the model", ""),

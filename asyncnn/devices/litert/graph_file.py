@@ -28,6 +28,9 @@ _ALIGNMENT_APART = 4
 
 _OFFSET = struct.Struct("<Q")
 
+_PACKED_SHARE, _ROOM_BYTES = 2, 2**22
+"""Weights are in a buffer and in the file of packed ones while they are packed."""
+
 _FIRST, _END = 2**32, 2**40
 """Addresses where files are placed: below what the system gives programs as a rule."""
 
@@ -76,6 +79,20 @@ def may_lie_apart(data: Array) -> bool:
         return False
     address = address_of(data)
     return not address % _ALIGNMENT_APART and has_tail(data, address)
+
+
+def require_room(model: bytes | bytearray | memoryview | GraphFile) -> None:
+    """Check that there is memory for weights that are packed, and for the rest.
+
+    XNNPACK ends the process where it gets none.
+
+    :raises OSError: if there is too little.
+    """
+    if isinstance(model, GraphFile):
+        size = len(model.content) + sum(each.data.size for each in model.apart)
+    else:
+        size = len(model)
+    mmap.mmap(-1, _PACKED_SHARE * size + _ROOM_BYTES, mmap.MAP_PRIVATE).close()
 
 
 class ModelMemory:

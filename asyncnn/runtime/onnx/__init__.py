@@ -1,7 +1,7 @@
 """Reads ONNX files into HAL models; the `onnx` package reads and checks the files.
 
-``wire`` leaves weights where the file is mapped, ``schema`` and ``tensors`` turn the
-rest into records. ``importer`` drafts the model: ``folding`` evaluates what only
+``protobuf`` leaves weights where the file is mapped, ``schema`` and ``tensors`` turn
+the rest into records. ``importer`` drafts the model: ``folding`` evaluates what only
 computes shapes, and a converter turns each other node into operations, by way of a
 ``node`` and its draft: ``emitter`` collects operations, ``composing`` has the
 vocabulary. ``open_axes`` treats axes without a length, ``functions`` operators that are
@@ -68,7 +68,7 @@ def import_onnx(
     :raises UnsupportedOperatorError: if operators have no HAL form; it names them all.
     :raises GeneralFailureError: if the package `onnx` is not installed.
     """
-    with decoding():
+    with decoding(), np.errstate(all="ignore"):
         source = read_model(memory, folder)
         fixed = _fixed(source, constants or {})
         assumed = open_lengths(source, input_shapes, set(source.weights) | set(fixed))

@@ -18,8 +18,8 @@ from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Memory
 from asyncnn.memory.pools import view
+from asyncnn.runtime.onnx.protobuf import split
 from asyncnn.runtime.onnx.tensors import TensorReader, dtype_of
-from asyncnn.runtime.onnx.wire import split
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 OLDEST_OPSET = 7
@@ -61,6 +61,7 @@ def decoding() -> Iterator[None]:
         ArithmeticError,
         AttributeError,
         LookupError,
+        RuntimeError,
         TypeError,
         ValueError,
     ) as error:

@@ -2,8 +2,8 @@
 
 IF and WHILE become the HAL's, with a body for each subgraph. A body sees nothing from
 outside: variables that it uses go in as further inputs and come out as further outputs.
-CALL runs in place, and so does what a composite operator consists of; CALL_ONCE runs
-while the file is read.
+CALL runs in place, as does the decomposition of a composite, and CALL_ONCE while the
+file is read.
 """
 
 from collections.abc import Iterable, Sequence

@@ -113,8 +113,8 @@ def _label(index: int, name: str) -> str:
 
 
 _MOST_CUSTOM_BYTES = 1 << 16
-_OPTIONS, _OPTIONS_2 = 4, 12
-"""Fields of an operator's options; what kind they are stands in the field before."""
+_OPTIONS, _OPTIONS_2 = 3, 11
+"""The first of two fields of operators: the kind of options, and they themselves."""
 
 
 class Operator(msgspec.Struct, frozen=True, eq=False):
@@ -141,7 +141,7 @@ class Operator(msgspec.Struct, frozen=True, eq=False):
             return b""
         if options.nbytes > _MOST_CUSTOM_BYTES:
             raise InvalidArgumentError(f"options of {options.nbytes} bytes")
-        return options.tobytes()
+        return bytes(options.tobytes())
 
     def options(self, kind: str) -> Any:
         """Return the options table of class ``kind``, all defaults if there is none.
@@ -149,19 +149,19 @@ class Operator(msgspec.Struct, frozen=True, eq=False):
         :raises InvalidArgumentError: if the options are of another kind.
         """
         data, table = self.table._tab.Bytes, self.table._tab.Pos
-        kinds, field = tflite.BuiltinOptions, _OPTIONS
-        if not hasattr(kinds, kind):
-            kinds, field = tflite.BuiltinOptions2, _OPTIONS_2
-        *_, type_, value = flatbuffer.places(data, table, field + 1)
+        is_old = hasattr(tflite.BuiltinOptions, kind)
+        kinds = tflite.BuiltinOptions if is_old else tflite.BuiltinOptions2
+        first = _OPTIONS if is_old else _OPTIONS_2
+        type_, place = flatbuffer.places(data, table, first + 2)[first:]
         given = flatbuffer.uint8(data, type_)[0] if type_ else 0
-        if not given or not value:
+        if not given or not place:
             return _defaults(kind)
         options = getattr(tflite, kind)()
         if given != getattr(kinds, kind):
             raise InvalidArgumentError(
                 f"operator {self.index} ({self.name}) has options of another kind"
             )
-        options.Init(data, flatbuffer.target(data, value))
+        options.Init(data, flatbuffer.target(data, place))
         return options
 
 

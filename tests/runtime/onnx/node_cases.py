@@ -184,11 +184,11 @@ def agree(found: Any, wanted: Any, rtol: float, atol: float) -> bool:
     if wanted.dtype == np.float16:
         rtol = max(rtol, HALF_TOLERANCE)
     # The HAL has rank 1 for 0, and int32 for int64.
-    pair = [
+    mine, theirs = (
         value.astype(np.float64 if value.dtype.kind == "f" else np.int64)
         for value in (found.reshape(wanted.shape), wanted)
-    ]
-    return bool(np.allclose(*pair, rtol=rtol, atol=atol, equal_nan=True))
+    )
+    return bool(np.allclose(mine, theirs, rtol=rtol, atol=atol, equal_nan=True))
 
 
 def _short(message: str) -> str:

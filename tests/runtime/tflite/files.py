@@ -272,10 +272,10 @@ class _Writer:
         }
         if operator.options:
             kind = operator.options
-            first = hasattr(tflite.BuiltinOptions, kind)
-            union = "BuiltinOptions" if first else "BuiltinOptions2"
-            fields[f"{union}Type"] = getattr(getattr(tflite, union), kind)
-            fields[union] = self.table(
+            old = hasattr(tflite.BuiltinOptions, kind)
+            name = "BuiltinOptions" if old else "BuiltinOptions2"
+            fields[f"{name}Type"] = getattr(getattr(tflite, name), kind)
+            fields[name] = self.table(
                 kind,
                 **{k: self.option(v) for k, v in operator.fields.items()},
             )

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flatbuffers import flexbuffers
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import OperandLifeTime, OperationType
@@ -13,7 +12,7 @@ from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.tflite import UnsupportedOperatorError, import_tflite
 from tests.direct import run_direct
 from tests.runtime.tflite.cases import F32, I8, I32, boolean, case, const, f32, i32
-from tests.runtime.tflite.files import G, Op, T, write
+from tests.runtime.tflite.files import Op, T, write
 from tests.runtime.tflite.graphs import conv_2d, imported
 from tests.runtime.tflite.litert import run_litert
 
@@ -137,41 +136,6 @@ class TestSpectra:
         x, y = T(np.complex64, (1, 5)), f32(1, 5)
         with pytest.raises(UnsupportedOperatorError, match="COMPLEX64"):
             imported(Op("REAL", [x], [y]))
-
-
-class TestComposites:
-    """An operator that stands for a subgraph, of which LiteRT runs the same."""
-
-    def file(self, graph: int = 1) -> bytes:
-        x, middle, y = f32(2, 3), f32(2, 3), f32(2, 3)
-        a, b, c = f32(2, 3), f32(2, 3), f32(2, 3)
-        parts = [
-            Op("EXP", [a], [b]),
-            Op("MUL", [b, const(0.5, F32)], [c], "MulOptions"),
-        ]
-        fields = {
-            "Name": "example.half",
-            "DecompositionSubgraphIndex": graph,
-            "CompositeAttributes": bytes(flexbuffers.Dumps({})),
-        }
-        composite = Op(
-            "STABLEHLO_COMPOSITE", [x], [middle], "StableHLOCompositeOptions", fields
-        )
-        operators = [composite, Op("NEG", [middle], [y])]
-        return write(operators, [x], [y], G(parts, [a], [c], "half"))
-
-    def test_it_becomes_what_it_consists_of(self) -> None:
-        model = import_tflite(from_buffer(self.file())).model
-        names = [OperationType(each.type).name for each in model.main.operations]
-        assert names == ["EXP", "MUL", "NEG"]
-        x = np.random.default_rng(0).uniform(-2, 2, (2, 3)).astype(F32)
-        (actual,) = run(self.file(), x)
-        (expected,) = run_litert(self.file(), [x])
-        np.testing.assert_allclose(actual, expected, 1e-6)
-
-    def test_a_subgraph_that_is_not_there_is_refused(self) -> None:
-        with pytest.raises(InvalidArgumentError, match="refers to subgraph 7 of 2"):
-            import_tflite(from_buffer(self.file(7)))
 
 
 class TestHalfPrecision:

@@ -80,7 +80,7 @@ def test_sound_of_any_length_becomes_a_spectrum(length: int) -> None:
     path = packaged(SPECTRUM)
     (name,) = (info.name for info in asyncnn.load(path).inputs)
     sound = np.random.default_rng(0).normal(0, 1000, (1, length)).astype(np.float32)
-    named = asyncnn.load(path, shapes={name: sound.shape})
+    named = asyncnn.load(path, input_shapes={name: sound.shape})
     (actual,) = Steps(named).step(sound)
     reference = LiteRtSteps(path.read_bytes(), reference=False, shapes=[sound.shape])
     (expected,) = reference.step(sound)

@@ -89,7 +89,7 @@ def test_a_signature_of_what_is_no_input_is_refused() -> None:
 def test_a_container_has_no_signatures(tmp_path: Path) -> None:
     path = tmp_path / "model.asyncnn"
     asyncnn.save(imported(two_signatures()), path)
-    with pytest.raises(InvalidArgumentError, match="chosen of TFLite files"):
+    with pytest.raises(InvalidArgumentError, match="a signature cannot be given"):
         asyncnn.load(path, signature="serve")
 
 
