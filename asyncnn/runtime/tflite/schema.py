@@ -161,7 +161,7 @@ class Operator(msgspec.Struct, frozen=True, eq=False):
             raise InvalidArgumentError(
                 f"operator {self.index} ({self.name}) has options of another kind"
             )
-        options.Init(data, flatbuffer.target(data, place))
+        options._tab = flatbuffer.Table(data, flatbuffer.target(data, place))
         return options
 
 
