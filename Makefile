@@ -49,6 +49,7 @@ bench: $(READY)
 	$(BIN)/asyncnn bench fence
 	$(BIN)/asyncnn bench qos
 	$(BIN)/asyncnn bench cache
+	$(BIN)/asyncnn bench sessions
 	$(BIN)/asyncnn bench responsiveness
 
 # A million requests of each pattern through the scheduling policy, and the least share
@@ -60,6 +61,7 @@ docs: $(READY)
 	$(BIN)/python -m docs.operations_page
 	$(BIN)/python -m docs.accelerated_page
 	$(BIN)/python -m docs.onnx_page
+	$(BIN)/python -m docs.tflite_page
 
 lint: $(READY)
 	$(BIN)/ruff check .

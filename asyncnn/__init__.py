@@ -40,16 +40,20 @@ if TYPE_CHECKING:
         DeviceClosedError,
         DeviceUnavailableError,
         DriverDiedError,
+        EngineUnavailableError,
         ForkedError,
         GeneralFailureError,
         InvalidArgumentError,
+        MissedDeadlineError,
         MissedDeadlinePersistentError,
         MissedDeadlineTransientError,
         NoDriverError,
         OutputInsufficientSizeError,
+        ResourceExhaustedError,
         ResourceExhaustedPersistentError,
         ResourceExhaustedTransientError,
     )
+    from asyncnn.hal.routes import Route
     from asyncnn.hal.types import (
         ErrorStatus,
         ExecutionPreference,
@@ -61,18 +65,22 @@ if TYPE_CHECKING:
     from asyncnn.runtime.buffers import DeviceBuffer
     from asyncnn.runtime.builder import ModelBuilder
     from asyncnn.runtime.burst import Burst
-    from asyncnn.runtime.device import Device, connect, open_device, open_devices
+    from asyncnn.runtime.device import Device
     from asyncnn.runtime.execution_options import Outputs
     from asyncnn.runtime.explain import Explanation, explain
     from asyncnn.runtime.fenced import FencedRun
     from asyncnn.runtime.framework import FrameworkSettings
     from asyncnn.runtime.framework.device_registry import device_names
+    from asyncnn.runtime.graph_builder import GraphBuilder
     from asyncnn.runtime.model import NamedModel, TensorInfo
     from asyncnn.runtime.model_cache import ModelCache
+    from asyncnn.runtime.model_description import ModelMetadata, Signature
     from asyncnn.runtime.model_file import load, save
     from asyncnn.runtime.named_arrays import named_array, open_named_array
+    from asyncnn.runtime.opening_devices import connect, open_device, open_devices
     from asyncnn.runtime.prepared import PreparedModel
     from asyncnn.runtime.reusable import ReusableExecution
+    from asyncnn.runtime.signatures import SignatureRuns
     from asyncnn.service import Supervision
 else:
     __getattr__, __dir__ = _lazy_names(
@@ -81,28 +89,34 @@ else:
             "asyncnn.devices": "DeviceSettings",
             "asyncnn.extensions": "Extension",
             "asyncnn.hal.errors": "AsyncnnError BusyError DeviceClosedError "
-            "DeviceUnavailableError DriverDiedError ForkedError GeneralFailureError "
-            "InvalidArgumentError MissedDeadlinePersistentError "
-            "MissedDeadlineTransientError NoDriverError OutputInsufficientSizeError "
+            "DeviceUnavailableError DriverDiedError EngineUnavailableError ForkedError "
+            "GeneralFailureError InvalidArgumentError MissedDeadlineError "
+            "MissedDeadlinePersistentError MissedDeadlineTransientError NoDriverError "
+            "OutputInsufficientSizeError ResourceExhaustedError "
             "ResourceExhaustedPersistentError ResourceExhaustedTransientError",
+            "asyncnn.hal.routes": "Route",
             "asyncnn.hal.types": "ErrorStatus ExecutionPreference OperandType "
             "OperationType Priority",
             "asyncnn.memory.slabs": "shared_array",
             "asyncnn.runtime.buffers": "DeviceBuffer",
             "asyncnn.runtime.builder": "ModelBuilder",
             "asyncnn.runtime.burst": "Burst",
-            "asyncnn.runtime.device": "Device connect open_device open_devices",
+            "asyncnn.runtime.device": "Device",
             "asyncnn.runtime.execution_options": "Outputs",
             "asyncnn.runtime.explain": "Explanation explain",
             "asyncnn.runtime.fenced": "FencedRun",
             "asyncnn.runtime.framework": "FrameworkSettings",
             "asyncnn.runtime.framework.device_registry": "device_names",
+            "asyncnn.runtime.graph_builder": "GraphBuilder",
             "asyncnn.runtime.model": "NamedModel TensorInfo",
             "asyncnn.runtime.model_cache": "ModelCache",
+            "asyncnn.runtime.model_description": "ModelMetadata Signature",
             "asyncnn.runtime.model_file": "load save",
             "asyncnn.runtime.named_arrays": "named_array open_named_array",
+            "asyncnn.runtime.opening_devices": "connect open_device open_devices",
             "asyncnn.runtime.prepared": "PreparedModel",
             "asyncnn.runtime.reusable": "ReusableExecution",
+            "asyncnn.runtime.signatures": "SignatureRuns",
             "asyncnn.service": "Supervision",
         },
         "burst devices engine extensions fences fmq hal kernels memory metrics "
@@ -119,6 +133,7 @@ __all__ = (
     "DeviceSettings",
     "DeviceUnavailableError",
     "DriverDiedError",
+    "EngineUnavailableError",
     "ErrorStatus",
     "ExecutionPreference",
     "Explanation",
@@ -127,11 +142,14 @@ __all__ = (
     "ForkedError",
     "FrameworkSettings",
     "GeneralFailureError",
+    "GraphBuilder",
     "InvalidArgumentError",
+    "MissedDeadlineError",
     "MissedDeadlinePersistentError",
     "MissedDeadlineTransientError",
     "ModelBuilder",
     "ModelCache",
+    "ModelMetadata",
     "NamedModel",
     "NoDriverError",
     "OperandType",
@@ -140,9 +158,13 @@ __all__ = (
     "Outputs",
     "PreparedModel",
     "Priority",
+    "ResourceExhaustedError",
     "ResourceExhaustedPersistentError",
     "ResourceExhaustedTransientError",
     "ReusableExecution",
+    "Route",
+    "Signature",
+    "SignatureRuns",
     "Supervision",
     "TensorInfo",
     "__version__",

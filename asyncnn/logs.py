@@ -194,11 +194,12 @@ def errors_as_lines() -> Iterator[None]:
     try:
         yield
     except (AsyncnnError, OSError) as error:
-        print(f"asyncnn: {_one_line(error)}", file=sys.stderr)  # noqa: T201
+        print(f"asyncnn: {one_line(error)}", file=sys.stderr)  # noqa: T201
         sys.exit(EXIT_BAD_INPUT)
 
 
-def _one_line(error: AsyncnnError | OSError) -> str:
+def one_line(error: AsyncnnError | OSError) -> str:
+    """Return what an error says, in one line."""
     text = str(error)
     if isinstance(error, OSError) and error.filename is not None:
         text = f"{error.filename}: {error.strerror}"

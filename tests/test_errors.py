@@ -1,7 +1,14 @@
 import pytest
 
-from asyncnn.hal.errors import AsyncnnError, error_for, failure_of
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    MissedDeadlineError,
+    ResourceExhaustedError,
+    error_for,
+    failure_of,
+)
 from asyncnn.hal.types import ErrorStatus
+from asyncnn.memory.pages import os_errors
 
 
 @pytest.mark.parametrize(
@@ -31,3 +38,30 @@ def test_a_failure_that_cannot_be_described_is_one_nevertheless() -> None:
     error = failure_of(UndescribedError())
     assert error.status is ErrorStatus.GENERAL_FAILURE
     assert "Undescribed" in str(error)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [ErrorStatus.MISSED_DEADLINE_TRANSIENT, ErrorStatus.MISSED_DEADLINE_PERSISTENT],
+)
+def test_one_class_catches_every_missed_deadline(status: ErrorStatus) -> None:
+    error = error_for(status)
+    assert isinstance(error, MissedDeadlineError)
+    assert isinstance(error, TimeoutError)
+    assert str(error) == "the deadline passed"
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT,
+        ErrorStatus.RESOURCE_EXHAUSTED_PERSISTENT,
+    ],
+)
+def test_one_class_catches_all_that_runs_out(status: ErrorStatus) -> None:
+    assert isinstance(error_for(status), ResourceExhaustedError)
+
+
+def test_a_missed_deadline_is_not_taken_for_an_error_of_the_system() -> None:
+    with pytest.raises(MissedDeadlineError, match="too late"), os_errors("a file"):
+        raise MissedDeadlineError("too late")

@@ -38,6 +38,7 @@ from asyncnn.hal.errors import (
     DeviceUnavailableError,
     DriverDiedError,
     GeneralFailureError,
+    InvalidArgumentError,
     MissedDeadlinePersistentError,
     MissedDeadlineTransientError,
 )
@@ -462,10 +463,11 @@ class _Link:
             or len(request.pools) != shape.pool_count
         ):
             shape = self._shape_of(request)
-        pools = [pool for pool in request.pools if isinstance(pool, Memory)]
-        if len(pools) != len(request.pools):
-            raise _UnsendableError("bursts do not know tokens of buffers")
-        return shape.encode(self.slots.of(pools), measure)
+        try:
+            slots = self.slots.of(request.pools)
+        except InvalidArgumentError as error:
+            raise _UnsendableError(error.message) from error
+        return shape.encode(slots, measure)
 
     def _shape_of(self, request: Request) -> RequestShape:
         try:

@@ -16,7 +16,7 @@ import logging
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -25,17 +25,27 @@ from asyncnn.callbacks import IBurstCallback
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
+    InvalidArgumentError,
     ResourceExhaustedPersistentError,
     error_for,
 )
-from asyncnn.hal.types import ErrorStatus, MeasureTiming, Memory, Request
+from asyncnn.hal.types import (
+    BufferToken,
+    ErrorStatus,
+    MeasureTiming,
+    Memory,
+    Request,
+)
 from asyncnn.logs import SparseLogger
 
 MAX_CACHED_SLOTS = 1024
-"""Slots remembered besides those of the last request; others are asked for again."""
+"""Slots remembered besides those of the last two requests; others are asked for."""
 
 GET_MEMORIES_TIMEOUT_S = 5.0
 """How long an application may take to say what is in its slots."""
+
+Pool: TypeAlias = Memory | BufferToken
+"""What a slot stands for."""
 
 MAX_SHAPES = 8
 """Shapes of packets that are known again; all are forgotten at once."""
@@ -56,32 +66,40 @@ class PoolSlots(IBurstCallback):
 
     def __init__(self, gone: Callable[[int], None]) -> None:
         self._gone = gone
-        self._slots: dict[weakref.ref[Memory], int] = {}
-        self._pools: dict[int, weakref.ref[Memory]] = {}
+        self._slots: dict[weakref.ref[Pool], int] = {}
+        self._pools: dict[int, weakref.ref[Pool]] = {}
         self._free: list[int] = []
         self._taken = 0
 
     def __len__(self) -> int:
         return len(self._slots)
 
-    def of(self, pools: Sequence[Memory]) -> tuple[int, ...]:
+    def of(self, pools: Sequence[Pool]) -> tuple[int, ...]:
         """Return the slots of ``pools``, taking new ones where there are none.
 
+        :raises InvalidArgumentError: if the token of a buffer is not the object that
+            has its slot, with which that ends.
         :raises ResourceExhaustedPersistentError: if all are taken.
         """
         slots = []
         for memory in pools:
             slot = self._slots.get(weakref.ref(memory))
-            slots.append(self._take(memory) if slot is None else slot)
+            if slot is None:
+                slot = self._take(memory)
+            elif type(memory) is BufferToken and self._pools[slot]() is not memory:
+                raise InvalidArgumentError(
+                    f"buffer {memory.token} is named by several tokens"
+                )
+            slots.append(slot)
         return tuple(slots)
 
-    def free(self, memory: Memory) -> int | None:
+    def free(self, memory: Pool) -> int | None:
         """Take the slot of a pool back and return it; None if it has none."""
         return self._discard(weakref.ref(memory))
 
     async def get_memories(
         self, slots: Sequence[int]
-    ) -> tuple[ErrorStatus, tuple[Memory, ...]]:
+    ) -> tuple[ErrorStatus, tuple[Pool, ...]]:
         """Return the pools of ``slots``; INVALID_ARGUMENT if one is not taken."""
         pools = []
         for slot in slots:
@@ -92,7 +110,7 @@ class PoolSlots(IBurstCallback):
             pools.append(memory)
         return ErrorStatus.NONE, tuple(pools)
 
-    def _take(self, memory: Memory) -> int:
+    def _take(self, memory: Pool) -> int:
         if self._free:
             slot = self._free.pop()
         elif self._taken < _PLACES:
@@ -102,17 +120,17 @@ class PoolSlots(IBurstCallback):
             raise ResourceExhaustedPersistentError(
                 f"a burst knows {_PLACES} pools at most", hint="free some of them"
             )
-        reference = weakref.ref(memory, self._lost)
+        reference: weakref.ref[Pool] = weakref.ref(memory, self._lost)
         self._slots[reference] = slot
         self._pools[slot] = reference
         return slot
 
-    def _lost(self, reference: weakref.ref[Memory]) -> None:
+    def _lost(self, reference: weakref.ref[Pool]) -> None:
         slot = self._discard(reference)
         if slot is not None:
             self._gone(slot)
 
-    def _discard(self, reference: weakref.ref[Memory]) -> int | None:
+    def _discard(self, reference: weakref.ref[Pool]) -> int | None:
         # This decides who gives it back, if a pool is freed and collected at once.
         slot = self._slots.pop(reference, None)
         if slot is not None:
@@ -127,10 +145,10 @@ class SlotCache:
     def __init__(self, callback: IBurstCallback, log: SparseLogger) -> None:
         self._callback = callback
         self._log = log
-        self._memories: OrderedDict[int, Memory] = OrderedDict()
+        self._memories: OrderedDict[int, Pool] = OrderedDict()
         self._awaited: set[int] = set()
 
-    def find(self, slots: Sequence[int]) -> tuple[Memory, ...] | None:
+    def find(self, slots: Sequence[int]) -> tuple[Pool, ...] | None:
         """Return the memories of ``slots``; None if not all are known."""
         memories = self._memories
         try:
@@ -141,7 +159,7 @@ class SlotCache:
             memories.move_to_end(slot)
         return tuple(found)
 
-    async def fetch(self, slots: Sequence[int]) -> tuple[Memory, ...]:
+    async def fetch(self, slots: Sequence[int]) -> tuple[Pool, ...]:
         """Return the memories of ``slots``, asking once for all that are unknown.
 
         A slot that is freed meanwhile is not remembered.
@@ -151,6 +169,8 @@ class SlotCache:
         """
         known = self._memories
         found = {slot: known[slot] for slot in slots if slot in known}
+        for slot in found:
+            known.move_to_end(slot)
         unknown = [slot for slot in dict.fromkeys(slots) if slot not in found]
         # What is freed while the application is asked must not be remembered after.
         self._awaited = set(unknown)
@@ -172,7 +192,7 @@ class SlotCache:
         self._memories.clear()
         self._awaited.clear()
 
-    async def _ask(self, slots: Sequence[int]) -> tuple[Memory, ...]:
+    async def _ask(self, slots: Sequence[int]) -> tuple[Pool, ...]:
         try:
             async with asyncio.timeout(GET_MEMORIES_TIMEOUT_S):
                 status, memories = await self._callback.get_memories(slots)
@@ -203,8 +223,9 @@ class BoundRequest(NamedTuple):
 class Binder:
     """Turns the packets of one burst into requests with their memories.
 
-    A packet equal to the last one yields the same `Request` object, and one that
-    differs in slots alone the same arguments, so that they are not validated again.
+    A packet equal to one of the last two yields the same `Request` object, as those of
+    a session take turns, and one that differs in slots alone the same arguments, so
+    that they are not validated again.
     """
 
     def __init__(self, callback: IBurstCallback, log: SparseLogger) -> None:
@@ -212,6 +233,7 @@ class Binder:
         self._shape = RequestShape.of((), (), 0)
         self._shapes: list[RequestShape] = []
         self._last: BoundRequest | None = None
+        self._before_last: BoundRequest | None = None
         self._was_freed = False
 
     def bind_nowait(self, packet: bytes) -> BoundRequest | None:
@@ -222,6 +244,10 @@ class Binder:
         last = self._last
         if last is not None and packet == last.packet:
             return last
+        before = self._before_last
+        if before is not None and packet == before.packet:
+            self._last, self._before_last = before, last
+            return before
         slots, measure = self._decode(packet)
         pools = self._memories.find(slots)
         return None if pools is None else self._keep(packet, pools, measure)
@@ -237,19 +263,19 @@ class Binder:
         pools = await self._memories.fetch(slots)
         bound = self._keep(packet, pools, measure)
         if self._was_freed:  # while it was asked: the next packet has to ask again
-            self._last = None
+            self._last = self._before_last = None
         return bound
 
     def free(self, slot: int) -> None:
         """Forget the memory of a slot."""
         self._memories.free(slot)
-        self._last = None
+        self._last = self._before_last = None
         self._was_freed = True
 
     def clear(self) -> None:
         """Forget everything that keeps memories alive."""
         self._memories.clear()
-        self._last = None
+        self._last = self._before_last = None
 
     def _decode(self, packet: bytes) -> tuple[tuple[int, ...], MeasureTiming]:
         known = self._shape.decode(packet)
@@ -267,9 +293,10 @@ class Binder:
         return slots, measure
 
     def _keep(
-        self, packet: bytes, pools: tuple[Memory, ...], measure: MeasureTiming
+        self, packet: bytes, pools: tuple[Pool, ...], measure: MeasureTiming
     ) -> BoundRequest:
         request = Request(self._shape.inputs, self._shape.outputs, pools)
+        self._before_last = self._last
         self._last = BoundRequest(packet, request, measure)
         return self._last
 
@@ -280,10 +307,12 @@ def _next_generation(slot: int) -> int:
     return (generation + 1) % _GENERATIONS << _PLACE_BITS | place
 
 
-def _private_pool(memory: Memory) -> Memory:
+def _private_pool(memory: Pool) -> Pool:
     """Return another pool over the same bytes, if they are mapped.
 
     In one process the callback returns the application's own pool, whose end frees the
-    slot: the cache must not keep that alive.
+    slot: the cache must not keep that alive. The same goes for tokens.
     """
+    if isinstance(memory, BufferToken):
+        return BufferToken(memory.token)
     return memory if memory.buffer is None else replace(memory)

@@ -10,10 +10,12 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from asyncnn import __version__
+from asyncnn.cli.compare import compare
 from asyncnn.cli.conformance import conformance
 from asyncnn.cli.demo import demo
 from asyncnn.cli.devices import capabilities, devices
 from asyncnn.cli.graph import graph
+from asyncnn.cli.inspecting import inspect
 from asyncnn.cli.run import run
 from asyncnn.cli.serve import serve
 from asyncnn.cli.top import top
@@ -42,9 +44,12 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(demo)
 app.command()(run)
+app.command()(inspect)
+app.command()(compare)
 app.command()(serve)
 app.command()(top)
 app.command()(devices)

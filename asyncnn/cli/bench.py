@@ -33,6 +33,13 @@ def _option(name: str, kind: Any, default: Any, *flags: str, **info: Any) -> Par
 _FOLDER_HELP = "Folder of .tflite files; ../shared/models if left out."
 _FOLDER_ARGUMENT = typer.Argument(help=_FOLDER_HELP, show_default=False)
 _FOLDER = _parameter("folder", Annotated[Path | None, _FOLDER_ARGUMENT], None)
+_STATEFUL_ARGUMENT = typer.Argument(
+    help="Folder of .tflite files; those of pymicro-wakeword if left out.",
+    show_default=False,
+)
+_STATEFUL_FOLDER = _parameter(
+    "folder", Annotated[Path | None, _STATEFUL_ARGUMENT], None
+)
 _ROUNDS = _option(
     "rounds", int, DEFAULT_ROUNDS, min=MIN_ROUNDS, help="Interleaved rounds."
 )
@@ -119,9 +126,23 @@ BENCHMARKS = {
         (_FOLDER, _ROUNDS, _FILTER, _MOBILENET),
         _counted,
     ),
+    "sessions": Benchmark(
+        "Measure steps of models with state beside plain runs, and their memory beside "
+        "that of LiteRT's interpreters.\n\n"
+        "Needs LiteRT: pip install asyncnn\\[bench]. Measures the models of FOLDER, or "
+        "of the package pymicro-wakeword.",
+        (_STATEFUL_FOLDER, _ROUNDS, _FILTER, _GATES),
+        _counted,
+    ),
     "qos": Benchmark(
         "Measure priorities and deadlines beside a thread pool, and what they cost.",
         (_ROUNDS,),
+    ),
+    "loading": Benchmark(
+        "Measure reading and preparing model files beside LiteRT's interpreter.\n\n"
+        "Needs LiteRT: pip install asyncnn\\[bench].",
+        (_FOLDER, _ROUNDS, _FILTER, _MOBILENET, _GATES),
+        _counted,
     ),
     "responsiveness": Benchmark(
         "Measure the lag of event loops beside long models and large inputs.",

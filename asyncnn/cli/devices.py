@@ -70,8 +70,8 @@ def devices(
 
 
 async def _discover(socket: Path | None) -> list[DeviceReport]:
-    from asyncnn.runtime.device import connect, open_device
     from asyncnn.runtime.framework.device_registry import registered_devices
+    from asyncnn.runtime.opening_devices import connect, open_device
 
     if socket is not None:
         async with connect(socket) as device:

@@ -1,6 +1,8 @@
 """``asyncnn graph`` and ``asyncnn run --explain``: what a device makes of a model."""
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from asyncnn.extensions import Extension
     from asyncnn.runtime.explain import Explanation, OperationReport
     from asyncnn.runtime.model import NamedModel
+    from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 
 def graph(
@@ -52,8 +55,14 @@ def explain(
     """
     import anyio
 
-    model, extensions = load_extended(path, places)
-    explanation = anyio.run(_explain, model, extensions, device, socket)
+    from asyncnn.runtime.unsupported import UnsupportedOperatorError
+
+    try:
+        model, extensions = load_extended(path, places)
+    except UnsupportedOperatorError as error:
+        explanation = _refused(error)
+    else:
+        explanation = anyio.run(_explain, model, extensions, device, socket)
     if json:
         print_json(explanation)
     else:
@@ -62,14 +71,26 @@ def explain(
         raise typer.Exit(1)
 
 
+def _refused(error: "UnsupportedOperatorError") -> "Explanation":
+    """Return what is known of a file of which no model can be made.
+
+    :raises UnsupportedOperatorError: if it is not about single operators.
+    """
+    from asyncnn.runtime.explain import Explanation
+
+    if not error.operators:
+        raise error
+    return Explanation("", error.message, (), unsupported=error.operators)
+
+
 async def _explain(
     model: "NamedModel",
     extensions: "Sequence[Extension]",
     device: str | None,
     socket: Path | None,
 ) -> "Explanation":
-    from asyncnn.runtime.device import connect, open_device
     from asyncnn.runtime.explain import explain
+    from asyncnn.runtime.opening_devices import connect, open_device
 
     opened = (
         open_device(device, extensions=extensions)
@@ -84,6 +105,13 @@ def print_explanation(explanation: "Explanation") -> None:
     """Print a table of all operations, why some are not supported, and how many are."""
     from rich.table import Column, Table
 
+    if explanation.unsupported:
+        for refused in explanation.unsupported:
+            typer.echo(f"{refused.place}: {refused.reason}")
+        counts = Counter(refused.name for refused in explanation.unsupported)
+        names = ", ".join(f"{count} x {name}" for name, count in counts.items())
+        typer.echo(f"no model can be made of the file: it has {names}")
+        return
     if explanation.problem:
         typer.echo(f"the model is refused: {explanation.problem}")
     # Names of extensions can be long: they are folded rather than cut.
@@ -108,6 +136,15 @@ def print_explanation(explanation: "Explanation") -> None:
             f"{count} operation{'' if count == 1 else 's'}, "
             f"about {partition.expected_us:.0f} us"
         )
+    for segment in explanation.segments:
+        count = len(segment.operations)
+        measured = ""
+        if segment.measured_us is not None:
+            measured = f", {segment.measured_us:.0f} us in a trial"
+        typer.echo(
+            f"{segment.device}: {_ranges(segment.operations)} by {segment.engine}, "
+            f"about {segment.expected_us:.0f} us{measured}"
+        )
     for name, reason in explanation.left_out.items():
         typer.echo(f"{name} has no part: {reason}")
     supported = sum(report.is_supported for report in explanation.operations)
@@ -118,7 +155,23 @@ def print_explanation(explanation: "Explanation") -> None:
 def _support(report: "OperationReport") -> str:
     if not report.is_supported:
         return f"no, {report.cause}"
-    return f"{report.device}: {report.choice}" if report.device else "yes"
+    text = f"{report.device}: {report.choice}" if report.device else "yes"
+    if report.engine:
+        text += f"; {report.engine}"
+    if report.obstacle:
+        text += f", as {report.obstacle}"
+    return text
+
+
+def _ranges(numbers: "Sequence[int]") -> str:
+    """Return numbers in words, those that follow one another as a range."""
+    parts: list[str] = []
+    ordered = sorted(numbers)
+    for _, following in groupby(enumerate(ordered), lambda each: each[1] - each[0]):
+        run = [position for _, position in following]
+        parts.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
+    word = "operation" if len(ordered) == 1 else "operations"
+    return f"{word} {', '.join(parts)}"
 
 
 def _in_lines(name: str) -> str:

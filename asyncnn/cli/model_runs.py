@@ -6,8 +6,9 @@ and tells which operation is the first whose result differs.
 """
 
 import time
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -16,7 +17,19 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.cli.options import load_extended, progress
-from asyncnn.cli.samples import (
+from asyncnn.devices import OWN_PROCESS
+from asyncnn.devices.accelerated import default_device_name
+from asyncnn.extensions import Extension
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operands import is_opaque_type
+from asyncnn.hal.types import Operand, OperandLifeTime, Priority
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.execution_options import AnyPath, Outputs
+from asyncnn.runtime.execution_options import Path as HalPath
+from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.opening_devices import connect, open_device
+from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.tools.samples import (
     Sample,
     Tolerance,
     compare,
@@ -25,16 +38,6 @@ from asyncnn.cli.samples import (
     samples,
     save_samples,
 )
-from asyncnn.devices import OWN_PROCESS
-from asyncnn.devices.accelerated import default_device_name
-from asyncnn.extensions import Extension
-from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.operands import is_opaque_type
-from asyncnn.hal.types import Operand, OperandLifeTime, Priority
-from asyncnn.runtime.device import Device, connect, open_device
-from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.prepared import AnyPath, PreparedModel
-from asyncnn.runtime.prepared import Path as HalPath
 
 PATHS: dict[str, AnyPath] = {path: path for path in ("burst", *get_args(HalPath))}
 """Ways of executing, by the names of the command line."""
@@ -55,11 +58,13 @@ class RunOptions(msgspec.Struct, frozen=True):
     device: str | None
     socket: Path | None
     extensions: tuple[str, ...]
+    input_shapes: tuple[str, ...]
     paths: tuple[AnyPath, ...]
     priority: Priority
     timeout: float | None
     repeat: int
     tolerance: Tolerance
+    session: bool = False
 
 
 class PathReport(msgspec.Struct, frozen=True):
@@ -107,7 +112,9 @@ async def run_model(options: RunOptions) -> RunReport:
             reports.append(_report(path, job, outputs, latencies, options))
         if options.output_file is not None:
             save_samples(options.output_file, outputs, job.model.outputs)
-        if any(report.passed is False for report in reports):
+        # In a session nothing is known of the state that a sample began with.
+        has_failed = any(report.passed is False for report in reports)
+        if has_failed and not (options.session and prepared.states):
             difference = await _first_difference(device, job, options.tolerance)
     return RunReport(
         model=str(options.model),
@@ -131,7 +138,9 @@ def _opened(
 
 
 def _collect(options: RunOptions) -> _Job:
-    model, extensions = load_extended(options.model, options.extensions)
+    model, extensions = load_extended(
+        options.model, options.extensions, options.input_shapes
+    )
     _check_known(model)
     if options.input_file is None:
         inputs = [random_sample(model.inputs)]
@@ -167,7 +176,11 @@ async def _run_path(
 ) -> tuple[list[Sample], list[float]]:
     outputs: list[Sample] = []
     latencies: list[float] = []
-    async with prepared.runner(path, timeout=options.timeout) as run:
+    async with (
+        _in_session(prepared, path, options)
+        if options.session
+        else prepared.runner(path, timeout=options.timeout)
+    ) as run:
         for sample in progress(job.inputs, path):
             for _ in range(options.repeat):
                 started = time.perf_counter()
@@ -175,6 +188,14 @@ async def _run_path(
                 latencies.append((time.perf_counter() - started) * 1e6)
             outputs.append(result)
     return outputs, latencies
+
+
+@asynccontextmanager
+async def _in_session(
+    prepared: PreparedModel, path: AnyPath, options: RunOptions
+) -> AsyncIterator[Callable[[Sample], Awaitable[Outputs]]]:
+    async with prepared.session(path=path) as session:
+        yield partial(session.run, timeout=options.timeout)
 
 
 def _report(
@@ -207,6 +228,7 @@ def _report(
 async def _first_difference(device: Device, job: _Job, tolerance: Tolerance) -> str:
     """Return a line that names where results begin to differ; empty if unknown."""
     model, recorded = job.model, job.arrays
+    first = {state.info.name: state.first_value() for state in model.states}
     for position, operation in enumerate(model.model.main.operations):
         name = model.vocabulary.operation_type(operation.type)
         key = f"pre_{name.lower().rpartition('/')[2]}"
@@ -217,7 +239,7 @@ async def _first_difference(device: Device, job: _Job, tolerance: Tolerance) -> 
         for number, sample in enumerate(job.inputs):
             if f"{key}_{number}" not in recorded:
                 continue
-            (actual,) = (await prepared.run(sample)).values()
+            (actual,) = (await prepared.run({**sample, **first})).values()
             expected = recorded[f"{key}_{number}"].reshape(actual.shape)
             result = compare(f"sample {number}", actual, expected, tolerance)
             if not result.passed:
@@ -246,5 +268,7 @@ def _ending_at(model: NamedModel, position: int, tapped: int) -> NamedModel:
         operations=kept,
         output_indexes=(tapped,),
     )
-    names = [info.name for info in model.inputs]
+    # What the model keeps is an input like any other here.
+    states = [state.info for state in model.states]
+    names = [info.name for info in (*model.inputs, *states)]
     return NamedModel.of(replace(model.model, main=shortened), names, ("tapped",))

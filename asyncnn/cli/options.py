@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from asyncnn.extensions import Extension
     from asyncnn.runtime.model import NamedModel
 
-HAL_RTOL = 5 * 2.0**-23
-HAL_ATOL = 1e-5
-"""The HAL's criterion for floats, of which 2**-23 is the step at 1."""
-
 ExtensionOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
@@ -36,6 +32,30 @@ SettingOption: TypeAlias = Annotated[
         "--setting",
         metavar="NAME=VALUE",
         help="A setting of the device; repeatable. Goes before those of a file.",
+    ),
+]
+
+InputShapeOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input-shape",
+        metavar="NAME=N,N,...",
+        help="Shape of an input, in place of what the file says; repeatable.",
+    ),
+]
+
+LsbOption: TypeAlias = Annotated[
+    int, typer.Option(min=0, help="Steps that quantised outputs may be off.")
+]
+RtolOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option(help="Relative tolerance of float outputs, 6e-7 as in the HAL."),
+]
+AtolOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        help="Absolute tolerance, times the largest output beyond 1; "
+        "the HAL's is 1e-5, whatever the outputs."
     ),
 ]
 
@@ -56,26 +76,47 @@ def chosen(what: str, names: str, known: Sequence[str]) -> list[str]:
 
 
 def load_extended(
-    path: Path, places: Sequence[str]
+    path: Path,
+    places: Sequence[str],
+    shapes: Sequence[str] = (),
 ) -> "tuple[NamedModel, tuple[Extension, ...]]":
     """Load a model and its extensions: those at ``places``, or that are installed.
 
     An installed one is imported if the model uses it. Of one that is neither, nothing
-    is known but what the model says.
+    is known but what the model says. ``shapes`` are what `InputShapeOption` takes.
 
     :raises AsyncnnError: if the file is bad, or there is no extension at a place.
     """
     from asyncnn.extensions import installed_extensions, load_extension
     from asyncnn.runtime.model_file import load
 
-    model = load(path)
     extensions = [load_extension(place) for place in places]
+    model = load(path, extensions=extensions, input_shapes=_input_shapes(shapes))
     given = {extension.name for extension in extensions}
     used = {entry.name for entry in model.model.extension_name_to_prefix}
     if used - given:
         installed = sorted((used - given).intersection(installed_extensions()))
         extensions += [load_extension(name) for name in installed]
     return model.knowing(extensions), tuple(extensions)
+
+
+def _input_shapes(options: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that options give, by the names of the inputs.
+
+    :raises InvalidArgumentError: if one is not written as it has to be.
+    """
+    shapes = {}
+    for option in options:
+        name, _, lengths = option.rpartition("=")
+        try:
+            shapes[name] = tuple(int(length) for length in lengths.split(",") if length)
+        except ValueError:
+            name = ""
+        if not name or min(shapes[name], default=0) < 0:
+            raise InvalidArgumentError(
+                f"--input-shape {option} is no shape", hint="write it as NAME=1,2,3"
+            )
+    return shapes
 
 
 if TYPE_CHECKING:

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from asyncnn.cli.graph import explain as explain_file
-from asyncnn.cli.options import HAL_ATOL, HAL_RTOL, ExtensionOption, chosen, print_json
+from asyncnn.cli.options import (
+    AtolOption,
+    ExtensionOption,
+    InputShapeOption,
+    LsbOption,
+    RtolOption,
+    chosen,
+    print_json,
+)
 from asyncnn.hal.types import Priority
 
 if TYPE_CHECKING:
@@ -40,6 +48,7 @@ def run(
         typer.Option(help="Run in the driver that serves this socket instead."),
     ] = None,
     extension: ExtensionOption = None,
+    input_shape: InputShapeOption = None,
     path: Annotated[
         str, typer.Option(help="HAL calls to use, separated by commas.")
     ] = "async",
@@ -48,16 +57,15 @@ def run(
         float | None, typer.Option(help="Deadline of each execution.")
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Runs of every sample.")] = 1,
-    lsb: Annotated[
-        int, typer.Option(min=0, help="Steps that quantised outputs may be off.")
-    ] = 1,
-    rtol: Annotated[
-        float, typer.Option(help="Relative tolerance of float outputs.")
-    ] = HAL_RTOL,
-    atol: Annotated[
-        float | None,
-        typer.Option(help="Absolute tolerance, times the largest output beyond 1."),
-    ] = None,
+    lsb: LsbOption = 1,
+    rtol: RtolOption = None,
+    atol: AtolOption = None,
+    session: Annotated[
+        bool,
+        typer.Option(
+            "--session", help="Keep the model's state from one sample to the next."
+        ),
+    ] = False,
     explain: Annotated[
         bool,
         typer.Option("--explain", help="Say which operations are supported, and stop."),
@@ -68,15 +76,19 @@ def run(
 
     Exits with 1 if --check finds an output out of tolerance, or --explain an operation
     that is not supported; with 2 on bad input.
-    State starts from zero for every sample. Without --input, one random sample is run.
+    State starts from zero, or what the model says, for every sample unless --session is
+    given: then all samples of a path are the steps of one session. Without --input,
+    one random sample is run.
     """
     if explain:
         explain_file(model, device, socket, extension or (), json=json)
         return
+    if session and repeat > 1:
+        raise typer.BadParameter("a session takes one step for each sample")
     import anyio
 
     from asyncnn.cli.model_runs import PATHS, RunOptions, run_model
-    from asyncnn.cli.samples import Tolerance
+    from asyncnn.tools.samples import Tolerance
 
     options = RunOptions(
         model=model,
@@ -87,16 +99,13 @@ def run(
         device=device,
         socket=socket,
         extensions=tuple(extension or ()),
+        input_shapes=tuple(input_shape or ()),
         paths=tuple(PATHS[name] for name in chosen("path", path, tuple(PATHS))),
         priority=Priority[priority.upper()],
         timeout=None if deadline_ms is None else deadline_ms / 1000,
         repeat=repeat,
-        tolerance=Tolerance(
-            lsb,
-            rtol,
-            HAL_ATOL if atol is None else atol,
-            scales_atol=atol is not None,
-        ),
+        session=session,
+        tolerance=Tolerance.asked(lsb, rtol, atol),
     )
     report = anyio.run(run_model, options)
     if json:

@@ -98,7 +98,7 @@ def serve(
     from asyncnn.devices.accelerated import default_device_name
     from asyncnn.devices.device_settings import read_settings, with_options
     from asyncnn.extensions import load_extension
-    from asyncnn.runtime.device import open_device
+    from asyncnn.runtime.opening_devices import open_device
     from asyncnn.service.driver.server import Server
     from asyncnn.service.process import default_socket_path, socket_address
     from asyncnn.service.start import serve_until_stopped

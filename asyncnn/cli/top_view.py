@@ -23,7 +23,8 @@ from asyncnn.devices import DeviceStatistics
 from asyncnn.hal.errors import DeviceUnavailableError
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.qos import LatencyHistogram, WorkStatistics
-from asyncnn.runtime.device import Device, connect
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.opening_devices import connect
 
 MAX_ROWS = 15
 """Clients, and models, that are shown: those that were the busiest lately."""

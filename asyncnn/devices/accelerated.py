@@ -7,8 +7,9 @@ to caches, is the reference device's.
 
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,12 @@ from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.measured_capabilities import sped_up
 from asyncnn.devices.private_files import state_folder
 from asyncnn.devices.reference import ReferenceDevice
-from asyncnn.engine.delegation import Delegate
+from asyncnn.engine import Program
+from asyncnn.engine.delegation import Delegate, Step
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
-from asyncnn.hal.types import Capabilities, ErrorStatus
-from asyncnn.offload import offload
+from asyncnn.hal.routes import EngineShare
+from asyncnn.hal.types import Capabilities, ErrorStatus, Model
+from asyncnn.offload import offload, offload_steps
 
 if TYPE_CHECKING:
     from asyncnn.devices.litert.engine import Engine
@@ -92,6 +95,7 @@ class AcceleratedDevice(ReferenceDevice):
     def __init__(self, settings: DeviceSettings | None = None) -> None:
         super().__init__(settings)
         self._engine = ""
+        self._delegate: Delegate | None = None
 
     @property
     def usual_lanes(self) -> int:
@@ -107,7 +111,30 @@ class AcceleratedDevice(ReferenceDevice):
 
         engine = await offload(_load_engine)
         self._engine = f"LiteRT {engine.version}, {engine.name}"
-        return LiteRtDelegate(engine, _weights_folder(self._settings))
+        self._delegate = LiteRtDelegate(engine, _weights_folder(self._settings))
+        return self._delegate
+
+    async def engine_shares(self, model: Model) -> tuple[EngineShare, ...]:
+        """Return what LiteRT computes, and what the kernels; see `IEngineShares`.
+
+        Found out by preparing the model.
+
+        :raises AsyncnnError: if it cannot be.
+        """
+        extensions = self._extensions
+        program = await offload_steps(
+            Program.compiling(model, None, extensions, self._delegate)
+        )
+        if program.declared_shapes is None:
+            return ()
+        steps = (await offload(program.plan, program.declared_shapes)).steps
+        shares: list[EngineShare] = []
+        for is_litert, group in groupby(steps, lambda step: bool(step.parts)):
+            if is_litert:
+                shares += map(_share, group)
+            else:
+                shares.append(_kernels_share(tuple(group)))
+        return tuple(shares)
 
     def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
         """Return those of the reference device, better by what the engine gains."""
@@ -120,6 +147,23 @@ class AcceleratedDevice(ReferenceDevice):
         The API is ``c_api`` or, where that does not work, ``interpreter``.
         """
         return ErrorStatus.NONE, f"{__version__} ({self._engine})"
+
+
+def _share(step: Step) -> EngineShare:
+    positions = tuple(part.position for part in step.parts)
+    us = None if step.measured_ns is None else step.measured_ns / 1000
+    return EngineShare("LiteRT", positions, (), us)
+
+
+def _kernels_share(steps: Sequence[Step]) -> EngineShare:
+    from asyncnn.devices.litert.claims import refusal
+
+    positions = tuple(step.position for step in steps)
+    reasons = tuple(
+        refusal(step.operation) or "too short to be worth a call of LiteRT"
+        for step in steps
+    )
+    return EngineShare("kernels", positions, reasons)
 
 
 _FLOAT_SHARE, _INTEGER_SHARE = 0.3, 0.1

@@ -7,6 +7,7 @@ Source: HAL 1.3/types.hal (BufferRole) and 1.3/IBuffer.hal.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -39,6 +40,23 @@ class KnownBuffer(msgspec.Struct, frozen=True, eq=False, weakref=True):
     plan: BufferPlan
 
 
+class IBufferUse(Protocol):
+    """The use that one execution makes of the buffers that its request names.
+
+    What `claim` returns has no pools but memory if it ``is_memory``.
+    """
+
+    is_memory: bool
+
+    def claim(self) -> Request:
+        """Claim the buffers; see `BufferUse.claim`."""
+        ...
+
+    def settle(self, status: ErrorStatus, shapes: Sequence[OutputShape]) -> None:
+        """Give up the claims; see `BufferUse.settle`."""
+        ...
+
+
 class BufferUse:
     """The use that one execution makes of the buffers that its request names.
 
@@ -49,6 +67,8 @@ class BufferUse:
         beside something else.
     """
 
+    is_memory = False
+
     def __init__(
         self,
         identity: Hashable,
@@ -58,8 +78,8 @@ class BufferUse:
     ) -> None:
         self._main = model.main
         self._request = request
-        self._inputs = _uses(request.inputs, known)
-        self._outputs = _uses(request.outputs, known)
+        self._inputs = uses_of(request.inputs, known)
+        self._outputs = uses_of(request.outputs, known)
         self._claimed: Request | None = None
         self._is_settled = False
         _check_roles(identity, False, self._inputs)
@@ -130,7 +150,7 @@ class BufferUse:
         return Request(tuple(inputs), tuple(outputs), tuple(pools))
 
 
-def _uses(
+def uses_of(
     arguments: Sequence[RequestArgument], known: Mapping[int, KnownBuffer]
 ) -> dict[int, KnownBuffer]:
     """Return the buffers that arguments lie in, by position of the argument."""

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -29,6 +30,8 @@ from asyncnn.kernels.kernel import PACKING_VERSION
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _KEY_BYTES = 32
 _DIGEST = "sha256"
 TAG_BYTES = 32
@@ -42,7 +45,7 @@ COMPILATION_BYTES = 16
 MOST_BYTES = 2**28
 """A model cache that is longer is not read."""
 
-_FORMAT_VERSION = 4
+_FORMAT_VERSION = 5
 
 _LENGTH = struct.Struct("<I")
 
@@ -72,6 +75,7 @@ class StepEntry(msgspec.Struct, frozen=True, array_like=True):
     packed: dict[str, tuple[StoredArray, ...]]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    decided: bytes
 
 
 class SlicedPlan(msgspec.Struct, frozen=True, array_like=True):
@@ -157,9 +161,9 @@ class CacheKey:
 
 
 def sealed(
-    record: CacheRecord, slices: Sequence[bytes], token: bytes, key: CacheKey
+    record: msgspec.Struct, slices: Sequence[bytes], token: bytes, key: CacheKey
 ) -> bytes:
-    """Return the bytes of a model cache.
+    """Return the bytes of a model cache: a `CacheRecord`, or another record.
 
     :raises GeneralFailureError: if the driver has no key, or they would be too many.
     """
@@ -177,6 +181,16 @@ def unsealed(
 
     :raises GeneralFailureError: if it did not.
     """
+    return unsealed_by(_records, data, token, key)
+
+
+def unsealed_by(
+    decoder: msgspec.msgpack.Decoder[T], data: memoryview, token: bytes, key: CacheKey
+) -> tuple[T, memoryview]:
+    """Return record and slices of a file of another kind of record, likewise.
+
+    :raises GeneralFailureError: if it is not as it was written.
+    """
     tag, content = data[:TAG_BYTES], data[TAG_BYTES:]
     if not key.verifies(tag, content):
         raise GeneralFailureError("the model cache is not as this driver wrote it")
@@ -190,7 +204,7 @@ def unsealed(
             raise GeneralFailureError("the model cache is another version's")
         if envelope.token != token:
             raise GeneralFailureError("the model cache has another token")
-        return _records.decode(envelope.record), content[end:]
+        return decoder.decode(envelope.record), content[end:]
     except (msgspec.MsgspecError, struct.error) as error:
         raise GeneralFailureError(f"the model cache: {error}") from error
 

@@ -62,7 +62,7 @@ def saving(compiled: Compiled, files: CacheFiles, key: CacheKey) -> Steps[None]:
 
     :raises AsyncnnError: if the model is not saved.
     """
-    layout = _Layout(compiled.program.identity or new_identity())
+    layout = Layout(compiled.program.identity or new_identity())
     slices: list[bytes] = []
     record = yield from _recording(compiled, layout, slices)
     content = sealed(record, slices, files.token, key)
@@ -78,11 +78,11 @@ def new_identity() -> bytes:
 
 
 def _recording(
-    compiled: Compiled, layout: "_Layout", slices: list[bytes]
+    compiled: Compiled, layout: "Layout", slices: list[bytes]
 ) -> Steps[CacheRecord]:
     """Return the record; its slices are added to ``slices``."""
     program = compiled.program
-    model = _with_placed_constants(program.source, layout)
+    model = with_placed_constants(program.source, layout)
     yield
     plans: dict[int, SlicedPlan] = {}
     of_plans: list[bytes] = []
@@ -106,7 +106,7 @@ def _recording(
 
 
 def _cutting(
-    subgraph: Subgraph, plan: PlanRecord, layout: "_Layout", slices: list[bytes]
+    subgraph: Subgraph, plan: PlanRecord, layout: "Layout", slices: list[bytes]
 ) -> Steps[SlicedPlan]:
     folded: list[tuple[int, StoredArray]] = []
     for index, value in plan.folded.items():
@@ -120,7 +120,12 @@ def _cutting(
         }
         steps.append(
             StepEntry(
-                step.positions, step.is_prepared, packed, step.inputs, step.outputs
+                step.positions,
+                step.is_prepared,
+                packed,
+                step.inputs,
+                step.outputs,
+                step.decided,
             )
         )
         yield
@@ -133,7 +138,7 @@ def _cutting(
     )
 
 
-class _Layout:
+class Layout:
     """Where the bytes of arrays lie: in the data cache or among the operand values.
 
     `chunks` are those of the data cache, in order, by their offsets.
@@ -174,7 +179,7 @@ class _Layout:
         return self.store(value, is_numbers=operand.type in _NUMBERS)
 
 
-def _with_placed_constants(model: Model, layout: _Layout) -> Model:
+def with_placed_constants(model: Model, layout: Layout) -> Model:
     """Return a model without pools; constants lie where ``layout`` has placed them.
 
     Its data cache takes the place of pool 0, its values that of the operand values.

@@ -228,7 +228,12 @@ def _restored(
             }
             steps.append(
                 StepRecord(
-                    step.positions, step.is_prepared, packed, step.inputs, step.outputs
+                    step.positions,
+                    step.is_prepared,
+                    packed,
+                    step.inputs,
+                    step.outputs,
+                    step.decided,
                 )
             )
     offsets = dict(OFFSETS.join(plan.offsets, rest))

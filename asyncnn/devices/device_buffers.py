@@ -18,7 +18,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncnn.devices.buffer_use import BufferUse, KnownBuffer
+from asyncnn.devices.buffer_use import BufferUse, IBufferUse, KnownBuffer
+from asyncnn.devices.repeated_use import (
+    MAX_ARGUMENTS,
+    Arguments,
+    Places,
+    Repetition,
+)
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
@@ -37,7 +43,7 @@ from asyncnn.hal.types import (
     Request,
 )
 from asyncnn.hal.validate import validate_memory
-from asyncnn.hal.validate.buffers import checked_contents, plan_buffer
+from asyncnn.hal.validate.buffers import BufferPlan, checked_contents, plan_buffer
 from asyncnn.hal.validate.rules import checked_size_bytes, malformed_as_invalid
 from asyncnn.memory.managed import Account, ManagedBuffer
 from asyncnn.memory.mapping import Mapper
@@ -49,6 +55,9 @@ logger = logging.getLogger(__name__)
 
 _TOKENS_FROM = 1 << 31
 """Tokens are large, so that nobody takes one for a small number."""
+
+MAX_PLANS = 256
+"""Plans of buffers that are kept for others of one model that are alike."""
 
 _SHORT_COPY_BYTES = 256 * 1024
 """Copying no more takes the loop about as long as handing it to a thread would."""
@@ -99,6 +108,8 @@ class Buffers:
             input_roles,
             output_roles,
         )
+        if len(models) == 1 and models[0] is not None:
+            plan = models[0].same_plan(plan)
         operand = plan.operand
         if not element_size_bytes(operand.type):
             raise GeneralFailureError(f"no buffers of type {operand.type}")
@@ -199,6 +210,13 @@ class ModelBuffers(msgspec.Struct, frozen=True, eq=False):
 
     _buffers: Buffers
     model: Model
+    _repetitions: dict[tuple[int, bool], Repetition] = msgspec.field(
+        default_factory=dict
+    )
+    _arguments: dict[tuple[Arguments, Places], tuple[Arguments, Places]] = (
+        msgspec.field(default_factory=dict)
+    )
+    _plans: dict[BufferPlan, BufferPlan] = msgspec.field(default_factory=dict)
 
     def is_of(self, buffers: Buffers) -> bool:
         """Whether the prepared model is of the device of ``buffers``."""
@@ -219,15 +237,60 @@ class ModelBuffers(msgspec.Struct, frozen=True, eq=False):
         }
         return BufferUse(self, self.model, request, found)
 
+    def repeated(self, request: Request, *, is_fenced: bool) -> IBufferUse | None:
+        """Return what a request does that `repeat` was told of; None for any other."""
+        repetition = self._repetitions.get((id(request), is_fenced))
+        return None if repetition is None else repetition.use(request)
+
+    def repeat(self, request: Request, *, is_fenced: bool) -> None:
+        """Remember a request that `use` has found correct, while there is that."""
+        key = id(request), is_fenced
+        found = {
+            index: self._buffers.find(pool)
+            for index, pool in enumerate(request.pools)
+            if isinstance(pool, BufferToken)
+        }
+        gone = partial(_forget, self._repetitions, key)
+        repetition = Repetition.of(self.model, request, found, gone, self._same)
+        if repetition is not None:
+            self._repetitions[key] = repetition
+
+    def same_plan(self, plan: BufferPlan) -> BufferPlan:
+        """Return a plan that is equal, and the same for all buffers that are alike."""
+        if len(self._plans) == MAX_PLANS:
+            self._plans.clear()
+        return self._plans.setdefault(plan, plan)
+
+    def _same(self, arguments: Arguments, places: Places) -> tuple[Arguments, Places]:
+        if len(self._arguments) == MAX_ARGUMENTS:
+            self._arguments.clear()
+        both = arguments, places
+        return self._arguments.setdefault(both, both)
+
+
+def _forget(
+    repetitions: dict[tuple[int, bool], Repetition], key: tuple[int, bool], _: object
+) -> None:
+    """Forget a request that has gone, on any thread."""
+    repetitions.pop(key, None)
+
 
 class ReferenceBuffer:
     """An `IBuffer`; the buffer goes with it, once no execution uses it."""
 
+    __slots__ = ("__weakref__", "_buffers", "_known")
+
     def __init__(self, known: KnownBuffer, buffers: Buffers) -> None:
         self._known = known
-        self._managed = known.managed
-        self._plan = known.plan
         self._buffers = buffers
+
+    @property
+    def _managed(self) -> ManagedBuffer:
+        return self._known.managed
+
+    @property
+    def _plan(self) -> BufferPlan:
+        return self._known.plan
 
     @property
     def is_fixed(self) -> bool:

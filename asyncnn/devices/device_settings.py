@@ -66,6 +66,9 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     reference device, whose small calls only contend for the interpreter, and one for
     each CPU for the accelerated one.
 
+    ``most_threads`` are those that an execution of a model for FAST_SINGLE_ANSWER may
+    have, where its engine has threads, lanes are idle, and it was measured to gain.
+
     ``policy`` orders what competes. With ``refuses_unmeetable_deadlines`` an execution
     is not begun if its deadline comes sooner than any that its model has lately needed.
     After ``idle_after_s`` without work, buffers and threads are given back, but for
@@ -91,6 +94,7 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     packed_weights_dir: str = ""
     capabilities_file: str = ""
     lanes: int | None = None
+    most_threads: int = 4
     policy: Policy = Policy()
     refuses_unmeetable_deadlines: bool = False
     idle_after_s: float = 2.0
@@ -98,7 +102,13 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     extensions: tuple[Extension, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("max_pending", "max_waiting", "max_bursts", "lanes"):
+        for name in (
+            "max_pending",
+            "max_waiting",
+            "max_bursts",
+            "lanes",
+            "most_threads",
+        ):
             limit = getattr(self, name)
             if limit is not None and limit < 1:
                 raise InvalidArgumentError(

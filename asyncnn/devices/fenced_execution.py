@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.callbacks import FencedOutcome
-from asyncnn.devices.buffer_use import BufferUse
+from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.work import Executable, ExecuteWork, ReportExecuted
 from asyncnn.fences import FenceSource, SyncFence
 from asyncnn.hal.errors import (
@@ -44,7 +44,7 @@ class FencedJob(msgspec.Struct, frozen=True, eq=False):
     client: Client
     request: Request
     options: ExecutionOptions
-    use: BufferUse | None = None
+    use: IBufferUse | None = None
 
     @property
     def may_be_run_at_once(self) -> bool:

@@ -279,6 +279,7 @@ def cpu_features() -> str:
     return _cpu_info("flags") or _cpu_info("Features")
 
 
+@cache
 def _cpu_info(wanted: str) -> str:
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
         for line in lines:

@@ -1,7 +1,7 @@
 """The reference device's prepared model."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from asyncnn.burst import OpenBursts
@@ -12,7 +12,7 @@ from asyncnn.callbacks import (
     OneShot,
     SynchronousByCallback,
 )
-from asyncnn.devices.buffer_use import BufferUse
+from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.cache_files import CacheArguments
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import ModelCaches
@@ -20,6 +20,7 @@ from asyncnn.devices.device_buffers import Buffers
 from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.fenced_execution import FencedJob
+from asyncnn.devices.spreading import Spreading
 from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.work import Executable, ExecuteWork, Inliner
 from asyncnn.hal.errors import (
@@ -51,6 +52,9 @@ logger = logging.getLogger(__name__)
 _LOW_POWER_FACTOR = 4.0
 """How much longer executions may be that run on the loop to save power."""
 
+_LOW_POWER_COST = 4.0
+"""How many times their lane time counts in the share of their client."""
+
 # Kept by name, since looking up a member of an enum takes as long as a call.
 _NONE = ErrorStatus.NONE
 
@@ -72,6 +76,7 @@ class ReferencePreparedModel(SynchronousByCallback):
         bursts: OpenBursts,
         buffers: Buffers,
         settings: DeviceSettings,
+        in_background: Callable[[Callable[[], None]], None],
         *,
         client: int,
     ) -> None:
@@ -94,6 +99,14 @@ class ReferencePreparedModel(SynchronousByCallback):
             self._accounting,
             settings.refuses_unmeetable_deadlines,
         )
+        match compiled.preference:
+            case ExecutionPreference.FAST_SINGLE_ANSWER:
+                threads = min(settings.most_threads, scheduler.lanes)
+                if threads > 1 and program.delegate is not None:
+                    spreading = Spreading(program, threads, in_background)
+                    self._executable.spreading = spreading
+            case ExecutionPreference.LOW_POWER:
+                self._executable.cost = _LOW_POWER_COST
         sustained = ExecutionPreference.SUSTAINED_SPEED
         self.stays_ready = compiled.preference is sustained
 
@@ -178,11 +191,17 @@ class ReferencePreparedModel(SynchronousByCallback):
             return error.status, None, None
         return ErrorStatus.NONE, fence, outcome
 
-    def _checked(self, request: Request, *, is_fenced: bool) -> BufferUse | None:
+    def _checked(self, request: Request, *, is_fenced: bool) -> IBufferUse | None:
         """Check a request; return what it does with buffers, None if it names none."""
+        repeated = self.buffers.repeated(request, is_fenced=is_fenced)
+        if repeated is not None:
+            return repeated
         with span("validate", Layer.DRIVER, Phase.EXECUTION):
             self._rules.check(request, allow_unspecified_output=not is_fenced)
-        return self.buffers.use(request)
+        use = self.buffers.use(request)
+        if use is not None:
+            self.buffers.repeat(request, is_fenced=is_fenced)
+        return use
 
     async def save_to_cache(
         self, model_cache: Handle, data_cache: Handle, token: bytes
@@ -217,6 +236,9 @@ class ReferencePreparedModel(SynchronousByCallback):
 
     def trim(self) -> int:
         """Free the buffers that no execution uses; return their bytes."""
+        spreading = self._executable.spreading
+        if spreading is not None:
+            spreading.begin_anew()
         return self._program.trim()
 
     async def configure_execution_burst(

@@ -241,7 +241,8 @@ class ReferenceDevice:
                 MODEL("prepare", **_described(model))
             settings = ExecutionPreference(preference), Priority(priority)
             cache = CacheArguments(model_cache, data_cache, token)
-            return self._parts().caches.preparation(model, *settings, cache)
+            prepare = self._parts().caches.preparation(model, *settings, cache)
+            return partial(_warmed, prepare, self._parts().executions.lanes)
 
         return self._launch_preparation(order, priority, deadline, callback)
 
@@ -261,7 +262,11 @@ class ReferenceDevice:
             return ErrorStatus.INVALID_ARGUMENT
         DRIVER("prepare_model_from_cache")
         cache = CacheArguments(model_cache, data_cache, token)
-        order = partial(self._parts().caches.loading, cache)
+
+        def order() -> Prepare:
+            prepare = self._parts().caches.loading(cache)
+            return partial(_warmed, prepare, self._parts().executions.lanes)
+
         return self._launch_preparation(order, Priority.MEDIUM, deadline, callback)
 
     def _launch_preparation(
@@ -402,6 +407,7 @@ class ReferenceDevice:
             self._bursts,
             self._buffers,
             self._settings,
+            parts.releaser.call_on_thread,
             client=client,
         )
         self._models[next(self._numbers)] = prepared
@@ -419,6 +425,17 @@ class _Entered(NamedTuple):
     caches: ModelCaches
     releaser: ModelReleaser
     undo_process_wide: Callable[[], None]
+
+
+def _warmed(prepare: Prepare, runs: int) -> Steps[Compiled]:
+    """Prepare a model; one for SUSTAINED_SPEED with memory for so many runs at a time.
+
+    :raises AsyncnnError: as ``prepare``.
+    """
+    compiled = yield from prepare()
+    if compiled.preference is ExecutionPreference.SUSTAINED_SPEED:
+        yield from compiled.program.warming(runs)
+    return compiled
 
 
 def _described(model: Model) -> dict[str, int]:

@@ -10,10 +10,12 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 
 from asyncnn.engine import Program, take_apart
+from asyncnn.hal.errors import ResourceExhaustedTransientError
 from asyncnn.interpreter_hooks import disown_in_children
-from asyncnn.offload import call_on_thread
+from asyncnn.offload import call_on_thread, start_thread
 
 _POLL_S = 0.001
 
@@ -61,7 +63,16 @@ class ModelReleaser:
         if thread is not None:
             self._threads.add(thread)
 
+    def call_on_thread(self, function: Callable[[], None]) -> None:
+        """Call ``function`` on a thread, or never if none can be started."""
+        thread = threading.Thread(
+            target=function, name="asyncnn-background", daemon=True
+        )
+        with suppress(ResourceExhaustedTransientError):
+            start_thread(thread)
+            self._threads.add(thread)
+
     async def wait_ended(self) -> None:
-        """Wait until all threads that free something have ended."""
+        """Wait until all of its threads have ended."""
         while any(thread.is_alive() for thread in self._threads):  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)

@@ -7,9 +7,10 @@ from typing import ClassVar
 
 import msgspec
 
-from asyncnn.devices.buffer_use import BufferUse
+from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import Prepare
+from asyncnn.devices.spreading import Spreading
 from asyncnn.engine import Execution, Program
 from asyncnn.engine.arguments import (
     Layout,
@@ -18,7 +19,7 @@ from asyncnn.engine.arguments import (
     output_arrays,
     store_outputs,
 )
-from asyncnn.engine.execution import run_bound, run_straight
+from asyncnn.engine.bound_execution import BoundExecution, run_bound, run_straight
 from asyncnn.engine.plan import Plan
 from asyncnn.hal.errors import AsyncnnError, MissedDeadlineTransientError, error_for
 from asyncnn.hal.operations.bound import Array
@@ -183,7 +184,8 @@ def _tell_operations(plan: Plan) -> None:
 class Executable(msgspec.Struct, eq=False):
     """What all executions of one prepared model have in common.
 
-    ``layout`` is that of the last plain request.
+    ``layout`` is that of the last plain request. ``spreading`` decides on threads, if
+    there may be several. ``cost`` is that of `Job`.
     """
 
     program: Program
@@ -192,6 +194,8 @@ class Executable(msgspec.Struct, eq=False):
     accounting: WorkAccounting
     refuses_unmeetable_deadlines: bool = False
     layout: Layout | None = None
+    spreading: Spreading | None = None
+    cost: float = 1.0
 
 
 class ExecuteWork(Work):
@@ -219,6 +223,7 @@ class ExecuteWork(Work):
         "_request",
         "_shapes",
         "_started_ns",
+        "_threads",
         "_trace",
         "_use",
         "computed_ns",
@@ -245,6 +250,7 @@ class ExecuteWork(Work):
         self.min_runtime_ns = (
             inliner.min_runtime_ns if executable.refuses_unmeetable_deadlines else 0
         )
+        self.cost = executable.cost
         self.preemptions = 0
         self.state = _OUTSIDE
         self.is_stopping = False
@@ -256,19 +262,20 @@ class ExecuteWork(Work):
         self._request = request
         self._options = options
         self._report = report
-        self._use: BufferUse | None = None
-        self._execution: Execution | None = None
+        self._use: IBufferUse | None = None
+        self._execution: Execution | BoundExecution | None = None
         self._planning: Stepwise[Plan] | None = None
         self._abort_status: ErrorStatus | None = None
         self._error: AsyncnnError | None = None
         self._shapes: tuple[OutputShape, ...] | None = None
         self._is_advancing = False
+        self._threads = 1
         self._started_ns = self._ended_ns = self.computed_ns = self._cpu_ns = 0
         is_measured = options.measure is not _NOT_MEASURED
         self._launched_ns = perf_counter_ns() if is_measured else 0
         self._trace = None if active.recorder is None else begin()
 
-    def claim(self, use: BufferUse) -> None:
+    def claim(self, use: IBufferUse) -> None:
         """Claim the device-managed buffers of the request; `finish` gives them up."""
         self._request = use.claim()
         self._use = use
@@ -278,9 +285,9 @@ class ExecuteWork(Work):
         self._started_ns = started_ns = perf_counter_ns()
         executable = self._executable
         layout = executable.layout
-        # A request that uses buffers has pools that are not memory.
+        # A request that uses buffers may have pools that are not memory.
         arrays = None
-        if layout is not None and self._use is None:
+        if layout is not None and (self._use is None or self._use.is_memory):
             arrays = layout.arrays(self._request)
         if layout is None or arrays is None:
             self._shapes = self._run_unusual()
@@ -330,6 +337,9 @@ class ExecuteWork(Work):
             if self._trace is not None:
                 _trace_queue(self._trace, Phase.EXECUTION, resumed_ns)
         self._is_advancing = True
+        spreading = self._executable.spreading
+        if spreading is not None:
+            self._threads = pause.threads = spreading.threads(pause.lanes_each)
         try:
             return self._advance(pause)
         finally:
@@ -345,21 +355,40 @@ class ExecuteWork(Work):
     def _advance(self, pause: Pause) -> bool:
         execution = self._execution
         if execution is None:
-            layout = self._executable.layout
+            executable = self._executable
+            layout = executable.layout
             arrays = None
-            if layout is not None and self._use is None:
+            # A request that uses buffers may have pools that are not memory.
+            if layout is not None and (self._use is None or self._use.is_memory):
                 arrays = layout.arrays(self._request)
-            if layout is not None and arrays is not None:
-                plan = layout.plan
-                self._outputs = arrays[len(plan.inputs) :]
-                execution = self._begin(plan, arrays[: len(plan.inputs)])
-            else:
-                found = self._plan_by(pause)
-                if found is None:
-                    return False
-                self._outputs = output_arrays(found, self._request)
-                self._keep_layout(found)
-                execution = self._begin(found, input_arrays(found, self._request))
+            if layout is None or arrays is None:
+                return self._advance_unusual(pause)
+            if CPUEXE.is_on:
+                _tell_operations(layout.plan)
+            self._execution = execution = BoundExecution(
+                executable.program, layout.plan, arrays, self.deadline_ns
+            )
+            # Behind the execution, which `abort` looks for after it has set this.
+            if self._abort_status is not None:
+                execution.abort(self._abort_status)
+        if type(execution) is not BoundExecution:
+            return self._advance_unusual(pause)
+        if not execution.advance(pause):
+            return False
+        self._shapes = execution.plan.known_outputs
+        return True
+
+    def _advance_unusual(self, pause: Pause) -> bool:
+        """Execute with other arguments than those of the request before."""
+        execution = self._execution
+        if execution is None:
+            plan = self._plan_by(pause)
+            if plan is None:
+                return False
+            self._outputs = output_arrays(plan, self._request)
+            self._keep_layout(plan)
+            execution = self._begin(plan)
+        assert type(execution) is Execution
         if not execution.advance(pause):
             return False
         self._shapes = store_outputs(
@@ -393,7 +422,7 @@ class ExecuteWork(Work):
         deadline_ns = self.deadline_ns
         return deadline_ns is not None and time.monotonic_ns() >= deadline_ns
 
-    def _begin(self, plan: Plan, inputs: Sequence[Array | None]) -> Execution:
+    def _begin(self, plan: Plan) -> Execution:
         self._planning = None
         self._plan = plan
         if CPUEXE.is_on:
@@ -401,7 +430,7 @@ class ExecuteWork(Work):
         self._execution = execution = Execution(
             self._executable.program,
             plan,
-            inputs,
+            input_arrays(plan, self._request),
             self._outputs,
             deadline_ns=self.deadline_ns,
             loop_timeout_ns=self._options.loop_timeout,
@@ -429,7 +458,10 @@ class ExecuteWork(Work):
         status = _NONE if error is None else error.status
         timing = NO_TIMING
         if error is None:
-            self._executable.inliner.observe(self.computed_ns, self._cpu_ns)
+            executable = self._executable
+            executable.inliner.observe(self.computed_ns, self._cpu_ns)
+            if executable.spreading is not None and not self.preemptions:
+                executable.spreading.observe(self._threads, self.computed_ns)
             if self._options.measure == _MEASURED:
                 in_driver = perf_counter_ns() - self._launched_ns
                 on_device = self._ended_ns - self._started_ns

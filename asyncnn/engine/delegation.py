@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from asyncnn.hal.operations.bound import BoundOperation
+from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.kernels.kernel import PreparedKernel, Run, Scratch
 from asyncnn.pacing import Steps
 
@@ -21,12 +21,24 @@ STEPS_AT_ONCE = 64
 """Steps that are looked at between two steps of cooperative work."""
 
 
+class KernelRecord(msgspec.Struct, frozen=True, eq=False):
+    """What a delegate has made of a segment, so that it has it again without the work.
+
+    A cache gives back ``decided`` as it was. ``numbers`` have their dtypes and shapes
+    then, but nobody has checked what they are.
+    """
+
+    decided: bytes = b""
+    numbers: tuple[Array, ...] = ()
+
+
 class Step(msgspec.Struct, frozen=True, eq=False):
     """One operation of a plan. ``kernel`` is None if it is prepared when executed.
 
     ``position`` is that of the operation in the subgraph, of which ``inputs`` and
     ``outputs`` are operand indices. A delegate's step stands for its ``parts``, and has
-    position and operation of the first; it took ``measured_ns`` in a trial, if any.
+    position and operation of the first; it took ``measured_ns`` in a trial, if any, and
+    has a ``record`` for caches.
     """
 
     position: int
@@ -36,6 +48,7 @@ class Step(msgspec.Struct, frozen=True, eq=False):
     kernel: PreparedKernel | None
     parts: "tuple[Step, ...]" = ()
     measured_ns: float | None = None
+    record: Callable[[], KernelRecord] | None = None
 
     @property
     def name(self) -> str:
@@ -64,8 +77,23 @@ class DelegatedKernel(Protocol):
 
     measured_ns: float | None
 
+    def widen(self, threads: int) -> None:
+        """Get ready for runs on ``threads`` threads; others go on meanwhile.
+
+        :raises GeneralFailureError: if the engine fails.
+        """
+        ...
+
+    def trim(self) -> None:
+        """Free what no run uses, but for what one run on one thread needs."""
+        ...
+
     def __call__(self, scratch: Scratch) -> Run:
         """See `PreparedKernel`."""
+        ...
+
+    def record(self) -> KernelRecord:
+        """Return what `Delegate.prepare` needs to make it again."""
         ...
 
 
@@ -88,11 +116,15 @@ class Delegate(Protocol):
         """
         ...
 
-    def prepare(self, segment: Segment, identity: bytes) -> DelegatedKernel | None:
+    def prepare(
+        self, segment: Segment, identity: bytes, record: KernelRecord | None = None
+    ) -> DelegatedKernel | None:
         """Return what computes ``segment``; None leaves it to the kernels.
 
         The kernel gets the segment's inputs and outputs in their order. ``identity`` is
-        that of the model in caches, which no other has; empty if it is in none.
+        that of the model in caches, which no other has; empty if it is in none. A
+        ``record`` is that of a kernel which a delegate of this version has prepared for
+        the same segment.
 
         :raises GeneralFailureError: if the engine fails.
         """
@@ -164,6 +196,7 @@ def step_of(segment: Segment, kernel: DelegatedKernel) -> Step:
         kernel,
         segment.steps,
         kernel.measured_ns,
+        kernel.record,
     )
 
 

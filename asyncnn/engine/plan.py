@@ -196,6 +196,7 @@ class _PlanBuilder:
         self._shapes: list[Shape | None] = [None] * len(self._operands)
         self._values: dict[int, Array] = {}
         self._omitted: set[int] = set()
+        self._bound: dict[int, BoundOperand] = {}
         self._steps: list[Step] = []
 
     def _place(
@@ -271,14 +272,22 @@ class _PlanBuilder:
                 None if index in self._omitted else self._bind_operand(index)
                 for index in operation.inputs
             ),
-            outputs=tuple(self._bind_operand(index) for index in operation.outputs),
+            outputs=self._bind_outputs(operation),
             relaxed=self._model.relax_computation_float32_to_float16,
             packed={},
         )
 
+    def _bind_outputs(self, operation: Operation) -> tuple[BoundOperand, ...]:
+        return tuple([self._bind_operand(index) for index in operation.outputs])
+
     def _bind_operand(self, index: int) -> BoundOperand:
-        operand = self._operands[index]
-        return bound_operand(operand, self._shapes[index], self._values.get(index))
+        bound = self._bound.get(index)
+        if bound is None:
+            shape = self._shapes[index]
+            bound = bound_operand(self._operands[index], shape, self._values.get(index))
+            if shape is not None:
+                self._bound[index] = bound
+        return bound
 
     def _add(self, position: int, operation: Operation) -> None:
         bound = self._bind(operation)
@@ -289,7 +298,7 @@ class _PlanBuilder:
         if bound.type in CONTROL_FLOW:
             self._take_declared(operation)
         elif self._infer(operation, bound):
-            bound = self._bind(operation)
+            bound = replace(bound, outputs=self._bind_outputs(operation))
             if self._is_claimed(operation, bound):
                 self._claimed.add(position)
             else:
@@ -363,6 +372,7 @@ class _PlanBuilder:
         for index, value in zip(operation.outputs, outputs, strict=True):
             value.flags.writeable = False
             self._values[index] = value
+            del self._bound[index]
 
     def _lifespans(self) -> Iterable[Lifespan]:
         """Yield the life of every temporary of known shape that a step writes."""

@@ -4,11 +4,11 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from msgspec.structs import replace
 
-from asyncnn.engine.delegation import Delegate
+from asyncnn.engine.delegation import Delegate, DelegatedKernel
 from asyncnn.engine.plan import Plan, building_plan
 from asyncnn.engine.records import PlanRecord, record_of, restoring_plan
 from asyncnn.engine.workspace import Workspace
@@ -20,6 +20,7 @@ from asyncnn.hal.operands import (
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import Model, Subgraph
 from asyncnn.interpreter_hooks import building_large
+from asyncnn.kernels.kernel import InterruptibleRun
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.pools import mapped
 from asyncnn.pacing import Steps, completed, make_way
@@ -127,6 +128,36 @@ class Program:
                 return None
             total += step.measured_ns
         return total
+
+    def widen(self, threads: int) -> None:
+        """Get ready for runs on ``threads`` threads of an engine; takes a while.
+
+        :raises GeneralFailureError: if the engine fails.
+        """
+        for kernel in () if self._main is None else _delegated(self._main):
+            kernel.widen(threads)
+
+    def warming(self, count: int) -> Steps[None]:
+        """Have workspaces for so many runs at a time of the declared shapes, in steps.
+
+        Their engines' parts, too, which are made when they first run otherwise.
+
+        :raises GeneralFailureError: if it cannot be prepared.
+        """
+        shapes = self.declared_shapes
+        if shapes is None:
+            return
+        plan = self._main or (yield from self.planning(shapes))
+        made: list[Workspace] = []
+        for _ in range(count):
+            workspace = yield from self.equipping(plan)
+            made.append(workspace)
+            for run in workspace.runs():
+                if isinstance(run, InterruptibleRun):
+                    run.clear()
+                    yield
+        for workspace in made:
+            self.release(workspace)
 
     def subgraph(self, number: int) -> Subgraph:
         """Return referenced subgraph ``number``, or the main one for `MAIN`."""
@@ -260,6 +291,7 @@ class Program:
         """Free the workspaces that nobody uses; return their bytes."""
         with self._lock:
             kept = list(self._idle.values())
+            plans = list(self._plans.values())
         trimmed: list[Workspace] = []
         for idle in kept:
             with suppress(IndexError):  # others may have taken some
@@ -270,7 +302,16 @@ class Program:
             pieces = trimmed[-1].pieces() if self.is_large else []
             trimmed.pop()
             take_apart(pieces)
+        for plan in plans:
+            for kernel in _delegated(plan):
+                kernel.trim()
         return freed
+
+
+def _delegated(plan: Plan) -> list[DelegatedKernel]:
+    """Return the kernels that an engine has for segments of a plan."""
+    steps = [step for step in plan.steps if step.parts]
+    return [cast("DelegatedKernel", step.kernel) for step in steps]
 
 
 def _mapped(model: Model) -> Model:

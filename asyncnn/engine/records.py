@@ -5,7 +5,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.engine.arena import ArenaLayout
-from asyncnn.engine.delegation import Delegate, Segment, Step, step_of
+from asyncnn.engine.delegation import (
+    Delegate,
+    KernelRecord,
+    Segment,
+    Step,
+    step_of,
+)
 from asyncnn.engine.plan import (
     CONSTANT_LIFETIMES,
     OPERANDS_PER_STEP,
@@ -24,13 +30,15 @@ from asyncnn.kernels.kernel import PreparedKernel
 from asyncnn.pacing import Steps
 
 _NO_VALUE = int(OperandLifeTime.NO_VALUE)
+_NUMBERS = "numbers"
 
 
 class StepRecord(msgspec.Struct, frozen=True, eq=False):
     """What preparing one step has decided and made; see `BoundOperation.pack`.
 
-    There is one position, or those of all parts of a delegate's step, which packs
-    nothing here; ``inputs`` and ``outputs`` are operands of such a step.
+    There is one position, or those of all parts of a delegate's step; ``inputs`` and
+    ``outputs`` are operands of such a step, and ``decided`` is of its `KernelRecord`,
+    whose numbers are packed.
     """
 
     positions: tuple[int, ...]
@@ -38,6 +46,7 @@ class StepRecord(msgspec.Struct, frozen=True, eq=False):
     packed: dict[str, tuple[Array, ...]] = {}
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
+    decided: bytes = b""
 
 
 class PlanRecord(msgspec.Struct, frozen=True, eq=False):
@@ -69,7 +78,9 @@ def _record_of_step(step: Step) -> StepRecord:
         is_prepared = step.kernel is not None
         return StepRecord((step.position,), is_prepared, step.operation.packed)
     positions = tuple(part.position for part in step.parts)
-    return StepRecord(positions, True, {}, step.inputs, step.outputs)
+    made = KernelRecord() if step.record is None else step.record()
+    packed = {_NUMBERS: made.numbers} if made.numbers else {}
+    return StepRecord(positions, True, packed, step.inputs, step.outputs, made.decided)
 
 
 def restoring_plan(
@@ -120,14 +131,17 @@ def restoring_plan(
         else:
             parts = tuple([restored(position, {}) for position in each.positions])
             segment = Segment(parts, each.inputs, each.outputs)
-            step = _delegated(segment, delegate, identity)
+            made = KernelRecord(each.decided, each.packed.get(_NUMBERS, ()))
+            step = _delegated(segment, delegate, identity, made)
         steps.append(step)
         yield
     return assembled(subgraph, record.shapes, constants, steps, record.arena)
 
 
-def _delegated(segment: Segment, delegate: Delegate | None, identity: bytes) -> Step:
-    kernel = None if delegate is None else delegate.prepare(segment, identity)
+def _delegated(
+    segment: Segment, delegate: Delegate | None, identity: bytes, made: KernelRecord
+) -> Step:
+    kernel = None if delegate is None else delegate.prepare(segment, identity, made)
     if kernel is None:
         raise GeneralFailureError("a plan was made with another engine")
     return step_of(segment, kernel)

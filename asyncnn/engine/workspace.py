@@ -18,7 +18,7 @@ from asyncnn.engine.dynamic import Slots
 from asyncnn.engine.plan import OPERANDS_PER_STEP, Plan
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import Array, Shape
-from asyncnn.kernels.kernel import Run
+from asyncnn.kernels.kernel import InterruptibleRun, Run
 from asyncnn.pacing import Steps
 
 Call: TypeAlias = tuple[Callable[[Any, Any], Any], list[Any], list[Any]]
@@ -79,7 +79,8 @@ class Workspace:
     """Buffers bound to the steps of a plan. Serves one execution at a time.
 
     ``slots`` holds the array of every operand that stays in place, by operand index:
-    constants and temporaries of known shape.
+    constants and temporaries of known shape. A straight plan has ``own_calls``, which
+    `bind` sets to arrays; it ``computes_elsewhere`` if all are of other engines.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -88,8 +89,9 @@ class Workspace:
         self.size_bytes = 0
         self._fixed_calls: list[Call | None] = []
         self._moving_calls: list[tuple[int, Run, Step]] = []
-        self._own_calls: list[Call | None] = []
+        self.own_calls: list[Call | None] = []
         self._ports: list[tuple[list[Any], int, int]] = []
+        self.computes_elsewhere = False
 
     @classmethod
     def making(cls, plan: Plan) -> Steps["Workspace"]:
@@ -122,18 +124,24 @@ class Workspace:
             if not (position + 1) % OPERANDS_PER_STEP:
                 yield
         if plan.is_straight:
-            self._own_calls = self.calls(self.slots)
-            self._ports = _ports_of(plan, self._moving_calls, self._own_calls)
+            self.own_calls = self.calls(self.slots)
+            self._ports = _ports_of(plan, self._moving_calls, self.own_calls)
+            self.computes_elsewhere = all(
+                type(run) is InterruptibleRun for run in runs if run is not None
+            )
 
-    def bind(self, arrays: Sequence[Array | None]) -> Sequence[Call | None]:
-        """Return the calls of a straight plan, its ports set to arrays, inputs first.
+    def runs(self) -> list[Any]:
+        """Return the runs of all steps that were prepared beforehand."""
+        fixed = [call[0] for call in self._fixed_calls if call is not None]
+        return fixed + [run for _, run, _ in self._moving_calls]
 
-        They are the workspace's own, so that an execution makes none. `unbind` lets go
-        of the arrays, which an idle workspace must not keep.
+    def bind(self, arrays: Sequence[Array | None]) -> None:
+        """Set the ports of a straight plan to arrays, inputs first.
+
+        `unbind` lets go of the arrays, which an idle workspace must not keep.
         """
         for arguments, position, port in self._ports:
             arguments[position] = arrays[port]
-        return self._own_calls
 
     def unbind(self) -> None:
         """Let go of the arrays of the last `bind`."""
@@ -166,7 +174,7 @@ class Workspace:
             list(self.slots),
             list(self._fixed_calls),
             list(self._moving_calls),
-            list(self._own_calls),
+            list(self.own_calls),
             list(self._ports),
         ]
 

@@ -58,7 +58,13 @@ a value comes only with the execution, when preparing is tried again.
 [5.0, 1.0]
 """
 
-from asyncnn.extensions.extension import Extension, installed_extensions, load_extension
+from asyncnn.extensions.custom import CustomOperators, FlexOptions, packed_integers
+from asyncnn.extensions.extension import (
+    CustomOperator,
+    Extension,
+    installed_extensions,
+    load_extension,
+)
 from asyncnn.extensions.names import (
     ExtensionNames,
     Vocabulary,
@@ -85,9 +91,12 @@ __all__ = (
     "V1_2",
     "Argument",
     "BoundOperation",
+    "CustomOperator",
+    "CustomOperators",
     "Extension",
     "ExtensionNames",
     "Extensions",
+    "FlexOptions",
     "OperationFailedError",
     "Scratch",
     "TiledRun",
@@ -102,6 +111,7 @@ __all__ = (
     "load_extension",
     "names_in",
     "numbered",
+    "packed_integers",
     "row",
     "stateless",
 )

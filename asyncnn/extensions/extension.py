@@ -13,10 +13,11 @@
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import DTypeLike
 
@@ -24,7 +25,7 @@ from asyncnn.extensions.names import TYPE_NAME
 from asyncnn.hal import types as hal
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import AnyExtensionType, ExtensionOperandType
-from asyncnn.hal.operations.bound import ShapeRule
+from asyncnn.hal.operations.bound import Array, ShapeRule
 from asyncnn.hal.operations.signature import (
     V1_2,
     Argument,
@@ -36,6 +37,24 @@ from asyncnn.hal.operations.signature import (
 )
 from asyncnn.hal.validate.model import EXTENSION_NAME
 from asyncnn.kernels.kernel import Compute, ExtensionOperation, Prepare
+
+Options: TypeAlias = Callable[[bytes], Iterable[float | Array]]
+"""What the options of a custom operator are as further inputs of the operation.
+
+A bool, int or float is a scalar, an array a constant tensor.
+"""
+
+
+class CustomOperator(msgspec.Struct, frozen=True):
+    """The operation that a custom operator of model files is.
+
+    Its inputs are those of the operator, and then what ``options`` makes of the bytes
+    of its options.
+    """
+
+    operation: ExtensionOperation
+    options: Options
+
 
 _NUMBER_MAX = 0xFFFF
 _KINDS = "biufcV"
@@ -59,6 +78,7 @@ class Extension:
         self.version = version
         self.operand_types: dict[int, ExtensionOperandType] = {}
         self.operation_types: dict[int, ExtensionOperation] = {}
+        self.custom_operators: dict[tuple[str, int], CustomOperator] = {}
 
     def tensor_type(
         self, name: str, number: int, dtype: DTypeLike
@@ -134,6 +154,31 @@ class Extension:
         self.operation_types[number] = operation
         return operation
 
+    def custom_operator(
+        self,
+        name: str,
+        operation: ExtensionOperation,
+        *,
+        options: Options = lambda data: (),
+        version: int = 1,
+    ) -> None:
+        """Say which operation a custom operator of model files is, such as TFLite's.
+
+        ``options`` reads the bytes that the file has for it; `FlexOptions` and
+        `packed_integers` read the usual kinds. What it raises of `InvalidArgumentError`
+        refuses the file.
+
+        :param name: what files call it.
+        :param version: version of the operator that is meant.
+        :raises InvalidArgumentError: if the operation is not of this extension, or the
+            operator is declared twice.
+        """
+        if self.operation_types.get(operation.number) is not operation:
+            raise InvalidArgumentError(f"{operation.name} is not of {self.name}")
+        if (name, version) in self.custom_operators:
+            raise InvalidArgumentError(f"{name} is declared twice")
+        self.custom_operators[name, version] = CustomOperator(operation, options)
+
     def described(self) -> hal.Extension:
         """Return what the HAL says of an extension that a device has."""
         return hal.Extension(
@@ -177,7 +222,19 @@ def _only_row(name: str, arguments: Sequence[Argument]) -> TypeRow:
 
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoints
+    from importlib.metadata import EntryPoint, EntryPoints
+
+BROUGHT = {"asyncnn.mediapipe": "asyncnn.extensions.mediapipe:mediapipe"}
+"""Extensions that asyncnn itself has: every device of the project knows them.
+
+They are imported when a model or a program asks for them. They have no operand types.
+"""
+
+CUSTOM_OPERATORS = "asyncnn.custom_operators"
+"""Group of the entry points by which distributions install custom operators.
+
+The name of an entry point is that of the operator, its object the extension.
+"""
 
 ENTRY_POINTS = "asyncnn.extensions"
 """Group of the entry points by which distributions install extensions.
@@ -188,7 +245,7 @@ The name of an entry point is that of the extension.
 
 def installed_extensions() -> tuple[str, ...]:
     """Return the names of all that are installed, without importing any."""
-    return tuple(sorted(_entry_points().names))
+    return tuple(sorted({*BROUGHT, *_entry_points().names}))
 
 
 def load_extension(place: str) -> Extension:
@@ -209,7 +266,16 @@ def _entry_points() -> "EntryPoints":
     return entry_points(group=ENTRY_POINTS)
 
 
+def entry_points_in(group: str, name: str) -> "EntryPoints | tuple[EntryPoint, ...]":
+    """Return the entry points of a name in a group."""
+    from importlib.metadata import entry_points
+
+    return entry_points(group=group, name=name)
+
+
 def _installed(name: str) -> Extension:
+    if name in BROUGHT:
+        return load_extension(BROUGHT[name])
     found = {point.value: point for point in _entry_points().select(name=name)}
     if not found:
         known = ", ".join(installed_extensions()) or "none"

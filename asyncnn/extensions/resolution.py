@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from asyncnn.extensions.extension import Extension
+from asyncnn.extensions.extension import BROUGHT, Extension, load_extension
 from asyncnn.hal import types as hal
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operands import (
@@ -47,13 +47,13 @@ class Extensions:
 
     def described(self) -> tuple[hal.Extension, ...]:
         """Return what the HAL says of them."""
-        return tuple(extension.described() for extension in self._by_name.values())
+        given = tuple(extension.described() for extension in self._by_name.values())
+        others = sorted(BROUGHT.keys() - self._by_name.keys())
+        return (*given, *(hal.Extension(name, ()) for name in others))
 
     def versions(self, model: Model) -> tuple[str, ...]:
         """Return names and versions of those that ``model`` uses."""
-        used = (
-            self._by_name.get(entry.name) for entry in model.extension_name_to_prefix
-        )
+        used = (self._find(entry.name) for entry in model.extension_name_to_prefix)
         return tuple(f"{each.name} {each.version}" for each in used if each)
 
     def resolved(self, model: Model) -> Model:
@@ -61,11 +61,11 @@ class Extensions:
 
         Numbers that are nothing of these extensions stay.
         """
-        known = {
-            entry.prefix: self._by_name[entry.name]
+        found = {
+            entry.prefix: self._find(entry.name)
             for entry in model.extension_name_to_prefix
-            if entry.name in self._by_name
         }
+        known = {prefix: each for prefix, each in found.items() if each is not None}
         if not known:
             return model
         return replace(
@@ -76,9 +76,14 @@ class Extensions:
             ),
         )
 
+    def _find(self, name: str) -> Extension | None:
+        if name in BROUGHT and name not in self._by_name:
+            return load_extension(name)
+        return self._by_name.get(name)
+
 
 NO_EXTENSIONS = Extensions()
-"""Those of a device that has none."""
+"""Those of a device that has none but what asyncnn itself brings."""
 
 
 def _resolved_subgraph(subgraph: Subgraph, known: Mapping[int, Extension]) -> Subgraph:

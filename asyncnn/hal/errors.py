@@ -5,9 +5,24 @@ status at the HAL boundary; the awaitable face maps a status back with `error_fo
 """
 
 import errno
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from asyncnn.hal.types import ErrorStatus, OutputShape
+
+_MOST_CHARACTERS = 20_000
+"""How much is kept of a message that says where an error is."""
+
+
+def in_one_line(text: str) -> str:
+    """Return ``text`` with spaces for what cannot be printed, cut if it is very long.
+
+    What a file says of itself may be part of a message.
+    """
+    if not text.isprintable():
+        text = "".join(each if each.isprintable() else " " for each in text)
+    if len(text) > _MOST_CHARACTERS:
+        text = f"{text[:_MOST_CHARACTERS]}..."
+    return text
 
 
 class AsyncnnError(Exception):
@@ -22,6 +37,11 @@ class AsyncnnError(Exception):
         self.message = message or self.status.name
         self.hint = hint
         super().__init__(f"{self.message} ({hint})" if hint else self.message)
+
+    def at(self, where: str) -> Self:
+        """Return the same error with ``where`` in front of its message."""
+        message = in_one_line(f"{where}: {self.message}")
+        return type(self)(message, hint=in_one_line(self.hint))
 
 
 class DeviceUnavailableError(AsyncnnError):
@@ -56,6 +76,10 @@ class BusyError(GeneralFailureError):
     """Another call uses what only one can use at a time, such as a burst's arrays."""
 
 
+class EngineUnavailableError(GeneralFailureError):
+    """The engine of a device is missing, or does not work; the hint says what to do."""
+
+
 class OutputInsufficientSizeError(AsyncnnError):
     """An output buffer is too small; ``output_shapes`` says what is needed."""
 
@@ -67,6 +91,11 @@ class OutputInsufficientSizeError(AsyncnnError):
         super().__init__(message)
         self.output_shapes = output_shapes
 
+    def at(self, where: str) -> Self:
+        """Return the same error with ``where`` in front of its message."""
+        message = in_one_line(f"{where}: {self.message}")
+        return type(self)(message, self.output_shapes)
+
 
 class InvalidArgumentError(AsyncnnError):
     """A model, request or argument breaks a rule of the HAL."""
@@ -74,25 +103,40 @@ class InvalidArgumentError(AsyncnnError):
     status = ErrorStatus.INVALID_ARGUMENT
 
 
-class MissedDeadlineTransientError(AsyncnnError):
+class MissedDeadlineError(AsyncnnError, TimeoutError):
+    """The deadline passed; whether to try again is what the subclasses say."""
+
+    status = ErrorStatus.MISSED_DEADLINE_TRANSIENT
+
+    def __init__(self, message: str = "", *, hint: str = "") -> None:
+        super().__init__(message or "the deadline passed", hint=hint)
+
+
+class MissedDeadlineTransientError(MissedDeadlineError):
     """The deadline passed; the same work may succeed shortly."""
 
     status = ErrorStatus.MISSED_DEADLINE_TRANSIENT
 
 
-class MissedDeadlinePersistentError(AsyncnnError):
+class MissedDeadlinePersistentError(MissedDeadlineError):
     """The deadline passed; the same work is likely to miss it again."""
 
     status = ErrorStatus.MISSED_DEADLINE_PERSISTENT
 
 
-class ResourceExhaustedTransientError(AsyncnnError):
+class ResourceExhaustedError(AsyncnnError):
+    """Something has run out; whether to try again is what the subclasses say."""
+
+    status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+
+
+class ResourceExhaustedTransientError(ResourceExhaustedError):
     """A quota is full for now, no thread can be started, or work was cancelled."""
 
     status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
 
 
-class ResourceExhaustedPersistentError(AsyncnnError):
+class ResourceExhaustedPersistentError(ResourceExhaustedError):
     """The work needs more than the device will ever give."""
 
     status = ErrorStatus.RESOURCE_EXHAUSTED_PERSISTENT

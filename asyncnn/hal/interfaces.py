@@ -19,6 +19,7 @@ from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     BufferDesc,
     BufferRole,
+    BufferToken,
     Capabilities,
     DeviceStatus,
     DeviceType,
@@ -148,11 +149,12 @@ class IBurstCallback(ABC):
     @abstractmethod
     async def get_memories(
         self, slots: Sequence[int]
-    ) -> tuple[ErrorStatus, tuple[Memory, ...]]:
+    ) -> tuple[ErrorStatus, tuple[Memory | BufferToken, ...]]:
         """Return one memory for each slot, or an error and no memory at all.
 
         INVALID_ARGUMENT if a slot is unknown. Awaited, as the client may have to be
-        asked.
+        asked. The token of a buffer stands for its memory; the HAL's bursts have known
+        those since they are AIDL's.
         """
 
 

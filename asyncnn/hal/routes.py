@@ -7,11 +7,16 @@ and, where that is not the planned one, the reason.
 Nearly all executions of a prepared model go the same way: its usual route, which is
 asked for once (`IRouting`). A callback is told of another one only
 (`IExecutionCallback.took`), before it is notified.
+
+A single device may have several engines. `IEngineShares` tells which of them computes
+what of a model.
 """
 
 from typing import Protocol, runtime_checkable
 
 import msgspec
+
+from asyncnn.hal.types import Model
 
 
 class RouteStep(msgspec.Struct, frozen=True):
@@ -68,4 +73,33 @@ class IRouting(Protocol):
 
     def usual_route(self, prepared: object) -> Route | None:
         """Return how executions of a prepared model go; None if it is not its own."""
+        ...
+
+
+class EngineShare(msgspec.Struct, frozen=True):
+    """Operations of the main subgraph that one engine of a device computes in a row.
+
+    ``reasons`` has one for each of those that a better engine leaves to this one; it is
+    empty for the better one. A trial took ``measured_us`` microseconds, if there was
+    one.
+    """
+
+    engine: str
+    operations: tuple[int, ...]
+    reasons: tuple[str, ...] = ()
+    measured_us: float | None = None
+
+
+@runtime_checkable
+class IEngineShares(Protocol):
+    """A device with more than one engine. Not in the HAL."""
+
+    async def engine_shares(self, model: Model) -> tuple[EngineShare, ...]:
+        """Return which engine computes what of a validated model, in order.
+
+        Operations that are computed once, when the model is prepared, are in none.
+        There is no share at all where shapes are known with a request only.
+
+        :raises AsyncnnError: if the model cannot be prepared.
+        """
         ...

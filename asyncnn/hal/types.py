@@ -369,7 +369,7 @@ class RequestArgument(msgspec.Struct, frozen=True):
     dimensions: Dimensions = ()
 
 
-class BufferToken(msgspec.Struct, frozen=True):
+class BufferToken(msgspec.Struct, frozen=True, weakref=True):
     """A device-managed buffer as a request's pool (1.3/types.hal)."""
 
     token: int

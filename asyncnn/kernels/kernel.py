@@ -65,20 +65,23 @@ class InterruptibleRun:
 
     ``attempt`` tells whether it has come to the end. After ``interrupt`` one that is
     under way, or begun before ``clear``, soon ends without having done so; it can be
-    attempted again, from the beginning.
+    attempted again, from the beginning. ``spread`` says, before ``clear``, how many
+    threads attempts may use from then on: one unless it was called.
     """
 
-    __slots__ = ("attempt", "clear", "interrupt")
+    __slots__ = ("attempt", "clear", "interrupt", "spread")
 
     def __init__(
         self,
         attempt: Callable[[Inputs, Outputs], bool],
         interrupt: Callable[[], None],
         clear: Callable[[], None],
+        spread: Callable[[int], None] = lambda threads: None,
     ) -> None:
         self.attempt = attempt
         self.interrupt = interrupt
         self.clear = clear
+        self.spread = spread
 
     def __call__(self, inputs: Inputs, outputs: Outputs) -> None:
         """Run to the end.

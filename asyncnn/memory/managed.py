@@ -14,15 +14,29 @@ Source: HAL 1.3/IDevice.hal (allocate) and 1.3/IBuffer.hal.
 import math
 import threading
 import weakref
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asyncnn.hal.errors import GeneralFailureError, ResourceExhaustedTransientError
-from asyncnn.hal.types import BufferToken, Dimensions
+from asyncnn.hal.types import BufferToken, Dimensions, Memory
 
 _NOTHING = np.empty(0, np.uint8)
+
+
+class _Lease(weakref.ref[NDArray[np.uint8]]):
+    """Watches memory that is counted; as small as can be, as there may be many."""
+
+    __slots__ = ("size",)
+
+    size: int
+
+    # By itself: arrays have no hash.
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
 
 
 class Account:
@@ -30,6 +44,9 @@ class Account:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
+        self._leases: set[_Lease] = set()
+        # One for all of them, and it keeps no account alive that nobody uses.
+        self._tell_end = partial(_ended, weakref.ref(self))
         # Reentrant: the collector may give memory back within `allocate`.
         self._lock = threading.RLock()
         self.used_bytes = 0
@@ -52,20 +69,39 @@ class Account:
         except MemoryError as error:
             self._give_back(size)
             raise ResourceExhaustedTransientError(f"no {size} bytes left") from error
-        weakref.finalize(memory, self._give_back, size)
+        lease = _Lease(memory, self._tell_end)
+        lease.size = size
+        self._leases.add(lease)
         return memory
+
+    def end(self, lease: _Lease) -> None:
+        """Count memory no more, which nothing views any longer."""
+        self._leases.discard(lease)
+        self._give_back(lease.size)
 
     def _give_back(self, size: int) -> None:
         with self._lock:
             self.used_bytes -= size
 
 
+def _ended(
+    account: weakref.ref[Account], lease: weakref.ref[NDArray[np.uint8]]
+) -> None:
+    """Tell the account of a lease of its end, on any thread."""
+    of = account()
+    if of is not None and isinstance(lease, _Lease):
+        of.end(lease)
+
+
 class Storage:
     """Memory of a buffer, which grows when more is needed."""
+
+    __slots__ = ("_account", "_memory", "_pool")
 
     def __init__(self, account: Account) -> None:
         self._account = account
         self._memory = _NOTHING
+        self._pool: Memory | None = None
 
     def reserve(self, size: int) -> NDArray[np.uint8]:
         """Return the first ``size`` bytes; what they held is lost if they grow.
@@ -75,9 +111,22 @@ class Storage:
         :raises ResourceExhaustedTransientError: if there is no memory for it.
         """
         if size > self._memory.nbytes:
+            self._pool = None
             self._memory = _NOTHING
             self._memory = self._account.allocate(size)
-        return self._memory[:size]
+        return self._memory if size == self._memory.nbytes else self._memory[:size]
+
+    def pool(self, size: int) -> Memory:
+        """Return the first ``size`` bytes as a pool, the same one for as long as it is.
+
+        :raises ResourceExhaustedTransientError: as `reserve`.
+        """
+        pool = self._pool
+        if pool is None or pool.size != size:
+            # An array is a buffer, too, and there may be very many of these.
+            data: Any = self.reserve(size)
+            pool = self._pool = Memory("ashmem", size, buffer=data)
+        return pool
 
 
 class ClaimedBuffer(BufferToken, frozen=True):
@@ -89,19 +138,30 @@ class ClaimedBuffer(BufferToken, frozen=True):
 class ManagedBuffer:
     """The state of a buffer; ``current`` are its dimensions, None if uninitialised."""
 
+    __slots__ = (
+        "__weakref__",
+        "_account",
+        "_is_written",
+        "_readers",
+        "current",
+        "dtype",
+        "storage",
+        "token",
+    )
+
     def __init__(self, token: int, dtype: np.dtype[Any], account: Account) -> None:
         self.token = token
         self.dtype = dtype
         self.current: Dimensions | None = None
         self._account = account
-        self._storage = Storage(account)
+        self.storage = Storage(account)
         self._readers = 0
         self._is_written = False
 
     @property
     def claimed(self) -> ClaimedBuffer:
         """What the holder of a claim executes with."""
-        return ClaimedBuffer(self.token, self._storage)
+        return ClaimedBuffer(self.token, self.storage)
 
     def size_bytes(self, dimensions: Dimensions) -> int:
         """Return the bytes of contents of these dimensions."""
@@ -112,10 +172,19 @@ class ManagedBuffer:
 
         :raises ResourceExhaustedTransientError: if there is none.
         """
-        self._storage.reserve(self.size_bytes(dimensions))
+        self.storage.reserve(self.size_bytes(dimensions))
 
     def begin_reading(self) -> ClaimedBuffer:
         """Claim the buffer, with others, until `end_reading`.
+
+        :raises GeneralFailureError: as `check_readable`.
+        """
+        self.check_readable()
+        self._readers += 1
+        return self.claimed
+
+    def check_readable(self) -> None:
+        """Check that the buffer has contents, which nobody is writing.
 
         :raises GeneralFailureError: if it is uninitialised, or being written.
         """
@@ -123,8 +192,6 @@ class ManagedBuffer:
             raise GeneralFailureError(f"buffer {self.token} is being written")
         if self.current is None:
             raise GeneralFailureError(f"buffer {self.token} is uninitialised")
-        self._readers += 1
-        return self.claimed
 
     def end_reading(self) -> None:
         """Give up a claim to read."""
@@ -156,9 +223,50 @@ class ManagedBuffer:
         self._is_written = False
         self.current = dimensions
         if dimensions is None:
-            self._storage = Storage(self._account)
+            self.storage = Storage(self._account)
 
     def discard(self) -> None:
         """Become uninitialised; readers keep the memory that they have."""
         if not self._is_written:
             self.end_writing(None)
+
+
+def begin_all(
+    reads: Sequence[ManagedBuffer], writes: Sequence[ManagedBuffer]
+) -> list[Storage]:
+    """Claim buffers to read and others to write; return what they hold, in that order.
+
+    All or none: what can fail comes first.
+
+    :raises GeneralFailureError: as `ManagedBuffer.begin_reading` and `begin_writing`.
+    """
+    # By their members, as a call for each would be felt with tiny models.
+    for buffer in reads:
+        if buffer._is_written or buffer.current is None:
+            buffer.check_readable()
+    for buffer in writes:
+        if buffer._is_written or buffer._readers:
+            buffer.check_unused()
+    for buffer in reads:
+        buffer._readers += 1
+    for buffer in writes:
+        buffer._is_written = True
+        buffer.current = None
+    return [buffer.storage for buffer in (*reads, *writes)]
+
+
+def end_all(
+    reads: Sequence[ManagedBuffer],
+    writes: Sequence[ManagedBuffer],
+    dimensions: Sequence[Dimensions] | None,
+) -> None:
+    """Give up these claims: with contents of ``dimensions`` each, or failed."""
+    for buffer in reads:
+        buffer._readers -= 1
+    if dimensions is None:
+        for buffer in writes:
+            buffer.end_writing(None)
+        return
+    for buffer, shape in zip(writes, dimensions, strict=True):
+        buffer._is_written = False
+        buffer.current = shape

@@ -136,6 +136,8 @@ def os_errors(where: str) -> Iterator[None]:
     """
     try:
         yield
+    except AsyncnnError:  # some are errors of the system as well
+        raise
     except (MemoryError, OSError, OverflowError, ValueError) as error:
         raise failure(error, where) from error
 

@@ -82,7 +82,8 @@ class Lane:
 
     A lane that ``is_dismissed`` takes no more work, and how its last work ends is
     ignored: it is idle, or stuck. It sleeps by taking ``wake``, which wakes it when
-    that is released.
+    that is released. ``processor_ns`` is the processor time that its thread had had
+    when its work was exchanged last.
     """
 
     def __init__(self, name: str, serve: Callable[["Lane"], None]) -> None:
@@ -92,6 +93,7 @@ class Lane:
         self.work: Work | None = None
         self.pause = Pause()
         self.is_dismissed = False
+        self.processor_ns = 0
         self.wake = threading.Lock()
         self.wake.acquire()
 
@@ -112,7 +114,7 @@ class Lanes:
         completed: Callable[[Work], None],
     ) -> None:
         self._name = name
-        self._count = count
+        self.count = count
         self._completed = completed
         self.run_queue: RunQueue[Work] = RunQueue(policy, count)
         self._lock = threading.Lock()
@@ -137,13 +139,22 @@ class Lanes:
         with self._lock:
             if self._is_closing:
                 raise RuntimeError(f"lane {self._name} is closed")
+            if self._asleep and not self.run_queue.waiting:
+                # Most often a lane is free, and finds here what it would ask for.
+                lane = self._asleep.pop()
+                self.run_queue.start(work, time.monotonic_ns())
+                lane.work = work
+                work.pause = lane.pause = Pause()
+                lane.pause.lanes_each = self.run_queue.lanes_each
+                lane.wake.release()
+                return
             to_stop = self.run_queue.add(work, time.monotonic_ns())
             if to_stop is not None:
                 to_stop.pause.request()
             elif self._asleep:
                 # By the waker, or two pieces of work would count on one sleeper.
                 self._asleep.pop().wake.release()
-            elif len(self._lanes) < self._count:
+            elif len(self._lanes) < self.count:
                 try:
                     self._start()
                 except ResourceExhaustedTransientError:
@@ -275,6 +286,8 @@ class Lanes:
                     self._asleep.append(lane)
             if is_idle:
                 lane.wake.acquire()  # at once, if it was released in between
+                if lane.work is not None and not lane.is_dismissed:
+                    return True
                 has_ended = False
                 continue
             # Even if the lane is dismissed by now: nobody else knows of these.
@@ -298,22 +311,26 @@ class Lanes:
         dropped: list[Work] = []
         if lane.is_dismissed:
             return dropped
-        now_ns = time.monotonic_ns()
+        now_ns, processor_ns = time.monotonic_ns(), time.thread_time_ns()
+        # Each thread of an engine has had as much as the lane's own.
+        used_ns = (processor_ns - lane.processor_ns) * lane.pause.threads
+        lane.processor_ns = processor_ns
         run_queue, previous = self.run_queue, lane.work
         if previous is not None:
             if has_ended:
-                run_queue.end(previous, now_ns)
+                run_queue.end(previous, now_ns, used_ns)
                 previous = None
             elif previous.is_withdrawn or self._is_closing:
-                run_queue.end(previous, now_ns)
+                run_queue.end(previous, now_ns, used_ns)
                 dropped.append(previous)
                 previous = None
             else:
-                run_queue.give_back(previous, now_ns)
+                run_queue.give_back(previous, now_ns, used_ns)
         lane.work = work = run_queue.take(now_ns)
         if work is not None:
             at_ns = work.review_ns
             work.pause = lane.pause = Pause() if at_ns is None else TimedPause(at_ns)
+            lane.pause.lanes_each = run_queue.lanes_each
         if previous is not None and work is not previous:
             previous.preemptions += 1
         while run_queue.missed:

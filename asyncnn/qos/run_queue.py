@@ -5,7 +5,8 @@ be done is returned, and the caller does it. Production and simulation share it.
 
 Lane time is shared by weight between users, and inside a user between clients: a
 priority counts among the work of one client only, so that no client can take a lane
-from another by asking for more.
+from another by asking for more. What a job has had is the processor time of its lane,
+where that is known: a busy machine is not its doing.
 
 1. Of the users that wait, the one that has had least of the lanes by weight is next; of
    its clients likewise: see `Shares`. While others wait, that is decided anew at
@@ -67,6 +68,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidArgumentError("slice_ns of Policy must be positive")
 
 
+IDLE_LANE_SHARE = 4
+"""Lane time without processor time counts one such part of it.
+
+On a busy machine a lane waits for a processor, which is not its client's doing; but a
+client whose work waits for something else must not have lanes for nothing.
+"""
+
 JobT = TypeVar("JobT", bound=Job)
 
 _DESCENDING = tuple(int(priority) for priority in reversed(Priority))
@@ -108,6 +116,11 @@ class RunQueue(Generic[JobT]):
         """Number of jobs that have no lane."""
         return self._waiting
 
+    @property
+    def lanes_each(self) -> int:
+        """Lanes there are for each running job; at least one runs."""
+        return self._lanes // len(self._running)
+
     def clients(self) -> list[Client]:
         """Return the clients that have an account."""
         return list(self._accounts)
@@ -128,19 +141,7 @@ class RunQueue(Generic[JobT]):
 
         One that is returned stops at its next boundary and is given back.
         """
-        client = job.client
-        account = self._latest
-        if account is None or client.number != self._latest_number:
-            account = self._latest = self.account(client)
-            self._latest_number = client.number
-        job.account = account
-        job.added_ns = now_ns
-        job.due_ns = now_ns + self._policy.horizon_ns
-        if job.deadline_ns is not None and job.deadline_ns < job.due_ns:
-            job.due_ns = job.deadline_ns
-        if account.pending == 0:
-            self._enter(account, now_ns)
-        account.pending += 1
+        account = self._accept(job, now_ns)
         priority = job.priority
         was_waiting = account.waiting > 0
         is_first = not account.waiting_at[priority]
@@ -159,6 +160,12 @@ class RunQueue(Generic[JobT]):
         if to_stop is not None:
             to_stop.is_stopping = True
         return to_stop
+
+    def start(self, job: JobT, now_ns: int) -> None:
+        """Give ``job`` a free lane at once, as `add` and `take` would: none waits."""
+        account = self._accept(job, now_ns)
+        account.served_ns[job.priority] = now_ns
+        self._start(job, False, False, now_ns)
 
     def take(self, now_ns: int) -> JobT | None:
         """Give a free lane the job to run now, None if there is none.
@@ -190,16 +197,23 @@ class RunQueue(Generic[JobT]):
             return job
         return None
 
-    def give_back(self, job: JobT, now_ns: int) -> None:
-        """Let a running job that has stopped at a boundary wait for its resumption."""
-        self._stop(job, now_ns)
+    def give_back(self, job: JobT, now_ns: int, used_ns: int | None = None) -> None:
+        """Let a running job that has stopped at a boundary wait for its resumption.
+
+        For ``used_ns`` see `end`.
+        """
+        self._stop(job, now_ns, used_ns)
         self._queues[job.priority].suspend(job)
         self._count_waiting(job.account, job.priority, 1)
 
-    def end(self, job: JobT, now_ns: int) -> None:
-        """Forget a running job that has come to its end."""
+    def end(self, job: JobT, now_ns: int, used_ns: int | None = None) -> None:
+        """Forget a running job that has come to its end.
+
+        ``used_ns`` is the processor time that it has had since it was taken; None
+        stands for all the time since then.
+        """
         # Charged before it leaves: a client that goes must not take lane time along.
-        self._stop(job, now_ns)
+        self._stop(job, now_ns, used_ns)
         job.state = JobState.OUTSIDE
         self._leave(job.account)
 
@@ -220,6 +234,23 @@ class RunQueue(Generic[JobT]):
             self._count_waiting(job.account, job.priority, -1)
             self._leave(job.account)
         return jobs
+
+    def _accept(self, job: JobT, now_ns: int) -> ClientAccount:
+        """Count ``job`` among those of its client; return the client's account."""
+        client = job.client
+        account = self._latest
+        if account is None or client.number != self._latest_number:
+            account = self._latest = self.account(client)
+            self._latest_number = client.number
+        job.account = account
+        job.added_ns = now_ns
+        job.due_ns = now_ns + self._policy.horizon_ns
+        if job.deadline_ns is not None and job.deadline_ns < job.due_ns:
+            job.due_ns = job.deadline_ns
+        if account.pending == 0:
+            self._enter(account, now_ns)
+        account.pending += 1
+        return account
 
     def _count_waiting(self, account: ClientAccount, priority: int, more: int) -> None:
         account.waiting_at[priority] += more
@@ -256,19 +287,21 @@ class RunQueue(Generic[JobT]):
                 review_ns = slice_ends_ns
         job.review_ns = review_ns
 
-    def _stop(self, job: JobT, now_ns: int) -> None:
+    def _stop(self, job: JobT, now_ns: int, used_ns: int | None) -> None:
         self._running.remove(job)
         job.account.served_ns[job.priority] = now_ns
         self._charge(job, now_ns)
+        if used_ns is not None:
+            lane_ns = now_ns - job.resumed_ns
+            least_ns = lane_ns // IDLE_LANE_SHARE
+            # What was charged until now was an estimate.
+            _pay(job, (used_ns if used_ns > least_ns else least_ns) - lane_ns)
 
     def _charge(self, job: JobT, now_ns: int) -> None:
         """Count what a running job has had of its lane since it was last charged."""
         lane_ns = now_ns - job.charged_ns
         job.charged_ns = now_ns
-        account = job.account
-        account.virtual_ns += lane_ns / account.weight
-        user = account.user
-        user.virtual_ns += lane_ns / user.weight
+        _pay(job, lane_ns)
 
     def _aging(self, account: ClientAccount, below: int) -> list[int]:
         """Return the priorities under ``below`` that wait and of which no job runs."""
@@ -365,3 +398,10 @@ class RunQueue(Generic[JobT]):
             user.clients.leave(account)
             if not user.clients.active:
                 self._active.leave(user)
+
+
+def _pay(job: Job, lane_ns: int) -> None:
+    cost_ns, account = lane_ns * job.cost, job.account
+    account.virtual_ns += cost_ns / account.weight
+    user = account.user
+    user.virtual_ns += cost_ns / user.weight

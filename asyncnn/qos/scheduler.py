@@ -23,6 +23,7 @@ from asyncnn.hal.types import ErrorStatus
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
 from asyncnn.qos.accounting import WorkAccounting, WorkStatistics, count_end
 from asyncnn.qos.admission import Admission
+from asyncnn.qos.alarms import Alarm, Alarms
 from asyncnn.qos.lanes import Lanes, LoopWaker
 from asyncnn.qos.run_queue import Policy
 from asyncnn.qos.watching import (
@@ -77,7 +78,8 @@ class Scheduler:
         self._is_draining = False
         self._waker: LoopWaker | None = None
         self._open: set[Work] = set()
-        self._timers: dict[Work, asyncio.TimerHandle] = {}
+        self._alarms = Alarms(self._loop)
+        self._deadlines: dict[Work, Alarm] = {}
         self._drained = asyncio.Event()
         self._refusal: Callable[[], DeviceUnavailableError] | None = None
         self._stuck_after_s = stuck_after_s
@@ -120,6 +122,11 @@ class Scheduler:
     def is_busy(self) -> bool:
         """Whether work waits or runs here; from any thread, a moment late."""
         return bool(self._open) and self._refusal is not _inherited
+
+    @property
+    def lanes(self) -> int:
+        """Number of threads there may be."""
+        return self._lanes.count
 
     @property
     def threads(self) -> int:
@@ -255,6 +262,7 @@ class Scheduler:
         finally:
             if self._closing_ends is not None:
                 self._closing_ends.cancel()
+            self._alarms.close()
             if self._waker is not None:
                 self._waker.close()
 
@@ -300,9 +308,9 @@ class Scheduler:
     def _register(self, work: Work) -> None:
         self._open.add(work)
         if work.deadline_ns is not None:
-            delay = (work.deadline_ns - time.monotonic_ns()) / 1e9
-            self._timers[work] = self._loop.call_later(
-                max(delay, 0), self.cancel, work, ErrorStatus.MISSED_DEADLINE_TRANSIENT
+            self._deadlines[work] = self._alarms.call_at(
+                work.deadline_ns,
+                partial(self.cancel, work, ErrorStatus.MISSED_DEADLINE_TRANSIENT),
             )
         if self._stuck is not None:
             self._stuck.watch()
@@ -337,9 +345,9 @@ class Scheduler:
         self._open.remove(work)
         self._admission.release(work.client)
         if work.deadline_ns is not None:
-            timer = self._timers.pop(work, None)
-            if timer is not None:
-                timer.cancel()
+            alarm = self._deadlines.pop(work, None)
+            if alarm is not None:
+                self._alarms.cancel(alarm)
         try:
             self._report(work, time.monotonic_ns() - work.added_ns)
         finally:
@@ -363,6 +371,7 @@ class Scheduler:
         if self.is_idle and self._refusal is None:
             if self._stuck is not None:
                 self._stuck.close()
+            self._alarms.close()
             on_idle()
 
     def _give_up(self, work: Work) -> None:

@@ -148,7 +148,8 @@ class Job:
 
     ``deadline_ns`` is an absolute time of the steady clock, None if there is none.
     ``min_runtime_ns`` is what it takes at least, 0 if unknown: it is not begun when
-    that would end after the deadline. ``preemptions`` counts how often it made way for
+    that would end after the deadline. Lane time of a job counts ``cost`` times in the
+    share of its client. ``preemptions`` counts how often it made way for
     another one after it had begun. The rest is the run queue's.
     """
 
@@ -157,6 +158,7 @@ class Job:
         "added_ns",
         "charged_ns",
         "client",
+        "cost",
         "deadline_ns",
         "due_ns",
         "is_stopping",
@@ -188,6 +190,7 @@ class Job:
         self.deadline_ns = deadline_ns
         self.client = client
         self.min_runtime_ns = min_runtime_ns
+        self.cost = 1.0
         self.preemptions = 0
         self.state = JobState.OUTSIDE
         self.is_stopping = False
@@ -205,10 +208,14 @@ class Pause:
     """Asks work to stop at its next boundary.
 
     ``interrupt`` brings that about where work computes without looking here.
+    ``lanes_each`` is how many lanes there were for each piece of work that ran when it
+    was resumed; the work says how many ``threads`` it has made of that.
     """
 
     interrupt: Callable[[], None] | None = None
     requested = False
+    lanes_each = 1
+    threads = 1
 
     def request(self) -> None:
         """Ask for it; from any thread."""

@@ -53,6 +53,16 @@ class DeviceBuffer:
     ``pool`` is what requests of the HAL name it by, ``hal`` the HAL's object.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "_make_array",
+        "_type",
+        "dimensions",
+        "dtype",
+        "hal",
+        "pool",
+    )
+
     def __init__(
         self, hal: IBuffer, token: int, info: TensorInfo, make_array: MakeArray
     ) -> None:
@@ -124,7 +134,9 @@ async def allocate_buffer(
     assert buffer is not None
     for slot in slots:
         dimensions = combine_dimensions(dimensions, slot.info.dimensions)
-    info = msgspec.structs.replace(slots[0].info, dimensions=dimensions)
+    info = slots[0].info
+    if dimensions != info.dimensions:
+        info = msgspec.structs.replace(info, dimensions=dimensions)
     return DeviceBuffer(buffer, token, info, make_array)
 
 

@@ -77,6 +77,16 @@ class IRecovering(IPreparedModel, Protocol):
         ...
 
 
+@runtime_checkable
+class IRoutedElsewhere(IPreparedModel, Protocol):
+    """A model of another process, which knows how executions go as a rule."""
+
+    @property
+    def usual_route(self) -> Route | None:
+        """How they go; None if the device is not made of several."""
+        ...
+
+
 class Burst:
     """A series of runs, one at a time; made by `PreparedModel.burst`.
 
@@ -272,6 +282,22 @@ async def open_burst(target: Target, *, spins: bool) -> AsyncIterator[Burst]:
     :raises AsyncnnError: if the driver refuses it.
     """
     hal = target.hal
+    if isinstance(hal, IRoutedElsewhere) and not isinstance(hal, IRecovering):
+        # Packets have no room for a route: which one was taken is not known here.
+        target = target._replace(route=None)
+    async with open_carry(target, spins=spins) as (controller, carry):
+        yield Burst(target, controller, carry)
+
+
+@asynccontextmanager
+async def open_carry(
+    target: Target, *, spins: bool
+) -> AsyncIterator[tuple[BurstController, Carry]]:
+    """Open what executes requests by burst, for an ``async with`` block.
+
+    :raises AsyncnnError: if the driver refuses it.
+    """
+    hal = target.hal
     model = hal.for_burst() if isinstance(hal, IRecovering) else hal
     with await BurstController.open(
         model, spins=spins, deadline_grace=target.deadline_grace
@@ -279,7 +305,7 @@ async def open_burst(target: Target, *, spins: bool) -> AsyncIterator[Burst]:
         carry = controller.execute
         if isinstance(hal, IRecovering) and isinstance(model, IBurstModel):
             carry = _Recovery(hal, model, controller).execute
-        yield Burst(target, controller, carry)
+        yield controller, carry
 
 
 class _Recovery:

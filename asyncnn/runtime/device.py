@@ -1,18 +1,10 @@
-"""Devices for applications: `open_device` and `connect`, and the `Device` they give."""
-
-import os
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeAlias
+"""`Device`: what applications prepare models on, over any `IDevice`."""
 
 import numpy as np
-from msgspec.structs import replace
 
 from asyncnn.deadlines import DEADLINE_GRACE_S, deadline_after
-from asyncnn.devices import DeviceSettings, DeviceStatistics, IMeasured
-from asyncnn.extensions import Extension, load_extension
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.devices import DeviceStatistics, IMeasured
+from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.routes import IRouting, Route
 from asyncnn.hal.types import (
@@ -22,309 +14,18 @@ from asyncnn.hal.types import (
     Model,
     Priority,
 )
-from asyncnn.logs import MANAGER
-from asyncnn.memory.slabs import isolated_array, shared_array
+from asyncnn.memory.slabs import isolated_array
 from asyncnn.runtime.buffers import (
     DeviceBuffer,
     MakeArray,
     Slot,
     allocate_buffer,
 )
-from asyncnn.runtime.execution_options import sync_exec_hal as forced_call
-from asyncnn.runtime.framework import (
-    FRAMEWORK,
-    FrameworkSettings,
-    chosen_fallback,
-    chosen_partitioning,
-)
-from asyncnn.runtime.framework.device_registry import opener_of
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_cache import ModelCache, PrepareArguments, prepare
 from asyncnn.runtime.prepared import PreparedModel
 
-if TYPE_CHECKING:
-    from asyncnn.service import RemoteDevice, Supervision
-    from asyncnn.service.process import DriverProcess, Settings
-
 DEFAULT_MAX_IN_FLIGHT = 256
-
-CacheDir: TypeAlias = str | os.PathLike[str] | ModelCache
-"""A folder of prepared models, by its path or with a bound of one's own."""
-
-
-@asynccontextmanager
-async def open_device(
-    name: str | None = None,
-    *,
-    settings: DeviceSettings | None = None,
-    extensions: Iterable[Extension | str] = (),
-    max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
-    cache_dir: CacheDir | None = None,
-    sync_exec_hal: bool | None = None,
-    isolated: bool = False,
-) -> AsyncIterator["Device"]:
-    """Open a device in this process for the length of an ``async with`` block.
-
-    Nothing is started but worker threads; no socket, no file. Nothing of the process is
-    changed unless ``settings`` ask for it. Leaving the block ends what is still pending
-    with `DeviceClosedError`, and waits for what computes to come to a boundary.
-
-    :param name: one of `device_names`, or ``framework:NAME,NAME`` for a framework of
-        the devices named; see `open_devices` for what a framework is. None leaves it to
-        the environment variable ``ASYNCNN_DEVICE``, or else is ``accelerated`` where
-        its engine works, and ``reference`` elsewhere.
-    :param extensions: what the device has besides those of its settings: an
-        `Extension`, or its name like ``package.module:attribute`` or, if a package has
-        installed it, ``com.example.spectral``.
-    :param max_in_flight: runs of one prepared model that hold memory at a time; more
-        wait their turn.
-    :param cache_dir: folder in which prepared models are kept for the next time.
-    :param sync_exec_hal: for debugging, has every `PreparedModel.run` that is not
-        fenced go by the HAL's synchronous call (True) or by that with a callback
-        (False), whatever its path is. None leaves it to the environment variable
-        ``ASYNCNN_SYNCEXEC_HAL``, or else to the path.
-    :param isolated: open it in a process of its own that ends with the block, like
-        `connect`: a model that crashes the engine then ends that process alone.
-        Extensions are given by their names, and the device is ``accelerated`` or
-        ``reference``.
-    :raises InvalidArgumentError: if there is no device or extension of that name, or
-        that variable is no number.
-    """
-    if isolated:
-        from asyncnn.devices.accelerated import default_device_name, fastest_device_name
-
-        chosen = name or default_device_name() or await fastest_device_name()
-        async with connect(
-            device=chosen,
-            extensions=_names_of(extensions),
-            settings=settings,
-            max_in_flight=max_in_flight,
-            cache_dir=cache_dir,
-            sync_exec_hal=sync_exec_hal,
-        ) as device:
-            yield device
-        return
-    forced = forced_call(sync_exec_hal)
-    given = _extended(settings or DeviceSettings(), extensions)
-    async with _opened(name, given) as (opened, hal_device):
-        cache = _cache_in(cache_dir)
-        MANAGER("opened", device=opened)
-        yield Device(
-            opened,
-            hal_device,
-            max_in_flight=max_in_flight,
-            cache=cache,
-            sync_exec_hal=forced,
-        )
-
-
-@asynccontextmanager
-async def _opened(
-    name: str | None, settings: DeviceSettings
-) -> AsyncIterator[tuple[str, IDevice]]:
-    """Open the device of a name, or the default one; tell what that is."""
-    # What only connects to a driver has no use for an engine and kernels.
-    from asyncnn.devices.accelerated import (
-        DEVICE_VARIABLE,
-        default_device,
-        default_device_name,
-    )
-
-    chosen = name or default_device_name()
-    if chosen:
-        try:
-            opener = opener_of(chosen)
-        except InvalidArgumentError as error:
-            if name:
-                raise
-            message = f"{DEVICE_VARIABLE}: {error.message}"
-            raise InvalidArgumentError(message, hint=error.hint) from None
-        async with opener(settings) as named:
-            yield chosen, named
-        return
-    async with default_device(settings) as device:
-        yield device.name.partition("-")[2], device
-
-
-@asynccontextmanager
-async def open_devices(
-    *devices: "str | Device",
-    partition: int | None = None,
-    fallback: str | None = None,
-    framework: FrameworkSettings | None = None,
-    settings: DeviceSettings | None = None,
-    extensions: Iterable[Extension | str] = (),
-    max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
-    sync_exec_hal: bool | None = None,
-) -> AsyncIterator["Device"]:
-    """Open several devices as one, for the length of an ``async with`` block.
-
-    Each operation of a model goes to the device that declares to be best for it, as far
-    as moving data is worth it; what a device cannot do, or fails with, goes to the CPU.
-    ``outputs.route`` tells which device has computed what.
-
-    :param devices: names of devices to open, and devices that are open already, such as
-        those of `connect`. None stands for all that are registered, but for samples.
-        The CPU, ``reference``, is always one of them, and the last resort.
-    :param partition: 0 runs all on the CPU, 1 divides models, with the CPU as fallback,
-        2 divides them without one. None leaves it to ``framework`` or, without that,
-        to the environment variable ``ASYNCNN_PARTITION``, or else is 1.
-    :param fallback: what the CPU computes if a device fails: ``forbid``, ``partial`` or
-        ``full``. None leaves it to ``framework`` or, without that, is ``partial``.
-    :param framework: further settings.
-    :raises InvalidArgumentError: if there is no such device, one is given twice, or one
-        of the settings is none.
-    :raises AsyncnnError: if a device cannot be opened.
-    """
-    from asyncnn.runtime.framework.opening import OpenDevice, open_framework
-
-    forced = forced_call(sync_exec_hal)
-    base = framework or FrameworkSettings(partition=chosen_partitioning(None))
-    chosen = replace(
-        base,
-        partition=chosen_partitioning(
-            base.partition if partition is None else partition
-        ),
-        fallback=chosen_fallback(base.fallback if fallback is None else fallback),
-    )
-    given = [each for each in devices if isinstance(each, Device)]
-    for each in devices:
-        if not isinstance(each, str | Device):
-            raise InvalidArgumentError(
-                f"{each!r} is no device",
-                hint="give names of devices, or what open_device or connect gives",
-            )
-    async with open_framework(
-        _extended(settings or DeviceSettings(), extensions),
-        [each for each in devices if isinstance(each, str)],
-        devices=[
-            OpenDevice(each.name, each.hal, each.is_remote, each.copies)
-            for each in given
-        ],
-        framework=chosen,
-    ) as hal_device:
-        MANAGER("opened", device=FRAMEWORK, members=len(hal_device.members))
-        yield Device(
-            FRAMEWORK,
-            hal_device,
-            max_in_flight=max_in_flight,
-            make_array=shared_array if any(d.is_remote for d in given) else np.empty,
-            sync_exec_hal=forced,
-        )
-
-
-@asynccontextmanager
-async def connect(
-    path: str | os.PathLike[str] | None = None,
-    *,
-    supervised: "bool | Supervision" = False,
-    driver_uids: Collection[int] = (),
-    device: str | None = None,
-    extensions: Collection[str] = (),
-    settings: DeviceSettings | str | os.PathLike[str] | None = None,
-    max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
-    cache_dir: CacheDir | None = None,
-    sync_exec_hal: bool | None = None,
-    deadline_grace: float = DEADLINE_GRACE_S,
-) -> AsyncIterator["Device"]:
-    """Connect to the driver process that serves ``path``, for an ``async with`` block.
-
-    Without a path, a driver of one's own is started and ends with the block. The
-    device is used like any other. If the driver dies, everything that is pending ends
-    with `DriverDiedError`. So does what is asked for later, unless the
-    connection is supervised: then it is made again, after the driver was restarted if
-    it is one's own, and prepared models go on working.
-
-    :param supervised: settings of the supervision, or True for the usual ones.
-    :param driver_uids: users besides this one and root whose drivers are trusted.
-    :param device: what a driver of one's own publishes, ``accelerated`` or
-        ``reference``; None leaves it to ``ASYNCNN_DEVICE``, or else is ``reference``,
-        which needs the least of what the system gives a process.
-    :param extensions: what a driver of one's own imports and offers, by their names
-        as `open_device` takes them.
-    :param settings: those of the device of a driver of one's own, or the path of a TOML
-        file with some; what they leave open is as `DeviceSettings.for_own_process`.
-    :param cache_dir: folder in which prepared models are kept for the next time.
-    :param sync_exec_hal: as of `open_device`.
-    :param deadline_grace: seconds after its deadline until a call is given up that the
-        driver does not answer, because it was stopped, say; infinity waits for ever.
-    :raises InvalidArgumentError: if ``path`` cannot be that of a socket, extensions or
-        settings are given for a driver that is running, the file of settings is wrong,
-        ``ASYNCNN_SYNCEXEC_HAL`` is no number, or ``deadline_grace`` is negative.
-    :raises NoDriverError: if no driver that is trusted serves ``path``, or none starts.
-    """
-    forced = forced_call(sync_exec_hal)
-    if path is not None and extensions:
-        raise InvalidArgumentError(
-            "a driver that is running has its extensions already",
-            hint="start it with asyncnn serve --extension",
-        )
-    if path is not None and settings is not None:
-        raise InvalidArgumentError(
-            "a driver that is running has its settings already",
-            hint="start it with asyncnn serve --settings",
-        )
-    if path is not None and device is not None:
-        raise InvalidArgumentError(
-            "a driver that is running has its device already",
-            hint="start it with asyncnn serve --device",
-        )
-    has_others = not {os.geteuid(), 0}.issuperset(driver_uids)
-    start = partial(_running_driver, extensions, settings, device)
-    link = partial(_remote, path, driver_uids, start, deadline_grace)
-    opened: AbstractAsyncContextManager[IDevice]
-    opened = link() if supervised is False else _supervised(link, supervised)
-    async with opened as hal_device:
-        MANAGER("connected", path=path)
-        yield Device(
-            f"remote:{path or ''}",
-            hal_device,
-            max_in_flight=max_in_flight,
-            make_array=isolated_array if has_others else shared_array,
-            cache=_cache_in(cache_dir),
-            sync_exec_hal=forced,
-            deadline_grace=deadline_grace,
-        )
-
-
-def _running_driver(
-    extensions: Collection[str], settings: "Settings", device: str | None
-) -> "AbstractAsyncContextManager[DriverProcess]":
-    from asyncnn.service.process import running_driver
-
-    return running_driver(extensions=extensions, settings=settings, device=device)
-
-
-@asynccontextmanager
-async def _remote(
-    path: str | os.PathLike[str] | None,
-    driver_uids: Collection[int],
-    start: "Callable[[], AbstractAsyncContextManager[DriverProcess]]",
-    deadline_grace: float,
-) -> AsyncIterator["RemoteDevice"]:
-    from asyncnn.service.client.device import RemoteDevice
-
-    if path is not None:
-        async with RemoteDevice(
-            path, driver_uids=driver_uids, deadline_grace=deadline_grace
-        ) as device:
-            yield device
-        return
-    async with (
-        start() as driver,
-        RemoteDevice(driver.path, deadline_grace=deadline_grace) as device,
-    ):
-        yield device
-
-
-def _supervised(
-    link: Callable[[], AbstractAsyncContextManager["RemoteDevice"]],
-    supervision: "Literal[True] | Supervision",
-) -> AbstractAsyncContextManager[IDevice]:
-    from asyncnn.service.supervised_device import supervised
-    from asyncnn.service.supervision import Supervision
-
-    return supervised(link, Supervision() if supervision is True else supervision)
 
 
 class Device:
@@ -428,6 +129,7 @@ class Device:
             sync_exec_hal=self._sync_exec_hal,
             deadline_grace=self._deadline_grace,
             route=self._usual_route(prepared),
+            device=self.hal,
         )
 
     def _usual_route(self, prepared: IPreparedModel) -> Route | None:
@@ -453,32 +155,6 @@ class Device:
 
     def __repr__(self) -> str:
         return f"<Device {self.name} {self.hal.get_status().name}>"
-
-
-def _names_of(extensions: Iterable[Extension | str]) -> list[str]:
-    given = list(extensions)
-    names = [each for each in given if isinstance(each, str)]
-    if len(names) < len(given):
-        raise InvalidArgumentError(
-            "a process of its own imports its extensions",
-            hint="give them by names like package.module:attribute",
-        )
-    return names
-
-
-def _extended(
-    settings: DeviceSettings, extensions: Iterable[Extension | str]
-) -> DeviceSettings:
-    more = [
-        load_extension(each) if isinstance(each, str) else each for each in extensions
-    ]
-    return replace(settings, extensions=(*settings.extensions, *more))
-
-
-def _cache_in(cache_dir: CacheDir | None) -> ModelCache | None:
-    if cache_dir is None or isinstance(cache_dir, ModelCache):
-        return cache_dir
-    return ModelCache(cache_dir)
 
 
 def _numbered(model: Model) -> NamedModel:

@@ -107,7 +107,10 @@ def dot(model: NamedModel | Model, explanation: Explanation | None = None) -> st
             f"about {each.expected_us:.0f} us"
             for number, each in enumerate(explanation.partitions)
         ]
+        steps += _segments(explanation)
         lines.append(f"  label={_quoted(chr(10).join(steps))};")
+    elif explanation is not None and explanation.segments:
+        lines.append(f"  label={_quoted(chr(10).join(_segments(explanation)))};")
     drawing = _Drawing(None, bare.main, names, words, reports, device, colors)
     lines += [f"  {line}" for line in drawing.lines()]
     for number, subgraph in enumerate(bare.referenced):
@@ -118,6 +121,14 @@ def dot(model: NamedModel | Model, explanation: Explanation | None = None) -> st
         lines.append("  }")
     lines += [f"  {line}" for line in _references(bare)]
     return "\n".join([*lines, "}", ""])
+
+
+def _segments(explanation: Explanation) -> list[str]:
+    return [
+        f"{each.device}: {each.engine}, {len(each.operations)} operations, "
+        f"about {each.expected_us:.0f} us"
+        for each in explanation.segments
+    ]
 
 
 class _Drawing(msgspec.Struct, frozen=True):
@@ -165,9 +176,12 @@ class _Drawing(msgspec.Struct, frozen=True):
         style = ""
         if report is not None and report.is_supported:
             label = f"{label}\n{report.device or self.device}"
+            if report.engine:
+                label += f": {report.engine}"
             if report.device:
                 color = self.colors[report.device]
-                tooltip = _quoted(report.choice)
+                why = filter(None, (report.choice, report.obstacle))
+                tooltip = _quoted("; ".join(why))
                 style = f" style=filled fillcolor={color} tooltip={tooltip}"
         elif report is not None:
             label = f"{label}\nnot supported: {report.cause}"
@@ -209,9 +223,10 @@ def _border_names(model: NamedModel | Model) -> dict[int, str]:
     if isinstance(model, Model):
         return {}
     main = model.model.main
+    kept = [state.info for state in model.states]
     ends: list[tuple[int, TensorInfo]] = [
-        *zip(main.input_indexes, model.inputs, strict=True),
-        *zip(main.output_indexes, model.outputs, strict=True),
+        *zip(main.input_indexes, [*model.inputs, *kept], strict=True),
+        *zip(main.output_indexes, [*model.outputs, *kept], strict=True),
     ]
     return {index: info.name for index, info in ends}
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections import deque
+from typing import Literal, TypeAlias, get_args
 
 from asyncnn.deadlines import deadline_after, nanoseconds
 from asyncnn.hal.errors import InvalidArgumentError
@@ -14,6 +15,23 @@ from asyncnn.hal.types import (
     MeasureTiming,
     Timing,
 )
+
+Path: TypeAlias = Literal["async", "sync", "fenced"]
+"""Which HAL call carries an execution."""
+
+AnyPath: TypeAlias = Path | Literal["burst"]
+"""All ways to execute; that of a burst is open for many executions."""
+
+
+def check_path(path: str) -> None:
+    """Check that an execution can go that way.
+
+    :raises InvalidArgumentError: if there is no such path.
+    """
+    if path not in get_args(Path):
+        raise InvalidArgumentError(
+            f"there is no path {path!r}", hint=f"known: {', '.join(get_args(Path))}"
+        )
 
 
 def options_for(

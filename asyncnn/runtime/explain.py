@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 from msgspec.structs import replace
 
+from asyncnn.devices.measured_capabilities import reference_capabilities
 from asyncnn.extensions import (
     Extension,
     Extensions,
@@ -22,8 +23,10 @@ from asyncnn.extensions import (
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, error_for
 from asyncnn.hal.operands import is_extension_type, is_tensor
 from asyncnn.hal.operations import check_operation
+from asyncnn.hal.routes import EngineShare, IEngineShares
 from asyncnn.hal.types import (
     EXTENSION_TYPE_BITS,
+    Capabilities,
     ErrorStatus,
     ExecutionPreference,
     HalVersion,
@@ -34,8 +37,10 @@ from asyncnn.hal.types import (
 )
 from asyncnn.hal.validate import validate_model
 from asyncnn.runtime.device import Device
+from asyncnn.runtime.framework.costs import expected_us
 from asyncnn.runtime.framework.partition import Plan
 from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.unsupported import UnsupportedOperator
 
 _NEWEST = max(HalVersion)
 
@@ -63,7 +68,8 @@ class OperationReport(msgspec.Struct, frozen=True):
     ``main_type`` is the type of its first tensor, ``since`` the HAL version that the
     way it is used needs, both empty if unknown. ``reason`` explains the ``cause``.
     Where a model is divided, ``device`` is the one that an operation would go to, and
-    ``choice`` says why.
+    ``choice`` says why. If a device has several engines, ``engine`` computes it; if a
+    better one does not, ``obstacle`` says why.
     """
 
     subgraph: int | None
@@ -75,6 +81,8 @@ class OperationReport(msgspec.Struct, frozen=True):
     reason: str = ""
     device: str = ""
     choice: str = ""
+    engine: str = ""
+    obstacle: str = ""
 
     @property
     def is_supported(self) -> bool:
@@ -100,12 +108,29 @@ class PartitionReport(msgspec.Struct, frozen=True):
     expected_us: float
 
 
+class SegmentReport(msgspec.Struct, frozen=True):
+    """Operations of the main subgraph that one engine of a device computes in a row.
+
+    ``expected_us`` is what that is expected to take; a trial took ``measured_us``, if
+    there was one.
+    """
+
+    device: str
+    engine: str
+    operations: tuple[int, ...]
+    expected_us: float
+    measured_us: float | None = None
+
+
 class Explanation(msgspec.Struct, frozen=True):
     """All operations of a model, those of the main subgraph first.
 
     ``problem`` is the rule that the model breaks; empty if it is legal. A device that
     is made of several has ``partitions``, in order, and ``left_out`` says which of
-    these have no part, and why.
+    these have no part, and why. ``segments`` are those of devices with more than one
+    engine, in order. Operations that are in none of such a device's are computed once,
+    when the model is prepared. ``unsupported`` are the operators of a file for which
+    no model can be made of it, and ``device`` is empty then: none has been asked.
     """
 
     device: str
@@ -113,6 +138,8 @@ class Explanation(msgspec.Struct, frozen=True):
     operations: tuple[OperationReport, ...]
     partitions: tuple[PartitionReport, ...] = ()
     left_out: dict[str, str] = {}
+    segments: tuple[SegmentReport, ...] = ()
+    unsupported: tuple[UnsupportedOperator, ...] = ()
 
     @property
     def is_supported(self) -> bool:
@@ -163,7 +190,13 @@ async def explain(
     hal = device.hal
     if explanation.is_supported and isinstance(hal, IPlanning):
         plan = await hal.plan(whole, ExecutionPreference.FAST_SINGLE_ANSWER)
-        return _with_plan(explanation, plan)
+        explanation = _with_plan(explanation, plan)
+        shares = await hal.engine_shares_of(whole, plan)
+        return _with_shares(explanation, whole, shares)
+    if explanation.is_supported and isinstance(hal, IEngineShares):
+        declared = device.capabilities
+        own = [(declared, share) for share in await hal.engine_shares(whole)]
+        return _with_shares(explanation, whole, own)
     return explanation
 
 
@@ -177,6 +210,43 @@ class IPlanning(Protocol):
         :raises AsyncnnError: if no device supports some operation.
         """
         ...
+
+    async def engine_shares_of(
+        self, model: Model, plan: Plan
+    ) -> list[tuple[Capabilities, EngineShare]]:
+        """Return which engines of its devices compute what, and these' capabilities.
+
+        :raises AsyncnnError: if the model cannot be prepared.
+        """
+        ...
+
+
+def _with_shares(
+    explanation: Explanation,
+    model: Model,
+    shares: Iterable[tuple[Capabilities, EngineShare]],
+) -> Explanation:
+    """Say which engine computes each operation of the main subgraph, and why."""
+    segments: list[SegmentReport] = []
+    operations = list(explanation.operations)
+    for declared, share in shares:
+        first = operations[share.operations[0]]
+        # What a device declares is what its best engine does.
+        capabilities = reference_capabilities() if share.reasons else declared
+        expected = expected_us(model, share.operations, capabilities)
+        name = first.device or explanation.device
+        segments.append(
+            SegmentReport(
+                name, share.engine, share.operations, expected, share.measured_us
+            )
+        )
+        obstacles = share.reasons or ("",) * len(share.operations)
+        for position, obstacle in zip(share.operations, obstacles, strict=True):
+            report = operations[position]
+            operations[position] = replace(
+                report, engine=share.engine, obstacle=obstacle
+            )
+    return replace(explanation, operations=tuple(operations), segments=tuple(segments))
 
 
 def _with_plan(explanation: Explanation, plan: Plan) -> Explanation:

@@ -7,9 +7,9 @@ model files share: the file mapped, and errors that name it.
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import msgspec
 import numpy as np
@@ -24,7 +24,11 @@ from asyncnn.extensions import (
     names_in,
     numbered,
 )
-from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    GeneralFailureError,
+    InvalidArgumentError,
+)
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
@@ -35,29 +39,47 @@ from asyncnn.hal.types import (
     Operand,
     OperandLifeTime,
 )
+from asyncnn.hal.validate.rules import operand_type_name
 from asyncnn.memory.pools import from_buffer, map_file, view
+from asyncnn.runtime.model_description import ModelMetadata, Signature
+
+
+class ModelFileMissingError(GeneralFailureError, FileNotFoundError):
+    """There is no model file at a path."""
 
 
 def map_model_file(path: str | os.PathLike[str]) -> Memory:
     """Map the whole file at ``path`` for reading.
 
     :raises InvalidArgumentError: if it is empty or not a regular file.
+    :raises ModelFileMissingError: if there is none.
     :raises GeneralFailureError: if it cannot be opened or mapped.
     """
-    memory = map_file(path)
+    try:
+        memory = map_file(path)
+    except GeneralFailureError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise ModelFileMissingError(error.message) from error.__cause__
+        raise
     if not memory.size:
         raise InvalidArgumentError(f"{os.fspath(path)}: the file is empty")
     return memory
 
 
+InputShapes: TypeAlias = Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | None
+"""Shapes of inputs by name, or of all in order; None leaves them to the file."""
+
+
 @contextmanager
 def located(where: str | os.PathLike[str]) -> Iterator[None]:
-    """Put ``where`` in front of the message of every asyncnn error."""
+    """Put ``where`` in front of the message of every asyncnn error.
+
+    What a file says of itself may be part of it: all becomes one printable line.
+    """
     try:
         yield
     except AsyncnnError as error:
-        message = f"{os.fspath(where)}: {error.message}"
-        raise type(error)(message, hint=error.hint) from error
+        raise error.at(os.fspath(where)) from error
 
 
 MAX_COPIED_BYTES = 128
@@ -97,7 +119,7 @@ class ConstantStore:
     ) -> tuple[OperandLifeTime, DataLocation]:
         """Return the lifetime and location of ``array``, which is contiguous."""
         if array.nbytes <= MAX_COPIED_BYTES:
-            return OperandLifeTime.CONSTANT_COPY, self._copy(array)
+            return OperandLifeTime.CONSTANT_COPY, self.copied(array.tobytes())
         return OperandLifeTime.CONSTANT_REFERENCE, self._refer(array, copy=copy)
 
     def values(self) -> bytes:
@@ -110,10 +132,11 @@ class ConstantStore:
             self._gather() if memory is None else memory for memory in self._pools
         )
 
-    def _copy(self, array: Array) -> DataLocation:
+    def copied(self, data: bytes) -> DataLocation:
+        """Add ``data`` to the operand values, and return where they lie."""
         self._values.extend(bytes(-len(self._values) % _VALUE_ALIGNMENT))
-        location = DataLocation(0, len(self._values), array.nbytes)
-        self._values.extend(array.tobytes())
+        location = DataLocation(0, len(self._values), len(data))
+        self._values.extend(data)
         return location
 
     def _refer(self, array: Array, *, copy: bool) -> DataLocation:
@@ -176,6 +199,10 @@ class TensorInfo(msgspec.Struct, frozen=True):
             operand.zero_point,
         )
 
+    def __str__(self) -> str:
+        axes = ", ".join(str(axis) if axis else "?" for axis in self.dimensions)
+        return f"{self.name}: {operand_type_name(self.type)} [{axes}]"
+
     @property
     def dtype(self) -> np.dtype[Any]:
         """NumPy dtype of the stored elements.
@@ -211,6 +238,9 @@ class NamedModel(msgspec.Struct, frozen=True):
     The HAL knows no state: what a model keeps from one step to the next is an input and
     an output of its main subgraph. State K is the input after ``inputs`` and the output
     after ``outputs`` at position K; both have the same type, shape and quantisation.
+
+    ``signatures`` are those of its file that name these inputs and outputs;
+    ``metadata`` is what the file's author says of them, if anything.
     """
 
     model: Model
@@ -218,6 +248,8 @@ class NamedModel(msgspec.Struct, frozen=True):
     outputs: tuple[TensorInfo, ...]
     extension_names: tuple[ExtensionNames, ...] = ()
     states: tuple[StateTensor, ...] = ()
+    signatures: tuple[Signature, ...] = ()
+    metadata: ModelMetadata | None = None
 
     @classmethod
     def of(
@@ -260,6 +292,11 @@ class NamedModel(msgspec.Struct, frozen=True):
             ),
         )
 
+    def __repr__(self) -> str:
+        inputs = ", ".join(map(str, self.inputs))
+        outputs = ", ".join(map(str, self.outputs))
+        return f"<NamedModel {inputs} -> {outputs}>"
+
     @property
     def vocabulary(self) -> Vocabulary:
         """Words for the types of the model."""
@@ -280,7 +317,12 @@ class NamedModel(msgspec.Struct, frozen=True):
             [(state.info.name, state.initial) for state in self.states],
         )
         names = joined(self.extension_names, known.extension_names)
-        return replace(known, extension_names=names)
+        return replace(
+            known,
+            extension_names=names,
+            signatures=self.signatures,
+            metadata=self.metadata,
+        )
 
 
 def _describe(

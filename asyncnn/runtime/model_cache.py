@@ -188,16 +188,22 @@ class ModelCache:
             fds.append(os.open(path, flags | os.O_CLOEXEC, 0o600))
 
     def _adopt(self, drafts: "_Names", names: "_Names") -> None:
-        """Put complete files in their places, the model's last; make room for them."""
+        """Put complete files in their places, the model's last; make room for them.
+
+        The last one says whether the device has saved the model. It may have had no use
+        for others.
+        """
         try:
             written = [
                 (self.folder / draft, self.folder / name)
                 for draft, name in zip(
-                    (*drafts[1], *drafts[0]), (*names[1], *names[0]), strict=True
+                    (*drafts[1], *reversed(drafts[0])),
+                    (*names[1], *reversed(names[0])),
+                    strict=True,
                 )
             ]
             with self._locked():
-                if all(draft.stat().st_size for draft, _ in written):
+                if written[-1][0].stat().st_size:
                     for draft, path in written:
                         draft.replace(path)
                 self._evict()

@@ -9,29 +9,35 @@ import os
 import secrets
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
+import numpy as np
 
-from asyncnn.extensions import ExtensionNames
+from asyncnn.extensions import Extension, ExtensionNames
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.operands import dtype_of, size_of_data_bytes
+from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ExtensionNameAndPrefix, Memory, Model, Subgraph
 from asyncnn.hal.validate import validate_model
-from asyncnn.memory.pools import part_of, view
-from asyncnn.runtime.model import NamedModel, located, map_model_file
-from asyncnn.runtime.onnx import Constants, InputShapes, import_onnx, is_onnx
-from asyncnn.runtime.tflite import import_tflite, schema
+from asyncnn.memory.pools import from_buffer, part_of, view
+from asyncnn.runtime.file_kinds import MAGIC, FileKind, kind_of
+from asyncnn.runtime.model import InputShapes, NamedModel, located, map_model_file
+from asyncnn.runtime.tflite import import_tflite
 
-MAGIC = b"ASYNCNN\0"
-"""First bytes of every container."""
+if TYPE_CHECKING:
+    from asyncnn.runtime.onnx import Constants
 
 SUFFIX = ".asyncnn"
 """Customary end of a container's file name."""
 
 FORMAT_VERSION = 1
+STATEFUL_FORMAT_VERSION = 2
+"""That of files of models with state, which readers of the first would not keep."""
+
 PAGE_BYTES = 4096
 """Alignment of the first pool."""
 POOL_ALIGNMENT = 64
@@ -48,6 +54,13 @@ class _Pool(msgspec.Struct, frozen=True, array_like=True):
     crc32: int
 
 
+class _State(msgspec.Struct, frozen=True, array_like=True):
+    """A state's name, and the bytes of its first value unless that is real zeros."""
+
+    name: str
+    initial: bytes | None
+
+
 class _Header(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 ):
@@ -62,6 +75,7 @@ class _Header(
     output_names: tuple[str, ...]
     pools: tuple[_Pool, ...]
     extension_names: tuple[ExtensionNames, ...] = ()
+    states: tuple[_State, ...] = ()
 
 
 def save(named: NamedModel, path: str | os.PathLike[str]) -> None:
@@ -93,8 +107,34 @@ def read_container(memory: Memory) -> NamedModel:
         header.extension_name_to_prefix,
     )
     validate_model(model)
-    named = NamedModel.of(model, header.input_names, header.output_names)
+    named = NamedModel.of(
+        model, header.input_names, header.output_names, _read_states(header)
+    )
     return msgspec.structs.replace(named, extension_names=header.extension_names)
+
+
+def _read_states(header: _Header) -> list[tuple[str, Array | None]]:
+    """Return names and first values; the states are the last inputs.
+
+    :raises InvalidArgumentError: if there are more than inputs, or bytes do not fit.
+    """
+    main, states = header.main, header.states
+    count = len(main.input_indexes) - len(states)
+    if count < 0:
+        raise InvalidArgumentError(f"{len(states)} states, but fewer inputs")
+    found: list[tuple[str, Array | None]] = []
+    for index, state in zip(main.input_indexes[count:], states, strict=True):
+        if state.initial is None:
+            found.append((state.name, None))
+            continue
+        operand = main.operands[index]
+        if len(state.initial) != size_of_data_bytes(operand.type, operand.dimensions):
+            raise InvalidArgumentError(
+                f"the first value of state {state.name} has {len(state.initial)} bytes"
+            )
+        array = np.frombuffer(state.initial, dtype_of(operand.type))
+        found.append((state.name, array.reshape(operand.dimensions)))
+    return found
 
 
 def _encode(
@@ -111,7 +151,8 @@ def _encode(
         )
         body = msgspec.msgpack.encode(_header_of(named, table))
         if _PREFIX.size + len(body) <= start:
-            prefix = _PREFIX.pack(MAGIC, FORMAT_VERSION, len(body), zlib.crc32(body))
+            version = STATEFUL_FORMAT_VERSION if named.states else FORMAT_VERSION
+            prefix = _PREFIX.pack(MAGIC, version, len(body), zlib.crc32(body))
             return prefix + body, offsets
         # Larger offsets may need more bytes themselves, hence the loop.
         start = _aligned(_PREFIX.size + len(body), PAGE_BYTES)
@@ -129,6 +170,13 @@ def _header_of(named: NamedModel, pools: tuple[_Pool, ...]) -> _Header:
         tuple(tensor.name for tensor in named.outputs),
         pools,
         named.extension_names,
+        tuple(
+            _State(
+                state.info.name,
+                None if state.initial is None else state.initial.tobytes(),
+            )
+            for state in named.states
+        ),
     )
 
 
@@ -150,9 +198,9 @@ def _decode(data: memoryview) -> _Header:
     if len(data) < _PREFIX.size:
         raise InvalidArgumentError("the file is cut short")
     _, version, length, checksum = _PREFIX.unpack_from(data)
-    if version != FORMAT_VERSION:
+    if version not in (FORMAT_VERSION, STATEFUL_FORMAT_VERSION):
         raise InvalidArgumentError(
-            f"format version {version} is not {FORMAT_VERSION}",
+            f"format version {version} is not known",
             hint="a newer asyncnn may have written the file",
         )
     body = data[_PREFIX.size : _PREFIX.size + length]
@@ -161,11 +209,14 @@ def _decode(data: memoryview) -> _Header:
     if zlib.crc32(body) != checksum:
         raise InvalidArgumentError("the header is damaged: its checksum differs")
     try:
-        return msgspec.msgpack.decode(body, type=_Header)
+        header = msgspec.msgpack.decode(body, type=_Header)
     except RecursionError as error:
         raise InvalidArgumentError("malformed header: nested too deeply") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(f"malformed header: {error}") from error
+    if bool(header.states) is not (version == STATEFUL_FORMAT_VERSION):
+        raise InvalidArgumentError(f"states in a file of format version {version}")
+    return header
 
 
 def _read_pools(memory: Memory, pools: Sequence[_Pool]) -> Iterator[Memory]:
@@ -205,45 +256,64 @@ def _replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def load(
-    path: str | os.PathLike[str],
+    source: str | os.PathLike[str] | bytes | bytearray | memoryview,
     *,
+    signature: str | None = None,
     input_shapes: InputShapes = None,
-    constants: Constants | None = None,
+    constants: "Constants | None" = None,
+    extensions: Iterable[Extension | str] = (),
 ) -> NamedModel:
-    """Load the model file at ``path``: TFLite, ONNX or the project's own container.
+    """Load a model file: TFLite, ONNX or the project's own container.
 
-    The first bytes decide which, not the name. The file stays mapped while the model
-    is in use and must not be changed; replacing it by another file is safe.
+    ``source`` is the file's path or its bytes, which decide what kind it is, not the
+    name. A file stays mapped while the model is in use and must not be changed, nor
+    must bytes that were given; replacing the file by another one is safe.
 
-    :param input_shapes: shapes of inputs, of ONNX files only, whose axes the file
-        leaves open: by name, or of all inputs in order; 0 is an axis that stays open.
-    :param constants: inputs, of ONNX files only, that always have the same value, by
-        name; the model has them no more.
-    :raises InvalidArgumentError: if the file is empty, damaged or of no known kind.
+    :param signature: name of the signature of a TFLite file whose graph is the model;
+        None for the first graph.
+    :param input_shapes: of inputs, by name, or of all in order. Those of a TFLite file
+        replace the file's, of the same rank, and all other shapes follow; those of an
+        ONNX file settle axes that it leaves open, where 0 leaves one open still.
+    :param constants: values, by name, of inputs of an ONNX file that are always the
+        same; the model has them no more.
+    :param extensions: where custom operators of the file are looked for, besides those
+        that asyncnn brings and that packages have installed.
+    :raises InvalidArgumentError: if the file is empty, damaged or of no known kind, has
+        no such signature, or none of what is given is for files of its kind.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
-    :raises GeneralFailureError: if the file cannot be read, or is an ONNX file and the
-        package `onnx` is not installed.
+    :raises GeneralFailureError: if the file cannot be read, or the package `onnx` is
+        needed for it and is not installed. It is also a
+        `FileNotFoundError` if there is none.
     """
-    memory = map_model_file(path)
-    with located(path):
-        if is_onnx(view(memory)):
-            return import_onnx(
+    where: str | os.PathLike[str] = "the model in memory"
+    folder: Path | None = None
+    if isinstance(source, str | os.PathLike):
+        where, memory, folder = source, map_model_file(source), Path(source).parent
+    else:
+        memory = from_buffer(memoryview(source).toreadonly())
+    with located(where):
+        kind = kind_of(view(memory))
+        given = {
+            "a signature": (signature, (FileKind.TFLITE,)),
+            "input_shapes": (input_shapes, (FileKind.TFLITE, FileKind.ONNX)),
+            "constants": (constants, (FileKind.ONNX,)),
+        }
+        for what, (value, kinds) in given.items():
+            if value and kind not in kinds:
+                raise InvalidArgumentError(
+                    f"{what} cannot be given for {kind.value} files"
+                )
+        if kind is FileKind.CONTAINER:
+            return read_container(memory)
+        if kind is FileKind.TFLITE:
+            return import_tflite(
                 memory,
-                folder=Path(path).parent,
+                signature=signature,
                 input_shapes=input_shapes,
-                constants=constants,
+                extensions=extensions,
             )
-        if input_shapes is not None or constants is not None:
-            raise InvalidArgumentError(
-                "input shapes and constants are for ONNX files, whose axes may be open"
-            )
-        return _reader_for(memory)(memory)
+        from asyncnn.runtime.onnx import import_onnx
 
-
-def _reader_for(memory: Memory) -> Callable[[Memory], NamedModel]:
-    data = view(memory)
-    if data[:8] == MAGIC:
-        return read_container
-    if data[4:8] == schema.IDENTIFIER:
-        return import_tflite
-    raise InvalidArgumentError("neither a TFLite, ONNX nor asyncnn model file")
+        return import_onnx(
+            memory, folder=folder, input_shapes=input_shapes, constants=constants
+        )

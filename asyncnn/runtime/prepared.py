@@ -5,19 +5,20 @@ from collections.abc import (
     Awaitable,
     Callable,
     Iterable,
+    Mapping,
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult
 from asyncnn.deadlines import DEADLINE_GRACE_S
 from asyncnn.fences import SyncFence
-from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     DEFAULT_OPTIONS,
@@ -27,10 +28,13 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.buffers import MakeArray, Slot
-from asyncnn.runtime.burst import Burst, IRecovering, open_burst
+from asyncnn.runtime.burst import Burst, IRecovering, IRoutedElsewhere, open_burst
 from asyncnn.runtime.execution_options import (
+    AnyPath,
     InFlight,
     Outputs,
+    Path,
+    check_path,
     options_for,
 )
 from asyncnn.runtime.fenced import (
@@ -50,13 +54,13 @@ from asyncnn.runtime.requests import (
     Tensor,
 )
 from asyncnn.runtime.reusable import ReusableExecution, Target
+from asyncnn.runtime.states import StatefulRequests, slots_of
 from asyncnn.tracing import Layer, Phase, active, begin
 
-Path: TypeAlias = Literal["async", "sync", "fenced"]
-"""Which HAL call carries an execution."""
-
-AnyPath: TypeAlias = Path | Literal["burst"]
-"""All ways to execute; that of a burst is open for many executions."""
+if TYPE_CHECKING:
+    from asyncnn.runtime.session import Session
+    from asyncnn.runtime.session_steps import SessionModel
+    from asyncnn.runtime.signatures import SignatureRuns
 
 # Kept by name, since looking up a member of an enum takes as long as a call.
 _NONE = ErrorStatus.NONE
@@ -68,6 +72,10 @@ class PreparedModel:
 
     Any number of runs may be awaited at once. ``sync_exec_hal`` forces one of the HAL's
     calls, see `open_device`.
+
+    A run of a model with state begins with its first values, and what it would keep is
+    thrown away: `session` keeps it. ``states`` names it, ``inputs`` and ``outputs`` do
+    not. ``device`` is what has prepared the model.
     """
 
     def __init__(
@@ -80,21 +88,30 @@ class PreparedModel:
         sync_exec_hal: bool | None = None,
         deadline_grace: float = DEADLINE_GRACE_S,
         route: Route | None = None,
+        device: IDevice | None = None,
     ) -> None:
         self.hal = hal
         self._forced: Path | None = None
         if sync_exec_hal is not None:
             self._forced = "sync" if sync_exec_hal else "async"
         # Where the one call is made of the other, only that tells the route.
-        self._has_one_call = isinstance(hal, IRecovering)
+        self._has_one_call = isinstance(hal, IRecovering) or (
+            route is not None and isinstance(hal, IRoutedElsewhere)
+        )
         self.inputs: tuple[TensorInfo, ...] = model.inputs
         self.outputs: tuple[TensorInfo, ...] = model.outputs
+        self.states: tuple[TensorInfo, ...] = tuple(s.info for s in model.states)
         self._make_array = make_array
+        self._device = device
+        self._model = model
+        self._sessions: SessionModel | None = None
         self._target = Target(
             hal,
             InputCheck(model.inputs),
             OutputSpace(model.outputs),
-            RequestBuilder(model.inputs, model.outputs),
+            StatefulRequests(model, make_array)
+            if model.states
+            else RequestBuilder(model.inputs, model.outputs),
             elsewhere=make_array is not np.empty,
             make_shared=shared_array if make_array is np.empty else make_array,
             deadline_grace=deadline_grace,
@@ -266,7 +283,7 @@ class PreparedModel:
             unknown, or of the wrong dtype or shape, no inputs are given and the model
             leaves the shape of one open, or there is no such path.
         """
-        _check_path(path)
+        check_path(path)
         return ReusableExecution(
             self._target,
             self._target.settled_inputs(inputs),
@@ -304,6 +321,55 @@ class PreparedModel:
         """
         return open_burst(self._target, spins=spins)
 
+    def session(
+        self,
+        *,
+        state: Mapping[str, ArrayLike] | None = None,
+        path: AnyPath = "async",
+        checkpoint: int | None = None,
+    ) -> "AbstractAsyncContextManager[Session]":
+        """Open a session, which keeps the model's state, for an ``async with`` block.
+
+        Its state stays in the driver. It is lost with that unless there are
+        checkpoints, each of which copies it here.
+
+        :param state: what it begins with, by name; the model's first values by default.
+        :param path: that of its steps; a burst is opened for ``burst``.
+        :param checkpoint: steps after which the state is copied, for a supervised
+            driver that dies: the session then goes on from the last copy.
+        :raises InvalidArgumentError: if the state is not that of the model, there is no
+            such path, or ``checkpoint`` is less than 1.
+        :raises AsyncnnError: if the driver is gone, or has too many buffers or bursts.
+        """
+        from asyncnn.runtime.session import OpeningSession
+
+        model = self._sessions or self._shared_by_sessions()
+        return OpeningSession(model, self._launch, state, path, checkpoint)
+
+    def _shared_by_sessions(self) -> "SessionModel":
+        from asyncnn.runtime.session_steps import SessionModel
+
+        infos, counts = self.states, (len(self.inputs), len(self.outputs))
+        self._sessions = SessionModel(
+            self._target,
+            StatefulRequests(self._model, self._make_array),
+            slots_of(self.hal, infos, *counts),
+            self._device,
+            self._make_array,
+        )
+        return self._sessions
+
+    def signature(self, name: str) -> "SignatureRuns":
+        """Return what runs the model by the names of a signature of its file.
+
+        :raises InvalidArgumentError: if the model has no such signature.
+        """
+        from asyncnn.runtime.model_description import find_signature
+        from asyncnn.runtime.signatures import SignatureRuns
+
+        signature = find_signature(self._model.signatures, name)
+        return SignatureRuns(signature, self.run, self.session)
+
     @asynccontextmanager
     async def runner(
         self,
@@ -339,7 +405,7 @@ class PreparedModel:
             return callback
         if path == "sync":
             return self._synchronously(request, options)
-        _check_path(path)
+        check_path(path)
         return execute_fenced(self.hal, request, options)
 
     async def _synchronously(
@@ -354,14 +420,3 @@ class PreparedModel:
     def __repr__(self) -> str:
         names = [info.name for info in self.inputs]
         return f"<PreparedModel {', '.join(names)} -> {[i.name for i in self.outputs]}>"
-
-
-def _check_path(path: str) -> None:
-    """Check that an execution can go that way.
-
-    :raises InvalidArgumentError: if there is no such path.
-    """
-    if path not in get_args(Path):
-        raise InvalidArgumentError(
-            f"there is no path {path!r}", hint=f"known: {', '.join(get_args(Path))}"
-        )

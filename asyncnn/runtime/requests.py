@@ -307,7 +307,9 @@ class OutputSpace:
         """Return outputs, cut to the shapes that the driver reported."""
         outputs = self.named(spaces)
         if not self.is_fixed:
-            for name, shape in zip(self._names, shapes, strict=True):
+            # State that the model keeps comes after the outputs.
+            known = shapes[: len(self._names)]
+            for name, shape in zip(self._names, known, strict=True):
                 if name in outputs:
                     flat = outputs[name].ravel()[: math.prod(shape.dimensions)]
                     outputs[name] = flat.reshape(shape.dimensions)

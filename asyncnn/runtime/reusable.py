@@ -29,7 +29,6 @@ from asyncnn.runtime.requests import (
     MAX_SPACE_ATTEMPTS,
     InputCheck,
     OutputSpace,
-    RequestBuilder,
     Tensor,
     has_fixed_shape,
 )
@@ -37,6 +36,9 @@ from asyncnn.tracing import Layer, Phase, begin
 
 Carry: TypeAlias = Callable[[Request, ExecutionOptions], Awaitable[ExecutionResult]]
 """Executes a request by one of the HAL's calls."""
+
+BuildRequest: TypeAlias = Callable[[Sequence[Tensor | None], Sequence[Tensor]], Request]
+"""Makes a request from its inputs and outputs, as a `RequestBuilder` does."""
 
 
 class Target(NamedTuple):
@@ -50,7 +52,7 @@ class Target(NamedTuple):
     hal: IPreparedModel
     check: InputCheck
     space: OutputSpace
-    build_request: RequestBuilder
+    build_request: BuildRequest
     elsewhere: bool
     make_shared: MakeArray
     deadline_grace: float

@@ -57,7 +57,7 @@ class ServiceLimits(_Limits, frozen=True):
     max_fence_fds: int = 256
     max_bound_requests: int = 256
     max_bursts: int = 64
-    max_buffers: int = 1024
+    max_buffers: int = 4096
     max_pools: int = 1024
     max_pool_bytes: int = 4 * 2**30
     max_copied_bytes: int = 256 * 2**20
@@ -80,7 +80,7 @@ class UserLimits(_Limits, frozen=True):
     max_executions: int = 2048
     max_fenced_executions: int = 65536
     max_bursts: int = 512
-    max_buffers: int = 4096
+    max_buffers: int = 16384
     max_pools: int = 4096
     max_pool_bytes: int = 16 * 2**30
 

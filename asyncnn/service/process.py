@@ -3,7 +3,8 @@
 The process holds one end of a pipe to ours and ends when that breaks, so that it does
 not outlive us even if we are killed. It serves a name of the kernel's, so that neither
 end leaves a file behind, whatever both die of. What it logs goes where our standard
-error goes, with what native code says before it crashes.
+error goes, with what native code says before it crashes; why it could not start is told
+as an error here, too.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -106,6 +107,7 @@ def peer_of(connection: socket.socket) -> Peer:
 _START_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 5.0
 _LOOK_S = 0.01
+_MOST_WORDS_BYTES = 2**14
 
 Settings: TypeAlias = DeviceSettings | str | PathLike[str] | None
 """Device settings, or the path of a TOML file with some; None: the usual ones."""
@@ -150,8 +152,9 @@ def driver_process(
     """
     launched = _Launched(path, _arguments(extensions, settings, device))
     try:
-        for delay in _until_ready(launched.driver):
-            time.sleep(delay)
+        with contextlib.closing(launched.until_ready()) as pauses:
+            for delay in pauses:
+                time.sleep(delay)
         yield launched.driver
     finally:
         launched.close()
@@ -172,8 +175,9 @@ async def running_driver(
     """
     launched = _Launched(path, _arguments(extensions, settings, device))
     try:
-        for delay in _until_ready(launched.driver):
-            await asyncio.sleep(delay)
+        with contextlib.closing(launched.until_ready()) as pauses:
+            for delay in pauses:
+                await asyncio.sleep(delay)
         yield launched.driver
     finally:
         await launched.aclose()
@@ -192,8 +196,25 @@ class _Launched:
         # For a clearer error only: the driver looks again, and refuses by itself.
         if can_connect(socket):
             raise DeviceUnavailableError(f"a driver serves {socket} already")
-        self.driver = DriverProcess(socket, _start(socket, arguments))
+        # A file, which the driver cannot be kept waiting by, as by a pipe.
+        self._reason = os.memfd_create("asyncnn-reason", os.MFD_CLOEXEC)
+        try:
+            process = _start(socket, arguments, self._reason)
+        except BaseException:
+            os.close(self._reason)
+            raise
+        self.driver = DriverProcess(socket, process)
         disown_in_children(self)
+
+    def until_ready(self) -> Generator[float, None, None]:
+        """Yield pauses in seconds until the driver serves its socket.
+
+        :raises NoDriverError: if it ends before, or takes too long.
+        """
+        try:
+            yield from _until_ready(self.driver, self._reason)
+        finally:
+            os.close(self._reason)
 
     def close(self) -> None:
         """Ask the driver to end, wait for that, and kill it if need be. Blocks."""
@@ -253,25 +274,31 @@ def _arguments(
     return arguments
 
 
-def _start(path: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+def _start(
+    path: Path, arguments: Sequence[str], reason: int
+) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "asyncnn.service.start", f"--socket={path}"]
+    command.append(f"--reason-fd={reason}")
     try:
         return subprocess.Popen(
             [*command, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
+            pass_fds=(reason,),
             process_group=0,  # an interrupt at the terminal is ours to handle
         )
     except OSError as error:
         raise NoDriverError(f"the driver does not start: {error.strerror}") from error
 
 
-def _until_ready(driver: DriverProcess) -> Iterator[float]:
-    """Yield pauses in seconds until the driver serves its socket."""
+def _until_ready(driver: DriverProcess, reason: int) -> Iterator[float]:
     deadline = time.monotonic() + _START_TIMEOUT_S
     while not can_connect(driver.path):
         status = driver.process.poll()
         if status is not None:
+            words = os.pread(reason, _MOST_WORDS_BYTES, 0).decode(errors="replace")
+            if words:
+                raise NoDriverError(f"the driver does not start: {words}")
             raise NoDriverError(
                 f"the driver ended with status {status}",
                 hint="the reason is on standard error",

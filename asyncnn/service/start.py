@@ -11,8 +11,13 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from getopt import getopt
 
 from msgspec.structs import replace
@@ -20,8 +25,8 @@ from msgspec.structs import replace
 from asyncnn.devices.accelerated import default_device, default_device_name
 from asyncnn.devices.device_settings import DeviceSettings, read_settings, with_options
 from asyncnn.extensions import load_extension
-from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.logs import Level, errors_as_lines
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.logs import Level, errors_as_lines, one_line
 from asyncnn.service.driver.reporting import (
     level_from_environment,
     logging_to_stderr,
@@ -29,7 +34,7 @@ from asyncnn.service.driver.reporting import (
 from asyncnn.service.driver.server import Server
 from asyncnn.tracing import join_recording
 
-_OPTIONS = ("socket=", "device=", "extension=", "settings=", "setting=")
+_OPTIONS = ("socket=", "device=", "extension=", "settings=", "setting=", "reason-fd=")
 
 
 def serve_until_stopped(
@@ -82,12 +87,26 @@ def main(arguments: Sequence[str]) -> None:
 
     Arguments are ``--socket``, and ``--device``, ``--extension``, ``--settings`` and
     ``--setting`` as those of ``asyncnn serve``; logging is what the environment says.
+    If it does not come to that, the reason is written to the descriptor that
+    ``--reason-fd`` gives, a file, for the process that has started this one.
     """
     join_recording("asyncnn serve")
-    with errors_as_lines():
+    options = getopt(arguments, "", _OPTIONS)[0]
+    with errors_as_lines(), _reasons_told(_values("--reason-fd", options)):
         level, as_json = level_from_environment()
-        published = _published(getopt(arguments, "", _OPTIONS)[0])
+        published = _published(options)
         serve_until_stopped(published, level, as_json=as_json, until_eof=True)
+
+
+@contextmanager
+def _reasons_told(fds: Sequence[str]) -> Iterator[None]:
+    try:
+        yield
+    except (AsyncnnError, OSError) as error:
+        for fd in fds:
+            with suppress(OSError):  # it has served, and closed it
+                os.write(int(fd), one_line(error).encode())
+        raise
 
 
 @asynccontextmanager
@@ -103,6 +122,8 @@ async def _published(options: Sequence[tuple[str, str]]) -> AsyncIterator[None]:
     usual = default_device_name("reference")
     name = next(iter(_values("--device", options)), usual)
     async with default_device(settings, name) as device, Server(device, path):
+        for fd in _values("--reason-fd", options):
+            os.close(int(fd))
         yield
 
 

@@ -24,6 +24,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
 from asyncnn.hal.refusals import ForwardingDevice, refuse_preparation
+from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     BufferDesc,
     BufferRole,
@@ -181,6 +182,22 @@ class SupervisedDevice(ForwardingDevice):
             raise RuntimeError("there was no connection yet")
         return self._remote
 
+    @property
+    def label(self) -> str:
+        """What tells the last driver from others; see `RemoteDevice.label`."""
+        return self._inner().label
+
+    @property
+    def published(self) -> str:
+        """The name of the device that the driver publishes."""
+        return self._inner().published
+
+    def usual_route(self, prepared: object) -> Route | None:
+        """Return how executions of a prepared model go; see `IRouting`."""
+        if isinstance(prepared, SupervisedModel):
+            return prepared.usual_route
+        return None
+
     def get_status(self) -> DeviceStatus:
         """Return what the driver's device tells; OFFLINE while there is no driver."""
         remote = self._connected()
@@ -300,14 +317,20 @@ class SupervisedDevice(ForwardingDevice):
         input_roles: Sequence[BufferRole],
         output_roles: Sequence[BufferRole],
     ) -> tuple[ErrorStatus, IBuffer | None, int]:
-        """Ask the driver, if there is one. A buffer dies with its driver."""
-        remote = self._connected()
-        if remote is None:
+        """Ask the driver, once there is one. A buffer dies with its driver."""
+        try:
+            async with asyncio.timeout(self._supervision.wait):
+                remote = await self._next()
+                models = [
+                    await model.awaited()
+                    if isinstance(model, SupervisedModel)
+                    else model
+                    for model in prepared_models
+                ]
+        except (TimeoutError, DeviceUnavailableError):
             return ErrorStatus.DEVICE_UNAVAILABLE, None, 0
-        models = [
-            model.usable if isinstance(model, SupervisedModel) else model
-            for model in prepared_models
-        ]
+        except AsyncnnError as error:
+            return error.status, None, 0
         return await remote.allocate(desc, models, input_roles, output_roles)
 
 

@@ -27,6 +27,7 @@ from asyncnn.hal.interfaces import (
     refusal_of,
 )
 from asyncnn.hal.refusals import refuse_execution
+from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
@@ -40,6 +41,7 @@ from asyncnn.hal.types import (
 from asyncnn.hal.validate import RequestRules, validate_measure_timing
 from asyncnn.service.client.device import RemoteDevice
 from asyncnn.service.client.preparations import SentCache
+from asyncnn.service.client.prepared import RemotePreparedModel
 from asyncnn.service.limits import duplicated, handles_of
 from asyncnn.service.supervision import Life, Waiting, cause_of_death
 from asyncnn.tracing import Layer, Phase, span
@@ -180,6 +182,14 @@ class SupervisedModel(SynchronousByCallback):
         """The driver's model; None while there is none."""
         return None if self._remote.is_lost else self._prepared
 
+    @property
+    def usual_route(self) -> Route | None:
+        """How executions go as a rule; None if that is not known, or by one device."""
+        prepared = self._prepared
+        if isinstance(prepared, RemotePreparedModel):
+            return prepared.usual_route
+        return None
+
     def execute_1_3(
         self,
         request: Request,
@@ -269,15 +279,20 @@ class SupervisedModel(SynchronousByCallback):
         result_channel: Handle,
     ) -> tuple[ErrorStatus, IBurstContext | None]:
         """Ask the driver, once there is one. A burst dies with its driver."""
-        prepared = self.usable
         try:
-            if prepared is None:
-                prepared = await self._next()
+            prepared = await self.awaited()
         except AsyncnnError as error:
             return error.status, None
         return await prepared.configure_execution_burst(
             callback, request_channel, result_channel
         )
+
+    async def awaited(self) -> IPreparedModel:
+        """Return the driver's model, once there is one.
+
+        :raises AsyncnnError: if there is not going to be one.
+        """
+        return self.usable or await self._next()
 
     def _next(self) -> PreparedModelFuture:
         """Return what waits until the model is prepared again."""

@@ -18,6 +18,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from asyncnn.devices.statistics import DeviceStatistics
+from asyncnn.hal.routes import Route
 from asyncnn.hal.slices import SlicedModel, sliced
 from asyncnn.hal.types import (
     BufferRole,
@@ -31,7 +32,7 @@ from asyncnn.hal.types import (
     Timing,
 )
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 ModelT = TypeVar("ModelT", Model, SlicedModel)
 
@@ -70,6 +71,7 @@ class Welcome(_Message, frozen=True):
     """The driver's greeting: all that does not change while it lives."""
 
     version: int
+    device_name: str
     driver_version: str
     device_type: DeviceType
     capabilities: Capabilities
@@ -196,12 +198,14 @@ class Prepared(_Message, frozen=True):
     """Notifies an `IPreparedModelCallback`; ``reason`` explains a failure.
 
     Of a model from a cache, which the client has not seen, it gets the ``signature``.
+    If the device is made of several, ``route`` is how executions usually go.
     """
 
     prepared: int
     status: int
     reason: str
     signature: Model | None = None
+    route: Route | None = None
 
 
 class SaveModel(_Message, frozen=True):
@@ -314,6 +318,16 @@ class Executed(_Message, frozen=True):
     output_shapes: tuple[OutputShape, ...]
     timing: Timing
     reason: str
+
+
+class Took(_Message, frozen=True):
+    """How an execution went whose end follows, fenced or not, if not as usual.
+
+    A message of its own: the many that go as usual are spared the field.
+    """
+
+    execution: int
+    route: Route
 
 
 class CancelExecution(_Message, frozen=True):
@@ -447,8 +461,9 @@ _AboutModels: TypeAlias = SupportedOperations | Prepared | ModelSaved
 _AboutBursts: TypeAlias = GetMemories | BurstConfigured | BurstEnded
 _AboutBuffers: TypeAlias = Allocated | BufferCopied | PoolsRefused
 _AboutDevice: TypeAlias = Welcome | Refused | StatusChanged | Statistics
+_AboutExecutions: TypeAlias = Executed | FencedDone | Took
 ToClient: TypeAlias = (
-    Executed | FencedDone | _AboutDevice | _AboutModels | _AboutBursts | _AboutBuffers
+    _AboutExecutions | _AboutDevice | _AboutModels | _AboutBursts | _AboutBuffers
 )
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -24,10 +24,12 @@ from rich.text import Text
 
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.hal.operations.bound import Array
-from asyncnn.runtime.device import Device, open_device
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.execution_options import AnyPath
 from asyncnn.runtime.model import TensorInfo
 from asyncnn.runtime.model_file import load
-from asyncnn.runtime.prepared import AnyPath, PreparedModel
+from asyncnn.runtime.opening_devices import open_device
+from asyncnn.runtime.prepared import PreparedModel
 
 Images: TypeAlias = NDArray[np.uint8]
 Labels: TypeAlias = NDArray[np.uint8]

@@ -9,7 +9,7 @@ import time
 import numpy as np
 
 from asyncnn.runtime.burst import Burst
-from asyncnn.runtime.device import connect
+from asyncnn.runtime.opening_devices import connect
 from tests.networks import addition
 
 Y = np.arange(4, dtype=np.float32)

@@ -198,7 +198,9 @@ class TestDeadlines:
         scripted.outcome = (ErrorStatus.NONE, (), NO_TIMING)
         deadline = soon(60)
         request = a_request()
-        with_token = Request(request.inputs, request.outputs, (BufferToken(1),) * 2)
+        # Two objects for one buffer, so its slot belongs to the first alone.
+        tokens = BufferToken(1), BufferToken(1)
+        with_token = Request(request.inputs, request.outputs, tokens)
         await scripted_burst.execute(with_token, by(deadline))
         assert scripted.deadlines == [deadline]
 
@@ -274,8 +276,12 @@ class TestFallback:
         ("request_", "reason"),
         [
             pytest.param(
-                Request(ADDITION.inputs, ADDITION.outputs, (BufferToken(1),) * 2),
-                "tokens",
+                Request(
+                    ADDITION.inputs,
+                    ADDITION.outputs,
+                    (BufferToken(1), BufferToken(1)),
+                ),
+                "several tokens",
                 id="token",
             ),
             pytest.param(

@@ -11,7 +11,8 @@ import pytest
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.devices import DeviceSettings
 from asyncnn.hal.types import ErrorStatus, ExecutionPreference, MeasureTiming
-from asyncnn.runtime.device import Device, connect, open_device
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.service import Server
 from tests.burst.ends import (
     ADDITION,

@@ -300,11 +300,11 @@ class TestFreeing:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setattr(slots_module, "MAX_CACHED_SLOTS", 2)
-        known.pools[5] = allocate(64)
+        known.pools[5], known.pools[6] = allocate(64), allocate(64)
         async with served(scripted, known) as ends:
-            for slots in ((4, 9), (4, 5), (4, 9)):
+            for slots in ((4, 9), (4, 5), (4, 6), (4, 9)):
                 await ends(ADDITION.encode(slots, MeasureTiming.NO))
-        assert known.asked == [[4, 9], [5], [9]]
+        assert known.asked == [[4, 9], [5], [6], [9]]
 
 
 class TestEnding:

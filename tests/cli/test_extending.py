@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import asyncnn
-from asyncnn.cli.samples import Tolerance, compare, random_sample
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import TensorInfo
 from asyncnn.service.process import driver_process
+from asyncnn.tools.samples import Tolerance, compare, random_sample
 from tests.cli.conftest import Ran
 from tests.extensions import vendor as declared
 from tests.extensions.installing import install

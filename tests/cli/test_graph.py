@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import asyncnn
@@ -14,6 +15,8 @@ from asyncnn.hal.types import OperationType
 from asyncnn.runtime.explain import Cause, Explanation, OperationReport
 from tests.cli.conftest import Ran
 from tests.networks import chain
+from tests.runtime.tflite.cases import f32
+from tests.runtime.tflite.files import Op, T, write
 
 Command = Callable[..., Ran]
 
@@ -117,3 +120,49 @@ def test_a_model_that_is_not_supported_is_explained(
     explanation = json.loads(ran.out)
     assert {o["cause"] for o in explanation["operations"]} == {"kernel"}
     assert "ADD" in explanation["operations"][0]["reason"]
+
+
+def unsupported_file(folder: Path) -> Path:
+    """Return a file of three operators, two of which cannot be imported."""
+    a, b, c, d = f32(3), f32(3), f32(3), f32(3)
+    operators = [
+        Op("TwistTensor", [a], [b]),
+        Op("ABS", [b], [c]),
+        Op("UNIQUE", [c], [d, T(np.int32, (3,))]),
+    ]
+    path = folder / "model.tflite"
+    path.write_bytes(write(operators, [a], [d]))
+    return path
+
+
+def test_what_cannot_be_imported_is_explained(
+    asyncnn_command: Command, tmp_path: Path
+) -> None:
+    ran = asyncnn_command("run", unsupported_file(tmp_path), "--explain")
+    assert ran.status == 1
+    lines = ran.out.splitlines()
+    assert lines[0].startswith("operator 0 (CUSTOM TwistTensor), which computes ")
+    assert lines[1].startswith("operator 2 (UNIQUE), which computes ")
+    assert lines[1].endswith(": the shape of its result depends on the data")
+    assert lines[2:] == [
+        "no model can be made of the file: it has 1 x CUSTOM TwistTensor, 1 x UNIQUE"
+    ]
+
+
+def test_what_cannot_be_imported_is_explained_to_programs(
+    asyncnn_command: Command, tmp_path: Path
+) -> None:
+    ran = asyncnn_command("run", unsupported_file(tmp_path), "--explain", "--json")
+    assert ran.status == 1
+    found = json.loads(ran.out)
+    assert found["operations"] == []
+    names = [each["name"] for each in found["unsupported"]]
+    assert names == ["CUSTOM TwistTensor", "UNIQUE"]
+
+
+def test_a_file_that_cannot_be_imported_does_not_run(
+    asyncnn_command: Command, tmp_path: Path
+) -> None:
+    ran = asyncnn_command("run", unsupported_file(tmp_path))
+    assert ran.status == 2
+    assert "2 operators cannot be imported" in ran.err

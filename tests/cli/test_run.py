@@ -112,6 +112,7 @@ class TestCheck:
         [
             (X + 4, "4 of 4 elements differ"),
             (X * np.nan, "elements differ"),
+            (np.array([3, np.inf, -np.inf, 6], np.float32), "2 of 4 elements differ"),
             ((X + 3).astype(np.float64), "dtype is float32"),
             ((X + 3).reshape(2, 2), r"shape is (4,)"),
         ],

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from asyncnn.cli.serve import serve
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
-from asyncnn.runtime.device import connect
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import ServiceLimits, UserLimits
 from asyncnn.service.driver.server import MAX_CONNECTIONS
 from asyncnn.service.process import driver_process
@@ -230,7 +230,7 @@ def test_settings_are_those_of_the_device(
         asked.update(options)
         raise InvalidArgumentError("enough")
 
-    monkeypatch.setattr("asyncnn.runtime.device.open_device", opened)
+    monkeypatch.setattr("asyncnn.runtime.opening_devices.open_device", opened)
     file = tmp_path / "driver.toml"
     file.write_text("max_pending = 3\nmax_bursts = 4\nblas_threads = 2\n")
     given = ("--settings", file, "--setting", "max_bursts=5")

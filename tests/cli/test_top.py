@@ -25,7 +25,8 @@ from asyncnn.devices import ClientStatistics, DeviceStatistics, ModelStatistics
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import WorkAccounting, WorkStatistics
 from asyncnn.qos.accounting import count_end
-from asyncnn.runtime.device import Device, connect
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.service.process import DriverProcess, driver_process
 from tests.cli.conftest import Ran
 from tests.networks import chain

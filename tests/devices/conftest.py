@@ -7,21 +7,28 @@ import pytest
 
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult
 from asyncnn.devices import DeviceSettings, ReferenceDevice
+from asyncnn.devices.accelerated import AcceleratedDevice
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.types import ErrorStatus, MeasureTiming, Request
 from asyncnn.service import RemoteDevice, Server
 
 
-@pytest.fixture(params=["lane", "inline", "remote"])
+@pytest.fixture(params=["lane", "inline", "remote", "accelerated"])
 async def device(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[IDevice]:
     """A device in this process or behind a socket.
 
-    The reference device runs on its lane only, or inline whenever it can.
+    The reference device runs on its lane only, or inline whenever it can; the
+    accelerated one on its two lanes only.
     """
-    limit = {"lane": 0.0, "inline": 1e9, "remote": 50.0}[request.param]
-    async with ReferenceDevice(DeviceSettings(inline_below_us=limit)) as device:
+    is_accelerated = request.param == "accelerated"
+    if is_accelerated:
+        pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
+    kind = AcceleratedDevice if is_accelerated else ReferenceDevice
+    limit = {"inline": 1e9, "remote": 50.0}.get(request.param, 0.0)
+    lanes = 2 if is_accelerated else None
+    async with kind(DeviceSettings(inline_below_us=limit, lanes=lanes)) as device:
         if request.param != "remote":
             yield device
             return

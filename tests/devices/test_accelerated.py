@@ -3,21 +3,25 @@
 import asyncio
 import gc
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from asyncnn.devices import DeviceSettings
 from asyncnn.devices.accelerated import AcceleratedDevice
-from asyncnn.devices.litert import engine
-from asyncnn.devices.litert.engine import Engine, EngineUnavailableError
+from asyncnn.devices.litert import delegate, engine
+from asyncnn.devices.litert.engine import Engine
 from asyncnn.extensions import Extension
 from asyncnn.hal.errors import (
     DeviceUnavailableError,
+    EngineUnavailableError,
+    GeneralFailureError,
     InvalidArgumentError,
     MissedDeadlineTransientError,
     NoDriverError,
@@ -30,9 +34,10 @@ from asyncnn.hal.types import (
     Priority,
 )
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.device import Device, connect, open_device
+from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
+from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from tests.measuring import best_of
 from tests.networks import F32, addition
@@ -309,9 +314,11 @@ class TestDefault:
             assert "LiteRT" in device.version
 
     async def test_a_driver_takes_no_unknown_device(self) -> None:
-        with pytest.raises(NoDriverError, match="the reason is on standard error"):
-            async with connect(device="none-such"):
-                pass
+        for name in ("none-such", "framework"):
+            words = f"start: there is no device '{name}'.*known: accelerated, reference"
+            with pytest.raises(NoDriverError, match=words):
+                async with connect(device=name):
+                    pass
         with pytest.raises(InvalidArgumentError, match="has its device already"):
             async with connect("/tmp/none", device="reference"):
                 pass
@@ -337,3 +344,40 @@ async def test_its_capabilities_are_better_than_those_of_the_kernels() -> None:
             assert entry.info.exec_time <= slow[entry.type].exec_time
             if entry.type is F32:
                 assert entry.info.exec_time < slow[F32].exec_time
+
+
+@pytest.mark.alone
+async def test_a_lane_that_litert_does_not_give_back_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gates: list[threading.Event] = []
+    attempt = delegate._SegmentRun.attempt
+
+    def waiting(run: Any, inputs: Any, outputs: Any) -> bool:
+        if inputs[0].flat[0] == 0:
+            gates.append(threading.Event())
+            gates[-1].wait(30)
+        return attempt(run, inputs, outputs)
+
+    monkeypatch.setattr(delegate._SegmentRun, "attempt", waiting)
+    settings = DeviceSettings(lanes=2, inline_below_us=0, stuck_after_s=0.3)
+    zeros, ones = (np.full((1, 64), value, np.float32) for value in (0, 1))
+    async with open_device("accelerated", settings=settings) as device:
+        prepared = await device.prepare(layers(1, 64, 1))
+        for _ in range(2):
+            runs = [asyncio.create_task(prepared.run(zeros)) for _ in range(2)]
+            for run in runs:
+                with pytest.raises(GeneralFailureError, match="took too long"):
+                    await run
+            outputs = await prepared.run(ones)
+            np.testing.assert_array_equal(outputs["y"], ones / 2)
+        stuck = asyncio.create_task(prepared.run(zeros))
+        await asyncio.sleep(0.05)
+    with pytest.raises(DeviceUnavailableError):
+        await stuck
+    assert len(gates) == 5
+    del prepared
+    for gate in gates:  # they end after the device, and free their graphs then
+        gate.set()
+    async with open_device("accelerated", settings=settings) as device:
+        await (await device.prepare(layers(1, 64, 1))).run(ones)

@@ -3,6 +3,7 @@ from msgspec.structs import replace
 
 from asyncnn.callbacks import IPreparedModelCallback
 from asyncnn.devices import ReferenceDevice
+from asyncnn.extensions import NO_EXTENSIONS
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.types import (
     DeviceStatus,
@@ -45,7 +46,8 @@ class TestQueries:
         assert status is ErrorStatus.NONE
         assert version
         assert device.get_type() == (ErrorStatus.NONE, DeviceType.CPU)
-        assert device.get_supported_extensions() == (ErrorStatus.NONE, ())
+        brought = NO_EXTENSIONS.described()
+        assert device.get_supported_extensions() == (ErrorStatus.NONE, brought)
         assert device.get_number_of_cache_files_needed() == (ErrorStatus.NONE, 1, 1)
 
     async def test_capabilities_are_positive_sorted_and_complete(

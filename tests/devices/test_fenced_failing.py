@@ -159,8 +159,8 @@ class TestCancelling:
     async def test_it_ends_and_so_does_what_follows(
         self, device: IDevice, length: int
     ) -> None:
-        prepared = await prepare(device, chain(length, 64, 64))
-        x = np.zeros((64, 64), np.float32)
+        prepared = await prepare(device, chain(length, 256, 256))
+        x = np.zeros((256, 256), np.float32)
         gate, source = SyncFence.pair()
         run = Launched(prepared, request_for([x], [np.empty_like(x)]), [gate])
         after = Launched(prepared, request_for([x], [np.empty_like(x)]), [run.fence])

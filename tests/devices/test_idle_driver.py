@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from asyncnn.memory.slabs import shared_array
-from asyncnn.runtime.device import connect
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service.process import running_driver
 from tests.networks import chain

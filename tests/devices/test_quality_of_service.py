@@ -17,6 +17,7 @@ from asyncnn.callbacks import (
     PreparedModelFuture,
 )
 from asyncnn.devices import DeviceSettings, ReferenceDevice
+from asyncnn.devices.accelerated import AcceleratedDevice
 from asyncnn.engine.plan import Plan
 from asyncnn.engine.workspace import Workspace
 from asyncnn.hal.errors import AsyncnnError
@@ -219,7 +220,8 @@ async def test_a_high_execution_overtakes_low_ones(
         # Answered after what was sent before, so that one has been submitted.
         await device.get_supported_operations_1_3(chain(1, 4).model)
         gate.open()
-    assert HIGH in ended[:2], "only the one under way may end before"
+    lanes = 2 if isinstance(device, AcceleratedDevice) else 1
+    assert HIGH in ended[: 1 + lanes], "only those under way may end before"
 
 
 async def _result(callback: Awaitable[object]) -> ErrorStatus:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from asyncnn.engine import Execution, Program
-from asyncnn.engine.execution import Pause
+from asyncnn.engine.boundaries import Pause
 from asyncnn.hal.errors import MissedDeadlineTransientError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from asyncnn.engine import Execution, Program
-from asyncnn.engine.delegation import Segment, Step
-from asyncnn.engine.execution import MOST_INTERRUPTED, run_straight
+from asyncnn.engine.bound_execution import run_straight
+from asyncnn.engine.boundaries import MOST_INTERRUPTED
+from asyncnn.engine.delegation import KernelRecord, Segment, Step
 from asyncnn.hal.errors import (
     GeneralFailureError,
     MissedDeadlineTransientError,
@@ -50,6 +51,7 @@ class Kernels:
         work: Callable[[threading.Event], bool] = lambda stop: True,
     ) -> None:
         self.segments: list[Segment] = []
+        self.records: list[KernelRecord | None] = []
         self._claimed = claimed
         self._cuts = cuts
         self._refuses = refuses
@@ -61,8 +63,11 @@ class Kernels:
     def cuts(self, steps: Sequence[Step]) -> Iterable[int]:
         return [at for at in self._cuts if at < len(steps)]
 
-    def prepare(self, segment: Segment, identity: bytes) -> "Computing | None":
+    def prepare(
+        self, segment: Segment, identity: bytes, record: KernelRecord | None = None
+    ) -> "Computing | None":
         self.segments.append(segment)
+        self.records.append(record)
         if self._refuses:
             return None
         stop = threading.Event()
@@ -86,17 +91,25 @@ class Kernels:
                 slots.update(zip(step.outputs, results, strict=True))
             return True
 
-        return Computing(InterruptibleRun(attempt, stop.set, stop.clear))
+        run = InterruptibleRun(attempt, stop.set, stop.clear)
+        return Computing(run, len(segment.steps))
 
 
 class Computing:
     measured_ns: float | None = 1000.0
 
-    def __init__(self, run: InterruptibleRun) -> None:
+    def __init__(self, run: InterruptibleRun, steps: int = 0) -> None:
         self._run = run
+        self._steps = steps
 
     def __call__(self, scratch: Scratch) -> InterruptibleRun:
         return self._run
+
+    def widen(self, threads: int) -> None: ...
+
+    def trim(self) -> None: ...
+    def record(self) -> KernelRecord:
+        return KernelRecord(str(self._steps).encode())
 
 
 def network(*types: OperationType) -> NamedModel:
@@ -208,7 +221,7 @@ def test_a_recorded_plan_is_divided_in_the_same_way() -> None:
         "RELU",
         "ADD",
     ]
-    assert len(delegate.segments) == 2
+    assert [record.decided for record in delegate.records if record] == [b"2", b"1"]
     run = execution_of(program, X)
     run.advance()
     np.testing.assert_array_equal(run.outputs[0], np.maximum((X + 1) * 2, 0) + 4)
@@ -324,8 +337,10 @@ def test_a_pause_that_is_requested_as_the_delegate_gets_ready_stops_it() -> None
     class Slow(Kernels):
         """Is asked to pause while it makes a run ready."""
 
-        def prepare(self, segment: Segment, identity: bytes) -> "Computing | None":
-            computing = super().prepare(segment, identity)
+        def prepare(
+            self, segment: Segment, identity: bytes, record: KernelRecord | None = None
+        ) -> "Computing | None":
+            computing = super().prepare(segment, identity, record)
             assert computing is not None
             run = computing(HeapScratch())
 

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from asyncnn.engine import Execution, Program
-from asyncnn.engine.execution import Pause, run_straight
+from asyncnn.engine.bound_execution import run_straight
+from asyncnn.engine.boundaries import Pause
 from asyncnn.hal.errors import (
     GeneralFailureError,
     MissedDeadlineTransientError,

@@ -6,8 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from asyncnn.engine import Execution, Program, execution
-from asyncnn.engine.execution import CALLS_PER_CHECK, YIELD_AFTER_NS, ThreadYielder
+from asyncnn.engine import Execution, Program, boundaries
+from asyncnn.engine.boundaries import CALLS_PER_CHECK, YIELD_AFTER_NS, ThreadYielder
 from tests.networks import chain
 
 
@@ -17,8 +17,8 @@ class Sleeps:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
         self.now_ns = 0
-        monkeypatch.setattr(execution.time, "sleep", self._sleep)
-        monkeypatch.setattr(execution.time, "monotonic_ns", lambda: self.now_ns)
+        monkeypatch.setattr(boundaries.time, "sleep", self._sleep)
+        monkeypatch.setattr(boundaries.time, "monotonic_ns", lambda: self.now_ns)
 
     def _sleep(self, delay_s: float) -> None:
         self.count += 1

@@ -7,7 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from asyncnn.devices import DeviceSettings
-from asyncnn.runtime.device import Device, connect, open_device
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.service import Server
 from tests.extensions.vendor import vendor
 

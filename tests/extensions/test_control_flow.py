@@ -17,8 +17,8 @@ from asyncnn.hal.types import (
     OperationType,
     Subgraph,
 )
-from asyncnn.runtime.device import open_device
 from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.opening_devices import open_device
 from tests.extensions.vendor import (
     COMPLEX,
     COMPLEX_SCALAR,

@@ -9,7 +9,13 @@ from msgspec.structs import replace
 
 from asyncnn.callbacks import ExecutionFuture
 from asyncnn.devices import DeviceSettings
-from asyncnn.extensions import Argument, BoundOperation, Extension, stateless
+from asyncnn.extensions import (
+    Argument,
+    BoundOperation,
+    Extension,
+    Extensions,
+    stateless,
+)
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.types import (
     DataLocation,
@@ -26,8 +32,9 @@ from asyncnn.hal.types import (
 from asyncnn.kernels.kernel import Inputs, Outputs, PreparedKernel
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.device import Device, connect, open_device
+from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.opening_devices import connect, open_device
 from tests.extensions.models import magnitude
 from tests.extensions.vendor import (
     COMPLEX,
@@ -142,7 +149,8 @@ def _moved(model: Model, prefix: int) -> Model:
 async def test_a_device_lists_its_extensions(device: Device) -> None:
     status, extensions = device.hal.get_supported_extensions()
     assert status is ErrorStatus.NONE
-    assert extensions == (vendor.described(),)
+    assert extensions == Extensions([vendor]).described()
+    assert extensions[0] == vendor.described()
 
 
 async def test_values_of_an_extension_stay_on_the_device(device: Device) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncnn.extensions import installed_extensions, load_extension
+from asyncnn.extensions import Extensions, installed_extensions, load_extension
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.runtime.device import connect, open_device
+from asyncnn.runtime.opening_devices import connect, open_device
 from tests.extensions import vendor as declared
 from tests.extensions.installing import install
 from tests.extensions.models import magnitude
@@ -44,7 +44,7 @@ def test_what_is_installed_is_told_if_a_name_is_not(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     install(monkeypatch, tmp_path / "one")
-    with pytest.raises(InvalidArgumentError, match=rf"installed: {vendor.name}"):
+    with pytest.raises(InvalidArgumentError, match=rf"mediapipe, {vendor.name}"):
         load_extension("com.example.other")
 
 
@@ -92,7 +92,8 @@ async def test_a_device_is_opened_with_extensions_by_name(
 async def test_a_device_is_opened_with_extensions_themselves() -> None:
     async with open_device(extensions=[vendor]) as device:
         _, extensions = device.hal.get_supported_extensions()
-    assert extensions == (vendor.described(),)
+    assert extensions == Extensions([vendor]).described()
+    assert extensions[0] == vendor.described()
 
 
 async def test_an_extension_that_is_not_installed_opens_no_device() -> None:

@@ -18,9 +18,10 @@ from asyncnn.hal.types import (
     Priority,
 )
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.device import Device, open_device
+from asyncnn.runtime.device import Device
 from asyncnn.runtime.explain import Cause, explain
 from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.opening_devices import open_device
 from tests.extensions.models import magnitude
 from tests.extensions.vendor import (
     COMPLEX,

@@ -30,8 +30,9 @@ from asyncnn.pipeline import (
     StageStatistics,
 )
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.device import Device, connect, open_device
+from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.service import Server
 from tests.networks import F32, addition, chain, picking
 

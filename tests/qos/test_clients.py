@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +13,8 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.qos import Client, Scheduler, User, WorkAccounting, acting_for
-from tests.qos.recorded import Recorded
+from asyncnn.qos.work import JobState
+from tests.qos.recorded import Recorded, until
 
 
 async def test_each_has_a_bound_of_its_own(scheduler: Scheduler) -> None:
@@ -78,3 +80,24 @@ async def test_work_counts_for_its_client_and_in_its_accounting(
     of_client = scheduler.statistics(client=client)
     assert of_client.done[ErrorStatus.NONE] == 1
     assert scheduler.statistics(accounting=accounting).done[ErrorStatus.NONE] == 2
+
+
+async def test_it_is_charged_for_processor_time_and_a_quarter_of_other_time(
+    scheduler: Scheduler,
+) -> None:
+    def compute() -> None:
+        until_ns = time.thread_time_ns() + 20_000_000
+        while time.thread_time_ns() < until_ns:
+            pass
+
+    had_ns = []
+    for body in (compute, lambda: time.sleep(0.04)):
+        with acting_for(Client("one of them")):
+            work = Recorded([], body=body)
+        scheduler.submit(work)
+        await work.finished.wait()
+        await until(lambda: work.state is JobState.OUTSIDE)  # noqa: B023
+        had_ns.append(work.account.virtual_ns)
+    # The second one begins where the first one has ended.
+    assert had_ns[0] >= 20_000_000
+    assert 10_000_000 <= had_ns[1] - had_ns[0] < 30_000_000

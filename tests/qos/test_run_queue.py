@@ -202,6 +202,41 @@ class TestShares:
     def test_clients_get_time_by_weight(self) -> None:
         assert self.share_of_bob(run_queue(), 400) == pytest.approx(0.75, abs=0.03)
 
+    @pytest.mark.parametrize(
+        ("used_ns", "share"), [(None, 1 / 2), (9, 4 / 7), (6, 2 / 3), (0, 4 / 5)]
+    )
+    def test_who_waits_for_a_processor_is_charged_for_what_it_had(
+        self, used_ns: int | None, share: float
+    ) -> None:
+        """A quarter of lane time is charged at least."""
+        r = run_queue()
+        now = had = 0
+        for client in (ALICE, CAROL):
+            for _ in range(400):
+                add(r, client=client)
+        for number in range(400):
+            job = r.take(now)
+            assert job is not None
+            if number % 7 == 0:  # it is charged beforehand when others come
+                add(r, now_ns=now + 4, client=Client("new", user=CAROL.user))
+            now += 12
+            had += job.client is ALICE
+            r.end(job, now, used_ns if job.client is ALICE else None)
+        assert had / 400 == pytest.approx(share, abs=0.03)
+
+    def test_lane_time_may_count_several_times(self) -> None:
+        r = run_queue()
+        had = Counter[Client]()
+        for _ in range(100):
+            add(r, client=CAROL)
+            add(r, client=ALICE).cost = 4.0
+        for now in range(0, 1000, 10):
+            job = r.take(now)
+            assert job is not None
+            had[job.client] += 1
+            r.end(job, now + 10)
+        assert had[CAROL] == pytest.approx(80, abs=2)
+
     def test_time_that_was_not_used_is_no_claim(self) -> None:
         r = run_queue()
         alone = add(r, client=ALICE)

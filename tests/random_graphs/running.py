@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncnn.engine import Execution, Program
-from asyncnn.engine.execution import Pause
+from asyncnn.engine.boundaries import Pause
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.validate import validate_model

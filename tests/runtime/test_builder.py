@@ -19,6 +19,7 @@ from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import from_buffer, map_file, view
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel, TensorInfo
+from tests.runtime.tflite.stepping import Steps
 
 FLOATS = OperandType.TENSOR_FLOAT32
 
@@ -31,6 +32,77 @@ def constant_bytes(named: NamedModel, index: int) -> bytes:
     else:
         data = view(named.model.pools[location.pool_index])
     return bytes(data[location.offset : location.offset + location.length])
+
+
+BOOLEANS = OperandType.TENSOR_BOOL8
+
+
+def conditional() -> NamedModel:
+    """Return ``x + table if condition else x * table``, a large constant in both."""
+    builder = ModelBuilder()
+    condition = builder.input("condition", BOOLEANS, (1,))
+    x = builder.input("x", FLOATS, (50,))
+    table = np.arange(50, dtype=np.float32)
+    bodies = []
+    for type_ in (OperationType.ADD, OperationType.MUL):
+        body = builder.body()
+        inner = [body.input("x", FLOATS, (50,)), body.constant(table)]
+        inner.append(body.scalar(FusedActivationFunc.NONE))
+        body.output(body.operation(type_, inner, Operand(FLOATS, (50,))), "y")
+        bodies.append(builder.subgraph(body))
+    y = builder.operation(
+        OperationType.IF, [condition, *bodies, x], Operand(FLOATS, (50,))
+    )
+    builder.output(y, "y")
+    return builder.build()
+
+
+class TestBodies:
+    def test_a_model_with_branches_is_valid_and_runs_them(self) -> None:
+        named = conditional()
+        validate_model(named.model)
+        values = np.full(50, 2, np.float32)
+        steps = Steps(named)
+        (added,) = steps.step([True], values)
+        (multiplied,) = steps.step([False], values)
+        np.testing.assert_array_equal(added, np.arange(50) + 2)
+        np.testing.assert_array_equal(multiplied, np.arange(50) * 2)
+
+    def test_constants_of_all_graphs_lie_together(self) -> None:
+        named = conditional()
+        (pool,) = named.model.pools
+        offsets = [
+            operand.location.offset
+            for body in named.model.referenced
+            for operand in body.operands
+            if operand.lifetime == OperandLifeTime.CONSTANT_REFERENCE
+        ]
+        assert offsets == [0, 256]
+        assert pool.size == 256 + 200
+
+    def test_a_body_may_be_run_in_several_places(self) -> None:
+        builder = ModelBuilder()
+        body = builder.body()
+        first, again = builder.subgraph(body), builder.subgraph(body)
+        numbers = [builder.operand(index).location.offset for index in (first, again)]
+        assert numbers == [0, 0]
+        assert len(builder.build().model.referenced) == 1
+
+    def test_only_bodies_of_the_same_model_can_be_run(self) -> None:
+        builder = ModelBuilder()
+        for graph in (ModelBuilder().body(), builder):
+            with pytest.raises(InvalidArgumentError, match="not a body of this model"):
+                builder.subgraph(graph)
+
+    def test_bodies_have_bodies(self) -> None:
+        builder = ModelBuilder()
+        outer = builder.body()
+        inner = outer.body()
+        builder.subgraph(outer)
+        outer.subgraph(inner)
+        outer_graph, inner_graph = builder.build().model.referenced
+        assert len(outer_graph.operands) == 1
+        assert not inner_graph.operands
 
 
 class TestGraph:

@@ -21,7 +21,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.types import NO_TIMING, Memory
 from asyncnn.memory.slabs import allocate_in_slab
-from asyncnn.runtime.device import open_device
+from asyncnn.runtime.opening_devices import open_device
 from asyncnn.service import RemoteDevice, Server
 from tests.networks import addition, chain
 from tests.service.fake_driver import until

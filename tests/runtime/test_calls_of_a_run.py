@@ -8,7 +8,7 @@ from types import FrameType
 import numpy as np
 
 import asyncnn
-from asyncnn.runtime.device import connect, open_device
+from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service.process import driver_process
 from tests.networks import addition

@@ -14,8 +14,9 @@ from asyncnn.hal.types import (
     OperandType,
     OperationType,
 )
-from asyncnn.runtime.device import Device, open_device
+from asyncnn.runtime.device import Device
 from asyncnn.runtime.explain import Cause, OperationReport, explain
+from asyncnn.runtime.opening_devices import open_device
 from asyncnn.tools.conformance.mutations.mutant import with_operand, with_operation
 from tests.hal.validate.samples import (
     extension_model,

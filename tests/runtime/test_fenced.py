@@ -32,8 +32,9 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.slabs import place_of
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.device import Device, connect, open_device
+from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.service import Server
 from tests.networks import F32, addition, chain
 from tests.service.fake_driver import until

@@ -1,15 +1,21 @@
 """Loading model files of any kind."""
 
 import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.types import ErrorStatus
+from asyncnn.runtime.file_kinds import FileKind, kind_of
 from asyncnn.runtime.model_file import load, save
 from asyncnn.runtime.tflite import UnsupportedOperatorError
 from tests.runtime.tflite.cases import f32
-from tests.runtime.tflite.files import Op, write
+from tests.runtime.tflite.files import Op, T, write
 
 
 @pytest.fixture
@@ -41,7 +47,7 @@ def test_a_file_may_be_deleted_while_its_model_is_in_use(
     ("content", "reason"),
     [
         (b"", "the file is empty"),
-        (b"abc", "neither a TFLite, ONNX nor asyncnn model file"),
+        (b"abc", "neither a TFLite, an ONNX nor an asyncnn model file"),
         (b"\x20\0\0\0TFL3", "damaged TFLite file"),
         (b"ASYNCNN\0", "cut short"),
     ],
@@ -56,8 +62,44 @@ def test_a_file_that_is_no_model_is_named_with_the_reason(
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(GeneralFailureError, match=f"^{tmp_path}/m: No such file"):
+    with pytest.raises(GeneralFailureError, match=f"^{tmp_path}/m: No such file") as e:
         load(tmp_path / "m")
+    assert isinstance(e.value, FileNotFoundError)
+    assert e.value.status is ErrorStatus.GENERAL_FAILURE
+
+
+def test_a_file_that_cannot_be_opened_is_not_missing(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(GeneralFailureError, match="loop: Too many levels") as e:
+        load(tmp_path / "loop")
+    assert not isinstance(e.value, FileNotFoundError)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_bytes_are_loaded_like_their_file(
+    tflite: Path, tmp_path: Path, kind: Callable[[bytes], bytes]
+) -> None:
+    expected = load(tflite)
+    container = tmp_path / "model"
+    save(expected, container)
+    for path in (tflite, container):
+        named = load(kind(path.read_bytes()))
+        assert named.inputs == expected.inputs
+        assert named.model.main == load(path).model.main
+
+
+def test_bytes_are_not_copied(tflite: Path) -> None:
+    data = tflite.read_bytes()
+    (pool,) = load(data).model.pools
+    assert pool.buffer is not None
+    assert pool.buffer.readonly
+    assert np.shares_memory(np.asarray(pool.buffer), np.frombuffer(data, np.uint8))
+
+
+def test_damaged_bytes_are_one_error() -> None:
+    for data in (b"", b"abc", b"\x20\0\0\0TFL3", b"ASYNCNN\0"):
+        with pytest.raises(InvalidArgumentError, match=r"^the model in memory: "):
+            load(data)
 
 
 def test_a_directory_is_refused(tmp_path: Path) -> None:
@@ -73,9 +115,141 @@ def test_errors_of_every_kind_name_the_file(tmp_path: Path) -> None:
         load(path)
 
 
+def test_a_message_is_one_short_line_whatever_names_are_in_it(tmp_path: Path) -> None:
+    x = T(np.float32, (1, 2), name="x" * 9999)
+    y = T(np.float32, (1, 2), np.zeros((1, 2), np.float32), name="y" * 9999)
+    operators = ("Two\nlines", f32(1, 2)), ("N" * 9999, f32(1, 2)), ("NEG", y)
+    for name, output in operators:
+        with pytest.raises(AsyncnnError) as caught:
+            load(write([Op(name, [x], [output])], [x], [output]))
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 500
+
+
 def test_a_message_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "model"
     path.write_bytes(b"\0\0\0\0TFL3" + bytes(100))
     with pytest.raises(AsyncnnError) as caught:
         load(path)
     assert "\n" not in str(caught.value)
+
+
+class TestKinds:
+    """ONNX has no magic number: the fields of its outermost message tell it."""
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"\x08\x0a\x3a\x02ab",  # the IR's version, then the graph
+            b"\x3a\x80\x80\x04" + bytes(9),  # a graph that is cut short
+            b"\x08\x07\x12\x02me\x1a\x01x\x42\x04\x0a\x00\x10\x11\x3a\x01z",
+            b"\x08\x80\x80\x80\x00\x3a\x00",  # a number longer than it needs to be
+        ],
+    )
+    def test_a_message_with_a_graph_is_onnx(self, data: bytes) -> None:
+        assert kind_of(memoryview(data)) is FileKind.ONNX
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"",
+            b"\x08",
+            b"\x08\x0a",  # no graph
+            b"\x0a\x02ab\x3a\x01z",  # the IR's version is no message
+            b"\x12\x7fab",  # its end is beyond the file's
+            b"\x08" + b"\xff" * 40,  # a number without an end
+            b"\x00" * 64,
+            b"\x48\x01\x3a\x01z",  # there is no field 9
+            b"\x12\x00" * 2000 + b"\x3a\x01z",
+            b"PK\x03\x04" + bytes(60),
+        ],
+    )
+    def test_anything_else_is_not(self, data: bytes) -> None:
+        with pytest.raises(InvalidArgumentError, match="neither"):
+            kind_of(memoryview(data))
+
+    def test_real_files_are_known(self) -> None:
+        onnx = pytest.importorskip("onnx")
+        tensor = onnx.helper.make_tensor_value_info("x", 1, [1])
+        y = onnx.helper.make_tensor_value_info("y", 1, [1])
+        node = onnx.helper.make_node("Relu", ["x"], ["y"])
+        graph = onnx.helper.make_graph([node], "model", [tensor], [y])
+        data = onnx.helper.make_model(graph).SerializeToString()
+        assert kind_of(memoryview(data)) is FileKind.ONNX
+
+
+LARGE = 20 << 20
+
+MEASURED = """
+import gc, sys, tracemalloc
+import asyncnn
+
+def anonymous_kib():
+    with open("/proc/self/smaps_rollup") as file:
+        (line,) = [line for line in file if line.startswith("Anonymous:")]
+    return int(line.split()[1])
+
+warm = [asyncnn.load(sys.argv[1])]
+gc.collect()
+before = anonymous_kib()
+tracemalloc.start()
+named = asyncnn.load(sys.argv[2])
+_, most = tracemalloc.get_traced_memory()
+tracemalloc.stop()
+pooled = sum(pool.size for pool in named.model.pools)
+print(most >> 10, anonymous_kib() - before, pooled)
+"""
+
+
+@pytest.mark.parametrize("kind", ["tflite", "asyncnn", "onnx"])
+def test_weights_stay_in_the_file(tmp_path: Path, kind: str) -> None:
+    small, large = tmp_path / "small", tmp_path / "large"
+    for path, count in ((small, 1000), (large, LARGE // 4)):
+        _write_weights(path, kind, count)
+    ran = subprocess.run(
+        [sys.executable, "-c", MEASURED, small, large],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    traced_kib, anonymous_kib, pooled = map(int, ran.stdout.split())
+    assert pooled >= LARGE
+    assert traced_kib < 1 << 10
+    assert anonymous_kib < 4 << 10
+
+
+def _write_weights(path: Path, kind: str, count: int) -> None:
+    weights = np.ones((count // 500, 500), np.float32)
+    if kind == "onnx":
+        path.write_bytes(_product_in_onnx(weights))
+        return
+    x, y = f32(1, 500), f32(1, len(weights))
+    constant = T(np.float32, weights.shape, weights)
+    operator = Op("FULLY_CONNECTED", [x, constant], [y], "FullyConnectedOptions")
+    path.write_bytes(write([operator], [x], [y]))
+    if kind == "asyncnn":
+        save(load(path.read_bytes()), path)
+
+
+def _product_in_onnx(weights: np.ndarray) -> bytes:
+    onnx = pytest.importorskip("onnx")
+    helper = onnx.helper
+    x = helper.make_tensor_value_info("x", 1, [1, weights.shape[1]])
+    y = helper.make_tensor_value_info("y", 1, [1, len(weights)])
+    graph = helper.make_graph(
+        [helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)],
+        "graph",
+        [x],
+        [y],
+        [onnx.numpy_helper.from_array(weights, "w")],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    # Weights that are not aligned in the file have to be copied.
+    for padding in range(4):
+        model.producer_name = "x" * padding
+        data: bytes = model.SerializeToString()
+        if data.index(weights[:1].tobytes()) % 4 == 0:
+            return data
+    raise AssertionError("no padding aligns the weights")

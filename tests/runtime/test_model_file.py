@@ -25,8 +25,9 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.pools import from_buffer, view
 from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.file_kinds import MAGIC
 from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.model_file import MAGIC, load, read_container, save
+from asyncnn.runtime.model_file import load, read_container, save
 from asyncnn.runtime.tflite import load_tflite
 
 PREFIX = struct.Struct("<8sIII")
@@ -234,8 +235,8 @@ class TestRefusals:
             read_container(from_buffer(with_header(file, **changes)))
 
     def test_a_newer_format_is_refused_with_a_hint(self, file: bytes) -> None:
-        newer = PREFIX.pack(file[:8], 2, 0, 0) + file[PREFIX.size :]
-        with pytest.raises(InvalidArgumentError, match=r"version 2 .*newer asyncnn"):
+        newer = PREFIX.pack(file[:8], 3, 0, 0) + file[PREFIX.size :]
+        with pytest.raises(InvalidArgumentError, match=r"version 3 .*newer asyncnn"):
             read_container(from_buffer(newer))
 
     def test_any_bytes_in_the_header_end_in_one_error(self, file: bytes) -> None:
@@ -262,6 +263,7 @@ class TestRefusals:
     def test_another_file_is_refused(self, path: Path) -> None:
         path.write_bytes(b"something else")
         with pytest.raises(
-            InvalidArgumentError, match=f"{path}: neither a TFLite, ONNX nor asyncnn"
+            InvalidArgumentError,
+            match=f"{path}: neither a TFLite, an ONNX nor an asyncnn",
         ):
             load(path)

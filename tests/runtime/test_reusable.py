@@ -24,7 +24,7 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
 )
 from asyncnn.hal.types import NO_TIMING, ErrorStatus
-from asyncnn.runtime.device import connect, open_device
+from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.service import Server
 from tests.mappings import mapped_pools
 from tests.networks import addition, chain

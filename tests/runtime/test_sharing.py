@@ -14,8 +14,9 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Memory, OperandType, OperationType, Request
 from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.device import Device, connect
+from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import Server
 from tests.networks import addition
 

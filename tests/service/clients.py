@@ -16,7 +16,7 @@ import numpy as np
 from asyncnn import PreparedModel, Priority
 from asyncnn.hal.errors import DeviceUnavailableError
 from asyncnn.memory.shared import allocate
-from asyncnn.runtime.device import connect
+from asyncnn.runtime.opening_devices import connect
 from tests.memory.foreign import leaks, traces
 from tests.networks import chain
 from tests.service.raw import RawClient, execute, until

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from asyncnn.devices import ReferenceDevice
-from asyncnn.runtime.device import connect
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import Server, ServiceLimits
 from tests.memory.foreign import leaks, traces
 from tests.networks import addition

@@ -40,6 +40,7 @@ def welcome(version: int = wire.PROTOCOL_VERSION) -> wire.Welcome:
     info = PerformanceInfo(1.0, 1.0)
     return wire.Welcome(
         version,
+        "some-device",
         "fake",
         DeviceType.CPU,
         Capabilities(info, info, (), info, info),

@@ -28,7 +28,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.pools import from_buffer
 from asyncnn.memory.shared import allocate
-from asyncnn.runtime.device import connect
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import wire
 from asyncnn.service.client.burst import RemoteBursts
 from asyncnn.service.client.pools import OfferedPools

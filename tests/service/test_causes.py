@@ -23,7 +23,7 @@ from asyncnn.hal.types import (
     Priority,
     Request,
 )
-from asyncnn.runtime.device import connect
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import RemoteDevice, Supervision
 from asyncnn.service.process import running_driver
 from asyncnn.service.supervised_device import SupervisedDevice, supervised

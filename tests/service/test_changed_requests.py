@@ -19,7 +19,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.pools import from_buffer
 from asyncnn.memory.shared import allocate
-from asyncnn.runtime.device import connect, open_device
+from asyncnn.runtime.opening_devices import connect, open_device
 from tests.networks import addition
 from tests.service.restarting import Driver, running
 

@@ -25,7 +25,7 @@ from asyncnn.hal.types import (
     ExecutionPreference,
     Priority,
 )
-from asyncnn.runtime.device import connect
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import RemoteDevice, Server, wire
 from asyncnn.service.process import MAX_PATH_BYTES, Peer
 from tests.networks import addition

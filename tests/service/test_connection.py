@@ -16,6 +16,7 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
     ResourceExhaustedPersistentError,
 )
+from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     DEFAULT_OPTIONS,
     ErrorStatus,
@@ -56,6 +57,7 @@ class Recorder:
         status: ErrorStatus,
         reason: str,
         signature: Model | None = None,
+        route: Route | None = None,
     ) -> None:
         self.outcomes.append((status, reason))
 

@@ -15,7 +15,8 @@ from asyncnn.memory import slabs
 from asyncnn.memory.handles import READ_WRITE, Span, create_file
 from asyncnn.memory.pages import map_pages
 from asyncnn.memory.slabs import shared_array
-from asyncnn.runtime.device import Device, connect
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service.process import driver_process
 from tests.networks import addition

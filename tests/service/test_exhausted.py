@@ -13,7 +13,7 @@ import pytest
 from asyncnn.hal.errors import NoDriverError
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.memory.shared import allocate
-from asyncnn.runtime.device import connect
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import wire
 from asyncnn.service.process import DriverProcess
 from tests.networks import addition, chain

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from asyncnn.runtime.device import connect
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.service.process import DriverProcess, driver_process
 from tests.measuring import best_of
 from tests.networks import addition

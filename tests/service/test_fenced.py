@@ -33,8 +33,9 @@ from asyncnn.hal.types import (
     RequestArgument,
 )
 from asyncnn.memory import as_array, map_file, shared_array
-from asyncnn.runtime.device import Device, connect
+from asyncnn.runtime.device import Device
 from asyncnn.runtime.fenced import FencedRun
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import Server, ServiceLimits, Supervision
 from asyncnn.service.channel import Channel

@@ -28,7 +28,8 @@ from asyncnn.hal.types import (
     Request,
 )
 from asyncnn.memory.shared import allocate
-from asyncnn.runtime.device import Device, connect, open_device
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import RemoteDevice, Server
 from asyncnn.service.client.connection import Connection

@@ -23,7 +23,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.pools import from_buffer
 from asyncnn.memory.slabs import shared_array
-from asyncnn.runtime.device import connect
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service.client.answers import DeferredExecutions
 from asyncnn.service.client.prepared import RemotePreparedModel

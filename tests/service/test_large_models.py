@@ -24,7 +24,7 @@ from asyncnn.hal.types import (
     Priority,
 )
 from asyncnn.hal.validate import validate_model
-from asyncnn.runtime.device import connect
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import RemoteDevice, Server, wire
 from asyncnn.service.client import staging
 from asyncnn.service.driver import preparations, queries

@@ -15,7 +15,7 @@ from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientE
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.logs import KindLimit
 from asyncnn.memory.shared import allocate
-from asyncnn.runtime.device import connect
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import Server, ServiceLimits, UserLimits
 from asyncnn.service.driver import reporting
 from tests.networks import addition

@@ -9,7 +9,7 @@ import pytest
 
 from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.hal.errors import DeviceUnavailableError, InvalidArgumentError
-from asyncnn.runtime.device import connect
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import Server
 from asyncnn.service.process import (
     can_connect,

@@ -12,7 +12,7 @@ from asyncnn.hal.errors import NoDriverError, ResourceExhaustedTransientError
 from asyncnn.hal.types import ErrorStatus, Model
 from asyncnn.memory.handles import FIXED_CONTENTS, seal
 from asyncnn.memory.shared import allocate
-from asyncnn.runtime.device import connect
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import Server, ServiceLimits, decoding, wire
 from asyncnn.service.driver import server
 from asyncnn.service.process import Peer

@@ -13,7 +13,7 @@ import pytest
 
 from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.hal.errors import DeviceUnavailableError, GeneralFailureError
-from asyncnn.runtime.device import connect
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import RemoteDevice, Server
 from asyncnn.service.driver import server
 from asyncnn.service.process import Peer, can_connect

@@ -17,7 +17,8 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
 )
 from asyncnn.memory.slabs import FIRST_SLAB_BYTES, Part, place_of, shared_array
-from asyncnn.runtime.device import Device, connect
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import Server, ServiceLimits
 from asyncnn.service.driver.executions import Executions

@@ -14,7 +14,7 @@ from asyncnn import Device
 from asyncnn.devices import ClientStatistics, DeviceStatistics, ReferenceDevice
 from asyncnn.hal.errors import DeviceUnavailableError, GeneralFailureError
 from asyncnn.hal.types import DeviceStatus, ErrorStatus
-from asyncnn.runtime.device import connect
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import Server, wire
 from asyncnn.service.client.preparations import Queries
 from asyncnn.service.driver import server

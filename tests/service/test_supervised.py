@@ -27,7 +27,7 @@ from asyncnn.hal.types import (
     Request,
 )
 from asyncnn.memory.slabs import place_of
-from asyncnn.runtime.device import connect
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import ServiceLimits, Supervision
 from asyncnn.service.process import driver_process, running_driver

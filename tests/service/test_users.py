@@ -25,7 +25,7 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.memory.limits import Accounting, CommonBytes, MappingPolicy
 from asyncnn.memory.shared import allocate
-from asyncnn.runtime.device import connect
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import Server, ServiceLimits, UserLimits, wire
 from asyncnn.service.driver.quotas import Clients, Quota, started_at
 from asyncnn.service.process import Peer

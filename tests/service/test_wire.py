@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from asyncnn.devices import ClientStatistics, DeviceStatistics, ModelStatistics
 from asyncnn.devices.measured_capabilities import reference_capabilities
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.routes import Route, RouteStep
 from asyncnn.hal.types import (
     NO_TIMING,
     BufferRole,
@@ -27,6 +28,7 @@ from asyncnn.service.wire import CacheInfo
 from tests.networks import chain
 
 MODEL = chain(3, 2, 2).model
+ROUTE = Route((RouteStep("cpu", (0, 1), "gpu", "it died"), RouteStep("npu", (2,))))
 INPUT = RequestArgument(False, DataLocation(1, 2, 3), (4, 5))
 OMITTED = RequestArgument(True)
 WORK = WorkAccounting().statistics(queued=1, running=2)
@@ -78,6 +80,7 @@ TO_DRIVER = [
 TO_CLIENT = [
     wire.Welcome(
         version=1,
+        device_name="some-device",
         driver_version="1.0",
         device_type=DeviceType.CPU,
         capabilities=reference_capabilities(),
@@ -96,8 +99,10 @@ TO_CLIENT = [
     wire.ModelSaved(9, 2),
     wire.Prepared(3, 5, "ill-formed \N{SNOWMAN}"),
     wire.Prepared(3, 0, "", MODEL),
+    wire.Prepared(3, 0, "", None, ROUTE),
     wire.Executed(4, 0, (OutputShape((1, 2), True),), Timing(1, 2**64 - 1), ""),
     wire.Executed(4, 3, (), NO_TIMING, "reason"),
+    wire.Took(4, ROUTE),
     wire.FencedDone(
         (
             wire.FencedEnd(4, 5, "late", 2**62, None, None),

@@ -6,7 +6,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from asyncnn.devices import ReferenceDevice
 from asyncnn.hal.errors import DeviceUnavailableError
-from asyncnn.runtime.device import Device, connect, open_device
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.service import Server
 from tests.networks import chain
 from tests.service.restarting import BRIEFLY, Driver, running

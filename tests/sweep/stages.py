@@ -12,7 +12,8 @@ import pytest
 from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.hal.errors import DeviceUnavailableError
 from asyncnn.hal.types import DeviceStatus
-from asyncnn.runtime.device import Device, connect, open_device
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import Server
 from asyncnn.service.process import DriverProcess

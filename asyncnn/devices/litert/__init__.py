@@ -29,6 +29,10 @@ write it. `docs/accelerated.md` shows the table. The files, from below:
     the whole table, and why the other operations are left to the kernels
 `writer.py`, `flat_file.py`
     the bytes of the file, in the schema of TFLite and as a flatbuffer
+`graph_file.py`
+    the file with the constants that lie apart, where LiteRT reads it
+`segment_record.py`
+    what caches keep of a file
 
 What is claimed is computed within the HAL's tolerance: float32 and float16 in float32;
 8-bit codes at most one step from the reference kernels. No operation is claimed that

@@ -23,9 +23,6 @@ from asyncnn.interpreter_hooks import disown_in_children
 BUFFER_ALIGNMENT = 64
 """Bytes that LiteRT wants the address of host memory to be a multiple of."""
 
-TAIL_BYTES = 64
-"""Bytes after a tensor that kernels may read. XNNPACK's kernels read 16 at most."""
-
 MOST_DIMENSIONS = 8
 
 Status: TypeAlias = int
@@ -237,8 +234,12 @@ class Library:
             told = ctypes.string_at(text).decode(errors="replace")
         finally:
             self.free(text)
-            self._functions["CompiledModelClearErrors"](compiled)
+            self.forget_errors_of(compiled)
         return " ".join(told.split())
+
+    def forget_errors_of(self, compiled: int) -> None:
+        """Drop what a compiled model has reported."""
+        self._functions["CompiledModelClearErrors"](compiled)
 
     def _add(self, options: int, kind: bytes, values: dict[str, int | str]) -> None:
         text = "".join(f"{key} = {_toml(value)}\n" for key, value in values.items())

@@ -1,6 +1,6 @@
 """Which operations the accelerated engine computes: those that can be written.
 
-`claims` writes the operation into a graph that is thrown away, which costs
+An operation is claimed if it can be written, in a graph of its own, which costs
 microseconds, as constants are not copied. What is claimed is computed within the HAL's
 tolerance: floats in float32, float16 likewise; codes at most one step from the kernels,
 which follow one stated rounding. What maxima, minima and rectifiers make of NaN is left
@@ -23,7 +23,7 @@ from asyncnn.devices.litert.operation_writer import (
     Rule,
     check_operands,
 )
-from asyncnn.devices.litert.tflite_graph import Graph
+from asyncnn.devices.litert.tflite_graph import Graph, Tensor
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import BoundOperation, ValueNeededError
 from asyncnn.hal.types import OperationType
@@ -79,6 +79,55 @@ NOT_CLAIMED: dict[OperationType, str] = {
 """Why operations are left to the kernels in every form."""
 
 
+class WrittenOperation:
+    """``operation`` in a ``graph`` of its own, whose operands its numbers are.
+
+    To write it again in the graph of its segment takes as long as claiming it. So it is
+    added there as it is, where operands have the forms that it was written for: those
+    in which the HAL stores them.
+    """
+
+    def __init__(self, operation: BoundOperation) -> None:
+        self.graph = Graph()
+        self.values = OperandTensors(self.graph)
+        count = len(operation.inputs)
+        self.inputs = range(count)
+        self.outputs = range(count, count + len(operation.outputs))
+        for index, operand in enumerate(operation.inputs):
+            if operand is not None and operand.value is None:
+                self.values.add_input(index, operand)
+
+    def add_to(
+        self,
+        graph: Graph,
+        values: OperandTensors,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+    ) -> bool:
+        """Add it to ``graph``; ``inputs`` and ``outputs`` number its operands there.
+
+        False if that would not be what writing it there gives: an operand has another
+        form, or more than one.
+        """
+        known: dict[int, Tensor] = {}
+        made: list[tuple[int, Tensor]] = []
+        for index in self.values.known():
+            form = self.values.only_form(index)
+            if form is None:
+                return False
+            if index in self.outputs:
+                made.append((outputs[index - len(self.inputs)], form))
+                continue
+            there = values.only_form(inputs[index])
+            if there is None or there.type != form.type:
+                return False
+            known[form.number] = there
+        tensors = graph.append(self.graph, known)
+        for index, form in made:
+            values.put(index, tensors[form.number])
+        return True
+
+
 def claims(operation: BoundOperation) -> bool:
     """Tell whether ``operation``, whose shapes are all known, is written in TFLite."""
     return refusal(operation) is None
@@ -86,19 +135,23 @@ def claims(operation: BoundOperation) -> bool:
 
 def refusal(operation: BoundOperation) -> str | None:
     """Return why ``operation`` is not claimed; None if it is."""
-    graph = Graph()
-    values = OperandTensors(graph)
-    inputs = range(len(operation.inputs))
-    outputs = range(len(inputs), len(inputs) + len(operation.outputs))
     try:
-        rule = _checked_rule(operation)
-        for index, operand in enumerate(operation.inputs):
-            if operand is not None and operand.value is None:
-                values.add_input(index, operand)
-        _write(rule, OperationWriter(graph, values, operation, inputs, outputs))
+        written(operation)
     except GeneralFailureError as error:
         return str(error)
     return None
+
+
+def written(operation: BoundOperation) -> WrittenOperation:
+    """Return ``operation``, whose shapes are all known, in a graph of its own.
+
+    :raises GeneralFailureError: if it is not claimed.
+    """
+    rule = _checked_rule(operation)
+    made = WrittenOperation(operation)
+    parts = made.graph, made.values, operation, made.inputs, made.outputs
+    _write(rule, OperationWriter(*parts))
+    return made
 
 
 def write_operation(

@@ -18,6 +18,8 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
+from asyncnn.devices.litert.cuts import USUAL, Speeds
+from asyncnn.devices.litert.graph_file import GraphFile
 from asyncnn.devices.litert.weights import PackedWeights
 from asyncnn.hal.errors import (
     BusyError,
@@ -29,12 +31,11 @@ from asyncnn.interpreter_hooks import disown_in_children, forked_error
 
 Array: TypeAlias = NDArray[Any]
 
+Source: TypeAlias = bytes | bytearray | memoryview | GraphFile
+"""What is compiled: a TFLite file."""
+
 LONGEST_END_S = 10.0
 """Seconds that the end of the process waits for runs that it has interrupted."""
-
-
-class EngineUnavailableError(GeneralFailureError):
-    """There is no engine here: a package is missing, or does not work."""
 
 
 class Tensor(NamedTuple):
@@ -175,11 +176,13 @@ class Engine(ABC):
 
     name: str
     version: str
+    speeds: Speeds = USUAL
+    """How fast it was measured to be."""
 
     @abstractmethod
     def compile(
         self,
-        model: bytes | bytearray | memoryview,
+        model: Source,
         *,
         threads: int = 1,
         weights: PackedWeights | None = None,
@@ -187,7 +190,7 @@ class Engine(ABC):
         """Return the graph of a TFLite flatbuffer, which is kept as long as needed.
 
         An open dimension counts as 1. ``weights`` keeps packed weights of this very
-        model; engines that have no use for it ignore it.
+        model, of what lies apart too; engines that have no use for it ignore it.
 
         :raises GeneralFailureError: if it cannot be compiled.
         :raises ForkedError: in a child of the process that loaded the engine.

@@ -3,32 +3,65 @@
 A run ends at the next *barrier* when it is interrupted, for a cancellation, a deadline
 or a pause; what it has computed is lost. Behind a *segment* its results are kept, so
 that a pause costs at most one segment. Both are estimated by multiply-adds and bytes,
-for the slower of usual CPUs: a barrier too many costs little.
+and by how fast these were measured to be here: see `Speeds`.
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
+
+import msgspec
 
 from asyncnn.engine.delegation import Step
 from asyncnn.hal.operations.bound import BoundOperand, BoundOperation, Shape
 from asyncnn.hal.types import OperationType
 
-BARRIER_NS = 300_000
-"""Estimated time between two barriers."""
+BARRIER_NS, MOST_BARRIER_NS = 150_000, 300_000
+"""Estimated time between two barriers, at most; which of both, operations decide."""
 
-SEGMENT_NS = 3_000_000
-"""Estimated time of a segment."""
+SEGMENT_NS = 6_000_000
+"""Estimated time of a segment.
+
+Each has activations of its own, so that many of them cost cache misses.
+"""
 
 SLACK = 0.3
 """Share of a part by which a cut moves to where the fewest tensors cross."""
 
-_FLOAT_MACS_PER_NS = 50.0
-_INTEGER_MACS_PER_NS = 100.0
-_BYTES_PER_NS = 4.0
+WORTH_CUTTING = 1.5
+"""Times that something takes longer than a part may, to be divided at all."""
+
+
+class TypeSpeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of one kind of numbers, in each nanosecond of a thread.
+
+    ``macs`` are multiply-adds, ``depthwise_macs`` those of depthwise convolutions, and
+    ``bytes`` those that are read or written.
+    """
+
+    macs: float
+    depthwise_macs: float
+    bytes: float
+
+
+class Speeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Those of float and of 8-bit operations."""
+
+    floats: TypeSpeeds
+    integers: TypeSpeeds
+
+
+USUAL = Speeds(TypeSpeeds(50.0, 12.5, 4.0), TypeSpeeds(100.0, 25.0, 4.0))
+"""Of the slower of usual CPUs, where nothing was measured."""
+
 _CALL_NS = 300.0
 """Of one operation, however small."""
 
 _LARGE_INPUTS = 3
+
+_CHANNELS = 8
+"""That filters are applied to at once: images of three take as long."""
 
 _FILTERED = frozenset(
     {
@@ -39,24 +72,27 @@ _FILTERED = frozenset(
 )
 
 
-def estimated_ns(operation: BoundOperation) -> float:
+def estimated_ns(operation: BoundOperation, speeds: Speeds = USUAL) -> float:
     """Return about how long ``operation`` takes; all shapes are known."""
     # Behind the first inputs come scalars, and tensors that are as small.
     tensors = (*operation.inputs[:_LARGE_INPUTS], *operation.outputs)
     elements = sum(math.prod(_shape(each)) for each in tensors)
     is_quantized = operation.outputs[0].scale != 0
-    speed = _INTEGER_MACS_PER_NS if is_quantized else _FLOAT_MACS_PER_NS
+    of_type = speeds.integers if is_quantized else speeds.floats
+    is_depthwise = operation.type is OperationType.DEPTHWISE_CONV_2D
+    speed = of_type.depthwise_macs if is_depthwise else of_type.macs
     size_bytes = elements * (1 if is_quantized else 4)
-    return _CALL_NS + size_bytes / _BYTES_PER_NS + _multiply_adds(operation) / speed
+    return _CALL_NS + size_bytes / of_type.bytes + _multiply_adds(operation) / speed
 
 
 def _multiply_adds(operation: BoundOperation) -> float:
     output = math.prod(operation.outputs[0].shape or ())
     type_ = operation.type
     if type_ in _FILTERED:  # filters are [outputs, ...]
-        return output * math.prod(_shape(operation.inputs[1])[1:])
+        *taps, channels = _shape(operation.inputs[1])[1:]
+        return output * math.prod(taps) * -(-channels // _CHANNELS) * _CHANNELS
     if type_ is OperationType.DEPTHWISE_CONV_2D:  # [1, height, width, outputs]
-        return 4.0 * output * math.prod(_shape(operation.inputs[1])[1:3])
+        return output * math.prod(_shape(operation.inputs[1])[1:3])
     if type_ is OperationType.TRANSPOSE_CONV_2D:
         source = math.prod(_shape(operation.inputs[0]))
         filters = _shape(operation.inputs[1])
@@ -70,35 +106,38 @@ def _shape(operand: BoundOperand | None) -> Shape:
     return () if operand is None or operand.shape is None else operand.shape
 
 
-def cuts(steps: Sequence[Step], part_ns: float) -> list[int]:
-    """Return where to divide ``steps`` into parts of about ``part_ns`` nanoseconds.
+def barriers(steps: Sequence[Step], speeds: Speeds = USUAL) -> list[int]:
+    """Return where barriers divide the steps of a segment; see `cuts`.
 
-    Each number is that of the first step behind a cut. Cuts are moved a little to where
-    the fewest tensors cross.
+    What is interrupted goes on for as long as the longest operation, at worst, whatever
+    the other parts are. So these may be as long, up to `MOST_BARRIER_NS`.
     """
-    costs = [estimated_ns(step.operation) for step in steps]
-    parts = round(sum(costs) / part_ns)
-    if parts < 2:
+    longest_ns = max(estimated_ns(step.operation, speeds) for step in steps)
+    return cuts(steps, min(max(longest_ns, BARRIER_NS), MOST_BARRIER_NS), speeds)
+
+
+def cuts(steps: Sequence[Step], part_ns: float, speeds: Speeds = USUAL) -> list[int]:
+    """Return where to divide ``steps`` into parts of ``part_ns`` nanoseconds at most.
+
+    An operation that takes longer is a part by itself. Each number is that of the first
+    step behind a cut. Cuts are moved back a little to where the fewest tensors cross.
+    """
+    costs = [estimated_ns(step.operation, speeds) for step in steps]
+    ends = [0.0, *accumulate(costs)]
+    if ends[-1] < WORTH_CUTTING * part_ns:
         return []
-    ends = [0.0]
-    for cost in costs:
-        ends.append(ends[-1] + cost)
     crossing = _crossing(steps)
-    part = ends[-1] / parts
-    chosen: list[int] = []
-    for number in range(1, parts):
-        ideal = part * number
-        candidates = range(chosen[-1] + 1 if chosen else 1, len(steps))
-        near = [at for at in candidates if abs(ends[at] - ideal) <= SLACK * part]
-        if near:
-            chosen.append(
-                min(near, key=lambda at: (crossing[at], abs(ends[at] - ideal)))
-            )
-        elif candidates:
-            nearest = min(candidates, key=lambda at: abs(ends[at] - ideal))
-            if abs(ends[nearest] - ideal) < part:
-                chosen.append(nearest)
-    return chosen
+    chosen = [0]
+    while True:
+        start, began_ns = chosen[-1], ends[chosen[-1]]
+        # At least one step, and as many as end in time.
+        furthest = max(bisect_right(ends, began_ns + part_ns) - 1, start + 1)
+        if furthest >= len(steps):
+            return chosen[1:]
+        earliest_ns = began_ns + (1 - SLACK) * part_ns
+        earliest = min(max(bisect_left(ends, earliest_ns), start + 1), furthest)
+        candidates = range(earliest, furthest + 1)
+        chosen.append(min(candidates, key=lambda at: (crossing[at], -at)))
 
 
 def _crossing(steps: Sequence[Step]) -> list[int]:

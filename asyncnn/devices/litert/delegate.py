@@ -3,22 +3,28 @@
 import math
 import secrets
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
-from asyncnn.devices.litert.claims import claims
+import msgspec
+
+from asyncnn.devices.litert.claims import WrittenOperation, written
 from asyncnn.devices.litert.compiled_graph import CompiledGraph, Engine
 from asyncnn.devices.litert.cuts import (
-    BARRIER_NS,
     SEGMENT_NS,
+    barriers,
     cuts,
     estimated_ns,
 )
+from asyncnn.devices.litert.segment_record import Written, recorded, restored
 from asyncnn.devices.litert.weights import PackedWeights, weights_key
-from asyncnn.devices.litert.writer import write_graph
-from asyncnn.engine.delegation import Segment, Step
+from asyncnn.devices.litert.writer import write_file
+from asyncnn.engine.delegation import KernelRecord, Segment, Step
 from asyncnn.engine.workspace import aligned_bytes
+from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import BoundOperation
 from asyncnn.kernels.kernel import (
     Inputs,
@@ -27,14 +33,14 @@ from asyncnn.kernels.kernel import (
     Scratch,
 )
 
-WRITER_VERSION = 1
+WRITER_VERSION = 2
 """Counts the changes to what is claimed, divided and written."""
 
 WORTHWHILE_NS = 3_000.0
 WORTHWHILE_STEPS = 3
 """Of shorter segments, a call of the engine takes longer than the kernels do."""
 
-_TRIALS = 4
+_TRIALS, _LEAST_TRIALS = 4, 2
 _WORTH_TRYING_NS = 300_000.0
 """Estimated time of segments too long to run on an event loop, which is what trials
 are for.
@@ -56,30 +62,51 @@ class LiteRtDelegate:
     def __init__(self, engine: Engine, weights_folder: Path | None = None) -> None:
         self._engine = engine
         self._weights_folder = weights_folder
-        self.version = f"{engine.name} {engine.version}, writer {WRITER_VERSION}"
+        # What is claimed but in no plan in the end goes with the operation.
+        self._made: WeakKeyDictionary[BoundOperation, WrittenOperation]
+        self._made = WeakKeyDictionary()
+        told = msgspec.json.encode(engine.speeds).decode()
+        self.version = (
+            f"{engine.name} {engine.version}, writer {WRITER_VERSION}, speeds {told}"
+        )
 
     def claims(self, operation: BoundOperation) -> bool:
         """Tell whether LiteRT computes ``operation`` as the HAL wants it."""
-        return claims(operation)
+        try:
+            self._made[operation] = written(operation)
+        except GeneralFailureError:
+            return False
+        return True
 
     def cuts(self, steps: Sequence[Step]) -> Iterable[int]:
         """Return where to divide ``steps``, so that a pause costs little."""
-        return cuts(steps, SEGMENT_NS)
+        return cuts(steps, SEGMENT_NS, self._engine.speeds)
 
-    def prepare(self, segment: Segment, identity: bytes) -> "_SegmentKernel | None":
+    def prepare(
+        self, segment: Segment, identity: bytes, record: KernelRecord | None = None
+    ) -> "_SegmentKernel | None":
         """Compile ``segment``; None if the kernels are faster.
 
-        :raises GeneralFailureError: if it cannot be written or compiled.
+        :raises GeneralFailureError: if it cannot be written or compiled, or the record
+            is of another one.
         """
+        if record is not None:
+            graph = restored(record, segment)
+            weights = self._weights(segment, identity)
+            return _SegmentKernel(self._engine, segment, graph, weights)
+        made = {
+            step.operation: own
+            for step in segment.steps
+            if (own := self._made.pop(step.operation, None)) is not None
+        }
         total_ns = sum(estimated_ns(step.operation) for step in segment.steps)
         if total_ns < WORTHWHILE_NS and len(segment.steps) < WORTHWHILE_STEPS:
             return None
-        barriers = cuts(segment.steps, BARRIER_NS)
-        graph = write_graph(segment, barriers)
+        divided = barriers(segment.steps, self._engine.speeds)
+        graph = Written(write_file(segment, divided, made), None)
         weights = self._weights(segment, identity)
-        return _SegmentKernel(
-            self._engine, graph, weights, is_tried=total_ns < _WORTH_TRYING_NS
-        )
+        is_tried = total_ns < _WORTH_TRYING_NS
+        return _SegmentKernel(self._engine, segment, graph, weights, is_tried=is_tried)
 
     def _weights(self, segment: Segment, identity: bytes) -> PackedWeights | None:
         constants = sum(
@@ -107,39 +134,69 @@ class _SegmentKernel:
     def __init__(
         self,
         engine: Engine,
-        model: bytes,
+        segment: Segment,
+        written: Written,
         weights: PackedWeights | None,
         *,
-        is_tried: bool,
+        is_tried: bool = False,
     ) -> None:
         self._engine = engine
-        self._model = model
+        self._segment = segment
+        self._file, self.measured_ns = written
         self._weights = weights
-        # Compiled at once: what is wrong with it is an error of the preparation.
-        graph = self._compiled()
-        self.measured_ns = _measured_ns(graph) if is_tried else None
-        self._spare = deque([graph])
+        # Compiled at once: what is wrong with it is an error of the preparation. There
+        # may never be another one, and to pack for this one alone takes half as long.
+        is_shared = weights is not None and weights.is_kept
+        graph = engine.compile(self._file, weights=weights if is_shared else None)
+        if is_tried:
+            self.measured_ns = _measured_ns(graph)
+        self._widened = 1
+        # By the number of their threads.
+        self._spare: defaultdict[int, deque[CompiledGraph]] = defaultdict(deque)
+        self._spare[1].append(graph)
 
     def __call__(self, scratch: Scratch) -> InterruptibleRun:
         run = _SegmentRun(self)
-        return InterruptibleRun(run.attempt, run.interrupt, run.clear)
+        return InterruptibleRun(run.attempt, run.interrupt, run.clear, run.spread)
 
-    def take(self) -> CompiledGraph:
-        """Return a graph for one workspace."""
+    def record(self) -> KernelRecord:
+        """Return what it is prepared of again."""
+        return recorded(Written(self._file, self.measured_ns), self._segment)
+
+    def widen(self, threads: int) -> None:
+        """Compile a graph that runs on ``threads`` threads.
+
+        :raises GeneralFailureError: if it cannot be compiled.
+        """
+        self.give_back(self._compiled(threads), threads)
+        self._widened = threads
+
+    def trim(self) -> None:
+        """Free all graphs that no workspace has, but for one."""
+        self._widened = 1
+        for threads, spare in list(self._spare.items()):
+            while len(spare) > (threads == 1):
+                with suppress(IndexError):  # a workspace has taken it
+                    spare.pop().close()
+
+    def take(self, threads: int) -> CompiledGraph | None:
+        """Return a graph for one workspace; None if it is not ready for ``threads``."""
+        if threads not in (1, self._widened):
+            return None
         try:
-            return self._spare.pop()
+            return self._spare[threads].pop()
         except IndexError:
-            return self._compiled()
+            return self._compiled(threads)
 
-    def give_back(self, graph: CompiledGraph) -> None:
+    def give_back(self, graph: CompiledGraph, threads: int) -> None:
         """Keep a graph for another workspace, or close it."""
-        if len(self._spare) < _KEPT:
-            self._spare.append(graph)
+        if len(self._spare[threads]) < _KEPT:
+            self._spare[threads].append(graph)
         else:
             graph.close()
 
-    def _compiled(self) -> CompiledGraph:
-        return self._engine.compile(self._model, weights=self._weights)
+    def _compiled(self, threads: int) -> CompiledGraph:
+        return self._engine.compile(self._file, threads=threads, weights=self._weights)
 
 
 def _measured_ns(graph: CompiledGraph) -> float:
@@ -151,24 +208,30 @@ def _measured_ns(graph: CompiledGraph) -> float:
     for array in inputs:
         array.fill(0)
     least_ns = math.inf
-    for _ in range(_TRIALS):
+    begun_ns = time.perf_counter_ns()
+    for count in range(1, _TRIALS + 1):
         started_ns = time.perf_counter_ns()
         graph.run(inputs, outputs)
-        least_ns = min(least_ns, time.perf_counter_ns() - started_ns)
+        ended_ns = time.perf_counter_ns()
+        least_ns = min(least_ns, ended_ns - started_ns)
+        if count >= _LEAST_TRIALS and ended_ns - begun_ns > _WORTH_TRYING_NS:
+            break
     return least_ns
 
 
 class _SegmentRun:
-    """The graph of one workspace, which is taken when it runs first."""
+    """The graphs of one workspace, each of which is taken when it runs first."""
 
     def __init__(self, kernel: _SegmentKernel) -> None:
         self._kernel = kernel
+        self._threads = 1
+        self._graphs: dict[int, CompiledGraph] = {}
         self._graph: CompiledGraph | None = None
 
     def attempt(self, inputs: Inputs, outputs: Outputs) -> bool:
         graph = self._graph
         if graph is None:
-            graph = self._graph = self._kernel.take()
+            graph = self._taken()
         return graph.run(inputs, outputs)
 
     def interrupt(self) -> None:
@@ -176,10 +239,23 @@ class _SegmentRun:
             self._graph.interrupt()
 
     def clear(self) -> None:
-        if self._graph is None:
-            self._graph = self._kernel.take()
-        self._graph.clear_interrupt()
+        graph = self._graph
+        if graph is None:
+            graph = self._taken()
+        graph.clear_interrupt()
+
+    def spread(self, threads: int) -> None:
+        self._threads = threads
+        self._graph = self._graphs.get(threads)
+
+    def _taken(self) -> CompiledGraph:
+        graph = self._kernel.take(self._threads)
+        if graph is None:
+            self.spread(1)
+            return self._graph or self._taken()
+        self._graph = self._graphs[self._threads] = graph
+        return graph
 
     def __del__(self) -> None:
-        if self._graph is not None:
-            self._kernel.give_back(self._graph)
+        for threads, graph in self._graphs.items():
+            self._kernel.give_back(graph, threads)

@@ -20,17 +20,16 @@ from asyncnn.devices.litert.compiled_graph import (
     Array,
     CompiledGraph,
     Engine,
-    EngineUnavailableError,
     Tensor,
 )
 from asyncnn.devices.litert.public_interpreter import InterpreterEngine
-from asyncnn.devices.litert.self_test import reason_against
+from asyncnn.devices.litert.self_test import reason_against, speeds_of
+from asyncnn.hal.errors import EngineUnavailableError
 
 __all__ = (
     "Array",
     "CompiledGraph",
     "Engine",
-    "EngineUnavailableError",
     "Tensor",
     "load_engine",
 )
@@ -100,7 +99,9 @@ def _c_api(folder: Path, version: str) -> Engine:
     reason = reason_against(library, version)
     if reason:
         raise CApiUnavailableError(reason)
-    return CApiEngine(library, version)
+    engine = CApiEngine(library, version)
+    engine.speeds = speeds_of(library, version)
+    return engine
 
 
 def _interpreter(folder: Path, version: str) -> Engine:

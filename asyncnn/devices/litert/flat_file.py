@@ -13,8 +13,6 @@ from functools import lru_cache
 from typing import TypeAlias
 
 import msgspec
-import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
 
 from asyncnn.hal.operations.bound import Array
 
@@ -31,9 +29,10 @@ REFERENCE = "@"
 
 _ALIGNMENT = 16
 _OFFSET_BYTES = 4
+_pack_count = struct.Struct("<I").pack
 
 
-class _Layout(msgspec.Struct, frozen=True):
+class Layout(msgspec.Struct, frozen=True):
     """How a table with some fields lies in memory.
 
     ``order`` are the positions of the fields' values as they are packed;
@@ -41,14 +40,18 @@ class _Layout(msgspec.Struct, frozen=True):
     """
 
     packer: struct.Struct
+    alignment: int
     vtable: bytes
     order: tuple[int, ...]
     references: tuple[tuple[int, int], ...]
 
 
 @lru_cache(maxsize=256)
-def _layout(fields: tuple[tuple[int, str], ...]) -> _Layout:
-    """Lay fields out from the largest to the smallest, which aligns all of them."""
+def layout_of(fields: tuple[tuple[int, str], ...]) -> Layout:
+    """Lay fields out from the largest to the smallest, which aligns all of them.
+
+    They are given by their numbers and formats; see `Field`.
+    """
 
     def size(position: int) -> int:
         form = fields[position][1]
@@ -56,7 +59,8 @@ def _layout(fields: tuple[tuple[int, str], ...]) -> _Layout:
 
     order = sorted(range(len(fields)), key=size, reverse=True)
     offsets = [0] * (max((slot for slot, _ in fields), default=-1) + 1)
-    references, forms, at = [], "", _OFFSET_BYTES
+    alignment = max([_OFFSET_BYTES, *map(size, order[:1])])
+    references, forms, at = [], f"{alignment - _OFFSET_BYTES}x", alignment
     for packed, position in enumerate(order):
         slot, form = fields[position]
         offsets[slot] = at
@@ -64,10 +68,11 @@ def _layout(fields: tuple[tuple[int, str], ...]) -> _Layout:
             references.append((packed, at))
         forms += "I" if form == REFERENCE else form
         at += size(position)
-    padding = -at % _OFFSET_BYTES
+    padding = -at % alignment
     vtable_bytes = 2 * (2 + len(offsets))
-    return _Layout(
+    return Layout(
         struct.Struct(f"<i{forms}{padding}x"),
+        alignment,
         struct.pack(f"<{2 + len(offsets)}H", vtable_bytes, at, *offsets),
         tuple(order),
         tuple(references),
@@ -83,15 +88,21 @@ class FlatFile:
 
     def table(self, fields: Sequence[Field]) -> Place:
         """Add a table; fields that are left out have their default."""
-        layout = _layout(tuple([(slot, form) for slot, form, _ in fields]))
+        layout = layout_of(tuple([(slot, form) for slot, form, _ in fields]))
+        return self.laid_out(layout, [value for _, _, value in fields])
+
+    def laid_out(self, layout: Layout, given: Sequence[int]) -> Place:
+        """Add a table of this layout with the ``given`` values."""
         size = layout.packer.size
-        self._align(size, _OFFSET_BYTES)
+        padding = -(self._size + size) % layout.alignment
+        if padding:
+            self._put(bytes(padding))
         place = self._size + size
-        values = [fields[position][2] for position in layout.order]
+        values = [given[position] for position in layout.order]
         for packed, offset in layout.references:
             values[packed] = place - offset - values[packed]
-        self._put(layout.packer.pack(len(layout.vtable), *values))
-        self._put(layout.vtable)
+        vtable = layout.vtable
+        self._put(vtable + layout.packer.pack(len(vtable), *values))
         return place
 
     def blob(self, data: bytes, place: int) -> Place:
@@ -104,10 +115,14 @@ class FlatFile:
         self._put(data)
         return place
 
-    def numbers(self, values: ArrayLike, dtype: DTypeLike = np.int32) -> Place:
-        """Add a vector of numbers."""
-        array = np.ascontiguousarray(values, dtype)
-        return self._vector(array.tobytes(), array.size, array.dtype.itemsize)
+    def numbers(self, values: Sequence[float], form: str = "i") -> Place:
+        """Add a vector of numbers, whose format is that of `struct`."""
+        count = len(values)
+        return self.vector(struct.pack(f"<{count}{form}", *values), count)
+
+    def vector(self, elements: bytes, count: int) -> Place:
+        """Add a vector of ``count`` elements, by their bytes."""
+        return self._vector(elements, count, len(elements) // (count or 1))
 
     def data(self, array: Array) -> Place:
         """Add a vector of bytes that begins at a multiple of 16.
@@ -120,9 +135,9 @@ class FlatFile:
         """Add a vector of references."""
         count = len(places)
         self._align(count * _OFFSET_BYTES, _OFFSET_BYTES)
-        at = self._size + _OFFSET_BYTES * np.arange(count, 0, -1)
-        offsets = (at - np.asarray(places, np.int64)).astype(np.uint32)
-        return self._vector(offsets.tobytes(), count, _OFFSET_BYTES)
+        ends = range(self._size + _OFFSET_BYTES * count, self._size, -_OFFSET_BYTES)
+        offsets = [end - place for end, place in zip(ends, places, strict=True)]
+        return self.numbers(offsets, "I")
 
     def string(self, text: str) -> Place:
         """Add a string."""
@@ -133,7 +148,10 @@ class FlatFile:
         return self._size
 
     def joined(self, root: Place, identifier: bytes) -> bytes:
-        """Return the file, whose root is the table at ``root``."""
+        """Return the file, whose root is the table at ``root``.
+
+        Its size is a multiple of 16. A place is as many bytes before its end.
+        """
         header = _OFFSET_BYTES + len(identifier)
         self._align(header, _ALIGNMENT)
         self._put(identifier)
@@ -144,9 +162,13 @@ class FlatFile:
     def _vector(
         self, elements: bytes | memoryview, count: int, alignment: int
     ) -> Place:
-        self._align(len(elements), max(alignment, _OFFSET_BYTES))
-        self._put(elements)
-        self._put(struct.pack("<I", count))
+        size = len(elements)
+        padding = -(self._size + size) % max(alignment, _OFFSET_BYTES)
+        if padding:
+            self._parts.append(bytes(padding))
+        self._parts.append(elements)
+        self._parts.append(_pack_count(count))
+        self._size += padding + size + _OFFSET_BYTES
         return self._size
 
     def _align(self, size: int, alignment: int) -> None:

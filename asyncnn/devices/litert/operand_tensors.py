@@ -122,6 +122,14 @@ class OperandTensors:
         """Return the types in which an operand that is not constant is there."""
         return frozenset(self._forms[index])
 
+    def only_form(self, index: int) -> Tensor | None:
+        """Return the tensor of an operand that has just one."""
+        forms = self._forms[index]
+        if len(forms) != 1:
+            return None
+        (tensor,) = forms.values()
+        return tensor
+
     def known(self) -> Iterable[int]:
         """Return the operands that are inputs or have been computed."""
         return tuple(self._forms)

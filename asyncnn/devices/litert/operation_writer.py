@@ -337,25 +337,32 @@ def check_operands(operation: BoundOperation, rule: Rule) -> None:
     :raises NotWrittenError: if an operand is beyond what is claimed.
     """
 
-    def require(condition: bool, reason: str) -> None:
-        if not condition:
-            raise NotWrittenError(f"{operation.type.name}: {reason}")
-
     operands = [operand for operand in operation.inputs if operand is not None]
     deciding = operation.input(rule.typed_by).type
-    require(deciding in rule.types, f"{deciding.name} is not claimed")
-    comes_later = [operand for operand in operands if operand.value is None]
-    require(bool(comes_later), "no input comes with the request")
+    reason = ""
+    if deciding not in rule.types:
+        reason = f"{deciding.name} is not claimed"
+    elif all(operand.value is not None for operand in operands):
+        reason = "no input comes with the request"
     for operand in (*operands, *operation.outputs):
-        shape = operand.shape
-        require(shape is not None, "a shape is open")
-        if shape is None or is_scalar(operand.type):
-            continue
-        require(1 <= len(shape) <= rule.max_rank, f"rank {len(shape)} is not claimed")
-        require(0 not in shape, f"{list(shape)} is empty")
-        require(elements(shape) <= MAX_ELEMENTS, f"{list(shape)} is too large")
-        if operand.type in QUANT8_TYPES:
-            low, high = _SCALES
-            require(low <= operand.scale <= high, f"scale {operand.scale:g} is extreme")
-    scalars = [operand for operand in comes_later if is_scalar(operand.type)]
-    require(not scalars, "a scalar comes with the request")
+        reason = reason or _reason_against(operand, rule)
+    if reason:
+        raise NotWrittenError(f"{operation.type.name}: {reason}")
+
+
+def _reason_against(operand: BoundOperand, rule: Rule) -> str:
+    """Return why an operand is beyond what is claimed; empty if it is not."""
+    shape, type_ = operand.shape, operand.type
+    if shape is None:
+        return "a shape is open"
+    if is_scalar(type_):
+        return "" if operand.value is not None else "a scalar comes with the request"
+    if not 1 <= len(shape) <= rule.max_rank:
+        return f"rank {len(shape)} is not claimed"
+    if 0 in shape:
+        return f"{list(shape)} is empty"
+    if elements(shape) > MAX_ELEMENTS:
+        return f"{list(shape)} is too large"
+    if type_ in QUANT8_TYPES and not _SCALES[0] <= operand.scale <= _SCALES[1]:
+        return f"scale {operand.scale:g} is extreme"
+    return ""

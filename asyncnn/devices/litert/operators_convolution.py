@@ -4,7 +4,9 @@ Weights have to be constants. Their codes are signed and centred, which XNNPACK 
 where their range allows; otherwise the operation is computed on unsigned codes.
 """
 
+import math
 from collections.abc import Sequence
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -85,13 +87,13 @@ class _Weights:
             self._convert = None if unsigned else flip_sign
             self._zero_point = filter_.zero_point + (0 if unsigned else 128)
 
-    @property
+    @cached_property
     def _scales(self) -> Array:
         channel_quant = self._filter.channel_quant
         scales = channel_quant.scales if channel_quant else (self._filter.scale,)
         return np.array(scales, np.float32)
 
-    @property
+    @cached_property
     def _bias_scales(self) -> Array:
         products: Array = self._scales * np.float32(self._writer.operand(0).scale)
         return products
@@ -117,26 +119,23 @@ class _Weights:
         assert bias is not None
         if not self.is_quantized:
             return [graph.constant(FLOAT32, kernel), graph.constant(FLOAT32, bias)]
-        scales, bias_scales = (
-            tuple(each.tolist()) for each in (self._scales, self._bias_scales)
-        )
         per_channel = self._filter.channel_quant is not None
-        one = (0.0 if per_channel else scales[0], self._zero_point)
-        bias_scale = 0.0 if per_channel else bias_scales[0]
+        one = 0.0 if per_channel else float(self._scales[0])
+        bias_scale = 0.0 if per_channel else float(self._bias_scales[0])
         return [
             graph.constant(
                 self.type,
                 kernel,
-                one,
+                (one, self._zero_point),
                 self._convert,
-                scales if per_channel else (),
+                self._scales.tobytes() if per_channel else b"",
                 axis,
             ),
             graph.constant(
                 INT32,
                 bias,
                 (bias_scale, 0),
-                scales=bias_scales if per_channel else (),
+                scales=self._bias_scales.tobytes() if per_channel else b"",
             ),
         ]
 
@@ -166,7 +165,7 @@ def _convolution(writer: OperationWriter) -> None:
         window,
         "CONV_2D",
         "Conv2DOptions",
-        products=int(np.prod(writer.operation.shape(1)[1:])),
+        products=math.prod(writer.operation.shape(1)[1:]),
         version=6 if grouped else None,
     )
 
@@ -178,7 +177,7 @@ def _depthwise(writer: OperationWriter) -> None:
         window,
         "DEPTHWISE_CONV_2D",
         "DepthwiseConv2DOptions",
-        products=int(np.prod(writer.operation.shape(1)[1:3])),
+        products=math.prod(writer.operation.shape(1)[1:3]),
         axis=3,
         DepthMultiplier=window.depth_multiplier,
     )
@@ -225,7 +224,7 @@ def _transpose_convolution(writer: OperationWriter) -> None:
     axes = window.height, window.width
     check_steps(writer, axes, spreads=True)
     weights = _Weights(writer)
-    products = int(np.prod(writer.operation.shape(1)[1:]))
+    products = math.prod(writer.operation.shape(1)[1:])
     writer.require(
         not weights.is_quantized or products <= _MAX_PRODUCTS,
         f"sums of more than {_MAX_PRODUCTS} products of codes",

@@ -14,8 +14,10 @@ from asyncnn.devices.litert.compiled_graph import (
     Array,
     CompiledGraph,
     Engine,
+    Source,
     Tensor,
 )
+from asyncnn.devices.litert.graph_file import GraphFile
 from asyncnn.devices.litert.weights import PackedWeights
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
@@ -43,7 +45,7 @@ class InterpreterEngine(Engine):
 
     def compile(
         self,
-        model: bytes | bytearray | memoryview,
+        model: Source,
         *,
         threads: int = 1,
         weights: PackedWeights | None = None,
@@ -51,10 +53,11 @@ class InterpreterEngine(Engine):
         """See `Engine`; packed weights are of no use here."""
         if self._is_forked:
             raise forked_error("an engine")
+        content = model.joined() if isinstance(model, GraphFile) else bytes(model)
         try:
             with first_words_discarded(_MODULE):
                 interpreter = self._interpreter(
-                    model_content=bytes(model), num_threads=threads
+                    model_content=content, num_threads=threads
                 )
                 interpreter.allocate_tensors()
         except (RuntimeError, ValueError) as error:

@@ -3,8 +3,9 @@
 What that process may do to itself, the one that asks is spared: a function whose
 arguments have changed since the release that asyncnn was written for ends a process by
 a signal, or never returns. The verdict is kept for this library, this CPU and this
-version of asyncnn, in a file that only the user may write; remove it to have the test
-repeated. ``python -m asyncnn.devices.litert.self_test LIBRARY VERSION`` is the test.
+version of asyncnn, with how fast it has computed, in a file that only the user may
+write; remove it to have the test repeated. The test is ``python -m
+asyncnn.devices.litert.self_test LIBRARY VERSION``.
 """
 
 import contextlib
@@ -26,6 +27,7 @@ import asyncnn
 from asyncnn.devices.litert.c_api import CApiUnavailableError
 from asyncnn.devices.litert.c_api_engine import CApiEngine
 from asyncnn.devices.litert.compiled_graph import Array, CompiledGraph
+from asyncnn.devices.litert.cuts import USUAL, Speeds
 from asyncnn.devices.litert.weights import PackedWeights, weights_key
 from asyncnn.devices.measured_capabilities import cpu_features, cpu_name
 from asyncnn.devices.private_files import private_draft, read_private, state_folder
@@ -40,6 +42,9 @@ _OFFSETS_BYTES = (0, 4, 16, 64)
 _MOST_INTERRUPTIONS = 500
 _MOST_BYTES = 2**14
 _UNUSABLE = (OSError, RuntimeError, msgspec.DecodeError)
+TRIALS_VERSION = 2
+"""Counts the changes to what is tried and kept."""
+
 _MODULE = "asyncnn.devices.litert.self_test"
 
 
@@ -51,6 +56,7 @@ class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     library: str
     cpu: str
     cpu_features: str
+    trials: int = TRIALS_VERSION
 
     @classmethod
     def here(cls, library: Path, version: str) -> "Subject":
@@ -72,10 +78,14 @@ class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a self-test has found: no ``reason`` against the library, or one."""
+    """What a self-test has found: no ``reason`` against the library, or one.
+
+    ``speeds`` are those of one that it has nothing against.
+    """
 
     subject: Subject
     reason: str
+    speeds: Speeds = USUAL
 
 
 def reason_against(
@@ -90,7 +100,7 @@ def reason_against(
     subject = Subject.here(library, version)
     verdict = _kept(subject)
     if verdict is None:
-        verdict = Verdict(subject, _tried(command or _command(library, version)))
+        verdict = Verdict(subject, *_tried(command or _command(library, version)))
         where = _keep(verdict)
         if verdict.reason:
             logger.warning(
@@ -99,12 +109,22 @@ def reason_against(
     return verdict.reason
 
 
+def speeds_of(library: Path, version: str) -> Speeds:
+    """Return how fast a library was measured to be, usual speeds if that is not kept.
+
+    :raises OSError: if there is no such library.
+    """
+    verdict = _kept(Subject.here(library, version))
+    return USUAL if verdict is None else verdict.speeds
+
+
 def _command(library: Path, version: str) -> list[str]:
     # -P: a module of the same name in the current folder must not be imported.
     return [sys.executable, "-P", "-m", _MODULE, str(library), version]
 
 
-def _tried(command: Sequence[str]) -> str:
+def _tried(command: Sequence[str]) -> tuple[str, Speeds]:
+    """Return the reason against a library, if any, and its speeds."""
     root = str(Path(asyncnn.__file__).parents[1])
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     try:
@@ -112,18 +132,26 @@ def _tried(command: Sequence[str]) -> str:
             command,
             env={**os.environ, "PYTHONPATH": path},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             timeout=LIMIT_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"its self-test has not ended within {LIMIT_S:g} s"
+        return f"its self-test has not ended within {LIMIT_S:g} s", USUAL
     if ended.returncode < 0:
-        return f"its self-test was ended by {signal.Signals(-ended.returncode).name}"
-    lines = ended.stderr.decode(errors="replace").split("\n")
-    last = next((line for line in reversed(lines) if line.strip()), "no reason given")
-    return f"its self-test failed: {last.strip()}" if ended.returncode else ""
+        name = signal.Signals(-ended.returncode).name
+        return f"its self-test was ended by {name}", USUAL
+    if ended.returncode:
+        last = _last_line(ended.stderr) or "no reason given"
+        return f"its self-test failed: {last}", USUAL
+    with contextlib.suppress(msgspec.DecodeError):  # it has not come to measuring
+        return "", msgspec.json.decode(_last_line(ended.stdout), type=Speeds)
+    return "", USUAL
+
+
+def _last_line(output: bytes) -> str:
+    lines = output.decode(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def _kept(subject: Subject) -> Verdict | None:
@@ -190,6 +218,12 @@ class _Trial:
             self._compare(again, self._x)
             again.close()
 
+    def speeds(self) -> Speeds:
+        """Return how fast it computes."""
+        from asyncnn.devices.litert.speed_trials import measured_speeds
+
+        return measured_speeds(self._engine)
+
     def _outputs(self, offset: int = 0) -> list[Array]:
         made = []
         for like in (self._early, self._late):
@@ -237,13 +271,19 @@ class _Trial:
 
 
 def main(library: str, version: str) -> int:
-    """Run the test; return 0, or 1 with the reason as the last line written."""
+    """Run the test; return 0, or 1 with the reason as the last line written.
+
+    After a success, speeds are the last line of standard output.
+    """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an expected outcome
     try:
-        _Trial(Path(library), version).run()
+        trial = _Trial(Path(library), version)
+        trial.run()
+        speeds = trial.speeds()
     except (_TrialError, CApiUnavailableError, GeneralFailureError) as error:
         print(" ".join(str(error).split()), file=sys.stderr)  # noqa: T201
         return 1
+    print(msgspec.json.encode(speeds).decode())  # noqa: T201
     return 0
 
 

@@ -28,6 +28,8 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 }
 """NumPy dtypes of the element types that are written, by their names in the schema."""
 
+TYPE_NAMES = tuple(_DTYPES)
+
 _SHARED_BYTES = 256
 """Constants of so few bytes are the same one if their contents are."""
 
@@ -37,7 +39,8 @@ Convert: TypeAlias = Callable[[Array], Array]
 class Tensor(msgspec.Struct, frozen=True, eq=False):
     """A tensor of the graph. Real value = ``scale * (stored - zero_point)``.
 
-    With ``scales`` there is one scale for each index of ``axis``, and ``scale`` is 0.
+    With ``scales``, which are float32, there is one for each index of ``axis``, and
+    ``scale`` is 0.
     ``buffer`` is the position of its constant, None if it is computed or an input.
     """
 
@@ -46,7 +49,7 @@ class Tensor(msgspec.Struct, frozen=True, eq=False):
     shape: Shape
     scale: float = 0.0
     zero_point: int = 0
-    scales: tuple[float, ...] = ()
+    scales: bytes = b""
     axis: int = 0
     buffer: int | None = None
 
@@ -139,7 +142,7 @@ class Graph:
         array: Array,
         quantization: tuple[float, int] = (0.0, 0),
         convert: Convert | None = None,
-        scales: tuple[float, ...] = (),
+        scales: bytes = b"",
         axis: int = 0,
     ) -> Tensor:
         """Add a constant; the bytes of the same array are written once."""
@@ -187,6 +190,45 @@ class Graph:
             )
         )
 
+    def append(self, other: "Graph", known: dict[int, Tensor]) -> list[Tensor]:
+        """Add all of another graph; return its tensors, as they are here.
+
+        Those in ``known``, by their numbers there, are here already.
+        """
+        buffers = [
+            self._shared_buffer(key, other.constants[position])
+            for key, position in other._buffers.items()
+        ]
+        tensors = []
+        for tensor in other.tensors:
+            here = known.get(tensor.number)
+            if here is None:
+                buffer = tensor.buffer
+                here = self._add(
+                    Tensor(
+                        len(self.tensors),
+                        tensor.type,
+                        tensor.shape,
+                        tensor.scale,
+                        tensor.zero_point,
+                        tensor.scales,
+                        tensor.axis,
+                        None if buffer is None else buffers[buffer],
+                    )
+                )
+            tensors.append(here)
+        for each in other.operators:
+            self.operators.append(
+                Operator(
+                    each.name,
+                    tuple([tensors[number].number for number in each.inputs]),
+                    tuple([tensors[number].number for number in each.outputs]),
+                    each.options,
+                    each.version,
+                )
+            )
+        return tensors
+
     def _add(self, tensor: Tensor) -> Tensor:
         self.tensors.append(tensor)
         return tensor
@@ -196,9 +238,12 @@ class Graph:
         key: object = (id(array), dtype, convert)
         if convert is None and array.nbytes <= _SHARED_BYTES:
             key = (array.astype(dtype).tobytes(), dtype)
+        return self._shared_buffer(key, Constant(array, dtype, convert))
+
+    def _shared_buffer(self, key: object, constant: Constant) -> int:
         if key not in self._buffers:
             self._buffers[key] = len(self.constants)
-            self.constants.append(Constant(array, dtype, convert))
+            self.constants.append(constant)
         return self._buffers[key]
 
 

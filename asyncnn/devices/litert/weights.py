@@ -124,6 +124,11 @@ class PackedWeights:
                     return packed
             return _compile(compile_with, _reopened(self._descriptor))
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether they are in a folder for others."""
+        return self._folder is not None
+
     def close(self) -> None:
         """Let go of the weights; graphs that use them still do."""
         with self._lock:
@@ -149,7 +154,7 @@ class PackedWeights:
         self._name, self._model = name, model
 
     def _pack(self, compile_with: Callable[[int], T]) -> T | None:
-        """Have weights packed; return the graph, unless it is to use a file instead."""
+        """Have weights packed; return the graph if others cannot share them."""
         memory = os.memfd_create(
             "asyncnn-weights", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         )
@@ -161,11 +166,11 @@ class PackedWeights:
                 return graph
             fcntl.fcntl(memory, fcntl.F_ADD_SEALS, FIXED_SIZE)
             self._descriptor = self._kept(memory)
-            if self._descriptor >= 0:
-                graph.close()  # the memory goes with it: the file is mapped instead
-                return None
-            self._descriptor = _reopened(memory)
-            return graph
+            if self._descriptor < 0:
+                self._descriptor = _reopened(memory)
+            # It keeps as much memory as the largest weights need while they are packed.
+            graph.close()
+            return None
         finally:
             os.close(memory)
 
@@ -189,7 +194,18 @@ class PackedWeights:
 
     def _files(self) -> list[Path]:
         assert self._folder is not None
-        return sorted(self._folder.glob(f"{self._name}-*{SUFFIX}"))
+        try:
+            names = sorted(os.listdir(self._folder))
+        except OSError as error:
+            if error.errno in EXHAUSTED:
+                raise
+            return []  # it is not there, or no folder
+        start = f"{self._name}-"
+        return [
+            self._folder / name
+            for name in names
+            if name.startswith(start) and name.endswith(SUFFIX)
+        ]
 
     def _verified(self, path: Path) -> int:
         private_folder(path.parent)

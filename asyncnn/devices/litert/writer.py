@@ -9,20 +9,25 @@ it is copied by an operator that XNNPACK does not take, so that the operators be
 after it become separate nodes, between which a run can be stopped.
 
 Format: the TFLite schema, version 3 (file identifier TFL3), whose tables have their
-fields by number here; buffers start at multiples of 16 bytes, as it demands.
+fields by number here; buffers start at multiples of 16 bytes, as it demands. Large
+constants are not copied: their buffers have offset and length instead of bytes.
 """
 
-from collections.abc import Collection, Sequence
+import struct
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
+from typing import TypeAlias
 
 import flatbuffers  # type: ignore[import-untyped]
 import numpy as np
 import tflite  # type: ignore[import-untyped]
 
-from asyncnn.devices.litert.claims import write_operation
-from asyncnn.devices.litert.flat_file import REFERENCE, Field, FlatFile, Place
+from asyncnn.devices.litert.claims import WrittenOperation, write_operation
+from asyncnn.devices.litert.flat_file import REFERENCE, FlatFile, Place, layout_of
+from asyncnn.devices.litert.graph_file import Apart, GraphFile, may_lie_apart
 from asyncnn.devices.litert.operand_tensors import OperandTensors
 from asyncnn.devices.litert.tflite_graph import (
+    TYPE_NAMES,
     Constant,
     Graph,
     Operator,
@@ -31,7 +36,11 @@ from asyncnn.devices.litert.tflite_graph import (
 )
 from asyncnn.engine.delegation import Segment
 from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.hal.operations.bound import BoundOperand, Shape
+from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
+
+Made: TypeAlias = Mapping[BoundOperation, WrittenOperation]
+
+NOTHING_MADE: Made = {}
 
 MAX_FILE_BYTES = 2**31 - 2**20
 """Most bytes of a file: offsets within it have 31 bits."""
@@ -39,10 +48,49 @@ MAX_FILE_BYTES = 2**31 - 2**20
 _IDENTIFIER = b"TFL3"
 _SCHEMA_VERSION = 3
 _MAX_DEPRECATED_CODE = 127
+_SCALE, _ZERO_POINT = struct.Struct("<f"), struct.Struct("<q")
+_pack_scale = _SCALE.pack
+
+_APART = frozenset({np.dtype(np.float32), np.dtype(np.int8), np.dtype(np.uint8)})
+"""What is only computed with. Integers may be shapes or indexes, which LiteRT checks as
+it compiles, if at all: memory of a client does not stay as it was.
+"""
+
+_TYPES: dict[str, int] = {name: getattr(tflite.TensorType, name) for name in TYPE_NAMES}
+
+_NAME, _QUANTIZATION_OF = (3, REFERENCE), (4, REFERENCE)
+_TENSORS = {
+    (is_named, is_quantized): layout_of(
+        (
+            *((0, REFERENCE), (1, "b"), (2, "I"), (8, "?")),
+            *([_NAME] if is_named else ()),
+            *([_QUANTIZATION_OF] if is_quantized else ()),
+        )
+    )
+    for is_named in (False, True)
+    for is_quantized in (False, True)
+}
+_QUANTIZATION = layout_of(((2, REFERENCE), (3, REFERENCE), (6, "i")))
+_PLAIN_OPERATOR = layout_of(((0, "I"), (1, REFERENCE), (2, REFERENCE)))
+_OPERATOR = layout_of(
+    ((0, "I"), (1, REFERENCE), (2, REFERENCE), (3, "B"), (4, REFERENCE))
+)
+
+_OFFSET_IN_BUFFER = 8
+"""Where a buffer of this writer's has its offset."""
 
 
 def write_graph(segment: Segment, barriers: Collection[int] = ()) -> bytes:
-    """Return the TFLite file of ``segment``.
+    """Return the TFLite file of ``segment``, as `write_file` does, in one piece."""
+    return write_file(segment, barriers).joined()
+
+
+def write_file(
+    segment: Segment, barriers: Collection[int] = (), made: Made = NOTHING_MADE
+) -> GraphFile:
+    """Return the TFLite file of ``segment``, whose large constants lie apart.
+
+    ``made`` are operations of it that have been written before.
 
     ``barriers`` are positions in ``segment.steps``: what a step at or after such a
     position reads of earlier ones passes a barrier.
@@ -50,7 +98,7 @@ def write_graph(segment: Segment, barriers: Collection[int] = ()) -> bytes:
     :raises GeneralFailureError: if an operation is not claimed, or the constants do not
         fit into one file.
     """
-    graph, inputs, outputs = _graph_of(segment, frozenset(barriers))
+    graph, inputs, outputs = _graph_of(segment, frozenset(barriers), made)
     total = sum(constant.size_bytes for constant in graph.constants)
     if total > MAX_FILE_BYTES:
         raise GeneralFailureError(
@@ -61,7 +109,7 @@ def write_graph(segment: Segment, barriers: Collection[int] = ()) -> bytes:
 
 
 def _graph_of(
-    segment: Segment, barriers: frozenset[int]
+    segment: Segment, barriers: frozenset[int], made: Made
 ) -> tuple[Graph, list[Tensor], list[Tensor]]:
     described = _operands_of(segment)
     graph = Graph()
@@ -77,7 +125,10 @@ def _graph_of(
                     if last_use.get(index, -1) >= position
                 ]
             )
-        write_operation(graph, values, step.operation, step.inputs, step.outputs)
+        place = graph, values, step.inputs, step.outputs
+        own = made.get(step.operation)
+        if own is None or not own.add_to(*place):
+            write_operation(graph, values, step.operation, step.inputs, step.outputs)
         if step.outputs:
             values.keep_outputs(step.outputs, segment.outputs, step.operation.outputs)
     outputs = [values.output(index) for index in segment.outputs]
@@ -113,9 +164,11 @@ class _Writer:
         self._graph = graph
         self._shapes: dict[Shape, Place] = {}
         self._quantizations: dict[object, Place] = {}
+        self._zero_points: dict[tuple[int, int], Place] = {}
         self._tables: dict[Options, Place] = {}
+        self._apart: list[tuple[Place, Constant, Array]] = []
 
-    def finish(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bytes:
+    def finish(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> GraphFile:
         """Return the file whose subgraph has these inputs and outputs."""
         file, graph = self._file, self._graph
         buffers = [file.table(()), *map(self._buffer, graph.constants)]
@@ -143,60 +196,66 @@ class _Writer:
                 (4, REFERENCE, file.references(buffers)),
             )
         )
-        return file.joined(model, _IDENTIFIER)
+        content = file.joined(model, _IDENTIFIER)
+        apart = [
+            Apart(
+                len(content) - place + _OFFSET_IN_BUFFER,
+                data,
+                constant.array if np.may_share_memory(data, constant.array) else None,
+            )
+            for place, constant, data in self._apart
+        ]
+        return GraphFile(content, tuple(apart))
 
     def _buffer(self, constant: Constant) -> Place:
-        return self._file.table(((0, REFERENCE, self._file.data(constant.data())),))
+        data = constant.data()
+        if not (constant.dtype in _APART and may_lie_apart(data)):
+            return self._file.table(((0, REFERENCE, self._file.data(data)),))
+        place = self._file.table(((1, "Q", 0), (2, "Q", data.size)))
+        self._apart.append((place, constant, data))
+        return place
 
     def _tensor(self, tensor: Tensor, *, is_named: bool) -> Place:
         file = self._file
         shape = self._shapes.get(tensor.shape)
         if shape is None:
             shape = self._shapes[tensor.shape] = file.numbers(tensor.shape)
-        fields: list[Field] = [
-            (0, REFERENCE, shape),
-            (1, "b", getattr(tflite.TensorType, tensor.type)),
-            (2, "I", 0 if tensor.buffer is None else tensor.buffer + 1),
-            (8, "?", True),
+        values = [
+            shape,
+            _TYPES[tensor.type],
+            0 if tensor.buffer is None else tensor.buffer + 1,
+            True,
         ]
         if is_named:
-            fields.append((3, REFERENCE, file.string(f"tensor_{tensor.number}")))
-        scales = tensor.scales or ((tensor.scale,) if tensor.scale else ())
+            values.append(file.string(f"tensor_{tensor.number}"))
+        scales = tensor.scales or (_pack_scale(tensor.scale) if tensor.scale else b"")
         if scales:
             key = scales, tensor.zero_point, tensor.axis
             if key not in self._quantizations:
                 self._quantizations[key] = self._quantization(*key)
-            fields.append((4, REFERENCE, self._quantizations[key]))
-        return file.table(fields)
+            values.append(self._quantizations[key])
+        return file.laid_out(_TENSORS[is_named, bool(scales)], values)
 
-    def _quantization(
-        self, scales: tuple[float, ...], zero_point: int, axis: int
-    ) -> Place:
+    def _quantization(self, scales: bytes, zero_point: int, axis: int) -> Place:
         file = self._file
-        zero_points = np.full(len(scales), zero_point)
-        return file.table(
-            (
-                (2, REFERENCE, file.numbers(scales, np.float32)),
-                (3, REFERENCE, file.numbers(zero_points, np.int64)),
-                (6, "i", axis),
-            )
-        )
+        count = len(scales) // _SCALE.size
+        points = self._zero_points.get((zero_point, count))
+        if points is None:
+            points = file.vector(_ZERO_POINT.pack(zero_point) * count, count)
+            self._zero_points[zero_point, count] = points
+        return file.laid_out(_QUANTIZATION, (file.vector(scales, count), points, axis))
 
     def _operator(self, operator: Operator, codes: dict[tuple[str, int], int]) -> Place:
         file = self._file
         code = codes.setdefault((operator.name, operator.version), len(codes))
-        fields: list[Field] = [
-            (0, "I", code),
-            (1, REFERENCE, file.numbers(operator.inputs)),
-            (2, REFERENCE, file.numbers(operator.outputs)),
-        ]
+        values = [code, file.numbers(operator.inputs), file.numbers(operator.outputs)]
         table = operator.options
-        if table is not None:
-            if table not in self._tables:
-                self._tables[table] = file.blob(*_options_table(table))
-            kind = getattr(tflite.BuiltinOptions, table.kind)
-            fields += [(3, "B", kind), (4, REFERENCE, self._tables[table])]
-        return file.table(fields)
+        if table is None:
+            return file.laid_out(_PLAIN_OPERATOR, values)
+        if table not in self._tables:
+            self._tables[table] = file.blob(*_options_table(table))
+        values += [getattr(tflite.BuiltinOptions, table.kind), self._tables[table]]
+        return file.laid_out(_OPERATOR, values)
 
     def _code(self, name: str, version: int) -> Place:
         number = getattr(tflite.BuiltinOperator, name)

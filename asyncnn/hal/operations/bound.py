@@ -75,7 +75,7 @@ class BoundOperand(msgspec.Struct, frozen=True, eq=False):
         return self.value
 
 
-class BoundOperation(msgspec.Struct, frozen=True, eq=False):
+class BoundOperation(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """An operation with its operands; None stands for an omitted input.
 
     Trailing inputs that the model does not list are absent from ``inputs``; `has`
@@ -136,19 +136,19 @@ class BoundOperation(msgspec.Struct, frozen=True, eq=False):
         """Return scalar input ``index`` as an int, ``default`` if it is absent."""
         if default is not None and not self.has(index):
             return default
-        return int(self.value(index).reshape(()))
+        return int(self.value(index).item())
 
     def real(self, index: int, default: float | None = None) -> float:
         """Return scalar input ``index`` as a float, ``default`` if it is absent."""
         if default is not None and not self.has(index):
             return default
-        return float(self.value(index).reshape(()))
+        return float(self.value(index).item())
 
     def boolean(self, index: int, default: bool | None = None) -> bool:
         """Return scalar input ``index`` as a bool, ``default`` if it is absent."""
         if default is not None and not self.has(index):
             return default
-        return bool(self.value(index).reshape(()))
+        return bool(self.value(index).item())
 
     def activation(self, index: int) -> FusedActivationFunc:
         """Return the fused activation in scalar input ``index``.

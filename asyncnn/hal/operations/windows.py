@@ -137,20 +137,27 @@ def _slide(
             scalars.scheme, size, filter_, stride, dilation
         )
     extent = (filter_ - 1) * dilation + 1
-    operation.require(
-        0 <= before < extent and 0 <= after < extent,
-        f"padding ({before}, {after}) is not within a filter of {extent} elements",
-    )
+    if not (0 <= before < extent and 0 <= after < extent):
+        operation.require(
+            condition=False,
+            message=f"padding ({before}, {after}) is not within a filter of {extent} "
+            "elements",
+        )
     output = (size - extent + stride + before + after) // stride
-    operation.require(
-        output > 0, f"a filter of {extent} does not fit in {size} elements"
-    )
+    if output <= 0:
+        operation.require(
+            condition=False,
+            message=f"a filter of {extent} does not fit in {size} elements",
+        )
     return Window(size, filter_, stride, dilation, before, after, output)
 
 
 def _require_positive(operation: BoundOperation, **sizes: int) -> None:
     for name, size in sizes.items():
-        operation.require(size > 0, f"{name} size {size} is not positive")
+        if size <= 0:
+            operation.require(
+                condition=False, message=f"{name} size {size} is not positive"
+            )
 
 
 def _windows(

@@ -6,6 +6,7 @@ Source: HAL 1.0 to 1.3/types.hal (OperandType, Operand, OperandLifeTime,
 SymmPerChannelQuantParams).
 """
 
+import math
 from collections.abc import Generator, Sequence
 from functools import cache
 from itertools import chain
@@ -133,7 +134,15 @@ def _check_channels(operand: Operand, quant: SymmPerChannelQuantParams) -> None:
     channels = operand.dimensions[quant.channel_dim]
     if channels == 0 or len(quant.scales) != channels:
         raise broken("M4", f"{len(quant.scales)} scales for {channels} channels")
-    for channel, scale in enumerate(quant.scales):
+    scales = quant.scales
+    # What is no number makes the sum none, wherever it stands.
+    if (
+        min(scales) >= _FLOAT32_TINIEST
+        and max(scales) <= _FLOAT32_MAX
+        and not math.isnan(sum(scales))
+    ):
+        return
+    for channel, scale in enumerate(scales):
         if not _FLOAT32_TINIEST <= scale <= _FLOAT32_MAX:
             raise broken(
                 "M4", f"scale of channel {channel} must be positive, is {brief(scale)}"

@@ -8,9 +8,11 @@
     which operations run where, and each partition as a model; pure functions
 `device`
     `FrameworkDevice`, an `IDevice` over several devices
-`planning`, `steps`, `prepared`, `stepping`, `fenced_chain`, `burst_model`
-    a model is planned and prepared on its devices, and executed partition by partition
-`spaces`, `managed_memory`, `outcomes`
+`planning`, `steps`, `partition_preparing`, `caching`
+    a model is planned, and prepared on its devices or loaded from their caches
+`prepared`, `stepping`, `fenced_chain`, `burst_model`
+    it is executed partition by partition
+`spaces`, `reservations`, `managed_memory`, `outcomes`
     the memory between partitions and of buffers, and who is told of an execution's end
 `fallback`
     what goes to the CPU instead, for which reasons, and devices that are left out
@@ -69,6 +71,11 @@ class FrameworkSettings(msgspec.Struct, frozen=True):
     ``longest_pause_s``. One that has died is left out at once. Between partitions lie
     at most ``max_intermediate_bytes`` for one execution.
 
+    With ``chains_drivers``, neighbouring partitions of driver processes follow each
+    other by fences in executions that are not fenced, too: they go on while the event
+    loop of this process is busy. That costs some hundred microseconds for each, which a
+    loop that has time does not need: it hands them on faster.
+
     :raises InvalidArgumentError: if a number is out of range: the counts and the pauses
         are positive, the longest pause is no shorter than the first, and the weight is
         not negative.
@@ -81,6 +88,7 @@ class FrameworkSettings(msgspec.Struct, frozen=True):
     pause_s: float = 1.0
     longest_pause_s: float = 60.0
     max_intermediate_bytes: int = 2**30
+    chains_drivers: bool = False
 
     def __post_init__(self) -> None:
         rules = {

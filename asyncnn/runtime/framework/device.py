@@ -3,16 +3,20 @@
 import asyncio
 import logging
 import weakref
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Self
 
+from msgspec.structs import replace
+
 from asyncnn import __version__
 from asyncnn.burst import OpenBursts
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
 from asyncnn.devices import DeviceSettings, DeviceStatistics, IMeasured
+from asyncnn.devices.cache_files import CacheArguments
+from asyncnn.devices.cache_format import CacheKey
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -23,8 +27,8 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
 from asyncnn.hal.performance import performance_of
-from asyncnn.hal.refusals import NoCachesNorDomains, refuse_preparation
-from asyncnn.hal.routes import Route
+from asyncnn.hal.refusals import refuse_preparation
+from asyncnn.hal.routes import EngineShare, IEngineShares, Route
 from asyncnn.hal.types import (
     BufferDesc,
     BufferRole,
@@ -46,12 +50,16 @@ from asyncnn.hal.validate import (
     validate_priority,
 )
 from asyncnn.logs import DRIVER
+from asyncnn.offload import offload
 from asyncnn.qos import acting_for, calling_client
 from asyncnn.runtime.framework import FRAMEWORK, Fallback, FrameworkSettings
+from asyncnn.runtime.framework.caching import CacheLayout
 from asyncnn.runtime.framework.fallback import Member, closed_error
 from asyncnn.runtime.framework.partition import Plan
-from asyncnn.runtime.framework.planning import Planner, Prepared
+from asyncnn.runtime.framework.partition_preparing import Prepared, Preparer
+from asyncnn.runtime.framework.planning import Planner
 from asyncnn.runtime.framework.prepared import FrameworkPreparedModel, Host
+from asyncnn.runtime.framework.submodels import build_submodels
 from asyncnn.runtime.model_cache import PrepareArguments
 
 logger = logging.getLogger(__name__)
@@ -60,7 +68,7 @@ CLOSING_S = 5.0
 """Seconds for which closing waits for devices that are closed by others."""
 
 
-class FrameworkDevice(NoCachesNorDomains):
+class FrameworkDevice:
     """An `IDevice` over ``members``, the last of which is the CPU. A context manager.
 
     Models are divided among them; where a device fails, the CPU computes instead.
@@ -92,11 +100,18 @@ class FrameworkDevice(NoCachesNorDomains):
         self.members = tuple(members)
         self.settings = settings or FrameworkSettings()
         self._planner = Planner(self.members, self.settings)
+        self._preparer = Preparer(
+            self._planner,
+            self.settings.effective_fallback,
+            CacheKey(limits.cache_key_file),
+            may_map=limits.maps_cache_files,
+        )
+        self._caches = CacheLayout(self.members, self.settings)
         self._buffers = Buffers(limits.max_buffer_bytes, self.cause_of_death)
         self._host = Host(
             self._buffers,
             OpenBursts(limits.max_bursts),
-            self.settings.max_intermediate_bytes,
+            self.settings,
         )
         self._own: weakref.WeakKeyDictionary[IPreparedModel, tuple[Member, Route]]
         self._own = weakref.WeakKeyDictionary()
@@ -147,7 +162,7 @@ class FrameworkDevice(NoCachesNorDomains):
     def get_version_string(self) -> tuple[ErrorStatus, str]:
         """Return the versions of asyncnn and of all devices."""
         versions = [
-            f"{member.name}={member.hal.get_version_string()[1]}"
+            f"{member.kind}={member.hal.get_version_string()[1]}"
             for member in self.members
         ]
         return ErrorStatus.NONE, f"{__version__} ({', '.join(versions)})"
@@ -219,6 +234,33 @@ class FrameworkDevice(NoCachesNorDomains):
         validate_model(model)
         return await self._planner.plan(model, preference)
 
+    async def engine_shares_of(
+        self, model: Model, plan: Plan
+    ) -> list[tuple[Capabilities, EngineShare]]:
+        """Return which engines of the devices compute what of a model that is planned.
+
+        Beside each, what its device declares. There is nothing of devices that do not
+        tell.
+
+        :raises AsyncnnError: if a partition cannot be prepared.
+        """
+        partitions = plan.division.partitions
+        parts = [each.operations for each in partitions]
+        models = [model]
+        if len(parts) > 1:
+            submodels = await offload(build_submodels, model, parts)
+            models = [step.model for step in submodels.steps]
+        shares: list[tuple[Capabilities, EngineShare]] = []
+        for each, partition in zip(models, partitions, strict=True):
+            hal = self._planner.named(plan.devices[partition.device]).hal
+            _, declared = hal.get_capabilities_1_3()
+            if isinstance(hal, IEngineShares):
+                for share in await hal.engine_shares(each):
+                    positions = [partition.operations[k] for k in share.operations]
+                    share = replace(share, operations=tuple(positions))
+                    shares.append((declared, share))
+        return shares
+
     def prepare_model_1_3(
         self,
         model: Model,
@@ -232,7 +274,7 @@ class FrameworkDevice(NoCachesNorDomains):
     ) -> ErrorStatus:
         """Launch the preparation; see `IDevice.prepare_model_1_3`.
 
-        Nothing is cached: cache files that are given are INVALID_ARGUMENT.
+        Files that are not as needed do not fail it; nothing is saved then.
         """
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
@@ -243,22 +285,59 @@ class FrameworkDevice(NoCachesNorDomains):
             validate_execution_preference(preference)
             validate_priority(priority)
             validate_model(model)
-            if model_cache or data_cache:
-                raise InvalidArgumentError("this device caches no models")
         except AsyncnnError as error:
             return refuse_preparation(callback, error)
-        notify = OneShot(callback.notify_1_3)
+        cache = None
+        if model_cache or data_cache:
+            given = CacheArguments(model_cache, data_cache, token)
+            try:
+                cache = self._caches.opened(given)
+            except AsyncnnError as error:
+                logger.warning("a model is not cached: %s", error)
         arguments = PrepareArguments(
             model, ExecutionPreference(preference), Priority(priority), deadline
         )
+        self._launch(self._preparer.prepare(arguments, cache), callback)
+        return ErrorStatus.NONE
+
+    def prepare_model_from_cache_1_3(
+        self,
+        deadline: int | None,
+        model_cache: Sequence[Handle],
+        data_cache: Sequence[Handle],
+        token: bytes,
+        callback: IPreparedModelCallback | None,
+    ) -> ErrorStatus:
+        """Launch the loading; see `IDevice.prepare_model_from_cache_1_3`."""
+        if callback is None:
+            return ErrorStatus.INVALID_ARGUMENT
+        try:
+            if self._host.is_closed:
+                raise closed_error()
+            cache = self._caches.opened(CacheArguments(model_cache, data_cache, token))
+        except AsyncnnError as error:
+            return refuse_preparation(callback, error)
+        self._launch(self._preparer.load(deadline, cache), callback)
+        return ErrorStatus.NONE
+
+    def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
+        """Return how many files the plan and the partitions of one model need."""
+        return ErrorStatus.NONE, *self._caches.files
+
+    def _launch(
+        self,
+        work: Coroutine[None, None, Prepared],
+        callback: IPreparedModelCallback,
+    ) -> None:
+        """Prepare a model in a task of its own, and tell the callback."""
+        notify = OneShot(callback.notify_1_3)
         loop = asyncio.get_running_loop()
         with acting_for(calling_client.get()):
-            task = loop.create_task(self._planner.prepare(arguments))
+            task = loop.create_task(work)
         self._preparations.add(task)
         # Not in the task, which never begins if it is cancelled first.
         task.add_done_callback(partial(self._prepared, callback, notify))
         callback.link_to_death(partial(_cancel, task))
-        return ErrorStatus.NONE
 
     def _prepared(
         self,

@@ -21,7 +21,7 @@ from functools import partial
 from asyncnn.devices.statistics import FallbackCount
 from asyncnn.hal.errors import AsyncnnError, DeviceClosedError
 from asyncnn.hal.interfaces import IDevice
-from asyncnn.hal.types import ErrorStatus
+from asyncnn.hal.types import DeviceType, ErrorStatus
 from asyncnn.runtime.framework import FrameworkSettings
 
 logger = logging.getLogger(__name__)
@@ -110,6 +110,7 @@ class Health:
 class Member:
     """A device of a framework: its name, the device, and how it does.
 
+    ``kind`` is the name of all of its kind, whichever process they are in.
     The one that ``is_cpu`` is the last resort. What ``is_remote`` runs in another
     process, which, if it ``copies``, does not see slabs of memory where they are. One
     that does not ``tell_shapes`` is a driver of before HAL 1.2.
@@ -125,9 +126,11 @@ class Member:
         is_remote: bool = False,
         copies: bool = False,
         tells_shapes: bool = True,
+        kind: str = "",
         clock: Clock = time.monotonic,
     ) -> None:
         self.name = name
+        self.kind = kind or name
         self.hal = hal
         self.is_cpu = is_cpu
         self.is_remote = is_remote
@@ -136,6 +139,11 @@ class Member:
         self.health = Health(settings, clock)
         self._fallbacks: Counter[ErrorStatus] = Counter()
         self._logged: set[str] = set()
+
+    @property
+    def has_own_memory(self) -> bool:
+        """Whether the device cannot work on memory of this process where it is."""
+        return self.copies or self.hal.get_type()[1] is not DeviceType.CPU
 
     def fell_back(self, status: ErrorStatus, reason: str) -> None:
         """Count that the CPU computed instead, and log it, once for each reason."""

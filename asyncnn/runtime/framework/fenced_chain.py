@@ -3,7 +3,8 @@
 Where all devices do fenced executions, and no size is open, all partitions are launched
 at once, each with the fence of the one before: none of them takes a turn of this
 process. From the first partition that is refused or fails, or with device-managed
-buffers, the rest goes step by step, as any other execution does.
+buffers, the rest goes step by step, as any other execution does. `UnfencedChain` does
+the same for executions that tell a callback instead.
 
 Source: HAL 1.3/IPreparedModel.hal (executeFenced).
 """
@@ -115,11 +116,16 @@ class FencedChain(FencedOutcome):
         self.is_done = False
         self.route: Route | None = None
 
-    def launch(self, wait_for: Sequence[ISyncFence]) -> None:
-        """Begin once ``wait_for``, which are active, have signalled."""
+    def launch(
+        self, wait_for: Sequence[ISyncFence], *, was_refused: bool = False
+    ) -> None:
+        """Begin once ``wait_for``, which are active, have signalled.
+
+        The only device does not take it as a fenced one, if it ``was_refused``.
+        """
         self._model.began(self)
         self._awaited = [fence.duplicate() for fence in wait_for]
-        if self._may_chain():
+        if not was_refused and self._may_chain():
             self._guarded(lambda: self._chain(wait_for))
             if self._callbacks or self.is_done:
                 return
@@ -130,6 +136,19 @@ class FencedChain(FencedOutcome):
         self._guarded(self._listen)
         if not wait_for:
             self._go_on(0, None)
+
+    def adopt(
+        self,
+        callback: IFencedExecutionCallback,
+        fence: ISyncFence,
+        wait_for: Sequence[ISyncFence],
+    ) -> None:
+        """Go on where the only partition was launched before."""
+        self._model.began(self)
+        self._awaited = [each.duplicate() for each in wait_for]
+        self._callbacks.append(callback)
+        self._fences.append(fence)
+        fence.add_done_callback(self._chain_done)
 
     def cancel(self) -> None:
         """End at the next boundary, or before it begins."""
@@ -177,7 +196,7 @@ class FencedChain(FencedOutcome):
         """Launch partitions, each behind the one before, until one is refused."""
         options, spaces = self._options, self._model.spaces
         if spaces is not None:
-            self._space = spaces.take()
+            self._space = spaces.take(in_order=False)
         waits = wait_for
         for index, step in enumerate(self._model.steps):
             request = self._request
@@ -213,9 +232,13 @@ class FencedChain(FencedOutcome):
             self._give_space_back(is_clean=False)
             return
         for index, callback in enumerate(self._callbacks):
+            fence = self._fences[index]
+            if fence is not None and fence.status is None:
+                # A later one has failed before this one, which is at work, has ended.
+                fence.add_done_callback(self._chain_done)
+                return
             status, _launched, _fenced = callback.get_execution_info()
             if status is not _NONE:
-                fence = self._fences[index]
                 reason = "" if fence is None else fence.reason
                 self._go_on(index, (status, reason))
                 return
@@ -343,6 +366,45 @@ class FencedChain(FencedOutcome):
             do()
         except Exception as error:
             self._fail(failure_of(error))
+
+
+class UnfencedChain(FencedChain):
+    """An execution launched like a fenced one; ``ended`` is told the outcome."""
+
+    __slots__ = ("_ended",)
+
+    def __init__(
+        self,
+        model: IStepped,
+        request: Request,
+        options: ExecutionOptions,
+        ended: Callable[[Outcome], None],
+    ) -> None:
+        super().__init__(model, request, options, None)
+        self._ended = ended
+
+    def _stepped(self, outcome: Outcome) -> None:
+        if outcome.status is _NONE:
+            super()._stepped(outcome)
+        elif not self.is_done:
+            self._finish(is_clean=False)
+            self._ended(outcome)
+
+    def _succeed(self, on_device_us: int, launched_us: int, fenced_us: int) -> None:
+        if self.is_done:
+            return
+        timing = NO_TIMING
+        if self._options.measure == MeasureTiming.YES:
+            least = 0 if on_device_us == UINT64_MAX else on_device_us
+            timing = Timing(on_device_us, max(least, launched_us))
+        self._finish(is_clean=True)
+        shapes = self._model.declared
+        self._ended(Outcome(_NONE, shapes, timing, "", self.route))
+
+    def _end(self, status: ErrorStatus, reason: str) -> None:
+        if not self.is_done:
+            self._finish(is_clean=False)
+            self._ended(Outcome(status, (), NO_TIMING, reason, self.route))
 
 
 def _as_fenced(status: ErrorStatus) -> ErrorStatus:

@@ -5,14 +5,15 @@ the CPU wins a tie. Partitions then grow greedily in topological order: as many
 operations as are ready, and become so, for one device at a time. So every partition
 needs only earlier ones, and none depends on itself by way of another. Partitions whose
 move costs more than their device gains go to a neighbour, and to one device goes all if
-that costs least.
+that costs least. What is computed of constants alone stays with what reads it: a device
+then has constants, where it would get weights with each request.
 
 Source: the HAL's runtime (ExecutionPlan: partitionTheWork and
 findBestDeviceForEachOperation), which does not merge.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 import msgspec
 
@@ -38,6 +39,13 @@ MOST_ROUNDS = 24
 
 _WRITTEN = frozenset(
     {OperandLifeTime.TEMPORARY_VARIABLE, OperandLifeTime.SUBGRAPH_OUTPUT}
+)
+_FIXED = frozenset(
+    {
+        OperandLifeTime.CONSTANT_COPY,
+        OperandLifeTime.CONSTANT_REFERENCE,
+        OperandLifeTime.NO_VALUE,
+    }
 )
 _CONTROL_FLOW = frozenset({OperationType.IF, OperationType.WHILE})
 
@@ -112,32 +120,44 @@ def dependencies_of(subgraph: Subgraph) -> list[set[int]]:
 
 
 def grow(
-    dependencies: Sequence[set[int]], assignment: Sequence[int], devices: int
+    dependencies: Sequence[set[int]],
+    assignment: Sequence[int],
+    devices: int,
+    pulled: Set[int] = frozenset(),
 ) -> list[tuple[int, list[int]]]:
     """Return partitions of assigned operations: their device, and they in order.
 
     Devices at the end of the list come first, as the others may make more of what they
-    need meanwhile.
+    need meanwhile. Operations that are ``pulled`` come with the first that needs them.
     """
-    missing = [len(each) for each in dependencies]
+    missing = [len(each - pulled) for each in dependencies]
+    unpulled = set(pulled)
+
+    def with_pulled(position: int) -> Iterator[int]:
+        for needed in dependencies[position] & unpulled:
+            unpulled.discard(needed)
+            yield from with_pulled(needed)
+        yield position
+
     readers: list[list[int]] = [[] for _ in dependencies]
     for position, each in enumerate(dependencies):
         for needed in each:
             readers[needed].append(position)
     ready: list[deque[int]] = [deque() for _ in range(devices)]
     for position, count in enumerate(missing):
-        if not count:
+        if not count and position not in pulled:
             ready[assignment[position]].append(position)
     partitions: list[tuple[int, list[int]]] = []
     while any(ready):
         device = max(index for index, queue in enumerate(ready) if queue)
-        queue, taken = ready[device], []
+        queue = ready[device]
+        taken: list[int] = []
         while queue:
             position = queue.popleft()
-            taken.append(position)
+            taken += with_pulled(position)
             for reader in readers[position]:
                 missing[reader] -= 1
-                if not missing[reader]:
+                if not missing[reader] and reader not in pulled:
                     ready[assignment[reader]].append(reader)
         partitions.append((device, sorted(taken)))
     return partitions
@@ -177,6 +197,7 @@ class _Divider:
         self._steps = [step_us(is_remote=each.is_remote) for each in candidates]
         self._may = [self._allowed(position) for position in range(self._count)]
         self._reasons: list[str] = []
+        self._constant = self._constant_operations()
 
     @property
     def _count(self) -> int:
@@ -189,6 +210,9 @@ class _Divider:
         if len(grown.partitions) > 1:
             grown = self._merged(grown)
             grown = self._on_one_device(grown)
+        if len(grown.partitions) > 1:
+            for position in self._pulled(grown.assignment)[1]:
+                self._reasons[position] = "constant, beside what reads it"
         partitions = tuple(
             Partition(device, tuple(taken), self._expected(device, taken))
             for device, taken in grown.partitions
@@ -245,8 +269,39 @@ class _Divider:
         return chosen, f"{second / least:.1f} times better" if least else "the best"
 
     def _grown(self, assignment: tuple[int, ...]) -> _Grown:
-        partitions = grow(self._dependencies, assignment, len(self._candidates))
+        pulled: set[int] = set()
+        if self._constant:
+            assignment, pulled = self._pulled(assignment)
+        partitions = grow(self._dependencies, assignment, len(self._candidates), pulled)
         return _Grown(assignment, partitions, self._cost(assignment, partitions))
+
+    def _constant_operations(self) -> dict[int, set[int]]:
+        """Return what is computed of constants alone, in order, with what reads it.
+
+        Without what the model puts out.
+        """
+        operands, outputs = self._main.operands, set(self._main.output_indexes)
+        fixed = {k for k, o in enumerate(operands) if o.lifetime in _FIXED}
+        found: dict[int, set[int]] = {}
+        for position, operation in enumerate(self._main.operations):
+            written = set(operation.outputs)
+            if fixed.issuperset(operation.inputs) and not written & outputs:
+                fixed |= written
+                found[position] = set()
+        for position, needed in enumerate(self._dependencies):
+            for each in needed & found.keys():
+                found[each].add(position)
+        return {position: readers for position, readers in found.items() if readers}
+
+    def _pulled(self, assignment: tuple[int, ...]) -> tuple[tuple[int, ...], set[int]]:
+        """Give constant operations to what reads them, if that is one device's."""
+        changed, pulled = list(assignment), set()
+        for position in reversed(self._constant):
+            devices = {changed[reader] for reader in self._constant[position]}
+            if len(devices) == 1 and devices <= set(self._may[position]):
+                changed[position] = devices.pop()
+                pulled.add(position)
+        return tuple(changed), pulled
 
     def _cost(
         self, assignment: Sequence[int], partitions: list[tuple[int, list[int]]]

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 
 from asyncnn.burst import OpenBursts
 from asyncnn.callbacks import (
@@ -29,7 +30,7 @@ from asyncnn.hal.errors import (
     failure_of,
 )
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel, ISyncFence
-from asyncnn.hal.operands import is_scalar
+from asyncnn.hal.operands import is_scalar, size_of_data_bytes
 from asyncnn.hal.refusals import refuse_execution
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
@@ -43,13 +44,13 @@ from asyncnn.hal.types import (
     Request,
 )
 from asyncnn.hal.validate import RequestRules, execution_options, signature_of
-from asyncnn.runtime.framework import Fallback
+from asyncnn.runtime.framework import Fallback, FrameworkSettings
 from asyncnn.runtime.framework.burst_model import BurstModel
 from asyncnn.runtime.framework.fallback import FINAL, closed_error
-from asyncnn.runtime.framework.fenced_chain import FencedChain
+from asyncnn.runtime.framework.fenced_chain import FencedChain, UnfencedChain
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.outcomes import LaterWatch, Report, Watch
-from asyncnn.runtime.framework.planning import Prepared
+from asyncnn.runtime.framework.partition_preparing import Prepared
 from asyncnn.runtime.framework.spaces import Spaces
 from asyncnn.runtime.framework.stepping import IClosable, SteppedRun
 
@@ -65,11 +66,12 @@ class Host:
     """
 
     def __init__(
-        self, buffers: Buffers, bursts: OpenBursts, max_intermediate_bytes: int
+        self, buffers: Buffers, bursts: OpenBursts, settings: FrameworkSettings
     ) -> None:
         self.buffers = buffers
         self.bursts = bursts
-        self.max_intermediate_bytes = max_intermediate_bytes
+        self.max_intermediate_bytes = settings.max_intermediate_bytes
+        self.chains_drivers = settings.chains_drivers
         self.active: set[IClosable] = set()
         self.is_closed = False
         self._waiting: asyncio.Future[None] | None = None
@@ -100,7 +102,7 @@ class FrameworkPreparedModel(SynchronousByCallback):
         self.spaces: Spaces | None = None
         if prepared.submodels is not None:
             most = host.max_intermediate_bytes
-            self.spaces = Spaces(prepared.submodels, most)
+            self.spaces = Spaces(prepared.submodels, most, prepared.reservation)
         operands = [model.main.operands[i] for i in model.main.output_indexes]
         self.declared = tuple(
             OutputShape(() if is_scalar(o.type) else o.dimensions, True)
@@ -115,6 +117,16 @@ class FrameworkPreparedModel(SynchronousByCallback):
         self._rules = RequestRules(model)
         self._direct = self.steps[0].prepared if len(self.steps) == 1 else None
         self._health = self.steps[0].member.health
+        self._output_bytes = [
+            size_of_data_bytes(o.type, o.dimensions) for o in operands
+        ]
+        # If one of two neighbours is here, handing on takes a turn of the loop anyway.
+        remote = [step.member.is_remote for step in self.steps]
+        self._is_chained = (
+            host.chains_drivers
+            and any(both == (True, True) for both in pairwise(remote))
+            and all(self._output_bytes)
+        )
 
     def execute_1_3(
         self,
@@ -181,12 +193,26 @@ class FrameworkPreparedModel(SynchronousByCallback):
             missed = isinstance(error, MissedDeadlinePersistentError)
             return _NONE if missed else status
         report = Report(callback, use)
+        if self._is_chained and use is None and self._has_room(request):
+            chain = UnfencedChain(self, request, options, report)
+            chain.launch(())
+            report.is_called = False
+            if not chain.is_done:
+                callback.link_to_death(chain.cancel)
+            return _NONE
         run = SteppedRun(self, request, options, report)
         run.begin()
         report.is_called = False
         if not run.is_over:
             callback.link_to_death(run.die)
         return _NONE
+
+    def _has_room(self, request: Request) -> bool:
+        """Tell whether the outputs have enough room, which fences say nothing of."""
+        return all(
+            argument.has_no_value or argument.location.length >= size
+            for argument, size in zip(request.outputs, self._output_bytes, strict=True)
+        )
 
     def fall_back(
         self,
@@ -213,6 +239,35 @@ class FrameworkPreparedModel(SynchronousByCallback):
         duration: int | None,
     ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
         """Launch a fenced execution; see `IPreparedModel.execute_fenced`."""
+        direct, was_refused = self._direct, False
+        if (
+            direct is not None
+            and not self.has_buffers
+            and not self._health.has_failed
+            and not self._host.is_closed
+        ):
+            was_refused = True
+            try:
+                launched = direct.execute_fenced(
+                    request,
+                    wait_for,
+                    measure,
+                    deadline,
+                    loop_timeout_duration,
+                    duration,
+                )
+            except Exception as error:  # what is wrong shows when it is executed
+                launched = failure_of(error).status, None, None
+            _, fence, callback = launched
+            if callback is not None:
+                if fence is None:
+                    return launched
+                options = ExecutionOptions(
+                    measure, deadline, loop_timeout_duration, duration
+                )
+                chain = FencedChain(self, request, options, None)
+                chain.adopt(callback, fence, wait_for)
+                return _NONE, chain.fence, chain
         try:
             if self._host.is_closed:
                 raise closed_error()
@@ -226,7 +281,7 @@ class FrameworkPreparedModel(SynchronousByCallback):
             if deadline is not None and time.monotonic_ns() >= deadline:
                 raise MissedDeadlinePersistentError("the deadline has passed already")
             chain = FencedChain(self, request, options, use)
-            chain.launch(active_fences(wait_for))
+            chain.launch(active_fences(wait_for), was_refused=was_refused)
         except AsyncnnError as error:
             logger.info("fenced execution refused: %s: %s", error.status.name, error)
             self.refusal = str(error)

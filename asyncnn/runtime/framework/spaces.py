@@ -26,6 +26,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.slabs import Part, allocate_in_slab, retire
 from asyncnn.runtime.framework.partition import is_open
+from asyncnn.runtime.framework.reservations import Reservation
 from asyncnn.runtime.framework.submodels import Kind, Source, SubModels
 
 FIRST_GUESS_BYTES = 4096
@@ -41,18 +42,30 @@ class NeedsWholeError(GeneralFailureError):
     """A tensor between partitions cannot be handed on: the model must run as one."""
 
 
-class Space:
-    """Memory for one execution; `Spaces` makes it."""
+_Place = tuple[Kind, int]
+"""Which tensor: an intermediate one, or an output that the client omits."""
 
-    def __init__(self, plan: SubModels, learned: dict[int, int], most: int) -> None:
+
+class Space:
+    """Memory for one execution; `Spaces` makes it. Some may be ``reserved``."""
+
+    def __init__(
+        self,
+        plan: SubModels,
+        learned: dict[_Place, int],
+        most: int,
+        reserved: Reservation | None = None,
+    ) -> None:
+        self.reserved = reserved
         self._plan = plan
+        self._tokens = {} if reserved is None else reserved.tokens
         self._learned = learned
         self._most = most
         self._memory = None
         if plan.total_bytes:
             _check(plan.total_bytes, most)
             self._memory = allocate_in_slab(plan.total_bytes)
-        self._own: dict[int, Memory] = {}
+        self._own: dict[_Place, Memory] = {}
         self._shapes: dict[tuple[Kind, int], Dimensions] = {}
         self._last: Callable[[], Request | None] = lambda: None
         self._known: dict[int, Request] = {}
@@ -62,8 +75,7 @@ class Space:
 
         Those of a request that comes again are the same again.
 
-        :raises NeedsWholeError: if an output that is read further on is omitted, or of
-            no size.
+        :raises NeedsWholeError: if a tensor that is read further on is of no size.
         :raises AsyncnnError: if there is no memory.
         """
         if self._last() is not request:
@@ -96,13 +108,15 @@ class Space:
         for source, shape in zip(self._plan.steps[index].outputs, shapes, strict=False):
             if shape.is_sufficient:
                 continue
-            if source.kind is not Kind.INTERMEDIATE or not is_open(source.operand):
+            place = source.kind, source.position
+            is_ours = source.kind is Kind.INTERMEDIATE or place in self._own
+            if not is_ours or not is_open(source.operand):
                 return False
             element = element_size_bytes(source.operand.type)
-            before = self._learned.get(source.position, 0)
+            before = self._learned.get(place, 0)
             needed = math.prod(axis or 1 for axis in shape.dimensions) * element
-            self._learned[source.position] = max(needed, 2 * before)
-            self._own.pop(source.position, None)
+            self._learned[place] = max(needed, 2 * before)
+            self._own.pop(place, None)
             grown = True
         return grown
 
@@ -113,11 +127,12 @@ class Space:
         """
         self._known.clear()
         for source in self._plan.steps[index].outputs:
+            place = source.kind, source.position
+            self._own.pop(place, None)
             if source.kind is Kind.INTERMEDIATE:
                 size = self._plan.intermediates[source.position].size
-                self._own.pop(source.position, None)
                 if size:
-                    self._own[source.position] = allocate_in_slab(size)
+                    self._own[place] = allocate_in_slab(size)
 
     def retire(self) -> None:
         """Have the memory not be used again: a device may still be writing there."""
@@ -125,7 +140,8 @@ class Space:
 
     def clear(self) -> None:
         """Forget what holds for one execution only."""
-        self._own.clear()
+        if not self._plan.is_static:  # else requests that come again name it
+            self._own.clear()
         self._shapes.clear()
 
     def _build(self, index: int, request: Request) -> Request:
@@ -148,12 +164,12 @@ class Space:
                 raise NeedsWholeError("a tensor between partitions is empty")
         size = size_of_data_bytes(source.operand.type, full)
         memory: _AnyPool
-        if source.kind is Kind.INTERMEDIATE:
+        if source.kind is Kind.INTERMEDIATE and source.position in self._tokens:
+            return self._buffer(source, pools)
+        if self._is_ours(source, request):
             memory, offset = self._place(source)
         else:
             given = request.outputs[source.position]
-            if given.has_no_value:
-                raise NeedsWholeError("an output that is read further on is omitted")
             memory = request.pools[given.location.pool_index]
             offset = given.location.offset
         at = DataLocation(pools.number(memory), offset, size)
@@ -162,53 +178,83 @@ class Space:
     def _output(
         self, source: Source, request: Request, pools: "_Pools"
     ) -> RequestArgument:
-        if source.kind is Kind.OUTPUT:
+        if not self._is_ours(source, request):
             return pools.moved(request.outputs[source.position], request)
-        intermediate = self._plan.intermediates[source.position]
-        if intermediate.size:
+        if source.kind is Kind.INTERMEDIATE and source.position in self._tokens:
+            return self._buffer(source, pools)
+        has_place = (
+            source.kind is Kind.INTERMEDIATE
+            or (source.kind, source.position) in self._own
+        )
+        if has_place and not is_open(source.operand):
             memory, offset = self._place(source)
-            size = intermediate.size
+            size = size_of_data_bytes(source.operand.type, source.operand.dimensions)
         else:
             memory, offset, size = self._room(source)
         return RequestArgument(
             location=DataLocation(pools.number(memory), offset, size)
         )
 
+    def _buffer(self, source: Source, pools: "_Pools") -> RequestArgument:
+        """Return the argument that is in a buffer of its device."""
+        number = pools.number(self._tokens[source.position])
+        return RequestArgument(location=DataLocation(number, 0, 0))
+
+    def _is_ours(self, source: Source, request: Request) -> bool:
+        """Tell whether a tensor lies here: an output that is needed, but not wanted."""
+        if source.kind is Kind.INTERMEDIATE:
+            return True
+        return (
+            source.position in self._plan.outputs_read
+            and request.outputs[source.position].has_no_value
+        )
+
     def _place(self, source: Source) -> tuple[Memory, int]:
-        if source.position in self._own:
-            return self._own[source.position], 0
+        own = self._own.get((source.kind, source.position))
+        if own is not None:
+            return own, 0
         assert self._memory is not None
         return self._memory, self._plan.intermediates[source.position].offset
 
     def _room(self, source: Source) -> tuple[Memory, int, int]:
-        """Return new memory for a tensor of unknown size."""
-        dimensions = source.operand.dimensions
-        element = element_size_bytes(source.operand.type)
-        least = math.prod(axis or 1 for axis in dimensions) * element
-        size = self._learned.get(source.position, max(least, FIRST_GUESS_BYTES))
-        self._learned[source.position] = size
+        """Return new memory for a tensor that has no place yet."""
+        place, operand = (source.kind, source.position), source.operand
+        if is_open(operand):
+            element = element_size_bytes(operand.type)
+            least = math.prod(axis or 1 for axis in operand.dimensions) * element
+            size = self._learned.get(place, max(least, FIRST_GUESS_BYTES))
+            self._learned[place] = size
+        else:
+            size = size_of_data_bytes(operand.type, operand.dimensions)
         _check(size, self._most)
-        memory = self._own[source.position] = allocate_in_slab(size)
+        memory = self._own[place] = allocate_in_slab(size)
         return memory, 0, size
 
 
 class Spaces:
     """The spaces of one prepared model: a few are kept for what comes next."""
 
-    def __init__(self, plan: SubModels, max_bytes: int) -> None:
+    def __init__(
+        self,
+        plan: SubModels,
+        max_bytes: int,
+        reserved: Reservation | None = None,
+    ) -> None:
         self._plan = plan
         self._max_bytes = max_bytes
         self.is_static = plan.is_static
-        self._outputs_read = plan.outputs_read
-        self._learned: dict[int, int] = {}
+        self._learned: dict[_Place, int] = {}
         self._idle: list[Space] = []
+        self._with_buffers: Space | None = None
+        if reserved is not None:
+            self._with_buffers = Space(plan, self._learned, max_bytes, reserved)
 
     def are_shared(self, request: Request) -> bool:
         """Tell whether other processes see all that partitions hand on, where it is."""
-        for position in self._outputs_read:
+        for position in self._plan.outputs_read:
             argument = request.outputs[position]
             if argument.has_no_value:
-                return False
+                continue  # then it lies in a slab
             pool = request.pools[argument.location.pool_index]
             if not isinstance(pool, Part) and not (
                 isinstance(pool, Memory) and pool.handle.fds
@@ -216,11 +262,17 @@ class Spaces:
                 return False
         return True
 
-    def take(self) -> Space:
+    def take(self, *, in_order: bool = True) -> Space:
         """Return a space that nothing uses.
+
+        One execution at a time has buffers of devices, unless its partitions are not
+        launched ``in_order``, each after the one before has ended.
 
         :raises AsyncnnError: if there is no memory.
         """
+        if self._with_buffers is not None and in_order:
+            space, self._with_buffers = self._with_buffers, None
+            return space
         if self._idle:
             return self._idle.pop()
         return Space(self._plan, self._learned, self._max_bytes)
@@ -228,7 +280,10 @@ class Spaces:
     def give_back(self, space: Space, *, is_clean: bool) -> None:
         """Take a space back; one that is not clean may still be written to."""
         if not is_clean:
-            space.retire()
+            space.retire()  # with its buffers, if it has some
+        elif space.reserved is not None:
+            space.clear()
+            self._with_buffers = space
         elif len(self._idle) < MOST_IDLE:
             space.clear()
             self._idle.append(space)

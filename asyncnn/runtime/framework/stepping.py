@@ -308,6 +308,8 @@ class SteppedRun(IExecutionCallback):
         """Take the outcome of the partition that was executed."""
         if answer.status is _NONE:
             self._succeed(answer)
+        elif self._may_repeat(answer):
+            self._repeat()
         elif answer.status is _INSUFFICIENT:
             self._grow(answer)
         elif (
@@ -320,6 +322,31 @@ class SteppedRun(IExecutionCallback):
             self._end(answer.status, (), answer.reason)
         else:
             self._fall_back(answer)
+
+    def _may_repeat(self, answer: _Answer) -> bool:
+        """Tell whether it may be the fault of a buffer, or what lies there be lost."""
+        is_final = answer.status is _INSUFFICIENT or (
+            answer.status in MISSED and self._model.fallback is Fallback.FORBID
+        )
+        return self._has_buffers and not self.is_dead and not is_final
+
+    @property
+    def _has_buffers(self) -> bool:
+        """Whether tensors between partitions lie in memory of a device."""
+        space = self._space
+        return space is not None and space.reserved is not None and not self._is_whole
+
+    def _repeat(self) -> None:
+        """Begin anew, with nothing in memory of devices."""
+        space, self._space = self._space, None
+        spaces = self._model.spaces
+        assert space is not None
+        assert spaces is not None
+        spaces.give_back(space, is_clean=False)
+        self._space = spaces.take(in_order=False)
+        self._index = self._growths = self._on_device_us = 0
+        self._shapes = list(self._model.declared)
+        self._route = []
 
     def _succeed(self, answer: _Answer) -> None:
         step = self._step
@@ -375,6 +402,9 @@ class SteppedRun(IExecutionCallback):
         self._end(_INSUFFICIENT, tuple(self._shapes), answer.reason)
 
     def _fall_back(self, answer: _Answer) -> None:
+        if self._has_buffers:  # the CPU does not see them
+            self._repeat()
+            return
         self._instead, self._failed = answer, self._step
         self._is_clean = False
         if self._model.fallback is Fallback.FULL:

@@ -5,11 +5,15 @@
 
 import asyncio
 
+from asyncnn.callbacks import PreparedModelFuture
+from asyncnn.devices.cache_files import CacheArguments
 from asyncnn.hal.errors import AsyncnnError, failure_of
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.routes import RouteStep
 from asyncnn.runtime.framework.fallback import Member
 from asyncnn.runtime.model_cache import PrepareArguments, prepare
+
+_NO_CACHE = CacheArguments()
 
 
 class OnCpu:
@@ -82,14 +86,34 @@ class Step:
         return self.prepared if self.member.is_cpu else await self.cpu.prepare()
 
 
-async def prepared_on(member: Member, arguments: PrepareArguments) -> IPreparedModel:
-    """Prepare a model on a device.
+async def prepared_on(
+    member: Member,
+    arguments: PrepareArguments,
+    cache: CacheArguments = _NO_CACHE,
+) -> IPreparedModel:
+    """Prepare a model on a device, which saves it in its ``cache`` files, if any.
 
     :raises AsyncnnError: if that fails, whatever the device has raised.
     """
+    files = cache.model_cache, cache.data_cache
     try:
-        return await prepare(member.hal, arguments)
+        return await prepare(member.hal, arguments, files, cache.token)
     except AsyncnnError:
         raise
     except Exception as error:
         raise failure_of(error) from error
+
+
+async def loaded_by(
+    member: Member, deadline: int | None, cache: CacheArguments
+) -> IPreparedModel:
+    """Have a device prepare a model from its cache.
+
+    :raises AsyncnnError: if that fails, whatever the device has raised.
+    """
+    callback = PreparedModelFuture()
+    try:
+        member.hal.prepare_model_from_cache_1_3(deadline, *cache, callback)
+    except Exception as error:
+        raise failure_of(error) from error
+    return await callback

@@ -74,23 +74,15 @@ class SubModels(msgspec.Struct, frozen=True):
     """All partitions of a model, and the tensors between them.
 
     ``total_bytes`` are those of all intermediates of known size; with ``is_static``
-    that is all of them, and outputs that a later partition reads are of known size too.
+    that is all of them, and ``outputs_read``, outputs of the model that a later
+    partition reads, are of known size too.
     """
 
     steps: tuple[SubModel, ...]
     intermediates: tuple[Intermediate, ...]
     total_bytes: int
     is_static: bool
-
-    @property
-    def outputs_read(self) -> frozenset[int]:
-        """Outputs of the model that a later partition reads."""
-        return frozenset(
-            source.position
-            for step in self.steps
-            for source in step.inputs
-            if source.kind is Kind.OUTPUT
-        )
+    outputs_read: frozenset[int]
 
 
 def build_submodels(model: Model, parts: Sequence[Sequence[int]]) -> SubModels:
@@ -103,7 +95,13 @@ def build_submodels(model: Model, parts: Sequence[Sequence[int]]) -> SubModels:
     steps = tuple(builder.build(part) for part in parts)
     intermediates, total = _placed(builder.intermediates)
     is_static = not any(is_open(main.operands[index]) for index in crossing)
-    return SubModels(steps, intermediates, total, is_static)
+    outputs_read = frozenset(
+        source.position
+        for step in steps
+        for source in step.inputs
+        if source.kind is Kind.OUTPUT
+    )
+    return SubModels(steps, intermediates, total, is_static, outputs_read)
 
 
 def _placed(operands: Iterable[Operand]) -> tuple[tuple[Intermediate, ...], int]:

@@ -20,13 +20,12 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Memory
 from asyncnn.hal.validate import validate_model
-from asyncnn.runtime.model import NamedModel, located, map_model_file
+from asyncnn.runtime.model import InputShapes, NamedModel, located, map_model_file
 from asyncnn.runtime.onnx.importer import Import
-from asyncnn.runtime.onnx.open_axes import InputShapes, merge, open_lengths
-from asyncnn.runtime.onnx.protobuf import is_onnx
+from asyncnn.runtime.onnx.open_axes import merge, open_lengths
 from asyncnn.runtime.onnx.schema import Source, decoding, read_model
 
-__all__ = ("Constants", "InputShapes", "import_onnx", "is_onnx", "load_onnx")
+__all__ = ("Constants", "import_onnx", "load_onnx")
 
 Constants: TypeAlias = Mapping[str, ArrayLike]
 """Values of inputs, by name, that are always the same."""

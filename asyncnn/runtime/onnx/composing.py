@@ -29,7 +29,7 @@ from asyncnn.runtime.onnx.emitter import (
     dimensions_of,
 )
 from asyncnn.runtime.onnx.tensors import hal_type
-from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 _ACTIVATED = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.DIV})
 _HALF = 1 << 16

@@ -36,8 +36,8 @@ from asyncnn.hal.types import (
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.onnx.tensors import HAL_TYPES, hal_array
-from asyncnn.runtime.tflite.node import Allowance
-from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
+from asyncnn.runtime.tflite.allowance import Allowance
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 F16, F32 = OperandType.TENSOR_FLOAT16, OperandType.TENSOR_FLOAT32
 I32, B8 = OperandType.TENSOR_INT32, OperandType.TENSOR_BOOL8

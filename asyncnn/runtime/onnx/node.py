@@ -14,7 +14,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.onnx.composing import Composer
 from asyncnn.runtime.onnx.emitter import Value
 from asyncnn.runtime.onnx.tensors import MAX_RANK, TensorReader, dtype_of
-from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 _INTEGER, _FLOAT, _STRING, _TENSOR, _GRAPH = 2, 1, 3, 4, 5
 _FLOATS, _INTEGERS, _STRINGS = 6, 7, 8

@@ -13,7 +13,7 @@ from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.onnx.composing import Composer
 from asyncnn.runtime.onnx.convolution import codes_of
 from asyncnn.runtime.onnx.emitter import F32, Q8, Q8C, Drafted, Form, Scalar, Value
-from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 
 def only(value: Value | None) -> Array | None:

@@ -1,9 +1,8 @@
 """Looks at the bytes of an ONNX file before the `onnx` package does.
 
-An ONNX file is a protocol buffer, a ``ModelProto``, and has no magic number: `is_onnx`
-tells one by its first fields. `split` takes the large weights out, so that what is
-parsed is small and the weights stay where the file is mapped. Only lengths are read,
-each of which is checked against the bytes that are left.
+An ONNX file is a protocol buffer, a ``ModelProto``. `split` takes the large weights
+out, so that what is parsed is small and the weights stay where the file is mapped. Only
+lengths are read, each of which is checked against the bytes that are left.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,13 +15,6 @@ MIN_SPLIT_BYTES = 1 << 10
 """Smallest weight that is worth to be left in the file."""
 
 _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
-_IR_VERSION = b"\x08"
-_MAX_IR_VERSION = 64
-_AFTER_IR_VERSION = frozenset(
-    # producer, its version, domain, doc, graph, opsets, properties, functions
-    (0x12, 0x1A, 0x22, 0x32, 0x3A, 0x42, 0x72, 0xCA)
-) | {0x28}
-
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 
 
@@ -45,19 +37,6 @@ class Split(msgspec.Struct, frozen=True):
 
     rest: bytes
     raw: tuple[tuple[int, int] | None, ...]
-
-
-def is_onnx(data: memoryview) -> bool:
-    """Tell whether ``data`` begins as an ONNX file does.
-
-    That is with the version of the format and a field that can follow it.
-    """
-    return (
-        len(data) > 2
-        and bytes(data[:1]) == _IR_VERSION
-        and 0 < data[1] <= _MAX_IR_VERSION
-        and data[2] in _AFTER_IR_VERSION
-    )
 
 
 def split(data: memoryview) -> Split:

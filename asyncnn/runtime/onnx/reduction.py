@@ -155,8 +155,9 @@ def _arg(type_: Op) -> Converter:
         is_last = bool(node.attribute("select_last_index", 0))
         if is_last:
             value = reverse(draft, value, axis)
+        arguments: list[Argument]
         if value.rank <= MAX_RANK:
-            arguments: list[Argument] = [value, axis]
+            arguments = [value, axis]
         else:
             arguments = [draft.as_three(value, axis), 1]
         found = draft.emit(type_, arguments, Form(I32), dtype=np.int64)

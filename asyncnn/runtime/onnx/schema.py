@@ -20,7 +20,7 @@ from asyncnn.hal.types import Memory
 from asyncnn.memory.pools import view
 from asyncnn.runtime.onnx.protobuf import split
 from asyncnn.runtime.onnx.tensors import TensorReader, dtype_of
-from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 OLDEST_OPSET = 7
 """Older operators broadcast and normalise by other rules."""

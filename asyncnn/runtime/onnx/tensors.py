@@ -17,7 +17,7 @@ from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import Memory, OperandType
 from asyncnn.memory.pools import view
 from asyncnn.runtime.model import map_model_file
-from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 MAX_RANK = 8
 MAX_BYTES = 1 << 40

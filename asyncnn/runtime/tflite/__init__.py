@@ -7,6 +7,6 @@ products), `elementwise`, `recurrent` and `reshaping` (with slices and reduction
 """
 
 from asyncnn.runtime.tflite.importer import import_tflite, load_tflite
-from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 __all__ = ("UnsupportedOperatorError", "import_tflite", "load_tflite")

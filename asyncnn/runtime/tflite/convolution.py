@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from asyncnn import hal
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.runtime.tflite.node import Converter, Node
-from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
 from asyncnn.runtime.tflite.tensors import add_constant, bias_scale, describe
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 
 def read_real(node: Node, index: int) -> int:
@@ -251,13 +251,44 @@ def _as_convolution(
 
 def _batch_matmul(node: Node) -> None:
     options = node.options("BatchMatMulOptions")
-    factors = node.read_all()
-    flags = [node.scalar(bool(flag)) for flag in (options.AdjX(), options.AdjY())]
+    adjoints = bool(options.AdjX()), bool(options.AdjY())
+    factors = _of_equal_batches(node, *node.read_all(), adjoint=adjoints[0])
+    one, other = (node.builder.operand(factor).dimensions for factor in factors)
+    rows = one[-1] if adjoints[0] else one[-2]
+    columns = other[-2] if adjoints[1] else other[-1]
+    output = replace(node.target(), dimensions=(*one[:-2], rows, columns))
     types = {node.builder.operand(factor).type for factor in factors}
     if types & {hal.OperandType.TENSOR_FLOAT32, hal.OperandType.TENSOR_QUANT8_ASYMM}:
-        node.emit_float(hal.OperationType.BATCH_MATMUL, factors + flags)
-    else:
-        node.emit(hal.OperationType.BATCH_MATMUL, factors + flags)
+        factors = [node.dequantize(factor) for factor in factors]
+        output = hal.Operand(hal.OperandType.TENSOR_FLOAT32, output.dimensions)
+    inputs = [*factors, *map(node.scalar, adjoints)]
+    node.store(node.compute(hal.OperationType.BATCH_MATMUL, inputs, output))
+
+
+def _of_equal_batches(node: Node, left: int, right: int, *, adjoint: bool) -> list[int]:
+    """Return both factors with the same batches, as the HAL wants them."""
+    one, other = (node.builder.operand(index).dimensions for index in (left, right))
+    if one[:-2] == other[:-2] and len(one) <= _MAX_RANK:
+        return [left, right]
+    if len(one) < 2 or len(other) < 2:
+        raise hal.InvalidArgumentError(f"{list(one)} and {list(other)} are no matrices")
+    if math.prod(other[:-2]) == 1 and not adjoint:
+        # Rows of all batches are rows of one matrix: nothing has to be repeated.
+        rows = math.prod(one[:-1]), one[-1]
+        return [node.reshape(left, rows), node.reshape(right, other[-2:])]
+    try:
+        outer = np.broadcast_shapes(one[:-2], other[:-2])
+    except ValueError as error:
+        raise hal.InvalidArgumentError(str(error)) from None
+    batches = math.prod(outer)
+    return [
+        node.reshape(node.broadcast(index, outer + shape[-2:]), (batches, *shape[-2:]))
+        for index, shape in ((left, one), (right, other))
+    ]
+
+
+_MAX_RANK = 4
+"""Highest rank of factors in the HAL."""
 
 
 CONVERTERS: dict[str, Converter] = {

@@ -23,7 +23,7 @@ from asyncnn.runtime.tflite.node import (
     like_input,
     option,
 )
-from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 
 def _mul(node: Node) -> None:
@@ -35,13 +35,6 @@ def _mul(node: Node) -> None:
         node.emit_float(OperationType.MUL, [*operands, act])
     else:
         node.emit(OperationType.MUL, [*operands, act])
-
-
-def _div(node: Node) -> None:
-    if node.type == OperandType.TENSOR_INT32:
-        raise UnsupportedOperatorError("TFLite rounds quotients to 0, the HAL down")
-    act = node.fused(node.options("DivOptions").FusedActivationFunction())
-    node.emit_float(OperationType.DIV, [node.read(0), node.read(1), act])
 
 
 def _floor_div(node: Node) -> None:
@@ -91,7 +84,7 @@ def _squared_difference(node: Node) -> None:
 
 
 _EXACT = (
-    *("FLOOR", "HARD_SWISH", "PRELU", "MAXIMUM", "MINIMUM", "CAST"),
+    *("FLOOR", "HARD_SWISH", "PRELU", "MAXIMUM", "MINIMUM"),
     *("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"),
     *("LOGICAL_AND", "LOGICAL_OR", "LOGICAL_NOT"),
 )
@@ -181,7 +174,6 @@ CONVERTERS: dict[str, Converter] = {
     "SUB": exact(OperationType.SUB, 0, 1, fused_by("SubOptions")),
     "ADD_N": _add_n,
     "MUL": _mul,
-    "DIV": _div,
     "FLOOR_DIV": _floor_div,
     "FLOOR_MOD": _floor_mod,
     "SQUARE": _square,

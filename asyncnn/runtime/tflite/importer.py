@@ -1,148 +1,237 @@
 """Imports TFLite files: from mapped bytes to a named model."""
 
 import os
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
+from msgspec.structs import replace
 
+from asyncnn.extensions import CustomOperators, Extension
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.types import Memory, OperandLifeTime, OperationType
+from asyncnn.hal.types import Memory
 from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import view
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.model import NamedModel, located, map_model_file
-from asyncnn.runtime.tflite import convolution, elementwise, recurrent, reshaping
-from asyncnn.runtime.tflite.node import Allowance, Converter, Node
-from asyncnn.runtime.tflite.schema import (
-    Graph,
-    Operator,
-    UnsupportedOperatorError,
-    decoding,
-    read_graph,
+from asyncnn.runtime.model import InputShapes, NamedModel, located, map_model_file
+from asyncnn.runtime.model_description import Signature
+from asyncnn.runtime.tflite import (
+    bidirectional,
+    control_flow,
+    convolution,
+    custom_operators,
+    elementwise,
+    functions,
+    indexing,
+    recurrent,
+    reshaping,
+    spectrum,
 )
+from asyncnn.runtime.tflite.allowance import Allowance
+from asyncnn.runtime.tflite.metadata import read_metadata
+from asyncnn.runtime.tflite.node import Converter
+from asyncnn.runtime.tflite.schema import (
+    Contents,
+    Graph,
+    Tensor,
+    decoding,
+    read_contents,
+)
+from asyncnn.runtime.tflite.scope import Importing, Scope
+from asyncnn.runtime.tflite.subgraphs import Flow
 from asyncnn.runtime.tflite.tensors import describe
+from asyncnn.runtime.tflite.variables import FirstValues, States, own
+from asyncnn.runtime.unsupported import Refusals
 
 CONVERTERS: dict[str, Converter] = {
     **convolution.CONVERTERS,
     **elementwise.CONVERTERS,
+    **functions.CONVERTERS,
     **reshaping.CONVERTERS,
+    **indexing.CONVERTERS,
+    **spectrum.CONVERTERS,
     **recurrent.CONVERTERS,
+    **bidirectional.CONVERTERS,
+    **custom_operators.CONVERTERS,
 }
 """Converters by the operator's name in the TFLite schema."""
 
+CONVERTERS |= {name: CONVERTERS[like] for name, like in functions.ALIASES.items()}
+
 SHAPE_INPUTS: dict[str, frozenset[int]] = (
-    reshaping.SHAPE_INPUTS | convolution.SHAPE_INPUTS
+    reshaping.SHAPE_INPUTS | indexing.SHAPE_INPUTS | convolution.SHAPE_INPUTS
 )
 """Inputs that only repeat what the output's shape says; they are never read."""
 
 
-def load_tflite(path: str | os.PathLike[str]) -> NamedModel:
+def load_tflite(
+    path: str | os.PathLike[str],
+    *,
+    signature: str | None = None,
+    input_shapes: InputShapes = None,
+    extensions: Iterable[Extension | str] = (),
+) -> NamedModel:
     """Import the TFLite file at ``path``, which stays mapped: weights are not copied.
 
-    :raises InvalidArgumentError: if the file is damaged or not a TFLite file.
+    :param signature: name of that whose subgraph is the model; None for the first
+        subgraph.
+    :param input_shapes: shapes of inputs, by name or of all in order, that are not
+        those of the file; all others follow from them.
+    :param extensions: where custom operators are looked for, besides those that asyncnn
+        brings and that packages have installed.
+    :raises InvalidArgumentError: if the file is damaged, not a TFLite file, or has no
+        such signature.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
     :raises GeneralFailureError: if the file cannot be read.
     """
     memory = map_model_file(path)
     with located(path):
-        return import_tflite(memory)
+        return import_tflite(
+            memory,
+            signature=signature,
+            input_shapes=input_shapes,
+            extensions=extensions,
+        )
 
 
-def import_tflite(memory: Memory) -> NamedModel:
+def import_tflite(
+    memory: Memory,
+    *,
+    signature: str | None = None,
+    input_shapes: InputShapes = None,
+    extensions: Iterable[Extension | str] = (),
+) -> NamedModel:
     """Import the TFLite file whose bytes are those of ``memory``.
 
-    :raises InvalidArgumentError: if they are damaged or not a TFLite file.
+    :param signature: as of `load_tflite`, like ``input_shapes`` and ``extensions``.
+    :raises InvalidArgumentError: if they are damaged, not a TFLite file, or have no
+        such signature.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
     """
     with decoding():
-        named = _import(read_graph(view(memory)), memory)
+        contents = read_contents(view(memory))
+        customs = CustomOperators(extensions)
+        named = _import(contents, memory, signature, input_shapes, customs)
     validate_model(named.model)
     return named
 
 
-def _import(graph: Graph, memory: Memory) -> NamedModel:
-    _check_states(graph)
+def _import(
+    contents: Contents,
+    memory: Memory,
+    signature: str | None,
+    input_shapes: InputShapes,
+    customs: CustomOperators,
+) -> NamedModel:
+    graph = _chosen(contents, signature)
+    allowance = Allowance()
+    flow = Flow(contents.graphs, SHAPE_INPUTS, allowance)
+    flow.check(graph)
     builder = ModelBuilder()
     builder.add_pool(memory)
-    operands: dict[int, int] = {}
-    allowance = Allowance()
-    for index, name in zip(graph.inputs, _names(graph, graph.inputs), strict=True):
-        tensor = graph.tensors[index]
-        operand = describe(tensor)
-        operands[index] = builder.input(
-            name,
-            operand.type,
-            operand.dimensions,
-            scale=operand.scale,
-            zero_point=operand.zero_point,
-        )
-    for operator in _needed(graph):
-        with located(_place(graph, operator)):
-            _convert(Node(graph, operator, builder, operands, allowance))
-    for index, name in zip(graph.outputs, _names(graph, graph.outputs), strict=True):
-        if index not in operands:
-            raise InvalidArgumentError(f"output {name!r} is never computed")
-        builder.output(_own(builder, operands[index]), name)
-    return builder.build()
-
-
-def _own(builder: ModelBuilder, index: int) -> int:
-    """Return an operand that can be an output: a copy of one with another role."""
-    operand = builder.operand(index)
-    if operand.lifetime == OperandLifeTime.TEMPORARY_VARIABLE:
-        return index
-    shape = builder.constant(np.array(operand.dimensions, np.int32))
-    return builder.operation(OperationType.RESHAPE, [index, shape], operand)
-
-
-def _check_states(graph: Graph) -> None:
-    """Refuse state that operators share: each layer gets zeros of its own."""
-    readers = Counter(
-        index
-        for operator in graph.operators
-        for index in operator.inputs
-        if index >= 0 and graph.tensors[index].is_variable
+    input_names = _names(graph, graph.inputs)
+    output_names = _names(graph, graph.outputs)
+    states = States(
+        builder,
+        FirstValues(contents.graphs, allowance),
+        frozenset(flow.accesses(graph, (None,) * len(graph.inputs)).writes),
+        {*input_names, *output_names},
     )
-    for index, count in readers.items():
-        if count > 1:
-            raise UnsupportedOperatorError(
-                f"{graph.tensors[index].label} is the state of {count} layers"
-            )
+    shapes = _shapes_by_name(input_names, input_shapes)
+    inputs = [
+        _input(builder, name, graph.tensors[index], shapes.get(name))
+        for name, index in zip(input_names, graph.inputs, strict=True)
+    ]
+    refusals = Refusals()
+    importing = Importing(
+        CONVERTERS, control_flow.CONVERTERS, flow, allowance, customs, refusals
+    )
+    end = Scope(importing, graph, builder, states, inputs).run()
+    refusals.raise_any()
+    for position, name in enumerate(output_names):
+        builder.output(own(builder, end.read(position)), name)
+    states.finish()
+    return replace(
+        builder.build(),
+        signatures=_signatures(contents, graph, input_names, output_names),
+        metadata=read_metadata(contents.metadata, graph, view(memory)),
+    )
 
 
-def _convert(node: Node) -> None:
+def _signatures(
+    contents: Contents,
+    graph: Graph,
+    input_names: Sequence[str],
+    output_names: Sequence[str],
+) -> tuple[Signature, ...]:
+    """Return the signatures of ``graph`` with the names of the model's tensors."""
+    inputs = dict(zip(graph.inputs, input_names, strict=True))
+    outputs = dict(zip(graph.outputs, output_names, strict=True))
     try:
-        converter = CONVERTERS[node.operator.name]
-    except KeyError:
-        raise UnsupportedOperatorError("this operator cannot be imported") from None
-    converter(node)
-
-
-def _needed(graph: Graph) -> Iterator[Operator]:
-    """Yield the operators that the outputs depend on, in execution order.
-
-    What only computes the shape of a reshape is not among them: the shapes are known.
-    """
-    needed = set(graph.outputs)
-    chosen = []
-    for operator in reversed(graph.operators):
-        if needed.isdisjoint(operator.outputs):
-            continue
-        chosen.append(operator)
-        shape_inputs = SHAPE_INPUTS.get(operator.name, frozenset())
-        needed.update(
-            tensor
-            for position, tensor in enumerate(operator.inputs)
-            if position not in shape_inputs
+        return tuple(
+            Signature(
+                table.name,
+                tuple((name, inputs[tensor]) for name, tensor in table.inputs),
+                tuple((name, outputs[tensor]) for name, tensor in table.outputs),
+            )
+            for table in contents.signatures
+            if table.graph == graph.index
         )
-    return reversed(chosen)
+    except KeyError as error:
+        raise InvalidArgumentError(
+            f"a signature names tensor {error}, which is no input or output of "
+            f"{graph.label}"
+        ) from None
 
 
-def _place(graph: Graph, operator: Operator) -> str:
-    place = f"operator {operator.index} ({operator.name})"
-    outputs = [graph.tensors[index].label for index in operator.outputs[:1]]
-    return f"{place}, which computes {outputs[0]}" if outputs else place
+def _chosen(contents: Contents, signature: str | None) -> Graph:
+    if signature is None:
+        return contents.graphs[0]
+    for table in contents.signatures:
+        if table.name == signature:
+            return contents.graphs[table.graph]
+    known = ", ".join(repr(table.name) for table in contents.signatures[:20])
+    raise InvalidArgumentError(
+        f"the file has no signature {signature!r}", hint=f"it has: {known or 'none'}"
+    )
+
+
+def _shapes_by_name(
+    names: Sequence[str], shapes: InputShapes
+) -> Mapping[str, Sequence[int]]:
+    if shapes is None:
+        return {}
+    if not isinstance(shapes, Mapping):
+        if len(shapes) != len(names):
+            raise InvalidArgumentError(
+                f"{len(shapes)} shapes are given for {len(names)} inputs: "
+                f"{', '.join(names)}"
+            )
+        return dict(zip(names, shapes, strict=True))
+    unknown = [name for name in shapes if name not in names]
+    if unknown:
+        raise InvalidArgumentError(
+            f"there is no input {unknown[0]!r}", hint=f"known: {', '.join(names)}"
+        )
+    return shapes
+
+
+def _input(
+    builder: ModelBuilder, name: str, tensor: Tensor, shape: Sequence[int] | None
+) -> int:
+    if shape is not None:
+        if len(shape) != len(tensor.shape) or any(length < 1 for length in shape):
+            raise InvalidArgumentError(
+                f"input {name!r} of shape {list(tensor.shape)} cannot have shape "
+                f"{list(shape)}"
+            )
+        tensor = replace(tensor, shape=tuple(shape))
+    operand = describe(tensor)
+    return builder.input(
+        name,
+        operand.type,
+        operand.dimensions,
+        scale=operand.scale,
+        zero_point=operand.zero_point,
+    )
 
 
 def _names(graph: Graph, indexes: Sequence[int]) -> list[str]:

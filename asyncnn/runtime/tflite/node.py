@@ -5,8 +5,8 @@ hands each result to `Node.store`, which adds what is missing between the value 
 HAL computes and the tensor that the file promises: requantisation or a reshape.
 """
 
-import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.operands import DTYPES, QUANT8_TYPES
+from asyncnn.hal.operands import DTYPES, QUANT8_TYPES, AnyOperationType
 from asyncnn.hal.operations import check_operation
 from asyncnn.hal.types import (
     Dimensions,
@@ -25,47 +25,13 @@ from asyncnn.hal.types import (
     Operation,
     OperationType,
 )
-from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.tflite.schema import Graph, Operator, UnsupportedOperatorError
+from asyncnn.runtime.graph_builder import GraphBuilder
+from asyncnn.runtime.tflite.allowance import Allowance
+from asyncnn.runtime.tflite.schema import Graph, Operator
+from asyncnn.runtime.tflite.subgraphs import Variable
 from asyncnn.runtime.tflite.tensors import OperatorTensors, add_constant, describe
-
-MAX_ELEMENTS = 1 << 24
-"""Most elements, all together, of constants that a file implies but does not hold."""
-
-MAX_STEPS = 1 << 14
-"""Most time steps, all together, that become operations of their own."""
-
-
-class Allowance:
-    """What is left of both for the rest of one file."""
-
-    def __init__(self) -> None:
-        self._elements = MAX_ELEMENTS
-        self._steps = MAX_STEPS
-
-    def take_elements(self, dimensions: Dimensions) -> None:
-        """Account for a constant.
-
-        :raises InvalidArgumentError: if it is one too many.
-        """
-        self._elements -= math.prod(dimensions)
-        if self._elements < 0:
-            raise InvalidArgumentError(
-                f"constants that the file does not hold have more than {MAX_ELEMENTS} "
-                f"elements, with the last of shape {list(dimensions)}"
-            )
-
-    def take_steps(self, count: int) -> None:
-        """Account for the steps of a layer.
-
-        :raises UnsupportedOperatorError: if they are too many.
-        """
-        self._steps -= count
-        if self._steps < 0:
-            raise UnsupportedOperatorError(
-                f"{count} time steps, of at most {MAX_STEPS} in all layers"
-            )
-
+from asyncnn.runtime.tflite.variables import Variables
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 _ACTIVATIONS = {
     FusedActivationFunc.RELU: OperationType.RELU,
@@ -73,25 +39,33 @@ _ACTIVATIONS = {
     FusedActivationFunc.RELU6: OperationType.RELU6,
 }
 
+_BYTE = Operand(OperandType.TENSOR_QUANT8_ASYMM, scale=1.0)
+"""What booleans are as bytes."""
+
 
 class Node(OperatorTensors):
     """An operator bound to the model under construction.
 
-    ``operands`` maps the tensors that are known so far to operands of the model;
-    ``allowance`` is that of the whole file.
+    ``operands`` maps the tensors that are known so far to operands of the graph,
+    ``variables`` tells the current values of those that last; ``allowance`` is that of
+    the whole file. With ``as_bytes`` a converter sees booleans as bytes, 0 or 1: the
+    HAL moves and picks bytes, but no booleans.
     """
 
     def __init__(
         self,
         graph: Graph,
         operator: Operator,
-        builder: ModelBuilder,
+        builder: GraphBuilder,
         operands: dict[int, int],
+        variables: Variables,
         allowance: Allowance,
     ) -> None:
         super().__init__(graph, operator)
         self.builder = builder
         self.allowance = allowance
+        self.as_bytes = False
+        self.variables = variables
         self._operands = operands
 
     def read(self, index: int) -> int:
@@ -99,7 +73,17 @@ class Node(OperatorTensors):
 
         :raises InvalidArgumentError: if nothing has computed it yet.
         """
+        operand = self._read(index)
+        if self.as_bytes and self.is_boolean(operand):
+            return self.number(
+                operand, Operand(OperandType.TENSOR_QUANT8_ASYMM, scale=1.0)
+            )
+        return operand
+
+    def _read(self, index: int) -> int:
         tensor = self.tensor(index)
+        if tensor.is_variable:
+            return self.variables.read(self.variable(index))
         known = self._operands.get(tensor.index)
         if known is not None:
             return known
@@ -110,9 +94,47 @@ class Node(OperatorTensors):
         self._operands[tensor.index] = operand
         return operand
 
+    def variable(self, index: int) -> Variable:
+        """Return the variable that the tensor of input ``index`` is."""
+        return Variable.of(self._graph, self.tensor(index))
+
     def read_all(self) -> list[int]:
         """Return the operands of all inputs."""
         return [self.read(index) for index in range(len(self.operator.inputs))]
+
+    def target(self, index: int = 0) -> Operand:
+        """Return what the file promises output ``index`` to be."""
+        target = super().target(index)
+        if self.as_bytes and target.type == OperandType.TENSOR_BOOL8:
+            return replace(target, type=OperandType.TENSOR_QUANT8_ASYMM, scale=1.0)
+        return target
+
+    def is_boolean(self, operand: int) -> bool:
+        """Tell whether ``operand`` is a tensor of booleans."""
+        return self.builder.operand(operand).type == OperandType.TENSOR_BOOL8
+
+    def number(self, operand: int, like: Operand) -> int:
+        """Return booleans as numbers, 0 or 1, of the type and scale of ``like``."""
+        dimensions = self.builder.operand(operand).dimensions
+        output = replace(like, dimensions=dimensions)
+        self.allowance.take_elements(dimensions)
+        one_zero = [
+            self.builder.constant(
+                np.full(dimensions, value, DTYPES[output.type]),
+                OperandType(output.type),
+                scale=output.scale,
+                zero_point=output.zero_point,
+            )
+            for value in (1, 0)
+        ]
+        return self.compute(OperationType.SELECT, [operand, *one_zero], output)
+
+    def truth(self, operand: int) -> int:
+        """Return which elements of ``operand`` are not zero, as booleans."""
+        source = self.builder.operand(operand)
+        zero = self.zeros(replace(source, dimensions=(1,)))
+        output = Operand(OperandType.TENSOR_BOOL8, source.dimensions)
+        return self.compute(OperationType.NOT_EQUAL, [operand, zero], output)
 
     def scalar(self, value: float, type_: OperandType | None = None) -> int:
         """Add a scalar operand."""
@@ -145,13 +167,16 @@ class Node(OperatorTensors):
         return self.scalar(code)
 
     def compute(
-        self, type_: OperationType, inputs: Sequence[int], output: Operand
+        self, type_: AnyOperationType, inputs: Sequence[int], output: Operand
     ) -> int:
         """Add an operation whose only output is like ``output``; return its operand."""
         return self.compute_all(type_, inputs, [output])[0]
 
     def compute_all(
-        self, type_: OperationType, inputs: Sequence[int], outputs: Sequence[Operand]
+        self,
+        type_: AnyOperationType,
+        inputs: Sequence[int],
+        outputs: Sequence[Operand],
     ) -> tuple[int, ...]:
         """Add an operation with several outputs; return their operands.
 
@@ -180,7 +205,50 @@ class Node(OperatorTensors):
             raise InvalidArgumentError(f"{tensor.label} is written twice")
         target = self.target(index)
         requantized = self.requantize(operand, target)
-        self._operands[tensor.index] = self.reshape(requantized, target.dimensions)
+        stored = self.reshape(requantized, target.dimensions)
+        if self.as_bytes and tensor.type == "BOOL":
+            stored = self.truth(stored)
+        self._operands[tensor.index] = stored
+
+    def store_complex(self, real: int, imaginary: int) -> None:
+        """Make two operands the parts of output 0, a complex tensor.
+
+        :raises InvalidArgumentError: if that output has a value already.
+        """
+        keys = _complex_keys(self.result().index)
+        if keys[0] in self._operands:
+            raise InvalidArgumentError(f"{self.result().label} is written twice")
+        self._operands.update(zip(keys, (real, imaginary), strict=True))
+
+    def read_complex(self, index: int) -> tuple[int, int]:
+        """Return the operands of both parts of input ``index``.
+
+        :raises UnsupportedOperatorError: if no operator of the file has computed them.
+        """
+        tensor = self.tensor(index)
+        real, imaginary = map(self._operands.get, _complex_keys(tensor.index))
+        if real is None or imaginary is None:
+            raise UnsupportedOperatorError(
+                f"{tensor.label} is complex, but not a spectrum computed here"
+            )
+        return real, imaginary
+
+    def stand_in(self) -> None:
+        """Let outputs without a value have one, after the operator was refused.
+
+        Those that read them can then be looked at, too.
+        """
+        for index, number in enumerate(self.operator.outputs):
+            if number < 0 or number in self._operands:
+                continue
+            with suppress(UnsupportedOperatorError):
+                like = OperatorTensors.target(self, index)
+                self._operands[number] = self.builder.temporary(
+                    like.type,
+                    like.dimensions,
+                    scale=like.scale,
+                    zero_point=like.zero_point,
+                )
 
     def emit(self, type_: OperationType, inputs: Sequence[int]) -> None:
         """Add an operation that yields output 0 just as the file promises it."""
@@ -237,11 +305,28 @@ class Node(OperatorTensors):
         source = self.builder.operand(operand)
         if source.dimensions == dimensions:
             return operand
+        if source.type == OperandType.TENSOR_BOOL8:
+            return self._reshape_booleans(operand, dimensions)
         return self.compute(
             OperationType.RESHAPE,
             [operand, self.integers(dimensions)],
             replace(source, dimensions=dimensions),
         )
+
+    def _reshape_booleans(self, operand: int, dimensions: Dimensions) -> int:
+        # The HAL reshapes numbers only.
+        source = self.builder.operand(operand)
+        number = Operand(OperandType.TENSOR_FLOAT32, source.dimensions)
+        self.allowance.take_elements(source.dimensions)
+        one = self.builder.constant(np.ones(source.dimensions, np.float32))
+        zeros = self.zeros(number)
+        numbers = self.compute(OperationType.SELECT, [operand, one, zeros], number)
+        inputs = [
+            self.reshape(numbers, dimensions),
+            self.zeros(Operand(OperandType.TENSOR_FLOAT32, (1,))),
+        ]
+        output = replace(source, dimensions=dimensions)
+        return self.compute(OperationType.NOT_EQUAL, inputs, output)
 
     def broadcast(self, operand: int, dimensions: Dimensions) -> int:
         """Return ``operand`` repeated along the axes where it has length 1.
@@ -306,6 +391,16 @@ def emitting(
     return convert
 
 
+def with_booleans(convert: Converter) -> Converter:
+    """Return the converter, which is then shown booleans as bytes."""
+
+    def convert_bytes(node: Node) -> None:
+        node.as_bytes = True
+        convert(node)
+
+    return convert_bytes
+
+
 exact = partial(emitting, Node.emit)
 like_input = partial(emitting, Node.emit_like)
 in_float = partial(emitting, Node.emit_float)
@@ -339,6 +434,14 @@ def axis_in(index: int, more: int = 0) -> Argument:
 def last_axis(node: Node) -> int:
     """Return the last axis of input 0 as an argument."""
     return node.scalar(node.rank() - 1)
+
+
+def _complex_keys(tensor: int) -> tuple[int, int]:
+    """Return what stands for the parts of a tensor where operands are kept.
+
+    Numbers of tensors are not negative, so that nothing takes a part for the whole.
+    """
+    return -2 * tensor - 1, -2 * tensor - 2
 
 
 def _same_values(first: Operand, second: Operand) -> bool:

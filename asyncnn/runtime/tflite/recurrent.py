@@ -1,7 +1,7 @@
 """Recurrent layers: RNN, SVDF and LSTM, for a step and for a sequence.
 
-State starts from zero at each inference. A cell of integers becomes a QUANTIZED_LSTM
-operation for each time step; the others are float.
+State begins with zeros and is kept from one run to the next. A cell of integers becomes
+a QUANTIZED_LSTM operation for each time step; the others are float.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from asyncnn.hal.operands import DTYPES
 from asyncnn.hal.types import Operand, OperandType, OperationType
 from asyncnn.runtime.tflite.convolution import read_real
 from asyncnn.runtime.tflite.node import Converter, Node
-from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
 from asyncnn.runtime.tflite.tensors import add_constant, describe
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 _STATE_TYPES = {
     OperandType.TENSOR_FLOAT32: "FLOAT32",
@@ -34,8 +34,8 @@ def activation(node: Node, code: int, *known: int) -> int:
     return node.scalar(code)
 
 
-def zero_state(node: Node, index: int, type_: OperandType) -> int:
-    """Return the state in input ``index`` before the first step: real zeros.
+def read_state(node: Node, index: int, type_: OperandType) -> int:
+    """Return the state in input ``index`` before the first step.
 
     :raises UnsupportedOperatorError: if the input is no variable of type ``type_``.
     :raises InvalidArgumentError: if it has no sensible shape or not one scale.
@@ -47,14 +47,14 @@ def zero_state(node: Node, index: int, type_: OperandType) -> int:
         )
     if not all(tensor.shape) or not tensor.shape:
         raise InvalidArgumentError(f"{tensor.label} has shape {list(tensor.shape)}")
-    if type_ == OperandType.TENSOR_FLOAT32:
-        return node.zeros(Operand(type_, tensor.shape))
-    if len(tensor.scales) != 1:
+    if type_ != OperandType.TENSOR_FLOAT32 and len(tensor.scales) != 1:
         raise InvalidArgumentError(f"{tensor.label} must have one scale")
-    zero_point = next(iter(tensor.zero_points), 0)
-    return node.zeros(
-        Operand(type_, tensor.shape, scale=tensor.scales[0], zero_point=zero_point)
-    )
+    return node.read(index)
+
+
+def keep_state(node: Node, index: int, operand: int) -> None:
+    """Let the state in input ``index`` be ``operand`` from now on."""
+    node.variables.assign(node.variable(index), operand)
 
 
 WEIGHTS = range(1, 9)
@@ -94,8 +94,8 @@ def quantized_steps(node: Node, options: Any, steps: Sequence[int]) -> list[int]
         node.scalar(options.ProjClip(), OperandType.FLOAT32),
         *_intermediates(node),
     ]
-    state = zero_state(node, OUTPUT_STATE, _Q8S)
-    cell = zero_state(node, CELL_STATE, _Q16S)
+    state = read_state(node, OUTPUT_STATE, _Q8S)
+    cell = read_state(node, CELL_STATE, _Q16S)
     like = [node.builder.operand(operand) for operand in (state, cell, state)]
     outputs = []
     for step in steps:
@@ -103,6 +103,8 @@ def quantized_steps(node: Node, options: Any, steps: Sequence[int]) -> list[int]
             OperationType.QUANTIZED_LSTM, [step, *weights, state, cell, *settings], like
         )
         outputs.append(output)
+    keep_state(node, OUTPUT_STATE, state)
+    keep_state(node, CELL_STATE, cell)
     return outputs
 
 
@@ -153,7 +155,7 @@ def _scale(node: Node, index: int) -> float:
 
 _F32 = OperandType.TENSOR_FLOAT32
 
-_LSTM_ACTIVATIONS = (1, 3, 4)
+LSTM_ACTIVATIONS = (1, 3, 4)
 """Codes that mean the same in both: ReLU, ReLU6, tanh.
 
 Integer cells have no choice: there it is always tanh, whatever the file says.
@@ -171,16 +173,14 @@ def _step(node: Node) -> None:
         node.store(*quantized_steps(node, options, [node.read(0)]))
         return
     inputs = _float_inputs(node, options) + _layer_norms(node)
-    state, cell = (
-        replace(node.target(), dimensions=node.tensor(index).shape)
-        for index in (OUTPUT_STATE, CELL_STATE)
-    )
-    batch, units = cell.dimensions
+    states = _float_states(node)
+    batch, units = states[1].dimensions
     gates = 4 if node.has(1) else 3
-    scratch = replace(cell, dimensions=(batch, gates * units))
-    *_, output = node.compute_all(
-        OperationType.LSTM, inputs, [scratch, state, cell, node.target()]
+    scratch = replace(states[1], dimensions=(batch, gates * units))
+    _, *after, output = node.compute_all(
+        OperationType.LSTM, inputs, [scratch, *states, node.target()]
     )
+    _keep_float_states(node, after)
     node.store(output)
 
 
@@ -193,7 +193,13 @@ def _sequence(node: Node) -> None:
     if _is_float(node):
         inputs = [*_float_inputs(node, options), node.scalar(time_major)]
         inputs += _layer_norms(node)
-        node.emit(OperationType.UNIDIRECTIONAL_SEQUENCE_LSTM, inputs)
+        output, *after = node.compute_all(
+            OperationType.UNIDIRECTIONAL_SEQUENCE_LSTM,
+            inputs,
+            [node.target(), *_float_states(node)],
+        )
+        _keep_float_states(node, after)
+        node.store(output)
     else:
         steps = _split_time(node, time_major=time_major)
         outputs = quantized_steps(node, options, steps)
@@ -225,12 +231,23 @@ def _float_inputs(node: Node, options: Any) -> list[int]:
     return [
         node.read(0),
         *(read_real(node, index) for index in range(1, OUTPUT_STATE)),
-        zero_state(node, OUTPUT_STATE, _F32),
-        zero_state(node, CELL_STATE, _F32),
-        activation(node, options.FusedActivationFunction(), *_LSTM_ACTIVATIONS),
+        read_state(node, OUTPUT_STATE, _F32),
+        read_state(node, CELL_STATE, _F32),
+        activation(node, options.FusedActivationFunction(), *LSTM_ACTIVATIONS),
         node.scalar(options.CellClip(), OperandType.FLOAT32),
         node.scalar(options.ProjClip(), OperandType.FLOAT32),
     ]
+
+
+def _float_states(node: Node) -> list[Operand]:
+    return [
+        Operand(_F32, node.tensor(index).shape) for index in (OUTPUT_STATE, CELL_STATE)
+    ]
+
+
+def _keep_float_states(node: Node, after: Sequence[int]) -> None:
+    for index, operand in zip((OUTPUT_STATE, CELL_STATE), after, strict=True):
+        keep_state(node, index, operand)
 
 
 def _layer_norms(node: Node) -> list[int]:
@@ -268,47 +285,64 @@ def _join_time(node: Node, outputs: Sequence[int], *, time_major: bool) -> int:
     return node.reshape(joined, whole)
 
 
-_RNN_ACTIVATIONS = (0, 1, 2, 3, 4)
+RNN_ACTIVATIONS = (0, 1, 2, 3, 4)
 """Codes that mean the same in both: none, three kinds of ReLU, tanh."""
 
 
 def _rnn(node: Node) -> None:
     options = node.options("RNNOptions")
     inputs = _cell_inputs(node)
-    code = activation(node, options.FusedActivationFunction(), *_RNN_ACTIVATIONS)
+    code = activation(node, options.FusedActivationFunction(), *RNN_ACTIVATIONS)
     _store_step(node, OperationType.RNN, [*inputs, code])
 
 
 def _sequence_rnn(node: Node) -> None:
     options = node.options("SequenceRNNOptions")
     inputs = _cell_inputs(node)
-    code = activation(node, options.FusedActivationFunction(), *_RNN_ACTIVATIONS)
+    code = activation(node, options.FusedActivationFunction(), *RNN_ACTIVATIONS)
     time_major = node.scalar(int(options.TimeMajor()))
-    node.emit(OperationType.UNIDIRECTIONAL_SEQUENCE_RNN, [*inputs, code, time_major])
+    state = node.builder.operand(inputs[_RNN_STATE])
+    output, after = node.compute_all(
+        OperationType.UNIDIRECTIONAL_SEQUENCE_RNN,
+        [*inputs, code, time_major],
+        [node.target(), replace(node.target(), dimensions=state.dimensions)],
+    )
+    keep_state(node, _RNN_STATE, after)
+    node.store(output)
+
+
+_RNN_STATE = 4
+"""The only state of the smaller cells."""
 
 
 def _cell_inputs(node: Node) -> list[int]:
-    _require_float(node)
+    require_float(node)
     weights = [read_real(node, index) for index in (1, 2, 3)]
-    return [node.read(0), *weights, zero_state(node, 4, _F32)]
+    return [node.read(0), *weights, read_state(node, _RNN_STATE, _F32)]
 
 
 def _svdf(node: Node) -> None:
     options = node.options("SVDFOptions")
     inputs = [*_cell_inputs(node), node.scalar(options.Rank())]
-    code = activation(node, options.FusedActivationFunction(), *_RNN_ACTIVATIONS)
+    code = activation(node, options.FusedActivationFunction(), *RNN_ACTIVATIONS)
     _store_step(node, OperationType.SVDF, [*inputs, code])
 
 
 def _store_step(node: Node, type_: OperationType, inputs: Sequence[int]) -> None:
-    """Add an operation whose first output is the state after input 4."""
-    state = node.builder.operand(inputs[4])
-    after = replace(node.target(), dimensions=state.dimensions)
-    _, output = node.compute_all(type_, inputs, [after, node.target()])
+    """Add an operation whose first output is the state after the step."""
+    state = node.builder.operand(inputs[_RNN_STATE])
+    like = replace(node.target(), dimensions=state.dimensions)
+    after, output = node.compute_all(type_, inputs, [like, node.target()])
+    keep_state(node, _RNN_STATE, after)
     node.store(output)
 
 
-def _require_float(node: Node) -> None:
+def require_float(node: Node) -> None:
+    """Check that a layer is float.
+
+    :raises UnsupportedOperatorError: if its input is not.
+    :raises InvalidArgumentError: if only its result is not.
+    """
     if node.type != _F32:
         raise UnsupportedOperatorError(
             f"the HAL has this layer in float, not on {node.type.name}"

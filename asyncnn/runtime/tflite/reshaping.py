@@ -1,9 +1,13 @@
-"""Operations that move, pick or reduce: reshape, join, resize, slice, split, mean."""
+"""Operators that move or reduce: reshape, join, pad, resize, split, select, mean."""
+
+import math
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.types import OperandType, OperationType
+from asyncnn.hal.types import Operand, OperandType, OperationType
+from asyncnn.runtime.tflite.indexing import moving
 from asyncnn.runtime.tflite.node import (
     Converter,
     Node,
@@ -12,25 +16,27 @@ from asyncnn.runtime.tflite.node import (
     in_float,
     like_input,
     option,
-    value_of,
+    with_booleans,
 )
-from asyncnn.runtime.tflite.schema import UnsupportedOperatorError
-
-_LIKE_INPUT = ("PAD", "TRANSPOSE", "TILE", "SLICE")
-"""Same names and inputs; the output is quantised like the input."""
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 
 def _reshape(node: Node) -> None:
-    operand = node.read(0)
-    shape = node.integers(node.target().dimensions)
+    operand, target = node.read(0), node.target()
+    if target.type == OperandType.TENSOR_BOOL8:
+        node.store(node.reshape(operand, target.dimensions))
+        return
+    shape = node.integers(target.dimensions)
     node.emit_like(OperationType.RESHAPE, [operand, shape])
 
 
 def _squeeze(node: Node) -> None:
     operand = node.read(0)
     axes = node.options("SqueezeOptions").SqueezeDimsAsNumpy()
-    if isinstance(axes, int) or not node.result().shape:
-        # Without axes, or down to a scalar, it is the output's shape that counts.
+    is_whole = node.type == OperandType.TENSOR_INT32
+    if isinstance(axes, int) or not node.result().shape or is_whole:
+        # Without axes, or down to a scalar, it is the output's shape that counts. The
+        # HAL squeezes no int32, but reshapes it.
         _reshape(node)
         return
     axes = [node.axis(axis, node.rank()) for axis in axes.tolist()]
@@ -39,10 +45,43 @@ def _squeeze(node: Node) -> None:
 
 def _concatenation(node: Node) -> None:
     options = node.options("ConcatenationOptions")
-    axis = node.scalar(node.axis(options.Axis(), node.rank()))
-    inputs = [*node.read_all(), axis]
+    axis = node.axis(options.Axis(), node.rank())
+    activation = options.FusedActivationFunction()
+    if node.type == OperandType.TENSOR_INT32:
+        node.store(join(node, node.read_all(), axis))
+        return
+    inputs = [*node.read_all(), node.scalar(axis)]
     joined = node.compute(OperationType.CONCATENATION, inputs, node.target())
-    node.store(node.activate(joined, options.FusedActivationFunction()))
+    node.store(node.activate(joined, activation))
+
+
+_MAX_PIECES = 1 << 10
+"""Most pieces of an int32 tensor that is joined piece by piece."""
+
+
+def join(node: Node, operands: Sequence[int], axis: int) -> int:
+    """Return int32 tensors joined, which the HAL can only stack, if they are alike.
+
+    :raises UnsupportedOperatorError: if it takes too many pieces.
+    """
+    pieces: list[int] = []
+    for operand in operands:
+        dimensions = node.builder.operand(operand).dimensions
+        length = dimensions[axis]
+        if len(pieces) + length > _MAX_PIECES:
+            raise UnsupportedOperatorError("joining int32 of more than 1024 pieces")
+        outer, inner = math.prod(dimensions[:axis]), math.prod(dimensions[axis + 1 :])
+        whole = node.reshape(operand, (outer, length, inner))
+        piece = Operand(OperandType.TENSOR_INT32, (outer, 1, inner))
+        inputs = [whole, node.scalar(1), node.scalar(length)]
+        parts = node.compute_all(OperationType.SPLIT, inputs, [piece] * length)
+        pieces += [node.reshape(part, (outer, inner)) for part in parts]
+    stacked = Operand(OperandType.TENSOR_INT32, (outer, len(pieces), inner))
+    inputs = [node.scalar(1), *pieces]
+    packed = node.compute(OperationType.PACK, inputs, stacked)
+    return node.reshape(
+        packed, (*dimensions[:axis], len(pieces), *dimensions[axis + 1 :])
+    )
 
 
 def _pack(node: Node) -> None:
@@ -101,26 +140,44 @@ def _broadcast_to(node: Node) -> None:
     node.store(node.broadcast(node.read(0), node.target().dimensions))
 
 
+_FILLED = (OperandType.TENSOR_FLOAT32, OperandType.TENSOR_INT32)
+
+
 def _fill(node: Node) -> None:
-    value = node.value(1)
-    dimensions = node.integers(node.target().dimensions)
-    node.emit(OperationType.FILL, [dimensions, node.scalar(value)])
+    target = node.target()
+    if target.type in _FILLED and node.tensor(1).data is not None:
+        inputs = [node.integers(target.dimensions), node.scalar(node.value(1))]
+        node.emit(OperationType.FILL, inputs)
+    else:
+        node.store(node.broadcast(node.read(1), target.dimensions))
 
 
 def _zeros_like(node: Node) -> None:
     target = node.target()
-    zero = 0 if target.type == OperandType.TENSOR_INT32 else 0.0
-    inputs = [node.integers(target.dimensions), node.scalar(zero)]
-    node.emit(OperationType.FILL, inputs)
+    if target.type in _FILLED:
+        zero = 0 if target.type == OperandType.TENSOR_INT32 else 0.0
+        inputs = [node.integers(target.dimensions), node.scalar(zero)]
+        node.emit(OperationType.FILL, inputs)
+    else:
+        node.store(node.zeros(target))
 
 
 SHAPE_INPUTS: dict[str, frozenset[int]] = {
-    **dict.fromkeys(("FILL", "ZEROS_LIKE", "SHAPE"), frozenset({0})),
+    **dict.fromkeys(("FILL", "ZEROS_LIKE", "SHAPE", "RANK"), frozenset({0})),
     **dict.fromkeys(
         ("RESHAPE", "RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR", "BROADCAST_TO"),
         frozenset({1}),
     ),
 }
+
+
+def _pad_value(node: Node) -> int:
+    value = node.value(2)
+    return node.scalar(int(value) if isinstance(value, bool) else value)
+
+
+def _rank(node: Node) -> None:
+    node.store(node.integers([len(node.tensor(0).shape)]))
 
 
 def _mean(node: Node) -> None:
@@ -132,23 +189,6 @@ def _mean(node: Node) -> None:
     else:
         # The HAL would round to a step of the input before one of the output.
         node.emit_float(OperationType.MEAN, inputs)
-
-
-def _strided_slice(node: Node) -> None:
-    options = node.options("StridedSliceOptions")
-    if options.EllipsisMask() or options.NewAxisMask() or options.Offset():
-        raise UnsupportedOperatorError("an ellipsis, new axis or relative end")
-    masks = (options.BeginMask(), options.EndMask(), options.ShrinkAxisMask())
-    inputs = [*node.read_all(), *map(node.scalar, masks)]
-    node.emit_like(OperationType.STRIDED_SLICE, inputs)
-
-
-def _gather(node: Node) -> None:
-    options = node.options("GatherOptions")
-    if options.BatchDims():
-        raise UnsupportedOperatorError("gathering per batch")
-    axis = node.scalar(node.axis(options.Axis(), node.rank()))
-    node.emit_like(OperationType.GATHER, [node.read(0), axis, node.read(1)])
 
 
 def _split(node: Node) -> None:
@@ -192,38 +232,60 @@ def _split_v(node: Node) -> None:
 
 
 def _select(node: Node) -> None:
-    if node.operator.name == "SELECT" and node.rank() != node.rank(1):
-        raise UnsupportedOperatorError("the HAL does not select whole rows")
     dimensions = node.target().dimensions
-    inputs = [node.broadcast(operand, dimensions) for operand in node.read_all()]
-    node.emit(OperationType.SELECT, inputs)
-
-
-def _topk_v2(node: Node) -> None:
-    operand = node.read(0)
-    values = replace(node.builder.operand(operand), dimensions=node.target().dimensions)
-    results = node.compute_all(
-        OperationType.TOPK_V2,
-        [operand, node.scalar(node.value(1))],
-        [values, node.target(1)],
+    condition, *choices = node.read_all()
+    if node.operator.name == "SELECT" and node.rank() < len(dimensions):
+        # Each of its elements chooses a whole row.
+        ones = (1,) * (len(dimensions) - node.rank())
+        condition = node.reshape(condition, (*node.tensor(0).shape, *ones))
+    condition, first, second = (
+        node.broadcast(each, dimensions) for each in (condition, *choices)
     )
-    for index, result in enumerate(results):
-        node.store(result, index)
+    if not node.is_boolean(first):
+        like = node.target()
+        chosen = [node.requantize(each, like) for each in (first, second)]
+        node.emit(OperationType.SELECT, [condition, *chosen])
+        return
+    like = node.builder.operand(first)
+    denied = node.compute(OperationType.LOGICAL_NOT, [condition], like)
+    pairs = ((condition, first), (denied, second))
+    parts = [node.compute(OperationType.LOGICAL_AND, pair, like) for pair in pairs]
+    node.emit(OperationType.LOGICAL_OR, parts)
 
 
 _KEEP = option("ReducerOptions", "KeepDims", bool)
 
-CONVERTERS: dict[str, Converter] = {
-    **{name: like_input(OperationType[name]) for name in _LIKE_INPUT},
+_MOVING: dict[str, Converter] = {
+    "PAD": like_input(OperationType.PAD),
+    "PADV2": like_input(OperationType.PAD_V2, 0, 1, _pad_value),
+    "TRANSPOSE": like_input(OperationType.TRANSPOSE),
+}
+"""Operators whose counterparts in the HAL know neither int32 nor booleans."""
+
+_BYTEWISE: dict[str, Converter] = {
+    "TILE": like_input(OperationType.TILE),
+    "SLICE": like_input(OperationType.SLICE),
     "RESHAPE": _reshape,
     "SQUEEZE": _squeeze,
     "EXPAND_DIMS": like_input(OperationType.EXPAND_DIMS, 0, axis_in(1, more=1)),
-    "PADV2": like_input(OperationType.PAD_V2, 0, 1, value_of(2)),
     "MIRROR_PAD": like_input(
         OperationType.MIRROR_PAD, 0, 1, option("MirrorPadOptions", "Mode")
     ),
     "CONCATENATION": _concatenation,
     "PACK": _pack,
+    "REVERSE_V2": _reverse,
+    "BROADCAST_TO": _broadcast_to,
+    "FILL": _fill,
+    "ZEROS_LIKE": _zeros_like,
+    "SPLIT": _split,
+    "SPLIT_V": _split_v,
+    "UNPACK": _unpack,
+}
+"""Operators whose counterparts know no booleans."""
+
+CONVERTERS: dict[str, Converter] = {
+    **{name: moving(convert) for name, convert in _MOVING.items()},
+    **{name: with_booleans(convert) for name, convert in _BYTEWISE.items()},
     "SPACE_TO_BATCH_ND": like_input(OperationType.SPACE_TO_BATCH_ND, 0, 1, 2),
     "BATCH_TO_SPACE_ND": _batch_to_space_nd,
     "SPACE_TO_DEPTH": like_input(
@@ -236,11 +298,8 @@ CONVERTERS: dict[str, Converter] = {
     "RESIZE_NEAREST_NEIGHBOR": _resize(
         OperationType.RESIZE_NEAREST_NEIGHBOR, "ResizeNearestNeighborOptions"
     ),
-    "REVERSE_V2": _reverse,
-    "BROADCAST_TO": _broadcast_to,
-    "FILL": _fill,
-    "ZEROS_LIKE": _zeros_like,
     "SHAPE": lambda node: node.store(node.integers(node.tensor(0).shape)),
+    "RANK": _rank,
     "MEAN": _mean,
     "REDUCE_MAX": like_input(OperationType.REDUCE_MAX, 0, 1, _KEEP),
     "REDUCE_MIN": like_input(OperationType.REDUCE_MIN, 0, 1, _KEEP),
@@ -250,15 +309,6 @@ CONVERTERS: dict[str, Converter] = {
     "REDUCE_PROD": in_float(OperationType.REDUCE_PROD, 0, 1, _KEEP),
     "ARG_MAX": exact(OperationType.ARGMAX, 0, axis_in(1)),
     "ARG_MIN": exact(OperationType.ARGMIN, 0, axis_in(1)),
-    "STRIDED_SLICE": _strided_slice,
-    "GATHER": _gather,
-    "EMBEDDING_LOOKUP": lambda node: node.emit_like(
-        OperationType.EMBEDDING_LOOKUP, node.read_all(), source=1
-    ),
-    "SPLIT": _split,
-    "SPLIT_V": _split_v,
-    "UNPACK": _unpack,
     "SELECT": _select,
     "SELECT_V2": _select,
-    "TOPK_V2": _topk_v2,
 }

@@ -5,9 +5,11 @@ file may overlap. The work is bounded all the same: no vector is longer than the
 all that is read is no longer than a multiple of it, and there are not too many tables.
 """
 
+import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -15,11 +17,10 @@ import numpy as np
 import tflite  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
-
-
-class UnsupportedOperatorError(GeneralFailureError):
-    """A valid file uses an operator, or a variant of one, that has no HAL form."""
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.runtime.model import located
+from asyncnn.runtime.tflite import flatbuffer
+from asyncnn.runtime.tflite.sparse import densify
 
 
 @contextmanager
@@ -48,9 +49,19 @@ IDENTIFIER = b"TFL3"
 
 MAX_RANK = 8
 MAX_TABLES = 1 << 16
-"""Most tensors, and most operators, of a file."""
+"""Most tensors, and most operators, of a subgraph."""
+
+MAX_ALL_TABLES = 1 << 18
+"""Most tables of all kinds in a file."""
+
+METADATA = b"TFLITE_METADATA"
+"""Name of the buffer that describes inputs and outputs to people and programs."""
 
 _OVERLAP = 16
+_INT32, _INT64, _FLOAT32 = (np.dtype(kind) for kind in ("<i4", "<i8", "<f4"))
+_MOST_SPARSE = 64
+"""How much longer than the file sparse constants may be, all together."""
+
 _EMPTY_TABLE = struct.pack("<HHi", 4, 4, 4)
 
 TYPE_NAMES: dict[int, str] = {
@@ -94,7 +105,11 @@ class Tensor(msgspec.Struct, frozen=True, eq=False):
     @property
     def label(self) -> str:
         """Names the tensor in messages."""
-        return f"tensor {self.index} ({self.name[:80]!r})"
+        return _label(self.index, self.name)
+
+
+def _label(index: int, name: str) -> str:
+    return f"tensor {index} ({name[:80]!r})"
 
 
 class Operator(msgspec.Struct, frozen=True, eq=False):
@@ -109,22 +124,29 @@ class Operator(msgspec.Struct, frozen=True, eq=False):
     outputs: tuple[int, ...]
     intermediates: tuple[int, ...]
     table: Any
+    version: int = 1
+
+    def custom_options(self) -> bytes:
+        """Return the bytes that the file has for a custom operator."""
+        options = self.table.CustomOptionsAsNumpy()
+        return b"" if isinstance(options, int) else options.tobytes()
 
     def options(self, kind: str) -> Any:
         """Return the options table of class ``kind``, all defaults if there is none.
 
         :raises InvalidArgumentError: if the options are of another kind.
         """
-        union = self.table.BuiltinOptions()
-        given = self.table.BuiltinOptionsType()
-        if union is None or not given:
+        data, table = self.table._tab.Bytes, self.table._tab.Pos
+        places = flatbuffer.places(data, table, 5)
+        given = flatbuffer.uint8(data, places[3])[0] if places[3] else 0
+        if not given or not places[4]:
             return _defaults(kind)
         options = getattr(tflite, kind)()
         if given != getattr(tflite.BuiltinOptions, kind):
             raise InvalidArgumentError(
                 f"operator {self.index} ({self.name}) has options of another kind"
             )
-        options.Init(union.Bytes, union.Pos)
+        options.Init(data, flatbuffer.target(data, places[4]))
         return options
 
 
@@ -135,23 +157,46 @@ def _defaults(kind: str) -> Any:
 
 
 class Graph(msgspec.Struct, frozen=True, eq=False):
-    """The one subgraph of a file, its operators in execution order."""
+    """A subgraph of a file, its operators in execution order."""
 
-    tensors: tuple[Tensor, ...]
+    index: int
+    name: str
+    tensors: Sequence[Tensor]
     operators: tuple[Operator, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
+    @property
+    def label(self) -> str:
+        """Names the subgraph in messages."""
+        return f"subgraph {self.index} ({self.name[:80]!r})"
 
-def read_graph(data: memoryview) -> Graph:
-    """Read the graph of a TFLite file.
 
-    Decoder errors such as `struct.error` pass through; see `errors.reading`.
+class SignatureTable(msgspec.Struct, frozen=True):
+    """What a file calls the inputs and outputs of one of its subgraphs: tensors."""
+
+    name: str
+    graph: int
+    inputs: tuple[tuple[str, int], ...]
+    outputs: tuple[tuple[str, int], ...]
+
+
+class Contents(msgspec.Struct, frozen=True, eq=False):
+    """All that is read of a file; ``metadata`` are bytes of another format."""
+
+    graphs: tuple[Graph, ...]
+    signatures: tuple[SignatureTable, ...] = ()
+    metadata: memoryview | None = None
+
+
+def read_contents(data: memoryview) -> Contents:
+    """Read a TFLite file.
+
+    Decoder errors such as `struct.error` pass through; see `decoding`.
 
     :raises InvalidArgumentError: if the bytes are not a TFLite file or inconsistent.
-    :raises UnsupportedOperatorError: if there are several subgraphs.
     """
-    return _Reader(data).graph()
+    return _Reader(data).contents()
 
 
 class _Reader:
@@ -160,52 +205,110 @@ class _Reader:
             raise InvalidArgumentError("not a TFLite file: identifier TFL3 is missing")
         self._data = data
         self._budget = _OVERLAP * len(data)
+        self._dense_bytes = _MOST_SPARSE * len(data)
+        self._tables_left = MAX_ALL_TABLES
         self._model = tflite.Model.GetRootAs(data, 0)
         if self._model.Version() != 3:
             raise InvalidArgumentError(
                 f"schema version {self._model.Version()} is not 3"
             )
 
-    def graph(self) -> Graph:
-        subgraphs = self._model.SubgraphsLength()
-        if subgraphs != 1:
-            raise UnsupportedOperatorError(
-                f"{subgraphs} subgraphs; control flow cannot be imported"
-            )
-        table = self._model.Subgraphs(0)
-        buffers = list(self._tables(self._model, "Buffers"))
+    def contents(self) -> Contents:
+        root = flatbuffer.places(self._data, self._model._tab.Pos, 5)
+        buffers = self._positions(root[4])
         codes = [
-            self._operator_name(code)
+            (self._operator_name(code), code.Version())
             for code in self._tables(self._model, "OperatorCodes")
         ]
+        graphs = tuple(
+            self._graph(index, table, buffers, codes)
+            for index, table in enumerate(self._tables(self._model, "Subgraphs"))
+        )
+        if not graphs:
+            raise InvalidArgumentError("a file without a subgraph")
+        return Contents(
+            graphs,
+            tuple(
+                self._signature(table, graphs)
+                for table in self._tables(self._model, "SignatureDefs")
+            ),
+            self._metadata(buffers),
+        )
+
+    def _graph(
+        self, index: int, table: Any, buffers: list[int], codes: list[tuple[str, int]]
+    ) -> Graph:
+        places = flatbuffer.places(self._data, table._tab.Pos, 4)
         tensors = tuple(
-            self._tensor(index, tensor, buffers)
-            for index, tensor in enumerate(self._tables(table, "Tensors"))
+            [
+                self._tensor(index, tensor, buffers)
+                for index, tensor in enumerate(self._positions(places[0]))
+            ]
         )
         count = len(tensors)
         return Graph(
+            index,
+            self._name(table.Name()),
             tensors,
             tuple(
-                self._operator(index, operator, codes, count)
-                for index, operator in enumerate(self._tables(table, "Operators"))
+                [
+                    self._operator(index, operator, codes, count)
+                    for index, operator in enumerate(self._positions(places[3]))
+                ]
             ),
-            self._indexes(table.InputsAsNumpy(), count, "a graph input"),
-            self._indexes(table.OutputsAsNumpy(), count, "a graph output"),
+            self._indexes(self._numbers(places[1], _INT32), count, "a graph input"),
+            self._indexes(self._numbers(places[2], _INT32), count, "a graph output"),
         )
+
+    def _signature(self, table: Any, graphs: tuple[Graph, ...]) -> SignatureTable:
+        name, graph = self._name(table.SignatureKey()), table.SubgraphIndex()
+        if graph >= len(graphs):
+            raise InvalidArgumentError(
+                f"signature {name!r} is of subgraph {graph} of {len(graphs)}"
+            )
+        count = len(graphs[graph].tensors)
+        maps = [
+            tuple(
+                (self._name(entry.Name()), entry.TensorIndex())
+                for entry in self._tables(table, border)
+            )
+            for border in ("Inputs", "Outputs")
+        ]
+        for entry, tensor in chain(*maps):
+            if tensor >= count:
+                raise InvalidArgumentError(
+                    f"{entry!r} of signature {name!r} is tensor {tensor} of {count}"
+                )
+        return SignatureTable(name, graph, *maps)
+
+    def _metadata(self, buffers: list[int]) -> memoryview | None:
+        for table in self._tables(self._model, "Metadata"):
+            if table.Name() == METADATA:
+                index = table.Buffer()
+                # The model works without them: damage here costs no more than them.
+                if index < len(buffers):
+                    start, size = self._bytes(buffers[index])
+                    return self._data[start : start + size]
+        return None
 
     def _tables(self, table: Any, vector: str) -> Iterator[Any]:
         count: int = getattr(table, f"{vector}Length")()
-        self._charge(4 * count)
-        if count > MAX_TABLES:
-            raise InvalidArgumentError(f"more than {MAX_TABLES} tables of one kind")
+        self._count_tables(count)
         return map(getattr(table, vector), range(count))
 
-    def _vector(self, values: NDArray[Any] | int) -> list[Any]:
-        # The accessors answer 0 for a vector that is not there.
-        if isinstance(values, int):
-            return []
-        self._charge(values.nbytes)
-        return values.tolist()  # type: ignore[no-any-return]
+    def _positions(self, place: int) -> list[int]:
+        """Return where the tables of a field's vector lie."""
+        start, count = flatbuffer.vector(self._data, place)
+        self._count_tables(count)
+        return flatbuffer.tables(self._data, start, count)
+
+    def _count_tables(self, count: int) -> None:
+        self._charge(4 * count)
+        self._tables_left -= count
+        if count > MAX_TABLES or self._tables_left < 0:
+            raise InvalidArgumentError(
+                f"more than {MAX_TABLES} tables of one kind or {MAX_ALL_TABLES} of all"
+            )
 
     def _charge(self, bytes_read: int) -> None:
         self._budget -= bytes_read
@@ -213,102 +316,156 @@ class _Reader:
             raise InvalidArgumentError("its vectors are longer than the file")
 
     def _indexes(
-        self, values: NDArray[Any] | int, count: int, what: str
+        self, indexes: tuple[int, ...], count: int, what: str
     ) -> tuple[int, ...]:
-        indexes = tuple(self._vector(values))
-        for index in indexes:
-            if not -1 <= index < count:
-                raise InvalidArgumentError(
-                    f"{what} refers to tensor {index} of {count}"
-                )
+        if indexes and not -1 <= min(indexes) <= max(indexes) < count:
+            wrong = next(each for each in indexes if not -1 <= each < count)
+            raise InvalidArgumentError(f"{what} refers to tensor {wrong} of {count}")
         return indexes
 
     def _operator(
-        self, index: int, table: Any, codes: list[str], count: int
+        self, index: int, table: int, codes: list[tuple[str, int]], count: int
     ) -> Operator:
-        code = table.OpcodeIndex()
+        data = self._data
+        places = flatbuffer.places(data, table, 9)
+        code = flatbuffer.uint32(data, places[0])[0] if places[0] else 0
         if code >= len(codes):
             raise InvalidArgumentError(
                 f"operator {index} has code {code} of {len(codes)}"
             )
-        what = f"operator {index} ({codes[code]})"
-        return Operator(
-            index,
-            codes[code],
-            self._indexes(table.InputsAsNumpy(), count, what),
-            self._indexes(table.OutputsAsNumpy(), count, what),
-            self._indexes(table.IntermediatesAsNumpy(), count, what),
-            table,
+        name, version = codes[code]
+        what = f"operator {index} ({name})"
+        inputs, outputs, intermediates = (
+            self._indexes(self._numbers(places[field], _INT32), count, what)
+            for field in (1, 2, 8)
         )
+        accessor = tflite.Operator()
+        accessor.Init(data, table)
+        return Operator(index, name, inputs, outputs, intermediates, accessor, version)
 
-    def _tensor(self, index: int, table: Any, buffers: list[Any]) -> Tensor:
-        name = self._name(table.Name())
-        type_ = TYPE_NAMES.get(table.Type(), f"type {table.Type()}")
-        shape = tuple(self._vector(table.ShapeAsNumpy()))
-        if len(shape) > MAX_RANK or any(length < 0 for length in shape):
-            raise InvalidArgumentError(f"tensor {name!r} has shape {list(shape)}")
+    def _tensor(self, index: int, table: int, buffers: list[int]) -> Tensor:
+        data = self._data
+        places = flatbuffer.places(data, table, 7)
+        name = self._text(places[3])
+        number = flatbuffer.int8(data, places[1])[0] if places[1] else 0
+        type_ = TYPE_NAMES.get(number, f"type {number}")
+        shape = self._numbers(places[0], _INT32)
+        if len(shape) > MAX_RANK or min(shape, default=0) < 0:
+            raise InvalidArgumentError(
+                f"{_label(index, name)} has shape {list(shape[:20])}"
+            )
         unsupported = ""
-        if table.Sparsity() is not None:
-            unsupported = "sparse data"
-        elif table.IsVariable():
-            unsupported = "state that lasts from one inference to the next"
-        elif type_ not in DTYPES:
+        if type_ not in DTYPES:
             unsupported = f"elements of type {type_}"
-        quantization = table.Quantization() or _defaults("QuantizationParameters")
-        if quantization.DetailsType():
-            unsupported = "a custom quantisation"
-        data = None
+        scales: tuple[float, ...] = ()
+        zero_points: tuple[int, ...] = ()
+        axis = 0
+        if places[4]:
+            quantization = flatbuffer.target(data, places[4])
+            parts = flatbuffer.places(data, quantization, 7)
+            scales = self._numbers(parts[2], _FLOAT32)
+            zero_points = self._numbers(parts[3], _INT64)
+            if parts[4] and flatbuffer.uint8(data, parts[4])[0]:
+                unsupported = "a custom quantisation"
+            axis = flatbuffer.int32(data, parts[6])[0] if parts[6] else 0
+        is_variable = bool(places[5]) and bool(flatbuffer.uint8(data, places[5])[0])
+        constant = None
         if not unsupported:
-            data = self._constant(name, DTYPES[type_], shape, buffers, table.Buffer())
+            label = _label(index, name)
+            buffer = flatbuffer.uint32(data, places[2])[0] if places[2] else 0
+            constant = self._constant(
+                label, DTYPES[type_], shape, buffers, buffer, places[6]
+            )
+        if constant is not None and is_variable:
+            raise InvalidArgumentError(
+                f"{_label(index, name)} is a variable and has data of a constant"
+            )
         return Tensor(
             index,
             name,
             type_,
             shape,
-            tuple(self._vector(quantization.ScaleAsNumpy())),
-            tuple(self._vector(quantization.ZeroPointAsNumpy())),
-            quantization.QuantizedDimension(),
-            data,
+            scales,
+            zero_points,
+            axis,
+            constant,
             unsupported,
-            bool(table.IsVariable()),
+            is_variable,
         )
 
     def _constant(
         self,
-        name: str,
+        label: str,
         dtype: np.dtype[Any],
         shape: tuple[int, ...],
-        buffers: list[Any],
+        buffers: list[int],
         index: int,
+        sparsity: int,
     ) -> NDArray[Any] | None:
         if index >= len(buffers):
             raise InvalidArgumentError(
-                f"tensor {name!r} refers to buffer {index} of {len(buffers)}"
+                f"{label} refers to buffer {index} of {len(buffers)}"
             )
-        data = self._bytes(buffers[index])
-        if not data.size:
+        start, size = self._bytes(buffers[index])
+        if not size:
             return None
-        expected = dtype.itemsize * int(np.prod(shape, dtype=object))
-        if data.nbytes != expected:
+        expected = dtype.itemsize * math.prod(shape)
+        if sparsity:
+            if start + size > len(self._data):
+                raise InvalidArgumentError(f"{label} reaches beyond the file")
+            self._take_dense(expected)
+            stored = np.ndarray((size // dtype.itemsize,), dtype, self._data, start)
+            table = tflite.SparsityParameters()
+            table.Init(self._data, flatbuffer.target(self._data, sparsity))
+            with located(label):
+                return densify(table, stored, shape)
+        if size != expected:
             raise InvalidArgumentError(
-                f"tensor {name!r} of shape {list(shape)} needs {expected} bytes "
-                f"but its buffer has {data.nbytes}"
+                f"{label} of shape {list(shape)} needs {expected} bytes "
+                f"but its buffer has {size}"
             )
-        return data.view(dtype).reshape(shape)
+        return np.ndarray(shape, dtype, self._data, start)
 
-    def _bytes(self, buffer: Any) -> NDArray[np.uint8]:
+    def _take_dense(self, size: int) -> None:
+        self._dense_bytes -= size
+        if self._dense_bytes < 0:
+            raise InvalidArgumentError(
+                f"sparse constants that are {_MOST_SPARSE} times as long as the file"
+            )
+
+    def _bytes(self, buffer: int) -> tuple[int, int]:
+        """Return where the bytes of a buffer begin, and how many they are."""
+        data = self._data
+        field, offset_field, size_field = flatbuffer.places(data, buffer, 3)
         # Files above 2 GiB keep their data behind the flatbuffer; offset 1 is a
         # placeholder that the converter leaves in smaller ones.
-        offset, size = buffer.Offset(), buffer.Size()
+        offset = flatbuffer.uint64(data, offset_field)[0] if offset_field else 0
         if offset > 1:
-            return np.frombuffer(self._data, np.uint8, size, offset)
-        data: NDArray[np.uint8] | int = buffer.DataAsNumpy()
-        return np.empty(0, np.uint8) if isinstance(data, int) else data
+            size = flatbuffer.uint64(data, size_field)[0] if size_field else 0
+            return int(offset), int(size)
+        return flatbuffer.vector(data, field)
+
+    def _numbers(self, place: int, dtype: np.dtype[Any]) -> tuple[Any, ...]:
+        """Return the numbers of a field's vector, none for one that is left out."""
+        if not place:
+            return ()
+        start, count = flatbuffer.vector(self._data, place)
+        self._charge(count * dtype.itemsize)
+        return flatbuffer.numbers(self._data, start, count, dtype)
+
+    def _text(self, place: int) -> str:
+        """Return the string of a field, an empty one for one that is left out."""
+        start, length = flatbuffer.vector(self._data, place)
+        self._charge(length)
+        return bytes(self._data[start : start + length]).decode(errors="replace")
 
     def _operator_name(self, code: Any) -> str:
         number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
         if number == tflite.BuiltinOperator.CUSTOM:
-            return f"CUSTOM {self._name(code.CustomCode())}"
+            name = self._name(code.CustomCode())[:80]
+            # It gets into messages, which are of one line.
+            shown = "".join(each if each.isprintable() else " " for each in name)
+            return f"CUSTOM {shown}"
         return str(tflite.BUILTIN_OPCODE2NAME.get(number, f"builtin {number}"))
 
     def _name(self, name: bytes | None) -> str:

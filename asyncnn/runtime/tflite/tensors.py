@@ -9,13 +9,13 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import DTYPES, size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand, OperandType, SymmPerChannelQuantParams
-from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.graph_builder import GraphBuilder
 from asyncnn.runtime.tflite.schema import (
     Graph,
     Operator,
     Tensor,
-    UnsupportedOperatorError,
 )
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 _TYPES = {
     "FLOAT32": OperandType.TENSOR_FLOAT32,
@@ -66,18 +66,16 @@ def describe(tensor: Tensor) -> Operand:
     )
 
 
-def add_constant(builder: ModelBuilder, tensor: Tensor, operand: Operand) -> int:
+def add_constant(builder: GraphBuilder, tensor: Tensor, operand: Operand) -> int:
     """Add the data of a constant ``tensor`` as ``operand`` describes it.
 
     The data are not copied where the HAL can use the bytes of the file.
 
     :raises InvalidArgumentError: if a value does not fit in the type.
     """
-    assert tensor.data is not None
-    array = _converted(tensor.label, tensor.data)
     quant = operand.extra_params
     return builder.constant(
-        array.reshape(operand.dimensions),
+        elements(tensor).reshape(operand.dimensions),
         OperandType(operand.type),
         scale=operand.scale,
         zero_point=operand.zero_point,
@@ -92,20 +90,26 @@ def bias_scale(input_: Operand, filter_: Operand) -> float:
     return float(np.float32(input_.scale) * np.float32(filter_.scale))
 
 
-def _converted(label: str, data: Array) -> Array:
+def elements(tensor: Tensor) -> Array:
+    """Return the data of a constant ``tensor`` in the dtype of its operand.
+
+    :raises InvalidArgumentError: if a value does not fit in the type.
+    """
+    data = tensor.data
+    assert data is not None
     if data.dtype == np.bool_:
         return np.not_equal(data.view(np.uint8), 0)
     if data.dtype != np.int64:
         return data
     narrow = data.astype(np.int32)
     if not np.array_equal(narrow, data):
-        raise InvalidArgumentError(f"{label} has values beyond 32 bits")
+        raise InvalidArgumentError(f"{tensor.label} has values beyond 32 bits")
     return narrow
 
 
 def _check_quantization(tensor: Tensor) -> None:
     count = len(tensor.scales)
-    if not all(math.isfinite(scale) and scale > 0 for scale in tensor.scales):
+    if min(tensor.scales) <= 0 or not all(map(math.isfinite, tensor.scales)):
         raise InvalidArgumentError(f"{tensor.label} has a scale that is not positive")
     if len(tensor.zero_points) not in (0, count):
         raise InvalidArgumentError(

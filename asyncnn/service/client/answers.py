@@ -12,6 +12,7 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
     failure_of,
 )
+from asyncnn.hal.routes import Route
 from asyncnn.hal.types import NO_TIMING, ErrorStatus, OutputShape, Timing
 from asyncnn.offload import SerialOffload
 from asyncnn.service.client.unanswered import Cause
@@ -31,6 +32,10 @@ class Executed(Protocol):
         reason: str,
     ) -> None:
         """Take the outcome, once; ``reason`` explains a failure."""
+        ...
+
+    def took(self, route: Route) -> None:
+        """Learn, before the outcome, of an unusual route."""
         ...
 
     def expire(self, error: AsyncnnError) -> None:

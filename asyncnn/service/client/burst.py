@@ -302,7 +302,10 @@ class RemoteBursts:
         numbers: tuple[int, ...] = ()
         try:
             found, memories = await callback.get_memories(message.slots)
-            if not all(memory.handle.fds for memory in memories):
+            if not all(
+                isinstance(memory, BufferToken) or memory.handle.fds
+                for memory in memories
+            ):
                 raise InvalidArgumentError(
                     "a pool of a burst is memory of this process alone",
                     hint="asyncnn.shared_array makes memory that the driver shares",

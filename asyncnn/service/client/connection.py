@@ -370,6 +370,8 @@ class Connection:
 
     def _handle(self, message: wire.ToClient) -> None:
         match message:
+            case wire.Took():
+                self._took(message)
             case wire.Prepared():
                 self.preparations.prepared(message)
             case wire.SupportedOperations() | wire.Statistics() | wire.ModelSaved():
@@ -395,6 +397,13 @@ class Connection:
             case wire.Refused():
                 self._fail_greeting(f"the driver refuses this client: {message.reason}")
                 self._channel.abandon(message.reason)
+
+    def _took(self, message: wire.Took) -> None:
+        executed = self._executing.get(message.execution)
+        if executed is not None:
+            executed.took(message.route)
+        else:
+            self.fences.took(message.execution, message.route)
 
     def _tell(self, listener: Callable[..., None], *outcome: object) -> None:
         """Tell one listener; if it fails, the others are still told."""

@@ -18,6 +18,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
 from asyncnn.hal.refusals import refuse_preparation
+from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     BufferDesc,
     BufferRole,
@@ -82,6 +83,7 @@ class RemoteDevice:
         self._greeting_timeout = greeting_timeout
         self._deadline_grace = check_grace(deadline_grace)
         self._connection: Connection | None = None
+        self._pid = 0
 
     async def __aenter__(self) -> Self:
         try:
@@ -115,7 +117,7 @@ class RemoteDevice:
 
     async def _greet(self) -> None:
         peer = await _connect(self._path)
-        uid = peer_of(peer).uid
+        self._pid, uid = peer_of(peer)
         if uid not in self._driver_uids:
             peer.close()
             raise NoDriverError(
@@ -139,6 +141,25 @@ class RemoteDevice:
         if self._connection is None:
             raise RuntimeError("enter the device's context first: async with device:")
         return self._connection
+
+    @property
+    def label(self) -> str:
+        """What tells the driver from others: its device, and its process.
+
+        The process's number is 0 if it is in another namespace than this one.
+        """
+        return f"{self.published}-{self._pid}"
+
+    @property
+    def published(self) -> str:
+        """The name of the device that the driver publishes."""
+        return self._open().facts.device_name.removeprefix("asyncnn-")
+
+    def usual_route(self, prepared: object) -> Route | None:
+        """Return how executions of a prepared model go; see `IRouting`."""
+        if isinstance(prepared, RemotePreparedModel):
+            return prepared.usual_route
+        return None
 
     def get_status(self) -> DeviceStatus:
         """Return OFFLINE if the driver is gone, and what it last told otherwise."""
@@ -313,13 +334,15 @@ class _Preparation:
         status: ErrorStatus,
         reason: str,
         signature: Model | None = None,
+        route: Route | None = None,
     ) -> None:
         """Notify the callback."""
         connection, callback = self._connection, self._callback
         callback.unlink_to_death()
         model = self._model or signature
         if status is ErrorStatus.NONE and model is not None:
-            self._notify(status, RemotePreparedModel(connection, number, model))
+            prepared = RemotePreparedModel(connection, number, model, route)
+            self._notify(status, prepared)
             return
         if status is ErrorStatus.NONE:
             connection.release_prepared(number)

@@ -15,6 +15,7 @@ from asyncnn.fences.fence import active_fences, pass_on
 from asyncnn.fences.local import WriteEnd
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.interfaces import ISyncFence
+from asyncnn.hal.routes import Route
 from asyncnn.hal.types import NO_TIMING, ErrorStatus
 from asyncnn.memory.pages import Descriptor
 from asyncnn.service import wire
@@ -58,12 +59,14 @@ class RemoteFenced(FencedOutcome):
         "fence",
         "is_done",
         "number",
+        "route",
     )
 
     def __init__(self, fences: "RemoteFences", memory: SentMemory) -> None:
         super().__init__()
         self.number = 0
         self.is_done = False
+        self.route: Route | None = None
         self.exported: WriteEnd | None = None
         self._fences = fences
         self._memory = memory
@@ -263,6 +266,12 @@ class RemoteFences:
                 if self._deadlines.due or self._deadlines.unanswered:
                     self._deadlines.answered(end.execution)
                 fenced.ended(end, wire.status_of(end.status))
+
+    def took(self, execution: int, route: Route) -> None:
+        """Note the unusual route of an execution whose end is going to follow."""
+        fenced = self._waiting.get(execution)
+        if fenced is not None:
+            fenced.route = route
 
     def cancel(self, fenced: RemoteFenced) -> None:
         """Tell the driver that nobody waits for an execution."""

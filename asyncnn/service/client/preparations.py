@@ -18,6 +18,7 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
     error_for,
 )
+from asyncnn.hal.routes import Route
 from asyncnn.hal.types import ErrorStatus, ExecutionPreference, Handle, Model, Priority
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.pages import Descriptor
@@ -137,8 +138,12 @@ class PreparationListener(Protocol):
         status: ErrorStatus,
         reason: str,
         signature: Model | None = None,
+        route: Route | None = None,
     ) -> None:
-        """Take the outcome; the signature is that of a model from a cache."""
+        """Take the outcome; the signature is that of a model from a cache.
+
+        The route is how executions usually go, if the device is made of several.
+        """
         ...
 
 
@@ -207,7 +212,13 @@ class Preparations(msgspec.Struct, eq=False):
         """Take an answer of the driver."""
         status = wire.status_of(message.status)
         COMPILATION("answered", model=message.prepared, status=status.name)
-        self._tell(message.prepared, status, message.reason, message.signature)
+        self._tell(
+            message.prepared,
+            status,
+            message.reason,
+            message.signature,
+            message.route,
+        )
 
     def lose(self, cause: Cause) -> None:
         """Fail what waits: the connection has ended."""
@@ -258,6 +269,7 @@ class Preparations(msgspec.Struct, eq=False):
         status: ErrorStatus,
         reason: str,
         signature: Model | None = None,
+        route: Route | None = None,
     ) -> None:
         """Tell one listener; if it fails, the others are still told."""
         self._unsent.discard(number)
@@ -266,6 +278,6 @@ class Preparations(msgspec.Struct, eq=False):
         listener = self._listeners.pop(number, None)
         if listener is not None:
             try:
-                listener.done(number, status, reason, signature)
+                listener.done(number, status, reason, signature, route)
             except (Exception, asyncio.CancelledError):
                 logger.exception("a listener failed while it was notified")

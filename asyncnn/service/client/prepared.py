@@ -21,6 +21,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.interfaces import IBurstContext, ISyncFence
 from asyncnn.hal.refusals import refuse_execution
+from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
@@ -48,12 +49,20 @@ class RemotePreparedModel(SynchronousByCallback):
     """Model ``number`` of a connection; the driver frees it when this object goes.
 
     Requests are validated here, so that launch errors are returned by the call, and
-    again by the driver.
+    again by the driver. ``usual_route`` is how executions go as a rule, if the driver's
+    device is made of several.
     """
 
-    def __init__(self, connection: Connection, number: int, model: Model) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        number: int,
+        model: Model,
+        usual_route: Route | None = None,
+    ) -> None:
         self._connection = connection
         self.number = number
+        self.usual_route = usual_route
         self._rules = RequestRules(model)
         self._model = model
         self._staging = connection.new_staging()
@@ -247,6 +256,10 @@ class _Execution(msgspec.Struct, frozen=True, eq=False):
         self._callback.unlink_to_death()
         end = partial(self._end, status, shapes, timing)
         self._memory.take_outputs(status, self._deferred.finish, end)
+
+    def took(self, route: Route) -> None:
+        if not self._notify.is_done:
+            self._callback.took(route)
 
     def expire(self, error: AsyncnnError) -> None:
         """Notify that the driver has not answered; its slab stays until it has."""

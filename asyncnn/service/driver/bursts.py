@@ -13,7 +13,7 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
 )
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
-from asyncnn.hal.types import ErrorStatus, Handle, Memory
+from asyncnn.hal.types import BufferToken, ErrorStatus, Handle, Memory
 from asyncnn.memory.pages import Descriptor
 from asyncnn.service import wire
 from asyncnn.service.driver.parts import Common, SessionPart
@@ -209,7 +209,7 @@ class RemoteBurstCallback(IBurstCallback):
 
     async def get_memories(
         self, slots: Sequence[int]
-    ) -> tuple[ErrorStatus, tuple[Memory, ...]]:
+    ) -> tuple[ErrorStatus, tuple[Memory | BufferToken, ...]]:
         """Ask the client; memories are mapped."""
         try:
             answer = await self._calls.ask(

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from asyncnn.callbacks import IExecutionCallback
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, error_for
 from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     NO_TIMING,
     BufferToken,
@@ -143,6 +144,12 @@ class Executions(SessionPart):
         del self._executing[number]
         self._send(wire.Executed(number, status, shapes, timing, callback.reason))
 
+    def took(self, callback: "_Executing", route: Route) -> None:
+        """Tell the client of an unusual route, ahead of the outcome."""
+        number = callback.order.execution
+        if self._executing.get(number) is callback:
+            self._send(wire.Took(number, route))
+
     def _bind(self, order: wire.Execute | wire.BindRequest) -> Bound:
         prepared = self._model(order.prepared)
         pools = self._pools.find_for_request(order.pools)
@@ -216,6 +223,9 @@ class _Executing(IExecutionCallback):
         if status is not ErrorStatus.NONE:
             warn_if_refused(self._executions.client_name, self, status)
         self._executions.finish(self, status, output_shapes, timing)
+
+    def took(self, route: Route) -> None:
+        self._executions.took(self, route)
 
     def fail(self, error: AsyncnnError) -> None:
         """Tell the client of a failure, unless it was told of an outcome before."""

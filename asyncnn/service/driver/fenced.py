@@ -87,12 +87,12 @@ class FencedOnCopies(FencedOutcome):
         try:
             async with asyncio.timeout(seconds_until(self._message.order.deadline)):
                 await merge(*self._fences)
+        except AsyncnnError as error:
+            raise waited_in_vain(str(error)) from None
         except TimeoutError:
             raise MissedDeadlineTransientError(
                 "the deadline passed before it could begin"
             ) from None
-        except AsyncnnError as error:
-            raise waited_in_vain(str(error)) from None
         finally:
             self._fences = ()
 
@@ -114,6 +114,7 @@ class FencedOnCopies(FencedOutcome):
             await fence
         await self._pools.write_back(copies, bound.request.outputs)
         _, launched, fenced = inner.get_execution_info()
+        self.route = inner.route
         self.complete(ErrorStatus.NONE, self._since_launch(launched), fenced)
         self._source.signal()
 
@@ -326,6 +327,8 @@ class FencedOrders(SessionPart):
         self._ended.append(number)
         if not self._untold:
             self._loop.call_soon(self._tell)
+        if fenced.outcome.route is not None:
+            self._send(wire.Took(number, fenced.outcome.route))
         reason = fenced.fence.reason if status is not ErrorStatus.NONE else ""
         _, launched, since_fences = fenced.outcome.get_execution_info()
         self._untold.append(

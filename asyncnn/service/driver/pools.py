@@ -156,15 +156,16 @@ class AnnouncedPools:
                 raise error_for(memory.status, memory.reason)
         return tuple(found)
 
-    def find_mapped(self, numbers: Sequence[int]) -> tuple[Memory, ...]:
-        """Return pools that stay mapped, with those mapped now that were not before.
+    def find_mapped(self, numbers: Sequence[int]) -> tuple[Memory | BufferToken, ...]:
+        """Return buffers, and pools that stay mapped, mapping those that were not.
 
         :raises InvalidArgumentError: if one was not announced, or its file can shrink.
         :raises ResourceExhaustedTransientError: if it exceeds the limits for now.
         :raises AsyncnnError: if one could not be used when it was announced.
         """
-        for number, memory in zip(numbers, self.find(numbers), strict=True):
-            if memory.buffer is None:
+        found = self.find_for_request(numbers)
+        for number, memory in zip(numbers, found, strict=True):
+            if isinstance(memory, Memory) and memory.buffer is None:
                 mapped = self._mapper.map_nowait(memory)
                 if mapped is None:
                     raise InvalidArgumentError(
@@ -174,7 +175,7 @@ class AnnouncedPools:
                     )
                 self._pools[number] = mapped
                 self.descriptors -= len(memory.handle.fds)
-        return self.find(numbers)
+        return self.find_for_request(numbers)
 
     async def copied(self, pools: Sequence[P]) -> tuple[P, ...]:
         """Return pools with copies of those that are not mapped.
@@ -320,12 +321,18 @@ class ReceivedCache:
     def write(self) -> None:
         """Write all copies back, or empty the files; keep them if nothing was saved.
 
+        The first one tells: a device may have had no use for others.
+
         :raises GeneralFailureError: if that fails.
         """
-        if not all(os.fstat(copy.fd).st_size for copy in self._copies):
+        sizes = [os.fstat(copy.fd).st_size for copy in self._copies]
+        if not sizes[0]:
             return
-        contents = [view(map_file(copy.fd)) for copy in self._copies]
-        replace_together(self._files, [[(0, content)] for content in contents])
+        contents = [
+            [(0, view(map_file(copy.fd)))] if size else []
+            for copy, size in zip(self._copies, sizes, strict=True)
+        ]
+        replace_together(self._files, contents)
 
 
 def _copy() -> Descriptor:

@@ -19,6 +19,7 @@ from asyncnn.hal.errors import (
     too_many,
 )
 from asyncnn.hal.interfaces import IDescribed, IPreparedModel, ISavable
+from asyncnn.hal.routes import IRouting
 from asyncnn.hal.types import ErrorStatus, Memory, Model
 from asyncnn.hal.validate import validate_model
 from asyncnn.service import wire
@@ -127,7 +128,10 @@ class Preparations(SessionPart):
             self._models[number] = model
         described: object = model if callback.is_unseen else None
         signature = described.signature if isinstance(described, IDescribed) else None
-        self._send(wire.Prepared(number, status, callback.reason, signature))
+        route = None
+        if model is not None and isinstance(self._device, IRouting):
+            route = self._device.usual_route(model)
+        self._send(wire.Prepared(number, status, callback.reason, signature, route))
 
     def _begin(self, number: int) -> "_Preparing":
         if number in self._preparing or number in self._models:

@@ -366,6 +366,7 @@ class Session:
         self._send(
             wire.Welcome(
                 version=wire.PROTOCOL_VERSION,
+                device_name=str(getattr(device, "name", "")),
                 driver_version=device.get_version_string()[1],
                 device_type=device.get_type()[1],
                 capabilities=device.get_capabilities_1_3()[1],

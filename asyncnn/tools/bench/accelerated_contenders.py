@@ -28,7 +28,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.devices import OWN_PROCESS, DeviceSettings
-from asyncnn.devices.litert.cuts import BARRIER_NS, cuts
+from asyncnn.devices.litert.cuts import barriers
 from asyncnn.devices.litert.delegate import LiteRtDelegate
 from asyncnn.devices.litert.engine import load_engine
 from asyncnn.engine import Program
@@ -38,11 +38,12 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Priority
-from asyncnn.runtime.device import Device, connect, open_device
+from asyncnn.runtime.device import Device
 from asyncnn.runtime.model_file import load
+from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.bench.heartbeat import Heartbeat, Pulse, beating_driver
-from asyncnn.tools.bench.litert import LITERT, LiteRt, in_executor, on_one_thread
+from asyncnn.tools.bench.litert import LITERT, in_executor, on_one_thread
 from asyncnn.tools.bench.measured_models import (
     Candidate,
     inputs_of,
@@ -77,6 +78,7 @@ from asyncnn.tools.bench.rounds import (
     timed_await,
     timed_call,
 )
+from asyncnn.tools.other_runtimes import LiteRt
 
 ACCELERATED = "accelerated"
 """The device's name."""
@@ -172,13 +174,14 @@ async def measure_alone(candidate: Candidate, rounds: int) -> Measured:
             feed = session.converted(inputs)
             batches.append(timed_call(ONNX, session.bound(feed)))
             batches.append(timed_await(TO_THREAD, session.awaited(feed)))
-        return _rounds_of(await measure(batches, rounds=rounds)), refusals
+        return rounds_of(await measure(batches, rounds=rounds)), refusals
 
 
 _AWAITED = {ONE_THREAD: on_one_thread, EXECUTOR: in_executor}
 
 
-def _rounds_of(figures: Mapping[str, Figure]) -> Rounds:
+def rounds_of(figures: Mapping[str, Figure]) -> Rounds:
+    """Return the median of each round of every contender."""
     return {name: figure.round_medians_us for name, figure in figures.items()}
 
 
@@ -199,7 +202,7 @@ async def measure_tiny(candidate: Candidate, rounds: int) -> Measured:
             timed_await(AWAITED, lambda: prepared.run([x, y])),
             timed_await(TO_THREAD, lambda: asyncio.to_thread(np.add, x, y)),
         ]
-        return _rounds_of(await measure(batches, rounds=rounds)), {}
+        return rounds_of(await measure(batches, rounds=rounds)), {}
 
 
 async def measure_preparing(candidate: Candidate, rounds: int) -> Measured:
@@ -215,7 +218,7 @@ async def measure_preparing(candidate: Candidate, rounds: int) -> Measured:
         with noted(refusals, CREATED):
             LiteRt(candidate.file)
             batches.append(timed_call(CREATED, lambda: LiteRt(candidate.file)))
-        return _rounds_of(await measure(batches, rounds=rounds)), refusals
+        return rounds_of(await measure(batches, rounds=rounds)), refusals
 
 
 async def measure_cached(candidate: Candidate, rounds: int) -> Measured:
@@ -239,7 +242,7 @@ async def measure_cached(candidate: Candidate, rounds: int) -> Measured:
                     CACHED, lambda: cached.prepare(named, identity=identity), inputs
                 ),
             ]
-            return _rounds_of(await measure(batches, rounds=rounds)), {}
+            return rounds_of(await measure(batches, rounds=rounds)), {}
 
 
 def _until_bound(
@@ -269,7 +272,8 @@ class _Parted(LiteRtDelegate):
         for start, end in pairwise([0, *super().cuts(steps), len(steps)]):
             if start:
                 yield start
-            yield from (start + at for at in cuts(steps[start:end], BARRIER_NS))
+            part = steps[start:end]
+            yield from (start + at for at in barriers(part, self._engine.speeds))
 
 
 async def measure_cancelling(candidate: Candidate, rounds: int) -> Measured:
@@ -385,7 +389,7 @@ async def measure_driver(candidate: Candidate, rounds: int) -> Measured:
                         timed_await(BURST, lambda: burst.run(inputs)),
                         timed_await(AWAITED, lambda: prepared.run(inputs)),
                     ]
-                    return _rounds_of(await measure(batches, rounds=rounds)), {}
+                    return rounds_of(await measure(batches, rounds=rounds)), {}
 
 
 async def measure_heartbeat(candidate: Candidate, rounds: int) -> Measured:

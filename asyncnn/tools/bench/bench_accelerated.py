@@ -23,7 +23,12 @@ from asyncnn.tools.bench.environment import (
     installed_versions,
     placement,
 )
-from asyncnn.tools.bench.litert import LITERT, litert_version
+from asyncnn.tools.bench.framework_contenders import (
+    HALVES,
+    WHOLE,
+    measure_framework,
+)
+from asyncnn.tools.bench.litert import LITERT
 from asyncnn.tools.bench.measured_models import (
     Candidate,
     candidates,
@@ -45,6 +50,7 @@ from asyncnn.tools.bench.report import (
     verdict_cell,
 )
 from asyncnn.tools.bench.rounds import MIN_ROUNDS, Figure
+from asyncnn.tools.other_runtimes import litert_version
 
 Progress: TypeAlias = Callable[[Sequence[str]], Iterable[str]]
 
@@ -102,6 +108,10 @@ def _the_addition(models: Sequence[Candidate]) -> Sequence[Candidate]:
 
 def _long_ones(models: Sequence[Candidate]) -> Sequence[Candidate]:
     return [each for each in models if each.us > LONG_US]
+
+
+def _at_most_long(models: Sequence[Candidate]) -> Sequence[Candidate]:
+    return [each for each in models if each.us <= LONG_US]
 
 
 def _longest(models: Sequence[Candidate]) -> Sequence[Candidate]:
@@ -238,6 +248,21 @@ SECTIONS = {
         (Limits(contenders.SATURATED, contenders.IDLE_AND_PART, 1.5, 2.0),),
         _longest,
         contenders.measure_priorities,
+    ),
+    "framework": Section(
+        "through a framework, in one partition and in two, microseconds",
+        ALL_CPUS,
+        {
+            contenders.AWAITED: "device",
+            WHOLE: "whole model",
+            HALVES: "two partitions",
+        },
+        (
+            Limits(WHOLE, contenders.AWAITED, 1.03, 1.05, above_us=200),
+            Limits(HALVES, contenders.AWAITED, inf, inf),
+        ),
+        _at_most_long,
+        measure_framework,
     ),
     "serving": Section(
         "served at a concurrency of 8 and 64, microseconds for each request",

@@ -13,8 +13,8 @@ import numpy as np
 from asyncnn.devices import DeviceSettings
 from asyncnn.engine import Execution, Program
 from asyncnn.hal.operations.bound import Array
-from asyncnn.runtime.device import open_device
 from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.requests import RequestBuilder
 from asyncnn.tools.bench.environment import (
     ALL_CPUS,

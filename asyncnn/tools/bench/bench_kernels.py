@@ -16,13 +16,13 @@ from typing import TypeAlias
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from asyncnn.engine import Program
-from asyncnn.engine.execution import run_straight
+from asyncnn.engine.bound_execution import run_straight
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.model_file import load
 from asyncnn.tools.bench.environment import ONE_CPU, describe_environment, placement
 from asyncnn.tools.bench.kernel_cases import CASES, Case, kernel_file
-from asyncnn.tools.bench.litert import LITERT, LiteRt, litert_version
+from asyncnn.tools.bench.litert import LITERT
 from asyncnn.tools.bench.measured_models import (
     Difference,
     difference_text,
@@ -46,6 +46,7 @@ from asyncnn.tools.bench.rounds import (
     measure,
     timed_call,
 )
+from asyncnn.tools.other_runtimes import LiteRt, litert_version
 
 Progress: TypeAlias = Callable[[Sequence[Case]], Iterable[Case]]
 

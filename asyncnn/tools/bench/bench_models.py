@@ -18,8 +18,9 @@ from typing import Any, TypeAlias
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.runtime.device import Device, open_device
+from asyncnn.runtime.device import Device
 from asyncnn.runtime.model_file import load
+from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.bench.environment import (
     ONE_CPU,
@@ -27,13 +28,7 @@ from asyncnn.tools.bench.environment import (
     installed_versions,
     placement,
 )
-from asyncnn.tools.bench.litert import (
-    LITERT,
-    LITERT_REF,
-    LiteRt,
-    in_executor,
-    litert_version,
-)
+from asyncnn.tools.bench.litert import LITERT, LITERT_REF, in_executor
 from asyncnn.tools.bench.measured_models import (
     Difference,
     InputKind,
@@ -63,6 +58,7 @@ from asyncnn.tools.bench.rounds import (
     timed_await,
     timed_call,
 )
+from asyncnn.tools.other_runtimes import LiteRt, litert_version
 
 Progress: TypeAlias = Callable[[Sequence[Path]], Iterable[Path]]
 

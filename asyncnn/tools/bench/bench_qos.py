@@ -19,7 +19,7 @@ from asyncnn.devices import OWN_PROCESS
 from asyncnn.engine import Execution, Program
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import Pause, Scheduler, Work
-from asyncnn.runtime.device import open_device
+from asyncnn.runtime.opening_devices import open_device
 from asyncnn.tools.bench import qos_load
 from asyncnn.tools.bench.environment import (
     ALL_CPUS,

@@ -25,7 +25,8 @@ from msgspec.structs import replace
 
 from asyncnn.devices import OWN_PROCESS, DeviceSettings
 from asyncnn.devices.device_settings import with_options
-from asyncnn.runtime.device import Device, connect, open_device
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.tools.bench.activities import (
     ACTIVITIES,
     IDLE,

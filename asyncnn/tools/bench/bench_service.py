@@ -23,8 +23,9 @@ from asyncnn import hal
 from asyncnn.hal.operations.bound import Array
 from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.device import Device, connect
+from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import wire
 from asyncnn.service.process import driver_process
 from asyncnn.tools.bench import peers

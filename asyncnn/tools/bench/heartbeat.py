@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from asyncnn.devices import DeviceSettings
 from asyncnn.devices.device_settings import options_for, with_options
-from asyncnn.runtime.device import open_device
+from asyncnn.runtime.opening_devices import open_device
 from asyncnn.service.driver.server import Server
 from asyncnn.tools.bench.processes import READY, Pipe, process
 

@@ -1,26 +1,20 @@
-"""LiteRT as a peer: its interpreter, ways to await it, and model files in its schema.
-
-It is imported when it is first needed; its errors become `PeerRefusedError`.
-"""
+"""LiteRT as a peer: ways to await its interpreter, and model files in its schema."""
 
 import asyncio
-import importlib.metadata
 import queue
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 import flatbuffers  # type: ignore[import-untyped]
 import numpy as np
 
-from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Dimensions
-from asyncnn.tools.bench.environment import peer_module
+from asyncnn.tools.other_runtimes import LiteRt, litert_module
 
 LITERT = "litert"
 """LiteRT as it comes, which runs XNNPACK kernels."""
@@ -28,100 +22,11 @@ LITERT = "litert"
 LITERT_REF = "litert_ref"
 """LiteRT with its reference kernels."""
 
-_MAX_REASON = 160
-
 _FILE_IDENTIFIER = b"TFL3"
 _SCHEMA_VERSION = 3
 
 Quantization: TypeAlias = tuple[float, int]
 """Scale and zero point of an int8 tensor."""
-
-
-class PeerRefusedError(AsyncnnError):
-    """A peer cannot load or run a model."""
-
-
-def litert_module(name: str) -> Any:
-    """Import one module of LiteRT.
-
-    :raises PeerMissingError: if LiteRT is not installed.
-    """
-    return peer_module(f"ai_edge_litert.{name}", "LiteRT", "asyncnn[bench]")
-
-
-def litert_version() -> str:
-    """Return the version of LiteRT that is installed.
-
-    :raises PeerMissingError: if there is none.
-    """
-    litert_module("interpreter")
-    return importlib.metadata.version("ai-edge-litert")
-
-
-class LiteRt:
-    """One LiteRT interpreter with one thread.
-
-    ``reference`` selects its reference kernels instead of XNNPACK. Do not load files
-    from untrusted sources: LiteRT may end the process on damaged ones.
-
-    :raises PeerMissingError: if LiteRT is not installed.
-    :raises PeerRefusedError: if it cannot load the model.
-    """
-
-    def __init__(self, path: Path, *, reference: bool = False) -> None:
-        module = litert_module("interpreter")
-        resolvers = module.OpResolverType
-        with _refusals():
-            self._interpreter = module.Interpreter(
-                model_path=str(path),
-                num_threads=1,
-                experimental_op_resolver_type=(
-                    resolvers.BUILTIN_REF if reference else resolvers.AUTO
-                ),
-            )
-            self._interpreter.allocate_tensors()
-        self.invoke = self._interpreter.invoke
-        """Runs the model once on the inputs that were set; a bare LiteRT call."""
-        self._inputs = _indexes(self._interpreter.get_input_details())
-        self._outputs = _indexes(self._interpreter.get_output_details())
-
-    def input_kinds(self) -> list[tuple[Dimensions, np.dtype[Any]]]:
-        """Return shape and dtype of every input, in the model's order."""
-        return [
-            (tuple(map(int, detail["shape"])), np.dtype(detail["dtype"]))
-            for detail in self._interpreter.get_input_details()
-        ]
-
-    def set_inputs(self, arrays: Sequence[Array]) -> None:
-        """Copy ``arrays`` into the model's inputs, in the model's order.
-
-        :raises PeerRefusedError: if they do not fit.
-        """
-        with _refusals():
-            for index, array in zip(self._inputs, arrays, strict=True):
-                self._interpreter.set_tensor(index, array)
-
-    def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """Compute the outputs of ``arrays``, as new arrays; what an application calls.
-
-        :raises PeerRefusedError: if the inputs do not fit, or running it fails.
-        """
-        self.set_inputs(arrays)
-        with _refusals():
-            self.invoke()
-            return [self._interpreter.get_tensor(index) for index in self._outputs]
-
-    def first_outputs(self) -> list[Array]:
-        """Return copies of what one run gives when the model's state is zero.
-
-        :raises PeerRefusedError: if running it fails.
-        """
-        with _refusals():
-            self._interpreter.reset_all_variables()
-            self.invoke()
-            return [
-                np.array(self._interpreter.get_tensor(index)) for index in self._outputs
-            ]
 
 
 class OneThread:
@@ -329,18 +234,3 @@ class TfliteWriter:
             )
         self._tensors.append(tensor)
         return len(self._tensors) - 1
-
-
-def _indexes(details: Sequence[Any]) -> list[int]:
-    return [detail["index"] for detail in details]
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        if len(reason) > _MAX_REASON:
-            reason = f"{reason[:_MAX_REASON]}..."
-        raise PeerRefusedError(reason) from error

@@ -23,7 +23,8 @@ from asyncnn.hal.types import Dimensions, Model
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.tools.bench.litert import LiteRt, Quantization, TfliteWriter
+from asyncnn.tools.bench.litert import Quantization, TfliteWriter
+from asyncnn.tools.other_runtimes import LiteRt
 
 InputKind: TypeAlias = tuple[Dimensions, np.dtype[Any]]
 

@@ -39,8 +39,9 @@ from asyncnn.hal.validate import (
 )
 from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.device import Device, connect
+from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.requests import RequestBuilder
 from asyncnn.service.driver.server import Server

@@ -23,7 +23,11 @@ from asyncnn.hal.operations.windows import (
 from asyncnn.hal.types import FusedActivationFunc, OperationType
 from asyncnn.runtime.model import NamedModel
 from asyncnn.tools.bench.environment import peer_module
-from asyncnn.tools.bench.litert import PeerRefusedError
+from asyncnn.tools.other_runtimes import (
+    OnnxFile,
+    PeerRefusedError,
+    onnx_runtime_version,
+)
 
 ONNX = "onnx"
 """ONNX Runtime with one thread, as a contender."""
@@ -34,7 +38,6 @@ _IR_VERSION, _OPSET = 8, 17
 _CONTRIBUTED = "com.microsoft"
 _SIGN = 128
 _CODES = 256
-_WARNINGS_OFF = 3
 
 _BOUNDS = {
     FusedActivationFunc.RELU: (0.0, np.inf),
@@ -55,14 +58,9 @@ class OnnxRuntime:
     """
 
     def __init__(self, named: NamedModel) -> None:
-        runtime = peer_module("onnxruntime", "ONNX Runtime", "asyncnn[bench]")
-        settings = runtime.SessionOptions()
-        settings.intra_op_num_threads = settings.inter_op_num_threads = 1
-        settings.log_severity_level = _WARNINGS_OFF
-        self._session = runtime.InferenceSession(
-            onnx_file(named), settings, providers=["CPUExecutionProvider"]
-        )
-        self._names = [each.name for each in self._session.get_inputs()]
+        onnx_runtime_version()
+        file = OnnxFile(onnx_file(named))
+        self._session, self._names = file.session, file.names
 
     def converted(self, inputs: Sequence[Array]) -> dict[str, Array]:
         """Return the model's inputs as the session takes them, by its names."""

@@ -18,6 +18,7 @@ from asyncnn.engine import Execution, Program
 from asyncnn.engine.workspace import Frame
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
+from asyncnn.qos.alarms import Alarms
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.prepared import PreparedModel
@@ -208,7 +209,7 @@ async def request_us(run: Run, concurrency: int, alone_us: float) -> float:
 
 
 class Moment(NamedTuple):
-    """A moment on the clock of `time.perf_counter`, and processor seconds by then."""
+    """A moment on the clock of `time.monotonic`, and processor seconds by then."""
 
     at_s: float
     processor_s: float
@@ -216,28 +217,38 @@ class Moment(NamedTuple):
     @classmethod
     def now(cls) -> Self:
         """Return the present one."""
-        return cls(time.perf_counter(), time.process_time())
+        return cls(time.monotonic(), time.process_time())
+
+    def since(self, earlier: Self) -> "Spent":
+        """Return what has passed since ``earlier``."""
+        return Spent(*(now - then for now, then in zip(self, earlier, strict=True)))
+
+
+class Spent(NamedTuple):
+    """Time that has passed, and processor time."""
+
+    passed_s: float
+    processor_s: float
 
 
 async def freed_us(
-    stop: Callable[[float], Awaitable[Moment | None]], probe: Run, run_s: float
+    stop: Callable[[float, Run], Awaitable[Spent | None]], probe: Run, run_s: float
 ) -> tuple[float, float]:
     """Stop runs at random moments; return how long the lane goes on, 95th percentile.
 
     As time that passes, and as processor time of this process: a busy machine makes the
     former longer. ``stop`` begins a run and stops it after so many seconds. It returns
-    when that was, or None if the run had ended by then. ``probe`` runs a model that
-    costs nothing on the same lane; what it takes on a free lane is subtracted.
+    what passed from then until the probe had ended that waited behind it, or None if
+    the run had ended before. ``probe`` runs a model that costs nothing on the same
+    lane; what it takes there behind another probe is subtracted.
     """
     rng = random.Random(_SEED)
-    free = [await _taken(Moment.now(), probe) for _ in range(_TIMED_RUNS)]
-    taken = [(0.0, 0.0)]
+    free = [await _behind_another(probe) for _ in range(_TIMED_RUNS)]
+    taken = [Spent(0.0, 0.0)]
     for _ in range(_STOPPED_RUNS):
-        stopped = await stop(rng.uniform(0.1, 0.8) * run_s)
-        if stopped is None:
-            await probe()
-        else:
-            taken.append(await _taken(stopped, probe))
+        spent = await stop(rng.uniform(0.1, 0.8) * run_s, probe)
+        if spent is not None:
+            taken.append(spent)
     passed_us, processor_us = (
         (percentile(those, 0.95) - median(of_probe)) * 1e6
         for those, of_probe in zip(
@@ -247,15 +258,21 @@ async def freed_us(
     return max(passed_us, 0.0), max(processor_us, 0.0)
 
 
-async def _taken(since: Moment, run: Run) -> tuple[float, float]:
+async def _behind_another(run: Run) -> Spent:
+    """Return what passes from the end of a run to that of one that waited behind it."""
+    first = asyncio.ensure_future(_ended(run))
+    second = asyncio.ensure_future(_ended(run))
+    return (await second).since(await first)
+
+
+async def _ended(run: Run) -> Moment:
     await run()
-    now = Moment.now()
-    return now.at_s - since.at_s, now.processor_s - since.processor_s
+    return Moment.now()
 
 
 async def cancelled(
-    prepared: PreparedModel, inputs: Sequence[Array], after_s: float
-) -> Moment | None:
+    prepared: PreparedModel, inputs: Sequence[Array], after_s: float, probe: Run
+) -> Spent | None:
     """Begin a run and cancel it after so many seconds; see `freed_us`."""
 
     async def run() -> None:
@@ -263,23 +280,39 @@ async def cancelled(
 
     task = asyncio.create_task(run())
     await asyncio.sleep(after_s)
+    waiting = asyncio.create_task(_ended(probe))
+    await asyncio.sleep(0)  # it is submitted
     stopped = Moment.now()
-    return stopped if task.cancel() else None
+    if not task.cancel():
+        await waiting
+        return None
+    return (await waiting).since(stopped)
 
 
 async def out_of_time(
-    prepared: PreparedModel, inputs: Sequence[Array], after_s: float
-) -> Moment | None:
+    prepared: PreparedModel, inputs: Sequence[Array], after_s: float, probe: Run
+) -> Spent | None:
     """Begin a run that has so many seconds until its deadline; see `freed_us`."""
     moments: list[Moment] = []
-    loop = asyncio.get_running_loop()
-    due = time.perf_counter() + after_s
-    timer = loop.call_later(after_s, lambda: moments.append(Moment.now()))
+    due_ns = time.monotonic_ns() + int(after_s * 1e9)
+    alarms = Alarms(asyncio.get_running_loop())
+    alarms.call_at(due_ns, lambda: moments.append(Moment.now()))
+    task = asyncio.create_task(_missed(prepared, inputs, after_s))
+    await asyncio.sleep(0)  # it is submitted
+    ended = await _ended(probe)
+    alarms.close()
+    if not await task:
+        return None
+    # The alarm may be late itself; the clocks are the same one.
+    moment = moments[0] if moments else ended
+    return ended.since(moment._replace(at_s=due_ns * 1e-9))
+
+
+async def _missed(
+    prepared: PreparedModel, inputs: Sequence[Array], budget_s: float
+) -> bool:
     try:
-        await prepared.run(inputs, timeout=after_s)
+        await prepared.run(inputs, timeout=budget_s)
     except (hal.MissedDeadlineTransientError, hal.MissedDeadlinePersistentError):
-        moment = moments[0] if moments else Moment.now()
-        return moment._replace(at_s=due)
-    finally:
-        timer.cancel()
-    return None
+        return True
+    return False

@@ -15,7 +15,8 @@ from asyncnn.devices.measured_capabilities import (
 )
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.types import OperandType
-from asyncnn.runtime.device import Device, open_device
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.opening_devices import open_device
 from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, measure, timed_await, timed_call
 from asyncnn.tools.capabilities.few_operations import (
     booleans,

@@ -18,8 +18,9 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.operands import is_tensor
 from asyncnn.hal.types import HalVersion, OperandType, OperationType
-from asyncnn.runtime.device import Device, connect, open_device
+from asyncnn.runtime.device import Device
 from asyncnn.runtime.framework import CPU
+from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.service.driver.server import Server
 from asyncnn.service.process import driver_process, private_address
 from asyncnn.tools.conformance.executing import NotCarriedError

@@ -12,9 +12,10 @@ from asyncnn.devices.cache_files import (
     opened_for_saving,
 )
 from asyncnn.devices.cache_format import CacheKey, Compiled
-from asyncnn.devices.cache_saving import saving
+from asyncnn.devices.cache_saving import new_identity, saving
 from asyncnn.devices.caching import loading
 from asyncnn.engine import Program
+from asyncnn.engine.delegation import Delegate
 from asyncnn.engine.plan import Plan
 from asyncnn.extensions import NO_EXTENSIONS
 from asyncnn.hal.types import ExecutionPreference, Handle, Model, Priority
@@ -25,7 +26,8 @@ from tests.devices.cache.client import TOKEN
 class Folder:
     """Saves and loads with descriptors of their own each time, as clients do."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, delegate: Delegate | None = None) -> None:
+        self.delegate = delegate
         self.key = CacheKey(path / "key")
         self.model, self.data = path / "model", path / "data"
 
@@ -44,7 +46,8 @@ class Folder:
         yield files
 
     def save(self, model: Model, priority: Priority = Priority.MEDIUM) -> Program:
-        program = Program(model)
+        identity = b"" if self.delegate is None else new_identity()
+        program = Program(model, delegate=self.delegate, identity=identity)
         compiled = Compiled(program, ExecutionPreference.SUSTAINED_SPEED, priority)
         with self.files(writable=True) as files:
             completed(saving(compiled, files, self.key))
@@ -52,7 +55,9 @@ class Folder:
 
     def load(self, *, may_map: bool = True) -> Compiled:
         with self.files(writable=False) as files:
-            return completed(loading(files, self.key, NO_EXTENSIONS, may_map=may_map))
+            return completed(
+                loading(files, self.key, NO_EXTENSIONS, self.delegate, may_map=may_map)
+            )
 
 
 def decisions(plan: Plan) -> list[object]:

@@ -13,18 +13,21 @@ import numpy as np
 import pytest
 
 from asyncnn.devices.litert import engine as engines
+from asyncnn.devices.litert.array_memory import address_of, has_tail
 from asyncnn.devices.litert.c_api import CApiUnavailableError, Library
 from asyncnn.devices.litert.c_api_engine import (
     MOST_BINDINGS,
     CApiEngine,
     CApiGraph,
-    address_of,
-    has_tail,
 )
 from asyncnn.devices.litert.chain_model import Chain
-from asyncnn.devices.litert.engine import Array, Engine, EngineUnavailableError
+from asyncnn.devices.litert.engine import Array, Engine
 from asyncnn.engine.workspace import aligned_bytes
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import (
+    EngineUnavailableError,
+    GeneralFailureError,
+    InvalidArgumentError,
+)
 from tests.devices.litert.conftest import Case, at_offset
 
 MODELS = (

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from asyncnn.devices.litert import weights as packed
+from asyncnn.devices.litert.c_api_engine import CApiGraph
 from asyncnn.devices.litert.chain_model import Chain
+from asyncnn.devices.litert.delegate import LiteRtDelegate
 from asyncnn.devices.litert.engine import CompiledGraph, Engine
 from asyncnn.devices.litert.weights import PackedWeights, checksum, weights_key
 from asyncnn.hal.errors import (
@@ -19,8 +21,11 @@ from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
 )
+from asyncnn.hal.types import OperationType
 from tests.devices.litert.conftest import Case
+from tests.devices.litert.running import segment_of_one
 from tests.forks import in_child_blocking
+from tests.kernels.operations import F32, bind, constant, result, tensor
 
 KEY = "0123456789abcdef"
 OTHER_KEY = "f" * 16
@@ -70,6 +75,43 @@ def test_graphs_share_what_was_packed_once_in_memory(
     for graph in graphs:
         works(graph, chain)
     assert len(packings) == 1
+
+
+def test_what_has_packed_is_closed_with_the_memory_that_it_took(
+    c_api: Engine, chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+    close = CApiGraph.close
+
+    def closing(self: CApiGraph) -> None:
+        closed.append("the graph that has packed")
+        close(self)
+
+    monkeypatch.setattr(CApiGraph, "close", closing)
+    graph = c_api.compile(chain.model(), weights=PackedWeights(KEY))
+    assert closed
+    works(graph, chain)
+
+
+def test_a_graph_without_others_packs_for_itself(
+    c_api: Engine, packings: list[int]
+) -> None:
+    weights = np.ones((512, 512), np.float32)
+    x = tensor(F32, np.zeros((1, 512)))
+    operands = [x, constant(F32, weights), constant(F32, np.zeros(512)), 0]
+    y = result(F32, (1, 512))
+    segment = segment_of_one(bind(OperationType.FULLY_CONNECTED, operands, [y]))
+    kernel = LiteRtDelegate(c_api).prepare(segment, b"")
+    assert kernel is not None
+    graphs = [kernel.take(1)]
+    assert not packings
+    graphs += [kernel.take(1), kernel.take(1)]
+    assert len(packings) == 1
+    for graph in graphs:
+        assert graph is not None
+        got = np.zeros((1, 512), np.float32)
+        assert graph.run([np.ones((1, 512), np.float32)], [got])
+        np.testing.assert_array_equal(got, np.full((1, 512), 512))
 
 
 def test_others_find_what_was_packed_in_a_file(
@@ -275,10 +317,14 @@ def test_descriptors_are_closed(c_api: Engine, chain: Chain, folder: Path) -> No
 EXHAUSTION = """
 import os, resource, sys
 from pathlib import Path
+from asyncnn.devices.litert.c_api_engine import CApiGraph
 from asyncnn.devices.litert.chain_model import Chain
+from asyncnn.devices.litert.delegate import LiteRtDelegate
 from asyncnn.devices.litert.engine import load_engine
 from asyncnn.devices.litert.weights import PackedWeights
+from asyncnn.hal.types import OperationType
 from tests.devices.litert.conftest import Case
+from tests.devices.litert.running import segment_of_one
 
 folder = Path(sys.argv[1]) if sys.argv[1] else None
 engine, chain = load_engine("c_api"), Chain(links=6, rows=4, width=32)
@@ -384,10 +430,14 @@ def test_threads_pack_once(
 ANOTHER_PROCESS = f"""
 import sys
 from pathlib import Path
+from asyncnn.devices.litert.c_api_engine import CApiGraph
 from asyncnn.devices.litert.chain_model import Chain
+from asyncnn.devices.litert.delegate import LiteRtDelegate
 from asyncnn.devices.litert.engine import load_engine
 from asyncnn.devices.litert.weights import PackedWeights
+from asyncnn.hal.types import OperationType
 from tests.devices.litert.conftest import Case
+from tests.devices.litert.running import segment_of_one
 
 engine, chain = load_engine("c_api"), Chain(6, 4, 32)
 print("ready", flush=True)

@@ -8,7 +8,8 @@ import tflite
 from msgspec.structs import replace
 
 from asyncnn.devices.litert import write_graph
-from asyncnn.devices.litert.writer import MAX_FILE_BYTES
+from asyncnn.devices.litert.claims import RULES, written
+from asyncnn.devices.litert.writer import MAX_FILE_BYTES, write_file
 from asyncnn.engine import Execution, Program
 from asyncnn.engine.delegation import Segment
 from asyncnn.engine.plan import Plan, Step
@@ -290,3 +291,29 @@ def _runs_like_the_kernels(program: Program, plan: Plan) -> None:
     for port, want in zip(plan.outputs, execution.outputs, strict=True):
         got = results[port.index].astype(int)
         assert np.abs(got - want).max() <= 1
+
+
+@pytest.mark.parametrize("type_", [F16, F32, Q8, Q8S])
+def test_operations_written_before_give_the_same_file(type_: OperandType) -> None:
+    for operation_type in RULES:
+        if type_ not in RULES[operation_type].types:
+            continue
+        operation = usual_case(operation_type, type_, computed=False).operation
+        segment = segment_of_one(operation)
+        made = {operation: written(operation)}
+        assert write_file(segment, (), made).joined() == write_graph(segment)
+
+
+def test_one_after_another_form_is_written_anew() -> None:
+    """Behind the first, unsigned codes are there as signed ones."""
+    x = tensor(Q8, np.zeros(SHAPE), 0.5, 3)
+    y = result(Q8, SHAPE, 0.5, 3)
+    steps = [
+        Step(k, bind(OperationType.TANH, [x], [y]), (k,), (k + 1,), None)
+        for k in range(2)
+    ]
+    segment = segment_of(steps, [2])
+    made = {step.operation: written(step.operation) for step in steps}
+    file = write_file(segment, (), made).joined()
+    assert file == write_graph(segment)
+    assert names_of(file).count("TANH") == 2

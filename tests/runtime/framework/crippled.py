@@ -19,7 +19,9 @@ from asyncnn.hal.errors import DeviceUnavailableError, DriverDiedError
 from asyncnn.hal.performance import uniform_performance
 from asyncnn.hal.types import (
     NO_TIMING,
+    BufferToken,
     Capabilities,
+    DeviceType,
     ErrorStatus,
     Model,
     PerformanceInfo,
@@ -63,7 +65,8 @@ class CrippledDevice:
     """An `IDevice` that refuses operations of some types, and fails by ``fault``.
 
     Faults of executions begin after some, ``healthy`` of them. All else goes to
-    ``inner``, a reference device. ``figure`` is what it declares to cost.
+    ``inner``, a reference device. ``figure`` is what it declares to cost. One that
+    ``has_memory`` declares so, and has buffers. ``in_buffers`` counts executions there.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class CrippledDevice:
         healthy: int = 0,
         figure: float = 0.5,
         has_fences: bool = True,
+        has_memory: bool = False,
     ) -> None:
         self.inner = inner
         self.refuses = refuses
@@ -81,7 +85,13 @@ class CrippledDevice:
         self.healthy = healthy
         self.figure = figure
         self.has_fences = has_fences
+        self.has_memory = has_memory
+        self.allocated = 0
+        self.in_buffers = 0
         self.executions = 0
+        self.preparations = 0
+        self.fenced = 0
+        self.loadings = 0
         self.is_dead = False
         self.bursts = OpenBursts(64)
 
@@ -117,8 +127,14 @@ class CrippledDevice:
             for can, operation in zip(supports, model.main.operations, strict=True)
         )
 
+    def prepare_model_from_cache_1_3(self, *arguments: Any) -> ErrorStatus:
+        self.loadings += 1
+        adoption = _Adoption(self, arguments[-1])
+        return self.inner.prepare_model_from_cache_1_3(*arguments[:-1], adoption)
+
     def prepare_model_1_3(self, model: Model, *arguments: Any) -> ErrorStatus:
         callback = arguments[-1]
+        self.preparations += 1
         match self.fault:
             case Fault.PREPARING:
                 OneShot(callback.notify_1_3)(FAILED, None)
@@ -134,8 +150,17 @@ class CrippledDevice:
         adoption = _Adoption(self, callback)
         return self.inner.prepare_model_1_3(model, *arguments[:-1], adoption)
 
-    async def allocate(self, *_: Any) -> Any:
-        return FAILED, None, 0
+    def get_type(self) -> tuple[ErrorStatus, DeviceType]:
+        if self.has_memory:
+            return ErrorStatus.NONE, DeviceType.ACCELERATOR
+        return self.inner.get_type()
+
+    async def allocate(self, desc: Any, models: Any, inputs: Any, outputs: Any) -> Any:
+        if not self.has_memory:
+            return FAILED, None, 0
+        self.allocated += 1
+        inner = [each.inner for each in models]
+        return await self.inner.allocate(desc, inner, inputs, outputs)
 
     def fails_now(self) -> bool:
         """Count an execution; tell whether it fails."""
@@ -170,6 +195,8 @@ class CrippledModel(SynchronousByCallback):
 
     def execute_1_3(self, *arguments: Any) -> ErrorStatus:
         device, callback = self.device, arguments[-1]
+        pools = arguments[0].pools
+        device.in_buffers += any(isinstance(pool, BufferToken) for pool in pools)
         if not device.fails_now():
             return self.inner.execute_1_3(*arguments)
         status = EXECUTING[device.fault]
@@ -187,6 +214,7 @@ class CrippledModel(SynchronousByCallback):
         device = self.device
         if not device.has_fences:
             return FAILED, None, None
+        device.fenced += 1
         if not device.fails_now():
             return self.inner.execute_fenced(*arguments)
         status = EXECUTING[device.fault]
@@ -223,6 +251,7 @@ async def crippled_devices(
                     healthy=choice.choice((0, 0, 1, 3)),
                     figure=choice.choice((0.3, 0.5, 0.9)),
                     has_fences=choice.random() < 0.7,
+                    has_memory=choice.random() < 0.3,
                 )
             )
         yield devices

@@ -17,8 +17,8 @@ from asyncnn.hal.types import (
     Request,
 )
 from asyncnn.runtime.device import Device
-from asyncnn.runtime.framework.planning import OnCpu
 from asyncnn.runtime.framework.stepping import SteppedRun
+from asyncnn.runtime.framework.steps import OnCpu
 from tests.runtime.framework.crippled import Fault
 from tests.runtime.framework.mixed import inputs, mixed
 from tests.runtime.framework.test_failing import framework_with

@@ -31,6 +31,10 @@ PATHS = ("async", "sync", "burst", "fenced")
 T = asyncnn.OperationType
 
 
+def command_of(pid: str) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
 @asynccontextmanager
 async def with_driver(
     refuses: set[T],
@@ -170,7 +174,7 @@ async def test_a_driver_serves_a_framework(path: str) -> None:
     given = inputs()
     wanted = await expected(given)
     async with ReferenceDevice() as inner:
-        odd = CrippledDevice(inner, {T.RELU6}, Fault.EXECUTING_LATER, healthy=1)
+        odd = CrippledDevice(inner, {T.RELU6}, Fault.EXECUTING_LATER, healthy=2)
         async with open_framework(
             DeviceSettings(),
             devices=[OpenDevice("odd", odd)],
@@ -179,11 +183,53 @@ async def test_a_driver_serves_a_framework(path: str) -> None:
             address = private_address()
             async with Server(hal, address), asyncnn.connect(address) as remote:
                 prepared = await remote.prepare(mixed())
+                assert prepared.hal.usual_route.devices == ("odd", "reference", "odd")
                 async with prepared.runner(path) as run:
-                    for _ in range(3):
-                        assert_same(await run(given), wanted)
+                    for number in range(3):
+                        outputs = await run(given)
+                        assert_same(outputs, wanted)
+                        if path == "burst":
+                            assert outputs.route is None  # packets have no room
+                            continue
+                        assert outputs.route.fell_back == (number > 0)
+                        if number:
+                            assert outputs.route.steps[0].instead_of == "odd"
+                            assert "GENERAL_FAILURE" in str(outputs.route)
                 assert (await remote.statistics()).fallbacks
         odd.bursts.close()
+
+
+async def test_a_supervised_client_knows_the_route_too() -> None:
+    given = inputs()
+    async with open_framework(
+        DeviceSettings(), ["sample-float-fast"], framework=WHEREVER_BETTER
+    ) as hal:
+        address = private_address()
+        async with (
+            Server(hal, address),
+            asyncnn.connect(address, supervised=BRIEFLY) as remote,
+        ):
+            prepared = await remote.prepare(mixed())
+            outputs = await prepared.run(given)
+    fast = "sample-float-fast"
+    assert outputs.route.devices == (fast, "reference", fast)
+
+
+async def test_two_drivers_of_ones_own_join_one_framework() -> None:
+    given = inputs()
+    wanted = await expected(given)
+    async with (
+        asyncnn.connect() as one,
+        asyncnn.connect(supervised=True) as other,
+        asyncnn.open_devices(one, other, framework=WHEREVER_BETTER) as device,
+    ):
+        names = [member.name for member in device.hal.members[:2]]
+        assert names == [one.name, other.name]
+        for name in names:
+            scope, _, pid = name.rpartition("-")
+            assert scope == "remote:reference"
+            assert "asyncnn.service.start" in command_of(pid)
+        assert_same(await (await device.prepare(mixed())).run(given), wanted)
 
 
 async def test_names_and_open_devices_may_be_given_together() -> None:

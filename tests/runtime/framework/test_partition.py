@@ -3,6 +3,7 @@
 import itertools
 import random
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -13,12 +14,14 @@ from asyncnn.hal.types import (
     Capabilities,
     ExecutionPreference,
     Model,
+    Operand,
     OperandLifeTime,
     OperandType,
     OperationType,
     PerformanceInfo,
 )
 from asyncnn.hal.validate import validate_model
+from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.framework.partition import (
     Candidate,
     Division,
@@ -248,3 +251,44 @@ def test_a_large_model_is_divided_soon() -> None:
     assert len(division.partitions) > 100
     check_submodels(model, parts_of(division))
     assert OperandType.TENSOR_FLOAT32 in {o.type for o in model.main.operands}
+
+
+def dequantised(layers: int) -> Model:
+    """Return layers whose weights are constants that are dequantised first."""
+    builder = ModelBuilder()
+    real = Operand(OperandType.TENSOR_FLOAT32, (4, 4))
+    value = builder.input("x", OperandType.TENSOR_FLOAT32, (4, 4))
+    bias = builder.constant(np.zeros(4, np.float32))
+    none = builder.scalar(0)
+    weights = []
+    for number in range(layers):
+        codes = np.full((4, 4), number + 3, np.uint8)
+        stored = builder.constant(
+            codes, OperandType.TENSOR_QUANT8_ASYMM, scale=0.5, zero_point=3
+        )
+        weights.append(builder.operation(OperationType.DEQUANTIZE, [stored], real))
+    for each in weights:
+        arguments = [value, each, bias, none]
+        value = builder.operation(OperationType.FULLY_CONNECTED, arguments, real)
+    builder.output(value, "y")
+    return builder.build().model
+
+
+def test_constants_are_computed_by_the_device_that_reads_them() -> None:
+    model = dequantised(4)
+    # The first device has two layers, and would have all of the constants as well.
+    first = candidate("d0", (True,) * 6 + (False,) * 2, 0.3)
+    later = candidate("d1", (True,) * 4 + (False,) * 2 + (True,) * 2, 0.5)
+    division = divide(model, [first, later, cpu(model)], FAST, 0.0)
+    assert [each.device for each in division.partitions] == [0, 1]
+    assert parts_of(division) == [(0, 1, 4, 5), (2, 3, 6, 7)]
+    assert set(division.reasons[:4]) == {"constant, beside what reads it"}
+    check_submodels(model, parts_of(division))
+
+
+def test_a_constant_stays_where_what_reads_it_is_not_supported() -> None:
+    model = dequantised(2)
+    able = candidate("d0", (False, False, True, True), 0.3)
+    division = divide(model, [able, cpu(model)], FAST, 0.0)
+    assert parts_of(division) == [(0, 1), (2, 3)]
+    assert "only one that supports it" in division.reasons[0]

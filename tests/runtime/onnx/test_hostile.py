@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
-from asyncnn.runtime.onnx import is_onnx
+from asyncnn.runtime.file_kinds import kind_of
 from tests.runtime.onnx.files import imported, model, tensor
 
 node = helper.make_node
@@ -121,7 +121,8 @@ def test_each_file_that_is_cut_short_is_an_error() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"\x08", b"\x08\x07", b"\x08\x7f\x3a"])
 def test_what_does_not_begin_like_onnx_is_no_such_file(content: bytes) -> None:
-    assert not is_onnx(memoryview(content))
+    with pytest.raises(InvalidArgumentError, match="neither"):
+        kind_of(memoryview(content))
 
 
 def test_a_cycle_is_an_error() -> None:

@@ -1,37 +1,53 @@
 """Files of one operator each, and the HAL operations that they become."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from tests.runtime.tflite.files import Op, T, given, write
+from tests.runtime.tflite.files import TYPES, Op, T, given, write
 
-F32, F16, I8, I32, BOOL = np.float32, np.float16, np.int8, np.int32, np.bool_
+F32, F16, I8, I32, I64 = np.float32, np.float16, np.int8, np.int32, np.int64
+BOOL = np.bool_
 
 OPTIONS = {
     "ADD": "AddOptions",
     "ARG_MAX": "ArgMaxOptions",
     "ARG_MIN": "ArgMinOptions",
+    "ATAN2": "ATan2Options",
     "AVERAGE_POOL_2D": "Pool2DOptions",
     "BATCH_MATMUL": "BatchMatMulOptions",
+    "BITWISE_XOR": "BitwiseXorOptions",
+    "BUCKETIZE": "BucketizeOptions",
     "CAST": "CastOptions",
     "CONCATENATION": "ConcatenationOptions",
     "CONV_2D": "Conv2DOptions",
+    "CUMSUM": "CumsumOptions",
     "DEPTHWISE_CONV_2D": "DepthwiseConv2DOptions",
     "DEPTH_TO_SPACE": "DepthToSpaceOptions",
     "DIV": "DivOptions",
+    "DYNAMIC_UPDATE_SLICE": "DynamicUpdateSliceOptions",
+    "FAKE_QUANT": "FakeQuantOptions",
     "FULLY_CONNECTED": "FullyConnectedOptions",
     "GATHER": "GatherOptions",
+    "GATHER_ND": "GatherNdOptions",
+    "GELU": "GeluOptions",
     "L2_POOL_2D": "Pool2DOptions",
     "LEAKY_RELU": "LeakyReluOptions",
     "LOCAL_RESPONSE_NORMALIZATION": "LocalResponseNormalizationOptions",
+    "LSH_PROJECTION": "LSHProjectionOptions",
+    "MATRIX_DIAG": "MatrixDiagOptions",
+    "MATRIX_SET_DIAG": "MatrixSetDiagOptions",
     "MAX_POOL_2D": "Pool2DOptions",
     "MEAN": "ReducerOptions",
     "MIRROR_PAD": "MirrorPadOptions",
     "MUL": "MulOptions",
+    "MULTINOMIAL": "RandomOptions",
+    "ONE_HOT": "OneHotOptions",
     "PACK": "PackOptions",
+    "RANGE": "RangeOptions",
+    "RANK": "RankOptions",
     "REDUCE_ALL": "ReducerOptions",
     "REDUCE_ANY": "ReducerOptions",
     "REDUCE_MAX": "ReducerOptions",
@@ -40,9 +56,14 @@ OPTIONS = {
     "RESHAPE": "ReshapeOptions",
     "RESIZE_BILINEAR": "ResizeBilinearOptions",
     "RESIZE_NEAREST_NEIGHBOR": "ResizeNearestNeighborOptions",
+    "REVERSE_SEQUENCE": "ReverseSequenceOptions",
+    "RIGHT_SHIFT": "RightShiftOptions",
+    "SCATTER_ND": "ScatterNdOptions",
     "SHAPE": "ShapeOptions",
+    "SIGN": "SignOptions",
     "SOFTMAX": "SoftmaxOptions",
     "SPACE_TO_DEPTH": "SpaceToDepthOptions",
+    "SPARSE_TO_DENSE": "SparseToDenseOptions",
     "SPLIT": "SplitOptions",
     "SPLIT_V": "SplitVOptions",
     "SQUEEZE": "SqueezeOptions",
@@ -54,12 +75,16 @@ OPTIONS = {
 }
 """Kind of the options of those operators that are tested with some."""
 
+COMPOSED = ("...",)
+"""Operations of a formula: several, by the converter's choice."""
+
 
 @dataclass(frozen=True)
 class Case:
     """An operator; ``positive`` inputs avoid the poles of logarithms and roots.
 
-    Quantised outputs may be off by so many ``steps``.
+    Quantised outputs may be off by so many ``steps``. Inputs of int32 or int64 are from
+    0 to ``below``. LiteRT computes the operator ``alias`` if it has no other.
     """
 
     name: str
@@ -67,6 +92,8 @@ class Case:
     operator: Op
     positive: bool = False
     steps: int = 1
+    below: int = 0
+    alias: str = ""
 
     @property
     def inputs(self) -> list[T]:
@@ -75,6 +102,13 @@ class Case:
 
     def file(self) -> bytes:
         return write([self.operator], self.inputs, self.operator.outputs)
+
+    def litert_file(self) -> bytes:
+        """Return the file that LiteRT has kernels for."""
+        if not self.alias:
+            return self.file()
+        operator = replace(self.operator, name=self.alias)
+        return write([operator], self.inputs, operator.outputs)
 
 
 def case(
@@ -85,13 +119,20 @@ def case(
     *,
     hal: str = "",
     positive: bool = False,
+    below: int = 0,
+    alias: str = "",
     **fields: Any,
 ) -> Case:
     """Return a case; ``hal`` names the operations if they are not just ``name``."""
     outputs = [output] if isinstance(output, T) else output
     operator = Op(name, inputs, outputs, OPTIONS.get(name, ""), fields)
     return Case(
-        f"{name} {label}".strip(), tuple((hal or name).split()), operator, positive
+        f"{name} {label}".strip(),
+        tuple((hal or name).split()),
+        operator,
+        positive,
+        below=below,
+        alias=alias,
     )
 
 
@@ -173,6 +214,7 @@ def unary() -> Iterator[Case]:
     for name in ("LOG", "SQRT", "RSQRT"):
         yield case(name, [f32(2, 3)], f32(2, 3), positive=True)
     yield case("ABS", [i32(4)], i32(4), "int32")
+    yield case("ROUND", [f32(2, 9)], f32(2, 9), hal="...")
     yield case("CEIL", [f32(2, 3)], f32(2, 3), hal="NEG FLOOR NEG")
     yield case("COS", [f32(2, 3)], f32(2, 3), hal="MUL SIN MUL MUL ADD")
     yield case("ABS", [i8(8)], i8(8, scale=0.1), "int8", hal="DEQUANTIZE ABS QUANTIZE")
@@ -248,4 +290,31 @@ def conversions() -> Iterator[Case]:
     yield case("QUANTIZE", [u8(8)], i8(8, zero=-8), "uint8 to int8", hal=hal)
     yield case("DEQUANTIZE", [i8(2, 3)], f32(2, 3), "int8")
     yield case("DEQUANTIZE", [T(F16, (4,))], f32(4), "float16", hal="CAST")
-    yield case("CAST", [f32(4)], i32(4), InDataType=0, OutDataType=2)
+    for source, target, hal in (
+        (f32(4), i32(4), "CAST"),
+        (i32(4), f32(4), "CAST"),
+        (T(I64, (4,)), f32(4), "CAST"),
+        (boolean(4), f32(4), "SELECT"),
+        (boolean(4), i32(4), "SELECT"),
+        (f32(4), boolean(4), "NOT_EQUAL"),
+        (i32(4), boolean(4), "NOT_EQUAL"),
+        (T(np.uint8, (4,)), f32(4), "CAST"),
+        (T(I8, (4,)), f32(4), "DEQUANTIZE"),
+        (T(I8, (4,)), i32(4), "DEQUANTIZE CAST"),
+        (f32(4), T(I8, (4,)), "CAST CAST QUANTIZE"),
+        (i32(4), T(I8, (4,)), "CAST QUANTIZE"),
+        (boolean(4), T(I8, (4,)), "SELECT"),
+        (T(F16, (4,)), f32(4), "CAST"),
+        (f32(4), T(F16, (4,)), "CAST"),
+    ):
+        names = [np.dtype(each.dtype).name for each in (source, target)]
+        types = [TYPES[np.dtype(each.dtype)] for each in (source, target)]
+        yield case(
+            "CAST",
+            [source],
+            target,
+            " to ".join(names),
+            hal=hal,
+            InDataType=types[0],
+            OutDataType=types[1],
+        )

@@ -18,6 +18,8 @@ TYPES = {
     np.dtype(np.int8): tflite.TensorType.INT8,
     np.dtype(np.uint8): tflite.TensorType.UINT8,
     np.dtype(np.bool_): tflite.TensorType.BOOL,
+    np.dtype(np.complex64): tflite.TensorType.COMPLEX64,
+    np.dtype(object): tflite.TensorType.RESOURCE,
 }
 BEHIND = b"BEHINDIT"
 """Stands for the offset of data behind the flatbuffer until that is known."""
@@ -26,6 +28,29 @@ VERSIONS = {"BROADCAST_TO": 2}
 """Oldest versions of operators that began later than with 1."""
 
 NUMBERS = {name: code for code, name in tflite.BUILTIN_OPCODE2NAME.items()}
+
+
+@dataclass(frozen=True)
+class Level:
+    """One axis of a sparse tensor, as it is stored: dense, or with segments."""
+
+    size: int = 0
+    segments: Sequence[int] = ()
+    indices: Sequence[int] = ()
+    dtype: Any = np.int32
+
+    @property
+    def is_dense(self) -> bool:
+        return not self.segments
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """How the data of a tensor, which are only those stored, lie in it."""
+
+    order: Sequence[int]
+    blocks: Sequence[int]
+    levels: Sequence[Level]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +70,7 @@ class T:
     name: str = ""
     variable: bool = False
     behind: bool = False
+    sparse: "Sparse | None" = None
 
     @classmethod
     def constant(cls, data: Any, dtype: Any = np.int32, **rest: Any) -> "T":
@@ -56,7 +82,8 @@ class T:
 class Op:
     """An operator on tensors; None is an input left out.
 
-    A name that the schema does not know is that of a custom operator.
+    A name that the schema does not know is that of a custom operator, whose options are
+    the bytes ``custom``. Version 0 stands for the oldest one.
     """
 
     name: str
@@ -65,6 +92,8 @@ class Op:
     options: str = ""
     fields: Mapping[str, Any] = field(default_factory=dict)
     intermediates: Sequence[T] = ()
+    custom: bytes = b""
+    version: int = 0
 
 
 def given(operator: Op) -> list[T]:
@@ -73,52 +102,84 @@ def given(operator: Op) -> list[T]:
     return list(dict.fromkeys(tensors))
 
 
+@dataclass(frozen=True, eq=False)
+class G:
+    """A subgraph; operators refer to others by their numbers in the file."""
+
+    operators: Sequence[Op]
+    inputs: Sequence[T]
+    outputs: Sequence[T]
+    name: str = ""
+
+    @property
+    def tensors(self) -> list[T]:
+        """Each tensor once, those of the border and their operators."""
+        all_tensors = [*self.inputs]
+        for op in self.operators:
+            for tensor in (*op.inputs, *op.intermediates, *op.outputs):
+                all_tensors += [tensor] if tensor is not None else []
+        return list(dict.fromkeys([*all_tensors, *self.outputs]))
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Names of inputs and outputs of a subgraph, and their tensors."""
+
+    name: str
+    inputs: Mapping[str, T]
+    outputs: Mapping[str, T]
+    graph: int = 0
+
+
 def write(
     operators: Sequence[Op],
     inputs: Sequence[T],
     outputs: Sequence[T],
-    *,
+    *others: G,
     version: int = 3,
-    subgraphs: int = 1,
+    signatures: Sequence[Signature] = (),
+    metadata: bytes = b"",
 ) -> bytes:
-    """Return the bytes of a file with these operators, in this order."""
-    return _Writer(operators, inputs, outputs).file(version, subgraphs)
+    """Return the bytes of a file with these operators, in this order.
+
+    ``others`` are further subgraphs, from number 1.
+    """
+    graphs = [G(operators, inputs, outputs, "main"), *others]
+    return _Writer(graphs).file(version, signatures, metadata)
 
 
 class _Writer:
-    def __init__(
-        self, operators: Sequence[Op], inputs: Sequence[T], outputs: Sequence[T]
-    ) -> None:
+    def __init__(self, graphs: Sequence[G]) -> None:
         self.builder = flatbuffers.Builder(1024)
-        self.operators = operators
-        self.inputs = inputs
-        self.outputs = outputs
-        self.tensors: list[T] = []
-        for tensor in [
-            *inputs,
-            *(
-                t
-                for op in operators
-                for t in (*op.inputs, *op.intermediates, *op.outputs)
-            ),
-            *outputs,
-        ]:
-            if tensor is not None and tensor not in self.tensors:
-                self.tensors.append(tensor)
+        self.graphs = graphs
+        self.tensors = [tensor for graph in graphs for tensor in graph.tensors]
+        operators = [op for graph in graphs for op in graph.operators]
+        self.names = sorted({operator.name for operator in operators})
+        self.versions = {op.name: op.version for op in operators if op.version}
 
-    def file(self, version: int, subgraphs: int) -> bytes:
-        names = sorted({operator.name for operator in self.operators})
-        codes = self.offsets([self.code(name) for name in names])
-        buffers = self.offsets(
-            [self.table("Buffer")] + [self.buffer(t) for t in self.tensors]
-        )
-        graphs = self.offsets([self.graph(names)] * subgraphs)
+    def file(
+        self, version: int, signatures: Sequence[Signature], metadata: bytes
+    ) -> bytes:
+        codes = self.offsets([self.code(name) for name in self.names])
+        buffers = [self.table("Buffer")] + [self.buffer(t) for t in self.tensors]
+        fields: dict[str, int] = {}
+        if metadata:
+            data = self.vector(np.frombuffer(metadata, np.uint8), np.uint8)
+            buffers.append(self.table("Buffer", Data=data))
+            name = self.builder.CreateString("TFLITE_METADATA")
+            entry = self.table("Metadata", Name=name, Buffer=len(buffers) - 1)
+            fields["Metadata"] = self.offsets([entry])
+        if signatures:
+            fields["SignatureDefs"] = self.offsets(
+                [self.signature(signature) for signature in signatures]
+            )
         model = self.table(
             "Model",
             Version=version,
             OperatorCodes=codes,
-            Subgraphs=graphs,
-            Buffers=buffers,
+            Subgraphs=self.offsets([self.graph(graph) for graph in self.graphs]),
+            Buffers=self.offsets(buffers),
+            **fields,
         )
         self.builder.Finish(model, file_identifier=b"TFL3")
         file = bytes(self.builder.Output())
@@ -128,24 +189,68 @@ class _Writer:
                 file += tensor.data.tobytes()
         return file
 
-    def graph(self, names: list[str]) -> int:
-        tensors = self.offsets([self.tensor(k) for k in range(len(self.tensors))])
-        operators = self.offsets([self.operator(op, names) for op in self.operators])
+    def graph(self, graph: G) -> int:
+        tensors = graph.tensors
         return self.table(
             "SubGraph",
-            Tensors=tensors,
-            Inputs=self.indexes(self.inputs),
-            Outputs=self.indexes(self.outputs),
-            Operators=operators,
+            Tensors=self.offsets([self.tensor(k, t) for k, t in enumerate(tensors)]),
+            Inputs=self.indexes(graph.inputs, tensors),
+            Outputs=self.indexes(graph.outputs, tensors),
+            Operators=self.offsets(
+                [self.operator(op, tensors) for op in graph.operators]
+            ),
+            Name=self.builder.CreateString(graph.name),
         )
 
-    def tensor(self, index: int) -> int:
-        tensor = self.tensors[index]
+    def signature(self, signature: Signature) -> int:
+        tensors = self.graphs[signature.graph].tensors
+        return self.table(
+            "SignatureDef",
+            SignatureKey=self.builder.CreateString(signature.name),
+            SubgraphIndex=signature.graph,
+            Inputs=self.map(signature.inputs, tensors),
+            Outputs=self.map(signature.outputs, tensors),
+        )
+
+    def map(self, names: Mapping[str, T], tensors: list[T]) -> int:
+        return self.offsets(
+            [
+                self.table(
+                    "TensorMap",
+                    Name=self.builder.CreateString(name),
+                    TensorIndex=tensors.index(tensor),
+                )
+                for name, tensor in names.items()
+            ]
+        )
+
+    def sparsity(self, sparse: Sparse) -> int:
+        return self.table(
+            "SparsityParameters",
+            TraversalOrder=self.vector(sparse.order, np.int32),
+            BlockMap=self.vector(sparse.blocks, np.int32),
+            DimMetadata=self.offsets([self.level(each) for each in sparse.levels]),
+        )
+
+    def level(self, level: Level) -> int:
+        if level.is_dense:
+            return self.table("DimensionMetadata", Format=0, DenseSize=level.size)
+        kind = f"{np.dtype(level.dtype).name.title()}Vector"
+        fields: dict[str, int] = {}
+        for name in ("Segments", "Indices"):
+            values = self.vector(getattr(level, name.lower()), level.dtype)
+            fields[f"Array{name}Type"] = getattr(tflite.SparseIndexVector, kind)
+            fields[f"Array{name}"] = self.table(kind, Values=values)
+        return self.table("DimensionMetadata", Format=1, **fields)
+
+    def tensor(self, index: int, tensor: T) -> int:
+        fields = {"Sparsity": self.sparsity(tensor.sparse)} if tensor.sparse else {}
         return self.table(
             "Tensor",
+            **fields,
             Shape=self.vector(tensor.shape, np.int32),
             Type=TYPES[np.dtype(tensor.dtype)],
-            Buffer=index + 1,
+            Buffer=self.tensors.index(tensor) + 1,
             Name=self.builder.CreateString(tensor.name or f"t{index}"),
             IsVariable=tensor.variable,
             Quantization=self.table(
@@ -158,33 +263,39 @@ class _Writer:
             ),
         )
 
-    def operator(self, operator: Op, names: list[str]) -> int:
+    def operator(self, operator: Op, tensors: list[T]) -> int:
         fields = {
-            "OpcodeIndex": names.index(operator.name),
-            "Inputs": self.indexes(operator.inputs),
-            "Outputs": self.indexes(operator.outputs),
-            "Intermediates": self.indexes(operator.intermediates),
+            "OpcodeIndex": self.names.index(operator.name),
+            "Inputs": self.indexes(operator.inputs, tensors),
+            "Outputs": self.indexes(operator.outputs, tensors),
+            "Intermediates": self.indexes(operator.intermediates, tensors),
         }
         if operator.options:
             kind = operator.options
             fields["BuiltinOptionsType"] = getattr(tflite.BuiltinOptions, kind)
             fields["BuiltinOptions"] = self.table(
                 kind,
-                **{
-                    name: self.vector(value, np.int32)
-                    if isinstance(value, list)
-                    else value
-                    for name, value in operator.fields.items()
-                },
+                **{k: self.option(v) for k, v in operator.fields.items()},
             )
+        if operator.custom:
+            options = np.frombuffer(operator.custom, np.uint8)
+            fields["CustomOptions"] = self.vector(options, np.uint8)
         return self.table("Operator", **fields)
+
+    def option(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.builder.CreateString(value)
+        if not isinstance(value, list):
+            return value
+        is_real = any(isinstance(each, float) for each in value)
+        return self.vector(value, np.float32 if is_real else np.int32)
 
     def code(self, name: str) -> int:
         number = NUMBERS.get(name, NUMBERS["CUSTOM"])
         fields = {
             "DeprecatedBuiltinCode": min(number, 127),
             "BuiltinCode": number,
-            "Version": VERSIONS.get(name, 1),
+            "Version": self.versions.get(name, VERSIONS.get(name, 1)),
         }
         if name not in NUMBERS:
             fields["CustomCode"] = self.builder.CreateString(name)
@@ -199,9 +310,9 @@ class _Writer:
             return self.table("Buffer", Offset=offset, Size=data.size)
         return self.table("Buffer", Data=self.vector(data, np.uint8))
 
-    def indexes(self, tensors: Sequence[T | None]) -> int:
+    def indexes(self, chosen: Sequence[T | None], tensors: list[T]) -> int:
         return self.vector(
-            [-1 if t is None else self.tensors.index(t) for t in tensors], np.int32
+            [-1 if t is None else tensors.index(t) for t in chosen], np.int32
         )
 
     def vector(self, values: Any, dtype: Any) -> int:

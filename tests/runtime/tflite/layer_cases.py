@@ -10,6 +10,7 @@ from tests.runtime.tflite.cases import (
     I32,
     Case,
     arithmetic,
+    boolean,
     case,
     const,
     conversions,
@@ -22,7 +23,9 @@ from tests.runtime.tflite.cases import (
     reductions,
     unary,
 )
+from tests.runtime.tflite.composed_cases import COMPOSED_CASES
 from tests.runtime.tflite.recurrent_cases import (
+    bidirectional,
     float_lstms,
     integer_lstms,
     rnns,
@@ -105,17 +108,27 @@ def dense() -> Iterator[Case]:
     matrix, product = f32(2, 3, 4), f32(2, 3, 5)
     yield case("BATCH_MATMUL", [matrix, f32(2, 4, 5)], product, "float")
     yield case("BATCH_MATMUL", [matrix, f32(2, 5, 4)], product, "adjoint", AdjY=True)
+    hal = "RESHAPE BATCH_MATMUL RESHAPE"
+    yield case("BATCH_MATMUL", [matrix, f32(4, 5)], product, "one matrix", hal=hal)
+    hal = "RESHAPE TILE BATCH_MATMUL"
+    turned = {"AdjX": True, "hal": hal}
+    yield case("BATCH_MATMUL", [f32(4, 3), f32(2, 4, 5)], product, "one left", **turned)
+    hal = "TILE RESHAPE RESHAPE TILE RESHAPE BATCH_MATMUL RESHAPE"
+    factors = [f32(2, 1, 3, 4), f32(3, 4, 5)]
+    yield case("BATCH_MATMUL", factors, f32(2, 3, 3, 5), "two axes", hal=hal)
 
 
 def reshaping() -> Iterator[Case]:
     yield case("RESHAPE", [f32(2, 6), const([3, -1])], f32(3, 4), "by tensor")
     yield case("RESHAPE", [f32(2, 6)], f32(3, 4), "by options", NewShape=[3, 4])
+    hal = "SELECT RESHAPE NOT_EQUAL"
+    yield case("RESHAPE", [boolean(2, 3), const([6])], boolean(6), "booleans", hal=hal)
     yield case("SQUEEZE", [f32(1, 3, 1)], f32(1, 3), "one axis", SqueezeDims=[-1])
     yield case("SQUEEZE", [f32(1, 3, 1)], f32(3), "all axes", hal="RESHAPE")
     yield case("EXPAND_DIMS", [f32(2, 3), const(-1)], f32(2, 3, 1))
     yield case("TRANSPOSE", [f32(2, 3, 4), const([2, 0, 1])], f32(4, 2, 3))
     yield case("TILE", [f32(2, 3), const([2, 1])], f32(4, 3))
-    yield case("FILL", [const([2, 3]), const(1.5, F32)], f32(2, 3))
+    yield case("FILL", [const([70, 60]), const(1.5, F32)], f32(70, 60), "large")
     yield case("REVERSE_V2", [f32(2, 3), const([-1])], f32(2, 3), hal="REVERSE")
     both, hal = const([0, 1]), "REVERSE REVERSE"
     yield case("REVERSE_V2", [f32(2, 3), both], f32(2, 3), "both axes", hal=hal)
@@ -196,5 +209,7 @@ CASES = [
     *integer_lstms(),
     *rnns(),
     *svdfs(),
+    *bidirectional(),
+    *COMPOSED_CASES,
 ]
 """Every operator that has a converter, in all variants that differ in the result."""

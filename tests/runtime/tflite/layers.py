@@ -112,7 +112,7 @@ class Lstm:
         outer = (steps, batch) if time_major else (batch, steps)
         return Op(
             "UNIDIRECTIONAL_SEQUENCE_LSTM",
-            [draw.data((*outer, self.inputs)), *self._cell(draw, batch)],
+            [draw.data((*outer, self.inputs)), *self.cell(draw, batch)],
             [draw.result((*outer, self._width))],
             "UnidirectionalSequenceLSTMOptions",
             {"FusedActivationFunction": TANH, "TimeMajor": time_major, **options},
@@ -123,7 +123,7 @@ class Lstm:
         """Return a single step of the layer."""
         return Op(
             "LSTM",
-            [draw.data((batch, self.inputs)), *self._cell(draw, batch)],
+            [draw.data((batch, self.inputs)), *self.cell(draw, batch)],
             [draw.result((batch, self._width))],
             "LSTMOptions",
             {"FusedActivationFunction": TANH, **options},
@@ -134,7 +134,7 @@ class Lstm:
     def _width(self) -> int:
         return self.outputs or self.units
 
-    def _cell(self, draw: Reals | Integers, batch: int) -> list[T | None]:
+    def cell(self, draw: Reals | Integers, batch: int) -> list[T | None]:
         """Return the inputs after the first one."""
         tensors: list[T | None] = [None] * 24
         for gate in range(1 if self.coupled else 0, 4):

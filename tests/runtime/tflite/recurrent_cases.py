@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.runtime.tflite.cases import Case
-from tests.runtime.tflite.files import Op
+from tests.runtime.tflite.files import Op, T
 from tests.runtime.tflite.layers import TANH, Integers, Lstm, Reals
 
 PLAIN = Lstm()
@@ -83,6 +83,63 @@ def svdfs() -> Iterator[Case]:
     for rank in (1, 2):
         yield _case(svdf(Reals(), rank), f"rank {rank}")
     yield _case(svdf(Reals(), biased=False, FusedActivationFunction=1), "no bias")
+
+
+def bidirectional() -> Iterator[Case]:
+    for merged in (False, True):
+        for time_major in (False, True):
+            label = f"merged {merged}, time major {time_major}"
+            options = {"TimeMajor": time_major, "MergeOutputs": merged}
+            yield _case(two_rnns(Reals(), **options), label)
+            if time_major or not merged:
+                # LiteRT's own results of batches differ when they are merged.
+                yield _case(two_lstms(Reals(), Lstm(), **options), label)
+    for label in ("coupled", "peephole", "projection"):
+        yield _case(two_lstms(Reals(), VARIANTS[label]), label)
+
+
+def two_rnns(draw: Reals, **options: Any) -> Op:
+    """Return a layer on 2 sequences of 3 steps, read from both ends."""
+    outer = (3, 2) if options.get("TimeMajor") else (2, 3)
+    cells: list[T | None] = []
+    for units in (5, 6):
+        cells += [draw.matrix(units, 4), draw.matrix(units, units), draw.bias(units)]
+        cells.append(draw.memory((2, units)))
+    return Op(
+        "BIDIRECTIONAL_SEQUENCE_RNN",
+        [draw.data((*outer, 4)), *cells, None, None, None],
+        _results(draw, outer, 5, 6, merged=bool(options.get("MergeOutputs"))),
+        "BidirectionalSequenceRNNOptions",
+        {"FusedActivationFunction": TANH, **options},
+    )
+
+
+def two_lstms(draw: Reals, layer: Lstm, **options: Any) -> Op:
+    outer = (3, 2) if options.get("TimeMajor") else (2, 3)
+    forward, backward = (layer.cell(draw, 2) for _ in range(2))
+    states = [*forward[17:19], *backward[17:19]]
+    width = layer.outputs or layer.units
+    return Op(
+        "BIDIRECTIONAL_SEQUENCE_LSTM",
+        [
+            draw.data((*outer, layer.inputs)),
+            *forward[:17],
+            *backward[:17],
+            *states,
+            *[None] * 9,
+        ],
+        _results(draw, outer, width, width, merged=bool(options.get("MergeOutputs"))),
+        "BidirectionalSequenceLSTMOptions",
+        {"FusedActivationFunction": TANH, "TimeMajor": False, **options},
+    )
+
+
+def _results(
+    draw: Reals, outer: tuple[int, ...], *widths: int, merged: bool
+) -> list[T]:
+    if merged:
+        return [draw.result((*outer, sum(widths)))]
+    return [draw.result((*outer, width)) for width in widths]
 
 
 def rnn(draw: Reals, outer: tuple[int, ...], **options: Any) -> Op:

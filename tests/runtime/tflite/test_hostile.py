@@ -13,10 +13,32 @@ from asyncnn.runtime.tflite import (
     import_tflite,
 )
 from tests.conftest import one_in
-from tests.runtime.tflite.cases import I8, I32, const, f32, i8, ramp
-from tests.runtime.tflite.files import Op, given, write
+from tests.runtime.tflite.cases import (
+    I8,
+    I32,
+    boolean,
+    const,
+    f32,
+    i8,
+    i32,
+    ramp,
+)
+from tests.runtime.tflite.files import G, Op, Signature, T, given, write
+from tests.runtime.tflite.flow_files import (
+    add,
+    assign,
+    handle,
+    if_,
+    initial,
+    less_than,
+    named,
+    once,
+    read,
+    while_,
+)
 from tests.runtime.tflite.graphs import conv_2d
 from tests.runtime.tflite.layers import Integers, Lstm
+from tests.runtime.tflite.metadata_files import Described, written
 
 
 def hybrid_file() -> bytes:
@@ -40,6 +62,35 @@ def recurrent_file() -> bytes:
     return write([operator], given(operator), operator.outputs)
 
 
+def streaming_file() -> bytes:
+    """Return a small file with variables, a branch, a loop, names and metadata."""
+    resource, old, new, x, y = handle(), f32(3), f32(3), f32(3), f32(3)
+    yes, i, n, inner, a, z = boolean(1), i32(1), i32(1), handle(), f32(3), f32(3)
+    kept, same, j, k = f32(3), f32(3), i32(1), i32(1)
+    assigning = [read(inner, kept), add(a, kept, z), assign(inner, z)]
+    operators = [
+        once(1),
+        named(resource),
+        if_([yes, resource, x], [y], 2, 3),
+        read(resource, old),
+        add(old, y, new),
+        while_([i], [n], 4, 5),
+    ]
+    metadata = written([Described("a", "b", (), [1], [2])] * 2, [Described("c")])
+    return write(
+        operators,
+        [yes, x, i],
+        [new, n],
+        initial(T.constant([1, 2, 3], np.float32)),
+        G(assigning, [inner, a], [z]),
+        G([], [handle(), same], [same]),
+        less_than(3),
+        G([add(j, const([1]), k)], [j], [k]),
+        signatures=[Signature("step", {"yes": yes}, {"sum": new})],
+        metadata=metadata,
+    )
+
+
 def outcome(data: bytes) -> AsyncnnError | None:
     try:
         import_tflite(from_buffer(data))
@@ -49,8 +100,11 @@ def outcome(data: bytes) -> AsyncnnError | None:
 
 
 class TestHostileFiles:
-    def test_every_truncation_is_an_error_or_harmless(self) -> None:
-        data = hybrid_file()
+    @pytest.mark.parametrize("make", [hybrid_file, streaming_file])
+    def test_every_truncation_is_an_error_or_harmless(
+        self, make: Callable[[], bytes]
+    ) -> None:
+        data = make()
         assert outcome(data) is None
         errors = [outcome(data[:length]) for length in range(len(data) // 2)]
         assert all(errors)
@@ -58,14 +112,20 @@ class TestHostileFiles:
             outcome(data[:length])
 
     @pytest.mark.parametrize("byte", one_in(5, [0xFF, 0x00, 0x01, 0x7F, 0x80]))
-    def test_any_byte_may_have_any_value(self, byte: int) -> None:
-        data = bytearray(hybrid_file())
+    @pytest.mark.parametrize(
+        "make",
+        [hybrid_file, pytest.param(streaming_file, marks=pytest.mark.exhaustive)],
+    )
+    def test_any_byte_may_have_any_value(
+        self, make: Callable[[], bytes], byte: int
+    ) -> None:
+        data = bytearray(make())
         for index, original in enumerate(data):
             data[index] = byte
             outcome(bytes(data))
             data[index] = original
 
-    @pytest.mark.parametrize("make", [hybrid_file, recurrent_file])
+    @pytest.mark.parametrize("make", [hybrid_file, recurrent_file, streaming_file])
     @pytest.mark.parametrize("word", one_in(3, [-1, 2**31 - 1, -(2**31)]))
     def test_any_word_may_have_an_extreme_value(
         self, make: Callable[[], bytes], word: int

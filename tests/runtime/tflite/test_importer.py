@@ -215,7 +215,9 @@ class TestGraphs:
 
     def test_a_shape_that_is_computed_with_is_a_constant(self) -> None:
         x, shape, y = f32(2, 3), i32(2), i32(2)
-        named = imported(Op("SHAPE", [x], [shape]), Op("ADD", [shape, shape], [y]))
+        other = i32(2)
+        operators = [Op("SHAPE", [x], [shape]), Op("ADD", [shape, other], [y])]
+        named = import_tflite(from_buffer(write(operators, [x, other], [y])))
         assert names_of(named) == ["ADD"]
         operand = operand_of(named, 0, 0)
         assert operand.lifetime == OperandLifeTime.CONSTANT_COPY
@@ -235,7 +237,8 @@ class TestGraphs:
             imported(Op("ABS", [x], [hidden]), Op("TwistTensor", [hidden], [y]))
         assert str(caught.value) == (
             "operator 1 (CUSTOM TwistTensor), which computes tensor 2 ('bent'): "
-            "this operator cannot be imported"
+            "no extension has this custom operator "
+            "(give the one that has: load(path, extensions=[...]))"
         )
 
     def test_int64_becomes_int32(self) -> None:

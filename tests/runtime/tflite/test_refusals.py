@@ -1,5 +1,7 @@
 """Files that cannot be imported say why."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -7,15 +9,18 @@ from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.tflite import (
     UnsupportedOperatorError,
+    control_flow,
     import_tflite,
 )
-from tests.runtime.tflite.cases import F32, I8, boolean, const, f32, i8, i32, ramp
-from tests.runtime.tflite.files import Op, T, given, write
+from asyncnn.runtime.tflite.importer import CONVERTERS
+from asyncnn.runtime.tflite.not_imported import NOT_IMPORTED
+from tests.runtime.tflite.cases import F32, I8, const, f32, i8, i32, ramp
+from tests.runtime.tflite.files import NUMBERS, Op, T, given, write
 from tests.runtime.tflite.graphs import conv_2d, convolution, imported
 
 SPARE, SPARE4, ONES4 = f32(2, 3), f32(1, 2, 2, 2), ramp((2, 1, 1, 2))
 UNSUPPORTED = {
-    "unknown operator": Op("CUMSUM", [SPARE], [f32(2, 3)]),
+    "operator without a HAL form": Op("UNIQUE", [f32(3)], [f32(3), i32(3)]),
     "fused tanh": Op(
         "ADD",
         [SPARE, SPARE],
@@ -23,31 +28,34 @@ UNSUPPORTED = {
         "AddOptions",
         {"FusedActivationFunction": 4},
     ),
-    "variable": Op("ABS", [T(F32, (2,), variable=True)], [f32(2)]),
     "empty": Op("ABS", [f32(2, 0)], [f32(2, 0)]),
-    "int32 division": Op("DIV", [i32(3), i32(3)], [i32(3)], "DivOptions"),
+    "narrow range": Op(
+        "FAKE_QUANT",
+        [SPARE],
+        [f32(2, 3)],
+        "FakeQuantOptions",
+        {"Min": -1.0, "Max": 1.0, "NumBits": 8, "NarrowRange": True},
+    ),
+    "scattered sums": Op(
+        "SCATTER_ND", [const([[0], [0]]), f32(2, 3), const([2, 3])], [f32(2, 3)]
+    ),
+    "computed places": Op("SCATTER_ND", [i32(2, 1), SPARE, const([2, 3])], [f32(2, 3)]),
+    "computed shifts": Op("RIGHT_SHIFT", [i32(3), i32(3)], [i32(3)]),
+    "quantised int8 cast": Op("CAST", [i8(3)], [i32(3)], "CastOptions"),
+    "sums of int8": Op("CUMSUM", [i8(3), const(0)], [i8(3)]),
+    "later batches": Op(
+        "GATHER",
+        [f32(2, 3, 4), const([[0], [1]])],
+        [f32(2, 3, 1)],
+        "GatherOptions",
+        {"BatchDims": 1, "Axis": 2},
+    ),
     "computed axis": Op("ARG_MAX", [SPARE, i32(1)], [i32(2)]),
-    "selection of rows": Op("SELECT", [boolean(2), SPARE, SPARE], [f32(2, 3)]),
     "activations of 16 bits": Op(
         "ADD", [T(np.int16, (3,), scale=(1.0,))] * 2, [T(np.int16, (3,), scale=(1.0,))]
     ),
     "result of 16 bits": Op("QUANTIZE", [i8(3)], [T(np.int16, (3,), scale=(1.0,))]),
-    "shape of booleans": Op("RESHAPE", [boolean(2), const([2, 1])], [boolean(2, 1)]),
     "float remainder": Op("FLOOR_MOD", [SPARE, SPARE], [f32(2, 3)]),
-    "gathering per batch": Op(
-        "GATHER",
-        [SPARE, const([[0], [1]])],
-        [f32(2, 1)],
-        "GatherOptions",
-        {"BatchDims": 1, "Axis": 1},
-    ),
-    "ellipsis": Op(
-        "STRIDED_SLICE",
-        [SPARE, const([0]), const([1]), const([1])],
-        [f32(2, 1)],
-        "StridedSliceOptions",
-        {"EllipsisMask": 1},
-    ),
     "shuffled weights": Op(
         "FULLY_CONNECTED",
         [SPARE, ramp((4, 3)), None],
@@ -216,12 +224,84 @@ class TestRefusals:
         with pytest.raises(InvalidArgumentError, match="repeated"):
             import_tflite(from_buffer(file))
 
-    def test_several_subgraphs_are_unsupported(self) -> None:
-        file = write([Op("ABS", [SPARE], [SPARE])], [SPARE], [SPARE], subgraphs=2)
-        with pytest.raises(UnsupportedOperatorError, match="2 subgraphs"):
-            import_tflite(from_buffer(file))
-
     def test_another_schema_version_is_refused(self) -> None:
         file = write([Op("ABS", [SPARE], [f32(2, 3)])], [SPARE], [SPARE], version=2)
         with pytest.raises(InvalidArgumentError, match="version 2"):
             import_tflite(from_buffer(file))
+
+
+class TestLists:
+    """A file is refused once, for all that is unsupported in it."""
+
+    def file(self) -> bytes:
+        x, a, b, c, y = f32(3), f32(3), f32(3), f32(3), f32(3)
+        numbers = i32(3)
+        operators = [
+            Op("TwistTensor", [x], [a]),
+            Op("ABS", [a], [b]),
+            Op("UNIQUE", [b], [c, numbers]),
+            Op("FLOOR_MOD", [c, b], [d := f32(3)]),
+            Op("TwistTensor", [d], [y]),
+        ]
+        return write(operators, [x], [y])
+
+    def test_all_operators_are_listed_with_their_places(self) -> None:
+        with pytest.raises(UnsupportedOperatorError) as caught:
+            import_tflite(from_buffer(self.file()))
+        found = [(each.name, each.index) for each in caught.value.operators]
+        assert found == [
+            ("CUSTOM TwistTensor", 0),
+            ("UNIQUE", 2),
+            ("FLOOR_MOD", 3),
+            ("CUSTOM TwistTensor", 4),
+        ]
+        message = str(caught.value)
+        assert message.startswith("4 operators cannot be imported: 2 x CUSTOM Twist")
+        for each in caught.value.operators:
+            assert each.place in message
+            assert each.reason in message
+        assert "extensions=[...]" in caught.value.hint
+
+    def test_what_reads_a_refused_result_is_no_refusal_itself(self) -> None:
+        x, y = f32(3), f32(3)
+        operators = [
+            Op("UNIQUE", [x], [a := f32(3), i32(3)]),
+            Op("ABS", [a], [b := f32(3)]),
+            Op("EXP", [b], [y]),
+        ]
+        with pytest.raises(UnsupportedOperatorError) as caught:
+            import_tflite(from_buffer(write(operators, [x], [y])))
+        assert [each.name for each in caught.value.operators] == ["UNIQUE"]
+
+    def test_damage_goes_before_refusals(self) -> None:
+        x, y = f32(3), f32(3)
+        operators = [
+            Op("UNIQUE", [x], [a := f32(3), i32(3)]),
+            Op("GATHER", [a], [y]),
+        ]
+        with pytest.raises(InvalidArgumentError, match="input 1 is missing"):
+            import_tflite(from_buffer(write(operators, [x], [y])))
+
+    def test_a_long_list_is_cut_in_the_message_only(self) -> None:
+        chain = [f32(3) for _ in range(101)]
+        operators = [Op("TwistTensor", [x], [y]) for x, y in pairwise(chain)]
+        with pytest.raises(UnsupportedOperatorError) as caught:
+            import_tflite(from_buffer(write(operators, chain[:1], chain[-1:])))
+        assert len(caught.value.operators) == 100
+        assert "100 x CUSTOM TwistTensor" in caught.value.message
+        assert len(caught.value.message) < 2000
+
+    @pytest.mark.parametrize("name", sorted(NOT_IMPORTED))
+    def test_each_other_builtin_is_refused_by_name(self, name: str) -> None:
+        if name in ("CUSTOM", "PLACEHOLDER_FOR_GREATER_OP_CODES"):
+            return  # no operator of a file has this number
+        with pytest.raises(UnsupportedOperatorError) as caught:
+            imported(Op(name, [f32(3)], [f32(3)]))
+        assert caught.value.operators[0].name == name
+        assert NOT_IMPORTED[name] in caught.value.message
+
+    def test_each_builtin_is_imported_or_refused(self) -> None:
+        flow = set(control_flow.CONVERTERS)
+        imported_names = {n for n in CONVERTERS if not n.startswith("CUSTOM")} | flow
+        assert not imported_names & set(NOT_IMPORTED)
+        assert imported_names | set(NOT_IMPORTED) == set(NUMBERS)

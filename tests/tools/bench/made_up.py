@@ -9,6 +9,7 @@ from asyncnn.tools.bench import (
     bench_cache,
     bench_fence,
     bench_kernels,
+    bench_loading,
     bench_models,
     bench_qos,
     bench_responsiveness,
@@ -20,7 +21,7 @@ from asyncnn.tools.bench.litert import LITERT, LITERT_REF
 from asyncnn.tools.bench.measured_models import Candidate, Difference
 from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.peers import Exchange
-from asyncnn.tools.bench.report import Placement, Report, judge
+from asyncnn.tools.bench.report import Goal, Placement, Report, judge
 from asyncnn.tools.bench.rounds import Figure
 
 REFUSAL = "it is [too] <new>"
@@ -178,6 +179,22 @@ def cached(
     )
 
 
+def loading(*, met: bool) -> Report:
+    """Return a report on a large file, and on one that LiteRT refuses."""
+    measured = figures(loaded=100.0, litert=1000.0, accelerated=1500.0)
+    measured |= figures(reference=1500.0 if met else 1501.0)
+    refused = bench_loading.LoadedModel(
+        figures=figures(loaded=100.0), size=10**7, refusals={"litert": REFUSAL}
+    )
+    goals = [Goal(name, "litert", 1.5) for name in ("reference", "accelerated")]
+    large = bench_loading.LoadedModel(
+        figures=measured, size=10**6, verdicts=judge(goals, measured)
+    )
+    return bench_loading.LoadingReport(
+        **_SINGLE, models={"large": large, "refused": refused}
+    )
+
+
 def qos(*, met: bool) -> Report:
     """Return a report on priorities and deadlines."""
     latencies = {
@@ -227,6 +244,7 @@ MADE_UP: dict[str, Callable[..., Report]] = {
         burst,
         fence,
         cache,
+        loading,
         qos,
         responsiveness,
     )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from asyncnn.memory.slabs import place_of
-from asyncnn.runtime.device import open_device
+from asyncnn.runtime.opening_devices import open_device
 from asyncnn.tools.bench.activities import (
     LAYOUTS,
     Sizes,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from asyncnn.devices import DeviceSettings
-from asyncnn.runtime.device import connect
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.tools.bench import heartbeat
 from asyncnn.tools.bench.heartbeat import (
     Heartbeat,

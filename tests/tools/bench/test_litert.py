@@ -7,13 +7,13 @@ import pytest
 
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.tools.bench.environment import PeerMissingError
-from asyncnn.tools.bench.litert import (
+from asyncnn.tools.bench.measured_models import mobilenet_v1
+from asyncnn.tools.other_runtimes import (
     LiteRt,
     PeerRefusedError,
     litert_module,
     litert_version,
 )
-from asyncnn.tools.bench.measured_models import mobilenet_v1
 
 
 @pytest.mark.usefixtures("without_litert")

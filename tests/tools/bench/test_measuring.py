@@ -1,6 +1,8 @@
 """Benchmarks end to end, with few and short rounds; see also test_burst_gates."""
 
+import sys
 from contextlib import AbstractAsyncContextManager
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from asyncnn.tools.bench import (
     bench_cache,
     bench_fence,
     bench_kernels,
+    bench_loading,
     bench_models,
     bench_qos,
     bench_service,
@@ -25,12 +28,13 @@ from asyncnn.tools.bench.bench_models import (
     TO_THREAD,
 )
 from asyncnn.tools.bench.environment import CpuPair, PeerMissingError
-from asyncnn.tools.bench.litert import LITERT, LITERT_REF, PeerRefusedError
+from asyncnn.tools.bench.litert import LITERT, LITERT_REF
 from asyncnn.tools.bench.measured_models import Difference, mobilenet_v1
 from asyncnn.tools.bench.peers import Exchange
 from asyncnn.tools.bench.qos_load import Stack
 from asyncnn.tools.bench.report import Measured, PlacedReport
 from asyncnn.tools.bench.rounds import Call
+from asyncnn.tools.other_runtimes import PeerRefusedError
 from tests.tools.bench.calling import CPU
 
 
@@ -178,6 +182,46 @@ class TestCache:
         assert by_name[files[0].stem].saves_time is None
         assert by_name[files[-1].stem].saves_time is not None
         assert by_name[files[-1].stem].saves_memory is not None
+
+
+class TestLoading:
+    def test_all_figures_are_measured(self, shared: Path) -> None:
+        file = shared / "models" / "ad01_fp32.tflite"
+        report = bench_loading.bench(file, mobilenet=False, rounds=5)
+        model = report.models["ad01_fp32"]
+        assert is_whole(model, set(bench_loading.CONTENDERS))
+        assert model.us["loaded"] < model.us["reference"]
+        assert [verdict.figure for verdict in model.verdicts] == [
+            "reference",
+            "accelerated",
+        ]
+        assert not list(report.notes())
+
+    def test_small_files_have_no_goals_and_refusals_are_told(
+        self, shared: Path
+    ) -> None:
+        report = bench_loading.bench(
+            shared / "models" / "person_detect.tflite", mobilenet=False, rounds=5
+        )
+        model = report.models["person_detect"]
+        assert set(model.figures) == {"loaded", "reference", "accelerated"}
+        assert not model.verdicts
+        assert any(
+            "LiteRT" in note and "cannot run it" in note for note in report.notes()
+        )
+
+    def test_files_of_packages_are_found_but_not_imported(self) -> None:
+        if find_spec("pyopen_wakeword") is None:
+            pytest.skip("the packages are not installed")
+        found = bench_loading.packaged("hey_*")
+        names = {bench_loading._name(path) for path in found}
+        assert {"pyopen_wakeword/hey_jarvis", "pymicro_wakeword/hey_jarvis"} <= names
+        assert "basic_pitch" not in sys.modules
+
+    @pytest.mark.usefixtures("without_litert")
+    def test_without_litert_there_is_nothing_to_measure(self, shared: Path) -> None:
+        with pytest.raises(PeerMissingError):
+            bench_loading.bench(shared / "models", mobilenet=False)
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from asyncnn.hal.types import (
     Priority,
     Request,
 )
-from asyncnn.runtime.device import Device, open_device
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.requests import RequestBuilder
 from asyncnn.tools.bench.noop import NoOpDevice, tiny_addition
 from tests.networks import addition

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from asyncnn.hal.errors import MissedDeadlineTransientError
-from asyncnn.runtime.device import open_device
+from asyncnn.runtime.opening_devices import open_device
 from asyncnn.tools.bench.qos_load import (
     FifoPool,
     Stack,

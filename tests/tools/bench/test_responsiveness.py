@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.runtime.device import open_device
+from asyncnn.runtime.opening_devices import open_device
 from asyncnn.tools.bench import activities
 from asyncnn.tools.bench import bench_responsiveness as measuring
 from asyncnn.tools.bench.activities import (

@@ -8,7 +8,7 @@ import pytest
 
 from asyncnn.devices import ReferenceDevice
 from asyncnn.hal.types import ErrorStatus
-from asyncnn.runtime.device import connect, open_device
+from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.service import Server
 from asyncnn.service.channel import Channel
 from asyncnn.tools.bench.bench_service import (

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from asyncnn.hal.types import HalVersion, OperandType, OperationType
-from asyncnn.runtime.device import open_device
+from asyncnn.runtime.opening_devices import open_device
 from asyncnn.tools.conformance.criteria import compare
 from asyncnn.tools.conformance.judging import judge
 from asyncnn.tools.conformance.preparing import preparing

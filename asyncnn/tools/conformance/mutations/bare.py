@@ -18,6 +18,7 @@ from asyncnn.burst.packets import DATUM_BYTES, DEFAULT_QUEUE_LENGTH, decode_resu
 from asyncnn.callbacks import ExecutionResult, SynchronousByCallback
 from asyncnn.fmq import MessageQueue
 from asyncnn.hal.refusals import NoFencesNorBursts
+from asyncnn.hal.routes import Route
 from asyncnn.hal.types import ExecutionOptions
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.process import socket_address
@@ -81,6 +82,7 @@ class _Preparation:
         status: hal.ErrorStatus,
         reason: str,
         signature: hal.Model | None = None,
+        route: Route | None = None,
     ) -> None:
         self._callback.reason = reason
         prepared = None
@@ -130,6 +132,10 @@ class _Told:
         if callback is not None:
             callback.reason = reason
             callback.notify_1_3(status, shapes, timing)
+
+    def took(self, route: Route) -> None:
+        if self._callback is not None:
+            self._callback.took(route)
 
     def expire(self, error: hal.AsyncnnError) -> None:
         self(error.status, (), hal.NO_TIMING, str(error))

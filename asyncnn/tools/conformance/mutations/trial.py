@@ -18,7 +18,7 @@ from asyncnn.burst.packets import DATUM_BYTES, DEFAULT_QUEUE_LENGTH, RequestShap
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.memory.pools import view
 from asyncnn.memory.shared import shareable
-from asyncnn.runtime.device import connect, open_device
+from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.tools.conformance.executing import build_request
 from asyncnn.tools.conformance.mutations.bare import bare_burst, bare_client
 from asyncnn.tools.conformance.mutations.campaign import (

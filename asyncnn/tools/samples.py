@@ -8,14 +8,18 @@ import re
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import msgspec
 import numpy as np
 
-from asyncnn.cli.options import HAL_ATOL, HAL_RTOL
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.model import TensorInfo
+
+HAL_RTOL = 5 * 2.0**-23
+HAL_ATOL = 1e-5
+"""The HAL's criterion for floats, of which 2**-23 is the step at 1."""
 
 Sample = dict[str, Array]
 """Arrays by input or output name."""
@@ -78,15 +82,24 @@ def save_samples(
         np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
-def random_sample(infos: Sequence[TensorInfo]) -> Sample:
-    """Return reproducible inputs: uniform over the type's range, floats in [0, 1)."""
-    rng = np.random.default_rng(0)
+def random_sample(
+    infos: Sequence[TensorInfo], rng: np.random.Generator | None = None
+) -> Sample:
+    """Return random inputs, the same each time without a generator.
+
+    Codes of a quantisation are uniform over the type's range, floats in [0, 1). Other
+    integers, which may be indices, are 0 or 1. Open axes have length 1.
+    """
+    if rng is None:
+        rng = np.random.default_rng(0)
     return {info.name: _random(info, rng) for info in infos}
 
 
 def _random(info: TensorInfo, rng: np.random.Generator) -> Array:
     shape = tuple(axis or 1 for axis in info.dimensions)
     if info.dtype.kind in "iu":
+        if not info.scale:
+            return rng.integers(0, 2, shape, info.dtype)
         limits = np.iinfo(info.dtype)
         return rng.integers(limits.min, limits.max, shape, info.dtype, endpoint=True)
     if info.dtype.kind == "b":
@@ -111,6 +124,16 @@ class Tolerance(msgspec.Struct, frozen=True):
     atol: float = HAL_ATOL
     scales_atol: bool = False
 
+    @classmethod
+    def asked(cls, lsb: int, rtol: float | None, atol: float | None) -> Self:
+        """Return what options ask for; what they leave open is the HAL's."""
+        return cls(
+            lsb,
+            HAL_RTOL if rtol is None else rtol,
+            HAL_ATOL if atol is None else atol,
+            scales_atol=atol is not None,
+        )
+
 
 class Comparison(msgspec.Struct, frozen=True):
     """How an output compares; ``worst`` is the largest absolute difference."""
@@ -134,7 +157,7 @@ class Comparison(msgspec.Struct, frozen=True):
 def compare(
     name: str, actual: Array, expected: Array, allowed: Tolerance
 ) -> Comparison:
-    """Compare ``actual`` with ``expected``; NaN never passes."""
+    """Compare ``actual`` with ``expected``; infinities must be equal, NaN never is."""
     size = int(expected.size)
     for what in ("dtype", "shape"):
         got, want = getattr(actual, what), getattr(expected, what)
@@ -147,13 +170,14 @@ def compare(
         worst = float("inf") if differing else 0.0
         return Comparison(name, not differing, differing, size, worst)
     wide = np.complex128 if kind == "c" else np.float64
-    want = expected.astype(wide)
-    error = np.abs(actual.astype(wide) - want)
+    want, got = expected.astype(wide), actual.astype(wide)
+    with np.errstate(invalid="ignore"):
+        error = np.where(got == want, 0.0, np.abs(got - want))
     if kind in "fc":
         unit = np.nanmax(np.abs(want), initial=1.0) if allowed.scales_atol else 1.0
         limit = allowed.atol * float(unit) + allowed.rtol * np.abs(want)
     else:
         limit = np.full(want.shape, float(allowed.lsb))
-    failing = ~(error <= limit)
+    failing = ~((error <= limit) & np.isfinite(error))
     worst = float(np.max(error, initial=0.0))
     return Comparison(name, not failing.any(), int(failing.sum()), size, worst)

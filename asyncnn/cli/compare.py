@@ -1,0 +1,126 @@
+"""``asyncnn compare``: a model file beside the runtime of others that reads it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from asyncnn.cli.options import (
+    AtolOption,
+    ExtensionOption,
+    InputShapeOption,
+    LsbOption,
+    RtolOption,
+    chosen,
+    load_extended,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    from asyncnn.tools.comparison import ComparisonReport
+
+
+def compare(
+    model: Annotated[Path, typer.Argument(help="A TFLite or ONNX file.")],
+    peer: Annotated[
+        Literal["litert", "onnxruntime"],
+        typer.Option("--with", help="The runtime to compare with."),
+    ],
+    input_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--input", help="Compare on input_K or input_K.NAME of this .npz file, too."
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="Device to run on; by default $ASYNCNN_DEVICE or reference."),
+    ] = None,
+    extension: ExtensionOption = None,
+    input_shape: InputShapeOption = None,
+    path: Annotated[
+        str, typer.Option(help="HAL calls to use, separated by commas.")
+    ] = "async",
+    transport: Annotated[
+        str, typer.Option(help="Ways to the device, separated by commas.")
+    ] = "inprocess",
+    reference_kernels: Annotated[
+        bool,
+        typer.Option(
+            "--reference-kernels", help="Compare with LiteRT's reference kernels."
+        ),
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0,
+    samples: Annotated[
+        int, typer.Option(min=0, help="Random inputs; 0 for given ones alone.")
+    ] = 10,
+    lsb: LsbOption = 1,
+    rtol: RtolOption = None,
+    atol: AtolOption = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compare what a model gives with what LiteRT or ONNX Runtime gives.
+
+    Prints how far each output is apart at most: in steps of its quantisation, or
+    absolute and as a share of its largest magnitude. Inputs are random, codes over the
+    whole range of their type. A model with state keeps it from sample to sample, here
+    and there. Needs the runtime: pip install asyncnn\\[bench].
+
+    Exits with 1 if an output is out of tolerance, with 2 on bad input.
+    """
+    import anyio
+
+    from asyncnn.cli.model_runs import PATHS
+    from asyncnn.devices.accelerated import default_device_name
+    from asyncnn.memory.pools import view
+    from asyncnn.runtime.file_kinds import kind_of
+    from asyncnn.runtime.model import map_model_file
+    from asyncnn.tools.comparison import Comparison, PeerKind, compare_model
+    from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
+    from asyncnn.tools.samples import Tolerance, load_arrays
+    from asyncnn.tools.samples import samples as samples_of
+
+    kind = {"litert": PeerKind.LITERT, "onnxruntime": PeerKind.ONNX_RUNTIME}[peer]
+    named, _ = load_extended(model, extension or (), input_shape or ())
+    kind.check_reads(kind_of(view(map_model_file(model))))
+    given = (
+        []
+        if input_file is None
+        else samples_of(load_arrays(input_file), "input", named.inputs)
+    )
+    comparison = Comparison(
+        path=model,
+        named=named,
+        peer=kind,
+        reference_kernels=reference_kernels,
+        device=device or default_device_name("reference"),
+        extensions=tuple(extension or ()),
+        paths=tuple(PATHS[name] for name in chosen("path", path, tuple(PATHS))),
+        transports=tuple(chosen("transport", transport, (IN_PROCESS, REMOTE))),
+        given=tuple(given),
+        random=samples,
+        seed=seed,
+        tolerance=Tolerance.asked(lsb, rtol, atol),
+    )
+    report = anyio.run(compare_model, comparison)
+    if json:
+        print_json(report)
+    else:
+        _print(report)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+def _print(report: "ComparisonReport") -> None:
+    typer.echo(
+        f"on {report.device}, version {report.version}, beside {report.peer} "
+        f"{report.peer_version}"
+    )
+    for series in report.series:
+        verdict = "all within tolerance" if series.passed else "OUT OF TOLERANCE"
+        typer.echo(
+            f"{series.path}, {series.transport}: {series.samples} {series.inputs} "
+            f"samples, {verdict}"
+        )
+        for output in series.outputs:
+            typer.echo(f"  {output}")

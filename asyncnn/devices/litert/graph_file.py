@@ -1,0 +1,148 @@
+"""A TFLite file whose large constants lie apart, and where LiteRT reads it.
+
+The schema lets a buffer say where its bytes are, as an offset from the beginning of the
+file, instead of having them. So weights stay where the model has them: no copy is made
+for the file, and what is mapped stays shared. LiteRT reads nothing but the file and
+what its offsets tell, which may lie anywhere behind it.
+"""
+
+import ctypes
+import itertools
+import mmap
+import struct
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from asyncnn.devices.litert.array_memory import address_of, has_tail
+from asyncnn.engine.workspace import aligned_bytes
+from asyncnn.hal.operations.bound import Array
+
+ALIGNMENT = 16
+"""Bytes that the schema wants offsets of buffers to be a multiple of."""
+
+_WORTH_BYTES = 2**12
+_ALIGNMENT_APART = 4
+"""That of vectors in a file whose writer does not care for buffers."""
+
+_OFFSET = struct.Struct("<Q")
+
+_FIRST, _END = 2**32, 2**40
+"""Addresses where files are placed: below what the system gives programs as a rule."""
+
+_STRIDE = 2**21
+_MAP_FAILED = ctypes.c_void_p(-1).value
+
+
+class Apart(NamedTuple):
+    """Bytes of a constant, and the position of their offset in the file.
+
+    ``source`` is the array that has these very bytes, None for converted ones.
+    """
+
+    position: int
+    data: Array
+    source: Array | None = None
+
+
+class GraphFile(msgspec.Struct, frozen=True, eq=False):
+    """A TFLite file; the offsets of what lies ``apart`` are 0 in ``content``.
+
+    Their data have one axis of uint8.
+    """
+
+    content: bytes
+    apart: tuple[Apart, ...] = ()
+
+    def joined(self) -> bytes:
+        """Return the file in one piece, with a copy of what lies apart."""
+        if not self.apart:
+            return self.content
+        head = bytearray(self.content)
+        parts: list[bytes | bytearray | memoryview] = [head]
+        end = len(head)
+        for position, data, _ in self.apart:
+            padding = -end % ALIGNMENT
+            _OFFSET.pack_into(head, position, end + padding)
+            parts += [bytes(padding), data.data]
+            end += padding + data.size
+        return b"".join(parts)
+
+
+def may_lie_apart(data: Array) -> bool:
+    """Tell whether the bytes of a constant are worth it, and kernels can read them."""
+    if data.size < _WORTH_BYTES:
+        return False
+    address = address_of(data)
+    return not address % _ALIGNMENT_APART and has_tail(data, address)
+
+
+class ModelMemory:
+    """A file where LiteRT reads it, as long as this lives.
+
+    ``size`` reaches from its ``address`` to the end of what lies apart.
+    """
+
+    def __init__(self, model: bytes | bytearray | memoryview | GraphFile) -> None:
+        self._mapped_bytes = 0
+        self._kept: object = model
+        if isinstance(model, GraphFile) and model.apart and self._map(model):
+            return
+        content = model.joined() if isinstance(model, GraphFile) else model
+        array = np.frombuffer(content, np.uint8)
+        if address_of(array) % ALIGNMENT:
+            array = aligned_bytes(array.nbytes)
+            array[:] = np.frombuffer(content, np.uint8)
+        self._kept = array
+        self.address, self.size = address_of(array), array.nbytes
+
+    def _map(self, file: GraphFile) -> bool:
+        """Place a file below what lies apart; False if the system does not."""
+        needed = -(-len(file.content) // mmap.PAGESIZE) * mmap.PAGESIZE
+        addresses = [address_of(each.data) for each in file.apart]
+        readable, private = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE
+        address = _c.mmap(
+            _next_place(needed), needed, readable, private | mmap.MAP_ANONYMOUS, -1, 0
+        )
+        if address in (None, _MAP_FAILED):
+            return False
+        self.address, self._mapped_bytes = address, needed
+        if address + needed > min(addresses):
+            self._unmap()
+            return False
+        ctypes.memmove(address, file.content, len(file.content))
+        ends = []
+        for each, at in zip(file.apart, addresses, strict=True):
+            offset = _OFFSET.pack(at - address)
+            ctypes.memmove(address + each.position, offset, len(offset))
+            ends.append(at + each.data.size)
+        self.size = max(ends) - address
+        return True
+
+    def _unmap(self) -> None:
+        _c.munmap(self.address, self._mapped_bytes)
+        self._mapped_bytes = 0
+
+    def __del__(self) -> None:
+        if self._mapped_bytes:
+            self._unmap()
+
+
+_c = ctypes.CDLL(None)
+_c.mmap.restype = ctypes.c_void_p
+_c.mmap.argtypes = (
+    *(ctypes.c_void_p, ctypes.c_size_t),
+    *(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long),
+)
+_c.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+
+_places = itertools.cycle(range(_FIRST, _END, _STRIDE))
+
+
+def _next_place(size: int) -> int:
+    """Return where to ask for memory; the system may give another place."""
+    place = next(_places)
+    for _ in range(0, size - _STRIDE, _STRIDE):
+        next(_places)
+    return place

@@ -1,0 +1,166 @@
+"""Runs of straight plans on an array for each port: the short way of most requests.
+
+Such a plan has neither control flow nor steps of open shapes, so that all that a run
+needs is a workspace, whose calls are bound to its arrays, and a position.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from asyncnn.engine.boundaries import (
+    CALLS_PER_CHECK,
+    QUIET,
+    Pause,
+    Stoppable,
+    ThreadYielder,
+    failure,
+)
+from asyncnn.engine.plan import Plan
+from asyncnn.engine.program import Program
+from asyncnn.engine.workspace import Call, Workspace
+from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.operations.bound import Array
+from asyncnn.kernels.kernel import InterruptibleRun, TiledRun
+
+
+class BoundExecution(Stoppable):
+    """Runs a straight ``plan`` on ``arrays`` for its ports, inputs first.
+
+    They have the shapes and dtypes of the ports. Otherwise like `Execution`.
+    """
+
+    __slots__ = ("_arrays", "_bound", "_position", "_program", "_yielder", "plan")
+
+    def __init__(
+        self,
+        program: Program,
+        plan: Plan,
+        arrays: Sequence[Array | None],
+        deadline_ns: int | None,
+    ) -> None:
+        # All here, as a call of the base would be felt with small models.
+        self._deadline_ns = deadline_ns
+        self._abort_status = self._interrupt = self._tiles = self._making = None
+        self._interrupted = self._position = 0
+        self._program = program
+        self.plan = plan
+        self._arrays = arrays
+        self._bound: Workspace | None = None
+        self._yielder: ThreadYielder | None = None
+
+    def advance(self, pause: Pause) -> bool:
+        """Run until the end, or until ``pause`` is requested; see `Execution`."""
+        try:
+            workspace = self._bound
+            if workspace is None:
+                self._bound = workspace = self._workspace(
+                    self._program, self.plan, pause
+                )
+                if workspace is None:
+                    return False
+                workspace.bind(self._arrays)
+            if workspace.computes_elsewhere:
+                has_ended = self._run(workspace.own_calls, pause)
+            else:
+                has_ended = QUIET.copy().run(self._run, workspace.own_calls, pause)
+        except BaseException:
+            self.close()
+            raise
+        if has_ended:
+            self.close()
+        return has_ended
+
+    def close(self) -> None:
+        """Give the workspace back; the execution has ended."""
+        self._tiles = self._making = None
+        workspace, self._bound = self._bound, None
+        if workspace is not None:
+            workspace.unbind()
+            self._program.release(workspace)
+
+    def _run(self, calls: Sequence[Call | None], pause: Pause) -> bool:
+        """Run up to the end; False if paused before. The first call is always made."""
+        first = self._position
+        if len(calls) >= CALLS_PER_CHECK and self._yielder is None:
+            self._yielder = ThreadYielder()
+        for position in range(first, len(calls)):
+            self._position = position
+            if self._yielder is not None and not (position + 1) % CALLS_PER_CHECK:
+                self._yielder.count(CALLS_PER_CHECK)
+            if position > first and pause.requested:
+                return False
+            if self._abort_status is not None or self._deadline_ns is not None:
+                self._check()
+            call = calls[position]
+            if call is None:
+                continue
+            run, inputs, outputs = call
+            try:
+                if type(run) is InterruptibleRun:
+                    if not self._run_elsewhere(run, inputs, outputs, pause):
+                        return False
+                elif type(run) is TiledRun:
+                    if not self._run_tiles(run, inputs, outputs, pause):
+                        return False
+                else:
+                    run(inputs, outputs)
+            except AsyncnnError:
+                raise
+            except Exception as error:
+                raise failure(self.plan.steps[position], error) from error
+        return True
+
+
+def run_straight(
+    program: Program,
+    plan: Plan,
+    inputs: Sequence[Array | None],
+    outputs: Sequence[Array | None],
+) -> list[Array]:
+    """Run a plan that ``is_straight`` in one go, without stopping; return its outputs.
+
+    For plans so short that an execution would cost more than they do.
+
+    :raises AsyncnnError: if an operation fails.
+    """
+    computed: list[Array] = []
+    for array, port in zip(outputs, plan.outputs, strict=True):
+        if array is None or array.shape != port.shape:
+            assert port.shape is not None
+            array = np.empty(port.shape, port.dtype)
+        computed.append(array)
+    run_bound(program, plan, (*inputs, *computed))
+    return computed
+
+
+def run_bound(program: Program, plan: Plan, arrays: Sequence[Array | None]) -> None:
+    """Run a plan that ``is_straight`` on arrays for its ports, inputs first.
+
+    They have the shapes and dtypes of the ports; otherwise like `run_straight`.
+
+    :raises AsyncnnError: if an operation fails.
+    """
+    workspace = program.idle_workspace(plan) or program.acquire(plan)
+    try:
+        workspace.bind(arrays)
+        if workspace.computes_elsewhere:
+            _run_calls(plan, workspace.own_calls)
+        else:
+            QUIET.copy().run(_run_calls, plan, workspace.own_calls)
+    finally:
+        workspace.unbind()
+        program.release(workspace)
+
+
+def _run_calls(plan: Plan, calls: Sequence[Call | None]) -> None:
+    position = 0
+    try:
+        for position, call in enumerate(calls):  # noqa: B007
+            if call is not None:
+                run, inputs, outputs = call
+                run(inputs, outputs)
+    except AsyncnnError:
+        raise
+    except Exception as error:
+        raise failure(plan.steps[position], error) from error

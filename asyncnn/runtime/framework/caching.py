@@ -1,0 +1,260 @@
+"""Compilation caching of models that several devices compute.
+
+A framework needs a fixed number of files, as any device does. Its own two hold the plan
+and the model itself, from which partitions are prepared that no device has saved, and
+what falls back. The others are slots: each partition has one, of as many files as the
+most demanding device needs, and a token that is derived from the model's, the
+partition, its device and that device's version. So whatever has changed is not loaded,
+and the model is prepared anew.
+
+The plan is sealed, as a model cache of a device is, see `asyncnn.devices.cache_format`;
+the weights beside it are numbers to compute with, and no more.
+
+Source: the HAL's runtime (CompilationBuilder: setCaching; ExecutionPlan: CacheInfo).
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from asyncnn import __version__
+from asyncnn.devices.cache_files import (
+    CacheArguments,
+    read,
+    read_or_map,
+    replace_together,
+)
+from asyncnn.devices.cache_format import (
+    COMPILATION_BYTES,
+    DATA_MAGIC,
+    MOST_BYTES,
+    CacheKey,
+    sealed,
+    unsealed_by,
+)
+from asyncnn.devices.cache_saving import Layout, new_identity, with_placed_constants
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.slices import SlicedModel, joined, sliced
+from asyncnn.hal.types import (
+    BYTE_SIZE_OF_CACHE_TOKEN,
+    ErrorStatus,
+    ExecutionPreference,
+    Handle,
+    Memory,
+    Model,
+    Priority,
+)
+from asyncnn.memory.pages import Descriptor
+from asyncnn.pacing import Steps
+from asyncnn.runtime.framework import FrameworkSettings
+from asyncnn.runtime.framework.fallback import Member
+from asyncnn.runtime.framework.partition import Division
+from asyncnn.service.limits import duplicated, handles_of
+
+MOST_FILES = 32
+"""Of each kind, for one model (HAL 1.2/Constant: MAX_NUMBER_OF_CACHE_FILES)."""
+
+MOST_PARTITIONS = 8
+"""A model of more partitions is not cached."""
+
+
+class PlanRecord(msgspec.Struct, frozen=True, array_like=True):
+    """How a model is divided, and the model, whose weights lie in the data file.
+
+    ``made_for`` says what the plan depends on. ``devices`` are positions among those of
+    the framework, one for each partition; ``saved`` says which partitions' devices
+    have saved them. ``model_bytes`` are those of the model's slices.
+    """
+
+    kind: Literal["framework"]
+    made_for: tuple[str, ...]
+    compilation: bytes
+    data_bytes: int
+    preference: ExecutionPreference
+    priority: Priority
+    division: Division
+    devices: tuple[int, ...]
+    saved: tuple[bool, ...]
+    model: SlicedModel
+
+
+class Loaded(msgspec.Struct, frozen=True, eq=False):
+    """A plan from a cache, and the model."""
+
+    record: PlanRecord
+    model: Model
+
+
+class CacheLayout:
+    """How the cache files of a framework over ``members`` are divided among these."""
+
+    def __init__(self, members: Sequence[Member], settings: FrameworkSettings) -> None:
+        self._members = members
+        self._settings = settings
+        self._needed = [_needed(member) for member in members]
+        self._most = tuple(max(counts) for counts in zip(*self._needed, strict=True))
+        slots = [(MOST_FILES - 1) // most for most in self._most if most]
+        self.slots = min([MOST_PARTITIONS, *slots])
+
+    @property
+    def files(self) -> tuple[int, int]:
+        """How many model and data files a framework needs; none if no device does."""
+        if not any(self._most) or not self.slots:
+            return 0, 0
+        model, data = self._most
+        return 1 + self.slots * model, 1 + self.slots * data
+
+    def made_for(self) -> tuple[str, ...]:
+        """Return all that a plan depends on besides the model and its preference."""
+        devices = [
+            f"{member.kind}={member.hal.get_version_string()[1]}"
+            for member in self._members
+        ]
+        settings = self._settings
+        weight = f"moving_weight={settings.moving_weight}"
+        return (__version__, f"partition={settings.partition}", weight, *devices)
+
+    def opened(self, cache: CacheArguments) -> "OpenCache":
+        """Return files as a call gives them, with descriptors of our own.
+
+        :raises InvalidArgumentError: if they are not as many, with one descriptor each.
+        :raises ResourceExhaustedTransientError: if there are no descriptors left.
+        """
+        model, data, token = cache
+        counts = len(model), len(data)
+        handles = (*model, *data)
+        if (
+            counts != self.files
+            or not all(counts)
+            or any(len(handle.fds) != 1 for handle in handles)
+        ):
+            raise InvalidArgumentError(
+                f"{counts[0]} model and {counts[1]} data cache files, but "
+                f"{self.files[0]} and {self.files[1]} with one descriptor each are "
+                "needed"
+            )
+        if len(token) != BYTE_SIZE_OF_CACHE_TOKEN:
+            raise InvalidArgumentError(f"a cache token of {len(token)} bytes")
+        owned = duplicated([handle.fds[0] for handle in handles])
+        return OpenCache(self, owned, bytes(token))
+
+    def slot(
+        self, files: "OpenCache", number: int, device: int, operations: Sequence[int]
+    ) -> CacheArguments:
+        """Return the files and the token of one partition; none for one too many."""
+        needed = self._needed[device]
+        if number >= self.slots or not any(needed):
+            return CacheArguments()
+        handles = handles_of(files.owned)
+        models, datas = handles[: self.files[0]], handles[self.files[0] :]
+        most_models, most_datas = self._most
+        first_model, first_data = 1 + number * most_models, 1 + number * most_datas
+        member = self._members[device]
+        token = hashlib.sha256(files.token)
+        version = member.hal.get_version_string()[1]
+        token.update(
+            msgspec.msgpack.encode((member.kind, version, number, tuple(operations)))
+        )
+        return CacheArguments(
+            models[first_model : first_model + needed[0]],
+            datas[first_data : first_data + needed[1]],
+            token.digest(),
+        )
+
+
+class OpenCache:
+    """The files of one model, for as long as this lives: ours, and the slots."""
+
+    def __init__(
+        self, layout: CacheLayout, owned: Sequence[Descriptor], token: bytes
+    ) -> None:
+        self.layout = layout
+        self.owned = owned
+        self.token = token
+
+    @property
+    def model(self) -> Descriptor:
+        """The file of the plan."""
+        return self.owned[0]
+
+    @property
+    def data(self) -> Descriptor:
+        """The file of the weights."""
+        return self.owned[self.layout.files[0]]
+
+    def loading(self, key: CacheKey, *, may_map: bool) -> Steps[Loaded]:
+        """Load plan and model, in steps.
+
+        :raises GeneralFailureError: if they are not as they were saved, or the plan is
+            that of other devices or settings.
+        """
+        content = read(self.model.fd, MOST_BYTES)
+        yield
+        record, slices = unsealed_by(_records, content, self.token, key)
+        if record.made_for != self.layout.made_for():
+            raise GeneralFailureError("the plan is for other devices, or settings")
+        yield
+        try:
+            model = joined(record.model, slices, max_item_bytes=MOST_BYTES)
+        except (msgspec.MsgspecError, InvalidArgumentError) as error:
+            raise GeneralFailureError(f"the model cache: {error}") from error
+        yield
+        header = DATA_MAGIC + record.compilation
+        data = read_or_map(self.data.fd, record.data_bytes, header, may_map=may_map)
+        pool = Memory("ashmem", len(data), buffer=data)
+        return Loaded(record, replace(model, pools=(pool,)))
+
+    def saving(
+        self,
+        model: Model,
+        order: tuple[ExecutionPreference, Priority],
+        division: Division,
+        devices: Sequence[int],
+        key: CacheKey,
+    ) -> Steps[None]:
+        """Save plan and model, in steps; the devices have saved what they could.
+
+        :raises AsyncnnError: if they are not saved.
+        """
+        layout = Layout(new_identity())
+        placed = with_placed_constants(model, layout)
+        yield
+        head, slices = sliced(replace(placed, operand_values=bytes(layout.values)))
+        yield
+        saved = tuple(
+            self._is_saved(number, device, division.partitions[number].operations)
+            for number, device in enumerate(devices)
+        )
+        record = PlanRecord(
+            "framework",
+            self.layout.made_for(),
+            bytes(layout.chunks[0][1])[-COMPILATION_BYTES:],
+            layout.data_bytes,
+            *order,
+            division,
+            tuple(devices),
+            saved,
+            head,
+        )
+        content = sealed(record, slices, self.token, key)
+        yield
+        replace_together(
+            (self.model, self.data), ([(0, memoryview(content))], layout.chunks)
+        )
+
+    def _is_saved(self, number: int, device: int, operations: Sequence[int]) -> bool:
+        models, datas, _ = self.layout.slot(self, number, device, operations)
+        first: Sequence[Handle] = (*models, *datas)[:1]
+        return bool(first) and os.fstat(first[0].fds[0]).st_size > 0
+
+
+def _needed(member: Member) -> tuple[int, int]:
+    status, model, data = member.hal.get_number_of_cache_files_needed()
+    return (model, data) if status is ErrorStatus.NONE else (0, 0)
+
+
+_records: msgspec.msgpack.Decoder[PlanRecord] = msgspec.msgpack.Decoder(PlanRecord)

@@ -1,0 +1,358 @@
+"""The partitions of a planned model are prepared, a few at a time, or loaded.
+
+The CPU takes the part of a device that fails, unless that is forbidden. The first
+failure that nothing makes up for ends the others.
+
+Source: the HAL's runtime (ExecutionPlan: compile).
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from asyncnn.devices.cache_files import CacheArguments
+from asyncnn.devices.cache_format import CacheKey
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    GeneralFailureError,
+    MissedDeadlinePersistentError,
+    failure_of,
+)
+from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.hal.routes import RouteStep
+from asyncnn.logs import COMPILATION
+from asyncnn.offload import offload, offload_steps
+from asyncnn.runtime.framework import Fallback
+from asyncnn.runtime.framework.caching import Loaded, OpenCache
+from asyncnn.runtime.framework.fallback import MISSED, Member, reason_of_error
+from asyncnn.runtime.framework.partition import Division, Partition, Plan
+from asyncnn.runtime.framework.planning import FEW_OPERATIONS, Planner
+from asyncnn.runtime.framework.reservations import Reservation, reserved
+from asyncnn.runtime.framework.steps import OnCpu, Step, loaded_by, prepared_on
+from asyncnn.runtime.framework.submodels import Kind, SubModels, build_submodels
+from asyncnn.runtime.model_cache import PrepareArguments
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MOST_AT_ONCE = 4
+"""Partitions of one model that are prepared at a time."""
+
+
+class Prepared(msgspec.Struct, frozen=True, eq=False):
+    """All partitions of a model, prepared. ``submodels`` is None if there is one.
+
+    Some tensors between them may have a ``reservation`` in memory of a device.
+    """
+
+    arguments: PrepareArguments
+    plan: Plan
+    submodels: SubModels | None
+    steps: tuple[Step, ...]
+    whole: Step
+    reservation: Reservation | None = None
+
+
+class Preparer:
+    """Prepares models on the devices of ``planner``, as far as ``fallback`` allows.
+
+    Plans are sealed by ``key`` when they are cached; with ``may_map``, cached weights
+    of this user are mapped.
+    """
+
+    def __init__(
+        self, planner: Planner, fallback: Fallback, key: CacheKey, *, may_map: bool
+    ) -> None:
+        self._planner = planner
+        self._fallback = fallback
+        self._key = key
+        self._may_map = may_map
+
+    @property
+    def _cpu(self) -> Member:
+        return self._planner.cpu
+
+    async def prepare(
+        self, arguments: PrepareArguments, cache: OpenCache | None = None
+    ) -> Prepared:
+        """Plan a validated model and prepare its partitions; save it in ``cache``.
+
+        What is not as planned, because a device has failed, is not saved.
+
+        :raises AsyncnnError: if that fails, and no fallback is allowed or left.
+        """
+        try:
+            plan = await self._planner.plan(arguments.model, arguments.preference)
+        except AsyncnnError as error:
+            if self._fallback is Fallback.FORBID:
+                raise
+            return await self._all_on_cpu(arguments, reason_of_error(error), {})
+        submodels = await _submodels(arguments, plan)
+        partitions = plan.division.partitions
+        members = [self._planner.named(plan.devices[p.device]) for p in partitions]
+        works = [
+            partial(self._step, arguments, member, partition, submodels, number, cache)
+            for number, (member, partition) in enumerate(
+                zip(members, partitions, strict=True)
+            )
+        ]
+        try:
+            steps = await _together(works, arguments.deadline)
+        except AsyncnnError as error:
+            _check_time(arguments.deadline)
+            whole = len(works) == 1 and members[0].is_cpu
+            if self._fallback is Fallback.FORBID or whole:
+                raise
+            reason = reason_of_error(error)
+            return await self._all_on_cpu(arguments, reason, plan.refusals)
+        done = await self._done(arguments, plan, submodels, steps)
+        if cache is not None:
+            await self._save(done, cache)
+        return done
+
+    async def load(self, deadline: int | None, cache: OpenCache) -> Prepared:
+        """Prepare a model from its cache: the plan, and each partition by its device.
+
+        A partition that its device has not saved is prepared from the model.
+
+        :raises GeneralFailureError: if anything is not as it was saved.
+        :raises AsyncnnError: if the deadline passes.
+        """
+        loaded: Loaded = await offload_steps(
+            cache.loading(self._key, may_map=self._may_map)
+        )
+        record = loaded.record
+        arguments = PrepareArguments(
+            loaded.model, record.preference, record.priority, deadline
+        )
+        members = self._planner.members
+        names = tuple(member.name for member in members)
+        plan = Plan(record.division, names, {})
+        submodels = await _submodels(arguments, plan)
+        works = [
+            partial(self._loaded_step, arguments, number, loaded, submodels, cache)
+            for number in range(len(record.devices))
+        ]
+        try:
+            steps = await _together(works, deadline)
+        except AsyncnnError as error:
+            if error.status in MISSED:
+                raise
+            # Of a device that is gone as well: the model is to be prepared anew.
+            raise GeneralFailureError(f"not loaded: {error}") from error
+        return await self._done(arguments, plan, submodels, steps)
+
+    async def _loaded_step(
+        self,
+        arguments: PrepareArguments,
+        number: int,
+        loaded: Loaded,
+        submodels: SubModels | None,
+        cache: OpenCache,
+    ) -> Step:
+        record = loaded.record
+        device = record.devices[number]
+        member = self._planner.members[device]
+        operations = record.division.partitions[number].operations
+        part, outputs = _part(arguments, submodels, number)
+        if record.saved[number]:
+            slot = cache.layout.slot(cache, number, device, operations)
+            prepared = await loaded_by(member, arguments.deadline, slot)
+        else:
+            prepared = await prepared_on(member, part)
+        usual = RouteStep(member.name, operations)
+        return Step(member, prepared, usual, outputs, OnCpu(self._cpu, part))
+
+    async def _save(self, done: Prepared, cache: OpenCache) -> None:
+        """Save plan and model, or log why not: a preparation does not fail for it."""
+        division, most = done.plan.division, cache.layout.slots
+        if done.plan.refusals or any(step.usual.instead_of for step in done.steps):
+            return
+        if len(division.partitions) > most:
+            logger.info("a model of more than %d partitions is not cached", most)
+            return
+        # By the positions among all devices, not only those that have answered.
+        members = self._planner.members
+        devices = [members.index(step.member) for step in done.steps]
+        partitions = tuple(
+            replace(each, device=device)
+            for each, device in zip(division.partitions, devices, strict=True)
+        )
+        arguments = done.arguments
+        order = arguments.preference, arguments.priority
+        division = replace(division, partitions=partitions)
+        try:
+            await offload_steps(
+                cache.saving(arguments.model, order, division, devices, self._key)
+            )
+        except AsyncnnError as error:
+            logger.warning("a model is not cached: %s", error)
+
+    async def _done(
+        self,
+        arguments: PrepareArguments,
+        plan: Plan,
+        submodels: SubModels | None,
+        steps: Sequence[Step],
+    ) -> Prepared:
+        if COMPILATION.is_on:
+            devices = "+".join(step.usual.device for step in steps)
+            COMPILATION("divided", partitions=len(steps), devices=devices)
+        whole = self._whole(arguments, steps)
+        reservation = None
+        if submodels is not None:
+            reservation = await reserved(submodels, steps)
+        return Prepared(arguments, plan, submodels, tuple(steps), whole, reservation)
+
+    async def _step(
+        self,
+        arguments: PrepareArguments,
+        member: Member,
+        partition: Partition,
+        submodels: SubModels | None,
+        number: int,
+        cache: OpenCache | None,
+    ) -> Step:
+        """Prepare one partition, on the CPU if its device fails and that is allowed.
+
+        :raises AsyncnnError: if it is prepared nowhere.
+        """
+        part, outputs = _part(arguments, submodels, number)
+        cpu = OnCpu(self._cpu, part)
+        usual = RouteStep(member.name, partition.operations)
+        slot = CacheArguments()
+        if cache is not None:
+            device = self._planner.members.index(member)
+            slot = cache.layout.slot(cache, number, device, partition.operations)
+        try:
+            prepared = await prepared_on(member, part, slot)
+        except AsyncnnError as error:
+            if member.is_cpu or self._fallback is not Fallback.PARTIAL:
+                if not member.is_cpu:
+                    member.fell_back(error.status, reason_of_error(error))
+                raise
+            _check_time(arguments.deadline)
+            reason = reason_of_error(error)
+            prepared = await _prepared_by(cpu)
+            member.fell_back(error.status, reason)
+            member = self._cpu
+            usual = RouteStep(member.name, usual.operations, usual.device, reason)
+        return Step(member, prepared, usual, outputs, cpu)
+
+    async def _all_on_cpu(
+        self, arguments: PrepareArguments, reason: str, refusals: dict[str, str]
+    ) -> Prepared:
+        """Prepare all of the model on the CPU, for ``reason``.
+
+        :raises AsyncnnError: if the CPU cannot compute it.
+        """
+        logger.warning("the CPU takes a whole model: %s", reason)
+        cpu = OnCpu(self._cpu, arguments)
+        prepared = await _prepared_by(cpu)
+        every = tuple(range(len(arguments.model.main.operations)))
+        others = "+".join(each.name for each in self._planner.members[:-1])
+        usual = RouteStep(self._cpu.name, every, others, reason)
+        outputs = tuple(range(len(arguments.model.main.output_indexes)))
+        step = Step(self._cpu, prepared, usual, outputs, cpu)
+        division = Division((Partition(0, every, 0.0),), (reason,) * len(every), 0.0)
+        plan = Plan(division, (self._cpu.name,), refusals)
+        return Prepared(arguments, plan, None, (step,), step)
+
+    def _whole(self, arguments: PrepareArguments, steps: Sequence[Step]) -> Step:
+        """Return all of the model as one partition, which is for the CPU."""
+        first = steps[0]
+        if len(steps) == 1:
+            return first
+        every = tuple(range(len(arguments.model.main.operations)))
+        usual = RouteStep("+".join(step.usual.device for step in steps), every)
+        outputs = tuple(range(len(arguments.model.main.output_indexes)))
+        cpu = OnCpu(self._cpu, arguments)
+        other = next((s.member for s in steps if not s.member.is_cpu), first.member)
+        return Step(other, first.prepared, usual, outputs, cpu)
+
+
+async def _together(
+    works: Sequence[Callable[[], Awaitable[T]]], deadline: int | None
+) -> list[T]:
+    """Do all works, `MOST_AT_ONCE` at a time; the first that fails ends the others.
+
+    :raises AsyncnnError: what that one has failed with, or if the deadline has passed
+        before one could begin.
+    """
+    if len(works) == 1:
+        return [await works[0]()]
+    room = asyncio.Semaphore(MOST_AT_ONCE)
+    failures: list[Exception] = []
+
+    async def do(work: Callable[[], Awaitable[T]]) -> T:
+        async with room:
+            try:
+                _check_time(deadline)
+                return await work()
+            except Exception as error:
+                failures.append(error)
+                raise
+
+    loop = asyncio.get_running_loop()
+    tasks = [loop.create_task(do(work)) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        for task in tasks:
+            task.cancel()
+        # Waited for: each may own something on its device until it has ended.
+        await asyncio.gather(*tasks, return_exceptions=True)
+    if failures:
+        raise failure_of(failures[0])
+    return [task.result() for task in tasks]
+
+
+async def _prepared_by(cpu: OnCpu) -> IPreparedModel:
+    """Prepare a model on the CPU, which stops if nobody waits for it."""
+    try:
+        return await cpu.prepare()
+    except asyncio.CancelledError:
+        cpu.close()
+        raise
+
+
+async def _submodels(arguments: PrepareArguments, plan: Plan) -> SubModels | None:
+    """Return the models of the partitions, unless there is only one."""
+    parts = [each.operations for each in plan.division.partitions]
+    if len(parts) == 1:
+        return None
+    if len(arguments.model.main.operations) <= FEW_OPERATIONS:
+        return build_submodels(arguments.model, parts)
+    return await offload(build_submodels, arguments.model, parts)
+
+
+def _part(
+    arguments: PrepareArguments, submodels: SubModels | None, number: int
+) -> tuple[PrepareArguments, tuple[int, ...]]:
+    """Return what a partition is prepared from.
+
+    And which of the model's outputs each of its own is; -1 for others.
+    """
+    if submodels is None:
+        return arguments, tuple(range(len(arguments.model.main.output_indexes)))
+    sub = submodels.steps[number]
+    outputs = tuple(
+        each.position if each.kind is Kind.OUTPUT else -1 for each in sub.outputs
+    )
+    return replace(arguments, model=sub.model), outputs
+
+
+def _check_time(deadline: int | None) -> None:
+    """Check that there is time left for another attempt.
+
+    :raises MissedDeadlinePersistentError: if there is not.
+    """
+    if deadline is not None and time.monotonic_ns() >= deadline:
+        raise MissedDeadlinePersistentError("the deadline has passed")

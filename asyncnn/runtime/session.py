@@ -1,0 +1,462 @@
+"""Sessions: a model with state, step by step, whose state stays with the driver.
+
+A step reads the state in one place and writes that after it to another. The session
+turns to the other only when the step has succeeded, which is decided here and in one
+turn of the loop. So a step that fails, is cancelled or misses its deadline has not
+happened, even if the driver had just completed it. What such a step may still be using
+is left to it: the next one gets other places and arrays.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, NoReturn, TypeAlias
+
+from numpy.typing import ArrayLike
+
+from asyncnn.callbacks import ExecutionResult
+from asyncnn.deadlines import deadline_after, seconds_until
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    DeviceClosedError,
+    DeviceUnavailableError,
+    InvalidArgumentError,
+    MissedDeadlinePersistentError,
+)
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import ExecutionOptions, Request
+from asyncnn.offload import offload
+from asyncnn.runtime.burst import open_carry
+from asyncnn.runtime.execution_options import AnyPath, Outputs, Path, check_path
+from asyncnn.runtime.requests import Inputs
+from asyncnn.runtime.reusable import Carry
+from asyncnn.runtime.session_steps import SessionModel, Steps, copies_of
+from asyncnn.runtime.states import StatePlaces
+
+Launch: TypeAlias = Callable[
+    [Path, Request, ExecutionOptions], Awaitable[ExecutionResult]
+]
+"""Executes a request by the HAL call of a path."""
+
+State: TypeAlias = Mapping[str, ArrayLike]
+"""Arrays by the names of the states, of their dtypes and shapes."""
+
+_HELD = -1
+"""The state lies in no place of the driver's, but in arrays here."""
+
+
+class Session:
+    """A model and its state, from step to step; made by `PreparedModel.session`.
+
+    Steps follow one another in the order of the calls, whichever tasks make them.
+    Sessions of one model share all but their state, and run beside each other.
+
+    ``steps`` counts the steps that the state has behind it since it was set.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_burst",
+        "_by",
+        "_checkpoint",
+        "_cut",
+        "_held",
+        "_is_closed",
+        "_launch",
+        "_lost",
+        "_model",
+        "_now",
+        "_path",
+        "_places",
+        "_running",
+        "_saved",
+        "_steps",
+        "_turn",
+        "steps",
+    )
+
+    def __init__(
+        self,
+        model: SessionModel,
+        launch: Launch,
+        state: tuple[Array, ...],
+        path: AnyPath,
+        checkpoint: int | None,
+    ) -> None:
+        self._model = model
+        self._launch = launch
+        self._path = self._by = path
+        self._checkpoint = checkpoint
+        self._turn = asyncio.Lock()
+        self._burst: Carry | None = None
+        self._running: asyncio.Task[Any] | None = None
+        self._cut: asyncio.Task[Any] | None = None
+        self._is_closed = False
+        self._steps: Steps | None = None
+        self._places: StatePlaces | None = None
+        self._held: tuple[Array, ...] | None = None
+        self._saved: tuple[int, tuple[Array, ...]] | None = None
+        self._lost: DeviceUnavailableError | None = None
+        self._set(state)
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether the state lies in device-managed buffers, or is going to.
+
+        Otherwise, where a device has none, it lies in arrays that are shared with it.
+        """
+        return self._places is not None and self._places.are_managed
+
+    async def run(
+        self,
+        inputs: Inputs,
+        *,
+        path: AnyPath | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - a HAL deadline, in the driver
+        measure: bool = False,
+    ) -> Outputs:
+        """Take one step and return new arrays.
+
+        Cancelling the call stops the step at its next boundary. If it raises anything,
+        the step has not happened, and the state is that before it.
+
+        :param path: that of the session by default; ``burst`` needs an open one.
+        :param timeout: seconds from now until the deadline; waiting for steps before
+            this one counts.
+        :param measure: fill in ``outputs.timing``.
+        :raises InvalidArgumentError: if an input is missing, unknown, or of the wrong
+            dtype or shape, or there is no such path.
+        :raises DeviceUnavailableError: if the driver has died or the session is closed.
+        :raises AsyncnnError: for any other status of the driver.
+        """
+        deadline = deadline_after(timeout)
+        if deadline is None:
+            await self._turn.acquire()
+        else:
+            await self._wait_for_turn(deadline)
+        task = asyncio.current_task()
+        assert task is not None
+        cancelled_before = task.cancelling()
+        self._running = task
+        try:
+            self._check_usable()
+            self._by = self._path if path is None else path
+            views = await self._step(inputs, deadline, measure)
+            if self._checkpoint is not None:
+                await self._save_if_due()
+            return await copies_of(views)
+        except asyncio.CancelledError:
+            if self._cut is task and task.uncancel() <= cancelled_before:
+                raise _closed() from None
+            raise
+        finally:
+            self._running = None
+            self._turn.release()
+
+    async def state(self) -> dict[str, Array]:
+        """Return copies of the state by name, after all steps asked for before.
+
+        :raises DeviceUnavailableError: if the driver has died or the session is closed.
+        :raises AsyncnnError: for any other status of the driver.
+        """
+        return (await self._snapshot())[1]
+
+    async def reset(self) -> None:
+        """Go back to the first values, after all steps asked for before.
+
+        Nothing is asked of the driver. A session whose driver has died goes on so.
+
+        :raises DeviceClosedError: if the session is closed.
+        """
+        await self._replace(self._model.requests.first)
+
+    async def load_state(self, state: State) -> None:
+        """Have the next step begin with a copy of ``state``, as `reset` does.
+
+        :raises InvalidArgumentError: if an array is missing, unknown, or of the wrong
+            dtype or shape.
+        :raises DeviceClosedError: if the session is closed.
+        """
+        await self._replace(self._model.requests.checked(state))
+
+    @asynccontextmanager
+    async def copy(self) -> AsyncIterator["Session"]:
+        """Open another session that begins with this one's state.
+
+        It has the same path and checkpoints, and no part in this one's later steps.
+
+        :raises AsyncnnError: as `state`.
+        """
+        steps, state = await self._snapshot()
+        async with OpeningSession(
+            self._model, self._launch, state, self._path, self._checkpoint
+        ) as other:
+            other._count_from(steps)
+            yield other
+
+    @asynccontextmanager
+    async def burst(self, *, spins: bool = True) -> AsyncIterator["Session"]:
+        """Open a burst; within the block, steps go by it unless told otherwise.
+
+        :param spins: as of `PreparedModel.burst`.
+        :raises AsyncnnError: if the driver refuses it.
+        """
+        path, before = self._path, self._burst
+        async with open_carry(self._model.target, spins=spins) as (_, carry):
+            self._burst, self._path = carry, "burst"
+            try:
+                yield self
+            finally:
+                self._burst, self._path = before, path
+
+    def close(self) -> None:
+        """End the step under way, and let go of the state. May be called again."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._cut = self._running
+        if self._cut is not None:
+            self._cut.cancel()
+        self._steps = self._places = self._held = self._saved = None
+
+    async def prepare(self) -> None:
+        """Find places for the state, so that the first step need not.
+
+        :raises AsyncnnError: if the driver is gone, or has too many buffers.
+        """
+        await self._begin()
+
+    def _set(self, state: tuple[Array, ...]) -> None:
+        self.steps = 0
+        self._now = _HELD
+        self._held = state
+        self._saved = None if self._checkpoint is None else (0, state)
+        self._lost = None
+        if self._steps is not None:
+            self._steps.hold(state)
+
+    def _count_from(self, steps: int) -> None:
+        self.steps = steps
+        if self._saved is not None:
+            self._saved = steps, self._saved[1]
+
+    async def _replace(self, state: tuple[Array, ...]) -> None:
+        async with self._turn:
+            self._check_open()
+            self._set(state)
+
+    async def _wait_for_turn(self, deadline: int) -> None:
+        try:
+            async with asyncio.timeout(seconds_until(deadline)):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise MissedDeadlinePersistentError(
+                "the deadline has passed while steps before this one were under way"
+            ) from None
+
+    async def _step(
+        self, inputs: Inputs, deadline: int | None, measure: bool
+    ) -> Outputs:
+        """Take a step; return its outputs, in arrays that the next one uses, too."""
+        check = self._model.target.check
+        arrays = check.usual(inputs)
+        converted = arrays if arrays is not None else await _converted(check, inputs)
+        is_dead = self._is_dead()
+        steps = self._steps
+        if steps is None or is_dead:
+            steps = await self._begin()
+        places = self._places
+        assert places is not None
+        try:
+            await steps.place(converted)
+            if self._now == _HELD:
+                call = steps.first(places)
+            else:
+                call = steps.call(places, self._now)
+            if deadline is None and not measure:
+                views = await call.run()
+            else:
+                left = seconds_until(deadline)
+                views = await call.run(timeout=left, measure=measure)
+        except BaseException as error:
+            self._steps = None  # what it uses may still be in use
+            if isinstance(error, AsyncnnError):
+                self._is_dead()
+            raise
+        if self._now == _HELD:
+            self._held, self._now = None, 0
+            steps.forget_first()
+        else:
+            self._now = 1 - self._now
+        self.steps += 1
+        return views
+
+    async def _begin(self) -> Steps:
+        """Return new steps, with the state where it is and other places beside it."""
+        places, model = self._places, self._model
+        if self._now == _HELD or places is None:
+            places = await model.allocate(None)
+        else:
+            places = await model.allocate(places.pair[self._now])
+            self._now = 0
+        steps = Steps(model, self._execute)
+        if self._held is not None:
+            steps.hold(self._held)
+        self._places, self._steps = places, steps
+        return steps
+
+    def _execute(
+        self, request: Request, options: ExecutionOptions
+    ) -> Awaitable[ExecutionResult]:
+        by = self._by
+        if by != "burst":
+            return self._launch(by, request, options)
+        if self._burst is None:
+            raise InvalidArgumentError(
+                "no burst of the session is open", hint="async with session.burst()"
+            )
+        return self._burst(request, options)
+
+    async def _snapshot(self) -> tuple[int, dict[str, Array]]:
+        """Return the steps so far, and copies of the state after them."""
+        async with self._turn:
+            self._check_usable()
+            arrays = self._held
+            if arrays is None and self._is_dead():
+                arrays = self._held
+            if arrays is None:
+                arrays = await self._read()
+            else:
+                arrays = tuple(array.copy() for array in arrays)
+            names = [info.name for info in self._model.requests.infos]
+            return self.steps, dict(zip(names, arrays, strict=True))
+
+    async def _read(self) -> tuple[Array, ...]:
+        assert self._places is not None
+        try:
+            return await self._places.read(self._now)
+        except AsyncnnError:
+            self._is_dead()
+            raise
+
+    async def _save_if_due(self) -> None:
+        assert self._checkpoint is not None
+        assert self._saved is not None
+        if self.steps - self._saved[0] >= self._checkpoint:
+            self._saved = self.steps, await self._read()
+
+    def _is_dead(self) -> bool:
+        """Tell whether the driver has died; then the state is that of a checkpoint.
+
+        :raises DeviceUnavailableError: if steps are lost by that.
+        """
+        cause = None if self._places is None else self._places.cause_of_death()
+        if cause is None:
+            return False
+        lost = self._go_back(cause)
+        if lost is not None:
+            raise lost
+        return True
+
+    def _go_back(self, cause: DeviceUnavailableError) -> DeviceUnavailableError | None:
+        """Forget the state in the driver; return an error if steps are lost."""
+        self._steps = self._places = None
+        if self._held is not None:
+            return None
+        if self._saved is None:
+            self._lost = type(cause)(
+                f"{cause.message}; it had the state of the session",
+                hint="reset the session, load a state, or open it with checkpoint=N",
+            )
+            return self._lost
+        lost = self.steps - self._saved[0]
+        self.steps, self._held = self._saved
+        self._now = _HELD
+        if not lost:
+            return None
+        return type(cause)(
+            f"{cause.message}; the session goes on after step {self.steps}, the "
+            f"{lost} after that are lost"
+        )
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise _closed()
+
+    def _check_usable(self) -> None:
+        self._check_open()
+        if self._lost is not None:
+            self._raise_lost(self._lost)
+
+    def _raise_lost(self, lost: DeviceUnavailableError) -> NoReturn:
+        # A new one each time: one raised again keeps the frames of all calls.
+        raise type(lost)(lost.message, hint=lost.hint)
+
+    def __repr__(self) -> str:
+        names = [info.name for info in self._model.requests.infos]
+        return f"<Session {', '.join(names) or 'without state'}, step {self.steps}>"
+
+
+def _closed() -> DeviceClosedError:
+    return DeviceClosedError("the session is closed")
+
+
+async def _converted(check: Any, inputs: Inputs) -> Any:
+    return await offload(check, inputs) if check.is_long(inputs) else check(inputs)
+
+
+class OpeningSession:
+    """What `PreparedModel.session` returns: a session for an ``async with`` block.
+
+    A class, and not a generator, since a hundred of them may be open for long.
+    """
+
+    __slots__ = ("_burst", "_session")
+
+    def __init__(
+        self,
+        model: SessionModel,
+        launch: Launch,
+        state: State | None,
+        path: AnyPath,
+        checkpoint: int | None,
+    ) -> None:
+        """Check what is given.
+
+        :raises InvalidArgumentError: if the state is not that of the model, there is no
+            such path, or ``checkpoint`` is no number of steps.
+        """
+        if checkpoint is not None and checkpoint < 1:
+            raise InvalidArgumentError(
+                f"checkpoint={checkpoint}",
+                hint="the state is saved after every 1 or more steps",
+            )
+        if path != "burst":
+            check_path(path)
+        requests = model.requests
+        arrays = requests.first if state is None else requests.checked(state)
+        self._session = Session(model, launch, arrays, path, checkpoint)
+        self._burst: AbstractAsyncContextManager[Session] | None = None
+        if path == "burst":
+            self._burst = self._session.burst()
+
+    async def __aenter__(self) -> Session:
+        """Find places for the state, and open a burst if it is to have one.
+
+        :raises AsyncnnError: if the driver is gone, or has too many buffers or bursts.
+        """
+        session = self._session
+        try:
+            await session.prepare()
+            if self._burst is not None:
+                await self._burst.__aenter__()
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    async def __aexit__(self, *exc: Any) -> None:
+        """Close the session."""
+        self._session.close()
+        if self._burst is not None:
+            await self._burst.__aexit__(*exc)

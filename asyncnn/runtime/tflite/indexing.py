@@ -1,0 +1,448 @@
+"""Operators that pick by index, or put by index: gathers, slices, scatters, look-ups.
+
+Where indices are constants, or follow from a few by integer arithmetic, the HAL's
+GATHER on a flattened tensor does it; what is put beside comes with SELECT.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operands import DTYPES
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import Operand, OperandType, OperationType
+from asyncnn.runtime.tflite.algebra import Algebra
+from asyncnn.runtime.tflite.allowance import MAX_ELEMENTS
+from asyncnn.runtime.tflite.folding import Values, padded, strided_slice, transposed
+from asyncnn.runtime.tflite.node import Converter, Node, with_booleans
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
+
+_I32, _BOOLEAN = OperandType.TENSOR_INT32, OperandType.TENSOR_BOOL8
+_F32 = OperandType.TENSOR_FLOAT32
+
+
+def pick(node: Node, operand: int, places: Array) -> int:
+    """Return elements by their places in the flattened ``operand``.
+
+    ``places`` has the shape of the result.
+    """
+    like = node.builder.operand(operand)
+    node.allowance.take_elements(places.shape)
+    flat = node.reshape(operand, (math.prod(like.dimensions),))
+    inputs = [flat, node.scalar(0), node.integers(places.ravel().tolist())]
+    output = replace(like, dimensions=(places.size,))
+    picked = node.compute(OperationType.GATHER, inputs, output)
+    return node.reshape(picked, places.shape or (1,))
+
+
+def moved(node: Node, operand: int, value: float = 0) -> int:
+    """Return what the operator makes of ``operand``, where it only moves elements.
+
+    Elements that it adds are ``value``. Other inputs have to be constants.
+    """
+    like = node.builder.operand(operand)
+    node.allowance.take_elements(like.dimensions)
+    numbers = np.arange(1, math.prod(like.dimensions) + 1).reshape(like.dimensions)
+    others = [node.values(i) for i in range(1, len(node.operator.inputs))]
+    if node.operator.name == "PADV2":
+        others[1] = np.array(0)
+    places = np.asarray(_MOVES[node.operator.name](node, [numbers, *others]))
+    picked = pick(node, operand, (places - 1).clip(0))
+    if places.all():
+        return picked
+    fill = np.full(places.shape, value, DTYPES[like.type])
+    inside = node.builder.constant(places > 0)
+    outside = node.builder.constant(fill, OperandType(like.type))
+    output = replace(like, dimensions=places.shape)
+    return node.compute(OperationType.SELECT, [inside, picked, outside], output)
+
+
+def _padded(node: Node, values: Values) -> Array:
+    return padded(node, values, MAX_ELEMENTS)
+
+
+_MOVES: dict[str, Callable[[Node, Values], Array]] = {
+    "PAD": _padded,
+    "PADV2": _padded,
+    "STRIDED_SLICE": strided_slice,
+    "TRANSPOSE": transposed,
+}
+
+
+def moving(convert: Converter) -> Converter:
+    """Return the converter also for int32, which the HAL's operation does not take."""
+
+    def convert_any(node: Node) -> None:
+        if node.type == _I32:
+            value = node.value(2) if node.operator.name == "PADV2" else 0
+            node.store(moved(node, node.read(0), value))
+        else:
+            convert(node)
+
+    return with_booleans(convert_any)
+
+
+def _strided_slice(node: Node) -> None:
+    options = node.options("StridedSliceOptions")
+    masks = (options.BeginMask(), options.EndMask(), options.ShrinkAxisMask())
+    is_plain = not (options.EllipsisMask() or options.NewAxisMask() or options.Offset())
+    if is_plain and node.type != _I32:
+        inputs = [*node.read_all(), *map(node.scalar, masks)]
+        node.emit_like(OperationType.STRIDED_SLICE, inputs)
+        return
+    if node.type == _I32:
+        node.store(moved(node, node.read(0)))
+        return
+    source = node.read(0)
+    like = node.builder.operand(source)
+    bounds = _bounds_of(node, like.dimensions)
+    begins, ends, strides = (
+        node.integers(column) for column in zip(*bounds, strict=True)
+    )
+    lengths = tuple(len(range(*bound)) for bound in bounds)
+    # An end before the beginning counts from the back: the mask says that it is open.
+    mask = sum(1 << axis for axis, (_, end, _) in enumerate(bounds) if end < 0)
+    flags = [node.scalar(0), node.scalar(mask), node.scalar(0)]
+    output = replace(like, dimensions=lengths)
+    inputs = [source, begins, ends, strides, *flags]
+    node.store(node.compute(OperationType.STRIDED_SLICE, inputs, output))
+
+
+def _bounds_of(node: Node, dimensions: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return begin, end and stride of each axis, all masks applied."""
+    options = node.options("StridedSliceOptions")
+    begins, ends, strides = (node.values(index).tolist() for index in (1, 2, 3))
+    if options.Offset():
+        ends = [sum(pair) for pair in zip(begins, ends, strict=True)]
+    bounds: list[tuple[int, int, int]] = []
+    for index, limits in enumerate(zip(begins, ends, strides, strict=True)):
+        bit = 1 << index
+        if options.EllipsisMask() & bit:
+            later = range(index + 1, len(begins))
+            rest = sum(not options.NewAxisMask() >> each & 1 for each in later)
+            covered = dimensions[len(bounds) : len(dimensions) - rest]
+            bounds += [(0, length, 1) for length in covered]
+        elif not options.NewAxisMask() & bit:
+            begin, end, stride = limits
+            length = dimensions[len(bounds)]
+            if options.ShrinkAxisMask() & bit:
+                first = 0 if options.BeginMask() & bit else begin % length
+                bounds.append((first, first + 1, 1))
+            else:
+                begin = None if options.BeginMask() & bit else begin
+                end = None if options.EndMask() & bit else end
+                bounds.append(slice(begin, end, stride).indices(length))
+    return [*bounds, *((0, length, 1) for length in dimensions[len(bounds) :])]
+
+
+def _gather(node: Node) -> None:
+    options = node.options("GatherOptions")
+    batches, rank = options.BatchDims(), node.rank()
+    axis = node.axis(options.Axis(), rank)
+    source, indices = node.read(0), node.read(1)
+    if batches < 0:
+        batches += len(node.tensor(1).shape)
+    if not batches:
+        node.emit_like(OperationType.GATHER, [source, node.scalar(axis), indices])
+    elif axis == batches:
+        node.store(gather_rows(node, source, indices, batches))
+    else:
+        raise UnsupportedOperatorError(
+            f"gathering along axis {axis} of {batches} batch axes"
+        )
+
+
+def gather_rows(node: Node, source: int, indices: int, batches: int) -> int:
+    """Return rows of ``source`` along the axis after ``batches`` others, [N, row].
+
+    Each of the batches has indices of its own: the row that they count from is added.
+    """
+    dimensions = node.builder.operand(source).dimensions
+    count, length = math.prod(dimensions[:batches]), dimensions[batches]
+    rest = math.prod(dimensions[batches + 1 :])
+    algebra = Algebra(node, _I32)
+    each = math.prod(algebra.shape(indices)) // count
+    rows = node.reshape(indices, (count, each))
+    rows = algebra.add(rows, (np.arange(count) * length)[:, None])
+    flat = node.reshape(source, (count * length, rest))
+    inputs = [flat, node.scalar(0), node.reshape(rows, (count * each,))]
+    output = replace(node.builder.operand(source), dimensions=(count * each, rest))
+    return node.compute(OperationType.GATHER, inputs, output)
+
+
+def _gather_nd(node: Node) -> None:
+    source, indices = node.read(0), node.read(1)
+    like = node.builder.operand(source)
+    depth = node.builder.operand(indices).dimensions[-1]
+    if not 0 < depth <= len(like.dimensions):
+        raise InvalidArgumentError(f"indices of {depth} axes")
+    leading, rest = like.dimensions[:depth], like.dimensions[depth:]
+    places = flat_places(node, indices, leading)
+    count = math.prod(node.builder.operand(places).dimensions)
+    flat = node.reshape(source, (math.prod(leading), math.prod(rest)))
+    output = replace(like, dimensions=(count, math.prod(rest)))
+    inputs = [flat, node.scalar(0), node.reshape(places, (count,))]
+    node.store(node.compute(OperationType.GATHER, inputs, output))
+
+
+def flat_places(node: Node, indices: int, dimensions: Sequence[int]) -> int:
+    """Return the places, in row-major order, that vectors of indices mean."""
+    algebra = Algebra(node, _I32)
+    depth = len(dimensions)
+    count = math.prod(algebra.shape(indices)) // depth
+    table = node.reshape(indices, (count, depth))
+    total = -1
+    for axis in range(depth):
+        column = node.compute(
+            OperationType.SLICE,
+            [table, node.integers([0, axis]), node.integers([count, 1])],
+            Operand(_I32, (count, 1)),
+        )
+        stride = math.prod(dimensions[axis + 1 :])
+        term = column if stride == 1 else algebra.multiply(column, float(stride))
+        total = term if axis == 0 else algebra.add(total, term)
+    return total
+
+
+def _one_hot(node: Node) -> None:
+    depth, dimensions = node.value(1), node.target().dimensions
+    indices = node.builder.operand(node.read(0)).dimensions
+    if not node.tensor(0).shape:
+        indices = ()
+    axis = node.options("OneHotOptions").Axis()
+    axis = len(indices) if axis == -1 else node.axis(axis, len(indices) + 1)
+    algebra = Algebra(node, _I32)
+    numbers = np.arange(depth).reshape([-1] + [1] * (len(indices) - axis))
+    spread = node.reshape(node.read(0), (*indices[:axis], 1, *indices[axis:]))
+    hot = algebra.compare(OperationType.EQUAL, spread, numbers)
+    if node.target().type == _BOOLEAN:
+        if not (node.value(2) and not node.value(3)):
+            raise UnsupportedOperatorError("booleans that are false where it is hot")
+        node.store(hot)
+        return
+    inputs = [hot, *(node.broadcast(node.read(k), dimensions) for k in (2, 3))]
+    node.emit(OperationType.SELECT, inputs)
+
+
+def _reverse_sequence(node: Node) -> None:
+    options = node.options("ReverseSequenceOptions")
+    rank, dimensions = node.rank(), node.target().dimensions
+    time = node.axis(options.SeqDim(), rank)
+    batch = node.axis(options.BatchDim(), rank)
+    if time == batch:
+        raise InvalidArgumentError(f"axis {time} is of both sequences and batches")
+    algebra = Algebra(node, _I32)
+    shape = (dimensions[batch], 1)
+    lengths = node.reshape(node.read(1), shape)
+    steps = algebra.constant(np.arange(dimensions[time])[None])
+    backwards = algebra.subtract(algebra.subtract(lengths, 1.0), steps)
+    is_inside = algebra.compare(OperationType.LESS, steps, lengths)
+    taken = algebra.select(is_inside, backwards, steps)
+    order = [batch, time, *(axis for axis in range(rank) if axis not in (batch, time))]
+    front = transpose(node, node.read(0), order)
+    rows = node.reshape(gather_rows(node, front, taken, 1), algebra.shape(front))
+    node.store(transpose(node, rows, np.argsort(order).tolist()))
+
+
+def transpose(node: Node, operand: int, order: Sequence[int]) -> int:
+    """Return ``operand`` with its axes in another order."""
+    if list(order) == list(range(len(order))):
+        return operand
+    like = node.builder.operand(operand)
+    if like.type == _I32:
+        numbers = np.arange(math.prod(like.dimensions)).reshape(like.dimensions)
+        return pick(node, operand, numbers.transpose(order))
+    output = replace(like, dimensions=tuple(like.dimensions[axis] for axis in order))
+    inputs = [operand, node.integers(order)]
+    return node.compute(OperationType.TRANSPOSE, inputs, output)
+
+
+def _scatter_nd(node: Node) -> None:
+    indices, dimensions = node.values(0), node.target().dimensions
+    depth = indices.shape[-1]
+    rest = dimensions[depth:]
+    places = _places(indices, dimensions[:depth])
+    if len(np.unique(places)) != len(places):
+        raise UnsupportedOperatorError("scattered rows that are added up")
+    _put_rows(node, node.read(1), places, math.prod(dimensions[:depth]), rest, 0)
+
+
+def _sparse_to_dense(node: Node) -> None:
+    indices, dimensions = node.values(0), node.target().dimensions
+    columns = indices.reshape(-1, len(dimensions))
+    places = _places(columns, dimensions)
+    values = node.read(2)
+    if not node.tensor(2).shape:
+        values = node.broadcast(values, (len(places),))
+    _put_rows(node, values, places, math.prod(dimensions), (), node.value(3))
+
+
+def _places(indices: Array, dimensions: Sequence[int]) -> Array:
+    """Return where in row-major order constant vectors of indices lead.
+
+    :raises InvalidArgumentError: if one is out of range.
+    """
+    columns = indices.reshape(-1, len(dimensions)).astype(np.int64)
+    if (columns < 0).any() or (columns >= np.array(dimensions)).any():
+        raise InvalidArgumentError(f"an index beyond {list(dimensions)}")
+    return np.asarray(np.ravel_multi_index(tuple(columns.T), tuple(dimensions)))
+
+
+def _put_rows(
+    node: Node,
+    rows: int,
+    places: Array,
+    count: int,
+    rest: Sequence[int],
+    value: float,
+) -> None:
+    """Store rows at ``places`` of ``count``; the others are filled with ``value``."""
+    like = node.builder.operand(rows)
+    width = math.prod(rest)
+    sources = np.zeros(count, np.int64)
+    sources[places] = np.arange(len(places))
+    node.allowance.take_elements((count, width))
+    flat = node.reshape(rows, (len(places), width))
+    picked = node.compute(
+        OperationType.GATHER,
+        [flat, node.scalar(0), node.integers(sources.tolist())],
+        replace(like, dimensions=(count, width)),
+    )
+    taken = np.isin(np.arange(count), places)[:, None]
+    condition = node.builder.constant(np.repeat(taken, width, axis=1))
+    stored = value if value else like.zero_point
+    fill = np.full((count, width), stored, DTYPES[like.type])
+    others = node.builder.constant(
+        fill, OperandType(like.type), scale=like.scale, zero_point=like.zero_point
+    )
+    output = node.builder.operand(picked)
+    inputs = [condition, picked, others]
+    node.store(node.compute(OperationType.SELECT, inputs, output))
+
+
+def _dynamic_update_slice(node: Node) -> None:
+    """Replace a box, whose corner may be computed, by the elements of the update."""
+    whole, update = node.read(0), node.read(1)
+    like = node.builder.operand(whole)
+    box = node.builder.operand(update).dimensions
+    algebra = Algebra(node, _I32)
+    corner, rank = node.read(2), len(box)
+    places, inside = -1, -1
+    for axis, (length, size) in enumerate(zip(like.dimensions, box, strict=True)):
+        first = node.compute(
+            OperationType.SLICE,
+            [corner, node.integers([axis]), node.integers([1])],
+            Operand(_I32, (1,)),
+        )
+        first = algebra.clamp(first, 0.0, float(length - size))
+        line = np.arange(length).reshape([-1] + [1] * (rank - axis - 1))
+        offset = algebra.subtract(line, first)
+        within = algebra.both(
+            algebra.compare(OperationType.GREATER_EQUAL, offset, 0.0),
+            algebra.compare(OperationType.LESS, offset, float(size)),
+        )
+        step = float(math.prod(box[axis + 1 :]))
+        place = algebra.multiply(algebra.clamp(offset, 0.0, float(size - 1)), step)
+        places = place if axis == 0 else algebra.add(places, place)
+        inside = within if axis == 0 else algebra.both(inside, within)
+    count = math.prod(like.dimensions)
+    picked = node.compute(
+        OperationType.GATHER,
+        [
+            node.reshape(update, (math.prod(box),)),
+            node.scalar(0),
+            node.reshape(places, (count,)),
+        ],
+        replace(like, dimensions=(count,)),
+    )
+    inputs = [inside, node.reshape(picked, like.dimensions), whole]
+    node.store(node.compute(OperationType.SELECT, inputs, like))
+
+
+def _matrix_diag(node: Node) -> None:
+    dimensions = node.target().dimensions
+    _put_diagonal(node, node.read(0), node.zeros(node.target()), dimensions)
+
+
+def _matrix_set_diag(node: Node) -> None:
+    _put_diagonal(node, node.read(1), node.read(0), node.target().dimensions)
+
+
+def _put_diagonal(
+    node: Node, diagonal: int, others: int, dimensions: Sequence[int]
+) -> None:
+    *outer, lines, columns = dimensions
+    shape = (lines, 1) if lines <= columns else (1, columns)
+    spread = node.broadcast(node.reshape(diagonal, (*outer, *shape)), tuple(dimensions))
+    node.allowance.take_elements(tuple(dimensions))
+    mask = np.broadcast_to(np.eye(lines, columns, dtype=np.bool_), dimensions)
+    condition = node.builder.constant(np.ascontiguousarray(mask))
+    node.emit(OperationType.SELECT, [condition, spread, others])
+
+
+def _hashtable_lookup(node: Node) -> None:
+    values = node.builder.operand(node.read(2))
+    output = replace(node.target(), scale=values.scale, zero_point=values.zero_point)
+    results = node.compute_all(
+        OperationType.HASHTABLE_LOOKUP, node.read_all(), [output, node.target(1)]
+    )
+    for index, result in enumerate(results):
+        node.store(result, index)
+
+
+_LSH_KINDS = {1: 3, 2: 2}
+"""The HAL's number for sparse and dense projections: 3 is sparse since HAL 1.2."""
+
+
+def _lsh_projection(node: Node) -> None:
+    kind = node.options("LSHProjectionOptions").Type()
+    if kind not in _LSH_KINDS:
+        raise InvalidArgumentError(f"a projection of kind {kind}")
+    weights = node.read(2) if node.has(2) else node.builder.omitted(_F32)
+    inputs = [node.read(0), node.read(1), weights, node.scalar(_LSH_KINDS[kind])]
+    node.emit(OperationType.LSH_PROJECTION, inputs)
+
+
+def _topk_v2(node: Node) -> None:
+    operand = node.read(0)
+    values = replace(node.builder.operand(operand), dimensions=node.target().dimensions)
+    results = node.compute_all(
+        OperationType.TOPK_V2,
+        [operand, node.scalar(node.value(1))],
+        [values, node.target(1)],
+    )
+    for index, result in enumerate(results):
+        node.store(result, index)
+
+
+def _embedding_lookup(node: Node) -> None:
+    if node.tensor(1).data is not None and len(node.tensor(1).scales) > 1:
+        raise UnsupportedOperatorError("rows that are quantised by different scales")
+    table = node.read(1)
+    output = replace(node.builder.operand(table), dimensions=node.target().dimensions)
+    inputs = [node.read(0), table]
+    node.store(node.compute(OperationType.EMBEDDING_LOOKUP, inputs, output))
+
+
+CONVERTERS: dict[str, Converter] = {
+    "STRIDED_SLICE": with_booleans(_strided_slice),
+    "GATHER": with_booleans(_gather),
+    "GATHER_ND": with_booleans(_gather_nd),
+    "ONE_HOT": _one_hot,
+    "REVERSE_SEQUENCE": with_booleans(_reverse_sequence),
+    "SCATTER_ND": _scatter_nd,
+    "SPARSE_TO_DENSE": _sparse_to_dense,
+    "DYNAMIC_UPDATE_SLICE": with_booleans(_dynamic_update_slice),
+    "MATRIX_DIAG": _matrix_diag,
+    "MATRIX_SET_DIAG": _matrix_set_diag,
+    "EMBEDDING_LOOKUP": _embedding_lookup,
+    "HASHTABLE_LOOKUP": _hashtable_lookup,
+    "LSH_PROJECTION": _lsh_projection,
+    "TOPK_V2": _topk_v2,
+}
+"""Converters by the operator's name."""
+
+SHAPE_INPUTS = {"SCATTER_ND": frozenset({2}), "SPARSE_TO_DENSE": frozenset({1})}

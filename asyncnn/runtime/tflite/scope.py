@@ -1,0 +1,230 @@
+"""A subgraph while its operators become the operations of one graph of the model.
+
+What a tensor stands for is its value: an operand, a constant of the file, or a variable
+that it refers to. Constants and references are known when the file is read, so that
+subgraphs get them as they are, not as inputs.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from asyncnn.extensions import CustomOperators
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operations.bound import Shape
+from asyncnn.hal.types import Operand, OperandType
+from asyncnn.runtime.graph_builder import GraphBuilder
+from asyncnn.runtime.tflite.allowance import Allowance
+from asyncnn.runtime.tflite.custom_operators import PREFIX, convert_custom
+from asyncnn.runtime.tflite.folding import folded
+from asyncnn.runtime.tflite.node import Converter, Node
+from asyncnn.runtime.tflite.not_imported import NOT_IMPORTED
+from asyncnn.runtime.tflite.schema import (
+    Graph,
+    Operator,
+    Tensor,
+)
+from asyncnn.runtime.tflite.shapes import result_shapes
+from asyncnn.runtime.tflite.subgraphs import Flow, Variable
+from asyncnn.runtime.tflite.tensors import describe
+from asyncnn.runtime.tflite.variables import Variables
+from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
+
+Value: TypeAlias = int | Tensor | Variable | None
+"""What a tensor stands for: None if nothing has computed it."""
+
+FlowConverter: TypeAlias = Callable[["Scope", Node], None]
+"""Turns an operator on subgraphs or variables into HAL operations."""
+
+
+class Importing(msgspec.Struct, frozen=True, eq=False):
+    """What all subgraphs of a file share while it is imported."""
+
+    converters: Mapping[str, Converter]
+    flow_converters: Mapping[str, FlowConverter]
+    flow: Flow
+    allowance: Allowance
+    customs: CustomOperators
+    refusals: Refusals
+
+
+class Scope:
+    """One run of ``graph`` in the graph of ``builder``, on ``inputs``.
+
+    It is ``conditional`` if it may run never or often. Inputs are the values of those
+    tensors.
+
+    :raises InvalidArgumentError: if it does not take so many inputs, or of those types.
+    :raises UnsupportedOperatorError: if one is quantised otherwise.
+    """
+
+    def __init__(
+        self,
+        importing: Importing,
+        graph: Graph,
+        builder: GraphBuilder,
+        variables: Variables,
+        inputs: Sequence[Value],
+        *,
+        conditional: bool = False,
+    ) -> None:
+        self.importing = importing
+        self.graph = replace(graph, tensors=list(graph.tensors))
+        self.builder = builder
+        self.variables = variables
+        self.conditional = conditional
+        self.handles: dict[int, Variable] = {}
+        self._operands: dict[int, int] = {}
+        self._resized: set[int] = set()
+        if len(inputs) != len(graph.inputs) or -1 in graph.inputs:
+            raise InvalidArgumentError(
+                f"{graph.label} has inputs {list(graph.inputs[:20])} "
+                f"but is given {len(inputs)}"
+            )
+        for index, value in zip(graph.inputs, inputs, strict=True):
+            self.let(index, value)
+
+    @property
+    def _tensors(self) -> list[Tensor]:
+        assert isinstance(self.graph.tensors, list)
+        return self.graph.tensors
+
+    def let(self, index: int, value: Value) -> None:
+        """Let tensor ``index`` stand for ``value``, and have its shape.
+
+        :raises InvalidArgumentError: if it stands for another already.
+        :raises UnsupportedOperatorError: if it has not its type and quantisation.
+        """
+        tensor = self.graph.tensors[index]
+        if (
+            index in self._operands
+            or index in self.handles
+            or tensor.data is not None
+            or tensor.is_variable
+        ):
+            raise InvalidArgumentError(f"{tensor.label} is written twice")
+        if isinstance(value, int):
+            self._take(tensor, self.builder.operand(value))
+            self._operands[index] = value
+        elif isinstance(value, Variable):
+            self.handles[index] = value
+        elif isinstance(value, Tensor):
+            if tensor.type != value.type:
+                raise InvalidArgumentError(
+                    f"{tensor.label} is of {tensor.type} but is given {value.type}"
+                )
+            self._tensors[index] = replace(value, index=index, name=tensor.name)
+
+    def _take(self, tensor: Tensor, given: Operand) -> None:
+        declared = describe(replace(tensor, shape=()))
+        if (declared.type, declared.scale, declared.zero_point) != (
+            given.type,
+            given.scale,
+            given.zero_point,
+        ):
+            raise UnsupportedOperatorError(
+                f"{tensor.label} is given a value of another type or quantisation: "
+                f"{OperandType(given.type).name}"
+            )
+        shape = tensor.shape or (1,)
+        if shape != given.dimensions and all(given.dimensions):
+            self._resize(tensor.index, given.dimensions)
+
+    def _resize(self, index: int, shape: Shape) -> None:
+        self._tensors[index] = replace(self._tensors[index], shape=shape)
+        self._resized.add(index)
+
+    def value(self, node: Node, position: int) -> Value:
+        """Return what input ``position`` of ``node`` stands for."""
+        tensor = node.tensor(position)
+        if tensor.index in self.handles:
+            return self.handles[tensor.index]
+        if tensor.data is not None:
+            return tensor
+        return node.read(position)
+
+    def node(self, operator: Operator) -> Node:
+        """Return ``operator`` bound to this scope."""
+        return Node(
+            self.graph,
+            operator,
+            self.builder,
+            self._operands,
+            self.variables,
+            self.importing.allowance,
+        )
+
+    def run(self) -> Node:
+        """Convert the operators; return a node whose inputs are the graph's outputs."""
+        operators = self.importing.flow.needs(self.graph).operators
+        self.importing.allowance.take_operators(len(operators))
+        for operator in operators:
+            if not self._fold(operator):
+                self._convert_or_refuse(operator)
+        end = len(self.graph.operators)
+        return self.node(Operator(end, "outputs", self.graph.outputs, (), (), None))
+
+    def _fold(self, operator: Operator) -> bool:
+        """Compute what follows from constants and shapes alone; tell whether it did."""
+        arrays = folded(self.graph, operator)
+        for index, array in zip(operator.outputs, arrays, strict=False):
+            self.importing.allowance.take_elements(array.shape)
+            self.let(
+                index, replace(self._tensors[index], shape=array.shape, data=array)
+            )
+        return bool(arrays)
+
+    def _convert_or_refuse(self, operator: Operator) -> None:
+        place = _place(self.graph, operator)
+        refusals = self.importing.refusals
+        known = len(refusals)
+        with refusals.collecting(operator.name, operator.index, place):
+            try:
+                self._convert(operator)
+            except InvalidArgumentError as error:
+                raise error.at(place) from error
+        if len(refusals) > known:
+            self.node(operator).stand_in()
+
+    def _convert(self, operator: Operator) -> None:
+        convert_flow = self.importing.flow_converters.get(operator.name)
+        if convert_flow is not None:
+            convert_flow(self, self.node(operator))
+            return
+        self._check_shapes(operator)
+        node = self.node(operator)
+        converter = self.importing.converters.get(operator.name)
+        if converter is None:
+            if not operator.name.startswith(PREFIX):
+                reason = NOT_IMPORTED.get(operator.name, "this operator is not known")
+                raise UnsupportedOperatorError(reason)
+            convert_custom(node, self.importing.customs)
+            return
+        if not self._resized.isdisjoint(operator.inputs):
+            for position, shape in enumerate(result_shapes(node)):
+                if shape != node.result(position).shape:
+                    self._resize(node.result(position).index, shape)
+        converter(node)
+
+    def _check_shapes(self, operator: Operator) -> None:
+        for index in operator.inputs:
+            known = self._operands.get(index)
+            if known is None:
+                continue
+            if 0 in self.builder.operand(known).dimensions:
+                raise UnsupportedOperatorError(
+                    f"{self.graph.tensors[index].label} has a shape that the branches "
+                    "of an IF leave open"
+                )
+
+
+def _place(graph: Graph, operator: Operator) -> str:
+    place = f"operator {operator.index} ({operator.name})"
+    if graph.index:
+        place += f" of {graph.label}"
+    outputs = [
+        graph.tensors[index].label for index in operator.outputs[:1] if index >= 0
+    ]
+    return f"{place}, which computes {outputs[0]}" if outputs else place

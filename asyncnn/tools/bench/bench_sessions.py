@@ -1,0 +1,256 @@
+"""``asyncnn bench sessions``: steps of models with state, and the memory of sessions.
+
+A step of a session is measured beside a plain run of the same model, which begins with
+the first values, on the asynchronous path and by burst. The memory of many sessions of
+one model is what a process of their own has private more than before, and has more than
+one of as many LiteRT interpreters. Either has run another model before, so that the
+code of libraries does not count; what sessions share, such as weights, does.
+"""
+
+import gc
+import importlib.util
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TypeAlias
+
+import anyio
+
+from asyncnn.hal.operations.bound import Array
+from asyncnn.runtime.model_file import load
+from asyncnn.runtime.opening_devices import open_device
+from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.tools.bench.environment import (
+    ONE_CPU,
+    PeerMissingError,
+    describe_environment,
+    placement,
+)
+from asyncnn.tools.bench.measured_models import inputs_of, model_files
+from asyncnn.tools.bench.processes import READY, Pipe, private_kib, process
+from asyncnn.tools.bench.report import Row, Subject, SubjectsReport, ratio_cell
+from asyncnn.tools.bench.rounds import (
+    DEFAULT_ROUNDS,
+    Figure,
+    measure,
+    timed_await,
+    timed_call,
+)
+from asyncnn.tools.other_runtimes import LiteRt, litert_version
+
+STEP, PLAIN = "step", "plain"
+BURST_STEP, BURST_PLAIN = "burst_step", "burst_plain"
+LITERT = "litert"
+
+CONTENDERS = {
+    STEP: "step of a session",
+    PLAIN: "plain run",
+    BURST_STEP: "step by burst",
+    BURST_PLAIN: "plain run by burst",
+    LITERT: "LiteRT, step",
+}
+
+STEP_LIMIT = 1.15
+"""Goal of the time of a step divided by that of a plain run."""
+
+STEP_GATE = 1.3
+"""What any machine has to reach of that, whatever disturbs it."""
+
+MEMORY_LIMIT = 0.1
+"""Goal of the memory of sessions divided by that of as many LiteRT interpreters."""
+
+PACKAGE = "pymicro_wakeword"
+"""Its models are measured if no others are named; it is not imported."""
+
+SESSIONS = 100
+_STEPS = 3
+
+Progress: TypeAlias = Callable[[Sequence[Path]], Iterable[Path]]
+
+
+class SessionModelFigures(Subject, frozen=True, kw_only=True):
+    """What was measured of one model; memory is that of `SESSIONS` of each, in KiB."""
+
+    model: str
+    step_limit: float
+    step_ratio: float
+    burst_ratio: float
+    sessions_kib: int
+    interpreters_kib: int
+
+    @property
+    def memory_ratio(self) -> float:
+        """Memory of the sessions as a share of that of the interpreters."""
+        return self.sessions_kib / max(self.interpreters_kib, 1)
+
+    def outcomes(self) -> Iterator[bool]:
+        """Yield whether steps are cheap enough, and sessions small enough."""
+        yield self.step_ratio <= self.step_limit
+        yield self.memory_ratio <= MEMORY_LIMIT
+
+    def cells(self) -> Row:
+        """Return the ratios with their goals, and the memory."""
+        step, memory = self.outcomes()
+        limit = f"<= {self.step_limit:g}"
+        return (
+            ratio_cell(f"{self.step_ratio:.3f}", limit, step),
+            f"{self.burst_ratio:.3f}",
+            f"{self.sessions_kib}",
+            f"{self.interpreters_kib}",
+            ratio_cell(f"{self.memory_ratio:.1%}", f"<= {MEMORY_LIMIT:.0%}", memory),
+        )
+
+
+class SessionsReport(SubjectsReport, frozen=True, kw_only=True):
+    """The JSON document of ``asyncnn bench sessions --json``."""
+
+    CONTENDERS = CONTENDERS
+    OTHERS = (
+        "step / plain",
+        "by burst",
+        f"KiB of {SESSIONS} sessions",
+        f"KiB of {SESSIONS} interpreters",
+        "share",
+    )
+
+    device: str
+    models: tuple[SessionModelFigures, ...]
+
+    def subjects(self) -> dict[str, Subject]:
+        """Return the models by name."""
+        return {model.model: model for model in self.models}
+
+
+def bench(
+    folder: Path | None = None,
+    *,
+    pattern: str = "*",
+    rounds: int = DEFAULT_ROUNDS,
+    gates: bool = False,
+    progress: Progress = iter,
+) -> SessionsReport:
+    """Measure the models of a folder or a package of wake words, with one CPU.
+
+    :param gates: judge times by what any machine has to reach.
+    :raises PeerMissingError: if LiteRT or, without a folder, the package is missing.
+    """
+    version = litert_version()
+    with (
+        model_files(folder or package_models(), pattern, mobilenet=False) as paths,
+        placement(ONE_CPU) as where,
+    ):
+        models = [
+            _bench_model(path, paths, rounds, STEP_GATE if gates else STEP_LIMIT)
+            for path in progress(paths)
+        ]
+        device = anyio.run(_device_name)
+    return SessionsReport(
+        environment=describe_environment(**{"ai-edge-litert": version}),
+        rounds=rounds,
+        placement=where,
+        device=device,
+        models=tuple(models),
+    )
+
+
+def package_models() -> Path:
+    """Return the folder of the package's models.
+
+    :raises PeerMissingError: if it is not installed.
+    """
+    found = importlib.util.find_spec(PACKAGE)
+    if found is None or found.origin is None:
+        raise PeerMissingError(
+            f"{PACKAGE}, whose models are measured, is not installed",
+            hint="name a folder of models, or pip install --no-deps pymicro-wakeword",
+        )
+    return Path(found.origin).parent / "models"
+
+
+async def _device_name() -> str:
+    async with open_device() as device:
+        return device.name
+
+
+def _bench_model(
+    path: Path, paths: Sequence[Path], rounds: int, limit: float
+) -> SessionModelFigures:
+    figures = anyio.run(_measure, path, rounds)
+    # A model alone is its own predecessor: its weights then count a little less.
+    warming = next((other for other in paths if other != path), path)
+    return SessionModelFigures(
+        model=path.stem,
+        step_limit=limit,
+        figures=figures,
+        step_ratio=figures[STEP].ratio_to(figures[PLAIN]),
+        burst_ratio=figures[BURST_STEP].ratio_to(figures[BURST_PLAIN]),
+        sessions_kib=_grown(grow_by_sessions, warming, path),
+        interpreters_kib=_grown(grow_by_interpreters, warming, path),
+    )
+
+
+async def _measure(path: Path, rounds: int) -> dict[str, Figure]:
+    litert = LiteRt(path)
+    async with open_device() as device, AsyncExitStack() as stack:
+        prepared = await device.prepare(load(path))
+        inputs = inputs_of(prepared)
+        session = await stack.enter_async_context(prepared.session())
+        by_burst = await stack.enter_async_context(prepared.session(path="burst"))
+        burst = await stack.enter_async_context(prepared.burst())
+        batches = (
+            timed_await(STEP, lambda: session.run(inputs)),
+            timed_await(PLAIN, lambda: prepared.run(inputs)),
+            timed_await(BURST_STEP, lambda: by_burst.run(inputs)),
+            timed_await(BURST_PLAIN, lambda: burst.run(inputs)),
+            timed_call(LITERT, lambda: litert.run(inputs)),
+        )
+        return await measure(batches, rounds=rounds)
+
+
+def _grown(grow: Callable[..., object], warming: Path, path: Path) -> int:
+    """Return by how many KiB a process of its own grows."""
+    with process(None, grow, str(warming), str(path)) as pipe:
+        return int(pipe.recv())
+
+
+async def grow_by_sessions(pipe: Pipe, warming: str, path: str) -> None:
+    """Tell ``pipe`` by how many KiB `SESSIONS` sessions make this process grow."""
+    pipe.send_bytes(READY)
+    async with open_device() as device, AsyncExitStack() as stack:
+        first = await device.prepare(load(warming))
+        await _open_stepped(first, inputs_of(first), stack)
+        before = _private_kib()
+        prepared = await device.prepare(load(path))
+        inputs = inputs_of(prepared)
+        for _ in range(SESSIONS):
+            await _open_stepped(prepared, inputs, stack)
+        pipe.send(_private_kib() - before)
+
+
+async def _open_stepped(
+    prepared: PreparedModel, inputs: list[Array], stack: AsyncExitStack
+) -> None:
+    session = await stack.enter_async_context(prepared.session())
+    for _ in range(_STEPS):
+        await session.run(inputs)
+
+
+async def grow_by_interpreters(pipe: Pipe, warming: str, path: str) -> None:
+    """Tell ``pipe`` by how many KiB `SESSIONS` interpreters make this process grow."""
+    pipe.send_bytes(READY)
+    inputs = inputs_of(load(path))
+    first = LiteRt(Path(warming))
+    first.invoke()
+    before = _private_kib()
+    interpreters = []
+    for _ in range(SESSIONS):
+        interpreter = LiteRt(Path(path))
+        for _ in range(_STEPS):
+            interpreter.run(inputs)
+        interpreters.append(interpreter)
+    pipe.send(_private_kib() - before)
+
+
+def _private_kib() -> int:
+    gc.collect()
+    return private_kib()

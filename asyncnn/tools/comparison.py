@@ -1,0 +1,354 @@
+"""The work behind ``asyncnn compare``: a model beside the runtime that its file is for.
+
+Both get the same inputs, random ones and given ones. What a model keeps from one step
+to the next, both keep over the samples of a series, each in its own way.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import Dimensions
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.execution_options import AnyPath
+from asyncnn.runtime.file_kinds import FileKind
+from asyncnn.runtime.model import NamedModel, TensorInfo
+from asyncnn.tools.conformance.suite import Selection, opened, reached
+from asyncnn.tools.other_runtimes import (
+    LiteRt,
+    OnnxFile,
+    Peer,
+    litert_version,
+    onnx_runtime_version,
+)
+from asyncnn.tools.samples import Sample, Tolerance, compare, random_sample
+
+
+class PeerKind(Enum):
+    """A runtime to compare with: its name, and the kind of file that it reads."""
+
+    LITERT = ("LiteRT", FileKind.TFLITE)
+    ONNX_RUNTIME = ("ONNX Runtime", FileKind.ONNX)
+
+    @property
+    def title(self) -> str:
+        """Its name in messages."""
+        return self.value[0]
+
+    def version(self) -> str:
+        """Return the version that is installed.
+
+        :raises PeerMissingError: if there is none.
+        """
+        return _VERSIONS[self]()
+
+    def check_reads(self, kind: FileKind) -> None:
+        """Check that it reads files of a kind.
+
+        :raises InvalidArgumentError: if it does not.
+        """
+        if kind is not self.value[1]:
+            raise InvalidArgumentError(
+                f"{self.title} reads {self.value[1].value} files, and this is "
+                f"{kind.value}",
+                hint="compare such a file with what it was made of, or that made it",
+            )
+
+
+_VERSIONS: Mapping[PeerKind, Callable[[], str]] = {
+    PeerKind.LITERT: litert_version,
+    PeerKind.ONNX_RUNTIME: onnx_runtime_version,
+}
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """What is compared with what, and how far apart they may be.
+
+    ``given`` samples are compared beside so many ``random`` ones of a ``seed``.
+    """
+
+    path: Path
+    named: NamedModel
+    peer: PeerKind
+    reference_kernels: bool
+    device: str
+    extensions: tuple[str, ...]
+    paths: tuple[AnyPath, ...]
+    transports: tuple[str, ...]
+    given: tuple[Sample, ...]
+    random: int
+    seed: int
+    tolerance: Tolerance
+
+
+class OutputReport(msgspec.Struct, frozen=True):
+    """How far an output is from the peer's, at most over all samples.
+
+    ``largest`` is in steps of the type if ``in_steps``, else absolute, and ``relative``
+    the same as a share of the largest magnitude that the peer's has. ``differing`` of
+    ``elements`` are out of tolerance.
+    """
+
+    name: str
+    passed: bool
+    in_steps: bool
+    largest: float
+    relative: float
+    differing: int
+    elements: int
+    problem: str = ""
+
+    def __str__(self) -> str:
+        if self.problem:
+            return f"{self.name}: {self.problem}"
+        text = f"{self.name}: at most {self.largest:.6g}"
+        text += " LSB" if self.in_steps else f" ({self.relative:.3g} relative)"
+        if self.differing:
+            text += f", {self.differing} of {self.elements} elements by too much"
+        return text
+
+
+class SeriesReport(msgspec.Struct, frozen=True):
+    """A series of ``samples`` on one way to the device; ``inputs`` says which."""
+
+    transport: str
+    path: str
+    inputs: str
+    samples: int
+    passed: bool
+    outputs: tuple[OutputReport, ...]
+
+
+class ComparisonReport(msgspec.Struct, frozen=True):
+    """The JSON document of ``asyncnn compare --json``."""
+
+    model: str
+    device: str
+    version: str
+    peer: str
+    peer_version: str
+    passed: bool
+    states: tuple[str, ...]
+    series: tuple[SeriesReport, ...]
+
+
+async def compare_model(comparison: Comparison) -> ComparisonReport:
+    """Run both on every series, on each path and transport.
+
+    :raises InvalidArgumentError: if the peer does not take what the model does.
+    :raises PeerMissingError: if the peer is not installed.
+    :raises PeerRefusedError: if the peer cannot load or run the model.
+    :raises AsyncnnError: if the device refuses the model, or fails.
+    """
+    peer_version = comparison.peer.version()
+    series = _series(comparison)
+    expected = {name: _run_peer(comparison, series[name]) for name in series}
+    reports: list[SeriesReport] = []
+    for transport in comparison.transports:
+        async with _device(comparison, transport) as device:
+            version = device.version
+            for path in comparison.paths:
+                for inputs, samples in series.items():
+                    actual = await _run_device(comparison.named, device, path, samples)
+                    outputs = _outputs(comparison, actual, expected[inputs])
+                    passed = all(output.passed for output in outputs)
+                    reports.append(
+                        SeriesReport(
+                            transport, path, inputs, len(samples), passed, outputs
+                        )
+                    )
+    return ComparisonReport(
+        model=str(comparison.path),
+        device=comparison.device,
+        version=version,
+        peer=comparison.peer.title,
+        peer_version=peer_version,
+        passed=all(report.passed for report in reports),
+        states=tuple(state.info.name for state in comparison.named.states),
+        series=tuple(reports),
+    )
+
+
+def _series(comparison: Comparison) -> dict[str, Sequence[Sample]]:
+    """Return the samples of each series that is not empty.
+
+    :raises InvalidArgumentError: if there is none.
+    """
+    rng = np.random.default_rng(comparison.seed)
+    infos = comparison.named.inputs
+    drawn = [random_sample(infos, rng) for _ in range(comparison.random)]
+    series: dict[str, Sequence[Sample]] = {"random": drawn, "given": comparison.given}
+    filled = {name: samples for name, samples in series.items() if samples}
+    if not filled:
+        raise InvalidArgumentError("there is no sample to compare with")
+    return filled
+
+
+@asynccontextmanager
+async def _device(comparison: Comparison, transport: str) -> AsyncIterator[Device]:
+    selection = Selection(device=comparison.device, extensions=comparison.extensions)
+    with reached(selection, transport) as reaching:
+        async with opened(reaching) as device:
+            yield device
+
+
+def _run_peer(
+    comparison: Comparison, samples: Sequence[Sample]
+) -> list[Sequence[Array]]:
+    """Return what the peer gives for a series, which begins with fresh state."""
+    infos = comparison.named.inputs
+    peer = _open_peer(comparison, samples[0])
+    kinds = peer.input_kinds()
+    if len(kinds) != len(infos):
+        raise InvalidArgumentError(
+            f"{comparison.peer.title} takes {len(kinds)} inputs, and the model "
+            f"{len(infos)}"
+        )
+    results: list[Sequence[Array]] = []
+    for sample in samples:
+        if not comparison.named.states:
+            peer.reset()
+        arrays = [
+            _as_peer_takes(sample[info.name], *kind)
+            for info, kind in zip(infos, kinds, strict=True)
+        ]
+        results.append(peer.run(arrays))
+    return results
+
+
+def _open_peer(comparison: Comparison, sample: Sample) -> Peer:
+    if comparison.peer is PeerKind.LITERT:
+        return LiteRt(
+            comparison.path,
+            reference=comparison.reference_kernels,
+            input_shapes=[sample[info.name].shape for info in comparison.named.inputs],
+        )
+    return OnnxFile(comparison.path)
+
+
+def _as_peer_takes(array: Array, shape: Dimensions, dtype: np.dtype[Any]) -> Array:
+    """Return an input of the model as it is in the file.
+
+    The HAL has no int64 and no tensors of rank 0, which are int32 and of rank 1 here.
+    """
+    if array.ndim != len(shape):
+        array = array.reshape(shape)
+    return np.ascontiguousarray(array, dtype).reshape(array.shape)
+
+
+async def _run_device(
+    named: NamedModel, device: Device, path: AnyPath, samples: Sequence[Sample]
+) -> list[Sequence[Array]]:
+    """Return what the device gives for a series, which begins with initial state."""
+    states = named.states
+    # As plain inputs and outputs, which all paths have.
+    kept = tuple(state.info for state in states)
+    flat = replace(
+        named,
+        inputs=(*named.inputs, *kept),
+        outputs=(*named.outputs, *kept),
+        states=(),
+    )
+    prepared = await device.prepare(flat)
+    values = [state.first_value() for state in states]
+    results: list[Sequence[Array]] = []
+    async with prepared.runner(path) as run:
+        for sample in samples:
+            arrays = [sample[info.name] for info in named.inputs]
+            given: list[Array] = [*arrays, *values]
+            outputs = [np.array(each) for each in (await run(given)).values()]
+            values = outputs[len(named.outputs) :]
+            results.append(outputs[: len(named.outputs)])
+    return results
+
+
+def _outputs(
+    comparison: Comparison,
+    actual: Sequence[Sequence[Array]],
+    expected: Sequence[Sequence[Array]],
+) -> tuple[OutputReport, ...]:
+    infos = comparison.named.outputs
+    if any(len(arrays) != len(infos) for arrays in expected):
+        raise InvalidArgumentError(
+            f"{comparison.peer.title} gives {len(expected[0])} outputs, and the model "
+            f"{len(infos)}"
+        )
+    return tuple(
+        _output(
+            info,
+            [arrays[position] for arrays in actual],
+            [arrays[position] for arrays in expected],
+            comparison.tolerance,
+        )
+        for position, info in enumerate(infos)
+    )
+
+
+def _output(
+    info: TensorInfo,
+    actual: Sequence[Array],
+    expected: Sequence[Array],
+    tolerance: Tolerance,
+) -> OutputReport:
+    in_steps = info.dtype.kind not in "fc"
+    if in_steps and not info.scale:
+        tolerance = replace(tolerance, lsb=0)  # counts, indices, truths
+    largest = relative = 0.0
+    differing = elements = 0
+    for number, (mine, theirs) in enumerate(zip(actual, expected, strict=True)):
+        pair = _without_nan(mine, _as_model_gives(theirs, mine))
+        result = compare(info.name, *pair, tolerance)
+        if result.problem:
+            problem = f"sample {number}: {result.problem}"
+            count = result.elements
+            return OutputReport(
+                info.name, False, in_steps, np.inf, np.inf, count, count, problem
+            )
+        magnitude = float(np.max(np.abs(_finite(pair[1])), initial=0.0))
+        largest = max(largest, _known(result.worst))
+        if result.worst:
+            share = result.worst / magnitude if magnitude else np.inf
+            relative = max(relative, _known(share))
+        differing += result.differing
+        elements += result.elements
+    return OutputReport(
+        info.name, not differing, in_steps, largest, relative, differing, elements
+    )
+
+
+def _as_model_gives(theirs: Array, mine: Array) -> Array:
+    """Return the peer's output as the HAL has it, where that loses nothing."""
+    if theirs.ndim != mine.ndim and theirs.size == mine.size:
+        theirs = theirs.reshape(mine.shape)
+    if theirs.dtype == np.int64 and mine.dtype == np.int32:
+        narrow = theirs.astype(np.int32)
+        if np.array_equal(narrow, theirs):
+            return narrow
+    return theirs
+
+
+def _without_nan(mine: Array, theirs: Array) -> tuple[Array, Array]:
+    """Return both with zeros where both are no number."""
+    if mine.dtype.kind not in "fc" or mine.shape != theirs.shape:
+        return mine, theirs
+    is_nan = np.isnan(mine) & np.isnan(theirs)
+    mine = np.where(is_nan, mine.dtype.type(0), mine)
+    return mine, np.where(is_nan, theirs.dtype.type(0), theirs)
+
+
+def _finite(array: Array) -> Array:
+    wide = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+    return wide[np.isfinite(wide)]
+
+
+def _known(value: float) -> float:
+    """Return a difference, infinity for one from what is no number."""
+    return np.inf if np.isnan(value) else float(value)

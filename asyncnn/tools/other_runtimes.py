@@ -1,0 +1,235 @@
+"""Runtimes of others that read model files, as peers: LiteRT and ONNX Runtime.
+
+Each is imported when it is first needed; its errors become `PeerRefusedError`. Do not
+give them files from untrusted sources: they may end the process on damaged ones.
+"""
+
+import importlib.metadata
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import Dimensions
+from asyncnn.tools.bench.environment import peer_module
+
+InputKind: TypeAlias = tuple[Dimensions, np.dtype[Any]]
+"""Shape and dtype of an input; an open axis has length 0."""
+
+_MAX_REASON = 160
+
+_WARNINGS_OFF = 3
+
+_ONNX_DTYPES = {
+    "float": np.float32,
+    "double": np.float64,
+    "bool": np.bool_,
+    **{
+        name: getattr(np, name)
+        for size in (8, 16, 32, 64)
+        for name in (f"int{size}", f"uint{size}")
+    },
+    "float16": np.float16,
+}
+"""Dtypes by what ONNX Runtime calls the elements of a tensor."""
+
+
+class Peer(Protocol):
+    """A runtime with a model file."""
+
+    def input_kinds(self) -> list[InputKind]:
+        """Return shape and dtype of every input, in the model's order."""
+        ...
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        """Compute the outputs of ``arrays``, as new arrays.
+
+        :raises PeerRefusedError: if the inputs do not fit, or running it fails.
+        """
+        ...
+
+    def reset(self) -> None:
+        """Let state begin anew, if the model has any."""
+        ...
+
+
+class PeerRefusedError(AsyncnnError):
+    """A peer cannot load or run a model."""
+
+
+def litert_module(name: str) -> Any:
+    """Import one module of LiteRT.
+
+    :raises PeerMissingError: if LiteRT is not installed.
+    """
+    return peer_module(f"ai_edge_litert.{name}", "LiteRT", "asyncnn[bench]")
+
+
+def litert_version() -> str:
+    """Return the version of LiteRT that is installed.
+
+    :raises PeerMissingError: if there is none.
+    """
+    litert_module("interpreter")
+    return importlib.metadata.version("ai-edge-litert")
+
+
+class LiteRt:
+    """One LiteRT interpreter with one thread.
+
+    ``reference`` selects its reference kernels instead of XNNPACK, and
+    ``input_shapes`` are taken in place of those of the file, if they have its ranks.
+
+    :raises PeerMissingError: if LiteRT is not installed.
+    :raises PeerRefusedError: if it cannot load the model.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        reference: bool = False,
+        input_shapes: Sequence[Dimensions] = (),
+    ) -> None:
+        module = litert_module("interpreter")
+        resolvers = module.OpResolverType
+        with _refusals():
+            self._interpreter = module.Interpreter(
+                model_path=str(path),
+                num_threads=1,
+                experimental_op_resolver_type=(
+                    resolvers.BUILTIN_REF if reference else resolvers.AUTO
+                ),
+            )
+            details = self._interpreter.get_input_details()
+            for detail, shape in zip(details, input_shapes, strict=False):
+                declared = tuple(map(int, detail["shape"]))
+                if len(declared) == len(shape) and declared != shape:
+                    self._interpreter.resize_tensor_input(detail["index"], shape)
+            self._interpreter.allocate_tensors()
+        self.invoke = self._interpreter.invoke
+        """Runs the model once on the inputs that were set; a bare LiteRT call."""
+        self._inputs = _indexes(self._interpreter.get_input_details())
+        self._outputs = _indexes(self._interpreter.get_output_details())
+
+    def input_kinds(self) -> list[InputKind]:
+        """Return shape and dtype of every input, in the model's order."""
+        return [
+            (tuple(map(int, detail["shape"])), np.dtype(detail["dtype"]))
+            for detail in self._interpreter.get_input_details()
+        ]
+
+    def set_inputs(self, arrays: Sequence[Array]) -> None:
+        """Copy ``arrays`` into the model's inputs, in the model's order.
+
+        :raises PeerRefusedError: if they do not fit.
+        """
+        with _refusals():
+            for index, array in zip(self._inputs, arrays, strict=True):
+                self._interpreter.set_tensor(index, array)
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        """Compute the outputs of ``arrays``, as new arrays; what an application calls.
+
+        :raises PeerRefusedError: if the inputs do not fit, or running it fails.
+        """
+        self.set_inputs(arrays)
+        with _refusals():
+            self.invoke()
+            return [self._interpreter.get_tensor(index) for index in self._outputs]
+
+    def reset(self) -> None:
+        """Let state in variable tensors begin anew; resource variables keep theirs.
+
+        :raises PeerRefusedError: if LiteRT cannot.
+        """
+        with _refusals():
+            self._interpreter.reset_all_variables()
+
+    def first_outputs(self) -> list[Array]:
+        """Return copies of what one run gives when the model's state is zero.
+
+        :raises PeerRefusedError: if running it fails.
+        """
+        with _refusals():
+            self._interpreter.reset_all_variables()
+            self.invoke()
+            return [
+                np.array(self._interpreter.get_tensor(index)) for index in self._outputs
+            ]
+
+
+class OnnxFile:
+    """One session of ONNX Runtime with one thread, for a file or its bytes.
+
+    :raises PeerMissingError: if ONNX Runtime is not installed.
+    :raises PeerRefusedError: if it cannot load the model.
+    """
+
+    def __init__(self, model: Path | bytes) -> None:
+        runtime = peer_module("onnxruntime", "ONNX Runtime", "asyncnn[bench]")
+        settings = runtime.SessionOptions()
+        settings.intra_op_num_threads = settings.inter_op_num_threads = 1
+        settings.log_severity_level = _WARNINGS_OFF
+        source = model if isinstance(model, bytes) else str(model)
+        with _refusals():
+            self.session = runtime.InferenceSession(
+                source, settings, providers=["CPUExecutionProvider"]
+            )
+        self.names: list[str] = [each.name for each in self.session.get_inputs()]
+
+    def input_kinds(self) -> list[InputKind]:
+        """Return shape and dtype of every input, in the model's order.
+
+        :raises PeerRefusedError: if one is not a tensor of numbers.
+        """
+        return [_onnx_kind(each) for each in self.session.get_inputs()]
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        """Compute the outputs of ``arrays``, as new arrays.
+
+        :raises PeerRefusedError: if the inputs do not fit, or running it fails.
+        """
+        with _refusals():
+            feed = dict(zip(self.names, arrays, strict=True))
+            outputs: list[Array] = self.session.run(None, feed)
+            return outputs
+
+    def reset(self) -> None:
+        """Do nothing: state of ONNX models is among their inputs and outputs."""
+
+
+def _onnx_kind(value: Any) -> InputKind:
+    element = value.type.removeprefix("tensor(").removesuffix(")")
+    if element not in _ONNX_DTYPES:
+        raise PeerRefusedError(f"input {value.name} is a {value.type}")
+    shape = tuple(axis if isinstance(axis, int) else 0 for axis in value.shape)
+    return shape, np.dtype(_ONNX_DTYPES[element])
+
+
+def onnx_runtime_version() -> str:
+    """Return the version of ONNX Runtime that is installed.
+
+    :raises PeerMissingError: if there is none.
+    """
+    peer_module("onnxruntime", "ONNX Runtime", "asyncnn[bench]")
+    return importlib.metadata.version("onnxruntime")
+
+
+def _indexes(details: Sequence[Any]) -> list[int]:
+    return [detail["index"] for detail in details]
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # ONNX Runtime's are of no common class
+        reason = " ".join(str(error).split())
+        if len(reason) > _MAX_REASON:
+            reason = f"{reason[:_MAX_REASON]}..."
+        raise PeerRefusedError(reason) from error

@@ -1,0 +1,93 @@
+"""What `asyncnn inspect` says of a model before it is run."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+import asyncnn
+from asyncnn.cli.inspecting import print_inspection
+from asyncnn.hal.types import OperandType, OperationType
+from asyncnn.runtime.inspection import DeviceSupport, inspected
+from tests.cli.conftest import Ran
+
+Command = Callable[..., Ran]
+
+
+def counter() -> asyncnn.NamedModel:
+    """Return a model that adds its input to what it keeps."""
+    builder = asyncnn.ModelBuilder()
+    x = builder.input("x", OperandType.TENSOR_FLOAT32, (0, 3))
+    kept = builder.state("sum", OperandType.TENSOR_FLOAT32, (2, 3))
+    weights = builder.constant(np.ones((64, 3), np.float32))
+    after = builder.operation(
+        OperationType.ADD, [x, kept, builder.scalar(0)], builder.operand(kept)
+    )
+    builder.next_state(kept, after)
+    y = builder.operation(
+        OperationType.FULLY_CONNECTED,
+        [after, weights, builder.constant(np.zeros(64, np.float32)), builder.scalar(0)],
+        asyncnn.hal.Operand(OperandType.TENSOR_FLOAT32, (2, 64)),
+    )
+    builder.output(y, "y")
+    return builder.build()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "counter.asyncnn"
+    asyncnn.save(counter(), path)
+    return path
+
+
+def test_a_model_is_described(asyncnn_command: Command, path: Path) -> None:
+    ran = asyncnn_command("inspect", path)
+    rows = [
+        [cell.strip() for cell in line.split("│")[1:-1]]
+        for line in ran.out.splitlines()
+    ]
+    assert ["input", "x", "float32", "? x 3", "", ""] in rows
+    assert ["output", "y", "float32", "2 x 64", "", ""] in rows
+    assert ["state", "sum", "float32", "2 x 3", "", ""] in rows
+    assert ["FULLY_CONNECTED", "1"] in rows
+    assert "2 operations, HAL 1.0" in ran.out
+    assert "weights: 1.03 kB" in ran.out
+    assert "reference: runs it" in ran.out
+    assert "sample-" not in ran.out
+
+
+def test_scripts_read_it_as_json(asyncnn_command: Command, path: Path) -> None:
+    told = json.loads(asyncnn_command("inspect", path, "--json").out)
+    assert told["inputs"][0]["shape"] == [0, 3]
+    assert told["operations"] == {"ADD": 1, "FULLY_CONNECTED": 1}
+    assert told["weight_bytes"] == 64 * 3 * 4 + 64 * 4 + 2 * 4
+    supported = {each["name"]: each["supported"] for each in told["devices"]}
+    assert supported["reference"] == 2
+
+
+def test_a_device_that_cannot_be_opened_says_why(
+    asyncnn_command: Command, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object, **__: object) -> None:
+        raise OSError("no such chip")
+
+    monkeypatch.setattr("asyncnn.runtime.inspection.explain", broken)
+    ran = asyncnn_command("inspect", path)
+    assert "reference: OSError: no such chip" in ran.out
+
+
+async def test_a_device_may_support_a_part(capsys: pytest.CaptureFixture[str]) -> None:
+    inspection = await inspected(counter())
+    partly = replace(inspection, devices=(DeviceSupport("npu", 1),))
+    print_inspection(partly)
+    assert "npu: supports 1 of 2 operations" in capsys.readouterr().out
+
+
+def test_a_model_is_one_line() -> None:
+    told = repr(counter())
+    assert told == (
+        "<NamedModel x: TENSOR_FLOAT32 [?, 3] -> y: TENSOR_FLOAT32 [2, 64]>"
+    )

@@ -1,0 +1,116 @@
+"""Models of the accelerated engine from caches: the same, without being written."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asyncnn.devices.litert import delegate as delegates
+from asyncnn.devices.litert.delegate import LiteRtDelegate
+from asyncnn.devices.litert.engine import Engine
+from asyncnn.engine import Program
+from asyncnn.engine.bound_execution import run_straight
+from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import Model
+from asyncnn.runtime.model_file import load
+from tests.devices.cache.folder import Folder
+from tests.devices.cache.models import dense
+
+MODELS = ("kws_ref_model", "vww_96_int8", "vww_96_float", "person_detect", "ad01_fp32")
+DAMAGES = 100
+
+
+@pytest.fixture
+def folder(tmp_path: Path, engine: Engine) -> Folder:
+    return Folder(tmp_path, LiteRtDelegate(engine, tmp_path / "weights"))
+
+
+@pytest.fixture
+def nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def fail(*args: object) -> None:
+        raise AssertionError("something is written")
+
+    with monkeypatch.context() as patch:
+        for name in ("written", "write_file", "_measured_ns"):
+            patch.setattr(delegates, name, fail)
+        yield
+
+
+def outputs_of(program: Program) -> list[Array]:
+    plan = program.plan(program.declared_shapes)
+    random_ = np.random.default_rng(0)
+    arrays = [
+        random_.integers(0, 100, port.shape).astype(port.dtype) for port in plan.inputs
+    ]
+    return run_straight(program, plan, arrays, [None] * len(plan.outputs))
+
+
+def models(shared: Path) -> Iterator[Model]:
+    yield dense(quantized=True).model
+    yield dense(quantized=False).model
+    for name in MODELS:
+        yield load(shared / "models" / f"{name}.tflite").model
+
+
+def test_they_are_loaded_as_they_were_written(
+    folder: Folder,
+    shared: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    saved = []
+    for number, model in enumerate(models(shared)):
+        own = Folder(folder.model.parent, folder.delegate)
+        own.model, own.data = (
+            path.with_suffix(f".{number}") for path in (folder.model, folder.data)
+        )
+        saved.append((own, outputs_of(own.save(model))))
+    request.getfixturevalue("nothing_is_written")
+    for own, want in saved:
+        for may_map in (True, False):
+            program = own.load(may_map=may_map).program
+            for got, expected in zip(outputs_of(program), want, strict=True):
+                np.testing.assert_array_equal(got, expected)
+            del program
+
+
+def test_what_was_loaded_can_be_saved_again(folder: Folder, shared: Path) -> None:
+    model = load(shared / "models" / "kws_ref_model.tflite").model
+    want = outputs_of(folder.save(model))
+    first = folder.load().program.records()
+    second = folder.load().program.records()
+    assert first.keys() == second.keys()
+    for number, record in first.items():
+        for one, other in zip(record.steps, second[number].steps, strict=True):
+            assert one.decided
+            assert one.decided == other.decided
+    for got, expected in zip(outputs_of(folder.load().program), want, strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_damaged_data_give_wrong_numbers_at_worst(folder: Folder, shared: Path) -> None:
+    """What is packed from damaged data is that of the damaged data."""
+    model = load(shared / "models" / "vww_96_int8.tflite").model
+    want = outputs_of(folder.save(model))
+    whole = folder.data.read_bytes()
+    rng = random.Random(4)
+    loaded = 0
+    for number in range(DAMAGES):
+        data = bytearray(whole)
+        at = rng.randrange(len(data))
+        data[at : at + 64] = rng.randbytes(len(data[at : at + 64]))
+        folder.data.write_bytes(data)
+        if number % 2:  # weights are packed of what is found then
+            for path in (folder.model.parent / "weights").glob("*"):
+                path.unlink()
+        try:
+            program = folder.load().program
+        except GeneralFailureError:
+            continue
+        for got, expected in zip(outputs_of(program), want, strict=True):
+            assert got.shape == expected.shape
+        loaded += 1
+        del program
+    assert loaded > DAMAGES / 2

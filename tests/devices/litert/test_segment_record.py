@@ -1,0 +1,83 @@
+"""What caches keep of written segments, and what is made of it again."""
+
+import msgspec
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from asyncnn.devices.litert.array_memory import address_of
+from asyncnn.devices.litert.segment_record import Written, recorded, restored
+from asyncnn.devices.litert.writer import write_file
+from asyncnn.engine.delegation import KernelRecord, Segment
+from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import OperationType
+from tests.devices.litert.running import segment_of_one
+from tests.kernels.operations import F16, F32, bind, constant, result, tensor
+
+
+def addition(value: Array, type_=F32) -> Segment:
+    x = tensor(type_, np.zeros(value.shape))
+    inputs = [x, constant(type_, value), 0]
+    return segment_of_one(bind(OperationType.ADD, inputs, [result(type_, value.shape)]))
+
+
+@pytest.fixture
+def value() -> Array:
+    return np.arange(2049, dtype=np.float32)[:2048]
+
+
+def bytes_of(written: Written) -> bytes:
+    return written.file.joined()
+
+
+def test_constants_are_those_of_the_operands(value: Array) -> None:
+    segment = addition(value)
+    written = Written(write_file(segment), 1234.5)
+    record = recorded(written, segment)
+    assert not record.numbers
+    assert len(record.decided) < value.nbytes / 4
+    other = np.append(value + 1, np.float32(0))[:2048]
+    again = restored(record, addition(other))
+    assert again.measured_ns == 1234.5
+    assert np.shares_memory(again.file.apart[0].data, other)
+    assert bytes_of(again) == bytes_of(Written(write_file(addition(other)), None))
+    assert bytes_of(restored(record, segment)) == bytes_of(written)
+
+
+def test_what_was_converted_is_kept_as_numbers(value: Array) -> None:
+    segment = addition((value / 4).astype(np.float16), F16)
+    written = Written(write_file(segment), None)
+    record = recorded(written, segment)
+    (numbers,) = record.numbers
+    np.testing.assert_array_equal(numbers.view(np.float32), value / 4)
+    again = restored(record, segment)
+    assert bytes_of(again) == bytes_of(written)
+    assert recorded(again, segment).decided == record.decided
+
+
+def test_constants_that_cannot_be_read_in_place_are_copied(value: Array) -> None:
+    segment = addition(value)
+    record = recorded(Written(write_file(segment), None), segment)
+    raw = np.zeros(value.nbytes + 65, np.uint8)
+    odd = raw[1 : 1 + value.nbytes].view(np.float32)
+    odd[:] = value
+    apart = restored(record, addition(odd)).file.apart[0]
+    assert address_of(apart.data) % 4 == 0
+    np.testing.assert_array_equal(apart.data, odd.view(np.uint8))
+
+
+@pytest.mark.parametrize("wrong", ["size", "index", "number", "bytes"])
+def test_a_record_of_another_segment_is_refused(value: Array, wrong: str) -> None:
+    segment = addition(value)
+    record = recorded(Written(write_file(segment), None), segment)
+    decided = msgspec.msgpack.decode(record.decided)
+    if wrong == "size":
+        segment = addition(value[:1024])
+    elif wrong == "bytes":
+        record = KernelRecord(b"rubbish")
+    else:
+        decided[1][0][2] = 77 if wrong == "index" else -1
+        record = replace(record, decided=msgspec.msgpack.encode(decided))
+    with pytest.raises(GeneralFailureError, match="a segment from a cache"):
+        restored(record, segment)

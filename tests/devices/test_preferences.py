@@ -1,0 +1,289 @@
+"""What execution preferences change: threads, what is kept ready, and shares."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncnn.devices import DeviceSettings, spreading
+from asyncnn.devices.litert import delegate
+from asyncnn.devices.litert.compiled_graph import CompiledGraph
+from asyncnn.devices.spreading import CALM, WORTH_SPREADING_NS, Spreading
+from asyncnn.engine import Program
+from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.hal.types import ExecutionPreference
+from asyncnn.qos import Client, acting_for
+from asyncnn.runtime.opening_devices import open_device
+from tests.devices.test_accelerated import X, layers
+from tests.networks import chain
+
+FAST = ExecutionPreference.FAST_SINGLE_ANSWER
+SUSTAINED = ExecutionPreference.SUSTAINED_SPEED
+FRUGAL = ExecutionPreference.LOW_POWER
+LONG_NS = 2 * WORTH_SPREADING_NS
+
+
+class FakeProgram(Program):
+    """Remembers for how many threads it was widened."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.widened: list[int] = []
+        self.failure = failure
+
+    def widen(self, threads: int) -> None:
+        self.widened.append(threads)
+        if self.failure is not None:
+            raise self.failure
+
+
+def call(function: Callable[[], None]) -> None:
+    function()
+
+
+def decisions(
+    decider: Spreading, count: int, took_ns: Callable[[int], int], lanes_each: int = 2
+) -> list[int]:
+    """Return the threads of so many executions in a row."""
+    made = []
+    for _ in range(count):
+        threads = decider.threads(lanes_each)
+        decider.observe(threads, took_ns(threads))
+        made.append(threads)
+    return made
+
+
+class TestDeciding:
+    def test_several_threads_are_kept_if_they_gain(self) -> None:
+        program = FakeProgram()
+        decider = Spreading(program, 2, call)
+        made = decisions(decider, 400, lambda threads: LONG_NS // threads)
+        assert made[: CALM + 1].count(2) <= 1
+        assert program.widened == [2]
+        # Now and then the other way is tried.
+        assert 390 - CALM <= made.count(2) < 400 - CALM
+
+    def test_they_are_given_up_if_they_do_not(self) -> None:
+        decider = Spreading(FakeProgram(), 2, call)
+        made = decisions(decider, 10_000, lambda _: LONG_NS)
+        assert 5 <= made.count(2) <= 12
+
+    def test_trials_end_early_where_they_take_long(self) -> None:
+        decider = Spreading(FakeProgram(), 2, call)
+        made = decisions(decider, 50, lambda threads: LONG_NS * threads**2)
+        assert made.count(2) == 1
+
+    def test_it_changes_with_what_they_gain(self) -> None:
+        decider = Spreading(FakeProgram(), 2, call)
+        assert decisions(decider, 60, lambda n: LONG_NS // n)[-3:] == [2] * 3
+        assert decisions(decider, 60, lambda n: LONG_NS * n)[-3:] == [1] * 3
+
+    def test_there_is_one_while_lanes_are_busy_and_for_a_while_afterwards(self) -> None:
+        decider = Spreading(FakeProgram(), 4, call)
+        assert decisions(decider, 50, lambda n: LONG_NS // n, 4)[-1] == 4
+        assert decider.threads(2) == 1
+        made = decisions(decider, CALM + 1, lambda n: LONG_NS // n, 4)
+        assert made == [1] * CALM + [4]
+
+    def test_what_is_short_never_has_more_than_one(self) -> None:
+        program = FakeProgram()
+        decider = Spreading(program, 2, call)
+        assert decisions(decider, 100, lambda _: WORTH_SPREADING_NS // 2) == [1] * 100
+        assert not program.widened
+
+    def test_after_idleness_it_begins_anew(self) -> None:
+        program = FakeProgram()
+        decider = Spreading(program, 2, call)
+        decisions(decider, 50, lambda n: LONG_NS // n)
+        decider.begin_anew()
+        made = decisions(decider, 50, lambda n: LONG_NS // n)
+        assert made[:CALM] == [1] * CALM
+        assert made[-1] == 2
+        assert program.widened == [2, 2]
+
+    def test_an_engine_that_fails_is_not_asked_again(self) -> None:
+        program = FakeProgram(GeneralFailureError("no threads"))
+        decider = Spreading(program, 2, call)
+        assert decisions(decider, 100, lambda n: LONG_NS // n) == [1] * 100
+        assert program.widened == [2]
+
+
+class Compiled:
+    """Counts the graphs that are compiled and the runs, by their threads."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
+        self.graphs: list[int] = []
+        self.runs: list[int] = []
+        compile_ = delegate._SegmentKernel._compiled
+        attempt = delegate._SegmentRun.attempt
+
+        def compiled(kernel: Any, threads: int) -> CompiledGraph:
+            self.graphs.append(threads)
+            return compile_(kernel, threads)
+
+        def attempted(run: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
+            self.runs.append(run._threads)
+            return attempt(run, inputs, outputs)
+
+        monkeypatch.setattr(delegate._SegmentKernel, "_compiled", compiled)
+        monkeypatch.setattr(delegate._SegmentRun, "attempt", attempted)
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Compiled:
+    monkeypatch.setattr(spreading, "WORTH_SPREADING_NS", 0)
+    return Compiled(monkeypatch)
+
+
+TWO_LANES = DeviceSettings(lanes=2, inline_below_us=0)
+
+
+class TestThreads:
+    async def widened(self, seen: Compiled, run: Callable[[], Any]) -> None:
+        """Run until there is a graph for several threads, and some more."""
+        async with asyncio.timeout(30):
+            while 2 not in seen.runs:
+                await run()
+
+    async def test_a_fast_single_answer_has_several_while_lanes_are_idle(
+        self, seen: Compiled
+    ) -> None:
+        async with open_device("accelerated", settings=TWO_LANES) as device:
+            prepared = await device.prepare(layers(2), preference=FAST)
+            await self.widened(seen, lambda: prepared.run(X))
+            np.testing.assert_array_equal((await prepared.run(X))["y"], X / 4)
+            seen.runs.clear()
+            # The first one may find the other lane idle.
+            await asyncio.gather(*(prepared.run(X) for _ in range(12)))
+            assert seen.runs.count(2) <= 1
+
+    @pytest.mark.parametrize("preference", [SUSTAINED, FRUGAL])
+    async def test_others_have_one(
+        self, seen: Compiled, preference: ExecutionPreference
+    ) -> None:
+        async with open_device("accelerated", settings=TWO_LANES) as device:
+            prepared = await device.prepare(layers(4), preference=preference)
+            for _ in range(2 * CALM):
+                await prepared.run(X)
+        assert set(seen.runs) == {1}
+
+    @pytest.mark.parametrize(
+        "settings", [{"lanes": 1}, {"lanes": 2, "most_threads": 1}]
+    )
+    async def test_there_are_never_more_than_lanes_or_set(
+        self, seen: Compiled, settings: dict[str, int]
+    ) -> None:
+        given = DeviceSettings(inline_below_us=0, **settings)  # type: ignore[arg-type]
+        async with open_device("accelerated", settings=given) as device:
+            prepared = await device.prepare(layers(4), preference=FAST)
+            for _ in range(2 * CALM):
+                await prepared.run(X)
+        assert set(seen.runs) == {1}
+
+    async def test_runs_on_several_are_interrupted_as_well(
+        self, seen: Compiled
+    ) -> None:
+        async with open_device("accelerated", settings=TWO_LANES) as device:
+            prepared = await device.prepare(layers(8), preference=FAST)
+            await self.widened(seen, lambda: prepared.run(X))
+            whole_s = time.perf_counter()
+            await prepared.run(X)
+            whole_s = time.perf_counter() - whole_s
+            for _ in range(5):
+                task = asyncio.create_task(prepared.run(X))
+                await asyncio.sleep(whole_s / 4)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            outputs = await prepared.run(X)
+            np.testing.assert_allclose(outputs["y"], X / 2.0**8)
+
+
+class TestStayingReady:
+    async def test_sustained_speed_compiles_nothing_after_preparing(
+        self, seen: Compiled
+    ) -> None:
+        async with open_device("accelerated", settings=TWO_LANES) as device:
+            prepared = await device.prepare(layers(4), preference=SUSTAINED)
+            before = len(seen.graphs)
+            await asyncio.gather(*(prepared.run(X) for _ in range(8)))
+            assert len(seen.graphs) == before
+            assert before >= 2
+
+    async def test_it_keeps_threads_and_memory_of_an_idle_device(self) -> None:
+        settings = DeviceSettings(lanes=2, inline_below_us=0, idle_after_s=0.05)
+        async with open_device("accelerated", settings=settings) as device:
+            prepared = {}
+            for preference in (SUSTAINED, FAST):
+                prepared[preference] = await device.prepare(
+                    layers(12), preference=preference
+                )
+                await prepared[preference].run(X)
+            async with asyncio.timeout(10):
+                while (await device.statistics()).models[1].idle_bytes:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            statistics = await device.statistics()
+            assert statistics.models[0].idle_bytes
+            assert statistics.threads >= 1
+
+    @pytest.mark.parametrize("preference", [SUSTAINED, FAST])
+    async def test_other_graphs_go_but_for_one(
+        self, seen: Compiled, preference: ExecutionPreference
+    ) -> None:
+        settings = DeviceSettings(lanes=2, inline_below_us=0, idle_after_s=0.05)
+        async with open_device("accelerated", settings=settings) as device:
+            prepared = await device.prepare(layers(2), preference=preference)
+
+            async def run_two() -> None:
+                runs = (prepared.run(X) for _ in range(12))
+                for outputs in await asyncio.gather(*runs):
+                    np.testing.assert_array_equal(outputs["y"], X / 4)
+
+            await run_two()
+            assert seen.graphs == [1, 1]
+            await asyncio.sleep(0.5)
+            await run_two()
+            assert seen.graphs == [1] * (2 if preference is SUSTAINED else 3)
+
+    async def test_one_from_a_cache_is_as_ready(
+        self, seen: Compiled, tmp_path: Any
+    ) -> None:
+        for _ in range(2):
+            async with open_device(
+                "accelerated", settings=TWO_LANES, cache_dir=tmp_path
+            ) as device:
+                prepared = await device.prepare(layers(4), preference=SUSTAINED)
+                before = len(seen.graphs)
+                await asyncio.gather(*(prepared.run(X) for _ in range(8)))
+                assert len(seen.graphs) == before
+
+
+@pytest.mark.alone
+async def test_low_power_has_a_quarter_of_its_clients_share() -> None:
+    x = np.zeros((64, 64), np.float32)
+    runs = {FRUGAL: 0, SUSTAINED: 0}
+    settings = DeviceSettings(inline_below_us=0, lanes=1)
+    async with open_device("reference", settings=settings) as device:
+
+        async def repeat(preference: ExecutionPreference) -> None:
+            with acting_for(Client(preference.name)):
+                prepared = await device.prepare(
+                    chain(100, 64, 64), preference=preference
+                )
+                await began.wait()
+                while not is_over:
+                    await prepared.run(x)
+                    runs[preference] += 1
+
+        is_over = False
+        began = asyncio.Barrier(4)
+        async with asyncio.TaskGroup() as tasks:
+            for preference in (FRUGAL, SUSTAINED) * 2:
+                tasks.create_task(repeat(preference))
+            await asyncio.sleep(1)
+            is_over = True
+    assert runs[FRUGAL] * 2 < runs[SUSTAINED]
+    assert runs[FRUGAL] * 8 > runs[SUSTAINED]

@@ -1,0 +1,136 @@
+"""Alarms of an event loop: their order, precision, and what they leave behind."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from asyncnn.qos import alarms as module
+from asyncnn.qos.alarms import Alarms
+from tests.measuring import best_of
+
+MS = 1_000_000
+
+
+@pytest.fixture(params=["descriptor", "none to be had"])
+async def alarms(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Alarms]:
+    if request.param != "descriptor":
+        monkeypatch.setattr(module, "_new_timer", lambda: -1)
+    made = Alarms(asyncio.get_running_loop())
+    yield made
+    made.close()
+
+
+def in_ms(milliseconds: float) -> int:
+    return time.monotonic_ns() + int(milliseconds * MS)
+
+
+async def test_they_are_called_in_the_order_of_their_times(alarms: Alarms) -> None:
+    called: list[str] = []
+    done = asyncio.Event()
+    alarms.call_at(in_ms(30), lambda: (called.append("late"), done.set()))
+    alarms.call_at(in_ms(-5), lambda: called.append("past"))
+    alarms.call_at(in_ms(10), lambda: called.append("early"))
+    began_ns = time.monotonic_ns()
+    await asyncio.wait_for(done.wait(), 5)
+    assert called == ["past", "early", "late"]
+    assert time.monotonic_ns() - began_ns > 25 * MS
+
+
+async def test_a_cancelled_one_is_not_called(alarms: Alarms) -> None:
+    done = asyncio.Event()
+    first = alarms.call_at(in_ms(1), lambda: pytest.fail("cancelled"))
+    alarms.call_at(in_ms(3), done.set)
+    alarms.cancel(first)
+    await asyncio.wait_for(done.wait(), 5)
+    alarms.cancel(first)  # nothing happens
+
+
+async def test_a_call_may_cancel_and_set_others(alarms: Alarms) -> None:
+    done = asyncio.Event()
+    at_ns = in_ms(2)
+
+    def first() -> None:
+        alarms.cancel(second)
+        alarms.call_at(in_ms(1), done.set)
+
+    alarms.call_at(at_ns, first)
+    second = alarms.call_at(at_ns, lambda: pytest.fail("cancelled"))
+    await asyncio.wait_for(done.wait(), 5)
+
+
+async def test_a_call_that_fails_keeps_none_from_being_called(alarms: Alarms) -> None:
+    told: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    done = asyncio.Event()
+    failure = RuntimeError("it fails")
+
+    def fail() -> None:
+        raise failure
+
+    at_ns = in_ms(2)
+    alarms.call_at(at_ns, fail)
+    alarms.call_at(at_ns, done.set)
+    await asyncio.wait_for(done.wait(), 5)
+    assert told == [failure]
+
+
+async def test_after_closing_nothing_is_called_until_another_is_set(
+    alarms: Alarms,
+) -> None:
+    closed = alarms.call_at(in_ms(1), lambda: pytest.fail("closed"))
+    alarms.close()
+    alarms.cancel(closed)
+    done = asyncio.Event()
+    alarms.call_at(in_ms(3), done.set)
+    await asyncio.wait_for(done.wait(), 5)
+
+
+async def test_those_that_were_cancelled_do_not_pile_up(alarms: Alarms) -> None:
+    far_ns = in_ms(3_600_000)
+    kept = alarms.call_at(far_ns, lambda: None)
+    for _ in range(1000):
+        alarms.cancel(alarms.call_at(far_ns, lambda: None))
+    assert len(alarms) < 200
+    alarms.cancel(kept)
+
+
+async def test_a_time_beyond_all_timers_is_waited_for(alarms: Alarms) -> None:
+    alarms.call_at(2**63 - 1, lambda: pytest.fail("in three hundred years"))
+    done = asyncio.Event()
+    alarms.call_at(in_ms(2), done.set)
+    await asyncio.wait_for(done.wait(), 5)
+
+
+async def test_it_has_one_descriptor_until_it_is_closed() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    alarms = Alarms(asyncio.get_running_loop())
+    assert len(os.listdir("/proc/self/fd")) == before
+    for _ in range(3):
+        alarms.call_at(in_ms(1000), lambda: None)
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    alarms.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.alone
+async def test_they_are_less_late_than_timers_of_the_loop() -> None:
+    alarms = Alarms(asyncio.get_running_loop())
+
+    async def late_ms() -> float:
+        total_ns = 0
+        for _ in range(20):
+            done = asyncio.Event()
+            at_ns = in_ms(1.05)
+            alarms.call_at(at_ns, done.set)
+            await done.wait()
+            total_ns += time.monotonic_ns() - at_ns
+        return total_ns / 20 / MS
+
+    await best_of(5, late_ms, 0.4)  # a selector would wait for 0.95 ms longer
+    alarms.close()

@@ -1,0 +1,360 @@
+"""Damages model files, reproducibly: a seed and a file give the same damage again.
+
+Bytes are damaged blindly, and also where the structure is known, so that the checks
+that come first still pass: offsets and vtables of flatbuffers, values and lengths in
+the header of a container, whose checksum is right again, fields of messages of ONNX.
+"""
+
+import math
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, TypeAlias
+
+import msgspec
+import onnx
+
+from asyncnn.runtime.file_kinds import MAGIC, FileKind, kind_of
+
+Mutate: TypeAlias = Callable[[bytearray, Random], None]
+"""Damages bytes in place."""
+
+SHORT_RUN = 64
+MOST_DAMAGES = 4
+_CONTAINER = struct.Struct("<8sIII")
+
+EDGES = (
+    *(0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 63, 64, 127, 128, 255, 256),
+    *(2**15 - 1, 2**15, 2**16 - 1, 2**16, 2**24, 2**28, 2**30, 2**31 - 1, 2**31),
+    *(2**31 + 4, 2**32 - 1, 2**32 - 4, 2**62, 2**63 - 1, 2**63, 2**64 - 1),
+)
+"""Numbers at which arithmetic on lengths, offsets and indices goes wrong."""
+
+
+def damaged(data: bytes, seed: int) -> bytes:
+    """Return ``data`` with one to a few kinds of damage."""
+    random = Random(seed)
+    kinds: Sequence[Callable[[bytes, Random], bytes]] = (
+        _blindly,
+        _STRUCTURED[kind_of(memoryview(data))],
+    )
+    return random.choice(kinds)(data, random)
+
+
+def _blindly(data: bytes, random: Random) -> bytes:
+    mutant = bytearray(data)
+    for _ in range(random.randint(1, MOST_DAMAGES)):
+        random.choice(_BLIND)(mutant, random)
+    return bytes(mutant)
+
+
+def _place(mutant: bytearray, random: Random, width: int = 1) -> int:
+    """Return the position of an aligned number of ``width`` bytes.
+
+    One in two is near an end of the file, where formats have what they are about.
+    """
+    last = max(0, len(mutant) - width)
+    if random.random() < 0.5:
+        near = min(last, 2048)
+        position = random.choice(
+            (random.randint(0, near), last - random.randint(0, near))
+        )
+    else:
+        position = random.randint(0, last)
+    return position - position % width
+
+
+def _flip_bit(mutant: bytearray, random: Random) -> None:
+    if mutant:
+        mutant[_place(mutant, random)] ^= 1 << random.randrange(8)
+
+
+def _set_byte(mutant: bytearray, random: Random) -> None:
+    if mutant:
+        mutant[_place(mutant, random)] = random.choice((0, 1, 0x7F, 0x80, 0xFF))
+
+
+def _set_word(mutant: bytearray, random: Random) -> None:
+    width = random.choice((2, 4, 8))
+    if len(mutant) >= width:
+        value = _edge(mutant, random) % (1 << 8 * width)
+        place = _place(mutant, random, width)
+        mutant[place : place + width] = value.to_bytes(width, "little")
+
+
+def _edge(mutant: bytearray, random: Random) -> int:
+    """Return a number near one of `EDGES`, or near the file's length."""
+    near = random.choice((*EDGES, len(mutant), len(mutant) // 2, len(mutant) // 4))
+    return max(0, near + random.choice((0, 0, 0, -1, 1, -4, 4)))
+
+
+def _truncate(mutant: bytearray, random: Random) -> None:
+    del mutant[_place(mutant, random) :]
+
+
+def _repeat(mutant: bytearray, random: Random) -> None:
+    start = _place(mutant, random)
+    run = mutant[start : start + random.randint(1, SHORT_RUN)]
+    mutant[start:start] = run * random.randint(1, 8)
+
+
+def _move(mutant: bytearray, random: Random) -> None:
+    start, length = _place(mutant, random), random.randint(1, SHORT_RUN)
+    run = mutant[start : start + length]
+    del mutant[start : start + length]
+    target = _place(mutant, random)
+    mutant[target:target] = run
+
+
+def _overwrite(mutant: bytearray, random: Random) -> None:
+    source, target = _place(mutant, random, 4), _place(mutant, random, 4)
+    length = min(random.choice((4, 8, 16, 32)), len(mutant) - max(source, target))
+    mutant[target : target + length] = mutant[source : source + length]
+
+
+_BLIND: Sequence[Mutate] = (
+    *(_flip_bit, _set_byte, _set_word, _set_word),
+    *(_truncate, _repeat, _move, _overwrite),
+)
+
+
+class _Flatbuffer(msgspec.Struct, frozen=True):
+    """Where the structure of a flatbuffer lies, as far as a look at its words tells.
+
+    ``fields`` are those of tables, as (position of the vtable's entry, of the field).
+    """
+
+    tables: tuple[int, ...]
+    vtables: tuple[int, ...]
+    fields: tuple[tuple[int, int], ...]
+
+
+_SEEN: dict[bytes, _Flatbuffer] = {}
+
+
+def _structure(data: bytes) -> _Flatbuffer:
+    if data not in _SEEN:
+        _SEEN[data] = _scanned(data)
+    return _SEEN[data]
+
+
+def _scanned(data: bytes) -> _Flatbuffer:
+    tables: list[int] = []
+    vtables: set[int] = set()
+    fields: list[tuple[int, int]] = []
+    size = len(data)
+    for table in range(4, size - 3, 4):
+        (offset,) = struct.unpack_from("<i", data, table)
+        vtable = table - offset
+        if not 0 <= vtable <= size - 4 or vtable == table:
+            continue
+        length, extent = struct.unpack_from("<HH", data, vtable)
+        if length % 2 or not 4 < length <= 64 or not 4 <= extent <= 128:
+            continue
+        entries = range(vtable + 4, min(vtable + length, size - 1), 2)
+        offsets = [struct.unpack_from("<H", data, entry)[0] for entry in entries]
+        if not any(offsets) or any(each >= extent for each in offsets):
+            continue
+        tables.append(table)
+        vtables.add(vtable)
+        fields += [
+            (entry, table + each)
+            for entry, each in zip(entries, offsets, strict=True)
+            if each
+        ]
+    return _Flatbuffer(tuple(tables), tuple(vtables), tuple(fields))
+
+
+def _in_flatbuffer(data: bytes, random: Random) -> bytes:
+    mutant, structure = bytearray(data), _structure(data)
+    for _ in range(random.randint(1, MOST_DAMAGES)):
+        random.choice(_FLATBUFFER)(mutant, structure, random)
+    return bytes(mutant)
+
+
+def _write(mutant: bytearray, layout: str, place: int, value: int) -> None:
+    width = struct.calcsize(layout)
+    if 0 <= place <= len(mutant) - width:
+        bits = 8 * width
+        mutant[place : place + width] = (value % (1 << bits)).to_bytes(width, "little")
+
+
+def _alter_entry(mutant: bytearray, found: _Flatbuffer, random: Random) -> None:
+    """Have a vtable say that a field is elsewhere, or not there."""
+    entry, _ = random.choice(found.fields)
+    value = random.choice((0, 2, 4, 6, 8, 12, 16, 0x7FFF, 0xFFFF, random.randrange(64)))
+    _write(mutant, "<H", entry, value)
+
+
+def _alter_field(mutant: bytearray, found: _Flatbuffer, random: Random) -> None:
+    _, field = random.choice(found.fields)
+    layout = random.choice(("<B", "<H", "<I", "<Q"))
+    _write(mutant, layout, field, _edge(mutant, random))
+
+
+def _exchange_vtable(mutant: bytearray, found: _Flatbuffer, random: Random) -> None:
+    """Make a table one of another class."""
+    table, vtable = random.choice(found.tables), random.choice(found.vtables)
+    _write(mutant, "<i", table, table - vtable)
+
+
+def _redirect(mutant: bytearray, found: _Flatbuffer, random: Random) -> None:
+    """Let a field refer to something else: another table, another's vector, itself."""
+    _, field = random.choice(found.fields)
+    _, other = random.choice(found.fields)
+    if random.random() < 0.5:
+        target = random.choice((*found.tables, field))
+    else:
+        (offset,) = struct.unpack_from("<I", mutant.ljust(other + 4, b"\0"), other)
+        target = other + offset
+    _write(mutant, "<I", field, target - field)
+
+
+def _alter_vector(mutant: bytearray, found: _Flatbuffer, random: Random) -> None:
+    """Change the length of what a field refers to, or an element of it."""
+    _, field = random.choice(found.fields)
+    if field + 4 > len(mutant):
+        return
+    (offset,) = struct.unpack_from("<I", mutant, field)
+    element = random.choice((0, 0, 1, 2, 3, 4, 8))
+    if element:
+        value = random.choice((-1, -2, 0, 1, 2, 1 << 20, 1 << 31, random.randrange(99)))
+    else:
+        value = _edge(mutant, random)
+    _write(mutant, "<I", field + offset + 4 * element, value)
+
+
+_FLATBUFFER: Sequence[Callable[[bytearray, _Flatbuffer, Random], None]] = (
+    _alter_entry,
+    _alter_field,
+    _exchange_vtable,
+    _redirect,
+    _alter_vector,
+    _alter_vector,
+)
+
+
+def _in_container(data: bytes, random: Random) -> bytes:
+    """Alter values of the header, whose checksum and length are right again."""
+    _, version, length, _ = _CONTAINER.unpack_from(data)
+    header = msgspec.msgpack.decode(data[_CONTAINER.size : _CONTAINER.size + length])
+    for _ in range(random.randint(1, MOST_DAMAGES)):
+        header = _altered(header, random)
+    body = msgspec.msgpack.encode(header)
+    prefix = _CONTAINER.pack(MAGIC, version, len(body), zlib.crc32(body))
+    return prefix + body + data[_CONTAINER.size + len(body) :]
+
+
+def _altered(value: Any, random: Random) -> Any:
+    """Return plain data with one value altered, somewhere inside."""
+    if isinstance(value, dict) and value:
+        key = random.choice(list(value))
+        if random.random() < 0.05:
+            return {name: each for name, each in value.items() if name != key}
+        return value | {key: _altered(value[key], random)}
+    if isinstance(value, list) and value and random.random() < 0.9:
+        place = random.randrange(len(value))
+        kind = random.random()
+        if kind < 0.05:
+            return value[:place]
+        if kind < 0.1:
+            return [*value[:place], value[place], *value[place:]]
+        return [*value[:place], _altered(value[place], random), *value[place + 1 :]]
+    return _replaced(value, random)
+
+
+def _replaced(value: Any, random: Random) -> Any:
+    if isinstance(value, bool) or random.random() < 0.05:
+        return random.choice((None, True, False, [], {}, "", b"", "é" * 9, 0.5, [0]))
+    if isinstance(value, int):
+        edges = (*EDGES, *(-each for each in EDGES if each <= 2**63))
+        return random.choice((value + random.choice((-1, 1)), random.choice(edges)))
+    if isinstance(value, float):
+        return random.choice((0.0, -1.0, math.inf, math.nan, 1e-45, 3e38, 1e300))
+    if isinstance(value, str):
+        return random.choice(("", value * 2, "\0", "x" * 70_000, value[:1]))
+    if isinstance(value, bytes):
+        return value[: random.randrange(len(value) + 1)]
+    return random.choice((0, 1, [], None))
+
+
+def _in_onnx(data: bytes, random: Random) -> bytes:
+    """Alter fields of the messages: names, types, numbers, shapes, whole nodes."""
+    model = onnx.ModelProto.FromString(data)
+    for _ in range(random.randint(1, MOST_DAMAGES)):
+        message = model
+        while random.random() < 0.9:
+            inner = [
+                each
+                for field, value in message.ListFields()
+                if field.message_type is not None
+                for each in (value if _is_repeated(value) else [value])
+            ]
+            if not inner:
+                break
+            message = random.choice(inner)
+        _alter_message(message, random)
+    altered: bytes = model.SerializeToString()
+    return altered
+
+
+def _is_repeated(value: Any) -> bool:
+    return hasattr(value, "extend")
+
+
+def _alter_message(message: Any, random: Random) -> None:
+    field = random.choice(message.DESCRIPTOR.fields)
+    if random.random() < 0.7 and message.ListFields():
+        field = random.choice(message.ListFields())[0]
+    value = getattr(message, field.name)
+    if not _is_repeated(value):
+        if field.message_type is not None or random.random() < 0.1:
+            message.ClearField(field.name)
+        else:
+            setattr(message, field.name, _scalar(field, random))
+    elif not value or random.random() < 0.2:
+        if field.message_type is not None:
+            value.add()
+        else:
+            value.append(_scalar(field, random))
+    elif random.random() < 0.2:
+        del value[random.randrange(len(value))]
+    elif random.random() < 0.3:
+        value.extend(list(value)[: random.randint(1, 3)])
+    elif field.message_type is not None:
+        place, other = random.randrange(len(value)), random.randrange(len(value))
+        copy = type(value[place])()
+        copy.CopyFrom(value[place])
+        value[place].CopyFrom(value[other])
+        value[other].CopyFrom(copy)
+    else:
+        value[random.randrange(len(value))] = _scalar(field, random)
+
+
+_NAMES = ("", "x", "y", "w", "b", "m", "q", "c", "Conv", "If", "Loop", "Relu", "é\n")
+
+
+def _scalar(field: Any, random: Random) -> Any:
+    """Return a value that a field may have, by its type and nothing else."""
+    kind = field.cpp_type
+    if kind == field.CPPTYPE_STRING:
+        name = random.choice((*_NAMES, "x" * 70_000))
+        return name.encode() if field.type == field.TYPE_BYTES else name
+    if kind in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
+        return random.choice((0.0, -1.0, math.inf, math.nan, 1e-45, 3e38))
+    if kind == field.CPPTYPE_ENUM:
+        return random.choice([each.number for each in field.enum_type.values])
+    bits = 64 if kind in (field.CPPTYPE_INT64, field.CPPTYPE_UINT64) else 32
+    number = random.choice((*EDGES, *(-each for each in EDGES)))
+    if kind in (field.CPPTYPE_UINT32, field.CPPTYPE_UINT64):
+        return number % (1 << bits)
+    half = 1 << (bits - 1)
+    return (number + half) % (1 << bits) - half
+
+
+_STRUCTURED: dict[FileKind, Callable[[bytes, Random], bytes]] = {
+    FileKind.TFLITE: _in_flatbuffer,
+    FileKind.CONTAINER: _in_container,
+    FileKind.ONNX: _in_onnx,
+}

@@ -1,0 +1,90 @@
+"""A device in process and in a driver, and executions that can be held on their lane."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import asyncnn
+from asyncnn.devices import DeviceSettings, ReferenceDevice
+from asyncnn.engine.execution import Execution
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.runtime.session import Session
+from asyncnn.service import Server
+from tests.runtime.stateful import after, counting
+
+PATHS = ("async", "sync", "fenced", "burst")
+ON_LANES = DeviceSettings(inline_below_us=0)
+
+
+class Opened(NamedTuple):
+    device: Device
+    hal: ReferenceDevice
+
+
+@pytest.fixture(params=["inprocess", "remote"])
+async def opened(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[Opened]:
+    async with ReferenceDevice(ON_LANES) as hal:
+        if request.param == "inprocess":
+            yield Opened(Device("reference", hal), hal)
+            return
+        path = tmp_path / "driver.sock"
+        async with Server(hal, path), asyncnn.connect(path) as device:
+            yield Opened(device, hal)
+
+
+@pytest.fixture
+async def prepared(opened: Opened) -> PreparedModel:
+    return await opened.device.prepare(counting())
+
+
+class Gate:
+    """What executions wait for on their lane, once it is closed."""
+
+    def __init__(self) -> None:
+        self._is_open = threading.Event()
+        self._is_open.set()
+        self.reached = threading.Event()
+
+    def close(self) -> None:
+        self.reached.clear()
+        self._is_open.clear()
+
+    def open(self) -> None:
+        self._is_open.set()
+
+    def wait(self) -> None:
+        self.reached.set()
+        assert self._is_open.wait(10)
+
+    async def until_reached(self) -> None:
+        assert await asyncio.to_thread(self.reached.wait, 10)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    gate, advance = Gate(), Execution.advance
+
+    def gated(self: Execution, *arguments: Any) -> bool:
+        gate.wait()
+        return advance(self, *arguments)
+
+    monkeypatch.setattr(Execution, "advance", gated)
+    yield gate
+    gate.open()
+
+
+async def check(session: Session, steps: int) -> None:
+    """Check that the state is that after so many steps with `X`."""
+    total, count = after(steps)
+    state = await session.state()
+    np.testing.assert_array_equal(state["total"], total)
+    assert state["steps"] == [count]
+    assert session.steps == steps

@@ -1,0 +1,85 @@
+"""The page about what model files bring along, as a reader tries it out."""
+
+import ast
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncnn
+from asyncnn.hal.validate import validate_model
+from tests.pages import code_blocks
+from tests.runtime.tflite.files import Op, Signature, T, write
+from tests.runtime.tflite.metadata_files import Described, archive, written
+from tests.runtime.tflite.stepping import Steps
+from tests.runtime.tflite.test_packaged_models import SPECTRUM, packaged
+from tests.runtime.tflite.test_variables import accumulator
+
+PAGE = Path(__file__).parents[2] / "docs" / "model-files.md"
+BUILD, STATES, SIGNATURE, LENGTHS, METADATA = code_blocks(PAGE.read_text())
+
+
+def classifier() -> bytes:
+    image, scores = T(np.float32, (1, 2), name="image:0"), T(np.float32, (1, 2))
+    return write(
+        [Op("SOFTMAX", [image], [scores], "SoftmaxOptions", {"Beta": 1.0})],
+        [image],
+        [scores],
+        signatures=[Signature("serve", {"image": image}, {"scores": scores})],
+        metadata=written(
+            [Described("image", mean=[0.5], std=[0.25])],
+            [Described("class", files=[("labels.txt", 2, "")])],
+        ),
+    ) + archive({"labels.txt": "cat\ndog\n"})
+
+
+async def run(code: str, **names: Any) -> dict[str, Any]:
+    """Run code that may await; return its variables."""
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    names["asyncnn"] = asyncnn
+    result = eval(compile(code, PAGE.name, "exec", flags), names)
+    if inspect.isawaitable(result):
+        await result
+    return names
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("wake_word.tflite").write_bytes(accumulator())
+    for name in ("model", "classifier"):
+        Path(f"{name}.tflite").write_bytes(classifier())
+
+
+async def test_a_model_with_bodies_is_built() -> None:
+    model = (await run(BUILD))["model"]
+    validate_model(model.model)
+    steps, x = Steps(model), np.array([-1, 0, 2], np.float32)
+    np.testing.assert_allclose(steps.step([True], x), [np.exp(x)], 1e-6)
+    np.testing.assert_array_equal(steps.step([False], x), [np.abs(x)])
+
+
+async def test_states_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    await run(STATES)
+    assert capsys.readouterr().out == "total (3,) [10. 20. 30.]\n"
+
+
+async def test_a_signature_is_run() -> None:
+    image = np.zeros((1, 2), np.float32)
+    async with asyncnn.open_device("reference") as device:
+        names = await run(SIGNATURE, device=device, image=image)
+    np.testing.assert_array_equal(names["scores"], [[0.5, 0.5]])
+
+
+async def test_sound_gets_a_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(packaged(SPECTRUM).parent)
+    names = await run(LENGTHS)
+    assert names["spectrum"].outputs[0].dimensions == (1, 1, 8, 32)
+
+
+async def test_an_image_is_normalised() -> None:
+    names = await run(METADATA, image=np.ones((1, 2), np.float32))
+    assert names["labels"] == ("cat", "dog")
+    np.testing.assert_array_equal(names["image"], [[2, 2]])

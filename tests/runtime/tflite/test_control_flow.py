@@ -1,0 +1,460 @@
+"""IF, WHILE and CALL of TFLite files run as in LiteRT, or are refused by name."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.memory.pools import from_buffer
+from asyncnn.runtime.tflite import UnsupportedOperatorError, import_tflite
+from asyncnn.runtime.tflite.subgraphs import MAX_DEPTH
+from tests.runtime.tflite.cases import F32, boolean, const, f32, i32
+from tests.runtime.tflite.files import G, Op, T, write
+from tests.runtime.tflite.flow_files import (
+    call,
+    if_,
+    less_than,
+    names_of,
+    unary,
+    while_,
+)
+from tests.runtime.tflite.stepping import Steps, assert_steps_agree
+
+
+def binary(name: str, *shape: int) -> G:
+    x, y, z = f32(*shape), f32(*shape), f32(*shape)
+    return G([Op(name, [x, y], [z])], [x, y], [z], name.lower())
+
+
+def floats(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(0.5, 2, shape).astype(F32)
+
+
+class TestIf:
+    @pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+    def test_the_condition_chooses_the_branch(self, shape: tuple[int, ...]) -> None:
+        condition, x, y = T(np.bool_, shape), f32(2, 3), f32(2, 3)
+        file = write(
+            [if_([condition, x], [y])],
+            [condition, x],
+            [y],
+            unary("NEG"),
+            unary("EXP"),
+        )
+        assert_steps_agree(file, [(True, floats(2, 3)), (False, floats(2, 3))])
+        assert names_of(file)[-1] == "IF"
+
+    def test_a_branch_may_hand_on_an_input(self) -> None:
+        condition, x, y = boolean(1), f32(2, 3), f32(2, 3)
+        same = f32(2, 3)
+        file = write(
+            [if_([condition, x], [y])],
+            [condition, x],
+            [y],
+            unary("NEG"),
+            G([], [same], [same]),
+        )
+        assert_steps_agree(file, [(True, floats(2, 3)), (False, floats(2, 3))])
+
+    def test_a_branch_may_return_one_value_twice_or_a_constant(self) -> None:
+        condition, x, outputs = boolean(1), f32(3), [f32(3), f32(3)]
+        twice = unary("NEG", (3,))
+        fixed = T.constant([1, 2, 3], F32)
+        given = f32(3)
+        file = write(
+            [if_([condition, x], outputs)],
+            [condition, x],
+            outputs,
+            G(twice.operators, twice.inputs, [*twice.outputs, *twice.outputs]),
+            G([], [given], [given, fixed]),
+        )
+        # LiteRT hands on one of two outputs that are one tensor.
+        steps, x_value = Steps(file), floats(3)
+        np.testing.assert_array_equal(steps.step(True, x_value), [-x_value] * 2)
+        np.testing.assert_array_equal(steps.step(False, x_value), [x_value, [1, 2, 3]])
+
+    def test_constants_become_constants_of_the_branches(self) -> None:
+        condition, x = boolean(1), f32(2, 3)
+        weights = T.constant(floats(4, 3), F32)
+        branches = []
+        for name in ("FULLY_CONNECTED", "BATCH_MATMUL"):
+            a, w, z = f32(2, 3), f32(4, 3), f32(2, 4)
+            if name == "FULLY_CONNECTED":
+                operators = [Op(name, [a, w, None], [z], "FullyConnectedOptions")]
+            else:
+                fields = {"AdjY": True}
+                operators = [Op(name, [a, w], [z], "BatchMatMulOptions", fields)]
+            branches.append(G(operators, [a, w], [z]))
+        y = f32(2, 4)
+        file = write(
+            [if_([condition, x, weights], [y])], [condition, x], [y], *branches
+        )
+        model = import_tflite(from_buffer(file)).model
+        assert [len(graph.input_indexes) for graph in model.referenced] == [1, 1]
+        assert_steps_agree(file, [(True, floats(2, 3)), (False, floats(2, 3))])
+
+    def test_a_constant_that_sets_a_shape_reaches_the_branch(self) -> None:
+        condition, x, y = boolean(1), f32(2, 3), f32(4, 3)
+        paddings, repeats = const([[1, 1], [0, 0]]), const([2, 1])
+        a, r, p = f32(2, 3), i32(2), i32(2, 2)
+        z = f32(4, 3)
+        branches = [
+            G([Op("TILE", [a, r], [z])], [a, r, p], [z]),
+            G([Op("PAD", [a, p], [z])], [a, r, p], [z]),
+        ]
+        file = write(
+            [if_([condition, x, repeats, paddings], [y])],
+            [condition, x],
+            [y],
+            *branches,
+        )
+        assert_steps_agree(file, [(True, floats(2, 3)), (False, floats(2, 3))])
+
+    def test_a_constant_condition_leaves_one_branch(self) -> None:
+        x, y = f32(2, 3), f32(2, 3)
+        for value, name in ((True, "NEG"), (False, "EXP")):
+            condition = T.constant([value], np.bool_)
+            branches = unary("NEG"), unary("EXP")
+            file = write([if_([condition, x], [y])], [x], [y], *branches)
+            assert names_of(file) == [name]
+
+    def test_branches_nest(self) -> None:
+        outer, inner, x, y = boolean(1), boolean(1), f32(3), f32(3)
+        c, a, z = boolean(1), f32(3), f32(3)
+        c2, a2 = boolean(1), f32(3)
+        file = write(
+            [if_([outer, inner, x], [y])],
+            [outer, inner, x],
+            [y],
+            G([if_([c, a], [z], 3, 4)], [c, a], [z]),
+            G([], [c2, a2], [a2]),
+            unary("NEG", (3,)),
+            unary("EXP", (3,)),
+        )
+        choices = [(a, b) for a in (True, False) for b in (True, False)]
+        assert_steps_agree(file, [(*choice, floats(3)) for choice in choices])
+
+    def test_a_shape_that_the_branches_leave_open_is_the_runs(self) -> None:
+        condition, x, y = boolean(1), f32(2, 3), f32(2, 3)
+        a, z = f32(2, 3), f32(4, 3)
+        longer = G([Op("TILE", [a, const([2, 1])], [z])], [a], [z])
+        file = write(
+            [if_([condition, x], [y])], [condition, x], [y], longer, unary("NEG")
+        )
+        named = import_tflite(from_buffer(file))
+        assert named.outputs[0].dimensions == (0, 3)
+        assert_steps_agree(file, [(True, floats(2, 3)), (False, floats(2, 3))])
+
+    def test_what_reads_an_open_shape_is_refused(self) -> None:
+        condition, x, y, end = boolean(1), f32(2, 3), f32(2, 3), f32(2, 3)
+        a, z = f32(2, 3), f32(4, 3)
+        longer = G([Op("TILE", [a, const([2, 1])], [z])], [a], [z])
+        file = write(
+            [if_([condition, x], [y]), Op("ABS", [y], [end])],
+            [condition, x],
+            [end],
+            longer,
+            unary("NEG"),
+        )
+        with pytest.raises(UnsupportedOperatorError, match=r"ABS.*leave open"):
+            import_tflite(from_buffer(file))
+
+    def test_a_branch_takes_the_shape_that_it_is_given(self) -> None:
+        condition, x, y = boolean(1), f32(2, 3), f32(2, 3)
+        vague = G([], [a := f32(1)], [a])
+        file = write([if_([condition, x], [y])], [condition, x], [y], vague, vague)
+        assert_steps_agree(file, [(True, floats(2, 3))])
+
+
+class TestWhile:
+    def test_a_loop_runs_until_its_condition_fails(self) -> None:
+        i, x, n, y = i32(1), f32(3), i32(1), f32(3)
+        a, b, j, z = i32(1), f32(3), i32(1), f32(3)
+        body = G(
+            [
+                Op("ADD", [a, const([1])], [j], "AddOptions"),
+                Op("ADD", [b, b], [z], "AddOptions"),
+            ],
+            [a, b],
+            [j, z],
+        )
+        file = write(
+            [while_([i, x], [n, y])], [i, x], [n, y], less_than(5, f32(3)), body
+        )
+        samples: list[tuple[Any, ...]] = [([k], floats(3)) for k in (0, 4, 5, 9)]
+        assert_steps_agree(file, samples)
+        assert names_of(file) == ["WHILE"]
+
+    def test_what_a_loop_hands_on_is_no_output_of_its_body(self) -> None:
+        i, x, w, n, y, v = i32(1), f32(2, 3), f32(2, 3), i32(1), f32(2, 3), f32(2, 3)
+        weights = T.constant(floats(2, 3), F32)
+        a, b, c, d, j, z = i32(1), f32(2, 3), f32(2, 3), f32(2, 3), i32(1), f32(2, 3)
+        total = f32(2, 3)
+        body = G(
+            [
+                Op("ADD", [a, const([1])], [j], "AddOptions"),
+                Op("MUL", [b, d], [total], "MulOptions"),
+                Op("ADD", [total, c], [z], "AddOptions"),
+            ],
+            [a, b, c, d],
+            [j, z, c, d],
+        )
+        u = f32(2, 3)
+        file = write(
+            [while_([i, x, w, weights], [n, y, v, u])],
+            [i, x, w],
+            [n, y, v, u],
+            less_than(3, f32(2, 3), f32(2, 3), f32(2, 3)),
+            body,
+        )
+        model = import_tflite(from_buffer(file)).model
+        test, step = model.referenced
+        assert (len(step.input_indexes), len(step.output_indexes)) == (3, 2)
+        assert len(test.input_indexes) == 3
+        assert_steps_agree(file, [([0], floats(2, 3), floats(2, 3, seed=1))])
+
+    def test_loops_nest_and_begin_with_constants(self) -> None:
+        x, y = f32(3), f32(3)
+        i, n = const([0]), i32(1)
+        a, b, j, z = i32(1), f32(3), i32(1), f32(3)
+        inner = while_([const([0]), b], [i32(1), z], 3, 4)
+        outer = G(
+            [inner, Op("ADD", [a, const([1])], [j], "AddOptions")], [a, b], [j, z]
+        )
+        c, d, k, e = i32(1), f32(3), i32(1), f32(3)
+        add = G(
+            [
+                Op("ADD", [c, const([1])], [k], "AddOptions"),
+                Op("ADD", [d, const([1], F32)], [e], "AddOptions"),
+            ],
+            [c, d],
+            [k, e],
+        )
+        file = write(
+            [while_([i, x], [n, y])],
+            [x],
+            [y],
+            less_than(3, f32(3)),
+            outer,
+            less_than(2, f32(3)),
+            add,
+        )
+        assert_steps_agree(file, [(floats(3),)])
+
+    def test_an_int64_counter_is_an_int32_one(self) -> None:
+        def wide(*shape: int) -> T:
+            return T(np.int64, shape)
+
+        i, n, a, j, k, yes = wide(1), wide(1), wide(1), wide(1), wide(1), boolean(1)
+        one, limit = T.constant([1], np.int64), T.constant([4], np.int64)
+        file = write(
+            [while_([i], [n])],
+            [i],
+            [n],
+            G([Op("LESS", [k, limit], [yes])], [k], [yes]),
+            G([Op("ADD", [a, one], [j], "AddOptions")], [a], [j]),
+        )
+        assert_steps_agree(file, [([0],), ([7],)])
+
+
+class TestCall:
+    def test_a_subgraph_runs_in_place(self) -> None:
+        x, hidden, y = f32(2, 3), f32(2, 3), f32(2, 3)
+        file = write([call([x], [hidden]), call([hidden], [y])], [x], [y], unary("NEG"))
+        assert names_of(file) == ["NEG", "NEG"]
+
+    def test_calls_nest_and_hand_on(self) -> None:
+        x, y, same = f32(2, 3), f32(2, 3), f32(2, 3)
+        a, b, z = f32(2, 3), f32(2, 3), f32(2, 3)
+        file = write(
+            [call([x], [y, same])],
+            [x],
+            [y, same],
+            G([call([a], [b], 2), call([b], [z], 2)], [a], [z, a]),
+            unary("EXP"),
+        )
+        assert names_of(file) == ["EXP", "EXP", "RESHAPE"]
+
+
+def loop_of(before: T, after: T, body: list[Op], inner: T) -> bytes:
+    i, n, a, j = i32(1), i32(1), i32(1), i32(1)
+    step = G([*body, Op("ADD", [a, const([1])], [j])], [a, inner], [j, after])
+    output = T(before.dtype, before.shape, scale=before.scale)
+    return write(
+        [while_([i, before], [n, output])],
+        [i, before],
+        [n],
+        less_than(3, T(before.dtype, before.shape, scale=before.scale)),
+        step,
+    )
+
+
+def grown() -> bytes:
+    x, a, z = f32(2, 3), f32(2, 3), f32(4, 3)
+    return loop_of(x, z, [Op("TILE", [a, const([2, 1])], [z])], a)
+
+
+def requantised() -> bytes:
+    x, a = T(np.int8, (3,), scale=(0.5,)), T(np.int8, (3,), scale=(0.5,))
+    z = T(np.int8, (3,), scale=(0.25,))
+    return loop_of(x, z, [Op("QUANTIZE", [a], [z])], a)
+
+
+def chain(length: int, end: int | None = None) -> bytes:
+    """Return subgraphs of which each calls the next; the last one calls ``end``."""
+    graphs = []
+    for number in range(length):
+        x, y = f32(1), f32(1)
+        following = number + 1 if number + 1 < length else end
+        operator = (
+            Op("ABS", [x], [y]) if following is None else call([x], [y], following)
+        )
+        graphs.append(G([operator], [x], [y], f"g{number}"))
+    main, *others = graphs
+    return write(main.operators, main.inputs, main.outputs, *others)
+
+
+def doubling(length: int) -> bytes:
+    """Return subgraphs of which each calls the next twice."""
+    graphs = []
+    for number in range(length):
+        x, hidden, y = f32(1), f32(1), f32(1)
+        if number + 1 < length:
+            operators = [
+                call([x], [hidden], number + 1),
+                call([hidden], [y], number + 1),
+            ]
+        else:
+            operators = [Op("ABS", [x], [y])]
+        graphs.append(G(operators, [x], [y]))
+    main, *others = graphs
+    return write(main.operators, main.inputs, main.outputs, *others)
+
+
+def branch(then: G, other: G, *inputs: T) -> bytes:
+    condition = boolean(1)
+    output = f32(2, 3)
+    return write(
+        [if_([condition, *inputs], [output])],
+        [condition, *inputs],
+        [output],
+        then,
+        other,
+    )
+
+
+def int8(scale: float) -> G:
+    x = f32(2, 3)
+    y = T(np.int8, (2, 3), scale=(scale,))
+    return G([Op("QUANTIZE", [x], [y])], [x], [y])
+
+
+def with_condition(condition: T) -> bytes:
+    x, y = f32(2, 3), f32(2, 3)
+    graphs = unary("NEG"), unary("EXP")
+    return write([if_([condition, x], [y])], [condition, x], [y], *graphs)
+
+
+def fixed_loop() -> bytes:
+    i, n, a = i32(1), i32(1), i32(1)
+    return write([while_([i], [n])], [i], [n], less_than(3), G([], [a], [a]))
+
+
+UNSUPPORTED = {
+    "a loop that grows": (
+        grown(),
+        r"changes the shape of .* from \[2, 3\] to \[4, 3\]",
+    ),
+    "a loop that requantises": (requantised(), "type or quantisation"),
+    "a loop that does nothing": (fixed_loop(), "changes nothing"),
+    "a subgraph that calls itself": (chain(2, 1), r"subgraph 1 \('g1'\) runs itself"),
+    "a cycle": (chain(3, 0), r"subgraph 0 \('main'\) runs itself"),
+    "deep calls": (chain(MAX_DEPTH + 1), f"more than {MAX_DEPTH} subgraphs"),
+    "many calls": (doubling(MAX_DEPTH), "counted wherever it is called"),
+    "branches of two scales": (
+        branch(int8(0.5), int8(0.25), f32(2, 3)),
+        "different types, quantisations",
+    ),
+    "branches of two ranks": (
+        branch(
+            unary("NEG"),
+            G([Op("RESHAPE", [x := f32(2, 3), const([6])], [y := f32(6)])], [x], [y]),
+            f32(2, 3),
+        ),
+        "ranks",
+    ),
+    "another type inside": (
+        branch(unary("NEG"), G([], [x := i32(2, 3)], [x]), f32(2, 3)),
+        "value of another type",
+    ),
+    "an operator inside that is unknown": (
+        branch(unary("NEG"), unary("Twist"), f32(2, 3)),
+        r"^operator 0 \(CUSTOM Twist\) of subgraph 2 \('twist'\)",
+    ),
+}
+
+CONTRADICTIONS = {
+    "no such subgraph": (chain(1, 7), "subgraph 7 of 1"),
+    "a negative subgraph": (
+        write([while_([x := i32(1)], [y := i32(1)], -1, 0)], [x], [y]),
+        "subgraph -1 of 1",
+    ),
+    "inputs of a branch": (
+        branch(unary("NEG"), binary("ADD", 2, 3), f32(2, 3)),
+        "2 inputs and 1 outputs, not 1 and 1",
+    ),
+    "outputs of a loop": (
+        write(
+            [while_([x := i32(1)], [i32(1), y := i32(1)])],
+            [x],
+            [y],
+            less_than(1),
+            G([], [a := i32(1)], [a]),
+        ),
+        "1 values with 2 outputs",
+    ),
+    "a condition of two": (with_condition(boolean(2)), "not one boolean"),
+    "a condition of integers": (with_condition(i32(1)), "not one boolean"),
+    "an input twice": (
+        branch(unary("NEG"), G([], [x := f32(2, 3), x], [x]), f32(2, 3), f32(2, 3)),
+        "1 inputs|twice",
+    ),
+    "an output that nothing computes": (
+        branch(unary("NEG"), G([], [f32(2, 3)], [f32(2, 3)]), f32(2, 3)),
+        "never computed",
+    ),
+}
+
+
+@pytest.mark.parametrize(("file", "reason"), UNSUPPORTED.values(), ids=UNSUPPORTED)
+def test_what_the_hal_cannot_say_is_refused_by_name(file: bytes, reason: str) -> None:
+    with pytest.raises(UnsupportedOperatorError, match=reason):
+        import_tflite(from_buffer(file))
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"), CONTRADICTIONS.values(), ids=CONTRADICTIONS
+)
+def test_subgraphs_that_contradict_each_other_are_refused(
+    file: bytes, reason: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=reason):
+        import_tflite(from_buffer(file))
+
+
+def test_a_subgraph_that_nothing_runs_may_be_anything() -> None:
+    x, y = f32(2, 3), f32(2, 3)
+    file = write([Op("NEG", [x], [y])], [x], [y], unary("Twist"))
+    assert names_of(file) == ["NEG"]
+
+
+@pytest.mark.parametrize("word", [-1, 2**31 - 1, 3])
+def test_any_word_of_a_file_with_loops_may_be_wrong(word: int) -> None:
+    data = grown()
+    extreme = word.to_bytes(4, "little", signed=True)
+    for index in range(0, len(data) - 3, 4):
+        try:
+            import_tflite(from_buffer(data[:index] + extreme + data[index + 4 :]))
+        except AsyncnnError:
+            continue

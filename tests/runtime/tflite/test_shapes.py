@@ -1,0 +1,205 @@
+"""Inputs of other shapes than the file's: all others follow as in LiteRT."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncnn
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.memory.pools import from_buffer
+from asyncnn.runtime.tflite import UnsupportedOperatorError, import_tflite
+from asyncnn.runtime.tflite.schema import read_contents
+from asyncnn.runtime.tflite.shapes import RULES, result_shapes
+from asyncnn.runtime.tflite.tensors import OperatorTensors
+from tests.runtime.tflite.cases import F32, Case, boolean, const, f32, i32, ramp
+from tests.runtime.tflite.files import G, Op, T, write
+from tests.runtime.tflite.flow_files import (
+    if_,
+)
+from tests.runtime.tflite.graphs import WINDOW, conv_2d
+from tests.runtime.tflite.layer_cases import CASES
+from tests.runtime.tflite.stepping import LiteRtSteps, Steps
+
+RULED = [case for case in CASES if case.operator.name in RULES]
+
+
+@pytest.mark.parametrize("case", RULED, ids=lambda case: case.name)
+def test_the_rules_give_the_shapes_that_files_state(case: Case) -> None:
+    (graph,) = read_contents(memoryview(case.file())).graphs
+    tensors = OperatorTensors(graph, graph.operators[0])
+    stated = [graph.tensors[index].shape for index in graph.operators[0].outputs]
+    assert list(result_shapes(tensors)) == stated
+
+
+def test_most_rules_have_a_case() -> None:
+    without = set(RULES) - {case.operator.name for case in RULED}
+    assert without <= {"RFFT2D", "REAL", "IMAG", "COMPLEX_ABS"}
+
+
+def spectrum() -> bytes:
+    """Return a file like those that take sound of any length."""
+    x, wide, image, hidden = f32(1, 1), f32(1, 1, 1), f32(1, 1, 1, 1), f32(1, 1, 1, 5)
+    flat, turned = f32(1, 5), f32(5, 1)
+    mean, loud, y, sizes = f32(1, 1), f32(5, 1), f32(1, 5, 1), i32(2)
+    operators = [
+        Op("EXPAND_DIMS", [x, const(-1)], [wide]),
+        Op("EXPAND_DIMS", [wide, const(1)], [image]),
+        conv_2d(image, ramp((5, 1, 4, 1)), ramp((5,)), hidden, Padding=1, StrideW=2),
+        Op("RESHAPE", [hidden, const([-1, 5])], [flat], "ReshapeOptions"),
+        Op("TRANSPOSE", [flat, const([1, 0])], [turned]),
+        Op("MEAN", [turned, const([0])], [mean], "ReducerOptions", {"KeepDims": True}),
+        Op("SUB", [turned, mean], [loud], "SubOptions"),
+        Op("EXPAND_DIMS", [loud, const(0)], [y]),
+        Op("SHAPE", [loud], [sizes], "ShapeOptions", {"OutType": 2}),
+    ]
+    return write(operators, [x], [y, sizes])
+
+
+def resized(file: bytes, *values: Any) -> tuple[list[Any], list[Any]]:
+    """Return the outputs of the engine and of LiteRT for inputs of these shapes."""
+    names = [info.name for info in import_tflite(from_buffer(file)).inputs]
+    arrays = [np.asarray(value, F32) for value in values]
+    shapes = {name: array.shape for name, array in zip(names, arrays, strict=True)}
+    steps = Steps(import_tflite(from_buffer(file), input_shapes=shapes))
+    return steps.step(*arrays), LiteRtSteps(file, shapes=list(shapes.values())).step(
+        *arrays
+    )
+
+
+def assert_resized(file: bytes, *values: Any) -> None:
+    for actual, wanted in zip(*resized(file, *values), strict=True):
+        assert actual.shape == wanted.shape
+        np.testing.assert_allclose(actual, wanted, 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("length", [4, 7, 50])
+def test_sound_may_have_any_length(length: int) -> None:
+    sound = np.random.default_rng(0).normal(size=(1, length))
+    assert_resized(spectrum(), sound)
+
+
+def test_batches_and_images_may_be_larger() -> None:
+    x, hidden, pooled = f32(1, 8, 8, 2), f32(1, 8, 8, 3), f32(1, 4, 4, 3)
+    flat, y = f32(1, 3), f32(1, 4)
+    window = {"StrideW": 2, "StrideH": 2, "FilterWidth": 2, "FilterHeight": 2}
+    operators = [
+        conv_2d(x, ramp((3, 3, 3, 2)), ramp((3,)), hidden),
+        Op("MAX_POOL_2D", [hidden], [pooled], "Pool2DOptions", window),
+        Op("MEAN", [pooled, const([1, 2])], [flat], "ReducerOptions"),
+        Op("FULLY_CONNECTED", [flat, ramp((4, 3)), None], [y], "FullyConnectedOptions"),
+    ]
+    values = np.random.default_rng(0).normal(size=(5, 10, 13, 2))
+    assert_resized(write(operators, [x], [y]), values)
+    assert WINDOW["StrideW"] == 1
+
+
+def test_bodies_follow_as_well() -> None:
+    condition, x, hidden, y = boolean(1), f32(1, 3), f32(1, 3), f32(1, 3)
+
+    def body(name: str) -> G:
+        a, b = f32(1, 3), f32(1, 3)
+        return G([Op(name, [a], [b])], [a], [b])
+
+    file = write(
+        [if_([condition, x], [hidden]), Op("ABS", [hidden], [y])],
+        [condition, x],
+        [y],
+        body("NEG"),
+        body("EXP"),
+    )
+    value = np.array([[1, 2, 3], [4, 5, 6]], F32)
+    steps = Steps(import_tflite(from_buffer(file), input_shapes={"t1": (2, 3)}))
+    np.testing.assert_array_equal(steps.step(True, value), [value])
+    np.testing.assert_allclose(steps.step(False, value), [np.exp(value)], 1e-5)
+
+
+def one(operator: Op, x: T) -> bytes:
+    return write([operator], [x], operator.outputs)
+
+
+X = f32(1, 4)
+REFUSED: dict[str, tuple[bytes, Sequence[int], type[Exception], str]] = {
+    "unknown rule": (
+        one(Op("DEPTH_TO_SPACE", [x := f32(1, 1, 1, 4)], [f32(1, 2, 2, 1)]), x),
+        (1, 2, 2, 4),
+        UnsupportedOperatorError,
+        "DEPTH_TO_SPACE.*other shapes than the file",
+    ),
+    "reshape": (
+        one(Op("RESHAPE", [X, const([4])], [f32(4)]), X),
+        (1, 6),
+        InvalidArgumentError,
+        r"6 elements do not become \[4\]",
+    ),
+    "computed shape": (
+        write(
+            [
+                Op("SHAPE", [X], [s := i32(2)], "ShapeOptions", {"OutType": 2}),
+                Op("RESHAPE", [X, s], [y := f32(1, 4)]),
+            ],
+            [X],
+            [y],
+        ),
+        (2, 4),
+        UnsupportedOperatorError,
+        "is not a constant",
+    ),
+    "broadcast": (
+        one(Op("ADD", [X, ramp((1, 4))], [f32(1, 4)]), X),
+        (1, 6),
+        InvalidArgumentError,
+        r"shapes \[\[1, 6\], \[1, 4\]\] do not fit",
+    ),
+    "nothing left": (
+        one(
+            Op("SLICE", [X, const([0, 3]), const([-1, -1])], [f32(1, 1)]),
+            X,
+        ),
+        (1, 3),
+        InvalidArgumentError,
+        r"results of shapes \[\[1, 0\]\]",
+    ),
+    "rank": (
+        one(Op("ABS", [X], [f32(1, 4)]), X),
+        (4,),
+        InvalidArgumentError,
+        r"cannot have shape \[4\]",
+    ),
+    "length": (
+        one(Op("ABS", [X], [f32(1, 4)]), X),
+        (1, 0),
+        InvalidArgumentError,
+        r"cannot have shape \[1, 0\]",
+    ),
+    "size": (
+        one(Op("ABS", [X], [f32(1, 4)]), X),
+        (2**20, 2**20),
+        InvalidArgumentError,
+        "32-bit size",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "shape", "error", "reason"), REFUSED.values(), ids=REFUSED
+)
+def test_shapes_that_lead_nowhere_are_refused(
+    file: bytes, shape: Sequence[int], error: type[Exception], reason: str
+) -> None:
+    with pytest.raises(error, match=reason):
+        import_tflite(from_buffer(file), input_shapes={"t0": shape})
+
+
+def test_an_input_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.tflite"
+    path.write_bytes(one(Op("ABS", [X], [f32(1, 4)]), X))
+    assert asyncnn.load(path, input_shapes={"t0": (3, 4)}).outputs[0].dimensions == (
+        3,
+        4,
+    )
+    with pytest.raises(InvalidArgumentError, match="no input 'x'") as caught:
+        asyncnn.load(path, input_shapes={"x": (3, 4)})
+    assert caught.value.hint == "known: t0"

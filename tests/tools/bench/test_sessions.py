@@ -1,0 +1,74 @@
+"""``asyncnn bench sessions``: that it measures what it says, and judges it."""
+
+from pathlib import Path
+
+import pytest
+
+from asyncnn.tools.bench import bench_sessions
+from asyncnn.tools.bench.bench_sessions import (
+    CONTENDERS,
+    SessionModelFigures,
+    SessionsReport,
+    bench,
+)
+from asyncnn.tools.bench.environment import PeerMissingError
+from asyncnn.tools.bench.rounds import Figure
+
+
+@pytest.fixture(scope="module")
+def report() -> SessionsReport:
+    pytest.importorskip("ai_edge_litert")
+    try:
+        bench_sessions.package_models()
+    except PeerMissingError as error:
+        pytest.skip(str(error))
+    return bench(pattern="okay_nabu", rounds=1)
+
+
+def figures(step: float, memory: int) -> SessionModelFigures:
+    return SessionModelFigures(
+        model="word",
+        step_limit=1.15,
+        figures={"step": Figure((step,)), "plain": Figure((1.0,))},
+        step_ratio=step,
+        burst_ratio=1.0,
+        sessions_kib=memory,
+        interpreters_kib=1000,
+    )
+
+
+def test_all_contenders_are_measured(report: SessionsReport) -> None:
+    (model,) = report.models
+    assert model.model == "okay_nabu"
+    assert set(model.us) == set(CONTENDERS)
+    assert all(us > 0 for us in model.us.values())
+
+
+def test_sessions_take_a_fraction_of_what_interpreters_do(
+    report: SessionsReport,
+) -> None:
+    (model,) = report.models
+    # Each of a hundred interpreters has more than the file's 80 KB.
+    assert model.interpreters_kib > 8000
+    assert 100 < model.sessions_kib < model.interpreters_kib / 5
+
+
+@pytest.mark.parametrize(
+    ("step", "memory", "outcomes"),
+    [(1.1, 99, [True, True]), (1.2, 99, [False, True]), (1.1, 101, [True, False])],
+)
+def test_goals_are_judged(step: float, memory: int, outcomes: list[bool]) -> None:
+    model = figures(step, memory)
+    assert list(model.outcomes()) == outcomes
+    assert len(model.cells()) == len(SessionsReport.OTHERS)
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_sessions, "PACKAGE", "no_such_package")
+    with pytest.raises(PeerMissingError, match="no_such_package"):
+        bench_sessions.package_models()
+
+
+def test_a_folder_takes_its_place(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=r"no \.tflite file"):
+        bench(tmp_path)
