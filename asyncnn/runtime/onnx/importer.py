@@ -41,16 +41,13 @@ from asyncnn.runtime.onnx.schema import (
     onnx_package,
 )
 from asyncnn.runtime.onnx.tensors import checked_shape, hal_type
-from asyncnn.runtime.unsupported import UnsupportedOperatorError
+from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
 
 MAX_DEPTH = 32
 """Most functions and graphs within each other."""
 
 MAX_NODES = 1 << 16
 """Most nodes of a file, counted wherever they are put in place."""
-
-MAX_REFUSALS = 50
-"""Most that are named in one error."""
 
 _UNKNOWN = "this operator cannot be imported"
 
@@ -96,7 +93,7 @@ class Import:
         self._budget = Budget()
         self._count = 0
         self._places: list[str] = []
-        self._refusals: list[str] = []
+        self._refusals = Refusals()
         self.inputs: list[Value] = []
         scope: dict[str, Value] = {}
         for name, array in (*source.weights.items(), *fixed.items()):
@@ -106,8 +103,9 @@ class Import:
                 scope[axes.name] = self._input(axes.name, axes.dtype, lengths)
         try:
             found = self.run(source.graph, scope, _Opsets(source.opsets))
-        except _RefusedError as error:
-            raise UnsupportedOperatorError(error.message) from None
+        except _RefusedError:
+            self._refusals.raise_any()
+            raise
         names = [output.name for output in source.graph.output]
         if len(set(names)) != len(names) or not names:
             raise InvalidArgumentError(f"outputs {names[:20]} are repeated or none")
@@ -169,19 +167,21 @@ class Import:
             for graph in inner_graphs(proto):
                 read |= captured(graph)
             if not read & lost:
-                is_lost = not self._try(proto, names, opsets)
+                is_lost = not self._try(proto, index, names, opsets)
             else:
                 # What it reads was refused; it may have to be refused by itself, too.
                 is_lost = True
                 if not self._is_known(proto):
-                    self._refuse(_UNKNOWN)
+                    self._refuse(proto, index, UnsupportedOperatorError(_UNKNOWN))
             if is_lost:
                 lost.update(proto.output)
             self._places.pop()
         if lost:
-            raise _RefusedError(_listed(self._refusals))
+            raise _RefusedError
 
-    def _try(self, proto: Any, names: ChainMap[str, Value], opsets: "_Opsets") -> bool:
+    def _try(
+        self, proto: Any, index: int, names: ChainMap[str, Value], opsets: "_Opsets"
+    ) -> bool:
         """Draft a node; return whether it is not refused."""
         depth = len(self._places)
         with located(self._places[-1]):
@@ -191,12 +191,16 @@ class Import:
                 del self._places[depth:]
                 return False
             except UnsupportedOperatorError as error:
-                self._refuse(error.message)
+                self._refuse(proto, index, error)
                 return False
         return True
 
-    def _refuse(self, reason: str) -> None:
-        self._refusals.append(": ".join((*self._places, reason)))
+    def _refuse(self, proto: Any, index: int, error: UnsupportedOperatorError) -> None:
+        name = proto.op_type
+        if proto.domain not in DOMAINS:
+            name = f"{proto.domain}.{name}"
+        with self._refusals.collecting(name, index, ": ".join(self._places)):
+            raise error
 
     def _is_known(self, proto: Any) -> bool:
         name = proto.op_type
@@ -325,11 +329,3 @@ def _place(index: int, proto: Any) -> str:
     domain = "" if proto.domain in DOMAINS else f"{proto.domain[:40]}."
     computed = next(iter(proto.output), "")[:80]
     return f"node {index} ({domain}{proto.op_type[:80]}), which computes {computed!r}"
-
-
-def _listed(refusals: Sequence[str]) -> str:
-    if len(refusals) == 1:
-        return refusals[0]
-    more = len(refusals) - MAX_REFUSALS
-    lines = [*refusals[:MAX_REFUSALS], *([f"and {more} more"] if more > 0 else [])]
-    return f"{len(refusals)} operators cannot be imported: " + "; ".join(lines)

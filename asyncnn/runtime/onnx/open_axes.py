@@ -18,6 +18,7 @@ from asyncnn.hal.types import OperationType
 from asyncnn.runtime.model import InputShapes
 from asyncnn.runtime.onnx.emitter import Draft, Drafted, Omitted, Scalar, Value
 from asyncnn.runtime.onnx.schema import Axes, Source
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 Lengths: TypeAlias = Mapping[str, Shape]
 """Complete shapes of inputs by name."""
@@ -46,11 +47,15 @@ class Assumed(msgspec.Struct, frozen=True):
             if not self.open_inputs or error.hint:
                 raise
             shapes = ", ".join(self.open_inputs)
-            raise type(error)(
-                error.message,
-                hint="the file leaves axes of its inputs open, which may be why; give "
-                f"their lengths to load: input_shapes={{{shapes}}}",
-            ) from error
+            hint = (
+                "the file leaves axes of its inputs open, which may be why; give "
+                f"their lengths to load: input_shapes={{{shapes}}}"
+            )
+            if isinstance(error, UnsupportedOperatorError):
+                raise UnsupportedOperatorError(
+                    error.message, hint=hint, operators=error.operators
+                ) from error
+            raise type(error)(error.message, hint=hint) from error
 
 
 def open_lengths(

@@ -118,6 +118,12 @@ def test_each_file_that_is_cut_short_is_an_error() -> None:
         assert not attempt(content[:end])
 
 
+@pytest.mark.parametrize("content", [b"", b"\x08", b"\x08\x07"])
+def test_what_does_not_begin_like_onnx_is_no_such_file(content: bytes) -> None:
+    with pytest.raises(InvalidArgumentError, match="neither"):
+        kind_of(memoryview(content))
+
+
 def test_a_cycle_is_an_error() -> None:
     proto = model(
         [node("Add", ["x", "b"], ["a"]), node("Abs", ["a"], ["b"])],
@@ -263,7 +269,8 @@ def test_functions_that_call_themselves_are_refused() -> None:
         imported(proto)
 
 
-def test_functions_that_multiply_are_refused() -> None:
+def test_functions_that_multiply_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncnn.runtime.onnx.importer.MAX_NODES", 2000)
     # Each calls the next one twice: the nodes would be 2 to the power of the depth.
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     functions = [
