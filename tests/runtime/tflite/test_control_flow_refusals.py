@@ -7,7 +7,7 @@ from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.tflite import UnsupportedOperatorError, import_tflite
 from asyncnn.runtime.tflite.subgraphs import MAX_DEPTH
-from tests.runtime.tflite.cases import F32, boolean, const, f32, i32
+from tests.runtime.tflite.cases import boolean, const, f32, i32
 from tests.runtime.tflite.files import G, Op, T, write
 from tests.runtime.tflite.flow_files import (
     call,
@@ -22,10 +22,6 @@ from tests.runtime.tflite.flow_files import (
 def binary(name: str, *shape: int) -> G:
     x, y, z = f32(*shape), f32(*shape), f32(*shape)
     return G([Op(name, [x, y], [z])], [x, y], [z], name.lower())
-
-
-def floats(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).uniform(0.5, 2, shape).astype(F32)
 
 
 def loop_of(before: T, after: T, body: list[Op], inner: T) -> bytes:

@@ -32,13 +32,6 @@ def counting(*operators: Op, init: G | None = None, x: T, y: T) -> bytes:
     return write([once(), *operators], [x], [y], *others)
 
 
-def accumulator(init: G | None = None) -> bytes:
-    """Return a file that adds what it is given to a total, which it returns."""
-    resource, x, old, y = handle(), f32(3), f32(3), f32(3)
-    operators = named(resource), read(resource, old), add(x, old, y)
-    return counting(*operators, assign(resource, y), init=init, x=x, y=y)
-
-
 def program(*operators: Op, init: Sequence[Op] = (), others: Sequence[G] = ()) -> bytes:
     """Return a file whose output is that of the last operator that has one."""
     x = f32(3)
