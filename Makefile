@@ -60,8 +60,8 @@ simulate: $(READY)
 docs: $(READY)
 	$(BIN)/python -m docs.operations_page
 	$(BIN)/python -m docs.accelerated_page
-	$(BIN)/python -m docs.onnx_page
 	$(BIN)/python -m docs.tflite_page
+	$(BIN)/python -m docs.onnx_page
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from asyncnn.runtime.prepared import PreparedModel
     from asyncnn.runtime.reusable import ReusableExecution
     from asyncnn.runtime.signatures import SignatureRuns
+    from asyncnn.runtime.unsupported import UnsupportedOperatorError
     from asyncnn.service import Supervision
 else:
     __getattr__, __dir__ = _lazy_names(
@@ -116,6 +117,7 @@ else:
             "asyncnn.runtime.opening_devices": "connect open_device open_devices",
             "asyncnn.runtime.prepared": "PreparedModel",
             "asyncnn.runtime.reusable": "ReusableExecution",
+            "asyncnn.runtime.unsupported": "UnsupportedOperatorError",
             "asyncnn.runtime.signatures": "SignatureRuns",
             "asyncnn.service": "Supervision",
         },
@@ -167,6 +169,7 @@ __all__ = (
     "SignatureRuns",
     "Supervision",
     "TensorInfo",
+    "UnsupportedOperatorError",
     "__version__",
     "connect",
     "device_names",

@@ -10,6 +10,8 @@ import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from importlib import import_module
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,10 +21,14 @@ from asyncnn.runtime.tflite import import_tflite
 from asyncnn.runtime.tflite.functions import ALIASES
 from asyncnn.runtime.tflite.not_imported import NOT_IMPORTED
 from docs.operations_page import ROOT, table
-from tests.runtime.tflite.cases import Case
-from tests.runtime.tflite.files import NUMBERS, T
-from tests.runtime.tflite.layer_cases import CASES
 
+# By name, since the tests are not type-checked.
+_layer_cases = import_module("tests.runtime.tflite.layer_cases")
+CASES, TYPED_CASES = _layer_cases.CASES, _layer_cases.TYPED_CASES
+NUMBERS = import_module("tests.runtime.tflite.files").NUMBERS
+
+Case: TypeAlias = Any
+T: TypeAlias = Any
 PAGE = ROOT / "docs" / "tflite.md"
 
 BEGIN = "<!-- the table of operators: make docs -->\n"
@@ -30,6 +36,7 @@ END = "<!-- the end of the table -->\n"
 
 BY_HAND = {
     "CALL": ("its operators, in place", ""),
+    "STABLEHLO_COMPOSITE": ("the operators of its decomposition, in place", "float32"),
     "CALL_ONCE": ("nothing: it runs when the file is read", ""),
     "IF": ("IF", "bool"),
     "WHILE": ("WHILE", "bool"),
@@ -47,6 +54,13 @@ BY_HAND = {
 
 _CONSTANTS = {"RANGE", "BROADCAST_ARGS", "WHERE"}
 """Operators that are computed of constants, and refused else."""
+
+
+_ORDER = (
+    *("float32", "float16", "complex64", "int8 (quantised)", "uint8 (quantised)"),
+    *("int8", "uint8", "int16 (quantised)", "int32", "int64", "bool"),
+)
+"""Types in the order of the last column."""
 
 
 def render() -> str:
@@ -73,8 +87,11 @@ def _imported() -> dict[str, tuple[str, str]]:
     cases: dict[str, list[Case]] = defaultdict(list)
     for case in CASES:
         cases[case.operator.name].append(case)
+    typed: dict[str, list[Case]] = defaultdict(list)
+    for case in TYPED_CASES:
+        typed[case.operator.name].append(case)
     return {
-        name: (_becomes(name, of_name), ", ".join(_types(of_name)))
+        name: (_becomes(name, of_name), ", ".join(_types([*of_name, *typed[name]])))
         for name, of_name in cases.items()
     }
 
@@ -110,7 +127,7 @@ def _types(cases: Iterable[Case]) -> list[str]:
         running = [t for t in tensors if t.data is None and not t.variable]
         first = (running or tensors)[0]
         found.setdefault(_type(first))
-    return list(found)
+    return sorted(found, key=_ORDER.index)
 
 
 def _type(tensor: T) -> str:

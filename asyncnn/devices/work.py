@@ -338,8 +338,8 @@ class ExecuteWork(Work):
                 _trace_queue(self._trace, Phase.EXECUTION, resumed_ns)
         self._is_advancing = True
         spreading = self._executable.spreading
-        if spreading is not None:
-            self._threads = pause.threads = spreading.threads(pause.lanes_each)
+        if spreading is not None and pause.lanes_each is not None:
+            self._threads = pause.threads = spreading.threads(pause.lanes_each())
         try:
             return self._advance(pause)
         finally:

@@ -126,6 +126,12 @@ class RoundingRule(Protocol):
     def __call__(self, sums: Integers) -> Integers:
         """Return the rounded products of ``sums`` [channels, n]."""
 
+    def first_sums(self, steps: Integers) -> Integers | None:
+        """Return the least sums [channels, n] that are rounded to each step or more.
+
+        They lie within int32 or just above it. None if they have to be searched for.
+        """
+
 
 class FixedPointRounding:
     """The double rounding of `multiply_by_quantized_multiplier`."""
@@ -139,12 +145,33 @@ class FixedPointRounding:
         """Return the products, rounded twice."""
         return multiply_by_quantized_multiplier(sums, self._fraction, self._shift)
 
+    def first_sums(self, steps: Integers) -> Integers | None:
+        """Return the least sums that round to each step, None if that takes a search.
+
+        Where multipliers are below 1, both roundings can be undone: the second one is
+        at a step from some quotient on, and the first one at that from some product on.
+        """
+        right = -self._shift
+        if right.min() < 0 or not self._fraction.all():
+            return None
+        half = (1 << right) >> 1
+        quotients = (steps << right) - half + ((steps <= 0) & (right > 0))
+        if np.abs(quotients).max(initial=0) > INT32_MAX:
+            return None
+        products = (quotients << 31) - (1 << 30)
+        least = -(-products // self._fraction)
+        return np.asarray(np.clip(least, -INT32_MAX, INT32_MAX + 1), np.int64)
+
 
 class RealRounding:
     """One rounding of the float64 product, half away from zero."""
 
     def __init__(self, multipliers: Reals) -> None:
         self.scale = multipliers[:, np.newaxis]
+
+    def first_sums(self, steps: Integers) -> Integers | None:
+        """Return None: they have to be searched for."""
+        return None
 
     def __call__(self, sums: Integers) -> Integers:
         """Return the products, rounded once."""
@@ -203,6 +230,9 @@ def _first_sums(rule: RoundingRule, steps: Integers) -> Integers:
 
     Where the rule is below a step throughout int32, the sum lies just above int32.
     """
+    at = rule.first_sums(steps)
+    if at is not None:
+        return at
     with np.errstate(divide="ignore"):
         guess = np.ceil((steps - 0.5) / rule.scale)
     at = np.clip(guess, -INT32_MAX, INT32_MAX + 1).astype(np.int64)

@@ -30,7 +30,7 @@ from asyncnn.runtime.burst import open_carry
 from asyncnn.runtime.execution_options import AnyPath, Outputs, Path, check_path
 from asyncnn.runtime.requests import Inputs
 from asyncnn.runtime.reusable import Carry
-from asyncnn.runtime.session_steps import SessionModel, Steps, copies_of
+from asyncnn.runtime.session_steps import SessionModel, Steps, copies_now, copies_of
 from asyncnn.runtime.states import StatePlaces
 
 Launch: TypeAlias = Callable[
@@ -139,12 +139,13 @@ class Session:
         cancelled_before = task.cancelling()
         self._running = task
         try:
-            self._check_usable()
+            if self._is_closed or self._lost is not None:
+                self._check_usable()
             self._by = self._path if path is None else path
-            views = await self._step(inputs, deadline, measure)
+            views, is_short = await self._step(inputs, deadline, measure)
             if self._checkpoint is not None:
                 await self._save_if_due()
-            return await copies_of(views)
+            return copies_now(views) if is_short else await copies_of(views)
         except asyncio.CancelledError:
             if self._cut is task and task.uncancel() <= cancelled_before:
                 raise _closed() from None
@@ -202,7 +203,9 @@ class Session:
         :raises AsyncnnError: if the driver refuses it.
         """
         path, before = self._path, self._burst
-        async with open_carry(self._model.target, spins=spins) as (_, carry):
+        target, keeps = self._model.target, bool(self._model.requests.infos)
+        opening = open_carry(target, spins=spins, names_buffers=keeps)
+        async with opening as (_, carry):
             self._burst, self._path = carry, "burst"
             try:
                 yield self
@@ -256,8 +259,11 @@ class Session:
 
     async def _step(
         self, inputs: Inputs, deadline: int | None, measure: bool
-    ) -> Outputs:
-        """Take a step; return its outputs, in arrays that the next one uses, too."""
+    ) -> tuple[Outputs, bool]:
+        """Take a step; return its outputs, and whether they are known to be short.
+
+        They lie in arrays that the next step uses, too.
+        """
         check = self._model.target.check
         arrays = check.usual(inputs)
         converted = arrays if arrays is not None else await _converted(check, inputs)
@@ -268,7 +274,10 @@ class Session:
         places = self._places
         assert places is not None
         try:
-            await steps.place(converted)
+            if steps.is_short:
+                steps.place_now(converted)
+            else:
+                await steps.place(converted)
             if self._now == _HELD:
                 call = steps.first(places)
             else:
@@ -289,7 +298,7 @@ class Session:
         else:
             self._now = 1 - self._now
         self.steps += 1
-        return views
+        return views, steps.is_short
 
     async def _begin(self) -> Steps:
         """Return new steps, with the state where it is and other places beside it."""

@@ -4,8 +4,8 @@ Both get the same inputs, random ones and given ones. What a model keeps from on
 to the next, both keep over the samples of a series, each in its own way.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -248,26 +248,19 @@ async def _run_device(
     named: NamedModel, device: Device, path: AnyPath, samples: Sequence[Sample]
 ) -> list[Sequence[Array]]:
     """Return what the device gives for a series, which begins with initial state."""
-    states = named.states
-    # As plain inputs and outputs, which all paths have.
-    kept = tuple(state.info for state in states)
-    flat = replace(
-        named,
-        inputs=(*named.inputs, *kept),
-        outputs=(*named.outputs, *kept),
-        states=(),
-    )
-    prepared = await device.prepare(flat)
-    values = [state.first_value() for state in states]
-    results: list[Sequence[Array]] = []
-    async with prepared.runner(path) as run:
-        for sample in samples:
-            arrays = [sample[info.name] for info in named.inputs]
-            given: list[Array] = [*arrays, *values]
-            outputs = [np.array(each) for each in (await run(given)).values()]
-            values = outputs[len(named.outputs) :]
-            results.append(outputs[: len(named.outputs)])
-    return results
+    prepared = await device.prepare(named)
+    async with AsyncExitStack() as stack:
+        run: Callable[[Sample], Awaitable[Mapping[str, Array]]]
+        if named.states:
+            session = await stack.enter_async_context(prepared.session(path=path))
+            run = session.run
+        else:
+            run = await stack.enter_async_context(prepared.runner(path))
+        # A burst gives the same arrays each time.
+        return [
+            [np.array(each) for each in (await run(sample)).values()]
+            for sample in samples
+        ]
 
 
 def _outputs(

@@ -10,6 +10,7 @@ import pytest
 
 from asyncnn.devices import DeviceSettings, spreading
 from asyncnn.devices.litert import delegate
+from asyncnn.devices.litert.c_api_engine import CApiEngine
 from asyncnn.devices.litert.compiled_graph import CompiledGraph
 from asyncnn.devices.spreading import CALM, WORTH_SPREADING_NS, Spreading
 from asyncnn.engine import Program
@@ -117,18 +118,20 @@ class Compiled:
         pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
         self.graphs: list[int] = []
         self.runs: list[int] = []
-        compile_ = delegate._SegmentKernel._compiled
+        compile_ = CApiEngine.compile
         attempt = delegate._SegmentRun.attempt
 
-        def compiled(kernel: Any, threads: int) -> CompiledGraph:
+        def compiled(
+            engine: Any, model: Any, *, threads: int = 1, weights: Any = None
+        ) -> CompiledGraph:
             self.graphs.append(threads)
-            return compile_(kernel, threads)
+            return compile_(engine, model, threads=threads, weights=weights)
 
         def attempted(run: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
             self.runs.append(run._threads)
             return attempt(run, inputs, outputs)
 
-        monkeypatch.setattr(delegate._SegmentKernel, "_compiled", compiled)
+        monkeypatch.setattr(CApiEngine, "compile", compiled)
         monkeypatch.setattr(delegate._SegmentRun, "attempt", attempted)
 
 

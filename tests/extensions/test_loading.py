@@ -7,7 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncnn.extensions import Extensions, installed_extensions, load_extension
+from asyncnn.extensions import (
+    CustomOperators,
+    Extensions,
+    installed_extensions,
+    load_extension,
+)
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.runtime.opening_devices import connect, open_device
 from tests.extensions import vendor as declared
@@ -105,3 +110,58 @@ async def test_an_extension_that_is_not_installed_opens_no_device() -> None:
 def test_what_is_installed_costs_nothing_until_it_is_asked_for() -> None:
     code = "import asyncnn, sys; assert 'importlib.metadata' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class TestCustomOperators:
+    """Extensions that packages install for custom operators of model files."""
+
+    def install(self, patch: pytest.MonkeyPatch, folder: Path, place: str) -> None:
+        information = folder / "operators-1.dist-info"
+        information.mkdir(parents=True)
+        metadata = "Metadata-Version: 2.1\nName: operators\nVersion: 1\n"
+        (information / "METADATA").write_text(metadata)
+        entry = f"[asyncnn.custom_operators]\nTwist = {place}\n"
+        (information / "entry_points.txt").write_text(entry)
+        (folder / "twisting.py").write_text(TWISTING)
+        patch.syspath_prepend(folder)
+
+    def test_an_operator_is_found_by_its_name(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        assert CustomOperators().find("Twist", 1) is None
+        self.install(monkeypatch, tmp_path, "twisting:twisting")
+        found = CustomOperators().find("Twist", 1)
+        assert found is not None
+        assert found.operation.name == "TWIST"
+        assert CustomOperators(["twisting:twisting"]).find("Twist", 1) == found
+
+    def test_another_version_of_it_is_refused(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        self.install(monkeypatch, tmp_path, "twisting:twisting")
+        with pytest.raises(InvalidArgumentError, match="version 2 of Twist is not"):
+            CustomOperators().find("Twist", 2)
+
+    def test_one_that_cannot_be_imported_is_an_error(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        self.install(monkeypatch, tmp_path, "twisting:nothing")
+        with pytest.raises(InvalidArgumentError, match="no extension at"):
+            CustomOperators().find("Twist", 1)
+
+
+TWISTING = """
+from asyncnn.extensions import Argument, Extension
+from asyncnn.hal.types import OperandType
+
+F32 = OperandType.TENSOR_FLOAT32
+twisting = Extension("com.example.twisting")
+TWIST = twisting.operation(
+    "TWIST",
+    0,
+    inputs=[Argument("x", F32)],
+    outputs=[Argument("y", F32)],
+    shape=lambda operation: (operation.shape(0),),
+)
+twisting.custom_operator("Twist", TWIST)
+"""

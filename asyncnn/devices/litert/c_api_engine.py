@@ -33,7 +33,7 @@ from asyncnn.devices.litert.compiled_graph import (
     Source,
     Tensor,
 )
-from asyncnn.devices.litert.graph_file import GraphFile, ModelMemory
+from asyncnn.devices.litert.graph_file import GraphFile, ModelMemory, require_room
 from asyncnn.devices.litert.weights import PackedWeights
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import GeneralFailureError
@@ -86,6 +86,7 @@ class CApiEngine(Engine):
         """See `Engine`."""
         if self._is_forked:
             raise forked_error("an engine")
+        require_room(model)
         memory = ModelMemory(model)
         options: dict[str, int | str] = {"num_threads": threads}
         if weights is None:

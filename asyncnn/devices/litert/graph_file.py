@@ -10,6 +10,7 @@ import ctypes
 import itertools
 import mmap
 import struct
+import sys
 from typing import NamedTuple
 
 import msgspec
@@ -27,6 +28,9 @@ _ALIGNMENT_APART = 4
 """That of vectors in a file whose writer does not care for buffers."""
 
 _OFFSET = struct.Struct("<Q")
+
+_PACKED_SHARE, _ROOM_BYTES = 2, 2**22
+"""Weights are in a buffer and in the file of packed ones while they are packed."""
 
 _FIRST, _END = 2**32, 2**40
 """Addresses where files are placed: below what the system gives programs as a rule."""
@@ -78,6 +82,20 @@ def may_lie_apart(data: Array) -> bool:
     return not address % _ALIGNMENT_APART and has_tail(data, address)
 
 
+def require_room(model: bytes | bytearray | memoryview | GraphFile) -> None:
+    """Check that there is memory for weights that are packed, and for the rest.
+
+    XNNPACK ends the process where it gets none.
+
+    :raises OSError: if there is too little.
+    """
+    if isinstance(model, GraphFile):
+        size = len(model.content) + sum(each.data.size for each in model.apart)
+    else:
+        size = len(model)
+    mmap.mmap(-1, _PACKED_SHARE * size + _ROOM_BYTES, mmap.MAP_PRIVATE).close()
+
+
 class ModelMemory:
     """A file where LiteRT reads it, as long as this lives.
 
@@ -125,7 +143,8 @@ class ModelMemory:
         self._mapped_bytes = 0
 
     def __del__(self) -> None:
-        if self._mapped_bytes:
+        # As the process ends, graphs that were stopped are not freed, and refer to it.
+        if self._mapped_bytes and not sys.is_finalizing():
             self._unmap()
 
 

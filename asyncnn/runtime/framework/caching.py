@@ -14,6 +14,7 @@ Source: the HAL's runtime (CompilationBuilder: setCaching; ExecutionPlan: CacheI
 """
 
 import hashlib
+import logging
 import os
 from collections.abc import Sequence
 from typing import Literal
@@ -54,6 +55,8 @@ from asyncnn.runtime.framework import FrameworkSettings
 from asyncnn.runtime.framework.fallback import Member
 from asyncnn.runtime.framework.partition import Division
 from asyncnn.service.limits import duplicated, handles_of
+
+logger = logging.getLogger(__name__)
 
 MOST_FILES = 32
 """Of each kind, for one model (HAL 1.2/Constant: MAX_NUMBER_OF_CACHE_FILES)."""
@@ -253,8 +256,13 @@ class OpenCache:
 
 
 def _needed(member: Member) -> tuple[int, int]:
-    status, model, data = member.hal.get_number_of_cache_files_needed()
-    return (model, data) if status is ErrorStatus.NONE else (0, 0)
+    try:
+        status, model, data = member.hal.get_number_of_cache_files_needed()
+    except Exception as error:  # a stranger's
+        logger.warning("%s does not say what it caches: %s", member.name, error)
+        return 0, 0
+    known = status is ErrorStatus.NONE and min(model, data) >= 0
+    return (model, data) if known else (0, 0)
 
 
 _records: msgspec.msgpack.Decoder[PlanRecord] = msgspec.msgpack.Decoder(PlanRecord)

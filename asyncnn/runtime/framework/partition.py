@@ -301,6 +301,9 @@ class _Divider:
             if len(devices) == 1 and devices <= set(self._may[position]):
                 changed[position] = devices.pop()
                 pulled.add(position)
+        for position in self._constant:
+            if not self._dependencies[position] <= pulled:
+                pulled.discard(position)  # it has to wait for another device
         return tuple(changed), pulled
 
     def _cost(

@@ -1,9 +1,10 @@
 """Reads TFLite model files into HAL models.
 
-`importer` drives it: `schema` turns the bytes into records, `tensors` describes them as
-operands, and a converter turns each operator into HAL operations, by way of a `node`.
-Converters are in `convolution` (with pooling, fully connected layers and matrix
-products), `elementwise`, `recurrent` and `reshaping` (with slices and reductions).
+`importer` drives it. `schema` turns the bytes into records, `subgraphs` finds out what
+each graph calls and assigns, and a `scope` converts one, operator by operator, by way
+of a `node`. Converters of single operators are in files named after their families;
+`control_flow` has those that run other graphs or use `variables`. `shapes` follows
+inputs of other shapes than the file's, `metadata` reads what the author says.
 """
 
 from asyncnn.runtime.tflite.importer import import_tflite, load_tflite

@@ -2,7 +2,8 @@
 
 IF and WHILE become the HAL's, with a body for each subgraph. A body sees nothing from
 outside: variables that it uses go in as further inputs and come out as further outputs.
-CALL runs in place, and CALL_ONCE while the file is read.
+CALL runs in place, as does the decomposition of a composite, and CALL_ONCE while the
+file is read.
 """
 
 from collections.abc import Iterable, Sequence
@@ -369,6 +370,7 @@ CONVERTERS: dict[str, FlowConverter] = {
     "WHILE": _while,
     "CALL": _call,
     "CALL_ONCE": _call_once,
+    "STABLEHLO_COMPOSITE": _call,
     "VAR_HANDLE": _var_handle,
     "READ_VARIABLE": _read_variable,
     "ASSIGN_VARIABLE": _assign_variable,

@@ -5,7 +5,7 @@ GATHER on a flattened tensor does it; what is put beside comes with SELECT.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -15,74 +15,12 @@ from asyncnn.hal.operands import DTYPES
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand, OperandType, OperationType
 from asyncnn.runtime.tflite.algebra import Algebra
-from asyncnn.runtime.tflite.allowance import MAX_ELEMENTS
-from asyncnn.runtime.tflite.folding import Values, padded, strided_slice, transposed
 from asyncnn.runtime.tflite.node import Converter, Node, with_booleans
+from asyncnn.runtime.tflite.rearranging import moved, transpose
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 _I32, _BOOLEAN = OperandType.TENSOR_INT32, OperandType.TENSOR_BOOL8
 _F32 = OperandType.TENSOR_FLOAT32
-
-
-def pick(node: Node, operand: int, places: Array) -> int:
-    """Return elements by their places in the flattened ``operand``.
-
-    ``places`` has the shape of the result.
-    """
-    like = node.builder.operand(operand)
-    node.allowance.take_elements(places.shape)
-    flat = node.reshape(operand, (math.prod(like.dimensions),))
-    inputs = [flat, node.scalar(0), node.integers(places.ravel().tolist())]
-    output = replace(like, dimensions=(places.size,))
-    picked = node.compute(OperationType.GATHER, inputs, output)
-    return node.reshape(picked, places.shape or (1,))
-
-
-def moved(node: Node, operand: int, value: float = 0) -> int:
-    """Return what the operator makes of ``operand``, where it only moves elements.
-
-    Elements that it adds are ``value``. Other inputs have to be constants.
-    """
-    like = node.builder.operand(operand)
-    node.allowance.take_elements(like.dimensions)
-    numbers = np.arange(1, math.prod(like.dimensions) + 1).reshape(like.dimensions)
-    others = [node.values(i) for i in range(1, len(node.operator.inputs))]
-    if node.operator.name == "PADV2":
-        others[1] = np.array(0)
-    places = np.asarray(_MOVES[node.operator.name](node, [numbers, *others]))
-    picked = pick(node, operand, (places - 1).clip(0))
-    if places.all():
-        return picked
-    fill = np.full(places.shape, value, DTYPES[like.type])
-    inside = node.builder.constant(places > 0)
-    outside = node.builder.constant(fill, OperandType(like.type))
-    output = replace(like, dimensions=places.shape)
-    return node.compute(OperationType.SELECT, [inside, picked, outside], output)
-
-
-def _padded(node: Node, values: Values) -> Array:
-    return padded(node, values, MAX_ELEMENTS)
-
-
-_MOVES: dict[str, Callable[[Node, Values], Array]] = {
-    "PAD": _padded,
-    "PADV2": _padded,
-    "STRIDED_SLICE": strided_slice,
-    "TRANSPOSE": transposed,
-}
-
-
-def moving(convert: Converter) -> Converter:
-    """Return the converter also for int32, which the HAL's operation does not take."""
-
-    def convert_any(node: Node) -> None:
-        if node.type == _I32:
-            value = node.value(2) if node.operator.name == "PADV2" else 0
-            node.store(moved(node, node.read(0), value))
-        else:
-            convert(node)
-
-    return with_booleans(convert_any)
 
 
 def _strided_slice(node: Node) -> None:
@@ -162,6 +100,7 @@ def gather_rows(node: Node, source: int, indices: int, batches: int) -> int:
     """
     dimensions = node.builder.operand(source).dimensions
     count, length = math.prod(dimensions[:batches]), dimensions[batches]
+    node.allowance.take_elements((count,))
     rest = math.prod(dimensions[batches + 1 :])
     algebra = Algebra(node, _I32)
     each = math.prod(algebra.shape(indices)) // count
@@ -215,6 +154,7 @@ def _one_hot(node: Node) -> None:
     axis = node.options("OneHotOptions").Axis()
     axis = len(indices) if axis == -1 else node.axis(axis, len(indices) + 1)
     algebra = Algebra(node, _I32)
+    node.allowance.take_elements((depth,))
     numbers = np.arange(depth).reshape([-1] + [1] * (len(indices) - axis))
     spread = node.reshape(node.read(0), (*indices[:axis], 1, *indices[axis:]))
     hot = algebra.compare(OperationType.EQUAL, spread, numbers)
@@ -237,6 +177,7 @@ def _reverse_sequence(node: Node) -> None:
     algebra = Algebra(node, _I32)
     shape = (dimensions[batch], 1)
     lengths = node.reshape(node.read(1), shape)
+    node.allowance.take_elements((dimensions[time],))
     steps = algebra.constant(np.arange(dimensions[time])[None])
     backwards = algebra.subtract(algebra.subtract(lengths, 1.0), steps)
     is_inside = algebra.compare(OperationType.LESS, steps, lengths)
@@ -245,19 +186,6 @@ def _reverse_sequence(node: Node) -> None:
     front = transpose(node, node.read(0), order)
     rows = node.reshape(gather_rows(node, front, taken, 1), algebra.shape(front))
     node.store(transpose(node, rows, np.argsort(order).tolist()))
-
-
-def transpose(node: Node, operand: int, order: Sequence[int]) -> int:
-    """Return ``operand`` with its axes in another order."""
-    if list(order) == list(range(len(order))):
-        return operand
-    like = node.builder.operand(operand)
-    if like.type == _I32:
-        numbers = np.arange(math.prod(like.dimensions)).reshape(like.dimensions)
-        return pick(node, operand, numbers.transpose(order))
-    output = replace(like, dimensions=tuple(like.dimensions[axis] for axis in order))
-    inputs = [operand, node.integers(order)]
-    return node.compute(OperationType.TRANSPOSE, inputs, output)
 
 
 def _scatter_nd(node: Node) -> None:
@@ -302,19 +230,19 @@ def _put_rows(
     """Store rows at ``places`` of ``count``; the others are filled with ``value``."""
     like = node.builder.operand(rows)
     width = math.prod(rest)
+    node.allowance.take_elements((count, width))
     sources = np.zeros(count, np.int64)
     sources[places] = np.arange(len(places))
-    node.allowance.take_elements((count, width))
     flat = node.reshape(rows, (len(places), width))
     picked = node.compute(
         OperationType.GATHER,
-        [flat, node.scalar(0), node.integers(sources.tolist())],
+        [flat, node.scalar(0), node.builder.constant(sources.astype(np.int32))],
         replace(like, dimensions=(count, width)),
     )
     taken = np.isin(np.arange(count), places)[:, None]
     condition = node.builder.constant(np.repeat(taken, width, axis=1))
-    stored = value if value else like.zero_point
-    fill = np.full((count, width), stored, DTYPES[like.type])
+    # Of bytes, TFLite fills in the value as it is stored, whatever their zero point.
+    fill = np.full((count, width), value, DTYPES[like.type])
     others = node.builder.constant(
         fill, OperandType(like.type), scale=like.scale, zero_point=like.zero_point
     )
@@ -338,6 +266,7 @@ def _dynamic_update_slice(node: Node) -> None:
             Operand(_I32, (1,)),
         )
         first = algebra.clamp(first, 0.0, float(length - size))
+        node.allowance.take_elements((length,))
         line = np.arange(length).reshape([-1] + [1] * (rank - axis - 1))
         offset = algebra.subtract(line, first)
         within = algebra.both(
@@ -364,7 +293,14 @@ def _dynamic_update_slice(node: Node) -> None:
 
 def _matrix_diag(node: Node) -> None:
     dimensions = node.target().dimensions
-    _put_diagonal(node, node.read(0), node.zeros(node.target()), dimensions)
+    like = node.target()
+    # As TFLite does, even where zero is another byte.
+    node.allowance.take_elements(dimensions)
+    fill = np.zeros(dimensions, DTYPES[like.type])
+    zeros = node.builder.constant(
+        fill, OperandType(like.type), scale=like.scale, zero_point=like.zero_point
+    )
+    _put_diagonal(node, node.read(0), zeros, dimensions)
 
 
 def _matrix_set_diag(node: Node) -> None:
@@ -433,11 +369,11 @@ CONVERTERS: dict[str, Converter] = {
     "GATHER_ND": with_booleans(_gather_nd),
     "ONE_HOT": _one_hot,
     "REVERSE_SEQUENCE": with_booleans(_reverse_sequence),
-    "SCATTER_ND": _scatter_nd,
-    "SPARSE_TO_DENSE": _sparse_to_dense,
+    "SCATTER_ND": with_booleans(_scatter_nd),
+    "SPARSE_TO_DENSE": with_booleans(_sparse_to_dense),
     "DYNAMIC_UPDATE_SLICE": with_booleans(_dynamic_update_slice),
-    "MATRIX_DIAG": _matrix_diag,
-    "MATRIX_SET_DIAG": _matrix_set_diag,
+    "MATRIX_DIAG": with_booleans(_matrix_diag),
+    "MATRIX_SET_DIAG": with_booleans(_matrix_set_diag),
     "EMBEDDING_LOOKUP": _embedding_lookup,
     "HASHTABLE_LOOKUP": _hashtable_lookup,
     "LSH_PROJECTION": _lsh_projection,

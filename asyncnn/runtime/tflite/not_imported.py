@@ -67,7 +67,6 @@ NOT_IMPORTED: Mapping[str, str] = {
             "STABLEHLO_WHILE",
             "STABLEHLO_GATHER",
             "STABLEHLO_TRANSPOSE",
-            "STABLEHLO_COMPOSITE",
         ),
         _STABLEHLO,
     ),

@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Operand, OperandType, OperationType
-from asyncnn.runtime.tflite.indexing import moving
 from asyncnn.runtime.tflite.node import (
     Converter,
     Node,
@@ -18,6 +17,7 @@ from asyncnn.runtime.tflite.node import (
     option,
     with_booleans,
 )
+from asyncnn.runtime.tflite.rearranging import moving, reduce_integers
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 
@@ -255,10 +255,46 @@ def _select(node: Node) -> None:
 
 _KEEP = option("ReducerOptions", "KeepDims", bool)
 
+
+def _reduction(convert: Converter, pairs: OperationType) -> Converter:
+    """Return a converter also for int32, which the HAL reduces by no operation."""
+
+    def convert_any(node: Node) -> None:
+        if node.type == OperandType.TENSOR_INT32:
+            reduce_integers(node, pairs)
+        else:
+            convert(node)
+
+    return convert_any
+
+
+_REDUCTIONS: dict[str, Converter] = {
+    "REDUCE_MAX": _reduction(
+        like_input(OperationType.REDUCE_MAX, 0, 1, _KEEP), OperationType.MAXIMUM
+    ),
+    "REDUCE_MIN": _reduction(
+        like_input(OperationType.REDUCE_MIN, 0, 1, _KEEP), OperationType.MINIMUM
+    ),
+    "SUM": _reduction(
+        in_float(OperationType.REDUCE_SUM, 0, 1, _KEEP), OperationType.ADD
+    ),
+    "REDUCE_PROD": _reduction(
+        in_float(OperationType.REDUCE_PROD, 0, 1, _KEEP), OperationType.MUL
+    ),
+}
+
 _MOVING: dict[str, Converter] = {
     "PAD": like_input(OperationType.PAD),
     "PADV2": like_input(OperationType.PAD_V2, 0, 1, _pad_value),
     "TRANSPOSE": like_input(OperationType.TRANSPOSE),
+    "SPACE_TO_BATCH_ND": like_input(OperationType.SPACE_TO_BATCH_ND, 0, 1, 2),
+    "BATCH_TO_SPACE_ND": _batch_to_space_nd,
+    "SPACE_TO_DEPTH": like_input(
+        OperationType.SPACE_TO_DEPTH, 0, option("SpaceToDepthOptions", "BlockSize")
+    ),
+    "DEPTH_TO_SPACE": like_input(
+        OperationType.DEPTH_TO_SPACE, 0, option("DepthToSpaceOptions", "BlockSize")
+    ),
 }
 """Operators whose counterparts in the HAL know neither int32 nor booleans."""
 
@@ -286,29 +322,18 @@ _BYTEWISE: dict[str, Converter] = {
 CONVERTERS: dict[str, Converter] = {
     **{name: moving(convert) for name, convert in _MOVING.items()},
     **{name: with_booleans(convert) for name, convert in _BYTEWISE.items()},
-    "SPACE_TO_BATCH_ND": like_input(OperationType.SPACE_TO_BATCH_ND, 0, 1, 2),
-    "BATCH_TO_SPACE_ND": _batch_to_space_nd,
-    "SPACE_TO_DEPTH": like_input(
-        OperationType.SPACE_TO_DEPTH, 0, option("SpaceToDepthOptions", "BlockSize")
-    ),
-    "DEPTH_TO_SPACE": like_input(
-        OperationType.DEPTH_TO_SPACE, 0, option("DepthToSpaceOptions", "BlockSize")
-    ),
     "RESIZE_BILINEAR": _resize(OperationType.RESIZE_BILINEAR, "ResizeBilinearOptions"),
     "RESIZE_NEAREST_NEIGHBOR": _resize(
         OperationType.RESIZE_NEAREST_NEIGHBOR, "ResizeNearestNeighborOptions"
     ),
     "SHAPE": lambda node: node.store(node.integers(node.tensor(0).shape)),
     "RANK": _rank,
+    **_REDUCTIONS,
     "MEAN": _mean,
-    "REDUCE_MAX": like_input(OperationType.REDUCE_MAX, 0, 1, _KEEP),
-    "REDUCE_MIN": like_input(OperationType.REDUCE_MIN, 0, 1, _KEEP),
     "REDUCE_ALL": like_input(OperationType.REDUCE_ALL, 0, 1, _KEEP),
     "REDUCE_ANY": like_input(OperationType.REDUCE_ANY, 0, 1, _KEEP),
-    "SUM": in_float(OperationType.REDUCE_SUM, 0, 1, _KEEP),
-    "REDUCE_PROD": in_float(OperationType.REDUCE_PROD, 0, 1, _KEEP),
-    "ARG_MAX": exact(OperationType.ARGMAX, 0, axis_in(1)),
-    "ARG_MIN": exact(OperationType.ARGMIN, 0, axis_in(1)),
+    "ARG_MAX": with_booleans(exact(OperationType.ARGMAX, 0, axis_in(1))),
+    "ARG_MIN": with_booleans(exact(OperationType.ARGMIN, 0, axis_in(1))),
     "SELECT": _select,
     "SELECT_V2": _select,
 }

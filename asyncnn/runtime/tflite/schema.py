@@ -112,6 +112,11 @@ def _label(index: int, name: str) -> str:
     return f"tensor {index} ({name[:80]!r})"
 
 
+_MOST_CUSTOM_BYTES = 1 << 16
+_OPTIONS, _OPTIONS_2 = 3, 11
+"""The first of two fields of operators: the kind of options, and they themselves."""
+
+
 class Operator(msgspec.Struct, frozen=True, eq=False):
     """A node of the graph: tensor indices, -1 for an input that is left out.
 
@@ -127,9 +132,16 @@ class Operator(msgspec.Struct, frozen=True, eq=False):
     version: int = 1
 
     def custom_options(self) -> bytes:
-        """Return the bytes that the file has for a custom operator."""
+        """Return the bytes that the file has for a custom operator.
+
+        :raises InvalidArgumentError: if they are very many.
+        """
         options = self.table.CustomOptionsAsNumpy()
-        return b"" if isinstance(options, int) else options.tobytes()
+        if isinstance(options, int):
+            return b""
+        if options.nbytes > _MOST_CUSTOM_BYTES:
+            raise InvalidArgumentError(f"options of {options.nbytes} bytes")
+        return bytes(options.tobytes())
 
     def options(self, kind: str) -> Any:
         """Return the options table of class ``kind``, all defaults if there is none.
@@ -137,16 +149,19 @@ class Operator(msgspec.Struct, frozen=True, eq=False):
         :raises InvalidArgumentError: if the options are of another kind.
         """
         data, table = self.table._tab.Bytes, self.table._tab.Pos
-        places = flatbuffer.places(data, table, 5)
-        given = flatbuffer.uint8(data, places[3])[0] if places[3] else 0
-        if not given or not places[4]:
+        is_old = hasattr(tflite.BuiltinOptions, kind)
+        kinds = tflite.BuiltinOptions if is_old else tflite.BuiltinOptions2
+        first = _OPTIONS if is_old else _OPTIONS_2
+        type_, place = flatbuffer.places(data, table, first + 2)[first:]
+        given = flatbuffer.uint8(data, type_)[0] if type_ else 0
+        if not given or not place:
             return _defaults(kind)
         options = getattr(tflite, kind)()
-        if given != getattr(tflite.BuiltinOptions, kind):
+        if given != getattr(kinds, kind):
             raise InvalidArgumentError(
                 f"operator {self.index} ({self.name}) has options of another kind"
             )
-        options.Init(data, flatbuffer.target(data, places[4]))
+        options._tab = flatbuffer.Table(data, flatbuffer.target(data, place))
         return options
 
 

@@ -21,6 +21,7 @@ _CALLS = {
     "IF": ("IfOptions", "ThenSubgraphIndex", "ElseSubgraphIndex"),
     "WHILE": ("WhileOptions", "CondSubgraphIndex", "BodySubgraphIndex"),
     "CALL": ("CallOptions", "Subgraph"),
+    "STABLEHLO_COMPOSITE": ("StableHLOCompositeOptions", "DecompositionSubgraphIndex"),
     "CALL_ONCE": ("CallOnceOptions", "InitSubgraphIndex"),
 }
 """The options' class and the fields that name subgraphs."""
@@ -208,7 +209,7 @@ class Flow:
                 reads[referred(graph, operator, handles)] = None
             elif operator.name == "ASSIGN_VARIABLE":
                 writes[referred(graph, operator, handles)] = None
-            elif operator.name in ("IF", "WHILE", "CALL"):
+            elif operator.name in _CALLS and operator.name != "CALL_ONCE":
                 for inner in self.called(operator, handles):
                     reads.update(dict.fromkeys(inner.reads))
                     writes.update(dict.fromkeys(inner.writes))

@@ -110,10 +110,6 @@ def _long_ones(models: Sequence[Candidate]) -> Sequence[Candidate]:
     return [each for each in models if each.us > LONG_US]
 
 
-def _at_most_long(models: Sequence[Candidate]) -> Sequence[Candidate]:
-    return [each for each in models if each.us <= LONG_US]
-
-
 def _longest(models: Sequence[Candidate]) -> Sequence[Candidate]:
     return sorted(_long_ones(models), key=lambda each: each.us)[-1:]
 
@@ -261,7 +257,7 @@ SECTIONS = {
             Limits(WHOLE, contenders.AWAITED, 1.03, 1.05, above_us=200),
             Limits(HALVES, contenders.AWAITED, inf, inf),
         ),
-        _at_most_long,
+        _every,
         measure_framework,
     ),
     "serving": Section(

@@ -2,6 +2,8 @@
 
 import gc
 import mmap
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -143,3 +145,33 @@ def test_engines_compute_what_one_piece_gives(
         got = np.full((ROWS, WIDTH), np.nan, np.float32)
         assert graph.run([x], [got])
         np.testing.assert_array_equal(got, want)
+
+
+WITHOUT_MEMORY = """
+import resource, sys
+from pathlib import Path
+from asyncnn.devices.litert.chain_model import Chain
+from asyncnn.devices.litert.engine import load_engine
+from asyncnn.devices.litert.weights import PackedWeights
+
+engine, model = load_engine("c_api"), Chain(2, 4, 1024).model()
+folder = Path(sys.argv[1])
+refused = 0
+for weights in (None, PackedWeights("a" * 16), PackedWeights("b" * 16, folder)):
+    for mib in range(0, 16, 3):
+        taken = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
+        resource.setrlimit(resource.RLIMIT_AS, (taken + mib * 2**20, -1))
+        try:
+            engine.compile(model, weights=weights).close()
+        except OSError:
+            refused += 1
+        resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+assert refused > 3, refused
+"""
+
+
+def test_without_memory_for_weights_a_graph_is_refused(tmp_path: Path) -> None:
+    """XNNPACK would end the process."""
+    command = [sys.executable, "-c", WITHOUT_MEMORY, str(tmp_path / "weights")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

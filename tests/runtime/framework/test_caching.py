@@ -229,13 +229,24 @@ async def test_damaged_files_are_prepared_anew(tmp_path: Path, damage) -> None:
     assert used == (4 if damage is flipped else 8)
 
 
+def saves_nothing(_: object) -> tuple[ErrorStatus, int, int]:
+    return ErrorStatus.NONE, 0, 0
+
+
+def says_nonsense(_: object) -> tuple[ErrorStatus, int, int]:
+    return ErrorStatus.NONE, -1, 4
+
+
+def raises(_: object) -> tuple[ErrorStatus, int, int]:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("says", [saves_nothing, says_nonsense, raises])
 async def test_a_partition_that_its_device_does_not_save_is_prepared_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says
 ) -> None:
-    none = ErrorStatus.NONE, 0, 0
-    monkeypatch.setattr(
-        CrippledDevice, "get_number_of_cache_files_needed", lambda _: none, False
-    )
+    name = "get_number_of_cache_files_needed"
+    monkeypatch.setattr(CrippledDevice, name, says, False)
     await kept(tmp_path)
     async with cached(tmp_path) as (device, (odd,)):
         prepared = await device.prepare(mixed(SHAPE))

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.alone
 
 
 async def seconds_of(
-    runs: dict[str, tuple], rounds: int, count: int
+    runs: dict[str, tuple], path: str, rounds: int, count: int
 ) -> dict[str, float]:
     """Return the seconds that one run takes, interleaved, in the best round."""
     found: dict[str, list[float]] = {name: [] for name in runs}
@@ -25,20 +25,26 @@ async def seconds_of(
         for name, (prepared, given) in runs.items():
             began = time.perf_counter()
             for _ in range(count):
-                await prepared.run(given)
+                await prepared.run(given, path=path)
             found[name].append((time.perf_counter() - began) / count)
     return {name: min(each) for name, each in found.items()}
 
 
+NUMBERS = {"x": [1, 2], "y": [3, 4]}
+
+
 @pytest.mark.parametrize(
-    ("model", "given", "count", "most_us", "most_share"),
+    ("model", "given", "path", "count", "most_us", "most_share"),
     [
-        pytest.param(addition(2), {"x": [1, 2], "y": [3, 4]}, 300, 2.0, 0.2, id="tiny"),
-        pytest.param(mixed((192, 192)), inputs((192, 192)), 1, 3.0, 0.03, id="300us"),
+        pytest.param(addition(2), NUMBERS, "async", 300, 2.0, 0.2, id="tiny"),
+        pytest.param(addition(2), NUMBERS, "fenced", 300, 2.0, 0.2, id="tiny, fenced"),
+        pytest.param(
+            mixed((192, 192)), inputs((192, 192)), "async", 1, 3.0, 0.03, id="300us"
+        ),
     ],
 )
 async def test_a_model_on_one_device_costs_hardly_more(
-    model, given, count: int, most_us: float, most_share: float
+    model, given, path: str, count: int, most_us: float, most_share: float
 ) -> None:
     given = {name: np.asarray(value, np.float32) for name, value in given.items()}
     async with ReferenceDevice() as inner:
@@ -53,6 +59,7 @@ async def test_a_model_on_one_device_costs_hardly_more(
             assert prepared.hal.usual_route.devices == ("other",)
             took = await seconds_of(
                 {"plain": (plain, given), "framework": (prepared, given)},
+                path,
                 15_000 // (count + 15),
                 count,
             )

@@ -292,3 +292,19 @@ def test_a_constant_stays_where_what_reads_it_is_not_supported() -> None:
     division = divide(model, [able, cpu(model)], FAST, 0.0)
     assert parts_of(division) == [(0, 1), (2, 3)]
     assert "only one that supports it" in division.reasons[0]
+
+
+def test_a_constant_that_another_device_has_a_part_in_waits_for_it() -> None:
+    builder = ModelBuilder()
+    real = Operand(OperandType.TENSOR_FLOAT32, (4, 4))
+    value = builder.input("x", OperandType.TENSOR_FLOAT32, (4, 4))
+    ones = builder.constant(np.ones((4, 4), np.float32))
+    root = builder.operation(OperationType.SQRT, [ones], real)
+    sine = builder.operation(OperationType.SIN, [root], real)
+    least = builder.operation(OperationType.MINIMUM, [root, sine], real)
+    builder.output(builder.operation(OperationType.MAXIMUM, [value, least], real), "y")
+    model = builder.build().model
+    able = candidate("d0", (True, False, True, True), 0.3)
+    division = divide(model, [able, cpu(model)], FAST, 0.0)
+    assert parts_of(division) == [(0,), (1,), (2, 3)]
+    check_submodels(model, parts_of(division))

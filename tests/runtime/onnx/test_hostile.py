@@ -10,7 +10,6 @@ import pytest
 from onnx import helper
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
-from asyncnn.runtime.file_kinds import kind_of
 from tests.runtime.onnx.files import imported, model, tensor
 
 node = helper.make_node
@@ -236,6 +235,23 @@ def test_an_endless_loop_is_refused() -> None:
         [node("Loop", ["", "", "x"], ["y"], body=body)], [tensor("x", (1,))], ["y"]
     )
     with pytest.raises(AsyncnnError, match="time steps"):
+        imported(proto)
+
+
+def test_a_loop_of_too_many_steps_is_refused_before_its_first() -> None:
+    body = helper.make_graph(
+        [node("Identity", ["go"], ["on"]), node("Exp", ["s"], ["t"])],
+        "body",
+        [tensor("i", (), np.int64), tensor("go", (), np.bool_), tensor("s", (1,))],
+        [tensor("on", (), np.bool_), tensor("t", (1,))],
+    )
+    proto = model(
+        [node("Loop", ["many", "", "x"], ["y"], body=body)],
+        [tensor("x", (1,))],
+        ["y"],
+        {"many": np.int64(2**40)},
+    )
+    with pytest.raises(AsyncnnError, match=f"{3 * 2**40} time steps"):
         imported(proto)
 
 

@@ -1,4 +1,4 @@
-"""A device in process and in a driver, and executions that can be held on their lane."""
+"""A device in process and in a driver; executions that can be held on their lane."""
 
 import asyncio
 import threading

@@ -78,6 +78,9 @@ OPTIONS = {
 COMPOSED = ("...",)
 """Operations of a formula: several, by the converter's choice."""
 
+ANY_OPERATIONS = ("*",)
+"""Operations that another case of the operator tells."""
+
 
 @dataclass(frozen=True)
 class Case:

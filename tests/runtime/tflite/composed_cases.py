@@ -104,6 +104,11 @@ def integers() -> Iterator[Case]:
     yield case("CONCATENATION", [x, i32(2, 1)], i32(2, 4), "int32", hal=ANY, Axis=1)
     hal = "RESHAPE"
     yield case("SQUEEZE", [i32(1, 3)], i32(3), "int32", hal=hal, SqueezeDims=[0])
+    for name in ("SUM", "REDUCE_PROD", "REDUCE_MAX", "REDUCE_MIN"):
+        inputs = [i32(3, 5, 2), const([1, 0])]
+        yield case(name, inputs, i32(2), "int32", hal=ANY)
+        kept, fields = i32(3, 1, 1), {"hal": ANY, "KeepDims": True}
+        yield case(name, [i32(3, 1, 7), const([-1])], kept, "int32 kept", **fields)
     yield case("ADD", [y, T(I64, (3,))], T(I64, (2, 3)), "int64")
     yield case("RESHAPE", [y, const([3, 2])], T(I64, (3, 2)), "int64")
     yield case("EQUAL", [y, T(I64, (3,))], boolean(2, 3), "int64")

@@ -272,8 +272,10 @@ class _Writer:
         }
         if operator.options:
             kind = operator.options
-            fields["BuiltinOptionsType"] = getattr(tflite.BuiltinOptions, kind)
-            fields["BuiltinOptions"] = self.table(
+            old = hasattr(tflite.BuiltinOptions, kind)
+            name = "BuiltinOptions" if old else "BuiltinOptions2"
+            fields[f"{name}Type"] = getattr(getattr(tflite, name), kind)
+            fields[name] = self.table(
                 kind,
                 **{k: self.option(v) for k, v in operator.fields.items()},
             )
@@ -285,6 +287,8 @@ class _Writer:
     def option(self, value: Any) -> Any:
         if isinstance(value, str):
             return self.builder.CreateString(value)
+        if isinstance(value, bytes):
+            return self.vector(np.frombuffer(value, np.uint8), np.uint8)
         if not isinstance(value, list):
             return value
         is_real = any(isinstance(each, float) for each in value)

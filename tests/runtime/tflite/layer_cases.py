@@ -31,6 +31,7 @@ from tests.runtime.tflite.recurrent_cases import (
     rnns,
     svdfs,
 )
+from tests.runtime.tflite.typed_cases import TYPES, typed
 
 UNDILATED = {"DilationWFactor": 1, "DilationHFactor": 1}
 WINDOW = {"Padding": 0, "StrideW": 1, "StrideH": 2}
@@ -213,3 +214,6 @@ CASES = [
     *COMPOSED_CASES,
 ]
 """Every operator that has a converter, in all variants that differ in the result."""
+
+TYPED_CASES = [case for dtype in TYPES for case in typed(CASES, dtype)]
+"""Operators that move or compare, on all types."""

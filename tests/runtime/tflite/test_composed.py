@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import OperandLifeTime, OperationType
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.tflite import UnsupportedOperatorError, import_tflite
@@ -225,3 +226,32 @@ class TestFolding:
         file = write([Op("CAST", [x], [y], "CastOptions")], [x], [y])
         (actual,) = run(file, np.array([-128, -1, 0, 127], I8))
         assert actual.tolist() == [-128, -1, 0, 127]
+
+
+class TestBounds:
+    """What a small file asks for is refused before memory is taken for it."""
+
+    @pytest.mark.parametrize(
+        "operator",
+        [
+            Op("ONE_HOT", [i32(1), const(2**31 - 1), const(1), const(0)], [i32(1, 1)]),
+            Op("CUMSUM", [i32(2**28), const(0)], [i32(2**28)]),
+            Op("TRANSPOSE", [i32(2**14, 2**14), const([1, 0])], [i32(2**14, 2**14)]),
+            Op("RFFT2D", [f32(1, 8), const([1, 2**20])], [T(np.complex64, (1, 5))]),
+            Op("MATRIX_DIAG", [f32(2**14)], [f32(2**14, 2**14)]),
+        ],
+        ids=lambda operator: operator.name,
+    )
+    def test_constants_beyond_the_allowance_are_refused(self, operator: Op) -> None:
+        with pytest.raises(InvalidArgumentError, match="that the file does not hold"):
+            imported(operator)
+
+    def test_long_options_of_custom_operators_are_refused(self) -> None:
+        operator = Op(
+            "TransformLandmarks",
+            [f32(1, 1, 1, 3), f32(1, 4, 4)],
+            [f32(1, 1, 1, 3)],
+            custom=bytes(2**17),
+        )
+        with pytest.raises(InvalidArgumentError, match="options of 131072 bytes"):
+            imported(operator)

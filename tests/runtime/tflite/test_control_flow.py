@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flatbuffers import flexbuffers
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.memory.pools import from_buffer
@@ -242,6 +243,31 @@ class TestWhile:
         )
         assert_steps_agree(file, [(floats(3),)])
 
+    def test_a_loop_may_swap_values_and_set_them_to_constants(self) -> None:
+        i, x, y, w = i32(1), f32(3), f32(3), f32(3)
+        outputs = [i32(1), f32(3), f32(3), f32(3)]
+        a, b, c, d, j = i32(1), f32(3), f32(3), f32(3), i32(1)
+        body = G(
+            [Op("ADD", [a, const([1])], [j], "AddOptions")],
+            [a, b, c, d],
+            [j, c, b, T.constant([7, 8, 9], F32)],
+        )
+        file = write(
+            [while_([i, x, y, w], outputs)],
+            [i, x, y, w],
+            outputs,
+            less_than(3, f32(3), f32(3), f32(3)),
+            body,
+        )
+        # LiteRT copies values that change places over each other: it is not asked.
+        steps, values = Steps(file), [floats(3, seed=k) for k in range(3)]
+        for begin, swapped in ((0, True), (1, False), (3, False)):
+            _, first, second, third = steps.step([begin], *values)
+            one, other = values[:2][::-1] if swapped else values[:2]
+            np.testing.assert_array_equal([first, second], [one, other])
+            wanted = values[2] if begin == 3 else [7, 8, 9]
+            np.testing.assert_array_equal(third, wanted)
+
     def test_an_int64_counter_is_an_int32_one(self) -> None:
         def wide(*shape: int) -> T:
             return T(np.int64, shape)
@@ -275,6 +301,23 @@ class TestCall:
             unary("EXP"),
         )
         assert names_of(file) == ["EXP", "EXP", "RESHAPE"]
+
+    def test_a_composite_is_what_it_decomposes_into(self) -> None:
+        x, y, a, z = f32(2, 3), f32(2, 3), f32(2, 3), f32(2, 3)
+        options = "StableHLOCompositeOptions"
+        fields = {
+            "DecompositionSubgraphIndex": 1,
+            "Name": "odml.double",
+            "CompositeAttributes": bytes(flexbuffers.Dumps({})),
+        }
+        file = write(
+            [Op("STABLEHLO_COMPOSITE", [x], [y], options, fields)],
+            [x],
+            [y],
+            G([Op("ADD", [a, a], [z], "AddOptions")], [a], [z]),
+        )
+        assert names_of(file) == ["ADD"]
+        assert_steps_agree(file, [(floats(2, 3),)])
 
 
 def loop_of(before: T, after: T, body: list[Op], inner: T) -> bytes:

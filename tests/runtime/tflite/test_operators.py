@@ -14,7 +14,7 @@ from tests.direct import run_direct
 from tests.runtime.tflite.cases import COMPOSED, Case
 from tests.runtime.tflite.composed_cases import ELSEWHERE, FOLDED
 from tests.runtime.tflite.files import T
-from tests.runtime.tflite.layer_cases import CASES
+from tests.runtime.tflite.layer_cases import CASES, TYPED_CASES
 from tests.runtime.tflite.litert import run_litert
 
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -51,6 +51,11 @@ def test_an_operator_becomes_the_operations_of_the_table(case: Case) -> None:
         assert len(names) > 1
     else:
         assert names == case.operations
+
+
+@pytest.mark.parametrize("case", TYPED_CASES, ids=lambda case: case.name)
+def test_other_types_are_computed_likewise(case: Case) -> None:
+    test_the_operations_compute_what_the_operator_computes(case)
 
 
 @each_case

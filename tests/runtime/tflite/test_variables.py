@@ -291,6 +291,39 @@ class TestVariablesInBodies:
         assert names_of(file)[0] == "WHILE"
         assert len(steps.named.states) == 2
 
+    def test_a_branch_in_a_loop_assigns_a_variable(self) -> None:
+        i, n, a, j, odd = i32(1), i32(1), i32(1), i32(1), boolean(1)
+        inner, old, new, end = handle(), f32(3), f32(3), f32(3)
+        body = G(
+            [
+                Op("EQUAL", [a, const([1])], [odd]),
+                if_([odd], [], 3, 4),
+                add(a, const([1]), j),
+            ],
+            [a],
+            [j],
+        )
+        count = [named(inner), read(inner, old), add(old, constant(1, 2, 3), new)]
+        file = write(
+            [
+                once(5),
+                while_([i], [n]),
+                named(total := handle()),
+                read(total, end),
+            ],
+            [i],
+            [n, end],
+            less_than(3),
+            body,
+            G([*count, assign(inner, new)], [], []),
+            G([], [], []),
+            initial(constant(0, 0, 0)),
+        )
+        steps, wanted = Steps(file), np.zeros(3)
+        for begin in (0, 2, 1, 3):
+            wanted = wanted + (np.array([1, 2, 3]) if begin < 2 else 0)
+            np.testing.assert_array_equal(steps.step([begin])[1], wanted)
+
     def test_a_subgraph_that_is_called_has_the_callers_variables(self) -> None:
         resource, x, y, z, inner = handle(), f32(3), f32(3), f32(3), handle()
         a, old, new = f32(3), f32(3), f32(3)
