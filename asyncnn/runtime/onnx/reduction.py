@@ -156,7 +156,7 @@ def _arg(type_: Op) -> Converter:
         if is_last:
             value = reverse(draft, value, axis)
         if value.rank <= MAX_RANK:
-            arguments = [value, axis]
+            arguments: list[Argument] = [value, axis]
         else:
             arguments = [draft.as_three(value, axis), 1]
         found = draft.emit(type_, arguments, Form(I32), dtype=np.int64)
