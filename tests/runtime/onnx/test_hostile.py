@@ -10,6 +10,7 @@ import pytest
 from onnx import helper
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.runtime.file_kinds import kind_of
 from tests.runtime.onnx.files import imported, model, tensor
 
 node = helper.make_node
