@@ -157,7 +157,7 @@ def _arg(type_: Op) -> Converter:
             value = reverse(draft, value, axis)
         arguments: list[Argument]
         if value.rank <= MAX_RANK:
-            arguments = [value, axis]
+            arguments: list[Argument] = [value, axis]
         else:
             arguments = [draft.as_three(value, axis), 1]
         found = draft.emit(type_, arguments, Form(I32), dtype=np.int64)
