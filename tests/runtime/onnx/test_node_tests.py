@@ -2,7 +2,7 @@ import pytest
 
 from asyncnn.devices import ReferenceDevice
 from asyncnn.runtime.device import Device
-from docs.onnx_page import PAGE, main, with_figures
+from docs.onnx_page import PAGE, PART, main, with_figures
 from tests.runtime.onnx.node_cases import judge, judge_all, node_tests, operator_of
 
 LEAST_PASSING = 0.95
@@ -44,4 +44,4 @@ def test_a_page_that_differs_is_reported(
 
 def test_a_page_without_a_place_is_an_error() -> None:
     with pytest.raises(ValueError, match="has no lines"):
-        with_figures("# ONNX", [])
+        PART.replaced("# ONNX", "")
