@@ -1,7 +1,6 @@
 """Pages of which a part, between two marks, is made by a program."""
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -36,8 +35,8 @@ class GeneratedPart(msgspec.Struct, frozen=True):
         self, render: Callable[[], str], arguments: Sequence[str] | None = None
     ) -> int:
         """Write the part, or check it; return the exit status."""
-        name = os.fspath(self.page.relative_to(ROOT))
-        parser = argparse.ArgumentParser(description=f"Write {name}.")
+        name = self.page.name
+        parser = argparse.ArgumentParser(description=f"Write docs/{name}.")
         parser.add_argument("--check", action="store_true", help="only compare")
         options = parser.parse_args(arguments)
         text = self.page.read_text()
@@ -45,7 +44,7 @@ class GeneratedPart(msgspec.Struct, frozen=True):
         if not options.check:
             self.page.write_text(made)
         elif made != text:
-            sys.stderr.write(f"{name} is out of date; run `make docs`\n")
+            sys.stderr.write(f"docs/{name} is out of date; run `make docs`\n")
             return 1
         return 0
 

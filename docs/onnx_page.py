@@ -66,14 +66,6 @@ def _rows(judged: Sequence[Judged]) -> Iterator[Sequence[str]]:
         yield operator, str(states["passed"] or ""), refused, left
 
 
-def with_figures(page: str, judged: Sequence[Judged]) -> str:
-    """Return the page with its figures made anew.
-
-    :raises ValueError: if the page has no place for them.
-    """
-    return PART.replaced(page, render(judged))
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the figures, or check them; return the exit status."""
     return PART.main(lambda: render(judge_all(node_tests())), arguments)
