@@ -132,10 +132,13 @@ class TestOpenAxes:
         ("shapes", "message"),
         [
             ({"z": (1,)}, "there is no input 'z'"),
-            ([(1, 3, 4, 4)] * 2, "2 input shapes for 1 inputs"),
+            ([(1, 3, 4, 4)] * 2, "2 shapes are given for 1 inputs"),
             ([(1, 4, 4, 4)], "does not fit"),
             ([(1, 3, 4)], "does not fit"),
             ([(1, 3, -4, 4)], "does not fit"),
+            ((1, 3, 4, 4), "is one shape, not the shapes of all inputs"),
+            ({"x": (1, 3, 4.5, 4)}, "is no shape of input 'x'"),
+            ({"x": 4}, "4 is no shape of input 'x'"),
         ],
     )
     def test_shapes_that_do_not_fit_are_refused(
