@@ -17,6 +17,7 @@ from asyncnn.cli.options import (
     counted,
     print_json,
 )
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Priority
 
 if TYPE_CHECKING:
@@ -98,6 +99,10 @@ def run(
         return
     if session and repeat > 1:
         raise typer.BadParameter("a session takes one step for each sample")
+    if deadline_ms is not None and not deadline_ms > 0:
+        raise InvalidArgumentError(
+            f"--deadline-ms {deadline_ms:g} has passed already", hint="give more than 0"
+        )
     import anyio
 
     from asyncnn.cli.model_runs import PATHS, RunOptions, run_model

@@ -42,10 +42,8 @@ _MOST_VARINT_BYTES = 10
 def kind_of(data: memoryview) -> FileKind:
     """Return the kind of model file that the bytes are.
 
-    :raises InvalidArgumentError: if there are none, or they are of no known kind.
+    :raises InvalidArgumentError: if they are of no known kind.
     """
-    if not len(data):
-        raise InvalidArgumentError("there is not a single byte of it")
     if data[: len(MAGIC)] == MAGIC:
         return FileKind.CONTAINER
     if data[4:8] == IDENTIFIER:

@@ -297,6 +297,8 @@ def load(
                 f"a model is loaded from a path or bytes, not {type(source).__name__}"
             ) from None
     with located(where):
+        if not memory.size:
+            raise InvalidArgumentError("it is empty")
         kind = kind_of(view(memory))
         given = {
             "a signature": (signature, (FileKind.TFLITE,)),

@@ -14,7 +14,7 @@ from typing import Self
 import msgspec
 import numpy as np
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.model import TensorInfo
 
@@ -101,11 +101,11 @@ def telling_open_axes(infos: Sequence[TensorInfo]) -> Iterator[None]:
     """Tell in errors of random inputs which lengths they did not get from the model."""
     try:
         yield
-    except InvalidArgumentError as error:
+    except (InvalidArgumentError, GeneralFailureError) as error:
         names = [info.name for info in infos if not all(info.dimensions)]
         if error.hint or not names:
             raise
-        raise InvalidArgumentError(
+        raise type(error)(
             error.message,
             hint="random inputs have length 1 on each axis that the model leaves open, "
             f"here of {', '.join(names)}; give others by --input-shape",

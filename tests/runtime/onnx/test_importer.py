@@ -188,6 +188,17 @@ class TestConstants:
         with pytest.raises(InvalidArgumentError, match="there is no input 'w9'"):
             imported(small_network(), constants={"w9": 1})
 
+    @pytest.mark.parametrize(
+        ("value", "message"),
+        [
+            ("a", "'a' is no constant for input 'x' of float32"),
+            ([[1.0]], r"of shape \[1, 1\] does not fit input 'x'"),
+        ],
+    )
+    def test_one_that_does_not_fit_is_refused(self, value: Any, message: str) -> None:
+        with pytest.raises(InvalidArgumentError, match=message):
+            imported(small_network(), constants={"x": value})
+
     def test_values_beyond_32_bits_are_refused(self) -> None:
         proto = model(
             [node("Add", ["x", "w"], ["y"])],
