@@ -275,28 +275,39 @@ def _derived(
 ) -> Line | None:
     """Return what `fit` does, if the margins of the rule's offsets prove it.
 
-    Only sums next to a step matter, for neither line nor rule ever decreases. There the
-    terms are at most as large as the step and ``fold`` make them, and each of the
-    operations errs by a share of ``2**-53`` of its result. The bounds add these up,
-    with 16 for all that is below 1 and for what errors make of errors.
+    Only sums next to a step matter, for neither line nor rule ever decreases. What the
+    line computes there is at most as large as the step and ``fold`` make it. It is a
+    line if all that is rounded on the way stays within the margin.
     """
     offsets = rule.offsets()
     if offsets is None:
         return None
     above, below = offsets.above, offsets.below
     constant = fold * rule.scale
-    moved, step = np.abs(constant), max(abs(first), abs(last))
+    moved = np.abs(constant)
+    near = max(abs(first + 1), abs(last)) + rule.scale
+    product = near + 1 + moved
     if first >= 0 or last <= 0:
         offset = (above if first >= 0 else below) + lift + constant
         line = Line(rule.scale, offset)
-        bound = 2 * step + 3 * moved + 3 * abs(lift) + 16
+        lifted = 1.0 + abs(lift)
+        terms = product, moved, lifted, lifted + moved, near + lifted
     elif min(-first, last) >= _MANY_STEPS:
         offset = (above + below - 1) / 2 + constant
         line = Line(rule.scale, offset, (above - below + 1) / 2)
-        bound = 3 * step + 3 * moved + 16
+        terms = product, moved, 1 + moved, near + 0.5, near
     else:
         return None
-    return line if bool(np.all(2.0**-53 * bound < offsets.margin)) else None
+    error = sum(_rounding_error(term) for term in terms)
+    return line if bool(np.all(error < offsets.margin)) else None
+
+
+def _rounding_error(largest: Reals | float) -> Reals:
+    """Return how far a result of float64 is from the exact one, at most.
+
+    The exact one is as large as ``largest`` at most, but for what operands err by.
+    """
+    return np.asarray(np.spacing(largest + 2.0**-20) / 2)
 
 
 def _first_sums(rule: RoundingRule, steps: Integers) -> Integers:
