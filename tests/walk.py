@@ -1,0 +1,220 @@
+"""Follows a page as a reader does: ``python tests/walk.py PAGE [--part HEADING]``.
+
+Blocks are taken in the order of the page, in the folder where this is run:
+
+- A block of ``python`` whose first line is a comment with a file name is saved there.
+- One that calls ``asyncio.run`` is a program: it runs in a process of its own.
+- Any other is typed at the asyncio prompt (``python -m asyncio``), which the page keeps
+  from block to block: each statement is entered on its own, and awaited in a task of
+  its own, as in a notebook.
+- Commands of a block of ``console``, after ``$``, go to the shell one by one. What
+  stands below a command has to be its output.
+- A block of ``text`` below one of Python has to be what that has printed; ``...`` stands
+  for anything.
+- ``toml`` has to be TOML.
+
+``--part`` takes what stands below one heading only, ``--without-shell`` no commands, and
+``--given FILE`` types the Python of a file first. A block that imports a package, or a command that installs one or
+needs a file, which is not there is left out, and said to be. Only the standard library
+is imported, so any interpreter that has asyncnn can follow.
+"""
+
+import argparse
+import ast
+import asyncio
+import codeop
+import contextlib
+import doctest
+import importlib.util
+import inspect
+import io
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple
+
+TIME_LIMIT_S = 60
+LEFT_OUT = "left out: "
+OTHERS_COMMANDS = ("pip ", "make ")
+"""Commands that install, which other tests try."""
+
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"# ([\w-]+\.\w+)\n")
+_OUTPUT = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+class Block(NamedTuple):
+    """A block of code, and the line of the page that it begins in."""
+
+    line: int
+    language: str
+    text: str
+
+
+def blocks_of(page: str, part: str | None = None) -> Iterator[Block]:
+    """Yield the blocks of a page, or of what stands below one of its headings."""
+    start, end = 0, len(page)
+    if part is not None:
+        heading = re.search(rf"^(#+) {re.escape(part)}$", page, re.MULTILINE)
+        if heading is None:
+            raise SystemExit(f"no heading {part!r}")
+        start = heading.end()
+        below = re.compile(rf"^#{{1,{len(heading[1])}}} ", re.MULTILINE)
+        following = below.search(page, start)
+        end = following.start() if following else end
+    for found in _BLOCK.finditer(page, start, end):
+        yield Block(page.count("\n", 0, found.start()) + 1, found[1], found[2])
+
+
+def missing_module(code: str) -> str | None:
+    """Return a module that the code imports and that is neither installed nor here."""
+    for node in ast.walk(ast.parse(code)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module]
+        for name in names:
+            top = name.partition(".")[0]
+            if not Path(f"{top}.py").exists() and not importlib.util.find_spec(top):
+                return top
+    return None
+
+
+def inputs_of(code: str) -> Iterator[CodeType]:
+    """Yield what the prompt takes as one input each, compiled.
+
+    :raises SyntaxError: if the prompt would not take the code as it is pasted, such as
+        a compound statement without an empty line below it.
+    """
+    compiler = codeop.CommandCompiler()
+    compiler.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    lines: list[str] = []
+    for line in [*code.splitlines(), ""]:
+        lines.append(line)
+        compiled = compiler("\n".join(lines), "<page>")
+        if compiled is not None:
+            yield compiled
+            lines = []
+    if lines:
+        raise SyntaxError(f"the prompt waits for more: {lines[-1]!r}")
+
+
+class Reader:
+    """Follows blocks; the prompt's variables last as long as it does."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._names: dict[str, Any] = {"__name__": "__main__"}
+        self._printed: str | None = None
+        """By the block above, if that was Python."""
+
+    def follow(self, block: Block) -> None:
+        """Do what a block says.
+
+        :raises AssertionError: if that fails, or prints something else.
+        """
+        printed, self._printed = self._printed, None
+        match block.language:
+            case "python":
+                self._python(block.text)
+            case "console":
+                self._console(block.text)
+            case "text" if printed is not None:
+                _compare(block.text, printed)
+            case "toml":
+                tomllib.loads(block.text)
+
+    def _python(self, code: str) -> None:
+        file = _FILE.match(code)
+        module = missing_module(code)
+        if module:
+            print(f"{LEFT_OUT}{module} is not installed")
+        elif file:
+            Path(file[1]).write_text(code)
+        elif "asyncio.run(" in code:
+            self._printed = _succeeding([sys.executable, "-W", "error", "-c", code])
+        else:
+            self.type(code)
+
+    def type(self, code: str) -> None:
+        """Enter code at the prompt."""
+        out = io.StringIO()
+        for compiled in inputs_of(code):
+            with contextlib.redirect_stdout(out):
+                result = eval(compiled, self._names)
+                if inspect.iscoroutine(result):
+                    self._loop.run_until_complete(result)
+        self._printed = out.getvalue()
+
+    def _console(self, text: str) -> None:
+        for command in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+            line, _, expected = command.partition("\n")
+            line = line.partition(" # ")[0].strip()
+            files = re.findall(r"[\w-]+\.(?:py|npz)\b", line)
+            absent = [each for each in files if not Path(each).exists()]
+            if line.startswith(OTHERS_COMMANDS):
+                print(f"{LEFT_OUT}{line}")
+            elif absent:
+                print(f"{LEFT_OUT}{line}, as there is no {absent[0]}")
+            else:
+                printed = _succeeding(["bash", "-c", line])
+                if expected.strip():
+                    _compare(expected, printed)
+
+
+def _succeeding(command: list[str]) -> str:
+    """Run a command and return what it prints; its programs are this interpreter's."""
+    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    ran = subprocess.run(
+        command,
+        env={**os.environ, "PATH": programs, "PYTHONUTF8": "1"},
+        capture_output=True,
+        text=True,
+        timeout=TIME_LIMIT_S,
+        check=False,
+    )
+    assert ran.returncode == 0, f"{command}\n{ran.stdout}{ran.stderr}"
+    return ran.stdout
+
+
+def _compare(expected: str, printed: str) -> None:
+    checker = doctest.OutputChecker()
+    assert checker.check_output(expected, printed, _OUTPUT), (
+        f"the page says:\n{expected}\nbut it is:\n{printed}"
+    )
+
+
+def main() -> None:
+    """Follow a page; the first block that fails ends it, with its line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("page", type=Path)
+    parser.add_argument("--part")
+    parser.add_argument("--given", type=Path)
+    parser.add_argument("--without-shell", action="store_true")
+    options = parser.parse_args()
+    page = options.page.read_text()
+    sys.path.insert(0, "")
+    with asyncio.Runner() as runner:
+        reader = Reader(runner.get_loop())
+        if options.given:
+            reader.type(options.given.read_text())
+        for block in blocks_of(page, options.part):
+            if options.without_shell and block.language == "console":
+                continue
+            try:
+                reader.follow(block)
+            except BaseException:
+                traceback.print_exc()
+                print(f"{options.page}, line {block.line}", file=sys.stderr, flush=True)
+                os._exit(1)  # what the page has left open would only add to the words
+
+
+if __name__ == "__main__":
+    main()
