@@ -1,7 +1,6 @@
 """Every block of code in the pages runs as it is, see `tests/walk.py`."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +20,7 @@ PAGES = {
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 }
 RECIPES = "docs/recipes.md"
+PARTS = [part.heading for part in walk.parts_of(PAGES[RECIPES]) if part.level == 2]
 WITH_COMMANDS = ("README.md", "docs/tutorial.md")
 """Pages whose commands are run, too; test_documentation.py checks those of others."""
 
@@ -30,8 +30,7 @@ ELSEWHERE = {"docs/model-files.md": "tests/runtime/test_model_files_page.py"}
 WALKED = [
     name
     for name, page in PAGES.items()
-    if name not in (RECIPES, *ELSEWHERE)
-    and any(block.language == "python" for block in walk.blocks_of(page))
+    if name not in (RECIPES, *ELSEWHERE) and walk.code_of(page)
 ]
 
 
@@ -70,12 +69,18 @@ def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
     follow(page, tmp_path, "--given", "given.py", *shell)
 
 
-@pytest.mark.parametrize("part", re.findall(r"^## (.*)$", PAGES[RECIPES], re.M))
+@pytest.mark.parametrize("part", PARTS)
 def test_a_recipe_can_be_followed(part: str, tmp_path: Path) -> None:
     x, y = T(np.float32, (1, 10)), T(np.float32, (1, 10))
     softmax = Op("SOFTMAX", [x], [y], "SoftmaxOptions", {"Beta": 1.0})
     (tmp_path / "model.tflite").write_bytes(write([softmax], [x], [y]))
     follow(RECIPES, tmp_path, "--part", part)
+
+
+def test_each_block_of_the_recipes_is_in_a_part() -> None:
+    blocks = [len(list(walk.blocks_of(PAGES[RECIPES], part))) for part in PARTS]
+    assert min(blocks) >= 1
+    assert sum(blocks) == len(list(walk.blocks_of(PAGES[RECIPES])))
 
 
 def test_pages_that_are_run_elsewhere_are() -> None:

@@ -9,14 +9,14 @@ Blocks are taken in the order of the page, in the folder where this is run:
   its own, as in a notebook.
 - Commands of a block of ``console``, after ``$``, go to the shell one by one. What
   stands below a command has to be its output.
-- A block of ``text`` below one of Python has to be what that has printed; ``...`` stands
-  for anything.
+- A block of ``text`` below one of Python has to be what that has printed; ``...``
+  stands for anything.
 - ``toml`` has to be TOML.
 
-``--part`` takes what stands below one heading only, ``--without-shell`` no commands, and
-``--given FILE`` types the Python of a file first. A block that imports a package, or a command that installs one or
-needs a file, which is not there is left out, and said to be. Only the standard library
-is imported, so any interpreter that has asyncnn can follow.
+``--part`` takes what stands below one heading only, ``--without-shell`` no commands.
+``--given FILE`` types the Python of a file first. What needs a package or a file that
+is not there is left out, and said to be, as are commands that install. Only the
+standard library is imported, so any interpreter that has asyncnn can follow.
 """
 
 import argparse
@@ -57,19 +57,40 @@ class Block(NamedTuple):
     text: str
 
 
-def blocks_of(page: str, part: str | None = None) -> Iterator[Block]:
+class Part(NamedTuple):
+    """What stands below a heading, up to the next one of its level or above."""
+
+    heading: str
+    level: int
+    start: int
+    end: int
+
+
+def parts_of(page: str) -> list[Part]:
+    """Return the parts of a page; comments in its code are no headings."""
+    text = _BLOCK.sub(lambda block: " " * len(block[0]), page)
+    headings = list(re.finditer(r"^(#+) (.*)$", text, re.MULTILINE))
+    parts = []
+    for number, found in enumerate(headings):
+        level = len(found[1])
+        ends = [h.start() for h in headings[number + 1 :] if len(h[1]) <= level]
+        parts.append(Part(found[2], level, found.end(), min(ends, default=len(page))))
+    return parts
+
+
+def blocks_of(page: str, heading: str | None = None) -> Iterator[Block]:
     """Yield the blocks of a page, or of what stands below one of its headings."""
     start, end = 0, len(page)
-    if part is not None:
-        heading = re.search(rf"^(#+) {re.escape(part)}$", page, re.MULTILINE)
-        if heading is None:
-            raise SystemExit(f"no heading {part!r}")
-        start = heading.end()
-        below = re.compile(rf"^#{{1,{len(heading[1])}}} ", re.MULTILINE)
-        following = below.search(page, start)
-        end = following.start() if following else end
+    if heading is not None:
+        (part,) = (each for each in parts_of(page) if each.heading == heading)
+        start, end = part.start, part.end
     for found in _BLOCK.finditer(page, start, end):
         yield Block(page.count("\n", 0, found.start()) + 1, found[1], found[2])
+
+
+def code_of(page: str) -> list[str]:
+    """Return the text of the blocks of Python in a page."""
+    return [block.text for block in blocks_of(page) if block.language == "python"]
 
 
 def missing_module(code: str) -> str | None:
@@ -135,7 +156,7 @@ class Reader:
         file = _FILE.match(code)
         module = missing_module(code)
         if module:
-            print(f"{LEFT_OUT}{module} is not installed")
+            _leave_out(f"{module} is not installed")
         elif file:
             Path(file[1]).write_text(code)
         elif "asyncio.run(" in code:
@@ -160,13 +181,17 @@ class Reader:
             files = re.findall(r"[\w-]+\.(?:py|npz)\b", line)
             absent = [each for each in files if not Path(each).exists()]
             if line.startswith(OTHERS_COMMANDS):
-                print(f"{LEFT_OUT}{line}")
+                _leave_out(line)
             elif absent:
-                print(f"{LEFT_OUT}{line}, as there is no {absent[0]}")
+                _leave_out(f"{line}, as there is no {absent[0]}")
             else:
                 printed = _succeeding(["bash", "-c", line])
                 if expected.strip():
                     _compare(expected, printed)
+
+
+def _leave_out(what: str) -> None:
+    sys.stdout.write(f"{LEFT_OUT}{what}\n")
 
 
 def _succeeding(command: list[str]) -> str:
@@ -212,7 +237,8 @@ def main() -> None:
                 reader.follow(block)
             except BaseException:
                 traceback.print_exc()
-                print(f"{options.page}, line {block.line}", file=sys.stderr, flush=True)
+                sys.stderr.write(f"{options.page}, line {block.line}\n")
+                sys.stderr.flush()
                 os._exit(1)  # what the page has left open would only add to the words
 
 
