@@ -61,6 +61,16 @@ def test_an_answer_is_one_click_away(answer: str) -> None:
         assert any(word in each for each in shown), f"{word} is not in {link}"
 
 
+def test_words_that_are_introduced_are_in_the_glossary() -> None:
+    glossary = (ROOT / "docs/glossary.md").read_text()
+    known = set(
+        re.findall(r"\w+", " ".join(re.findall(r"^\| ([^|]+) \|", glossary, re.M)))
+    )
+    tutorial = (ROOT / "docs/tutorial.md").read_text()
+    introduced = re.findall(r"(?<!\*)\*(\w+)\*(?!\*)", README + tutorial)
+    assert {"device", "driver", "HAL", "burst", "session"} <= set(introduced) <= known
+
+
 def test_figures_are_those_of_the_page_of_benchmarks() -> None:
     page = (ROOT / "docs/benchmarks.md").read_text()
     measured = section(page, "bench-accelerated") + section(page, "bench-qos")
