@@ -454,8 +454,7 @@ class OpeningSession:
                 f"checkpoint={checkpoint}",
                 hint="the state is saved after every 1 or more steps",
             )
-        if path != "burst":
-            check_path(path)
+        check_path(path, bursts=True)
         requests = model.requests
         arrays = requests.first if state is None else requests.checked(state)
         self._session = Session(model, launch, arrays, path, checkpoint)
