@@ -176,7 +176,7 @@ def _command(name: str, benchmark: Benchmark) -> Callable[..., None]:
 
 
 def _print(report: Report) -> None:
-    out = console()
+    out = console(markup=True)
     if not out.is_terminal:
         out.width = _PIPE_WIDTH
     for table in report.tables():
