@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from asyncnn.runtime.model import NamedModel, TensorInfo
     from asyncnn.runtime.model_cache import ModelCache
     from asyncnn.runtime.model_description import ModelMetadata, Signature
-    from asyncnn.runtime.model_file import load, save
+    from asyncnn.runtime.model_file import bundled_file, load, save
     from asyncnn.runtime.named_arrays import named_array, open_named_array
     from asyncnn.runtime.opening_devices import connect, open_device, open_devices
     from asyncnn.runtime.prepared import PreparedModel
@@ -113,7 +113,7 @@ else:
             "asyncnn.runtime.model": "NamedModel TensorInfo",
             "asyncnn.runtime.model_cache": "ModelCache",
             "asyncnn.runtime.model_description": "ModelMetadata Signature",
-            "asyncnn.runtime.model_file": "load save",
+            "asyncnn.runtime.model_file": "bundled_file load save",
             "asyncnn.runtime.named_arrays": "named_array open_named_array",
             "asyncnn.runtime.opening_devices": "connect open_device open_devices",
             "asyncnn.runtime.prepared": "PreparedModel",
@@ -174,6 +174,7 @@ __all__ = (
     "TensorInfo",
     "UnsupportedOperatorError",
     "__version__",
+    "bundled_file",
     "connect",
     "device_names",
     "explain",
