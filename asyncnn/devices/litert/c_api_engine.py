@@ -10,6 +10,7 @@ function is C's, and looks at a byte of ours, so a run needs no interpreter lock
 """
 
 import ctypes
+import errno
 from collections.abc import Callable, Sequence
 from ctypes import byref
 from functools import partial
@@ -97,14 +98,20 @@ class CApiEngine(Engine):
         if weights is None or not may_be_packed(model):
             return CApiGraph(self._library, memory, options)
         content = model.content if isinstance(model, GraphFile) else model
-        return weights.compile(
-            np.frombuffer(content, np.uint8),
-            lambda descriptor: CApiGraph(
-                self._library,
-                memory,
-                {**options, "weight_cache_file_descriptor": descriptor},
-            ),
-        )
+        try:
+            return weights.compile(
+                np.frombuffer(content, np.uint8),
+                lambda descriptor: CApiGraph(
+                    self._library,
+                    memory,
+                    {**options, "weight_cache_file_descriptor": descriptor},
+                ),
+            )
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+        # It takes no descriptor to pack for this graph alone.
+        return CApiGraph(self._library, memory, options)
 
 
 class _Slot:
