@@ -324,7 +324,7 @@ def _place(
         if array.nbytes != slot.nbytes or array.dtype != slot.dtype:
             return False
         flags = array.flags
-        if not (flags.carray if written else flags.c_contiguous):
+        if not flags.c_contiguous or (written and not flags.writeable):
             return False
         address = address_of(array)
         if address % BUFFER_ALIGNMENT or not has_tail(array, address):
