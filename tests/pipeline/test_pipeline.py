@@ -35,6 +35,7 @@ from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.service import Server
 from tests.networks import F32, addition, chain, picking
+from tests.runtime.stateful import counting
 
 MISSED = (MissedDeadlinePersistentError, MissedDeadlineTransientError)
 
@@ -189,6 +190,52 @@ class TestState:
         async with Pipeline(stage) as pipeline:
             results = await collected(pipeline.process(frames(3)))
         assert values(results, "y") == [1000, 1010, 1030]
+
+    @pytest.mark.parametrize("when_failed", ["raise", "skip"])
+    async def test_the_models_own_is_kept_as_by_a_session(
+        self,
+        device: Device,
+        keeper: Device | None,
+        when_failed: Literal["raise", "skip"],
+    ) -> None:
+        model = await device.prepare(counting())
+        source = [{"x": np.float32([n, 2 * n, 3, 1 / (n + 1)])} for n in range(30)]
+        stages = [
+            Stage("count", model, state_on=keeper, keeps_state=True),
+            Stage("after", await device.prepare(chain(1, 4))),
+        ]
+        pipeline = Pipeline(*stages, in_flight=3, when_failed=when_failed)
+        async with pipeline, model.session() as session:
+            number = 0
+            async for result in pipeline.process(source):
+                expected = (await session.run(source[number]))["y"]
+                (name,) = result
+                np.testing.assert_array_equal(result[name], expected + 1)
+                number += 1
+        assert number == 30
+
+    async def test_the_models_own_may_begin_elsewhere(
+        self, device: Device, keeper: Device | None
+    ) -> None:
+        model = await device.prepare(counting())
+        total = np.full(4, 100, np.float32)
+        stage = Stage(
+            "count",
+            model,
+            state_on=keeper,
+            keeps_state=True,
+            initial={"total": total},
+        )
+        async with Pipeline(stage) as pipeline:
+            results = await collected(pipeline.process(frames(3)))
+        assert values(results, "y") == [200, 202, 206]
+        assert set(results[0]) == {"y"}
+
+    async def test_the_models_own_is_not_kept_unless_told(self, device: Device) -> None:
+        model = await device.prepare(counting())
+        async with Pipeline(Stage("count", model)) as pipeline:
+            results = await collected(pipeline.process(frames(4)))
+        assert values(results, "y") == [0, 2, 4, 6]
 
     async def test_later_stages_may_take_it(
         self, device: Device, keeper: Device | None
