@@ -155,7 +155,6 @@ def _arg(type_: Op) -> Converter:
         is_last = bool(node.attribute("select_last_index", 0))
         if is_last:
             value = reverse(draft, value, axis)
-        arguments: list[Argument]
         if value.rank <= MAX_RANK:
             arguments: list[Argument] = [value, axis]
         else:

@@ -267,7 +267,7 @@ class TestState:
                 prepared = await device.prepare(counting())
                 with pytest.raises(asyncnn.InvalidArgumentError, match="checkpoint=0"):
                     prepared.session(checkpoint=0)
-                with pytest.raises(asyncnn.InvalidArgumentError, match="no path"):
+                with pytest.raises(asyncnn.InvalidArgumentError, match="fenced, burst"):
                     prepared.session(path="slow")  # type: ignore[arg-type]
 
         asyncio.run(main())
