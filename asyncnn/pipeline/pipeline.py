@@ -53,8 +53,8 @@ class Pipeline:
             raise InvalidArgumentError("a number of the pipeline is not positive")
         _check_policy(when_full, WhenFull)
         _check_policy(when_failed, WhenFailed)
-        self._stages = stages
-        self._wiring = wire(stages)
+        self._stages = tuple(stage.opened() for stage in stages)
+        self._wiring = wire(self._stages)
         self._check = InputCheck(self._wiring.put)
         self._in_flight = in_flight
         self._backlog = backlog

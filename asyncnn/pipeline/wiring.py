@@ -25,6 +25,9 @@ class Stage(msgspec.Struct, frozen=True, eq=False):
     ``state_on``, the device that the model is on, state that no other stage takes stays
     in its driver.
 
+    A stage that ``keeps_state`` has in ``state`` what a session would keep, too: each
+    of ``model.states`` by its name, from its first value on.
+
     ``inputs`` tells for inputs by name what they take: ``"STAGE.OUTPUT"`` of a stage
     before, or ``"put.NAME"``, something that is put. The others take, in order, the
     outputs of the stage before that are not state; in the first stage, what is put
@@ -37,6 +40,20 @@ class Stage(msgspec.Struct, frozen=True, eq=False):
     state: Mapping[str, str] = {}
     initial: Mapping[str, ArrayLike] = {}
     state_on: Device | None = None
+    keeps_state: bool = False
+
+    def opened(self) -> "Stage":
+        """Return the same stage, of a model that has no state of its own to keep."""
+        if not self.keeps_state:
+            return self
+        model, first = self.model.with_open_states()
+        return msgspec.structs.replace(
+            self,
+            model=model,
+            state={**self.state, **{name: name for name in first}},
+            initial={**first, **self.initial},
+            keeps_state=False,
+        )
 
 
 PUT = "put"

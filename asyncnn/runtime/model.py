@@ -339,6 +339,20 @@ class NamedModel(msgspec.Struct, frozen=True):
         """Words for the types of the model."""
         return Vocabulary(self.model, self.extension_names)
 
+    def with_open_states(self) -> Self:
+        """Return the same model, whose states are inputs and outputs after the others.
+
+        Either has the state's name.
+        """
+        infos = tuple(state.info for state in self.states)
+        return msgspec.structs.replace(
+            self,
+            inputs=(*self.inputs, *infos),
+            outputs=(*self.outputs, *infos),
+            states=(),
+            signatures=(),
+        )
+
     def knowing(self, extensions: Iterable[Extension]) -> Self:
         """Return the same model with inputs and outputs of known dtypes.
 

@@ -9,6 +9,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from asyncnn.callbacks import ExecutionFuture, ExecutionResult
 from asyncnn.deadlines import DEADLINE_GRACE_S
 from asyncnn.fences import SyncFence
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
+from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     DEFAULT_OPTIONS,
@@ -345,6 +347,22 @@ class PreparedModel:
 
         model = self._sessions or self._shared_by_sessions()
         return OpeningSession(model, self._launch, state, path, checkpoint)
+
+    def with_open_states(self) -> tuple["PreparedModel", dict[str, Array]]:
+        """Return this model with states as inputs and outputs, and their first values.
+
+        For callers that hand the state on themselves, as a `Pipeline` does.
+        """
+        first = {state.info.name: state.first_value() for state in self._model.states}
+        opened, model = copy(self), self._model.with_open_states()
+        opened.inputs, opened.outputs, opened.states = model.inputs, model.outputs, ()
+        opened._model, opened._sessions = model, None
+        opened._target = self._target._replace(
+            check=InputCheck(model.inputs),
+            space=OutputSpace(model.outputs),
+            build_request=RequestBuilder(model.inputs, model.outputs),
+        )
+        return opened, first
 
     def _shared_by_sessions(self) -> "SessionModel":
         from asyncnn.runtime.session_steps import SessionModel

@@ -2,14 +2,11 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
-from typing import Literal
+from collections.abc import AsyncIterator
 
 import numpy as np
 import pytest
 
-import asyncnn
 from asyncnn.hal.errors import (
     DeviceUnavailableError,
     InvalidArgumentError,
@@ -17,73 +14,18 @@ from asyncnn.hal.errors import (
     MissedDeadlineTransientError,
     ResourceExhaustedTransientError,
 )
-from asyncnn.hal.types import (
-    FusedActivationFunc,
-    Operand,
-    OperationType,
-)
 from asyncnn.pipeline import (
-    FrameResult,
     Pipeline,
     PipelineStatistics,
     Stage,
     StageStatistics,
 )
-from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.device import Device
-from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.opening_devices import connect, open_device
-from asyncnn.service import Server
-from tests.networks import F32, addition, chain, picking
+from asyncnn.runtime.opening_devices import open_device
+from tests.networks import addition, chain
+from tests.pipeline.conftest import collected, frames, running_sum, slow_frames, values
 
 MISSED = (MissedDeadlinePersistentError, MissedDeadlineTransientError)
-
-
-def running_sum() -> NamedModel:
-    """``total = before + x`` and ``y = total * 10``, of four floats."""
-    builder = ModelBuilder()
-    x, before = builder.input("x", F32, (4,)), builder.input("before", F32, (4,))
-    none = builder.scalar(FusedActivationFunc.NONE)
-    total = builder.operation(OperationType.ADD, [before, x, none], Operand(F32, (4,)))
-    ten = builder.constant(np.full(1, 10, np.float32))
-    y = builder.operation(OperationType.MUL, [total, ten, none], Operand(F32, (4,)))
-    builder.output(y, "y")
-    builder.output(total, "total")
-    return builder.build()
-
-
-@pytest.fixture(params=["lane", "inline", "remote"])
-async def device(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncIterator[Device]:
-    limit = {"lane": 0.0, "inline": 1e9, "remote": 50.0}[request.param]
-    settings = asyncnn.DeviceSettings(inline_below_us=limit)
-    async with open_device(settings=settings) as device:
-        if request.param != "remote":
-            yield device
-            return
-        path = tmp_path / "driver.sock"
-        async with Server(device.hal, path), connect(path) as remote:
-            yield remote
-
-
-def frames(count: int) -> Iterator[dict[str, np.ndarray]]:
-    for number in range(count):
-        yield {"x": np.full(4, number, np.float32)}
-
-
-async def slow_frames(count: int) -> AsyncIterator[dict[str, np.ndarray]]:
-    for frame in frames(count):
-        await asyncio.sleep(0)
-        yield frame
-
-
-async def collected(results: AsyncIterator[FrameResult]) -> list[FrameResult]:
-    return [result async for result in results]
-
-
-def values(results: list[FrameResult], name: str = "z") -> list[float]:
-    return [float(result[name][0]) for result in results]
 
 
 @pytest.mark.parametrize("source", [frames, slow_frames])
@@ -157,91 +99,6 @@ async def test_a_stage_takes_what_it_names(device: Device) -> None:
         one = np.ones(4, np.float32)
         await pipeline.put({"x": one, "offset": 10 * one})
         assert (await anext(pipeline))["z"][0] == 22
-
-
-class TestState:
-    @pytest.fixture(params=["shared", "in the driver"])
-    def keeper(self, request: pytest.FixtureRequest, device: Device) -> Device | None:
-        """The device that keeps the state, if one does."""
-        return device if request.param == "in the driver" else None
-
-    async def test_it_is_fed_back_from_frame_to_frame(
-        self, device: Device, keeper: Device | None
-    ) -> None:
-        model = await device.prepare(running_sum())
-        stage = Stage("sum", model, state={"total": "before"}, state_on=keeper)
-        async with Pipeline(stage, in_flight=3) as pipeline:
-            results = await collected(pipeline.process(frames(30)))
-        assert values(results, "y") == [10.0 * n * (n + 1) / 2 for n in range(30)]
-        assert set(results[0]) == {"y"}
-
-    async def test_it_begins_with_what_is_initial(
-        self, device: Device, keeper: Device | None
-    ) -> None:
-        model = await device.prepare(running_sum())
-        stage = Stage(
-            "sum",
-            model,
-            state={"total": "before"},
-            state_on=keeper,
-            initial={"before": np.full(4, 100, np.float32)},
-        )
-        async with Pipeline(stage) as pipeline:
-            results = await collected(pipeline.process(frames(3)))
-        assert values(results, "y") == [1000, 1010, 1030]
-
-    async def test_later_stages_may_take_it(
-        self, device: Device, keeper: Device | None
-    ) -> None:
-        model = await device.prepare(running_sum())
-        plus_one = await device.prepare(chain(1, 4))
-        stages = [
-            Stage("sum", model, state={"total": "before"}, state_on=keeper),
-            Stage("after", plus_one, inputs={"x": "sum.total"}),
-        ]
-        async with Pipeline(*stages, in_flight=4) as pipeline:
-            results = await collected(pipeline.process(frames(20)))
-        assert values(results) == [n * (n + 1) / 2 + 1 for n in range(20)]
-
-    @pytest.mark.parametrize("when_full", ["wait", "drop_oldest"])
-    @pytest.mark.parametrize("in_flight", [1, 2, 5])
-    async def test_after_a_failure_the_last_good_one_goes_on(
-        self,
-        device: Device,
-        keeper: Device | None,
-        in_flight: int,
-        when_full: Literal["wait", "drop_oldest"],
-    ) -> None:
-        stages = [
-            Stage("pick", await device.prepare(picking(4))),
-            Stage(
-                "sum",
-                await device.prepare(running_sum()),
-                state={"total": "before"},
-                state_on=keeper,
-            ),
-        ]
-        source = list(frames(60))
-        bad = (0, 7, 8, 30, 59)
-        for number, frame in enumerate(source):
-            frame["index"] = np.full(4, 4 if number in bad else 0, np.int32)
-        pipeline = Pipeline(
-            *stages,
-            in_flight=in_flight,
-            backlog=60,
-            when_full=when_full,
-            when_failed="skip",
-        )
-        async with pipeline:
-            results = await collected(pipeline.process(source))
-        total = 0
-        for result in results:
-            total += result.number
-            assert float(result["y"][0]) == 10.0 * total
-        statistics = pipeline.statistics()
-        assert statistics.failed + statistics.delivered == 60
-        assert statistics.stages["pick"].failed == len(bad)
-        assert statistics.failed <= len(bad) * in_flight
 
 
 class TestBackPressure:

@@ -11,7 +11,9 @@ import pytest
 
 import asyncnn
 from asyncnn.devices import DeviceSettings, ReferenceDevice
+from asyncnn.devices.work import ExecuteWork
 from asyncnn.engine.execution import Execution
+from asyncnn.hal.types import ErrorStatus
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.session import Session
@@ -52,9 +54,11 @@ class Gate:
         self._is_open = threading.Event()
         self._is_open.set()
         self.reached = threading.Event()
+        self.aborted = threading.Event()
 
     def close(self) -> None:
         self.reached.clear()
+        self.aborted.clear()
         self._is_open.clear()
 
     def open(self) -> None:
@@ -67,16 +71,25 @@ class Gate:
     async def until_reached(self) -> None:
         assert await asyncio.to_thread(self.reached.wait, 10)
 
+    async def until_aborted(self) -> None:
+        """Wait until an execution has been told to stop since the gate was closed."""
+        assert await asyncio.to_thread(self.aborted.wait, 10)
+
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    gate, advance = Gate(), Execution.advance
+    gate, advance, abort = Gate(), Execution.advance, ExecuteWork.abort
 
     def gated(self: Execution, *arguments: Any) -> bool:
         gate.wait()
         return advance(self, *arguments)
 
+    def aborted(self: ExecuteWork, status: ErrorStatus) -> None:
+        abort(self, status)
+        gate.aborted.set()
+
     monkeypatch.setattr(Execution, "advance", gated)
+    monkeypatch.setattr(ExecuteWork, "abort", aborted)
     yield gate
     gate.open()
 
