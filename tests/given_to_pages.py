@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 import asyncnn
 import numpy as np
 stack = AsyncExitStack()
+close = stack.aclose
 device = await stack.enter_async_context(asyncnn.open_device())
 """
 
