@@ -61,6 +61,7 @@ docs: $(READY)
 	$(BIN)/python -m docs.operations_page
 	$(BIN)/python -m docs.accelerated_page
 	$(BIN)/python -m docs.tflite_page
+	$(BIN)/python -m docs.onnx_page
 
 lint: $(READY)
 	$(BIN)/ruff check .

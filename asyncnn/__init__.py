@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from asyncnn.runtime.opening_devices import connect, open_device, open_devices
     from asyncnn.runtime.prepared import PreparedModel
     from asyncnn.runtime.reusable import ReusableExecution
+    from asyncnn.runtime.session import Session
     from asyncnn.runtime.signatures import SignatureRuns
     from asyncnn.runtime.unsupported import UnsupportedOperatorError
     from asyncnn.service import Supervision
@@ -118,6 +119,7 @@ else:
             "asyncnn.runtime.prepared": "PreparedModel",
             "asyncnn.runtime.reusable": "ReusableExecution",
             "asyncnn.runtime.unsupported": "UnsupportedOperatorError",
+            "asyncnn.runtime.session": "Session",
             "asyncnn.runtime.signatures": "SignatureRuns",
             "asyncnn.service": "Supervision",
         },
@@ -165,6 +167,7 @@ __all__ = (
     "ResourceExhaustedTransientError",
     "ReusableExecution",
     "Route",
+    "Session",
     "Signature",
     "SignatureRuns",
     "Supervision",

@@ -5,17 +5,20 @@ nothing and exits with 1 if the table is out of date. The rest of the page is wr
 hand.
 """
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 
 from asyncnn.devices.litert.claims import NOT_CLAIMED, RULES
-from docs.operations_page import ROOT, SHORT_NAMES, table
+from docs.generated import ROOT, GeneratedPart, table
+from docs.operations_page import SHORT_NAMES
 
 PAGE = ROOT / "docs" / "accelerated.md"
 
-BEGIN = "<!-- the table of operations: make docs -->\n"
-END = "<!-- the end of the table -->\n"
+PART = GeneratedPart(
+    PAGE,
+    "<!-- the table of operations: make docs -->",
+    "<!-- the end of the table -->",
+)
 
 
 def render() -> str:
@@ -39,31 +42,9 @@ def _left() -> Iterator[Sequence[str]]:
         yield type_.name, NOT_CLAIMED[type_]
 
 
-def with_table(page: str) -> str:
-    """Return the page with its table made anew.
-
-    :raises ValueError: if the page has no place for it.
-    """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"{PAGE} has no lines {BEGIN!r} and {END!r}")
-    return f"{before}{BEGIN}\n{render()}\n{END}{after}"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the table, or check it; return the exit status."""
-    parser = argparse.ArgumentParser(description="Write docs/accelerated.md.")
-    parser.add_argument("--check", action="store_true", help="only compare")
-    options = parser.parse_args(arguments)
-    page = PAGE.read_text()
-    made = with_table(page)
-    if not options.check:
-        PAGE.write_text(made)
-    elif made != page:
-        sys.stderr.write(f"{PAGE} is out of date; run `make docs`\n")
-        return 1
-    return 0
+    return PART.main(render, arguments)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,26 @@
 """Writes the figures of the node tests into ``docs/onnx.md``, by running them.
 
-Run it from a checkout: ``python -m docs.onnx_page``; with ``--check`` it writes nothing
-and exits with 1 if the figures are out of date. The rest of the page is written by hand.
+Run it from a checkout: ``python -m docs.onnx_page``; with ``--check`` it writes
+nothing and exits with 1 if the figures are out of date. The rest of the page is written
+by hand.
 """
 
-import argparse
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 import onnx
 
-from docs.operations_page import ROOT, table
+from docs.generated import ROOT, GeneratedPart, table
 from tests.runtime.onnx.node_cases import OUTSIDE, Judged, judge_all, node_tests
 
 PAGE = ROOT / "docs" / "onnx.md"
 
-BEGIN = "<!-- the figures of the node tests: make docs -->\n"
-END = "<!-- the end of the figures -->\n"
+PART = GeneratedPart(
+    PAGE,
+    "<!-- the figures of the node tests: make docs -->",
+    "<!-- the end of the figures -->",
+)
 
 
 def render(judged: Sequence[Judged]) -> str:
@@ -63,31 +66,9 @@ def _rows(judged: Sequence[Judged]) -> Iterator[Sequence[str]]:
         yield operator, str(states["passed"] or ""), refused, left
 
 
-def with_figures(page: str, judged: Sequence[Judged]) -> str:
-    """Return the page with its figures made anew.
-
-    :raises ValueError: if the page has no place for them.
-    """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"{PAGE} has no lines {BEGIN!r} and {END!r}")
-    return f"{before}{BEGIN}\n{render(judged)}\n{END}{after}"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the figures, or check them; return the exit status."""
-    parser = argparse.ArgumentParser(description="Write docs/onnx.md.")
-    parser.add_argument("--check", action="store_true", help="only compare")
-    options = parser.parse_args(arguments)
-    page = PAGE.read_text()
-    made = with_figures(page, judge_all(node_tests()))
-    if not options.check:
-        PAGE.write_text(made)
-    elif page != made:
-        sys.stderr.write(f"{PAGE} is out of date; run `make docs`\n")
-        return 1
-    return 0
+    return PART.main(lambda: render(judge_all(node_tests())), arguments)
 
 
 if __name__ == "__main__":

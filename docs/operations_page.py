@@ -19,6 +19,7 @@ from asyncnn.hal.operands import AnyOperandType, AnyOperationType
 from asyncnn.hal.operations import SIGNATURES, allowed_types
 from asyncnn.hal.operations.signature import Argument, Layout, OperationSignature
 from asyncnn.hal.types import HalVersion, OperandType
+from docs.generated import ROOT, table
 from tests.derived.cases import derived_cases
 from tests.derived.coverage import (
     Pair,
@@ -26,9 +27,6 @@ from tests.derived.coverage import (
     pairs_of,
     pairs_with_vectors,
 )
-
-ROOT = Path(__file__).parents[1]
-"""The checkout, whose tests the page tells of."""
 
 PAGE = ROOT / "docs" / "operations.md"
 
@@ -229,15 +227,6 @@ def _version(version: HalVersion) -> str:
     if version >= HalVersion.AIDL_V1:
         return version.name.replace("_V", " ")
     return version.name.removeprefix("V").replace("_", ".")
-
-
-def table(header: Sequence[str], rows: Iterator[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a Markdown table and an empty one."""
-    yield f"| {' | '.join(header)} |"
-    yield "|" + " --- |" * len(header)
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
-    yield ""
 
 
 if __name__ == "__main__":

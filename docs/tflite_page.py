@@ -6,10 +6,11 @@ the importer makes of the files that the tests compare with LiteRT. The rest of 
 is written by hand.
 """
 
-import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from importlib import import_module
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,21 +19,27 @@ from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.tflite import import_tflite
 from asyncnn.runtime.tflite.functions import ALIASES
 from asyncnn.runtime.tflite.not_imported import NOT_IMPORTED
-from docs.operations_page import ROOT, table
-from tests.runtime.tflite.cases import Case
-from tests.runtime.tflite.files import NUMBERS, T
-from tests.runtime.tflite.layer_cases import CASES, TYPED_CASES
+from docs.generated import ROOT, GeneratedPart, table
 
+# By name, since the tests are not type-checked.
+_layer_cases = import_module("tests.runtime.tflite.layer_cases")
+CASES, TYPED_CASES = _layer_cases.CASES, _layer_cases.TYPED_CASES
+NUMBERS = import_module("tests.runtime.tflite.files").NUMBERS
+
+Case: TypeAlias = Any
+T: TypeAlias = Any
 PAGE = ROOT / "docs" / "tflite.md"
 
-BEGIN = "<!-- the table of operators: make docs -->\n"
-END = "<!-- the end of the table -->\n"
+PART = GeneratedPart(
+    PAGE,
+    "<!-- the table of operators: make docs -->",
+    "<!-- the end of the table -->",
+)
 
 BY_HAND = {
     "CALL": ("its operators, in place", ""),
     "STABLEHLO_COMPOSITE": ("the operators of its decomposition, in place", "float32"),
     "CALL_ONCE": ("nothing: it runs when the file is read", ""),
-    "STABLEHLO_COMPOSITE": ("what it consists of, in place", ""),
     "IF": ("IF", "bool"),
     "WHILE": ("WHILE", "bool"),
     "VAR_HANDLE": ("a state of the model", ""),
@@ -130,31 +137,9 @@ def _type(tensor: T) -> str:
     return f"{name} (quantised)" if tensor.scale else name
 
 
-def with_table(page: str) -> str:
-    """Return the page with its tables made anew.
-
-    :raises ValueError: if the page has no place for them.
-    """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"{PAGE} has no lines {BEGIN!r} and {END!r}")
-    return f"{before}{BEGIN}\n{render()}\n{END}{after}"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the tables, or check them; return the exit status."""
-    parser = argparse.ArgumentParser(description="Write docs/tflite.md.")
-    parser.add_argument("--check", action="store_true", help="only compare")
-    options = parser.parse_args(arguments)
-    page = PAGE.read_text()
-    made = with_table(page)
-    if not options.check:
-        PAGE.write_text(made)
-    elif made != page:
-        sys.stderr.write(f"{PAGE} is out of date; run `make docs`\n")
-        return 1
-    return 0
+    return PART.main(render, arguments)
 
 
 if __name__ == "__main__":

@@ -82,8 +82,9 @@ class Lane:
 
     A lane that ``is_dismissed`` takes no more work, and how its last work ends is
     ignored: it is idle, or stuck. It sleeps by taking ``wake``, which wakes it when
-    that is released. ``processor_ns`` is the processor time that its thread had had
-    when its work was exchanged last.
+    that is released. Work that ``has_ended`` is still its own for a moment, in which
+    the loop may submit more. ``processor_ns`` is the processor time that its thread had
+    had when its work was exchanged last.
     """
 
     def __init__(self, name: str, serve: Callable[["Lane"], None]) -> None:
@@ -93,6 +94,7 @@ class Lane:
         self.work: Work | None = None
         self.pause = Pause()
         self.is_dismissed = False
+        self.has_ended = False
         self.processor_ns = 0
         self.wake = threading.Lock()
         self.wake.acquire()
@@ -145,7 +147,7 @@ class Lanes:
                 self.run_queue.start(work, time.monotonic_ns())
                 lane.work = work
                 work.pause = lane.pause = Pause()
-                lane.pause.lanes_each = self.run_queue.lanes_each
+                lane.pause.lanes_each = self._lanes_each
                 lane.wake.release()
                 return
             to_stop = self.run_queue.add(work, time.monotonic_ns())
@@ -265,6 +267,7 @@ class Lanes:
         except BaseException as error:
             fail_with(work, error)
             has_ended = True
+        lane.has_ended = has_ended
         # The watchdog has reported what a dismissed lane worked on.
         if has_ended and not lane.is_dismissed:
             self._completed(work)
@@ -299,6 +302,11 @@ class Lanes:
                 return True
             has_ended = False
 
+    def _lanes_each(self) -> int:
+        lanes = tuple(self._lanes)
+        busy = sum(lane.work is not None and not lane.has_ended for lane in lanes)
+        return self.count // max(busy, 1)
+
     def _report(self, dropped: list[Work]) -> None:
         for work in dropped:  # not in `_next`, which must keep no reference to it
             self._completed(work)
@@ -330,7 +338,8 @@ class Lanes:
         if work is not None:
             at_ns = work.review_ns
             work.pause = lane.pause = Pause() if at_ns is None else TimedPause(at_ns)
-            lane.pause.lanes_each = run_queue.lanes_each
+            lane.pause.lanes_each = self._lanes_each
+        lane.has_ended = False
         if previous is not None and work is not previous:
             previous.preemptions += 1
         while run_queue.missed:

@@ -116,11 +116,6 @@ class RunQueue(Generic[JobT]):
         """Number of jobs that have no lane."""
         return self._waiting
 
-    @property
-    def lanes_each(self) -> int:
-        """Lanes there are for each running job; at least one runs."""
-        return self._lanes // len(self._running)
-
     def clients(self) -> list[Client]:
         """Return the clients that have an account."""
         return list(self._accounts)

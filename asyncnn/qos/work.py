@@ -208,13 +208,13 @@ class Pause:
     """Asks work to stop at its next boundary.
 
     ``interrupt`` brings that about where work computes without looking here.
-    ``lanes_each`` is how many lanes there were for each piece of work that ran when it
-    was resumed; the work says how many ``threads`` it has made of that.
+    ``lanes_each`` tells how many lanes there are for each piece of work that runs, if
+    known; the work says how many ``threads`` it has made of that.
     """
 
     interrupt: Callable[[], None] | None = None
     requested = False
-    lanes_each = 1
+    lanes_each: Callable[[], int] | None = None
     threads = 1
 
     def request(self) -> None:

@@ -291,14 +291,18 @@ async def open_burst(target: Target, *, spins: bool) -> AsyncIterator[Burst]:
 
 @asynccontextmanager
 async def open_carry(
-    target: Target, *, spins: bool
+    target: Target, *, spins: bool, names_buffers: bool = False
 ) -> AsyncIterator[tuple[BurstController, Carry]]:
     """Open what executes requests by burst, for an ``async with`` block.
 
+    :param names_buffers: requests name device-managed buffers. Those of a framework may
+        be its own, so it serves the burst, and not one of its devices.
     :raises AsyncnnError: if the driver refuses it.
     """
-    hal = target.hal
-    model = hal.for_burst() if isinstance(hal, IRecovering) else hal
+    hal: IPreparedModel = target.hal
+    model = hal
+    if isinstance(hal, IRecovering) and not names_buffers:
+        model = hal.for_burst()
     with await BurstController.open(
         model, spins=spins, deadline_grace=target.deadline_grace
     ) as controller:

@@ -295,8 +295,15 @@ def load(
     if isinstance(source, str | os.PathLike):
         where, memory, folder = source, map_model_file(source), Path(source).parent
     else:
-        memory = from_buffer(memoryview(source).toreadonly())
+        try:
+            memory = from_buffer(memoryview(source).toreadonly())
+        except TypeError:
+            raise TypeError(
+                f"a model is loaded from a path or bytes, not {type(source).__name__}"
+            ) from None
     with located(where):
+        if not memory.size:
+            raise InvalidArgumentError("it is empty")
         kind = kind_of(view(memory))
         given = {
             "a signature": (signature, (FileKind.TFLITE,)),

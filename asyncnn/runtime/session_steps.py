@@ -40,7 +40,8 @@ class Steps:
     """The calls of a session, over arrays of its own, one for each direction.
 
     What a step that was given up may still be using is never used again: the session
-    makes other steps then.
+    makes other steps then. If they are known to be short, it may `place_now` inputs and
+    take `copies_now` of outputs.
     """
 
     __slots__ = (
@@ -52,6 +53,7 @@ class Steps:
         "_model",
         "_out",
         "_pools",
+        "is_short",
     )
 
     def __init__(self, model: SessionModel, carry: Carry) -> None:
@@ -64,6 +66,12 @@ class Steps:
             for info in target.check.infos
         ]
         self._out = target.space.allocate(make) if target.space.is_fixed else None
+        sizes = [a.size for a in (*self._inputs, *(self._out or ())) if a is not None]
+        self.is_short = (
+            self._out is not None
+            and all(array is not None for array in self._inputs)
+            and sum(sizes) <= SHORT_ELEMENTS
+        )
         self._calls: list[ReusableExecution | None] = [None, None]
         self._first: ReusableExecution | None = None
         self._held: Sequence[Tensor] = ()
@@ -104,11 +112,12 @@ class Steps:
     async def place(self, arrays: Sequence[Array | None]) -> None:
         """Copy inputs to where the calls read them; many elements on a thread."""
         if sum(0 if array is None else array.size for array in arrays) > SHORT_ELEMENTS:
-            await offload(self._place, arrays)
+            await offload(self.place_now, arrays)
         else:
-            self._place(arrays)
+            self.place_now(arrays)
 
-    def _place(self, arrays: Sequence[Array | None]) -> None:
+    def place_now(self, arrays: Sequence[Array | None]) -> None:
+        """Copy inputs, however many their elements."""
         places, has_moved = self._inputs, False
         for position, array in enumerate(arrays):
             place = places[position]
@@ -159,15 +168,14 @@ def _same(pool: Memory, known: list[Memory], mine: Container[int]) -> Memory:
 async def copies_of(views: Outputs) -> Outputs:
     """Return copies of outputs; those of many elements are made on a thread."""
     if sum(view.size for view in views.values()) > SHORT_ELEMENTS:
-        outputs = await offload(_copies_of, views)
-    else:
-        outputs = _copies_of(views)
-    outputs.timing, outputs.route = views.timing, views.route
-    return outputs
+        return await offload(copies_now, views)
+    return copies_now(views)
 
 
-def _copies_of(views: Outputs) -> Outputs:
+def copies_now(views: Outputs) -> Outputs:
+    """Return copies of outputs, however many their elements."""
     outputs = Outputs()
     for name, view in views.items():
         outputs[name] = view.copy()
+    outputs.timing, outputs.route = views.timing, views.route
     return outputs

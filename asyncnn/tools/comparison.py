@@ -4,8 +4,8 @@ Both get the same inputs, random ones and given ones. What a model keeps from on
 to the next, both keep over the samples of a series, each in its own way.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from asyncnn.runtime.device import Device
 from asyncnn.runtime.execution_options import AnyPath
 from asyncnn.runtime.file_kinds import FileKind
 from asyncnn.runtime.model import NamedModel, TensorInfo
+from asyncnn.runtime.requests import InputCheck
 from asyncnn.tools.conformance.suite import Selection, opened, reached
 from asyncnn.tools.other_runtimes import (
     LiteRt,
@@ -29,7 +30,13 @@ from asyncnn.tools.other_runtimes import (
     litert_version,
     onnx_runtime_version,
 )
-from asyncnn.tools.samples import Sample, Tolerance, compare, random_sample
+from asyncnn.tools.samples import (
+    Sample,
+    Tolerance,
+    compare,
+    random_sample,
+    telling_open_axes,
+)
 
 
 class PeerKind(Enum):
@@ -59,9 +66,15 @@ class PeerKind(Enum):
             raise InvalidArgumentError(
                 f"{self.title} reads {self.value[1].value} files, and this is "
                 f"{kind.value}",
-                hint="compare such a file with what it was made of, or that made it",
+                hint=_OTHER.get(kind, "it has no other runtime to compare with"),
             )
 
+
+_OTHER: Mapping[FileKind, str] = {
+    FileKind.TFLITE: "compare it with LiteRT: --with litert",
+    FileKind.ONNX: "compare it with ONNX Runtime: --with onnxruntime",
+    FileKind.CONTAINER: "compare the file that it was made of",
+}
 
 _VERSIONS: Mapping[PeerKind, Callable[[], str]] = {
     PeerKind.LITERT: litert_version,
@@ -72,7 +85,8 @@ _VERSIONS: Mapping[PeerKind, Callable[[], str]] = {
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """What is compared with what, and how far apart they may be.
 
-    ``given`` samples are compared beside so many ``random`` ones of a ``seed``.
+    ``given`` samples are compared beside so many ``random`` ones of a ``seed``;
+    ``constants`` are what inputs of an ONNX file are fixed to.
     """
 
     path: Path
@@ -87,6 +101,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     random: int
     seed: int
     tolerance: Tolerance
+    constants: Mapping[str, Any] = {}
 
 
 class OutputReport(msgspec.Struct, frozen=True):
@@ -157,7 +172,11 @@ async def compare_model(comparison: Comparison) -> ComparisonReport:
             version = device.version
             for path in comparison.paths:
                 for inputs, samples in series.items():
-                    actual = await _run_device(comparison.named, device, path, samples)
+                    drawn = comparison.named.inputs if inputs == "random" else ()
+                    with telling_open_axes(drawn):
+                        actual = await _run_device(
+                            comparison.named, device, path, samples
+                        )
                     outputs = _outputs(comparison, actual, expected[inputs])
                     passed = all(output.passed for output in outputs)
                     reports.append(
@@ -188,7 +207,10 @@ def _series(comparison: Comparison) -> dict[str, Sequence[Sample]]:
     series: dict[str, Sequence[Sample]] = {"random": drawn, "given": comparison.given}
     filled = {name: samples for name, samples in series.items() if samples}
     if not filled:
-        raise InvalidArgumentError("there is no sample to compare with")
+        raise InvalidArgumentError(
+            "there is no sample to compare with",
+            hint="ask for one random sample or more, or give some with --input",
+        )
     return filled
 
 
@@ -205,6 +227,9 @@ def _run_peer(
 ) -> list[Sequence[Array]]:
     """Return what the peer gives for a series, which begins with fresh state."""
     infos = comparison.named.inputs
+    check = InputCheck(infos)
+    for sample in samples:
+        check(sample)
     peer = _open_peer(comparison, samples[0])
     kinds = peer.input_kinds()
     if len(kinds) != len(infos):
@@ -231,7 +256,7 @@ def _open_peer(comparison: Comparison, sample: Sample) -> Peer:
             reference=comparison.reference_kernels,
             input_shapes=[sample[info.name].shape for info in comparison.named.inputs],
         )
-    return OnnxFile(comparison.path)
+    return OnnxFile(comparison.path, constants=comparison.constants)
 
 
 def _as_peer_takes(array: Array, shape: Dimensions, dtype: np.dtype[Any]) -> Array:
@@ -248,26 +273,19 @@ async def _run_device(
     named: NamedModel, device: Device, path: AnyPath, samples: Sequence[Sample]
 ) -> list[Sequence[Array]]:
     """Return what the device gives for a series, which begins with initial state."""
-    states = named.states
-    # As plain inputs and outputs, which all paths have.
-    kept = tuple(state.info for state in states)
-    flat = replace(
-        named,
-        inputs=(*named.inputs, *kept),
-        outputs=(*named.outputs, *kept),
-        states=(),
-    )
-    prepared = await device.prepare(flat)
-    values = [state.first_value() for state in states]
-    results: list[Sequence[Array]] = []
-    async with prepared.runner(path) as run:
-        for sample in samples:
-            arrays = [sample[info.name] for info in named.inputs]
-            given: list[Array] = [*arrays, *values]
-            outputs = [np.array(each) for each in (await run(given)).values()]
-            values = outputs[len(named.outputs) :]
-            results.append(outputs[: len(named.outputs)])
-    return results
+    prepared = await device.prepare(named)
+    async with AsyncExitStack() as stack:
+        run: Callable[[Sample], Awaitable[Mapping[str, Array]]]
+        if named.states:
+            session = await stack.enter_async_context(prepared.session(path=path))
+            run = session.run
+        else:
+            run = await stack.enter_async_context(prepared.runner(path))
+        # A burst gives the same arrays each time.
+        return [
+            [np.array(each) for each in (await run(sample)).values()]
+            for sample in samples
+        ]
 
 
 def _outputs(

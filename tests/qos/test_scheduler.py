@@ -14,7 +14,7 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
 )
 from asyncnn.hal.types import ErrorStatus, Priority
-from asyncnn.qos import Policy, Scheduler
+from asyncnn.qos import Pause, Policy, Scheduler
 from tests.qos.recorded import Endless, Recorded, endless, until
 
 
@@ -295,3 +295,31 @@ async def test_what_surely_misses_its_deadline_by_waiting_is_not_begun(
     await asyncio.wait_for(late.finished.wait(), 0.5)
     assert late.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
     assert not late.started.is_set()
+
+
+class Sharing(Recorded):
+    """Keeps how many lanes there are for each piece of work that runs."""
+
+    lanes_each = 0
+
+    def advance(self, pause: Pause) -> bool:
+        assert pause.lanes_each is not None
+        self.lanes_each = pause.lanes_each()
+        return super().advance(pause)
+
+
+async def test_what_has_ended_takes_no_lane_from_what_follows() -> None:
+    scheduler = Scheduler("test", max_pending=8, lanes=4)
+    for _ in range(100):
+        work = Sharing([])
+        scheduler.submit(work)
+        await work.finished.wait()
+        assert work.lanes_each == 4
+    gate = threading.Event()
+    running = [Sharing([], gate=gate) for _ in range(2)]
+    for each in running:
+        scheduler.submit(each)
+        await until(each.started.is_set)
+    assert [each.lanes_each for each in running] == [4, 2]
+    gate.set()
+    await scheduler.aclose()

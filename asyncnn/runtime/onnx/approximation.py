@@ -2,8 +2,8 @@
 
 Most are ``x * P(x * x) / Q(x * x)``, with coefficients fitted by reweighted least
 squares to the least relative error, which is far below that of float32 arithmetic
-itself: 2e-8 for the error function up to 3.95, beyond which it is 1 in float32, and 1e-9
-for the arc tangent up to 1, beyond which the reciprocal is taken.
+itself: 2e-8 for the error function up to 3.95, beyond which it is 1 in float32, and
+1e-9 for the arc tangent up to 1, beyond which the reciprocal is taken.
 """
 
 import math

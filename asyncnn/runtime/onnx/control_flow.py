@@ -4,6 +4,8 @@ A condition that is known picks its branch. Both branches of one that is not are
 computed, and their results selected. Loops of a known count are unrolled.
 """
 
+from typing import Any
+
 import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
@@ -42,8 +44,13 @@ def _loop(node: Node) -> list[Value]:
         [] for _ in range(len(body.output) - 1 - len(states))
     ]
     step = 0
+    charge = 1 + len(body.node)
+    if limit is not None and goes_on and _only_counts(body):
+        # All at once: a refusal of very many steps should not take that of most.
+        draft.allowance.take_steps(limit * charge)
+        charge = 0
     while goes_on and (limit is None or step < limit):
-        draft.allowance.take_steps(1 + len(body.node))
+        draft.allowance.take_steps(charge)
         counter = draft.constant(np.array(step, np.int64))
         results = node.run(body, [counter, draft.constant(np.array(True)), *states])
         condition = results[0].data
@@ -55,6 +62,15 @@ def _loop(node: Node) -> list[Value]:
             list_.append(value)
         step += 1
     return [*states, *(_stacked(node, values) for values in collected)]
+
+
+def _only_counts(body: Any) -> bool:
+    """Tell whether the body of a loop hands on the condition that it is given."""
+    given, name = body.input[1].name, body.output[0].name
+    for node in body.node:
+        if name in node.output:
+            return bool(node.op_type == "Identity" and list(node.input) == [given])
+    return bool(name == given)
 
 
 def _stacked(node: Node, values: list[Value], axis: int = 0) -> Value:

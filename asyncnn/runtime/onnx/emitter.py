@@ -64,6 +64,10 @@ MAX_RANK = 4
 """Highest rank of most operations."""
 
 
+MAX_OPERATIONS = 1 << 18
+"""Most operations of a draft, those that are not needed included."""
+
+
 def dimensions_of(shape: Shape) -> Shape:
     """Return ``shape`` as the HAL has it.
 
@@ -213,6 +217,8 @@ class Draft:
         :raises UnsupportedOperatorError: if the HAL has no such operation on these
             types, ranks or values.
         """
+        if len(self.operations) >= MAX_OPERATIONS:
+            raise InvalidArgumentError(f"more than {MAX_OPERATIONS} operations")
         first = next(value for value in inputs if isinstance(value, Value))
         given = tuple(self._argument(value, first) for value in inputs)
         outputs = [form or first.form for form in forms]

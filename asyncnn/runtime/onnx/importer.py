@@ -5,7 +5,10 @@ What is refused does not end it: all that cannot be imported is named in one err
 
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
@@ -32,7 +35,7 @@ from asyncnn.runtime.onnx.folding import FOLDED, Budget, fold
 from asyncnn.runtime.onnx.functions import body_of, instantiated, is_function
 from asyncnn.runtime.onnx.node import Converter, Node
 from asyncnn.runtime.onnx.open_axes import Lengths
-from asyncnn.runtime.onnx.quantization import bytes_of
+from asyncnn.runtime.onnx.quantization import Readers, bytes_of, readers_of
 from asyncnn.runtime.onnx.schema import (
     DOMAINS,
     Source,
@@ -41,16 +44,13 @@ from asyncnn.runtime.onnx.schema import (
     onnx_package,
 )
 from asyncnn.runtime.onnx.tensors import checked_shape, hal_type
-from asyncnn.runtime.unsupported import UnsupportedOperatorError
+from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
 
 MAX_DEPTH = 32
 """Most functions and graphs within each other."""
 
 MAX_NODES = 1 << 16
 """Most nodes of a file, counted wherever they are put in place."""
-
-MAX_REFUSALS = 50
-"""Most that are named in one error."""
 
 _UNKNOWN = "this operator cannot be imported"
 
@@ -96,7 +96,7 @@ class Import:
         self._budget = Budget()
         self._count = 0
         self._places: list[str] = []
-        self._refusals: list[str] = []
+        self._refusals = Refusals()
         self.inputs: list[Value] = []
         scope: dict[str, Value] = {}
         for name, array in (*source.weights.items(), *fixed.items()):
@@ -105,9 +105,10 @@ class Import:
             if axes.name not in scope:
                 scope[axes.name] = self._input(axes.name, axes.dtype, lengths)
         try:
-            found = self.run(source.graph, scope, _Opsets(source.opsets))
-        except _RefusedError as error:
-            raise UnsupportedOperatorError(error.message) from None
+            found = self.run(source.graph, ChainMap(scope), _Opsets(source.opsets))
+        except _RefusedError:
+            self._refusals.raise_any()
+            raise
         names = [output.name for output in source.graph.output]
         if len(set(names)) != len(names) or not names:
             raise InvalidArgumentError(f"outputs {names[:20]} are repeated or none")
@@ -121,11 +122,17 @@ class Import:
     def _input(self, name: str, dtype: Any, lengths: Lengths) -> Value:
         what = f"input {name[:80]!r}"
         shape = checked_shape(lengths[name], what)
-        form = bytes_of(self._source.graph, name, self._source.weights, dtype)
+        form = None
+        if dtype.itemsize == 1 and dtype != np.bool_:
+            form = bytes_of(self._readers, name, self._source.weights, dtype)
         hal_type(dtype, what)
         value = Value(dtype, shape, form or Form.of(dtype), name=name)
         self.inputs.append(value)
         return value
+
+    @cached_property
+    def _readers(self) -> Readers:
+        return readers_of(self._source.graph)
 
     def build(self, memory: Memory) -> NamedModel:
         """Return the model."""
@@ -135,13 +142,14 @@ class Import:
     def run(
         self,
         graph: Any,
-        scope: Mapping[str, Value],
+        scope: ChainMap[str, Value],
         opsets: "_Opsets",
         inputs: Sequence[Value] = (),
     ) -> list[Value]:
         """Draft the nodes of a graph within another's scope; return its outputs."""
-        names: ChainMap[str, Value] = ChainMap({}, dict(scope))
+        names = scope.new_child()  # no copy: a loop may do this thousands of times
         if graph is not self._source.graph:
+            self._budget.copy(graph)
             for tensor in graph.initializer:
                 array = self._source.reader.array(tensor)
                 names[tensor.name] = self.draft.constant(array, tensor.name)
@@ -150,7 +158,7 @@ class Import:
             for info, value in zip(graph.input, inputs, strict=True):
                 names[info.name] = value
         results = [output.name for output in graph.output]
-        self._nodes(_needed(graph.node, results), names, opsets)
+        self._nodes(self._needed(graph.node, results), names, opsets)
         return [_find(names, name, "output") for name in results]
 
     def _nodes(
@@ -167,21 +175,23 @@ class Import:
             self._places.append(_place(index, proto))
             read = {name for name in proto.input if name}
             for graph in inner_graphs(proto):
-                read |= captured(graph)
+                read |= captured(graph, self._budget.visit)
             if not read & lost:
-                is_lost = not self._try(proto, names, opsets)
+                is_lost = not self._try(proto, index, names, opsets)
             else:
                 # What it reads was refused; it may have to be refused by itself, too.
                 is_lost = True
                 if not self._is_known(proto):
-                    self._refuse(_UNKNOWN)
+                    self._refuse(proto, index, UnsupportedOperatorError(_UNKNOWN))
             if is_lost:
                 lost.update(proto.output)
             self._places.pop()
         if lost:
-            raise _RefusedError(_listed(self._refusals))
+            raise _RefusedError
 
-    def _try(self, proto: Any, names: ChainMap[str, Value], opsets: "_Opsets") -> bool:
+    def _try(
+        self, proto: Any, index: int, names: ChainMap[str, Value], opsets: "_Opsets"
+    ) -> bool:
         """Draft a node; return whether it is not refused."""
         depth = len(self._places)
         with located(self._places[-1]):
@@ -191,12 +201,16 @@ class Import:
                 del self._places[depth:]
                 return False
             except UnsupportedOperatorError as error:
-                self._refuse(error.message)
+                self._refuse(proto, index, error)
                 return False
         return True
 
-    def _refuse(self, reason: str) -> None:
-        self._refusals.append(": ".join((*self._places, reason)))
+    def _refuse(self, proto: Any, index: int, error: UnsupportedOperatorError) -> None:
+        name = proto.op_type
+        if proto.domain not in DOMAINS:
+            name = f"{proto.domain}.{name}"
+        with self._refusals.collecting(name, index, ": ".join(self._places)):
+            raise error
 
     def _is_known(self, proto: Any) -> bool:
         name = proto.op_type
@@ -259,9 +273,23 @@ class Import:
             {name: value for name, value in given.items() if value is not None}
         )
         opsets = _Opsets({o.domain: o.version for o in body.opset_import})
-        nodes = instantiated(body, proto, names)
-        self._nodes(_needed(nodes, body.output), names, opsets)
+        self._budget.copy(body)
+        nodes = instantiated(body, proto, names, self._budget.visit)
+        self._nodes(self._needed(nodes, body.output), names, opsets)
         return [names.get(name) for name in body.output]
+
+    def _needed(self, nodes: Sequence[Any], outputs: Sequence[str]) -> list[Any]:
+        """Return the nodes that ``outputs`` depend on, in order."""
+        needed = set(outputs)
+        chosen = []
+        for node in reversed(nodes):
+            if needed.isdisjoint(node.output):
+                continue
+            chosen.append(node)
+            needed.update(node.input)
+            for graph in inner_graphs(node):
+                needed |= captured(graph, self._budget.visit)
+        return chosen[::-1]
 
 
 class _Opsets:
@@ -298,20 +326,6 @@ def _check(proto: Any, source: Source, opsets: _Opsets) -> None:
         raise InvalidArgumentError(text) from error
 
 
-def _needed(nodes: Sequence[Any], outputs: Sequence[str]) -> list[Any]:
-    """Return the nodes that ``outputs`` depend on, in order."""
-    needed = set(outputs)
-    chosen = []
-    for node in reversed(nodes):
-        if needed.isdisjoint(node.output):
-            continue
-        chosen.append(node)
-        needed.update(node.input)
-        for graph in inner_graphs(node):
-            needed |= captured(graph)
-    return chosen[::-1]
-
-
 def _find(names: Mapping[str, Value], name: str, what: str) -> Value:
     try:
         return names[name]
@@ -325,11 +339,3 @@ def _place(index: int, proto: Any) -> str:
     domain = "" if proto.domain in DOMAINS else f"{proto.domain[:40]}."
     computed = next(iter(proto.output), "")[:80]
     return f"node {index} ({domain}{proto.op_type[:80]}), which computes {computed!r}"
-
-
-def _listed(refusals: Sequence[str]) -> str:
-    if len(refusals) == 1:
-        return refusals[0]
-    more = len(refusals) - MAX_REFUSALS
-    lines = [*refusals[:MAX_REFUSALS], *([f"and {more} more"] if more > 0 else [])]
-    return f"{len(refusals)} operators cannot be imported: " + "; ".join(lines)

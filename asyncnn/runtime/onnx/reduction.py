@@ -15,6 +15,7 @@ from asyncnn.runtime.onnx.emitter import (
     MAX_RANK,
     Q8,
     Q8S,
+    Argument,
     Form,
     Value,
 )
@@ -154,9 +155,8 @@ def _arg(type_: Op) -> Converter:
         is_last = bool(node.attribute("select_last_index", 0))
         if is_last:
             value = reverse(draft, value, axis)
-        arguments: list[Value | float]
         if value.rank <= MAX_RANK:
-            arguments = [value, axis]
+            arguments: list[Argument] = [value, axis]
         else:
             arguments = [draft.as_three(value, axis), 1]
         found = draft.emit(type_, arguments, Form(I32), dtype=np.int64)

@@ -11,6 +11,7 @@ Source: the FlatBuffers internals document (tables, vtables, vectors and offsets
 import struct
 from typing import Any
 
+import flatbuffers  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +21,9 @@ Places = tuple[int, ...]
 _I32, _U32, _U16 = struct.Struct("<i"), struct.Struct("<I"), struct.Struct("<H")
 _VTABLE_HEADER = 4
 _CODES = {"<i4": "i", "<i8": "q", "<f4": "f"}
+_MOST_FIELDS = 64
+"""Of a table of options; the longest has half as many."""
+
 _SHORT = 16
 """Elements of vectors that are read without an array in between."""
 
@@ -43,6 +47,23 @@ def places(data: memoryview, table: int, count: int) -> Places:
     offsets = struct.unpack_from(f"<{known}H", data, vtable + _VTABLE_HEADER)
     found = tuple([offset and table + offset for offset in offsets])
     return found if known == count else found + (0,) * (count - known)
+
+
+class Table(flatbuffers.table.Table):  # type: ignore[misc]
+    """What a generated accessor reads a table by, with its vtable looked at once."""
+
+    def __init__(self, data: memoryview, position: int) -> None:
+        super().__init__(data, position)
+        self._places = places(data, position, _MOST_FIELDS)
+
+    def Offset(self, entry: int) -> int:  # noqa: N802 - called so by the accessors
+        """Return where the field of a vtable's entry lies in the table, 0 if not."""
+        place = self._places[(entry - _VTABLE_HEADER) >> 1]
+        return place and place - self.Pos
+
+    def Get(self, flags: Any, place: int) -> Any:  # noqa: N802
+        """Return the number at a place, of the type that ``flags`` stand for."""
+        return flags.py_type(flags.packer_type.unpack_from(self.Bytes, place)[0])
 
 
 def target(data: memoryview, place: int) -> int:

@@ -16,7 +16,7 @@ from asyncnn.runtime.tflite.schema import DTYPES, Graph, Operator, Tensor
 from asyncnn.runtime.tflite.tensors import OperatorTensors
 
 MAX_FOLDED = 1 << 12
-"""Most elements of an operand or result of what is computed here."""
+"""Most elements of the operands, and of the results, of what is computed here."""
 
 Values: TypeAlias = Sequence[Any]
 """Arrays of the inputs, in order; None for one that is left out."""
@@ -39,7 +39,7 @@ def folded(graph: Graph, operator: Operator) -> Sequence[Array]:
     inputs = [tensors[index] for index in operator.inputs if index >= 0]
     if any(t.data is not None or t.unsupported for t in outputs):
         return ()
-    if operator.name not in _OF_SHAPES and not all(_foldable(t) for t in inputs):
+    if operator.name not in _OF_SHAPES and not _foldable(inputs):
         return ()
     if not all(t.type in DTYPES and not t.scales for t in outputs):
         return ()
@@ -56,9 +56,16 @@ def folded(graph: Graph, operator: Operator) -> Sequence[Array]:
     return [_stored(a, t) for a, t in zip(arrays, outputs, strict=True)]
 
 
-def _foldable(tensor: Tensor) -> bool:
-    data = tensor.data
-    return data is not None and data.size <= MAX_FOLDED and not tensor.scales
+def _foldable(tensors: Sequence[Tensor]) -> bool:
+    """Tell whether all are constants, not quantised, and not large together."""
+    left = MAX_FOLDED
+    for tensor in tensors:
+        if tensor.data is None or tensor.scales:
+            return False
+        left -= tensor.data.size
+        if left < 0:
+            return False
+    return True
 
 
 def _stored(array: Any, tensor: Tensor) -> Array:

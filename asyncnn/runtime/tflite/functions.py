@@ -132,12 +132,18 @@ def _atan2(node: Node) -> None:
     node.store(algebra.select(is_below, algebra.negate(angle), angle))
 
 
+_MOST_BITS = 16
+
+
 def _fake_quant(node: Node) -> None:
     options = node.options("FakeQuantOptions")
     low, high = float(options.Min()), float(options.Max())
+    bits = options.NumBits()
+    if not 2 <= bits <= _MOST_BITS:
+        raise InvalidArgumentError(f"{bits} bits")
     if options.NarrowRange():
         raise UnsupportedOperatorError("a narrow range, which TFLite does not compute")
-    last = 2 ** options.NumBits() - 1
+    last = 2**bits - 1
     if not low <= 0 <= high or not low < high or last < 1:
         raise InvalidArgumentError(f"a range from {low} to {high}")
     scale = (high - low) / last
@@ -222,6 +228,7 @@ def shifted(node: Node, operand: int, axis: int, steps: int) -> int:
     """Return ``operand`` moved along an axis; zeros come in, the other end is lost."""
     like = node.builder.operand(operand)
     length = like.dimensions[axis]
+    node.allowance.take_elements(like.dimensions)
     places = np.arange(length) - steps
     inside = (places >= 0) & (places < length)
     taken = node.compute(

@@ -100,6 +100,7 @@ def gather_rows(node: Node, source: int, indices: int, batches: int) -> int:
     """
     dimensions = node.builder.operand(source).dimensions
     count, length = math.prod(dimensions[:batches]), dimensions[batches]
+    node.allowance.take_elements((count,))
     rest = math.prod(dimensions[batches + 1 :])
     algebra = Algebra(node, _I32)
     each = math.prod(algebra.shape(indices)) // count
@@ -153,6 +154,7 @@ def _one_hot(node: Node) -> None:
     axis = node.options("OneHotOptions").Axis()
     axis = len(indices) if axis == -1 else node.axis(axis, len(indices) + 1)
     algebra = Algebra(node, _I32)
+    node.allowance.take_elements((depth,))
     numbers = np.arange(depth).reshape([-1] + [1] * (len(indices) - axis))
     spread = node.reshape(node.read(0), (*indices[:axis], 1, *indices[axis:]))
     hot = algebra.compare(OperationType.EQUAL, spread, numbers)
@@ -175,6 +177,7 @@ def _reverse_sequence(node: Node) -> None:
     algebra = Algebra(node, _I32)
     shape = (dimensions[batch], 1)
     lengths = node.reshape(node.read(1), shape)
+    node.allowance.take_elements((dimensions[time],))
     steps = algebra.constant(np.arange(dimensions[time])[None])
     backwards = algebra.subtract(algebra.subtract(lengths, 1.0), steps)
     is_inside = algebra.compare(OperationType.LESS, steps, lengths)
@@ -227,13 +230,13 @@ def _put_rows(
     """Store rows at ``places`` of ``count``; the others are filled with ``value``."""
     like = node.builder.operand(rows)
     width = math.prod(rest)
+    node.allowance.take_elements((count, width))
     sources = np.zeros(count, np.int64)
     sources[places] = np.arange(len(places))
-    node.allowance.take_elements((count, width))
     flat = node.reshape(rows, (len(places), width))
     picked = node.compute(
         OperationType.GATHER,
-        [flat, node.scalar(0), node.integers(sources.tolist())],
+        [flat, node.scalar(0), node.builder.constant(sources.astype(np.int32))],
         replace(like, dimensions=(count, width)),
     )
     taken = np.isin(np.arange(count), places)[:, None]
@@ -263,6 +266,7 @@ def _dynamic_update_slice(node: Node) -> None:
             Operand(_I32, (1,)),
         )
         first = algebra.clamp(first, 0.0, float(length - size))
+        node.allowance.take_elements((length,))
         line = np.arange(length).reshape([-1] + [1] * (rank - axis - 1))
         offset = algebra.subtract(line, first)
         within = algebra.both(
@@ -291,8 +295,8 @@ def _matrix_diag(node: Node) -> None:
     dimensions = node.target().dimensions
     like = node.target()
     # As TFLite does, even where zero is another byte.
-    fill = np.zeros(dimensions, DTYPES[like.type])
     node.allowance.take_elements(dimensions)
+    fill = np.zeros(dimensions, DTYPES[like.type])
     zeros = node.builder.constant(
         fill, OperandType(like.type), scale=like.scale, zero_point=like.zero_point
     )

@@ -42,7 +42,8 @@ def pick(node: Node, operand: int, places: Array) -> int:
     like = node.builder.operand(operand)
     node.allowance.take_elements(places.shape)
     flat = node.reshape(operand, (math.prod(like.dimensions),))
-    inputs = [flat, node.scalar(0), node.integers(places.ravel().tolist())]
+    constant = node.builder.constant(places.ravel().astype(np.int32))
+    inputs = [flat, node.scalar(0), constant]
     output = replace(like, dimensions=(places.size,))
     picked = node.compute(OperationType.GATHER, inputs, output)
     return node.reshape(picked, places.shape or (1,))
@@ -76,6 +77,7 @@ def transpose(node: Node, operand: int, order: Sequence[int]) -> int:
         return operand
     like = node.builder.operand(operand)
     if like.type == _I32:
+        node.allowance.take_elements(like.dimensions)
         numbers = np.arange(math.prod(like.dimensions)).reshape(like.dimensions)
         return pick(node, operand, numbers.transpose(order))
     output = replace(like, dimensions=tuple(like.dimensions[axis] for axis in order))

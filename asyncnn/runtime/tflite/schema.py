@@ -37,10 +37,14 @@ def decoding() -> Iterator[None]:
         LookupError,
         TypeError,
         ValueError,
-        struct.error,
     ) as error:
         raise InvalidArgumentError(
             f"damaged TFLite file ({type(error).__name__}: {error})"
+        ) from error
+    except struct.error as error:
+        raise InvalidArgumentError(
+            "damaged TFLite file: it refers to what is beyond its end",
+            hint="the file may be cut short",
         ) from error
 
 
@@ -112,6 +116,7 @@ def _label(index: int, name: str) -> str:
     return f"tensor {index} ({name[:80]!r})"
 
 
+_MOST_CUSTOM_BYTES = 1 << 16
 _OPTIONS, _OPTIONS_2 = 3, 11
 """The first of two fields of operators: the kind of options, and they themselves."""
 
@@ -131,9 +136,16 @@ class Operator(msgspec.Struct, frozen=True, eq=False):
     version: int = 1
 
     def custom_options(self) -> bytes:
-        """Return the bytes that the file has for a custom operator."""
+        """Return the bytes that the file has for a custom operator.
+
+        :raises InvalidArgumentError: if they are very many.
+        """
         options = self.table.CustomOptionsAsNumpy()
-        return b"" if isinstance(options, int) else options.tobytes()
+        if isinstance(options, int):
+            return b""
+        if options.nbytes > _MOST_CUSTOM_BYTES:
+            raise InvalidArgumentError(f"options of {options.nbytes} bytes")
+        return bytes(options.tobytes())
 
     def options(self, kind: str) -> Any:
         """Return the options table of class ``kind``, all defaults if there is none.
@@ -153,7 +165,7 @@ class Operator(msgspec.Struct, frozen=True, eq=False):
             raise InvalidArgumentError(
                 f"operator {self.index} ({self.name}) has options of another kind"
             )
-        options.Init(data, flatbuffer.target(data, place))
+        options._tab = flatbuffer.Table(data, flatbuffer.target(data, place))
         return options
 
 

@@ -37,9 +37,11 @@ def _rfft2d(node: Node) -> None:
     count, half = math.prod(outer), width // 2 + 1
     signal = _fitted(node, node.reshape(source, (count, *dimensions[-2:])), lengths)
     rows = node.reshape(signal, (count * height, width))
+    node.allowance.take_elements((half, width, 2))
     cosines, sines = _waves(half, width)
     real, imaginary = _product(node, rows, cosines), _product(node, rows, -sines)
     if height > 1:
+        node.allowance.take_elements((height, height, 2))
         columns = [
             _columns(node, part, (count, height, half)) for part in (real, imaginary)
         ]
@@ -83,7 +85,6 @@ def _waves(count: int, length: int) -> tuple[Array, Array]:
 
 def _product(node: Node, rows: int, waves: Array) -> int:
     units, _ = waves.shape
-    node.allowance.take_elements(waves.shape)
     bias = node.zeros(Operand(_F32, (units,)))
     weights = node.builder.constant(waves.astype(np.float32))
     count, _ = node.builder.operand(rows).dimensions

@@ -23,10 +23,6 @@ _CALLS = {
     "CALL": ("CallOptions", "Subgraph"),
     "STABLEHLO_COMPOSITE": ("StableHLOCompositeOptions", "DecompositionSubgraphIndex"),
     "CALL_ONCE": ("CallOnceOptions", "InitSubgraphIndex"),
-    "STABLEHLO_COMPOSITE": (
-        "StableHLOCompositeOptions",
-        "DecompositionSubgraphIndex",
-    ),
 }
 """The options' class and the fields that name subgraphs."""
 

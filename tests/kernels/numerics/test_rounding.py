@@ -61,6 +61,41 @@ def test_any_line_equals_its_rule(make_rule, real, fold, first) -> None:
     assert_equal_within(rule, line, fold, first, first + 255, 256, sums[np.newaxis])
 
 
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.floats(2.0**-31, 0.99999), min_size=1, max_size=5),
+    st.integers(-40_000, 40_000),
+    st.integers(1, 300),
+)
+def test_first_sums_are_where_the_rule_takes_its_steps(
+    reals: list[float], first: int, count: int
+) -> None:
+    rule = FixedPointRounding(np.array(reals))
+    steps = np.arange(first, first + count)
+    at = rule.first_sums(steps)
+    assume(at is not None)
+    assert at is not None
+    lowest, beyond = -(2**31) + 1, 2**31
+    assert at.min() >= lowest
+    assert at.max() <= beyond
+    reached = rule(np.minimum(at, beyond - 1)) >= steps
+    before = rule(np.maximum(at - 1, lowest)) < steps
+    np.testing.assert_array_equal(reached, at < beyond)
+    assert (before | (at == lowest)).all()
+
+
+@pytest.mark.parametrize("reals", [[2.0**-3], [0.5, 1.0 - 2.0**-31], [0.3, 2.0**-20]])
+def test_usual_multipliers_need_no_search(reals: list[float]) -> None:
+    rule = FixedPointRounding(np.array(reals))
+    assert rule.first_sums(np.arange(-128, 128)) is not None
+
+
+@pytest.mark.parametrize("reals", [[0.0, 0.5], [1.0], [17.0, 0.3]])
+def test_other_multipliers_do(reals: list[float]) -> None:
+    rule = FixedPointRounding(np.array(reals))
+    assert rule.first_sums(np.arange(-128, 128)) is None
+
+
 def test_channels_have_their_own_multipliers_and_folds() -> None:
     rule = FixedPointRounding(np.array([0.3, 0.0, 0.01, 2.0**-30]))
     fold = column(5, -7, 123456, 2**30)

@@ -92,7 +92,8 @@ def outside(test: Any) -> str:
     for info in (*model.graph.input, *model.graph.output):
         kind = info.type.WhichOneof("value")
         if kind != "tensor_type":
-            return f"it has a {(kind or 'nothing').removesuffix('_type')}"
+            name = (kind or "nothing").removesuffix("_type")
+            return f"it has {'an' if name[0] in 'aeiou' else 'a'} {name}"
         name = TYPE_NAMES[info.type.tensor_type.elem_type]
         if name not in HAL_TYPES:
             return f"it has elements of type {name}"
@@ -159,7 +160,7 @@ async def judge(test: Any, device: Device) -> Judged:
     try:
         named, level = imported(test)
     except AsyncnnError as error:
-        return Judged(test.name, operator, "refused", _short(error.message))
+        return Judged(test.name, operator, "refused", _reason(error))
     prepared = await device.prepare(named)
     for inputs, outputs in test.data_sets:
         values = zip(test.model.graph.input, map(array_of, inputs), strict=False)
@@ -191,11 +192,11 @@ def agree(found: Any, wanted: Any, rtol: float, atol: float) -> bool:
     return bool(np.allclose(mine, theirs, rtol=rtol, atol=atol, equal_nan=True))
 
 
-def _short(message: str) -> str:
-    """Return what a refusal says without the place."""
-    _, _, reason = message.rpartition("', ")
-    text = message.rsplit(", which computes ", 1)[-1].partition(": ")[2] or reason
-    return text.replace("|", "/")[:100]
+def _reason(error: AsyncnnError) -> str:
+    """Return why a model is refused, without the place."""
+    operators = getattr(error, "operators", ())
+    reason: str = operators[0].reason if operators else error.message
+    return reason.replace("|", "/")[:100]
 
 
 def judge_all(names: Iterable[str]) -> Sequence[Judged]:

@@ -103,14 +103,12 @@ def mutate(count: int, first: int) -> None:
     assert grown_bytes() - before < 1 << 29
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_damaged_files_are_errors() -> None:
     mutate(600, first=0)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(900)
-@pytest.mark.filterwarnings("ignore")
 def test_many_damaged_files_are_errors() -> None:
     mutate(20_000, first=1_000_000)
 
@@ -121,7 +119,7 @@ def test_each_file_that_is_cut_short_is_an_error() -> None:
         assert not attempt(content[:end])
 
 
-@pytest.mark.parametrize("content", [b"", b"\x08", b"\x08\x07", b"\x08\x7f\x3a"])
+@pytest.mark.parametrize("content", [b"", b"\x08", b"\x08\x07"])
 def test_what_does_not_begin_like_onnx_is_no_such_file(content: bytes) -> None:
     with pytest.raises(InvalidArgumentError, match="neither"):
         kind_of(memoryview(content))
@@ -241,6 +239,23 @@ def test_an_endless_loop_is_refused() -> None:
         imported(proto)
 
 
+def test_a_loop_of_too_many_steps_is_refused_before_its_first() -> None:
+    body = helper.make_graph(
+        [node("Identity", ["go"], ["on"]), node("Exp", ["s"], ["t"])],
+        "body",
+        [tensor("i", (), np.int64), tensor("go", (), np.bool_), tensor("s", (1,))],
+        [tensor("on", (), np.bool_), tensor("t", (1,))],
+    )
+    proto = model(
+        [node("Loop", ["many", "", "x"], ["y"], body=body)],
+        [tensor("x", (1,))],
+        ["y"],
+        {"many": np.int64(2**40)},
+    )
+    with pytest.raises(AsyncnnError, match=f"{3 * 2**40} time steps"):
+        imported(proto)
+
+
 def test_functions_that_call_themselves_are_refused() -> None:
     call = node("Again", ["a"], ["b"], domain="own")
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
@@ -255,7 +270,8 @@ def test_functions_that_call_themselves_are_refused() -> None:
         imported(proto)
 
 
-def test_functions_that_multiply_are_refused() -> None:
+def test_functions_that_multiply_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncnn.runtime.onnx.importer.MAX_NODES", 2000)
     # Each calls the next one twice: the nodes would be 2 to the power of the depth.
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     functions = [

@@ -80,8 +80,9 @@ class TestCancelling:
         async with prepared.session(path=path) as session:
             await session.run(X)
             gate.close()
-            late = asyncio.create_task(session.run(X, timeout=0.05))
-            waiting = asyncio.create_task(session.run(X, timeout=0.05))
+            # Earlier: a burst's deadline is kept here, and told to the driver then.
+            late = asyncio.create_task(session.run(X, timeout=0.02))
+            waiting = asyncio.create_task(session.run(X, timeout=0.1))
             await gate.until_reached()
             # It has its deadline although the step before it does not end.
             with pytest.raises(asyncnn.MissedDeadlinePersistentError):

@@ -8,6 +8,7 @@ from typing import Any
 import flatbuffers
 import numpy as np
 import tflite
+from flatbuffers import flexbuffers
 
 TYPES = {
     np.dtype(np.float32): tflite.TensorType.FLOAT32,
@@ -94,6 +95,25 @@ class Op:
     intermediates: Sequence[T] = ()
     custom: bytes = b""
     version: int = 0
+
+
+def flex(options: Mapping[str, Any]) -> bytes:
+    """Return a map of options as MediaPipe and detection have them."""
+    builder = flexbuffers.Builder()
+    with builder.Map():
+        for key, value in options.items():
+            builder.Key(key)
+            if isinstance(value, list):
+                builder.TypedVectorFromElements(value)
+            else:
+                kinds = {bool: builder.Bool, int: builder.Int, float: builder.Float}
+                kinds.get(type(value), builder.String)(value)
+    return bytes(builder.Finish())
+
+
+def packed(*values: int) -> bytes:
+    """Return options that are the bytes of a struct of integers."""
+    return struct.pack(f"<{len(values)}i", *values)
 
 
 def given(operator: Op) -> list[T]:

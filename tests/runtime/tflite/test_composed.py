@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flatbuffers import flexbuffers
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import OperandLifeTime, OperationType
@@ -13,7 +12,7 @@ from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.tflite import UnsupportedOperatorError, import_tflite
 from tests.direct import run_direct
 from tests.runtime.tflite.cases import F32, I8, I32, boolean, case, const, f32, i32
-from tests.runtime.tflite.files import G, Op, T, write
+from tests.runtime.tflite.files import Op, T, write
 from tests.runtime.tflite.graphs import conv_2d, imported
 from tests.runtime.tflite.litert import run_litert
 
@@ -139,41 +138,6 @@ class TestSpectra:
             imported(Op("REAL", [x], [y]))
 
 
-class TestComposites:
-    """An operator that stands for a subgraph, of which LiteRT runs the same."""
-
-    def file(self, graph: int = 1) -> bytes:
-        x, middle, y = f32(2, 3), f32(2, 3), f32(2, 3)
-        a, b, c = f32(2, 3), f32(2, 3), f32(2, 3)
-        parts = [
-            Op("EXP", [a], [b]),
-            Op("MUL", [b, const(0.5, F32)], [c], "MulOptions"),
-        ]
-        fields = {
-            "Name": "example.half",
-            "DecompositionSubgraphIndex": graph,
-            "CompositeAttributes": bytes(flexbuffers.Dumps({})),
-        }
-        composite = Op(
-            "STABLEHLO_COMPOSITE", [x], [middle], "StableHLOCompositeOptions", fields
-        )
-        operators = [composite, Op("NEG", [middle], [y])]
-        return write(operators, [x], [y], G(parts, [a], [c], "half"))
-
-    def test_it_becomes_what_it_consists_of(self) -> None:
-        model = import_tflite(from_buffer(self.file())).model
-        names = [OperationType(each.type).name for each in model.main.operations]
-        assert names == ["EXP", "MUL", "NEG"]
-        x = np.random.default_rng(0).uniform(-2, 2, (2, 3)).astype(F32)
-        (actual,) = run(self.file(), x)
-        (expected,) = run_litert(self.file(), [x])
-        np.testing.assert_allclose(actual, expected, 1e-6)
-
-    def test_a_subgraph_that_is_not_there_is_refused(self) -> None:
-        with pytest.raises(InvalidArgumentError, match="refers to subgraph 7 of 2"):
-            import_tflite(from_buffer(self.file(7)))
-
-
 class TestHalfPrecision:
     def test_weights_of_float16_stay_in_the_file(self) -> None:
         weights = T.constant(np.linspace(-1, 1, 72).reshape(4, 3, 3, 2), np.float16)
@@ -262,3 +226,32 @@ class TestFolding:
         file = write([Op("CAST", [x], [y], "CastOptions")], [x], [y])
         (actual,) = run(file, np.array([-128, -1, 0, 127], I8))
         assert actual.tolist() == [-128, -1, 0, 127]
+
+
+class TestBounds:
+    """What a small file asks for is refused before memory is taken for it."""
+
+    @pytest.mark.parametrize(
+        "operator",
+        [
+            Op("ONE_HOT", [i32(1), const(2**31 - 1), const(1), const(0)], [i32(1, 1)]),
+            Op("CUMSUM", [i32(2**28), const(0)], [i32(2**28)]),
+            Op("TRANSPOSE", [i32(2**14, 2**14), const([1, 0])], [i32(2**14, 2**14)]),
+            Op("RFFT2D", [f32(1, 8), const([1, 2**20])], [T(np.complex64, (1, 5))]),
+            Op("MATRIX_DIAG", [f32(2**14)], [f32(2**14, 2**14)]),
+        ],
+        ids=lambda operator: operator.name,
+    )
+    def test_constants_beyond_the_allowance_are_refused(self, operator: Op) -> None:
+        with pytest.raises(InvalidArgumentError, match="that the file does not hold"):
+            imported(operator)
+
+    def test_long_options_of_custom_operators_are_refused(self) -> None:
+        operator = Op(
+            "TransformLandmarks",
+            [f32(1, 1, 1, 3), f32(1, 4, 4)],
+            [f32(1, 1, 1, 3)],
+            custom=bytes(2**17),
+        )
+        with pytest.raises(InvalidArgumentError, match="options of 131072 bytes"):
+            imported(operator)

@@ -1,14 +1,11 @@
 """Custom operators: MediaPipe's, a user's own, and detection; beside plain formulas."""
 
-import struct
-from collections.abc import Mapping
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from flatbuffers import flexbuffers
 
 import asyncnn
 from asyncnn.extensions import Argument, Extension, FlexOptions, stateless
@@ -18,27 +15,19 @@ from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.tflite import UnsupportedOperatorError, import_tflite
 from tests.direct import run_direct
 from tests.runtime.tflite.cases import F32, f32
-from tests.runtime.tflite.files import Op, T, given, write
+from tests.runtime.tflite.files import Op, T, flex, given, packed, write
 from tests.runtime.tflite.litert import run_litert
-
-SAME, VALID = 1, 2
-
-
-def flex(options: Mapping[str, Any]) -> bytes:
-    builder = flexbuffers.Builder()
-    with builder.Map():
-        for key, value in options.items():
-            builder.Key(key)
-            if isinstance(value, list):
-                builder.TypedVectorFromElements(value)
-            else:
-                kinds = {bool: builder.Bool, int: builder.Int, float: builder.Float}
-                kinds.get(type(value), builder.String)(value)
-    return bytes(builder.Finish())
-
-
-def packed(*values: int) -> bytes:
-    return struct.pack(f"<{len(values)}i", *values)
+from tests.runtime.tflite.mediapipe_formulas import (
+    SAME,
+    VALID,
+    box_matrix,
+    crop_matrix,
+    pooled,
+    transformed_image,
+    transformed_landmarks,
+    transposed_convolution,
+    unpooled,
+)
 
 
 def file_of(operator: Op) -> bytes:
@@ -59,14 +48,6 @@ def draw(
     return np.random.default_rng(seed).uniform(low, high, shape).astype(F32)
 
 
-def windows(length: int, size: int, stride: int, padding: int) -> tuple[int, int]:
-    """Return how many windows there are along an axis, and the padding before it."""
-    if padding == VALID:
-        return (length - size) // stride + 1, 0
-    count = -(-length // stride)
-    return count, max(0, (count - 1) * stride + size - length) // 2
-
-
 class TestTransposedConvolution:
     @pytest.mark.parametrize("padding", [SAME, VALID])
     @pytest.mark.parametrize(
@@ -77,25 +58,7 @@ class TestTransposedConvolution:
     ) -> None:
         x, weights = draw(2, 4, 5, 3), draw(6, *window, 3, seed=1)
         bias = draw(6, seed=2)
-        lengths, befores = [], []
-        for axis in range(2):
-            cut = window[axis] - (x.shape[1 + axis] - 1) % strides[axis] - 1
-            cut = max(0, cut) if padding == SAME else 0
-            whole = strides[axis] * (x.shape[1 + axis] - 1) + window[axis]
-            lengths.append(whole - cut)
-            befores.append(cut // 2)
-        expected = np.zeros((2, *lengths, 6)) + bias.astype(float)
-        for place in np.ndindex(4, 5, *window):
-            line, column = (
-                place[axis] * strides[axis] - befores[axis] + place[2 + axis]
-                for axis in range(2)
-            )
-            if 0 <= line < lengths[0] and 0 <= column < lengths[1]:
-                products = (
-                    x[:, place[0], place[1]].astype(float)
-                    @ weights[:, place[2], place[3]].astype(float).T
-                )
-                expected[:, line, column] += products
+        expected = transposed_convolution(x, weights, bias, strides, padding)
         operator = Op(
             "Convolution2DTransposeBias",
             [f32(*x.shape), T.constant(weights, F32), T.constant(bias, F32)],
@@ -111,16 +74,7 @@ class TestPools:
     @pytest.mark.parametrize("size", [2, 3])
     async def test_maxima_and_their_places(self, padding: int, size: int) -> None:
         x = draw(2, 7, 6, 3)
-        lines, top = windows(7, size, 2, padding)
-        columns, left = windows(6, size, 2, padding)
-        maxima, places = np.zeros((2, 2, lines, columns, 3))
-        for n, i, j, c in np.ndindex(2, lines, columns, 3):
-            best, where = -np.inf, 0
-            for u, v in np.ndindex(size, size):
-                y, z = i * 2 - top + u, j * 2 - left + v
-                if 0 <= y < 7 and 0 <= z < 6 and x[n, y, z, c] > best:
-                    best, where = float(x[n, y, z, c]), u * size + v
-            maxima[n, i, j, c], places[n, i, j, c] = max(best, 0.0), where + 0.1
+        maxima, places = pooled(x, (size, size), (2, 2), padding, low=0.0)
         operator = Op(
             "MaxPoolingWithArgmax2D",
             [f32(2, 7, 6, 3)],
@@ -145,6 +99,8 @@ class TestPools:
             model = import_tflite(from_buffer(write([pool, back], [a], [d])))
             prepared = await device.prepare(model)
             (actual,) = (await prepared.run([x])).values()
+        expected = unpooled(*pooled(x, (2, 2), (2, 2), SAME), (2, 2))
+        np.testing.assert_array_equal(actual, expected.astype(F32))
         blocks = x.reshape(1, 2, 2, 3, 2, 2)
         is_largest = blocks == blocks.max(axis=(2, 4), keepdims=True)
         np.testing.assert_array_equal(actual, (blocks * is_largest).reshape(x.shape))
@@ -172,18 +128,7 @@ class TestTransforms:
     @pytest.mark.parametrize("version", [1, 2])
     async def test_pixels_are_read_between_four_others(self, version: int) -> None:
         image, turn = draw(1, 6, 7, 3), matrix(4)
-        m = turn.astype(float)
-        expected = np.zeros((1, 5, 4, 3))
-        for line, column in np.ndindex(5, 4):
-            half = 0.5 if version == 2 else 0.0
-            place = m[:2, :2] @ [column + half, line + half] + m[:2, 3] - half
-            if (place < 0).any() or place[0] > 6 or place[1] > 5:
-                continue
-            left, top = np.floor(place).astype(int)
-            for u, v in np.ndindex(2, 2):
-                weight = (1 - abs(place[0] - left - u)) * (1 - abs(place[1] - top - v))
-                if weight > 0 and top + v < 6 and left + u < 7:
-                    expected[0, line, column] += weight * image[0, top + v, left + u]
+        expected = transformed_image(image, turn, (5, 4), centred=version == 2)
         assert np.count_nonzero(expected) > 20
         options = (
             {"mode": "bilinear", "output_size": [5, 4]}
@@ -203,10 +148,8 @@ class TestTransforms:
     @pytest.mark.parametrize("dimensions", [2, 3])
     async def test_landmarks_with_a_scale(self, dimensions: int) -> None:
         marks, turn = draw(1, 1, 1, 5 * dimensions), matrix(5)
-        points = marks.reshape(5, dimensions).astype(float)
-        expected = points.copy()
-        m = turn.astype(float)
-        expected[:, :2] = points[:, :2] @ m[:2, :2].T + m[:2, 3] * 2.5
+        points = marks.reshape(5, dimensions)
+        expected = transformed_landmarks(points, turn, scale=2.5)
         operator = Op(
             "TransformLandmarks",
             [f32(1, 1, 1, 5 * dimensions), f32(1, 4, 4)],
@@ -219,9 +162,7 @@ class TestTransforms:
     @pytest.mark.parametrize("dimensions", [2, 3])
     async def test_landmarks_of_version_2(self, dimensions: int) -> None:
         marks, turn = draw(1, 6, dimensions), matrix(6)
-        expected = marks.astype(float)
-        m = turn.astype(float)
-        expected[0, :, :2] = marks[0, :, :2] @ m[:2, :2].T + m[:2, 3]
+        expected = transformed_landmarks(marks, turn)
         operator = Op(
             "TransformLandmarks",
             [f32(1, 6, dimensions), f32(1, 4, 4)],
@@ -230,10 +171,6 @@ class TestTransforms:
         )
         (actual,) = await run(operator, marks, turn[None])
         np.testing.assert_allclose(actual, expected, 1e-5, 1e-5)
-
-
-def rotation(angle: float) -> np.ndarray:
-    return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
 
 
 class TestMatrices:
@@ -250,18 +187,6 @@ class TestMatrices:
             "scale_x": 1.5,
             "scale_y": 1.25,
         }
-        points = self.MARKS[0, :, :2].astype(float)
-        across, down = points[4] - points[1]
-        angle = 0.25 - np.arctan2(down, across)
-        turned = points[[0, 3, 5, 6, 2]] @ rotation(angle).T
-        low, high = turned.min(axis=0), turned.max(axis=0)
-        centre = rotation(-angle) @ ((low + high) / 2)
-        box = np.array([1.5, 1.25]) * (high - low) / [48, 32]
-        back, shift, scale, middle = (np.eye(4) for _ in range(4))
-        back[:2, :2] = rotation(-angle)
-        shift[:2, 3] = centre
-        scale[[0, 1], [0, 1]] = box
-        middle[:2, 3] = [-24, -16]
         operator = Op(
             "Landmarks2TransformMatrix",
             [f32(1, 8, 3)],
@@ -270,7 +195,7 @@ class TestMatrices:
             version=2,
         )
         (actual,) = await run(operator, self.MARKS)
-        expected = shift @ back @ scale @ middle
+        expected = crop_matrix(self.MARKS, options)
         np.testing.assert_allclose(actual[0], expected, 1e-4, 1e-4)
 
     async def test_a_box_of_version_1(self) -> None:
@@ -284,22 +209,7 @@ class TestMatrices:
             "output_hw": [16, 24],
             "subset": [0, 1, 2, 3, 5],
         }
-        points = self.MARKS[0, :, :2].astype(float)
-        across, down = points[7] - points[2]
-        angle = -np.arctan(down / across)
-        turned = points[[0, 1, 2, 3, 5]] @ rotation(angle).T
-        low, high = turned.min(axis=0), turned.max(axis=0)
-        middle = rotation(-angle) @ ((low + high) / 2)
-        size = (high - low) * 1.5
-        scale = np.diag([size[0] / 128, size[1] / 128, 1.0])
-        turn = np.eye(3)
-        turn[:2, :2] = rotation(-angle)
-        turn[:2, 2] = middle / 128 * 2 - 1
-        relative = np.array([[2 / 23, 0, -1], [0, 2 / 15, -1], [0, 0, 1.0]])
-        absolute = np.array([[79 / 2, 0, 79 / 2], [0, 63 / 2, 63 / 2], [0, 0, 1.0]])
-        whole = absolute @ turn @ scale @ relative
-        expected = np.eye(4)
-        expected[:2, :2], expected[:2, 3] = whole[:2, :2], whole[:2, 2]
+        expected = box_matrix(self.MARKS, options)
         operator = Op(
             "Landmarks2TransformMatrix",
             [f32(1, 1, 1, 24)],
@@ -466,5 +376,5 @@ async def test_every_device_of_the_project_has_mediapipe_s(where: str) -> None:
     async with opened as device:
         prepared = await device.prepare(model)
         (actual,) = (await prepared.run([marks, turn[None]])).values()
-    expected = marks[0, :, :2] @ turn[:2, :2].T + turn[:2, 3]
-    np.testing.assert_allclose(actual[0, :, :2], expected, 1e-5, 1e-5)
+    expected = transformed_landmarks(marks, turn)
+    np.testing.assert_allclose(actual, expected, 1e-5, 1e-5)
