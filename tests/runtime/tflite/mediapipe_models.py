@@ -65,7 +65,7 @@ def hair_segmentation() -> Graph:
     x = block(net.same("ADD", second, x))
     x = net.unpool(net.conv(x, 8), first_places)
     x = block(net.add("CONCATENATION", [x, first], 1, 32, 32, 16, Axis=3))
-    return net.graph(net.transposed(x, 2, 3, SAME))
+    return net.graph(net.transposed(x, 2, 4, SAME))
 
 
 MARKS = 12

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import asyncnn
+from asyncnn.runtime.explain import explain
 from asyncnn.runtime.model import NamedModel
 from tests.runtime.tflite.cases import F32
 from tests.runtime.tflite.files import Op, T, write
@@ -120,6 +121,16 @@ async def test_devices_agree_with_litert_and_formulas(
     for kind in ("reference", "accelerated"):
         async with asyncnn.open_device(kind) as device:
             await assert_agrees(device, model, name)
+
+
+async def test_the_engine_computes_all_between_what_is_mediapipe_s(
+    tmp_path: Path,
+) -> None:
+    async with asyncnn.open_device("accelerated") as device:
+        model = load("hair segmentation", tmp_path)
+        segments = (await explain(device, model)).segments
+    own = ["LiteRT", "kernels"]
+    assert [segment.engine for segment in segments] == [*own * 4, "LiteRT"]
 
 
 async def test_one_driver_agrees_on_all_models(tmp_path: Path) -> None:
