@@ -75,11 +75,12 @@ if TYPE_CHECKING:
     from asyncnn.runtime.model import NamedModel, TensorInfo
     from asyncnn.runtime.model_cache import ModelCache
     from asyncnn.runtime.model_description import ModelMetadata, Signature
-    from asyncnn.runtime.model_file import load, save
+    from asyncnn.runtime.model_file import bundled_file, load, save
     from asyncnn.runtime.named_arrays import named_array, open_named_array
     from asyncnn.runtime.opening_devices import connect, open_device, open_devices
     from asyncnn.runtime.prepared import PreparedModel
     from asyncnn.runtime.reusable import ReusableExecution
+    from asyncnn.runtime.session import Session
     from asyncnn.runtime.signatures import SignatureRuns
     from asyncnn.runtime.unsupported import UnsupportedOperatorError
     from asyncnn.service import Supervision
@@ -112,12 +113,13 @@ else:
             "asyncnn.runtime.model": "NamedModel TensorInfo",
             "asyncnn.runtime.model_cache": "ModelCache",
             "asyncnn.runtime.model_description": "ModelMetadata Signature",
-            "asyncnn.runtime.model_file": "load save",
+            "asyncnn.runtime.model_file": "bundled_file load save",
             "asyncnn.runtime.named_arrays": "named_array open_named_array",
             "asyncnn.runtime.opening_devices": "connect open_device open_devices",
             "asyncnn.runtime.prepared": "PreparedModel",
             "asyncnn.runtime.reusable": "ReusableExecution",
             "asyncnn.runtime.unsupported": "UnsupportedOperatorError",
+            "asyncnn.runtime.session": "Session",
             "asyncnn.runtime.signatures": "SignatureRuns",
             "asyncnn.service": "Supervision",
         },
@@ -165,12 +167,14 @@ __all__ = (
     "ResourceExhaustedTransientError",
     "ReusableExecution",
     "Route",
+    "Session",
     "Signature",
     "SignatureRuns",
     "Supervision",
     "TensorInfo",
     "UnsupportedOperatorError",
     "__version__",
+    "bundled_file",
     "connect",
     "device_names",
     "explain",

@@ -184,18 +184,25 @@ obey_environment()
 
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 
+EXIT_FAILED = 1
+"""Exit status of a command that did its work, which failed."""
 EXIT_BAD_INPUT = 2
 """Exit status of a process that was started with what it cannot work with."""
 
 
 @contextmanager
-def errors_as_lines() -> Iterator[None]:
-    """End the process with status 2, and one line, for an error that has a message."""
+def errors_as_lines(
+    failures: tuple[type[AsyncnnError], ...] = (),
+) -> Iterator[None]:
+    """End the process with one line for an error that has a message.
+
+    The status is 1 for an error of ``failures``, and 2 for any other.
+    """
     try:
         yield
     except (AsyncnnError, OSError) as error:
         print(f"asyncnn: {one_line(error)}", file=sys.stderr)  # noqa: T201
-        sys.exit(EXIT_BAD_INPUT)
+        sys.exit(EXIT_FAILED if isinstance(error, failures) else EXIT_BAD_INPUT)
 
 
 def one_line(error: AsyncnnError | OSError) -> str:

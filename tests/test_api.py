@@ -1,15 +1,11 @@
 """The package as its users see it."""
 
-import ast
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import asyncnn
-from tests.pages import code_blocks, output_of
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -29,14 +25,6 @@ def test_nothing_public_is_left_out() -> None:
         and getattr(value, "__module__", "").startswith("asyncnn.")
     }
     assert public <= set(asyncnn.__all__)
-
-
-@pytest.mark.parametrize("code", code_blocks(README))
-def test_the_code_of_the_readme_runs(code: str, tmp_path: Path) -> None:
-    if "asyncio.run" not in code:
-        compile(code, "README.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        return
-    assert "array" in output_of(code, tmp_path)
 
 
 def test_targets_of_make_in_the_readme_exist() -> None:

@@ -9,7 +9,7 @@ import pytest
 import typer.main
 
 from asyncnn.cli.app import app
-from tests.pages import code_blocks
+from tests.walk import code_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -48,7 +48,7 @@ def commands() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_code_compiles(name: str) -> None:
-    for code in code_blocks(PAGES[name]):
+    for code in code_of(PAGES[name]):
         compile(code, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 

@@ -19,8 +19,16 @@ from asyncnn.cli.inspecting import inspect
 from asyncnn.cli.run import run
 from asyncnn.cli.serve import serve
 from asyncnn.cli.top import top
+from asyncnn.hal.errors import (
+    DriverDiedError,
+    MissedDeadlineError,
+    ResourceExhaustedError,
+)
 from asyncnn.logs import errors_as_lines
 from asyncnn.tracing import join_recording, recording
+
+_FAILURES = (MissedDeadlineError, ResourceExhaustedError, DriverDiedError)
+"""Errors of executions that may succeed another time; others are of bad input."""
 
 
 class _Benchmarks(TyperGroup):
@@ -90,7 +98,10 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; errors of the family become one line and status 2."""
+    """Run the command line; errors of the family become one line.
+
+    The status is 1 if an execution failed on its way, and 2 otherwise.
+    """
     join_recording(" ".join(["asyncnn", *sys.argv[1:2]]))
-    with errors_as_lines():
+    with errors_as_lines(_FAILURES):
         app()

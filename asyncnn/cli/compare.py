@@ -7,11 +7,14 @@ import typer
 
 from asyncnn.cli.options import (
     AtolOption,
+    ConstantOption,
     ExtensionOption,
     InputShapeOption,
     LsbOption,
     RtolOption,
     chosen,
+    constants_of,
+    counted,
     load_extended,
     print_json,
 )
@@ -38,6 +41,7 @@ def compare(
     ] = None,
     extension: ExtensionOption = None,
     input_shape: InputShapeOption = None,
+    constant: ConstantOption = None,
     path: Annotated[
         str, typer.Option(help="HAL calls to use, separated by commas.")
     ] = "async",
@@ -61,10 +65,10 @@ def compare(
 ) -> None:
     """Compare what a model gives with what LiteRT or ONNX Runtime gives.
 
-    Prints how far each output is apart at most: in steps of its quantisation, or
-    absolute and as a share of its largest magnitude. Inputs are random, codes over the
-    whole range of their type. A model with state keeps it from sample to sample, here
-    and there. Needs the runtime: pip install asyncnn\\[bench].
+    Prints how far each output is apart at most: in steps of its quantisation,
+    or absolute and as a share of its largest magnitude. Inputs are random, codes
+    over the whole range of their type. A model with state keeps it from sample
+    to sample, here and there. Needs the runtime: pip install asyncnn\\[bench].
 
     Exits with 1 if an output is out of tolerance, with 2 on bad input.
     """
@@ -74,15 +78,16 @@ def compare(
     from asyncnn.devices.accelerated import default_device_name
     from asyncnn.memory.pools import view
     from asyncnn.runtime.file_kinds import kind_of
-    from asyncnn.runtime.model import map_model_file
+    from asyncnn.runtime.model import located, map_model_file
     from asyncnn.tools.comparison import Comparison, PeerKind, compare_model
     from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
     from asyncnn.tools.samples import Tolerance, load_arrays
     from asyncnn.tools.samples import samples as samples_of
 
     kind = {"litert": PeerKind.LITERT, "onnxruntime": PeerKind.ONNX_RUNTIME}[peer]
-    named, _ = load_extended(model, extension or (), input_shape or ())
-    kind.check_reads(kind_of(view(map_model_file(model))))
+    with located(model):
+        kind.check_reads(kind_of(view(map_model_file(model))))
+    named, _ = load_extended(model, extension or (), input_shape or (), constant or ())
     given = (
         []
         if input_file is None
@@ -101,6 +106,7 @@ def compare(
         random=samples,
         seed=seed,
         tolerance=Tolerance.asked(lsb, rtol, atol),
+        constants=constants_of(constant or ()),
     )
     report = anyio.run(compare_model, comparison)
     if json:
@@ -119,8 +125,8 @@ def _print(report: "ComparisonReport") -> None:
     for series in report.series:
         verdict = "all within tolerance" if series.passed else "OUT OF TOLERANCE"
         typer.echo(
-            f"{series.path}, {series.transport}: {series.samples} {series.inputs} "
-            f"samples, {verdict}"
+            f"{series.path}, {series.transport}: "
+            f"{counted(series.samples, f'{series.inputs} sample')}, {verdict}"
         )
         for output in series.outputs:
             typer.echo(f"  {output}")

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asyncnn.cli.options import ExtensionOption, console, load_extended, print_json
+from asyncnn.cli.options import (
+    ConstantOption,
+    ExtensionOption,
+    InputShapeOption,
+    console,
+    load_extended,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from asyncnn.extensions import Extension
@@ -18,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def graph(
-    model: Annotated[Path, typer.Argument(help="A .tflite or .asyncnn file.")],
+    model: Annotated[Path, typer.Argument(help="A .tflite, .onnx or .asyncnn file.")],
     device: Annotated[
         str | None,
         typer.Option(
@@ -26,8 +33,10 @@ def graph(
         ),
     ] = None,
     extension: ExtensionOption = None,
+    input_shape: InputShapeOption = None,
+    constant: ConstantOption = None,
 ) -> None:
-    """Print the Graphviz text of a model, with types, shapes and the device's support.
+    """Print the Graphviz text of a model: types, shapes, the device's support.
 
     Draw it with: asyncnn graph MODEL | dot -Tsvg -o model.svg
     """
@@ -35,7 +44,9 @@ def graph(
 
     from asyncnn.runtime.dot import dot
 
-    loaded, extensions = load_extended(model, extension or ())
+    loaded, extensions = load_extended(
+        model, extension or (), input_shape or (), constant or ()
+    )
     explanation = anyio.run(_explain, loaded, extensions, device, None)
     typer.echo(dot(loaded, explanation), nl=False)
 
@@ -45,10 +56,14 @@ def explain(
     device: str | None,
     socket: Path | None,
     places: Sequence[str],
+    shapes: Sequence[str] = (),
+    constants: Sequence[str] = (),
     *,
     json: bool,
 ) -> None:
     """Print what a device, or a driver, supports of the model at ``path``.
+
+    The last three sequences are what `load_extended` takes.
 
     :raises AsyncnnError: if the file is bad, or the device cannot be asked.
     :raises typer.Exit: with 1, if there is an operation that is not supported.
@@ -58,7 +73,7 @@ def explain(
     from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
     try:
-        model, extensions = load_extended(path, places)
+        model, extensions = load_extended(path, places, shapes, constants)
     except UnsupportedOperatorError as error:
         explanation = _refused(error)
     else:

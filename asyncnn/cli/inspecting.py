@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asyncnn.cli.options import ExtensionOption, console, load_extended, print_json
+from asyncnn.cli.options import (
+    ConstantOption,
+    ExtensionOption,
+    InputShapeOption,
+    console,
+    counted,
+    load_extended,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from asyncnn.runtime.inspection import DeviceSupport, Inspection, TensorSummary
@@ -15,6 +23,8 @@ if TYPE_CHECKING:
 def inspect(
     model: Annotated[Path, typer.Argument(help="A .tflite, .onnx or .asyncnn file.")],
     extension: ExtensionOption = None,
+    input_shape: InputShapeOption = None,
+    constant: ConstantOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what a model expects and returns, what it computes, and what runs it."""
@@ -22,7 +32,9 @@ def inspect(
 
     from asyncnn.runtime.inspection import inspected
 
-    loaded, extensions = load_extended(model, extension or ())
+    loaded, extensions = load_extended(
+        model, extension or (), input_shape or (), constant or ()
+    )
 
     async def describe() -> "Inspection":
         return await inspected(loaded, extensions=extensions)
@@ -41,14 +53,15 @@ def print_inspection(inspection: "Inspection") -> None:
     screen = console()
     # Names of tensors can be long: they are folded rather than cut.
     tensors = Table(
-        "", Column("name", overflow="fold"), "dtype", "shape", "scale", "zero"
+        "", Column("name", overflow="fold"), "dtype", "shape", "scale", "zero point"
     )
     for kind in ("input", "output", "state"):
         for summary in getattr(inspection, f"{kind}s"):
             tensors.add_row(kind, *_cells(summary))
     screen.print(tensors)
-    if any(each.scale for each in inspection.inputs + inspection.outputs):
-        screen.print("quantised: real value = scale * (stored - zero)")
+    tensors_of = inspection.inputs + inspection.outputs + inspection.states
+    if any(each.scale for each in tensors_of):
+        screen.print("quantised: real value = scale * (stored - zero point)")
     operations = Table(Column("operation", overflow="fold"), "count")
     for name, count in inspection.operations.items():
         operations.add_row(name, str(count))
@@ -70,7 +83,7 @@ def _lines(inspection: "Inspection") -> Iterable[str]:
     where = ""
     if inspection.subgraphs > 1:
         where = f" in {inspection.subgraphs} subgraphs"
-    yield f"{_counted(count, 'operation')}{where}, HAL {inspection.hal_version}"
+    yield f"{counted(count, 'operation')}{where}, HAL {inspection.hal_version}"
     yield f"weights: {_size(inspection.weight_bytes)}"
     for device in inspection.devices:
         yield f"{device.name}: {_support(device, count)}"
@@ -81,16 +94,12 @@ def _support(device: "DeviceSupport", count: int) -> str:
         return device.problem
     if device.supported == count:
         return "runs it"
-    return f"supports {device.supported} of {_counted(count, 'operation')}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    return f"supports {device.supported} of {counted(count, 'operation')}"
 
 
 def _size(size_bytes: int) -> str:
     if size_bytes < 1000:
-        return _counted(size_bytes, "byte")
+        return counted(size_bytes, "byte")
     size = float(size_bytes)
     for unit in ("kB", "MB"):
         size /= 1000

@@ -37,6 +37,7 @@ from asyncnn.tools.samples import (
     random_sample,
     samples,
     save_samples,
+    telling_open_axes,
 )
 
 PATHS: dict[str, AnyPath] = {path: path for path in ("burst", *get_args(HalPath))}
@@ -59,6 +60,7 @@ class RunOptions(msgspec.Struct, frozen=True):
     socket: Path | None
     extensions: tuple[str, ...]
     input_shapes: tuple[str, ...]
+    constants: tuple[str, ...]
     paths: tuple[AnyPath, ...]
     priority: Priority
     timeout: float | None
@@ -95,6 +97,7 @@ class _Job(msgspec.Struct, frozen=True):
     inputs: list[Sample]
     expected: list[Sample] | None
     arrays: dict[str, np.ndarray]
+    is_random: bool
 
 
 async def run_model(options: RunOptions) -> RunReport:
@@ -108,7 +111,8 @@ async def run_model(options: RunOptions) -> RunReport:
     async with _opened(options, job.extensions) as device:
         prepared = await device.prepare(job.model, priority=options.priority)
         for path in options.paths:
-            outputs, latencies = await _run_path(prepared, job, path, options)
+            with telling_open_axes(job.model.inputs if job.is_random else ()):
+                outputs, latencies = await _run_path(prepared, job, path, options)
             reports.append(_report(path, job, outputs, latencies, options))
         if options.output_file is not None:
             save_samples(options.output_file, outputs, job.model.outputs)
@@ -139,7 +143,7 @@ def _opened(
 
 def _collect(options: RunOptions) -> _Job:
     model, extensions = load_extended(
-        options.model, options.extensions, options.input_shapes
+        options.model, options.extensions, options.input_shapes, options.constants
     )
     _check_known(model)
     if options.input_file is None:
@@ -147,14 +151,14 @@ def _collect(options: RunOptions) -> _Job:
     else:
         inputs = samples(load_arrays(options.input_file), "input", model.inputs)
     if options.check_file is None:
-        return _Job(model, extensions, inputs, None, {})
+        return _Job(model, extensions, inputs, None, {}, options.input_file is None)
     arrays = load_arrays(options.check_file)
     expected = samples(arrays, options.check_key, model.outputs)
     if len(expected) != len(inputs):
         raise InvalidArgumentError(
             f"{len(inputs)} input samples, but {len(expected)} expected outputs"
         )
-    return _Job(model, extensions, inputs, expected, arrays)
+    return _Job(model, extensions, inputs, expected, arrays, options.input_file is None)
 
 
 def _check_known(model: NamedModel) -> None:

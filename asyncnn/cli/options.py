@@ -44,6 +44,15 @@ InputShapeOption: TypeAlias = Annotated[
     ),
 ]
 
+ConstantOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--constant",
+        metavar="NAME=N,N,...",
+        help="Value of an input of an ONNX file that is always the same; repeatable.",
+    ),
+]
+
 LsbOption: TypeAlias = Annotated[
     int, typer.Option(min=0, help="Steps that quantised outputs may be off.")
 ]
@@ -79,11 +88,13 @@ def load_extended(
     path: Path,
     places: Sequence[str],
     shapes: Sequence[str] = (),
+    constants: Sequence[str] = (),
 ) -> "tuple[NamedModel, tuple[Extension, ...]]":
     """Load a model and its extensions: those at ``places``, or that are installed.
 
     An installed one is imported if the model uses it. Of one that is neither, nothing
-    is known but what the model says. ``shapes`` are what `InputShapeOption` takes.
+    is known but what the model says. ``shapes`` are what `InputShapeOption` takes, and
+    ``constants`` what `ConstantOption` does.
 
     :raises AsyncnnError: if the file is bad, or there is no extension at a place.
     """
@@ -91,7 +102,12 @@ def load_extended(
     from asyncnn.runtime.model_file import load
 
     extensions = [load_extension(place) for place in places]
-    model = load(path, extensions=extensions, input_shapes=_input_shapes(shapes))
+    model = load(
+        path,
+        extensions=extensions,
+        input_shapes=_input_shapes(shapes),
+        constants=constants_of(constants),
+    )
     given = {extension.name for extension in extensions}
     used = {entry.name for entry in model.model.extension_name_to_prefix}
     if used - given:
@@ -117,6 +133,38 @@ def _input_shapes(options: Sequence[str]) -> dict[str, tuple[int, ...]]:
                 f"--input-shape {option} is no shape", hint="write it as NAME=1,2,3"
             )
     return shapes
+
+
+def constants_of(options: Sequence[str]) -> dict[str, float | list[float]]:
+    """Return the numbers that options give, by the names of the inputs.
+
+    :raises InvalidArgumentError: if one is not written as it has to be.
+    """
+    constants: dict[str, float | list[float]] = {}
+    for option in options:
+        name, _, text = option.rpartition("=")
+        try:
+            numbers = [_number(each) for each in text.split(",")]
+        except ValueError:
+            name = ""
+        if not name:
+            raise InvalidArgumentError(
+                f"--constant {option} is no value",
+                hint="write it as NAME=16000 or NAME=1,2,3",
+            )
+        constants[name] = numbers if len(numbers) > 1 else numbers[0]
+    return constants
+
+
+def _number(text: str) -> float:
+    """Return the integer or the float that ``text`` is.
+
+    :raises ValueError: if it is neither.
+    """
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
 
 
 if TYPE_CHECKING:
@@ -150,6 +198,11 @@ def progress(
         transient=True,
         disable=not stderr.is_terminal,
     )
+
+
+def counted(count: int, what: str) -> str:
+    """Return a number of things in words; ``what`` is one of them."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def announced(items: Sequence[str]) -> Iterator[str]:

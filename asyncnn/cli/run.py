@@ -8,13 +8,16 @@ import typer
 from asyncnn.cli.graph import explain as explain_file
 from asyncnn.cli.options import (
     AtolOption,
+    ConstantOption,
     ExtensionOption,
     InputShapeOption,
     LsbOption,
     RtolOption,
     chosen,
+    counted,
     print_json,
 )
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Priority
 
 if TYPE_CHECKING:
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    model: Annotated[Path, typer.Argument(help="A .tflite or .asyncnn file.")],
+    model: Annotated[Path, typer.Argument(help="A .tflite, .onnx or .asyncnn file.")],
     input_file: Annotated[
         Path | None,
         typer.Option("--input", help="An .npz file with input_K or input_K.NAME."),
@@ -49,6 +52,7 @@ def run(
     ] = None,
     extension: ExtensionOption = None,
     input_shape: InputShapeOption = None,
+    constant: ConstantOption = None,
     path: Annotated[
         str, typer.Option(help="HAL calls to use, separated by commas.")
     ] = "async",
@@ -74,17 +78,31 @@ def run(
 ) -> None:
     """Run a model file on every sample of an input file, on each path.
 
-    Exits with 1 if --check finds an output out of tolerance, or --explain an operation
-    that is not supported; with 2 on bad input.
-    State starts from zero, or what the model says, for every sample unless --session is
-    given: then all samples of a path are the steps of one session. Without --input,
-    one random sample is run.
+    Without --input, one random sample is run. State starts from zero, or what
+    the model says, for every sample unless --session is given: then all samples
+    of a path are the steps of one session.
+
+    Exits with 1 if --check finds an output out of tolerance, --explain finds an
+    operation that is not supported, or an execution misses its deadline, runs
+    out of resources or loses its driver; with 2 on bad input.
     """
     if explain:
-        explain_file(model, device, socket, extension or (), json=json)
+        explain_file(
+            model,
+            device,
+            socket,
+            extension or (),
+            input_shape or (),
+            constant or (),
+            json=json,
+        )
         return
     if session and repeat > 1:
         raise typer.BadParameter("a session takes one step for each sample")
+    if deadline_ms is not None and not deadline_ms > 0:
+        raise InvalidArgumentError(
+            f"--deadline-ms {deadline_ms:g} has passed already", hint="give more than 0"
+        )
     import anyio
 
     from asyncnn.cli.model_runs import PATHS, RunOptions, run_model
@@ -100,6 +118,7 @@ def run(
         socket=socket,
         extensions=tuple(extension or ()),
         input_shapes=tuple(input_shape or ()),
+        constants=tuple(constant or ()),
         paths=tuple(PATHS[name] for name in chosen("path", path, tuple(PATHS))),
         priority=Priority[priority.upper()],
         timeout=None if deadline_ms is None else deadline_ms / 1000,
@@ -123,7 +142,8 @@ def run(
 def _print_path(report: "PathReport") -> None:
     verdicts = {True: ", all within tolerance", False: ", OUT OF TOLERANCE", None: ""}
     typer.echo(
-        f"{report.path}: {report.samples} samples, p50 {report.latency_us_p50:.0f} us, "
+        f"{report.path}: {counted(report.samples, 'sample')}, "
+        f"p50 {report.latency_us_p50:.0f} us, "
         f"p99 {report.latency_us_p99:.0f} us{verdicts[report.passed]}"
     )
     for line in report.mismatches:

@@ -12,8 +12,10 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
+from asyncnn.engine.arguments import Layout
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operands import combine_dimensions, is_scalar
+from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     BufferToken,
     DataLocation,
@@ -41,15 +43,14 @@ class KnownBuffer(msgspec.Struct, frozen=True, eq=False, weakref=True):
 
 
 class IBufferUse(Protocol):
-    """The use that one execution makes of the buffers that its request names.
-
-    What `claim` returns has no pools but memory if it ``is_memory``.
-    """
-
-    is_memory: bool
+    """The use that one execution makes of the buffers that its request names."""
 
     def claim(self) -> Request:
         """Claim the buffers; see `BufferUse.claim`."""
+        ...
+
+    def arrays(self, layout: Layout, claimed: Request) -> list[Array] | None:
+        """Return the arrays of what was claimed; see `BufferUse.arrays`."""
         ...
 
     def settle(self, status: ErrorStatus, shapes: Sequence[OutputShape]) -> None:
@@ -66,8 +67,6 @@ class BufferUse:
     :raises InvalidArgumentError: if one has no such role, or is used as an output
         beside something else.
     """
-
-    is_memory = False
 
     def __init__(
         self,
@@ -107,6 +106,13 @@ class BufferUse:
                     managed.end_reading()
                 raise
         return self._claimed
+
+    def arrays(self, layout: Layout, claimed: Request) -> list[Array] | None:
+        """Return the array of each argument, inputs first; see `Layout.arrays`.
+
+        None, as what was ``claimed`` may have pools that are not memory. On any thread.
+        """
+        return None
 
     def settle(self, status: ErrorStatus, shapes: Sequence[OutputShape]) -> None:
         """Give up the claims: the execution has ended with ``status``.

@@ -22,6 +22,7 @@ from asyncnn.devices.buffer_use import BufferUse, IBufferUse, KnownBuffer
 from asyncnn.devices.repeated_use import (
     MAX_ARGUMENTS,
     Arguments,
+    BoundArrays,
     Places,
     Repetition,
 )
@@ -217,6 +218,7 @@ class ModelBuffers(msgspec.Struct, frozen=True, eq=False):
         msgspec.field(default_factory=dict)
     )
     _plans: dict[BufferPlan, BufferPlan] = msgspec.field(default_factory=dict)
+    _bound: BoundArrays = msgspec.field(default_factory=BoundArrays)
 
     def is_of(self, buffers: Buffers) -> bool:
         """Whether the prepared model is of the device of ``buffers``."""
@@ -251,7 +253,9 @@ class ModelBuffers(msgspec.Struct, frozen=True, eq=False):
             if isinstance(pool, BufferToken)
         }
         gone = partial(_forget, self._repetitions, key)
-        repetition = Repetition.of(self.model, request, found, gone, self._same)
+        repetition = Repetition.of(
+            self.model, request, found, gone, self._same, self._bound
+        )
         if repetition is not None:
             self._repetitions[key] = repetition
 

@@ -7,13 +7,16 @@ still there, have contents, and are free.
 """
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from operator import is_
 from typing import NamedTuple, TypeAlias
 
 from asyncnn.devices.buffer_use import KnownBuffer, uses_of
+from asyncnn.engine.arguments import Layout
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operands import is_scalar
+from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     BufferToken,
     DataLocation,
@@ -31,6 +34,9 @@ from asyncnn.memory.managed import ManagedBuffer, Storage, begin_all, end_all
 MAX_ARGUMENTS = 64
 """Arguments of requests that are kept, so that equal ones are the same."""
 
+MAX_BOUND = 8
+"""Requests of a model whose arrays are kept: those of four sessions."""
+
 Arguments: TypeAlias = tuple[tuple[RequestArgument, ...], tuple[RequestArgument, ...]]
 """Inputs and outputs of a request."""
 
@@ -46,6 +52,35 @@ class Places(NamedTuple):
     written: tuple[Dimensions, ...]
 
 
+class BoundArrays:
+    """The arrays of the `MAX_BOUND` requests of a model that were bound last.
+
+    To make them takes as long as all else that is done for a repeated request. They
+    belong to their `Repetition`; here is only which was first, as there may be very
+    many. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._order: deque[weakref.ref[Repetition]] = deque()
+
+    def count(self, repetition: "Repetition") -> None:
+        """Count one more that has arrays; the first of too many loses its own."""
+        self._order.append(weakref.ref(repetition))
+        if len(self._order) > MAX_BOUND:
+            first = self._order.popleft()()
+            if first is not None:
+                first.unbind()
+
+
+class _Bound(NamedTuple):
+    """A request that has claimed ``storages``, and its arrays as a layout has them."""
+
+    storages: list[Storage]
+    request: Request
+    layout: Layout
+    arrays: list[Array]
+
+
 class Repetition:
     """A checked request to ``model`` that names ``known`` buffers of fixed shapes.
 
@@ -54,7 +89,16 @@ class Repetition:
     not be found out again, or be kept twice.
     """
 
-    __slots__ = ("_claimed", "_places", "_reads", "_request", "_writes")
+    __slots__ = (
+        "__weakref__",
+        "_bound",
+        "_claimed",
+        "_kept",
+        "_places",
+        "_reads",
+        "_request",
+        "_writes",
+    )
 
     def __init__(
         self,
@@ -63,8 +107,11 @@ class Repetition:
         places: Places,
         reads: Sequence[KnownBuffer],
         writes: Sequence[KnownBuffer],
+        kept: BoundArrays,
     ) -> None:
         self._request = request
+        self._kept = kept
+        self._bound: _Bound | None = None
         self._places = places
         self._reads = tuple([weakref.ref(known.managed) for known in reads])
         self._writes = tuple([weakref.ref(known.managed) for known in writes])
@@ -78,6 +125,7 @@ class Repetition:
         known: dict[int, KnownBuffer],
         gone: Callable[[object], None],
         same: Callable[[Arguments, Places], tuple[Arguments, Places]],
+        kept: BoundArrays,
     ) -> "Repetition | None":
         """Return that of a request that was found correct; None if it is not fixed."""
         main = model.main
@@ -111,7 +159,7 @@ class Repetition:
             ),
         )
         uses = list(reads.values()), list(writes.values())
-        return cls(weakref.ref(request, gone), shared, places, *uses)
+        return cls(weakref.ref(request, gone), shared, places, *uses, kept)
 
     def use(self, request: Request) -> "RepeatedUse | None":
         """Return the use of one more execution; None if that has to be found anew."""
@@ -120,7 +168,7 @@ class Repetition:
         # Strong from here on: they stay for as long as the execution uses them.
         reads = [reference() for reference in self._reads]
         writes = [reference() for reference in self._writes]
-        if None in reads or None in writes:
+        if not (all(reads) and all(writes)):
             return None
         return RepeatedUse(self, reads, writes, self._places.written)  # type: ignore[arg-type]
 
@@ -129,6 +177,10 @@ class Repetition:
 
         :raises ResourceExhaustedTransientError: if there is none for one.
         """
+        bound = self._bound
+        # The memory of a buffer of fixed shape is that of its storage, and stays.
+        if bound is not None and bound.storages == storages:
+            return bound.request
         last = self._claimed
         known = last.pools
         memories = [
@@ -144,6 +196,28 @@ class Repetition:
             pools[pool] = memory
         self._claimed = Request(last.inputs, last.outputs, tuple(pools))
         return self._claimed
+
+    def arrays(
+        self, layout: Layout, claimed: Request, storages: list[Storage]
+    ) -> list[Array] | None:
+        """Return the arrays of what has ``claimed`` storages; see `Layout.arrays`.
+
+        On any thread. They are the same for as long as the claims find the same memory.
+        """
+        bound = self._bound
+        # Another execution may have claimed other memory meanwhile.
+        if bound is not None and bound.layout is layout and bound.request is claimed:
+            return bound.arrays
+        arrays = layout.arrays(claimed)
+        if arrays is not None:
+            self._bound = _Bound(storages, claimed, layout, arrays)
+            if bound is None:
+                self._kept.count(self)
+        return arrays
+
+    def unbind(self) -> None:
+        """Let go of the arrays; the next execution makes others."""
+        self._bound = None
 
 
 def _fixed_bytes(operand: Operand, used: KnownBuffer) -> int | None:
@@ -164,11 +238,10 @@ class RepeatedUse:
         "_is_settled",
         "_reads",
         "_repetition",
+        "_storages",
         "_writes",
         "_written",
     )
-
-    is_memory = True
 
     def __init__(
         self,
@@ -181,6 +254,7 @@ class RepeatedUse:
         self._reads = reads
         self._writes = writes
         self._written = written
+        self._storages: list[Storage] = []
         self._claimed: Request | None = None
         self._is_settled = False
 
@@ -192,13 +266,17 @@ class RepeatedUse:
         :raises ResourceExhaustedTransientError: if there is no memory for an output.
         """
         if self._claimed is None:
-            storages = begin_all(self._reads, self._writes)
+            self._storages = begin_all(self._reads, self._writes)
             try:
-                self._claimed = self._repetition.claimed(storages)
+                self._claimed = self._repetition.claimed(self._storages)
             except AsyncnnError:
                 end_all(self._reads, self._writes, None)
                 raise
         return self._claimed
+
+    def arrays(self, layout: Layout, claimed: Request) -> list[Array] | None:
+        """Return the arrays of what was claimed; see `BufferUse.arrays`."""
+        return self._repetition.arrays(layout, claimed, self._storages)
 
     def settle(self, status: ErrorStatus, shapes: Sequence[OutputShape]) -> None:
         """Give up the claims; see `BufferUse.settle`."""

@@ -103,7 +103,8 @@ class Spreading:
     def _widen(self) -> None:
         try:
             self._program.widen(self._most)
-        except AsyncnnError as error:  # one thread does as well
+        # One thread does as well where there is no memory or descriptor for more.
+        except (AsyncnnError, OSError, MemoryError) as error:
             logger.info("a model keeps to one thread: %s", error)
             return
         self._is_ready = True

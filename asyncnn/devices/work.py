@@ -285,10 +285,7 @@ class ExecuteWork(Work):
         self._started_ns = started_ns = perf_counter_ns()
         executable = self._executable
         layout = executable.layout
-        # A request that uses buffers may have pools that are not memory.
-        arrays = None
-        if layout is not None and (self._use is None or self._use.is_memory):
-            arrays = layout.arrays(self._request)
+        arrays = None if layout is None else self._arrays(layout)
         if layout is None or arrays is None:
             self._shapes = self._run_unusual()
         else:
@@ -304,6 +301,10 @@ class ExecuteWork(Work):
                 "execute", Layer.CPU, Phase.COMPUTATION, started_ns, ended_ns
             )
         return computed_ns
+
+    def _arrays(self, layout: Layout) -> list[Array] | None:
+        use, request = self._use, self._request
+        return layout.arrays(request) if use is None else use.arrays(layout, request)
 
     def _run_unusual(self) -> tuple[OutputShape, ...]:
         """Execute a request with other arguments than the one before."""
@@ -357,10 +358,7 @@ class ExecuteWork(Work):
         if execution is None:
             executable = self._executable
             layout = executable.layout
-            arrays = None
-            # A request that uses buffers may have pools that are not memory.
-            if layout is not None and (self._use is None or self._use.is_memory):
-                arrays = layout.arrays(self._request)
+            arrays = None if layout is None else self._arrays(layout)
             if layout is None or arrays is None:
                 return self._advance_unusual(pause)
             if CPUEXE.is_on:

@@ -185,16 +185,17 @@ class Stoppable:
         """
         was_asked = pause.requested  # then this is what is done in any case
         threads = pause.threads
-        if threads > 1:
-            run.spread(threads)
-        run.clear()  # which may take long: another engine compiles, maybe
-        # An abort and a pause are set first, then they interrupt what they find here.
-        # So what was asked before this is seen below, what comes later interrupts.
-        self._interrupt = run.interrupt
         may_pause = self._interrupted < MOST_INTERRUPTED
-        if may_pause:
-            pause.interrupt = run.interrupt
         try:
+            if threads > 1:
+                run.spread(threads)
+            run.clear()  # which may take long, or fail: another engine compiles, maybe
+            # An abort and a pause are set first, then they interrupt what they find
+            # here. So what was asked before this is seen below, what comes later
+            # interrupts.
+            self._interrupt = run.interrupt
+            if may_pause:
+                pause.interrupt = run.interrupt
             if may_pause and pause.requested and not was_asked:
                 self._interrupted += 1
                 return False

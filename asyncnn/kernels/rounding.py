@@ -10,7 +10,9 @@ A rule maps an integer sum to an integer and never decreases. `fit` looks for a 
 whose truncation, ``trunc(sum * scale + offset)``, takes every step of the rule at the
 same sum. It proves that by evaluating the very float64 expression on both sides of each
 step: rounded multiplication and addition never decrease either, so that nothing can
-differ in between. A rule that treats signs differently needs the signed form
+differ in between. Where a rule tells in advance how far from every sum its steps lie,
+and float64 errs by less, the proof needs no evaluation. A rule that treats signs
+differently needs the signed form
 ``trunc(v + copysign(half, v))``, where ``v`` is the line.
 
 Source: NN common/OperationsExecutionUtils.cpp (QuantizeMultiplier and the activation
@@ -29,6 +31,12 @@ from asyncnn.hal.types import FusedActivationFunc
 from asyncnn.kernels.numerics import round_half_away
 
 INT32_MAX = 2**31 - 1
+
+_EXACT_SHIFT = 20
+"""Shifts to the right with which offsets of steps are exact in float64."""
+
+_MANY_STEPS = 8
+"""With so many steps on both sides of 0, the offsets of both never have one middle."""
 
 _REAL_BOUNDS: dict[FusedActivationFunc, tuple[float, float]] = {
     FusedActivationFunc.NONE: (-math.inf, math.inf),
@@ -117,6 +125,19 @@ Integers: TypeAlias = NDArray[np.int64]
 Reals: TypeAlias = NDArray[np.float64]
 
 
+class Offsets(msgspec.Struct, frozen=True, eq=False):
+    """What to add to ``sum * scale``, to reach a step where the rule does.
+
+    It is ``above`` for positive steps and ``below`` for all others; for every integer
+    sum in int32 the result is at least ``margin`` away from the step. All are
+    [channels, 1] or [1, 1].
+    """
+
+    above: Reals
+    below: Reals
+    margin: Reals
+
+
 class RoundingRule(Protocol):
     """Rounds int32 sums times ``scale``; saturates in int32."""
 
@@ -131,6 +152,9 @@ class RoundingRule(Protocol):
 
         They lie within int32 or just above it. None if they have to be searched for.
         """
+
+    def offsets(self) -> Offsets | None:
+        """Return where all steps lie; None if that depends on the step."""
 
 
 class FixedPointRounding:
@@ -162,6 +186,20 @@ class FixedPointRounding:
         least = -(-products // self._fraction)
         return np.asarray(np.clip(least, -INT32_MAX, INT32_MAX + 1), np.int64)
 
+    def offsets(self) -> Offsets | None:
+        """Return where all steps lie, None where multipliers are 1 or more.
+
+        A step is reached from some integer product on, so that half an integer less
+        is as far from that product as from the one before.
+        """
+        right = -self._shift
+        if right.min() < 0 or right.max() > _EXACT_SHIFT or not self._fraction.all():
+            return None
+        unit = np.ldexp(1.0, -right)
+        half = (1 << right) >> 1
+        above = (half + 0.5 + 2.0**-32) * unit
+        return Offsets(above, above - (right > 0) * unit, 2.0**-32 * unit)
+
 
 class RealRounding:
     """One rounding of the float64 product, half away from zero."""
@@ -171,6 +209,10 @@ class RealRounding:
 
     def first_sums(self, steps: Integers) -> Integers | None:
         """Return None: they have to be searched for."""
+        return None
+
+    def offsets(self) -> Offsets | None:
+        """Return None: the product is rounded to float64 first."""
         return None
 
     def __call__(self, sums: Integers) -> Integers:
@@ -211,6 +253,9 @@ def fit(
     line without ``half`` gives results that are ``lift`` too high, so that truncation
     rounds down; ``first + lift`` must not be negative. None if no such line is found.
     """
+    line = _derived(rule, fold, first, last, lift)
+    if line is not None:
+        return line
     steps = np.arange(first + 1, last + 1)
     at = _first_sums(rule, steps)
     constant = fold * rule.scale
@@ -223,6 +268,46 @@ def fit(
     offset = (above + below - 1) / 2 + constant
     line = Line(rule.scale, offset, (above - below + 1) / 2)
     return line if _proves(line, at, fold, steps) else None
+
+
+def _derived(
+    rule: RoundingRule, fold: Integers, first: int, last: int, lift: int
+) -> Line | None:
+    """Return what `fit` does, if the margins of the rule's offsets prove it.
+
+    Only sums next to a step matter, for neither line nor rule ever decreases. What the
+    line computes there is at most as large as the step and ``fold`` make it. It is a
+    line if all that is rounded on the way stays within the margin.
+    """
+    offsets = rule.offsets()
+    if offsets is None:
+        return None
+    above, below = offsets.above, offsets.below
+    constant = fold * rule.scale
+    moved = np.abs(constant)
+    near = max(abs(first + 1), abs(last)) + rule.scale
+    product = near + 1 + moved
+    if first >= 0 or last <= 0:
+        offset = (above if first >= 0 else below) + lift + constant
+        line = Line(rule.scale, offset)
+        lifted = 1.0 + abs(lift)
+        terms = product, moved, lifted, lifted + moved, near + lifted
+    elif min(-first, last) >= _MANY_STEPS:
+        offset = (above + below - 1) / 2 + constant
+        line = Line(rule.scale, offset, (above - below + 1) / 2)
+        terms = product, moved, 1 + moved, near + 0.5, near
+    else:
+        return None
+    error = sum(_rounding_error(term) for term in terms)
+    return line if bool(np.all(error < offsets.margin)) else None
+
+
+def _rounding_error(largest: Reals | float) -> Reals:
+    """Return how far a result of float64 is from the exact one, at most.
+
+    The exact one is as large as ``largest`` at most, but for what operands err by.
+    """
+    return np.asarray(np.spacing(largest + 2.0**-20) / 2)
 
 
 def _first_sums(rule: RoundingRule, steps: Integers) -> Integers:

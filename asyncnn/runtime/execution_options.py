@@ -23,14 +23,15 @@ AnyPath: TypeAlias = Path | Literal["burst"]
 """All ways to execute; that of a burst is open for many executions."""
 
 
-def check_path(path: str) -> None:
-    """Check that an execution can go that way.
+def check_path(path: str, *, bursts: bool = False) -> None:
+    """Check that an execution can go that way; by burst, too, with ``bursts``.
 
     :raises InvalidArgumentError: if there is no such path.
     """
-    if path not in get_args(Path):
+    known = (*get_args(Path), "burst") if bursts else get_args(Path)
+    if path not in known:
         raise InvalidArgumentError(
-            f"there is no path {path!r}", hint=f"known: {', '.join(get_args(Path))}"
+            f"there is no path {path!r}", hint=f"known: {', '.join(known)}"
         )
 
 

@@ -46,6 +46,8 @@ class GraphBuilder:
         self._operations: list[Operation] = []
         self._input_names: dict[int, str] = {}
         self._output_names: dict[int, str] = {}
+        # By type and bytes: most operations of a graph take a few of the same ones.
+        self._scalars: dict[tuple[int, bytes], int] = {}
         # Both are shared by all graphs of a model.
         self._constants: ConstantStore = (
             ConstantStore() if model is None else model._constants
@@ -139,6 +141,8 @@ class GraphBuilder:
     def scalar(self, value: complex, type_: AnyOperandType | None = None) -> int:
         """Add a constant scalar: BOOL, INT32 or FLOAT32, by the type of ``value``.
 
+        One that the graph has already is used again.
+
         :raises InvalidArgumentError: if the type is not a scalar's or cannot hold the
             value.
         """
@@ -148,13 +152,13 @@ class GraphBuilder:
             raise InvalidArgumentError(f"{type_!r} is not a scalar type")
         packed = _packed(value, type_)
         if packed is not None:
-            return self._add(
-                Operand(
-                    type_,
-                    lifetime=OperandLifeTime.CONSTANT_COPY,
-                    location=self._constants.copied(packed),
-                )
-            )
+            index = self._scalars.get((type_, packed))
+            if index is None:
+                location = self._constants.copied(packed)
+                lifetime = OperandLifeTime.CONSTANT_COPY
+                index = self._add(Operand(type_, lifetime=lifetime, location=location))
+                self._scalars[type_, packed] = index
+            return index
         try:
             data = np.array(value, dtype_of(type_))
         except (OverflowError, TypeError, ValueError) as error:

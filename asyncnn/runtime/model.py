@@ -6,6 +6,7 @@ model files share: the file mapped, and errors that name it.
 """
 
 import mmap
+import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -68,6 +69,42 @@ def map_model_file(path: str | os.PathLike[str]) -> Memory:
 
 InputShapes: TypeAlias = Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | None
 """Shapes of inputs by name, or of all in order; None leaves them to the file."""
+
+
+def shapes_by_name(names: Sequence[str], shapes: InputShapes) -> dict[str, Dimensions]:
+    """Return the shapes that are given for inputs of these names.
+
+    :raises InvalidArgumentError: if there is no such input, one is no shape, or there
+        are not as many as inputs.
+    """
+    inputs = ", ".join(names)
+    if shapes is None:
+        return {}
+    if not isinstance(shapes, Mapping):
+        if all(isinstance(shape, int) for shape in shapes):
+            raise InvalidArgumentError(
+                f"{shapes} is one shape, not the shapes of all inputs",
+                hint=f"give [(...), ...] or {{name: (...)}}; inputs: {inputs}",
+            )
+        if len(shapes) != len(names):
+            raise InvalidArgumentError(
+                f"{len(shapes)} shapes are given for {len(names)} inputs",
+                hint=f"give all, or some by name; inputs: {inputs}",
+            )
+        shapes = dict(zip(names, shapes, strict=True))
+    found: dict[str, Dimensions] = {}
+    for name, shape in shapes.items():
+        if name not in names:
+            raise InvalidArgumentError(
+                f"there is no input {name!r}", hint=f"known: {inputs}"
+            )
+        try:
+            found[name] = tuple(operator.index(length) for length in shape)
+        except TypeError:
+            raise InvalidArgumentError(
+                f"{shape!r} is no shape of input {name!r}", hint="give a tuple of ints"
+            ) from None
+    return found
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """Model files: `load` reads every kind, `save` writes the project's own.
 
+`bundled_file` tells where those lie that come with the package, to try things with.
+
 A container holds a HAL model with its names; constants are mapped where they lie.
 ``docs/model-format.md`` specifies the bytes. All integers are little-endian. A checksum
 reveals damage; that a file was not made to do harm is what validation is for.
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 
 SUFFIX = ".asyncnn"
 """Customary end of a container's file name."""
+
+BUNDLED = Path(__file__).parent / "bundled"
+"""The folder of what `bundled_file` finds."""
 
 FORMAT_VERSION = 1
 STATEFUL_FORMAT_VERSION = 2
@@ -290,8 +295,15 @@ def load(
     if isinstance(source, str | os.PathLike):
         where, memory, folder = source, map_model_file(source), Path(source).parent
     else:
-        memory = from_buffer(memoryview(source).toreadonly())
+        try:
+            memory = from_buffer(memoryview(source).toreadonly())
+        except TypeError:
+            raise TypeError(
+                f"a model is loaded from a path or bytes, not {type(source).__name__}"
+            ) from None
     with located(where):
+        if not memory.size:
+            raise InvalidArgumentError("it is empty")
         kind = kind_of(view(memory))
         given = {
             "a signature": (signature, (FileKind.TFLITE,)),
@@ -317,3 +329,23 @@ def load(
         return import_onnx(
             memory, folder=folder, input_shapes=input_shapes, constants=constants
         )
+
+
+def bundled_file(name: str) -> Path:
+    """Return the path of a file that comes with the package, to try things with.
+
+    ``digits_float.asyncnn`` and ``digits_int8.asyncnn`` are classifiers of handwritten
+    digits. An image is ``image``, float32 or quantised int8 [1, 8, 8, 1], grey levels
+    from 0 (paper) to 1 (ink); ``probabilities`` [1, 10] tell how likely each digit is.
+    ``digits_test.npz`` has 360 images that they have not seen, ``images``, uint8
+    [360, 8, 8], grey levels from 0 to 16, and which digits these are, ``labels``, uint8
+    [360].
+
+    :raises InvalidArgumentError: if no file of that name comes with the package.
+    """
+    known = sorted(path.name for path in BUNDLED.iterdir())
+    if name not in known:
+        raise InvalidArgumentError(
+            f"no file {name!r} comes with asyncnn", hint=f"known: {', '.join(known)}"
+        )
+    return BUNDLED / name

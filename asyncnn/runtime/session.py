@@ -1,10 +1,11 @@
 """Sessions: a model with state, step by step, whose state stays with the driver.
 
 A step reads the state in one place and writes that after it to another. The session
-turns to the other only when the step has succeeded, which is decided here and in one
-turn of the loop. So a step that fails, is cancelled or misses its deadline has not
-happened, even if the driver had just completed it. What such a step may still be using
-is left to it: the next one gets other places and arrays.
+turns to the other only when the step has succeeded, its outputs are copied and it is
+saved if it has to be, which is decided here and in one turn of the loop. So a step that
+fails, is cancelled or misses its deadline has not happened, even if the driver had just
+completed it. What such a step may still be using is left to it: the next one gets other
+places and arrays, and the one after that does not write where it may still read.
 """
 
 import asyncio
@@ -41,6 +42,9 @@ Launch: TypeAlias = Callable[
 State: TypeAlias = Mapping[str, ArrayLike]
 """Arrays by the names of the states, of their dtypes and shapes."""
 
+_Saved: TypeAlias = tuple[int, tuple[Array, ...]]
+"""A checkpoint: the steps before it, and the state after them."""
+
 _HELD = -1
 """The state lies in no place of the driver's, but in arrays here."""
 
@@ -63,6 +67,7 @@ class Session:
         "_held",
         "_is_closed",
         "_launch",
+        "_lingers",
         "_lost",
         "_model",
         "_now",
@@ -95,8 +100,9 @@ class Session:
         self._steps: Steps | None = None
         self._places: StatePlaces | None = None
         self._held: tuple[Array, ...] | None = None
-        self._saved: tuple[int, tuple[Array, ...]] | None = None
+        self._saved: _Saved | None = None
         self._lost: DeviceUnavailableError | None = None
+        self._lingers = False
         self._set(state)
 
     @property
@@ -142,10 +148,7 @@ class Session:
             if self._is_closed or self._lost is not None:
                 self._check_usable()
             self._by = self._path if path is None else path
-            views, is_short = await self._step(inputs, deadline, measure)
-            if self._checkpoint is not None:
-                await self._save_if_due()
-            return copies_now(views) if is_short else await copies_of(views)
+            return await self._step(inputs, deadline, measure)
         except asyncio.CancelledError:
             if self._cut is task and task.uncancel() <= cancelled_before:
                 raise _closed() from None
@@ -230,13 +233,13 @@ class Session:
         await self._begin()
 
     def _set(self, state: tuple[Array, ...]) -> None:
+        if self._steps is not None:
+            self._steps.hold(state)  # first, as there may be no memory for it
         self.steps = 0
         self._now = _HELD
         self._held = state
         self._saved = None if self._checkpoint is None else (0, state)
         self._lost = None
-        if self._steps is not None:
-            self._steps.hold(state)
 
     def _count_from(self, steps: int) -> None:
         self.steps = steps
@@ -259,11 +262,8 @@ class Session:
 
     async def _step(
         self, inputs: Inputs, deadline: int | None, measure: bool
-    ) -> tuple[Outputs, bool]:
-        """Take a step; return its outputs, and whether they are known to be short.
-
-        They lie in arrays that the next step uses, too.
-        """
+    ) -> Outputs:
+        """Take a step; return copies of its outputs."""
         check = self._model.target.check
         arrays = check.usual(inputs)
         converted = arrays if arrays is not None else await _converted(check, inputs)
@@ -287,8 +287,13 @@ class Session:
             else:
                 left = seconds_until(deadline)
                 views = await call.run(timeout=left, measure=measure)
+            saved = self._saved
+            if saved is not None:
+                saved = await self._saved_after(saved)
+            outputs = copies_now(views) if steps.is_short else await copies_of(views)
         except BaseException as error:
             self._steps = None  # what it uses may still be in use
+            self._lingers = True
             if isinstance(error, AsyncnnError):
                 self._is_dead()
             raise
@@ -297,8 +302,12 @@ class Session:
             steps.forget_first()
         else:
             self._now = 1 - self._now
+            if self._lingers:
+                self._steps = None  # the place before may still be read
+        self._lingers = False
         self.steps += 1
-        return views, steps.is_short
+        self._saved = saved
+        return outputs
 
     async def _begin(self) -> Steps:
         """Return new steps, with the state where it is and other places beside it."""
@@ -348,11 +357,14 @@ class Session:
             self._is_dead()
             raise
 
-    async def _save_if_due(self) -> None:
+    async def _saved_after(self, saved: _Saved) -> _Saved:
+        """Return what is to be saved once the step succeeds whose state is there."""
         assert self._checkpoint is not None
-        assert self._saved is not None
-        if self.steps - self._saved[0] >= self._checkpoint:
-            self._saved = self.steps, await self._read()
+        assert self._places is not None
+        steps = self.steps + 1
+        if steps - saved[0] < self._checkpoint:
+            return saved
+        return steps, await self._places.read(0 if self._now == _HELD else 1 - self._now)
 
     def _is_dead(self) -> bool:
         """Tell whether the driver has died; then the state is that of a checkpoint.
@@ -440,8 +452,7 @@ class OpeningSession:
                 f"checkpoint={checkpoint}",
                 hint="the state is saved after every 1 or more steps",
             )
-        if path != "burst":
-            check_path(path)
+        check_path(path, bursts=True)
         requests = model.requests
         arrays = requests.first if state is None else requests.checked(state)
         self._session = Session(model, launch, arrays, path, checkpoint)

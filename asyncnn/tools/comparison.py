@@ -21,6 +21,7 @@ from asyncnn.runtime.device import Device
 from asyncnn.runtime.execution_options import AnyPath
 from asyncnn.runtime.file_kinds import FileKind
 from asyncnn.runtime.model import NamedModel, TensorInfo
+from asyncnn.runtime.requests import InputCheck
 from asyncnn.tools.conformance.suite import Selection, opened, reached
 from asyncnn.tools.other_runtimes import (
     LiteRt,
@@ -29,7 +30,13 @@ from asyncnn.tools.other_runtimes import (
     litert_version,
     onnx_runtime_version,
 )
-from asyncnn.tools.samples import Sample, Tolerance, compare, random_sample
+from asyncnn.tools.samples import (
+    Sample,
+    Tolerance,
+    compare,
+    random_sample,
+    telling_open_axes,
+)
 
 
 class PeerKind(Enum):
@@ -59,9 +66,15 @@ class PeerKind(Enum):
             raise InvalidArgumentError(
                 f"{self.title} reads {self.value[1].value} files, and this is "
                 f"{kind.value}",
-                hint="compare such a file with what it was made of, or that made it",
+                hint=_OTHER.get(kind, "it has no other runtime to compare with"),
             )
 
+
+_OTHER: Mapping[FileKind, str] = {
+    FileKind.TFLITE: "compare it with LiteRT: --with litert",
+    FileKind.ONNX: "compare it with ONNX Runtime: --with onnxruntime",
+    FileKind.CONTAINER: "compare the file that it was made of",
+}
 
 _VERSIONS: Mapping[PeerKind, Callable[[], str]] = {
     PeerKind.LITERT: litert_version,
@@ -72,7 +85,8 @@ _VERSIONS: Mapping[PeerKind, Callable[[], str]] = {
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """What is compared with what, and how far apart they may be.
 
-    ``given`` samples are compared beside so many ``random`` ones of a ``seed``.
+    ``given`` samples are compared beside so many ``random`` ones of a ``seed``;
+    ``constants`` are what inputs of an ONNX file are fixed to.
     """
 
     path: Path
@@ -87,6 +101,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     random: int
     seed: int
     tolerance: Tolerance
+    constants: Mapping[str, Any] = {}
 
 
 class OutputReport(msgspec.Struct, frozen=True):
@@ -157,7 +172,11 @@ async def compare_model(comparison: Comparison) -> ComparisonReport:
             version = device.version
             for path in comparison.paths:
                 for inputs, samples in series.items():
-                    actual = await _run_device(comparison.named, device, path, samples)
+                    drawn = comparison.named.inputs if inputs == "random" else ()
+                    with telling_open_axes(drawn):
+                        actual = await _run_device(
+                            comparison.named, device, path, samples
+                        )
                     outputs = _outputs(comparison, actual, expected[inputs])
                     passed = all(output.passed for output in outputs)
                     reports.append(
@@ -188,7 +207,10 @@ def _series(comparison: Comparison) -> dict[str, Sequence[Sample]]:
     series: dict[str, Sequence[Sample]] = {"random": drawn, "given": comparison.given}
     filled = {name: samples for name, samples in series.items() if samples}
     if not filled:
-        raise InvalidArgumentError("there is no sample to compare with")
+        raise InvalidArgumentError(
+            "there is no sample to compare with",
+            hint="ask for one random sample or more, or give some with --input",
+        )
     return filled
 
 
@@ -205,6 +227,9 @@ def _run_peer(
 ) -> list[Sequence[Array]]:
     """Return what the peer gives for a series, which begins with fresh state."""
     infos = comparison.named.inputs
+    check = InputCheck(infos)
+    for sample in samples:
+        check(sample)
     peer = _open_peer(comparison, samples[0])
     kinds = peer.input_kinds()
     if len(kinds) != len(infos):
@@ -231,7 +256,7 @@ def _open_peer(comparison: Comparison, sample: Sample) -> Peer:
             reference=comparison.reference_kernels,
             input_shapes=[sample[info.name].shape for info in comparison.named.inputs],
         )
-    return OnnxFile(comparison.path)
+    return OnnxFile(comparison.path, constants=comparison.constants)
 
 
 def _as_peer_takes(array: Array, shape: Dimensions, dtype: np.dtype[Any]) -> Array:

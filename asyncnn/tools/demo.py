@@ -4,7 +4,7 @@
 pictures. Images have 8x8 pixels with grey levels 0 to 16. They come from the test set
 of the UCI Machine Learning Repository's "Optical Recognition of Handwritten Digits", as
 scikit-learn ships it; the models never saw these ones in training. The files come with
-the package, in ``demo_data``, and are made by ``examples/digits``.
+the package (`asyncnn.bundled_file`), and are made by ``examples/digits``.
 """
 
 import time
@@ -27,7 +27,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.execution_options import AnyPath
 from asyncnn.runtime.model import TensorInfo
-from asyncnn.runtime.model_file import load
+from asyncnn.runtime.model_file import BUNDLED, bundled_file, load
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
 
@@ -36,7 +36,6 @@ Labels: TypeAlias = NDArray[np.uint8]
 ModelKind: TypeAlias = Literal["float", "int8"]
 
 MODEL_KINDS: tuple[ModelKind, ...] = get_args(ModelKind)
-DATA = Path(__file__).parent / "demo_data"
 CLASSES = 10
 MAX_GREY = 16
 
@@ -46,11 +45,11 @@ ACCURACY_FLOORS: dict[ModelKind, float] = {"float": 0.97, "int8": 0.96}
 
 def load_digits_test() -> tuple[Images, Labels]:
     """Return the held-out images, uint8 [N, 8, 8], and their labels, uint8 [N]."""
-    with np.load(DATA / "digits_test.npz") as arrays:
+    with np.load(bundled_file("digits_test.npz")) as arrays:
         return arrays["images"], arrays["labels"]
 
 
-def model_path(kind: ModelKind, folder: Path = DATA) -> Path:
+def model_path(kind: ModelKind, folder: Path = BUNDLED) -> Path:
     """Return where the model of this kind lies."""
     return folder / f"digits_{kind}.asyncnn"
 

@@ -5,7 +5,7 @@ give them files from untrusted sources: they may end the process on damaged ones
 """
 
 import importlib.metadata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -166,11 +166,15 @@ class LiteRt:
 class OnnxFile:
     """One session of ONNX Runtime with one thread, for a file or its bytes.
 
+    ``constants`` are values of inputs, by name, that are the same in every run.
+
     :raises PeerMissingError: if ONNX Runtime is not installed.
     :raises PeerRefusedError: if it cannot load the model.
     """
 
-    def __init__(self, model: Path | bytes) -> None:
+    def __init__(
+        self, model: Path | bytes, *, constants: Mapping[str, Any] | None = None
+    ) -> None:
         runtime = peer_module("onnxruntime", "ONNX Runtime", "asyncnn[bench]")
         settings = runtime.SessionOptions()
         settings.intra_op_num_threads = settings.inter_op_num_threads = 1
@@ -180,14 +184,22 @@ class OnnxFile:
             self.session = runtime.InferenceSession(
                 source, settings, providers=["CPUExecutionProvider"]
             )
-        self.names: list[str] = [each.name for each in self.session.get_inputs()]
+        inputs = self.session.get_inputs()
+        fixed = constants or {}
+        self._inputs = [each for each in inputs if each.name not in fixed]
+        self.names: list[str] = [each.name for each in self._inputs]
+        self._fixed = {
+            each.name: np.asarray(fixed[each.name], _onnx_kind(each)[1])
+            for each in inputs
+            if each.name in fixed
+        }
 
     def input_kinds(self) -> list[InputKind]:
         """Return shape and dtype of every input, in the model's order.
 
         :raises PeerRefusedError: if one is not a tensor of numbers.
         """
-        return [_onnx_kind(each) for each in self.session.get_inputs()]
+        return [_onnx_kind(each) for each in self._inputs]
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """Compute the outputs of ``arrays``, as new arrays.
@@ -195,7 +207,7 @@ class OnnxFile:
         :raises PeerRefusedError: if the inputs do not fit, or running it fails.
         """
         with _refusals():
-            feed = dict(zip(self.names, arrays, strict=True))
+            feed = self._fixed | dict(zip(self.names, arrays, strict=True))
             outputs: list[Array] = self.session.run(None, feed)
             return outputs
 

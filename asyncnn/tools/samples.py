@@ -6,14 +6,15 @@
 import math
 import re
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
 import msgspec
 import numpy as np
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.model import TensorInfo
 
@@ -93,6 +94,22 @@ def random_sample(
     if rng is None:
         rng = np.random.default_rng(0)
     return {info.name: _random(info, rng) for info in infos}
+
+
+@contextmanager
+def telling_open_axes(infos: Sequence[TensorInfo]) -> Iterator[None]:
+    """Tell in errors of random inputs which lengths they did not get from the model."""
+    try:
+        yield
+    except (InvalidArgumentError, GeneralFailureError) as error:
+        names = [info.name for info in infos if not all(info.dimensions)]
+        if error.hint or not names:
+            raise
+        raise type(error)(
+            error.message,
+            hint="random inputs have length 1 on each axis that the model leaves open, "
+            f"here of {', '.join(names)}; give others by --input-shape",
+        ) from error
 
 
 def _random(info: TensorInfo, rng: np.random.Generator) -> Array:

@@ -18,9 +18,9 @@ from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
 
 import asyncnn
+from asyncnn.runtime.model_file import BUNDLED
 from asyncnn.tools.demo import (
     ACCURACY_FLOORS,
-    DATA,
     MAX_GREY,
     MODEL_KINDS,
     ModelKind,
@@ -74,7 +74,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--output",
         type=Path,
-        default=DATA,
+        default=BUNDLED,
         help="folder to write (default: %(default)s)",
     )
     parser.add_argument(

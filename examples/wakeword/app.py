@@ -77,9 +77,19 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("wav", type=Path, metavar="FILE.wav")
     parser.add_argument(
-        "--words", nargs="+", default=list(WORDS), choices=WORDS, metavar="WORD"
+        "--words",
+        nargs="+",
+        default=list(WORDS),
+        choices=WORDS,
+        metavar="WORD",
+        help=f"what to listen for, of {', '.join(WORDS)}; all by default",
     )
-    parser.add_argument("--threshold", type=float, default=0.5)
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        default=0.5,
+        help="score, 0 to 1, from which on a word counts as heard",
+    )
     parser.add_argument("--fast", action="store_true", help="do not wait for the sound")
     parser.add_argument("--device", help="the default one if left out")
     parser.add_argument("--isolated", action="store_true", help="in a driver process")

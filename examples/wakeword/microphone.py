@@ -25,7 +25,8 @@ def samples_of(path: Path) -> Samples:
             form = file.getnchannels(), 8 * file.getsampwidth(), file.getframerate()
             data = file.readframes(file.getnframes())
     except (wave.Error, EOFError) as error:
-        raise ValueError(f"{path}: {error}") from error
+        reason = str(error) or "the file ends too early"
+        raise ValueError(f"{path}: no WAV file: {reason}") from error
     if form != (1, 16, RATE):
         raise ValueError(
             f"{path}: {form[0]} channels of {form[1]} bits at {form[2]} Hz, not one of "

@@ -91,9 +91,33 @@ def test_onnx_files_are_compared_with_onnx_runtime(
     ran = asyncnn_command(*options, "--input-shape", "x=4,2")
     assert ran.status == 0, ran.out + ran.err
     assert "beside ONNX Runtime 1." in ran.out
+    fixed = asyncnn_command(*options, "--constant", "b=2.5", "--json")
+    assert json.loads(fixed.out)["passed"] is True
     refused = asyncnn_command("compare", path, "--with", "litert")
     assert refused.status == 2
     assert "LiteRT reads TFLite files, and this is ONNX" in refused.err
+    assert "--with onnxruntime" in refused.err
+
+
+def test_the_kind_of_file_is_looked_at_first(
+    asyncnn_command: Command, tmp_path: Path
+) -> None:
+    path = tmp_path / "model"
+    path.write_bytes(addition_in_onnx()[:-20])
+    refused = asyncnn_command("compare", path, "--with", "litert")
+    assert "LiteRT reads TFLite files, and this is ONNX" in refused.err
+
+
+def test_given_inputs_that_do_not_fit_are_told_before_the_peer_has_them(
+    asyncnn_command: Command, exponential: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "in.npz"
+    np.savez(file, input_0=np.zeros((1, 49), np.float32))
+    refused = asyncnn_command(
+        "compare", exponential, "--with", "litert", "--input", file
+    )
+    assert refused.status == 2
+    assert "has shape [1, 49], the model takes [1, 50]" in refused.err
 
 
 def test_what_is_out_of_tolerance_exits_with_1(

@@ -13,6 +13,7 @@ from asyncnn.cli.inspecting import print_inspection
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.runtime.inspection import DeviceSupport, inspected
 from tests.cli.conftest import Ran
+from tests.tools.test_comparison import addition_in_onnx
 
 Command = Callable[..., Ran]
 
@@ -66,6 +67,34 @@ def test_scripts_read_it_as_json(asyncnn_command: Command, path: Path) -> None:
     assert told["weight_bytes"] == 64 * 3 * 4 + 64 * 4 + 2 * 4
     supported = {each["name"]: each["supported"] for each in told["devices"]}
     assert supported["reference"] == 2
+
+
+@pytest.mark.parametrize(
+    "command", [["inspect"], ["graph"], ["run", "--explain"]], ids=lambda each: each[0]
+)
+def test_inputs_of_onnx_files_are_given_shapes_and_values(
+    asyncnn_command: Command, tmp_path: Path, command: list[str]
+) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(addition_in_onnx())
+    name, *options = command
+    options += ["--input-shape", "x=4,2", "--constant"]
+    ran = asyncnn_command(name, path, *options, "b=2.5")
+    assert ran.status == 0, ran.err
+    for constant in ("b", "b=", "b=two", "=1"):
+        refused = asyncnn_command(name, path, *options, constant)
+        assert refused.status == 2
+        assert f"--constant {constant} is no value (write it as" in refused.err
+    refused = asyncnn_command(name, path, *options, "b=1,2")
+    assert "a constant of shape [2] does not fit input 'b' of shape []" in refused.err
+
+
+def test_given_shapes_are_shown(asyncnn_command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(addition_in_onnx())
+    options = ("--input-shape", "x=4,2", "--constant", "b=1", "--json")
+    told = json.loads(asyncnn_command("inspect", path, *options).out)
+    assert [(each["name"], each["shape"]) for each in told["inputs"]] == [("x", [4, 2])]
 
 
 def test_a_device_that_cannot_be_opened_says_why(

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import asyncnn
+from asyncnn import OperandType, OperationType
+from asyncnn.hal.types import Operand
 from tests.cli.conftest import Ran
 from tests.networks import addition, chain
 
@@ -26,6 +28,20 @@ def chain_model(tmp_path: Path) -> Path:
     path = tmp_path / "chain.asyncnn"
     asyncnn.save(chain(3, 4), path)
     return path
+
+
+def pairs() -> asyncnn.NamedModel:
+    """Return a pool over pairs of rows of an image of any size."""
+    builder = asyncnn.ModelBuilder()
+    x = builder.input("x", OperandType.TENSOR_FLOAT32, (1, 0, 0, 1))
+    numbers = (0, 0, 0, 0, 1, 1, 1, 2, 0)
+    y = builder.operation(
+        OperationType.MAX_POOL_2D,
+        [x, *map(builder.scalar, numbers)],
+        Operand(OperandType.TENSOR_FLOAT32, (0, 0, 0, 0)),
+    )
+    builder.output(y, "y")
+    return builder.build()
 
 
 def npz(path: Path, **arrays: np.ndarray) -> Path:
@@ -63,7 +79,7 @@ class TestSamples:
         ran = asyncnn_command("run", add_model, "--repeat", 3, "--path", paths)
         assert ran.status == 0, ran.err
         for path in paths.split(","):
-            assert f"{path}: 1 samples" in ran.out
+            assert f"{path}: 1 sample, p50" in ran.out
 
     @pytest.mark.parametrize("path", ["async", "sync", "fenced", "burst"])
     def test_every_path_has_deadlines(
@@ -71,8 +87,8 @@ class TestSamples:
     ) -> None:
         options = (add_model, "--path", path, "--deadline-ms")
         assert asyncnn_command("run", *options, 60_000).status == 0
-        missed = asyncnn_command("run", *options, 0)
-        assert missed.status == 2
+        missed = asyncnn_command("run", *options, 1e-6)
+        assert missed.status == 1
         assert "deadline" in missed.err.lower()
 
     def test_json_is_a_document_of_its_own(
@@ -84,6 +100,19 @@ class TestSamples:
         assert report["device"] == "reference"
         assert report["paths"][0]["path"] == "sync"
         assert report["paths"][0]["latency_us_p50"] > 0
+
+    def test_random_inputs_say_that_lengths_are_open(
+        self, asyncnn_command: Command, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "open.asyncnn"
+        asyncnn.save(pairs(), path)
+        ran = asyncnn_command("run", path)
+        assert ran.status == 2
+        assert "length 1 on each axis that the model leaves open, here of x" in ran.err
+        given = npz(tmp_path / "in.npz", input_0=np.zeros((1, 1, 1, 1), np.float32))
+        ran = asyncnn_command("run", path, "--input", given)
+        assert ran.status == 2
+        assert "open" not in ran.err
 
 
 class TestCheck:
@@ -253,7 +282,8 @@ class TestBadInput:
         [
             (("--device", "gpu9"), "no device 'gpu9'"),
             (("--path", "telepathy"), "no path telepathy"),
-            (("--deadline-ms", "0"), "deadline"),
+            (("--deadline-ms", "0"), "--deadline-ms 0 has passed"),
+            (("--deadline-ms", "nan"), "--deadline-ms nan has passed"),
         ],
     )
     def test_options_that_cannot_be_followed(

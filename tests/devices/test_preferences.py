@@ -1,6 +1,7 @@
 """What execution preferences change: threads, what is kept ready, and shares."""
 
 import asyncio
+import errno
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -104,8 +105,16 @@ class TestDeciding:
         assert made[-1] == 2
         assert program.widened == [2, 2]
 
-    def test_an_engine_that_fails_is_not_asked_again(self) -> None:
-        program = FakeProgram(GeneralFailureError("no threads"))
+    @pytest.mark.parametrize(
+        "failure",
+        [
+            GeneralFailureError("no threads"),
+            OSError(errno.EMFILE, "no descriptors"),
+            MemoryError(),
+        ],
+    )
+    def test_an_engine_that_fails_is_not_asked_again(self, failure: Exception) -> None:
+        program = FakeProgram(failure)
         decider = Spreading(program, 2, call)
         assert decisions(decider, 100, lambda n: LONG_NS // n) == [1] * 100
         assert program.widened == [2]
@@ -125,6 +134,8 @@ class Compiled:
             engine: Any, model: Any, *, threads: int = 1, weights: Any = None
         ) -> CompiledGraph:
             self.graphs.append(threads)
+            if threads > 1 and self.fail_with is not None:
+                raise self.fail_with
             return compile_(engine, model, threads=threads, weights=weights)
 
         def attempted(run: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
@@ -132,6 +143,7 @@ class Compiled:
             return attempt(run, inputs, outputs)
 
         monkeypatch.setattr(CApiEngine, "compile", compiled)
+        self.fail_with: OSError | None = None
         monkeypatch.setattr(delegate._SegmentRun, "attempt", attempted)
 
 
@@ -186,6 +198,25 @@ class TestThreads:
                 await prepared.run(X)
         assert set(seen.runs) == {1}
 
+    async def test_there_is_one_where_no_further_graph_can_be_compiled(
+        self, seen: Compiled
+    ) -> None:
+        async with open_device("accelerated", settings=TWO_LANES) as device:
+            prepared = await device.prepare(layers(2), preference=FAST)
+            await self.widened(seen, lambda: prepared.run(X))
+            # Runs at a time have a workspace each; the second has no such graph yet.
+            await asyncio.gather(prepared.run(X), prepared.run(X))
+            seen.fail_with = OSError(errno.EMFILE, "no descriptors")
+            seen.graphs.clear()
+            async with asyncio.timeout(30):
+                while 2 not in seen.graphs:
+                    await asyncio.gather(prepared.run(X), prepared.run(X))
+                    for _ in range(4 * CALM):
+                        np.testing.assert_array_equal(
+                            (await prepared.run(X))["y"], X / 4
+                        )
+            assert seen.graphs.count(2) == 1
+
     async def test_runs_on_several_are_interrupted_as_well(
         self, seen: Compiled
     ) -> None:
@@ -203,6 +234,30 @@ class TestThreads:
                     await task
             outputs = await prepared.run(X)
             np.testing.assert_allclose(outputs["y"], X / 2.0**8)
+
+
+def test_an_interrupt_may_come_as_a_run_ends() -> None:
+    class Graph:
+        interrupts = 0
+
+        def interrupt(self) -> None:
+            self.interrupts += 1
+
+    graph = Graph()
+    found = iter([graph])
+
+    class Ending(delegate._SegmentRun):
+        """Lets go of its graph as soon as another thread has looked for it."""
+
+        @property
+        def _graph(self) -> Any:
+            return next(found, None)
+
+        @_graph.setter
+        def _graph(self, graph: Any) -> None: ...
+
+    Ending(None).interrupt()  # type: ignore[arg-type]  # it needs no kernel
+    assert graph.interrupts == 1
 
 
 class TestStayingReady:

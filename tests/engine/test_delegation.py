@@ -398,3 +398,28 @@ def test_an_interrupt_that_nobody_asked_for_changes_nothing() -> None:
     run = execution_of(program, X)
     assert run.advance(Pause())
     np.testing.assert_array_equal(run.outputs[0], X + 1)
+
+
+def test_a_run_that_cannot_be_made_ready_for_threads_has_one_the_next_time() -> None:
+    spread: list[int] = []
+    failures = iter([OSError("no memory for a graph of two threads")])
+
+    def clear() -> None:
+        for failure in failures:
+            raise failure
+
+    run = InterruptibleRun(lambda given, made: True, clear, clear, spread.append)
+
+    class Spread(Kernels):
+        def prepare(
+            self, segment: Segment, identity: bytes, record: KernelRecord | None = None
+        ) -> "Computing | None":
+            return Computing(run)
+
+    program = Program(network(ADD).model, delegate=Spread([ADD]))
+    pause = Pause()
+    pause.threads = 2
+    with pytest.raises(GeneralFailureError, match="no memory"):
+        execution_of(program, X).advance(pause)
+    assert execution_of(program, X).advance(Pause())
+    assert spread == [2, 1]

@@ -1,5 +1,6 @@
 """Loading model files of any kind."""
 
+import io
 import shutil
 import subprocess
 import sys
@@ -100,6 +101,17 @@ def test_damaged_bytes_are_one_error() -> None:
     for data in (b"", b"abc", b"\x20\0\0\0TFL3", b"ASYNCNN\0"):
         with pytest.raises(InvalidArgumentError, match=r"^the model in memory: "):
             load(data)
+    with pytest.raises(InvalidArgumentError, match="the model in memory: it is empty"):
+        load(b"")
+    for source in (None, 5, io.BytesIO()):
+        with pytest.raises(TypeError, match="from a path or bytes, not"):
+            load(source)  # type: ignore[arg-type]
+
+
+def test_a_file_that_is_cut_short_says_so(tflite: Path) -> None:
+    data = tflite.read_bytes()
+    with pytest.raises(InvalidArgumentError, match="may be cut short"):
+        load(data[: len(data) // 3])
 
 
 def test_a_directory_is_refused(tmp_path: Path) -> None:

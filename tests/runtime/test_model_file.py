@@ -27,7 +27,7 @@ from asyncnn.memory.pools import from_buffer, view
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.file_kinds import MAGIC
 from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.model_file import load, read_container, save
+from asyncnn.runtime.model_file import bundled_file, load, read_container, save
 from asyncnn.runtime.tflite import load_tflite
 
 PREFIX = struct.Struct("<8sIII")
@@ -267,3 +267,17 @@ class TestRefusals:
             match=f"{path}: neither a TFLite, an ONNX nor an asyncnn",
         ):
             load(path)
+
+
+def test_files_come_with_the_package() -> None:
+    with np.load(bundled_file("digits_test.npz")) as arrays:
+        assert arrays["images"].shape == (*arrays["labels"].shape, 8, 8)
+    for kind in ("float", "int8"):
+        model = load(bundled_file(f"digits_{kind}.asyncnn"))
+        assert [each.name for each in model.inputs] == ["image"]
+
+
+@pytest.mark.parametrize("name", ["digits", "", "../model.py"])
+def test_a_file_that_does_not_come_with_the_package_is_named(name: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"known: digits_float\.asyncnn, "):
+        bundled_file(name)

@@ -10,15 +10,15 @@ import pytest
 
 import asyncnn
 from asyncnn.hal.validate import validate_model
-from tests.pages import code_blocks
 from tests.runtime.tflite.files import Op, Signature, T, write
 from tests.runtime.tflite.metadata_files import Described, archive, written
 from tests.runtime.tflite.stepping import Steps
 from tests.runtime.tflite.test_packaged_models import SPECTRUM, packaged
 from tests.runtime.tflite.test_variables import accumulator
+from tests.walk import code_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "model-files.md"
-BUILD, STATES, SIGNATURE, LENGTHS, METADATA = code_blocks(PAGE.read_text())
+BUILD, STATES, SIGNATURE, LENGTHS, METADATA = code_of(PAGE.read_text())
 
 
 def classifier() -> bytes:

@@ -61,10 +61,18 @@ class Recorder:
     ) -> None:
         self.outcomes.append((status, reason))
 
+    def took(self, route: Route) -> None:
+        pass
+
     def __call__(
         self, status: ErrorStatus, shapes: object, timing: object, reason: str
     ) -> None:
         self.outcomes.append((status, reason))
+
+
+class FailingAtRoutes(Recorder):
+    def took(self, route: Route) -> None:
+        raise RuntimeError("a callback's own failure")
 
 
 class Failing(Recorder):
@@ -212,6 +220,17 @@ class TestAnswers:
         driver.send(executed(again))
         await until(lambda: len(recorder.outcomes) == 2)
         assert recorder.outcomes == [(ErrorStatus.NONE, "")] * 2
+
+    async def test_a_callback_that_fails_at_a_route_is_still_told_the_outcome(
+        self, ends: Ends
+    ) -> None:
+        connection, driver = ends
+        recorders = [FailingAtRoutes(), Recorder()]
+        for recorder in recorders:
+            number = execute(connection, NOTHING, recorder)
+            driver.send(wire.Took(number, Route(())), executed(number))
+            await until(lambda: recorder.outcomes)  # noqa: B023 - in this round
+        assert not connection.is_closed
 
     async def test_an_unknown_status_is_a_general_failure(self, ends: Ends) -> None:
         connection, driver = ends

@@ -33,7 +33,12 @@ from asyncnn.devices.litert.compiled_graph import (
     Source,
     Tensor,
 )
-from asyncnn.devices.litert.graph_file import GraphFile, ModelMemory, require_room
+from asyncnn.devices.litert.graph_file import (
+    GraphFile,
+    ModelMemory,
+    may_be_packed,
+    require_room,
+)
 from asyncnn.devices.litert.weights import PackedWeights
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import GeneralFailureError
@@ -89,7 +94,7 @@ class CApiEngine(Engine):
         require_room(model)
         memory = ModelMemory(model)
         options: dict[str, int | str] = {"num_threads": threads}
-        if weights is None:
+        if weights is None or not may_be_packed(model):
             return CApiGraph(self._library, memory, options)
         content = model.content if isinstance(model, GraphFile) else model
         return weights.compile(

@@ -75,8 +75,9 @@ _FILTERED = frozenset(
 def estimated_ns(operation: BoundOperation, speeds: Speeds = USUAL) -> float:
     """Return about how long ``operation`` takes; all shapes are known."""
     # Behind the first inputs come scalars, and tensors that are as small.
-    tensors = (*operation.inputs[:_LARGE_INPUTS], *operation.outputs)
-    elements = sum(math.prod(_shape(each)) for each in tensors)
+    elements = 0
+    for each in (*operation.inputs[:_LARGE_INPUTS], *operation.outputs):
+        elements += math.prod(_shape(each))
     is_quantized = operation.outputs[0].scale != 0
     of_type = speeds.integers if is_quantized else speeds.floats
     is_depthwise = operation.type is OperationType.DEPTHWISE_CONV_2D
@@ -112,8 +113,9 @@ def barriers(steps: Sequence[Step], speeds: Speeds = USUAL) -> list[int]:
     What is interrupted goes on for as long as the longest operation, at worst, whatever
     the other parts are. So these may be as long, up to `MOST_BARRIER_NS`.
     """
-    longest_ns = max(estimated_ns(step.operation, speeds) for step in steps)
-    return cuts(steps, min(max(longest_ns, BARRIER_NS), MOST_BARRIER_NS), speeds)
+    costs = _costs(steps, speeds)
+    part_ns = min(max(max(costs), BARRIER_NS), MOST_BARRIER_NS)
+    return _cuts(steps, costs, part_ns)
 
 
 def cuts(steps: Sequence[Step], part_ns: float, speeds: Speeds = USUAL) -> list[int]:
@@ -122,7 +124,16 @@ def cuts(steps: Sequence[Step], part_ns: float, speeds: Speeds = USUAL) -> list[
     An operation that takes longer is a part by itself. Each number is that of the first
     step behind a cut. Cuts are moved back a little to where the fewest tensors cross.
     """
-    costs = [estimated_ns(step.operation, speeds) for step in steps]
+    return _cuts(steps, _costs(steps, speeds), part_ns)
+
+
+def _costs(steps: Sequence[Step], speeds: Speeds) -> list[float]:
+    return [estimated_ns(step.operation, speeds) for step in steps]
+
+
+def _cuts(
+    steps: Sequence[Step], costs: Sequence[float], part_ns: float
+) -> list[int]:
     ends = [0.0, *accumulate(costs)]
     if ends[-1] < WORTH_CUTTING * part_ns:
         return []

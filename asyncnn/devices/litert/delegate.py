@@ -1,5 +1,6 @@
 """Lets LiteRT compute the parts of plans that it does well."""
 
+import logging
 import math
 import secrets
 import time
@@ -24,7 +25,7 @@ from asyncnn.devices.litert.weights import PackedWeights, weights_key
 from asyncnn.devices.litert.writer import write_file
 from asyncnn.engine.delegation import KernelRecord, Segment, Step
 from asyncnn.engine.workspace import aligned_bytes
-from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
 from asyncnn.hal.operations.bound import BoundOperation
 from asyncnn.kernels.kernel import (
     Inputs,
@@ -32,6 +33,8 @@ from asyncnn.kernels.kernel import (
     Outputs,
     Scratch,
 )
+
+logger = logging.getLogger(__name__)
 
 WRITER_VERSION = 2
 """Counts the changes to what is claimed, divided and written."""
@@ -180,13 +183,24 @@ class _SegmentKernel:
                     spare.pop().close()
 
     def take(self, threads: int) -> CompiledGraph | None:
-        """Return a graph for one workspace; None if it is not ready for ``threads``."""
+        """Return a graph for one workspace; None if there is none for ``threads``.
+
+        There is always one for a single thread.
+
+        :raises AsyncnnError: if that cannot be compiled.
+        """
         if threads not in (1, self._widened):
             return None
-        try:
+        with suppress(IndexError):
             return self._spare[threads].pop()
-        except IndexError:
+        try:
             return self._compiled(threads)
+        except (AsyncnnError, OSError, MemoryError) as error:
+            if threads == 1:
+                raise
+            self._widened = 1  # one thread does as well
+            logger.info("a segment keeps to one thread: %s", error)
+            return None
 
     def give_back(self, graph: CompiledGraph, threads: int) -> None:
         """Keep a graph for another workspace, or close it."""
@@ -235,8 +249,9 @@ class _SegmentRun:
         return graph.run(inputs, outputs)
 
     def interrupt(self) -> None:
-        if self._graph is not None:
-            self._graph.interrupt()
+        graph = self._graph  # the thread that runs may let go of it meanwhile
+        if graph is not None:
+            graph.interrupt()
 
     def clear(self) -> None:
         graph = self._graph

@@ -9,6 +9,7 @@ what its offsets tell, which may lie anywhere behind it.
 import ctypes
 import itertools
 import mmap
+import resource
 import struct
 import sys
 from typing import NamedTuple
@@ -89,11 +90,24 @@ def require_room(model: bytes | bytearray | memoryview | GraphFile) -> None:
 
     :raises OSError: if there is too little.
     """
+    mmap.mmap(-1, _most_packed_bytes(model), mmap.MAP_PRIVATE).close()
+
+
+def may_be_packed(model: bytes | bytearray | memoryview | GraphFile) -> bool:
+    """Tell whether this process may write files as large as packed weights are.
+
+    XNNPACK ends the process where it may not, be the file on a disk or in memory.
+    """
+    most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    return most == resource.RLIM_INFINITY or most >= _most_packed_bytes(model)
+
+
+def _most_packed_bytes(model: bytes | bytearray | memoryview | GraphFile) -> int:
     if isinstance(model, GraphFile):
         size = len(model.content) + sum(each.data.size for each in model.apart)
     else:
         size = len(model)
-    mmap.mmap(-1, _PACKED_SHARE * size + _ROOM_BYTES, mmap.MAP_PRIVATE).close()
+    return _PACKED_SHARE * size + _ROOM_BYTES
 
 
 class ModelMemory:

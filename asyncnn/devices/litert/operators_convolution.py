@@ -95,19 +95,23 @@ class _Weights:
 
     @cached_property
     def _bias_scales(self) -> Array:
-        products: Array = self._scales * np.float32(self._writer.operand(0).scale)
+        data_scale = np.float32(self._writer.operand(0).scale)
+        with np.errstate(all="ignore"):
+            products: Array = self._scales * data_scale
         return products
 
     def _check_multipliers(self) -> None:
         if not self.is_quantized:
             return
         low, high = _MULTIPLIERS
+        scales = self._bias_scales
+        least, most = float(scales.min()), float(scales.max())  # NaN, if one is
         output_scale = self._writer.operation.outputs[0].scale
-        with np.errstate(all="ignore"):
-            multipliers = self._bias_scales.astype(np.float64) / output_scale
-        inside = (multipliers > low) & (multipliers < high)
         self._writer.require(
-            bool(inside.all() and (self._bias_scales > 0).all()),
+            least > 0
+            and output_scale > 0
+            and low < least / output_scale
+            and most / output_scale < high,
             "scales of input, filter and output that are too far apart",
         )
 

@@ -45,6 +45,11 @@ _UNUSABLE = (OSError, RuntimeError, msgspec.DecodeError)
 TRIALS_VERSION = 2
 """Counts the changes to what is tried and kept."""
 
+_FROM_OTHERS = frozenset(
+    {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGKILL}
+)
+"""Signals of a terminal, of a service that is stopped, of a system without memory."""
+
 _MODULE = "asyncnn.devices.litert.self_test"
 
 
@@ -93,14 +98,19 @@ def reason_against(
 ) -> str:
     """Return why the library must not be used, or nothing if it may be.
 
-    The first time it takes about a second. ``command`` is run instead of the test.
+    The first time it takes about a second. ``command`` is run instead of the test. If
+    the test was stopped by others, or had no memory, that holds for this time only.
 
     :raises OSError: if there is no such library, or no process can be started.
     """
     subject = Subject.here(library, version)
     verdict = _kept(subject)
     if verdict is None:
-        verdict = Verdict(subject, *_tried(command or _command(library, version)))
+        try:
+            verdict = Verdict(subject, *_tried(command or _command(library, version)))
+        except _NoVerdictError as error:
+            logger.warning("LiteRT's C API is not used this time: %s", error)
+            return str(error)
         where = _keep(verdict)
         if verdict.reason:
             logger.warning(
@@ -124,7 +134,10 @@ def _command(library: Path, version: str) -> list[str]:
 
 
 def _tried(command: Sequence[str]) -> tuple[str, Speeds]:
-    """Return the reason against a library, if any, and its speeds."""
+    """Return the reason against a library, if any, and its speeds.
+
+    :raises _NoVerdictError: if the test says nothing of the library.
+    """
     root = str(Path(asyncnn.__file__).parents[1])
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     try:
@@ -140,9 +153,14 @@ def _tried(command: Sequence[str]) -> tuple[str, Speeds]:
         return f"its self-test has not ended within {LIMIT_S:g} s", USUAL
     if ended.returncode < 0:
         name = signal.Signals(-ended.returncode).name
-        return f"its self-test was ended by {name}", USUAL
+        reason = f"its self-test was ended by {name}"
+        if -ended.returncode in _FROM_OTHERS:
+            raise _NoVerdictError(reason)
+        return reason, USUAL
     if ended.returncode:
         last = _last_line(ended.stderr) or "no reason given"
+        if ended.returncode == os.EX_TEMPFAIL:
+            raise _NoVerdictError(f"its self-test could not be made: {last}")
         return f"its self-test failed: {last}", USUAL
     with contextlib.suppress(msgspec.DecodeError):  # it has not come to measuring
         return "", msgspec.json.decode(_last_line(ended.stdout), type=Speeds)
@@ -174,6 +192,10 @@ def _keep(verdict: Verdict) -> Path | None:
             draft.replace(file)
         return file
     return None
+
+
+class _NoVerdictError(Exception):
+    """A test has ended for reasons that are not the library's."""
 
 
 class _TrialError(Exception):
@@ -273,6 +295,7 @@ class _Trial:
 def main(library: str, version: str) -> int:
     """Run the test; return 0, or 1 with the reason as the last line written.
 
+    Where memory or descriptors have run out, ``os.EX_TEMPFAIL`` takes the place of 1.
     After a success, speeds are the last line of standard output.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an expected outcome
@@ -283,6 +306,9 @@ def main(library: str, version: str) -> int:
     except (_TrialError, CApiUnavailableError, GeneralFailureError) as error:
         print(" ".join(str(error).split()), file=sys.stderr)  # noqa: T201
         return 1
+    except (OSError, MemoryError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
+        return os.EX_TEMPFAIL
     print(msgspec.json.encode(speeds).decode())  # noqa: T201
     return 0
 

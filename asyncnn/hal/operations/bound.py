@@ -7,7 +7,7 @@ everything is known.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -24,6 +24,8 @@ Shape: TypeAlias = tuple[int, ...]
 
 NCHW_TO_NHWC = (0, 2, 3, 1)
 """Which axis of a channels-first image is which of a channels-last one."""
+
+_Scalar = TypeVar("_Scalar", int, float, bool)
 
 _ACTIVATIONS = frozenset(FusedActivationFunc)
 
@@ -134,21 +136,34 @@ class BoundOperation(msgspec.Struct, frozen=True, eq=False, weakref=True):
 
     def integer(self, index: int, default: int | None = None) -> int:
         """Return scalar input ``index`` as an int, ``default`` if it is absent."""
-        if default is not None and not self.has(index):
-            return default
-        return int(self.value(index).item())
+        element = self._element(index)
+        return int(element) if element is not None else self._default(index, default)
 
     def real(self, index: int, default: float | None = None) -> float:
         """Return scalar input ``index`` as a float, ``default`` if it is absent."""
-        if default is not None and not self.has(index):
-            return default
-        return float(self.value(index).item())
+        element = self._element(index)
+        return float(element) if element is not None else self._default(index, default)
 
     def boolean(self, index: int, default: bool | None = None) -> bool:
         """Return scalar input ``index`` as a bool, ``default`` if it is absent."""
-        if default is not None and not self.has(index):
-            return default
-        return bool(self.value(index).item())
+        element = self._element(index)
+        return bool(element) if element is not None else self._default(index, default)
+
+    def _element(self, index: int) -> Any:
+        """Return the value of scalar input ``index``, None if it is absent."""
+        operand = self.inputs[index] if index < len(self.inputs) else None
+        if operand is None:
+            return None
+        if operand.value is None:
+            raise ValueNeededError
+        return operand.value.item()
+
+    def _default(self, index: int, default: _Scalar | None) -> _Scalar:
+        """Return what an absent input counts as; without that, it is an error."""
+        if default is None:
+            self.input(index)
+        assert default is not None
+        return default
 
     def activation(self, index: int) -> FusedActivationFunc:
         """Return the fused activation in scalar input ``index``.

@@ -18,6 +18,7 @@ Source: 1.3/types.hal; the multipliers of TensorFlow Lite's reference kernels.
 """
 
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -224,6 +225,12 @@ Rounding: TypeAlias = Callable[[Reals], RoundingRule]
 
 _EXACT_IN_FLOAT32 = 2**24
 
+_COLUMNS = 16
+"""Columns of float32 that make a line of most caches."""
+
+_LARGE_BYTES = 2**17
+"""Smaller matrices stay in the cache while they are transposed."""
+
 
 class Lowered(msgspec.Struct, frozen=True, eq=False):
     """Weights [..., channels] to multiply with, and what becomes of the sums.
@@ -296,17 +303,34 @@ def _packed_integers(
 ) -> tuple[Array, Array, Array]:
     """Return the real weights as floats, and fold and reach for the epilogue."""
     data, filter_ = operation.input(0), operation.input(1)
-    real_weights = weights.astype(np.int64) - filter_.zero_point
-    taps = tuple(range(weights.ndim - 1))
-    reach = np.abs(real_weights).sum(axis=taps)
+    real_weights = _contiguous(weights, np.float32)
+    if filter_.zero_point:
+        real_weights -= np.float32(filter_.zero_point)
+    taps = real_weights.reshape(-1, weights.shape[-1])
+    farthest = len(taps) * largest_magnitude(filter_, filter_.zero_point)
+    ones = np.ones(len(taps), exact_dtype(farthest))
+    reach = np.dot(ones, np.abs(taps)).astype(np.int64)
     reach *= largest_magnitude(data, data.zero_point if centered else 0)
-    moved = 0 if centered else data.zero_point * real_weights.sum(axis=taps)
-    packed = _contiguous(real_weights, exact_dtype(int(reach.max(initial=0))))
-    return packed, bias.astype(np.int64) - moved, reach
+    fold = bias.astype(np.int64)
+    if data.zero_point and not centered:
+        fold -= data.zero_point * np.dot(ones, taps).astype(np.int64)
+    dtype = exact_dtype(int(reach.max(initial=0)))
+    return real_weights.astype(dtype, copy=False), fold, reach
 
 
 def _contiguous(weights: Array, dtype: DTypeLike) -> Array:
-    return weights.astype(dtype, order="C")
+    """Return a copy in C order; of a transposed matrix, some columns at a time.
+
+    A line of the cache is read and written once that way, and not once per element.
+    """
+    is_transposed = weights.ndim == 2 and weights.T.flags.c_contiguous
+    if not is_transposed or weights.itemsize < 4 or weights.nbytes < _LARGE_BYTES:
+        return weights.astype(dtype, order="C")
+    copied = np.empty(weights.shape, dtype)
+    for start in range(0, weights.shape[1], _COLUMNS):
+        columns = slice(start, start + _COLUMNS)
+        np.copyto(copied[:, columns], weights[:, columns], casting="unsafe")
+    return copied
 
 
 def largest_magnitude(operand: BoundOperand, zero: int) -> int:
@@ -324,9 +348,12 @@ def _real_multipliers(operation: BoundOperation) -> Reals:
     data, filter_, output = operation.input(0), operation.input(1), operation.outputs[0]
     quant = filter_.channel_quant
     scales = (filter_.scale,) if quant is None else quant.scales
-    operation.require(
-        output.scale > 0 and bool(np.isfinite((data.scale, *scales)).all()),
-        f"scales {data.scale}, {scales} and {output.scale} "
-        "are not those of quantised values",
-    )
-    return float(data.scale) * np.array(scales, np.float64) / float(output.scale)
+    reals = np.array(scales, np.float64)
+    is_legal = output.scale > 0 and np.isfinite(reals).all() and isfinite(data.scale)
+    if not is_legal:
+        operation.require(
+            False,
+            f"scales {data.scale}, {scales} and {output.scale} "
+            "are not those of quantised values",
+        )
+    return float(data.scale) * reals / float(output.scale)

@@ -5,6 +5,7 @@ status alone. `Report` tells the outcome of what went step by step.
 """
 
 import asyncio
+import logging
 from typing import ClassVar, Protocol
 
 from asyncnn.callbacks import IExecutionCallback, OneShot
@@ -19,6 +20,8 @@ from asyncnn.hal.types import (
 from asyncnn.hal.validate import execution_options
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.stepping import IClosable, Outcome
+
+logger = logging.getLogger(__name__)
 
 _NONE = ErrorStatus.NONE
 
@@ -153,6 +156,9 @@ class Report:
         callback.unlink_to_death()
         callback.reason = outcome.reason
         if outcome.route is not None:
-            callback.took(outcome.route)
+            try:
+                callback.took(outcome.route)
+            except (Exception, asyncio.CancelledError):  # the outcome is still told
+                logger.exception("a callback failed as it was told a route")
         status, shapes, timing = outcome.status, outcome.shapes, outcome.timing
         OneShot(callback.notify_1_3)(status, shapes, timing)

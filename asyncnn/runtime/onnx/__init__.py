@@ -23,7 +23,7 @@ from asyncnn.hal.validate import validate_model
 from asyncnn.runtime.model import InputShapes, NamedModel, located, map_model_file
 from asyncnn.runtime.onnx.importer import Import
 from asyncnn.runtime.onnx.open_axes import merge, open_lengths
-from asyncnn.runtime.onnx.schema import Source, decoding, read_model
+from asyncnn.runtime.onnx.schema import Axes, Source, decoding, read_model
 
 __all__ = ("Constants", "import_onnx", "load_onnx")
 
@@ -89,5 +89,30 @@ def _fixed(source: Source, constants: Constants) -> dict[str, Array]:
             raise InvalidArgumentError(
                 f"there is no input {name!r}", hint=f"known: {', '.join(known)}"
             )
-        fixed[name] = np.asarray(value, known[name].dtype)
+        fixed[name] = _constant(known[name], value)
     return fixed
+
+
+def _constant(axes: Axes, value: ArrayLike) -> Array:
+    """Return what an input is fixed to, of its dtype and shape.
+
+    :raises InvalidArgumentError: if it has another shape, or is no such number.
+    """
+    try:
+        array = np.asarray(value, axes.dtype)
+    except (OverflowError, TypeError, ValueError):
+        raise InvalidArgumentError(
+            f"{value!r} is no constant for input {axes.name!r} of {axes.dtype}"
+        ) from None
+    if array.size == 1 and len(axes.lengths) == 1:
+        array = array.reshape(1)
+    fits = array.ndim == len(axes.lengths) and all(
+        isinstance(length, str) or length == given
+        for length, given in zip(axes.lengths, array.shape, strict=True)
+    )
+    if not fits:
+        raise InvalidArgumentError(
+            f"a constant of shape {list(array.shape)} does not fit input "
+            f"{axes.name!r} of shape {list(axes.lengths)}"
+        )
+    return array

@@ -20,12 +20,20 @@ MAX_ELEMENTS = 1 << 22
 MAX_SUM = 1 << 27
 """Most elements of all tensors that are folded."""
 
+MAX_VISITS = 1 << 20
+"""Most nodes of inner graphs and functions that are looked at, each time counted."""
+
+MAX_COPIED_BYTES = 1 << 29
+"""Most bytes of inner graphs and functions, counted wherever they are put in place."""
+
 
 class Budget:
     """What may still be computed for one file."""
 
     def __init__(self) -> None:
         self._left = MAX_SUM
+        self._visits = MAX_VISITS
+        self._bytes = MAX_COPIED_BYTES
 
     def take(self, shape: Shape, source: int) -> None:
         """Account for a tensor of ``shape``, made of ``source`` elements.
@@ -37,6 +45,30 @@ class Budget:
         if size > max(MAX_ELEMENTS, source) or self._left < 0:
             raise InvalidArgumentError(
                 f"a constant of shape {list(shape)} is too large to be computed"
+            )
+
+    def visit(self, count: int) -> None:
+        """Account for nodes of an inner graph or function that are looked at.
+
+        :raises InvalidArgumentError: if they are too many.
+        """
+        self._visits -= count
+        if self._visits < 0:
+            raise InvalidArgumentError(
+                f"more than {MAX_VISITS} nodes of inner graphs, with those of functions "
+                "and loops counted each time"
+            )
+
+    def copy(self, body: Any) -> None:
+        """Account for an inner graph or function that is put in place.
+
+        :raises InvalidArgumentError: if all of them together are too large.
+        """
+        self._bytes -= body.ByteSize()
+        if self._bytes < 0:
+            raise InvalidArgumentError(
+                f"inner graphs of more than {MAX_COPIED_BYTES} bytes, with those of "
+                "functions and loops counted each time"
             )
 
 

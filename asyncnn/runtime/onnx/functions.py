@@ -4,7 +4,7 @@ A model has functions of its own; the `onnx` package has those of the operators 
 specification composes of simpler ones. What has no converter is imported by its body.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from asyncnn.runtime.onnx.emitter import Value
@@ -80,17 +80,21 @@ def _type(onnx: Any, value: Value | None) -> Any:
     return onnx.helper.make_tensor_type_proto(number, value.shape)
 
 
-def instantiated(body: Any, call: Any, names: Mapping[str, Value]) -> list[Any]:
+def instantiated(
+    body: Any, call: Any, names: Mapping[str, Value], visit: Callable[[int], None]
+) -> list[Any]:
     """Return the nodes of ``body`` as ``call`` means them.
 
     Attributes that refer to those of the call have their values, and inputs that the
-    call leaves out are left out. ``names`` are the inputs that it has.
+    call leaves out are left out. ``names`` are the inputs that it has. ``visit`` is
+    told how many nodes there are before they are copied.
     """
     given = _defaults(call)
     given.update((attribute.name, attribute) for attribute in body.attribute_proto)
     given.update((attribute.name, attribute) for attribute in call.attribute)
     absent = {name for name in body.input if name not in names}
-    return [_instantiated(node, given, absent) for node in body.node]
+    visit(len(body.node))
+    return [_instantiated(node, given, absent, visit) for node in body.node]
 
 
 def _defaults(call: Any) -> dict[str, Any]:
@@ -106,7 +110,12 @@ def _defaults(call: Any) -> dict[str, Any]:
     }
 
 
-def _instantiated(node: Any, given: Mapping[str, Any], absent: set[str]) -> Any:
+def _instantiated(
+    node: Any,
+    given: Mapping[str, Any],
+    absent: set[str],
+    visit: Callable[[int], None],
+) -> Any:
     copy = type(node)()
     copy.CopyFrom(node)
     for index, name in enumerate(copy.input):
@@ -115,8 +124,9 @@ def _instantiated(node: Any, given: Mapping[str, Any], absent: set[str]) -> Any:
     for index in reversed(range(len(copy.attribute))):
         attribute = copy.attribute[index]
         if attribute.HasField("g"):
+            visit(len(attribute.g.node))
             for position, inner in enumerate(attribute.g.node):
-                changed = _instantiated(inner, given, absent)
+                changed = _instantiated(inner, given, absent, visit)
                 attribute.g.node[position].CopyFrom(changed)
         if not attribute.ref_attr_name:
             continue

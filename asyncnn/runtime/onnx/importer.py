@@ -5,7 +5,10 @@ What is refused does not end it: all that cannot be imported is named in one err
 
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
@@ -32,7 +35,7 @@ from asyncnn.runtime.onnx.folding import FOLDED, Budget, fold
 from asyncnn.runtime.onnx.functions import body_of, instantiated, is_function
 from asyncnn.runtime.onnx.node import Converter, Node
 from asyncnn.runtime.onnx.open_axes import Lengths
-from asyncnn.runtime.onnx.quantization import bytes_of
+from asyncnn.runtime.onnx.quantization import Readers, bytes_of, readers_of
 from asyncnn.runtime.onnx.schema import (
     DOMAINS,
     Source,
@@ -102,7 +105,7 @@ class Import:
             if axes.name not in scope:
                 scope[axes.name] = self._input(axes.name, axes.dtype, lengths)
         try:
-            found = self.run(source.graph, scope, _Opsets(source.opsets))
+            found = self.run(source.graph, ChainMap(scope), _Opsets(source.opsets))
         except _RefusedError:
             self._refusals.raise_any()
             raise
@@ -119,11 +122,17 @@ class Import:
     def _input(self, name: str, dtype: Any, lengths: Lengths) -> Value:
         what = f"input {name[:80]!r}"
         shape = checked_shape(lengths[name], what)
-        form = bytes_of(self._source.graph, name, self._source.weights, dtype)
+        form = None
+        if dtype.itemsize == 1 and dtype != np.bool_:
+            form = bytes_of(self._readers, name, self._source.weights, dtype)
         hal_type(dtype, what)
         value = Value(dtype, shape, form or Form.of(dtype), name=name)
         self.inputs.append(value)
         return value
+
+    @cached_property
+    def _readers(self) -> Readers:
+        return readers_of(self._source.graph)
 
     def build(self, memory: Memory) -> NamedModel:
         """Return the model."""
@@ -133,13 +142,14 @@ class Import:
     def run(
         self,
         graph: Any,
-        scope: Mapping[str, Value],
+        scope: ChainMap[str, Value],
         opsets: "_Opsets",
         inputs: Sequence[Value] = (),
     ) -> list[Value]:
         """Draft the nodes of a graph within another's scope; return its outputs."""
-        names: ChainMap[str, Value] = ChainMap({}, dict(scope))
+        names = scope.new_child()  # no copy: a loop may do this thousands of times
         if graph is not self._source.graph:
+            self._budget.copy(graph)
             for tensor in graph.initializer:
                 array = self._source.reader.array(tensor)
                 names[tensor.name] = self.draft.constant(array, tensor.name)
@@ -148,7 +158,7 @@ class Import:
             for info, value in zip(graph.input, inputs, strict=True):
                 names[info.name] = value
         results = [output.name for output in graph.output]
-        self._nodes(_needed(graph.node, results), names, opsets)
+        self._nodes(self._needed(graph.node, results), names, opsets)
         return [_find(names, name, "output") for name in results]
 
     def _nodes(
@@ -165,7 +175,7 @@ class Import:
             self._places.append(_place(index, proto))
             read = {name for name in proto.input if name}
             for graph in inner_graphs(proto):
-                read |= captured(graph)
+                read |= captured(graph, self._budget.visit)
             if not read & lost:
                 is_lost = not self._try(proto, index, names, opsets)
             else:
@@ -263,9 +273,23 @@ class Import:
             {name: value for name, value in given.items() if value is not None}
         )
         opsets = _Opsets({o.domain: o.version for o in body.opset_import})
-        nodes = instantiated(body, proto, names)
-        self._nodes(_needed(nodes, body.output), names, opsets)
+        self._budget.copy(body)
+        nodes = instantiated(body, proto, names, self._budget.visit)
+        self._nodes(self._needed(nodes, body.output), names, opsets)
         return [names.get(name) for name in body.output]
+
+    def _needed(self, nodes: Sequence[Any], outputs: Sequence[str]) -> list[Any]:
+        """Return the nodes that ``outputs`` depend on, in order."""
+        needed = set(outputs)
+        chosen = []
+        for node in reversed(nodes):
+            if needed.isdisjoint(node.output):
+                continue
+            chosen.append(node)
+            needed.update(node.input)
+            for graph in inner_graphs(node):
+                needed |= captured(graph, self._budget.visit)
+        return chosen[::-1]
 
 
 class _Opsets:
@@ -300,20 +324,6 @@ def _check(proto: Any, source: Source, opsets: _Opsets) -> None:
                 "this operator cannot be imported"
             ) from error
         raise InvalidArgumentError(text) from error
-
-
-def _needed(nodes: Sequence[Any], outputs: Sequence[str]) -> list[Any]:
-    """Return the nodes that ``outputs`` depend on, in order."""
-    needed = set(outputs)
-    chosen = []
-    for node in reversed(nodes):
-        if needed.isdisjoint(node.output):
-            continue
-        chosen.append(node)
-        needed.update(node.input)
-        for graph in inner_graphs(node):
-            needed |= captured(graph)
-    return chosen[::-1]
 
 
 def _find(names: Mapping[str, Value], name: str, what: str) -> Value:

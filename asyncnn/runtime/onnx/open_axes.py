@@ -15,7 +15,7 @@ import numpy as np
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import OperationType
-from asyncnn.runtime.model import InputShapes
+from asyncnn.runtime.model import InputShapes, shapes_by_name
 from asyncnn.runtime.onnx.emitter import Draft, Drafted, Omitted, Scalar, Value
 from asyncnn.runtime.onnx.schema import Axes, Source
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
@@ -49,7 +49,7 @@ class Assumed(msgspec.Struct, frozen=True):
             shapes = ", ".join(self.open_inputs)
             hint = (
                 "the file leaves axes of its inputs open, which may be why; give "
-                f"their lengths to load: input_shapes={{{shapes}}}"
+                f"their lengths, by input_shapes={{{shapes}}} or --input-shape"
             )
             if isinstance(error, UnsupportedOperatorError):
                 raise UnsupportedOperatorError(
@@ -68,7 +68,7 @@ def open_lengths(
     """
     inputs = [axes for axes in source.inputs if axes.name not in constant]
     lengths = {axes.name: _named(axes) for axes in inputs}
-    given = _by_name(inputs, input_shapes)
+    given = shapes_by_name([axes.name for axes in inputs], input_shapes)
     known: dict[str, int] = {}
     for name, shape in given.items():
         _match(name, lengths[name], shape, known)
@@ -99,7 +99,7 @@ def _symbols(
             if not pairs:
                 raise InvalidArgumentError(
                     "too many axes of inputs have no length",
-                    hint="give them to load as input_shapes",
+                    hint="give them, by input_shapes or --input-shape",
                 )
             symbols[symbol] = pairs.pop(0)
     return symbols
@@ -110,27 +110,6 @@ def _named(axes: Axes) -> tuple[int | str, ...]:
         f"axis {place} of {axes.name}" if length in _NAMELESS else length
         for place, length in enumerate(axes.lengths)
     )
-
-
-def _by_name(
-    inputs: Sequence[Axes], shapes: InputShapes
-) -> Mapping[str, Sequence[int]]:
-    names = [axes.name for axes in inputs]
-    if shapes is None:
-        return {}
-    if isinstance(shapes, Mapping):
-        for name in shapes:
-            if name not in names:
-                raise InvalidArgumentError(
-                    f"there is no input {name!r}", hint=f"known: {', '.join(names)}"
-                )
-        return shapes
-    if len(shapes) != len(names):
-        raise InvalidArgumentError(
-            f"{len(shapes)} input shapes for {len(names)} inputs",
-            hint=f"inputs: {', '.join(names)}",
-        )
-    return dict(zip(names, shapes, strict=True))
 
 
 def _match(

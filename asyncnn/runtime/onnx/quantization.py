@@ -7,7 +7,7 @@ on real numbers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -61,25 +61,36 @@ def form_of(
     return Form(_BYTES[dtype], number, 0 if zero is None else int(zero[0]))
 
 
-def bytes_of(
-    graph: Any, name: str, weights: Mapping[str, Array], dtype: np.dtype[Any]
-) -> Form | None:
-    """Return the form of an input that all its readers take for the same numbers."""
-    if dtype not in _BYTES:
-        return None
-    forms: set[Form | None] = set()
+Readers: TypeAlias = Mapping[str, Sequence[tuple[Any, int]]]
+"""The nodes that read tensors, by name, and at which place."""
+
+
+def readers_of(graph: Any) -> Readers:
+    """Return who reads each tensor of a graph."""
+    readers: dict[str, list[tuple[Any, int]]] = {}
     for node in graph.node:
         for place, read in enumerate(node.input):
-            if read != name:
-                continue
-            known = node.op_type == "DequantizeLinear" and not place
-            known |= node.op_type in ("QLinearConv", "QLinearMatMul") and not place
-            parts = [weights.get(n) for n in node.input[1:3]]
-            if not known or len(parts) < 2 or any(p is None for p in parts):
-                forms.add(None)
-                continue
-            pair = [_constant(part) for part in parts if part is not None]
-            forms.add(form_of(dtype, *pair))
+            readers.setdefault(read, []).append((node, place))
+    return readers
+
+
+def bytes_of(
+    readers: Readers, name: str, weights: Mapping[str, Array], dtype: np.dtype[Any]
+) -> Form | None:
+    """Return the form of an input of bytes that ``readers`` take for the same numbers.
+
+    None if they do not.
+    """
+    forms: set[Form | None] = set()
+    for node, place in readers.get(name, ()):
+        known = node.op_type == "DequantizeLinear" and not place
+        known |= node.op_type in ("QLinearConv", "QLinearMatMul") and not place
+        parts = [weights.get(n) for n in node.input[1:3]]
+        if not known or len(parts) < 2 or any(p is None for p in parts):
+            forms.add(None)
+            continue
+        pair = [_constant(part) for part in parts if part is not None]
+        forms.add(form_of(dtype, *pair))
     return forms.pop() if len(forms) == 1 else None
 
 

@@ -4,7 +4,7 @@ The package is imported when the first file is read. It parses the message and c
 each node against its operator's schema; names, shapes and sizes are checked here.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -173,12 +173,17 @@ def _axes(info: Any) -> Axes:
     return Axes(info.name, dtype, tuple(lengths))
 
 
-def captured(graph: Any) -> set[str]:
-    """Return the names that a graph and those in it read, its own included."""
+def captured(graph: Any, visit: Callable[[int], None]) -> set[str]:
+    """Return the names that a graph and those in it read, its own included.
+
+    ``visit`` is told how many nodes each has before they are looked at.
+    """
     names: set[str] = {output.name for output in graph.output}
     stack = [graph]
     while stack:
-        for node in stack.pop().node:
+        nodes = stack.pop().node
+        visit(len(nodes))
+        for node in nodes:
             names.update(node.input)
             for inner in inner_graphs(node):
                 names.update(output.name for output in inner.output)

@@ -197,15 +197,15 @@ class TensorReader:
             )
         folder = self._folder.resolve()
         path = Path(os.path.abspath(folder / location))
-        # A link could lead out of the folder as well as "..".
-        is_inside = "\0" not in location and path.resolve().is_relative_to(folder)
-        if not location or not is_inside or path.is_symlink():
-            raise InvalidArgumentError(
-                f"{what} lies outside of the model's folder, at {location[:80]!r}"
-            )
         try:
+            # A link could lead out of the folder as well as "..".
+            is_inside = "\0" not in location and path.resolve().is_relative_to(folder)
+            if not location or not is_inside or path.is_symlink():
+                raise InvalidArgumentError(
+                    f"{what} lies outside of the model's folder, at {location[:80]!r}"
+                )
             memory = map_model_file(path)
-        except GeneralFailureError as error:
+        except (GeneralFailureError, OSError) as error:
             raise InvalidArgumentError(
                 f"{what} lies in a file that is not there, {location[:80]!r}"
             ) from error

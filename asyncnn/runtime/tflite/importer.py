@@ -1,7 +1,7 @@
 """Imports TFLite files: from mapped bytes to a named model."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -11,7 +11,13 @@ from asyncnn.hal.types import Memory
 from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import view
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.model import InputShapes, NamedModel, located, map_model_file
+from asyncnn.runtime.model import (
+    InputShapes,
+    NamedModel,
+    located,
+    map_model_file,
+    shapes_by_name,
+)
 from asyncnn.runtime.model_description import Signature
 from asyncnn.runtime.tflite import (
     bidirectional,
@@ -135,7 +141,7 @@ def _import(
         frozenset(flow.accesses(graph, (None,) * len(graph.inputs)).writes),
         {*input_names, *output_names},
     )
-    shapes = _shapes_by_name(input_names, input_shapes)
+    shapes = shapes_by_name(input_names, input_shapes)
     inputs = [
         _input(builder, name, graph.tensors[index], shapes.get(name))
         for name, index in zip(input_names, graph.inputs, strict=True)
@@ -192,26 +198,6 @@ def _chosen(contents: Contents, signature: str | None) -> Graph:
     raise InvalidArgumentError(
         f"the file has no signature {signature!r}", hint=f"it has: {known or 'none'}"
     )
-
-
-def _shapes_by_name(
-    names: Sequence[str], shapes: InputShapes
-) -> Mapping[str, Sequence[int]]:
-    if shapes is None:
-        return {}
-    if not isinstance(shapes, Mapping):
-        if len(shapes) != len(names):
-            raise InvalidArgumentError(
-                f"{len(shapes)} shapes are given for {len(names)} inputs: "
-                f"{', '.join(names)}"
-            )
-        return dict(zip(names, shapes, strict=True))
-    unknown = [name for name in shapes if name not in names]
-    if unknown:
-        raise InvalidArgumentError(
-            f"there is no input {unknown[0]!r}", hint=f"known: {', '.join(names)}"
-        )
-    return shapes
 
 
 def _input(

@@ -37,10 +37,14 @@ def decoding() -> Iterator[None]:
         LookupError,
         TypeError,
         ValueError,
-        struct.error,
     ) as error:
         raise InvalidArgumentError(
             f"damaged TFLite file ({type(error).__name__}: {error})"
+        ) from error
+    except struct.error as error:
+        raise InvalidArgumentError(
+            "damaged TFLite file: it refers to what is beyond its end",
+            hint="the file may be cut short",
         ) from error
 
 

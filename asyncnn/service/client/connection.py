@@ -401,7 +401,7 @@ class Connection:
     def _took(self, message: wire.Took) -> None:
         executed = self._executing.get(message.execution)
         if executed is not None:
-            executed.took(message.route)
+            self._tell(executed.took, message.route)
         else:
             self.fences.took(message.execution, message.route)
 

@@ -175,3 +175,29 @@ def test_without_memory_for_weights_a_graph_is_refused(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WITHOUT_MEMORY, str(tmp_path / "weights")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+WITHOUT_FILES = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from asyncnn.devices.litert.chain_model import Chain
+from asyncnn.devices.litert.engine import load_engine
+from asyncnn.devices.litert.weights import PackedWeights
+
+engine, chain = load_engine("c_api"), Chain(2, 4, 64)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2**10, -1))
+x = np.ones((4, 64), np.float32)
+for weights in PackedWeights("a" * 16), PackedWeights("b" * 16, Path(sys.argv[1])):
+    outputs = [x.copy(), x.copy()]
+    assert engine.compile(chain.model(), weights=weights).run([x], outputs)
+    for found, right in zip(outputs, chain.expected(x)):
+        np.testing.assert_array_equal(found, right)
+"""
+
+
+def test_where_files_must_be_small_a_graph_packs_for_itself(tmp_path: Path) -> None:
+    """XNNPACK would end the process."""
+    command = [sys.executable, "-c", WITHOUT_FILES, str(tmp_path / "weights")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -93,6 +93,27 @@ def test_whatever_the_process_comes_to_is_a_verdict_that_is_kept(
     assert os.stat(verdict_file(state)).st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
+def test_what_others_have_stopped_is_tried_again(
+    state: Path, library: Path, name: str
+) -> None:
+    script = f"import os, signal; os.kill(os.getpid(), signal.{name})"
+    reason = reason_against(library, VERSION, command=[sys.executable, "-c", script])
+    assert reason == f"its self-test was ended by {name}"
+    assert reason_against(library, VERSION, command=SUCCESS) == ""
+
+
+def test_what_has_had_no_memory_is_tried_again(state: Path) -> None:
+    script = (
+        "import sys; from asyncnn.devices.litert import graph_file, self_test; "
+        "graph_file._ROOM_BYTES = 2**60; "
+        f"sys.exit(self_test.main({str(litert())!r}, {VERSION!r}))"
+    )
+    reason = reason_against(litert(), VERSION, command=[sys.executable, "-c", script])
+    assert reason.startswith("its self-test could not be made: OSError")
+    assert reason_against(litert(), VERSION, command=SUCCESS) == ""
+
+
 @pytest.mark.parametrize(
     "content",
     [

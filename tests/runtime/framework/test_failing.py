@@ -331,3 +331,19 @@ async def test_nothing_is_left_behind() -> None:
     while time.monotonic() - began < 0.5:
         await all_of_it()
     assert await facts() == before
+
+
+async def test_a_callback_that_fails_at_a_route_is_still_told_the_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = inputs()
+    wanted = await expected(given)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a callback's own failure")
+
+    async with framework_with(next(iter(EXECUTING)), healthy=0) as (device, _):
+        prepared = await device.prepare(mixed())
+        monkeypatch.setattr(asyncnn.callbacks.ExecutionFuture, "took", fail)
+        async with asyncio.timeout(10), prepared.runner("async") as run:
+            assert_same(await run(given), wanted)

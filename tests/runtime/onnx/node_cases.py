@@ -92,7 +92,8 @@ def outside(test: Any) -> str:
     for info in (*model.graph.input, *model.graph.output):
         kind = info.type.WhichOneof("value")
         if kind != "tensor_type":
-            return f"it has a {(kind or 'nothing').removesuffix('_type')}"
+            name = (kind or "nothing").removesuffix("_type")
+            return f"it has {'an' if name[0] in 'aeiou' else 'a'} {name}"
         name = TYPE_NAMES[info.type.tensor_type.elem_type]
         if name not in HAL_TYPES:
             return f"it has elements of type {name}"

@@ -132,10 +132,13 @@ class TestOpenAxes:
         ("shapes", "message"),
         [
             ({"z": (1,)}, "there is no input 'z'"),
-            ([(1, 3, 4, 4)] * 2, "2 input shapes for 1 inputs"),
+            ([(1, 3, 4, 4)] * 2, "2 shapes are given for 1 inputs"),
             ([(1, 4, 4, 4)], "does not fit"),
             ([(1, 3, 4)], "does not fit"),
             ([(1, 3, -4, 4)], "does not fit"),
+            ((1, 3, 4, 4), "is one shape, not the shapes of all inputs"),
+            ({"x": (1, 3, 4.5, 4)}, "is no shape of input 'x'"),
+            ({"x": 4}, "4 is no shape of input 'x'"),
         ],
     )
     def test_shapes_that_do_not_fit_are_refused(
@@ -184,6 +187,17 @@ class TestConstants:
     def test_an_unknown_one_is_refused(self) -> None:
         with pytest.raises(InvalidArgumentError, match="there is no input 'w9'"):
             imported(small_network(), constants={"w9": 1})
+
+    @pytest.mark.parametrize(
+        ("value", "message"),
+        [
+            ("a", "'a' is no constant for input 'x' of float32"),
+            ([[1.0]], r"of shape \[1, 1\] does not fit input 'x'"),
+        ],
+    )
+    def test_one_that_does_not_fit_is_refused(self, value: Any, message: str) -> None:
+        with pytest.raises(InvalidArgumentError, match=message):
+            imported(small_network(), constants={"x": value})
 
     def test_values_beyond_32_bits_are_refused(self) -> None:
         proto = model(

@@ -1,6 +1,8 @@
 """Sessions: state from step to step, on every path, in process and to a driver."""
 
 import asyncio
+from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,10 @@ import numpy as np
 import pytest
 
 import asyncnn
+from asyncnn.devices.repeated_use import MAX_BOUND
+from asyncnn.engine.arguments import Layout
 from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.runtime.session import Session
 from tests.networks import chain
 from tests.runtime.sessions.conftest import PATHS, Opened, check
 from tests.runtime.stateful import FIRST, X, counting, picking_sum
@@ -111,6 +116,43 @@ class TestSteps:
                     np.testing.assert_array_equal(outputs["y"], 2 * (step + 1) * k * X)
 
         await asyncio.gather(*map(steps, range(12)))
+
+    @pytest.mark.parametrize("path", ["async", "burst"])
+    async def test_find_their_arrays_made(
+        self, opened: Opened, path: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        prepared = await opened.device.prepare(counting())
+        made: list[object] = []
+        arrays = Layout.arrays
+        monkeypatch.setattr(
+            Layout, "arrays", lambda *of: made.append(of) or arrays(*of)
+        )
+
+        async def step(session: Session) -> None:
+            taken = session.steps + 1
+            y = (await session.run(X))["y"]
+            np.testing.assert_array_equal(y, 2 * taken * X)
+
+        async with AsyncExitStack() as stack:
+            open_one = partial(prepared.session, path=path)
+            sessions = [
+                await stack.enter_async_context(open_one())
+                for _ in range(MAX_BOUND // 2 + 1)
+            ]
+            for _ in range(10):
+                await step(sessions[0])
+            # The first steps of all are requests that are not known yet.
+            assert 0 < len(made) <= 4
+            # Of more sessions than arrays are kept for, each finds its own state.
+            for _ in range(10):
+                for session in sessions:
+                    await step(session)
+            assert len(made) > 10
+            made.clear()
+            for _ in range(10):
+                await step(sessions[0])
+            # The two requests, and one that finds the layout of another session.
+            assert len(made) <= 3
 
     @pytest.mark.parametrize("path", PATHS)
     async def test_that_fail_have_not_happened(self, opened: Opened, path: Any) -> None:
@@ -225,7 +267,7 @@ class TestState:
                 prepared = await device.prepare(counting())
                 with pytest.raises(asyncnn.InvalidArgumentError, match="checkpoint=0"):
                     prepared.session(checkpoint=0)
-                with pytest.raises(asyncnn.InvalidArgumentError, match="no path"):
+                with pytest.raises(asyncnn.InvalidArgumentError, match="fenced, burst"):
                     prepared.session(path="slow")  # type: ignore[arg-type]
 
         asyncio.run(main())

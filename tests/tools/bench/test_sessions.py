@@ -25,13 +25,13 @@ def report() -> SessionsReport:
     return bench(pattern="okay_nabu", rounds=1)
 
 
-def figures(step: float, memory: int) -> SessionModelFigures:
+def figures(step: float, burst: float, memory: int) -> SessionModelFigures:
     return SessionModelFigures(
         model="word",
         step_limit=1.15,
         figures={"step": Figure((step,)), "plain": Figure((1.0,))},
         step_ratio=step,
-        burst_ratio=1.0,
+        burst_ratio=burst,
         sessions_kib=memory,
         interpreters_kib=1000,
     )
@@ -54,11 +54,18 @@ def test_sessions_take_a_fraction_of_what_interpreters_do(
 
 
 @pytest.mark.parametrize(
-    ("step", "memory", "outcomes"),
-    [(1.1, 99, [True, True]), (1.2, 99, [False, True]), (1.1, 101, [True, False])],
+    ("step", "burst", "memory", "outcomes"),
+    [
+        (1.1, 1.1, 99, [True, True, True]),
+        (1.2, 1.1, 99, [False, True, True]),
+        (1.1, 1.2, 99, [True, False, True]),
+        (1.1, 1.1, 101, [True, True, False]),
+    ],
 )
-def test_goals_are_judged(step: float, memory: int, outcomes: list[bool]) -> None:
-    model = figures(step, memory)
+def test_goals_are_judged(
+    step: float, burst: float, memory: int, outcomes: list[bool]
+) -> None:
+    model = figures(step, burst, memory)
     assert list(model.outcomes()) == outcomes
     assert len(model.cells()) == len(SessionsReport.OTHERS)
 
