@@ -4,6 +4,7 @@ Each has the layers of its model, and its custom operators where that has them; 
 and depths are smaller.
 """
 
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -220,8 +221,13 @@ def detector() -> Graph:
     small = block(block(large, 24, 2), 24)
     up = net.resize(net.conv(small, 16), *large.shape[1:3])
     large = block(net.same("ADD", large, up), 16)
+    return net.graph(*_detections(net, [large, small]))
+
+
+def _detections(net: Layers, features: Sequence[T]) -> list[T]:
+    """Add scores and boxes of all anchors, and the choice among them."""
     anchors, all_scores, all_boxes = [], [], []
-    for x, (side, count) in zip((large, small), ANCHORS, strict=True):
+    for x, (side, count) in zip(features, ANCHORS, strict=True):
         total = side * side * count
         for results, width in ((all_scores, 1), (all_boxes, 4)):
             y = net.conv(x, count * width, 3, spread=0.3)
@@ -245,17 +251,16 @@ def detector() -> Graph:
         "h_scale": 5.0,
         "w_scale": 5.0,
     }
-    chosen = net.custom(
+    return net.custom(
         "TFLite_Detection_PostProcess",
         [boxes, net.same("LOGISTIC", scores), T.constant(anchors, F32)],
         [(1, MOST_FOUND, 4), (1, MOST_FOUND), (1, MOST_FOUND), (1,)],
         flex(options),
         None,
     )
-    return net.graph(*chosen)
 
 
-GRAPHS = {
+GRAPHS: dict[str, Callable[[], Graph]] = {
     "selfie segmentation": selfie_segmentation,
     "hair segmentation": hair_segmentation,
     "face landmarks 1": partial(face_landmarks, 1),
