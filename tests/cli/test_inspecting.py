@@ -64,7 +64,7 @@ def test_scripts_read_it_as_json(asyncnn_command: Command, path: Path) -> None:
     told = json.loads(asyncnn_command("inspect", path, "--json").out)
     assert told["inputs"][0]["shape"] == [0, 3]
     assert told["operations"] == {"ADD": 1, "FULLY_CONNECTED": 1}
-    assert told["weight_bytes"] == 64 * 3 * 4 + 64 * 4 + 2 * 4
+    assert told["weight_bytes"] == 64 * 3 * 4 + 64 * 4 + 4
     supported = {each["name"]: each["supported"] for each in told["devices"]}
     assert supported["reference"] == 2
 
