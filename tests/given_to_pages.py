@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 import asyncnn
 import numpy as np
 stack = AsyncExitStack()
+close = stack.aclose
 device = await stack.enter_async_context(asyncnn.open_device())
 """
 
@@ -42,6 +43,31 @@ import app
 asyncnn.save(app.pitch_model(), "pitch.asyncnn")
 """
 
+_ONNX = """\
+from onnx import TensorProto, helper, save
+def value(name, *shape, type_=TensorProto.FLOAT):
+    return helper.make_tensor_value_info(name, type_, shape)
+
+def write(file, nodes, inputs, outputs):
+    graph = helper.make_graph(nodes, "graph", inputs, outputs)
+    opset = helper.make_opsetid("", 17)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    save(model, file)
+
+images, boxes = value("images", "n", 3, "h", "w"), value("boxes", "n", 3, "h", "w")
+nodes = [helper.make_node("Relu", ["images"], ["boxes"])]
+write("detector.onnx", nodes, [images], [boxes])
+sound, state = value("input", "n", "samples"), value("state", 2, "n", 128)
+rate = value("sr", type_=TensorProto.INT64)
+nodes = [
+    helper.make_node("Cast", ["sr"], ["rate"], to=TensorProto.FLOAT),
+    helper.make_node("Div", ["input", "rate"], ["output"]),
+    helper.make_node("Relu", ["state"], ["stateN"]),
+]
+outputs = [value("output", "n", "samples"), value("stateN", 2, "n", 128)]
+write("vad.onnx", nodes, [sound, state, rate], outputs)
+"""
+
 GIVEN = {
     "README.md": f"""\
 {_OPEN}
@@ -59,6 +85,7 @@ asyncnn.save(sums(["x", "h"], ["y", "h_out"], (1, 64)), "recurrent.tflite")
 """,
     "docs/caching.md": "import asyncnn",
     "docs/extensions.md": _SPECTRAL,
+    "docs/onnx.md": _ONNX,
     "docs/fences.md": f"""\
 {_OPEN}
 {_SUMS}

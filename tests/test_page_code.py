@@ -24,6 +24,9 @@ PARTS = [part.heading for part in walk.parts_of(PAGES[RECIPES]) if part.level ==
 WITH_COMMANDS = ("README.md", "docs/tutorial.md")
 """Pages whose commands are run, too; test_documentation.py checks those of others."""
 
+NEEDING = {"docs/onnx.md": "onnx"}
+"""Pages whose code needs a package that is not always installed."""
+
 ELSEWHERE = {"docs/model-files.md": "tests/runtime/test_model_files_page.py"}
 """Pages whose code needs files of many kinds, and what runs it."""
 
@@ -62,6 +65,8 @@ def follow(page: str, folder: Path, *options: str) -> None:
 
 @pytest.mark.parametrize("page", WALKED)
 def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
+    if page in NEEDING:
+        pytest.importorskip(NEEDING[page])
     model = asyncnn.bundled_file("digits_float.asyncnn")
     shutil.copy(model, tmp_path / "model.tflite")
     (tmp_path / "given.py").write_text(GIVEN.get(page, ""))

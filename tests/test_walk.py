@@ -81,6 +81,8 @@ def test_a_part_and_what_is_given(tmp_path: Path) -> None:
     page += "```console\n$ false\n```\n## C\n```python\n1 / 0\n```\n"
     options = ("--part", "A", "--given", "given.py", "--without-shell")
     assert walked(page, tmp_path, *options).returncode == 0
+    (tmp_path / "given.py").write_text("async def close():\n    1 / 0\n\n")
+    assert "ZeroDivisionError" in walked("", tmp_path, *options[2:]).stderr
     assert [(part.heading, part.level) for part in walk.parts_of(page)] == [
         ("A", 2),
         ("B", 3),

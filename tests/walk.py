@@ -14,9 +14,10 @@ Blocks are taken in the order of the page, in the folder where this is run:
 - ``toml`` has to be TOML.
 
 ``--part`` takes what stands below one heading only, ``--without-shell`` no commands.
-``--given FILE`` types the Python of a file first. What needs a package or a file that
-is not there is left out, and said to be, as are commands that install. Only the
-standard library is imported, so any interpreter that has asyncnn can follow.
+``--given FILE`` types the Python of a file first and awaits its ``close()`` at the end,
+if it has one. What needs a package or a file that is not there is left out, and said
+to be, as are commands that install. Only the standard library is imported, so any
+interpreter that has asyncnn can follow.
 """
 
 import argparse
@@ -152,6 +153,11 @@ class Reader:
             case "toml":
                 tomllib.loads(block.text)
 
+    def end(self) -> None:
+        """Close what was given."""
+        if "close" in self._names:
+            self.type("await close()")
+
     def _python(self, code: str) -> None:
         file = _FILE.match(code)
         module = missing_module(code)
@@ -240,6 +246,7 @@ def main() -> None:
                 sys.stderr.write(f"{options.page}, line {block.line}\n")
                 sys.stderr.flush()
                 os._exit(1)  # what the page has left open would only add to the words
+        reader.end()
 
 
 if __name__ == "__main__":

@@ -94,8 +94,8 @@ BENCHMARKS = {
     ),
     "accelerated": Benchmark(
         "Measure the accelerated device beside LiteRT and ONNX Runtime.\n\n"
-        "Needs LiteRT, and onnxruntime and onnx for one peer: pip install "
-        "asyncnn\\[bench].",
+        "Needs LiteRT, and onnxruntime and onnx for one peer:\n"
+        "pip install asyncnn\\[bench].",
         (_FOLDER, _FIVE_ROUNDS, _FILTER, _MOBILENET, _GATES, _SECTION),
         announced,
     ),
@@ -127,10 +127,10 @@ BENCHMARKS = {
         _counted,
     ),
     "sessions": Benchmark(
-        "Measure steps of models with state beside plain runs, and their memory beside "
-        "that of LiteRT's interpreters.\n\n"
-        "Needs LiteRT: pip install asyncnn\\[bench]. Measures the models of FOLDER, or "
-        "of the package pymicro-wakeword.",
+        "Measure steps of models with state beside plain runs and LiteRT.\n\n"
+        "Measures the models of FOLDER, or of the package pymicro-wakeword, and the\n"
+        "memory of sessions beside that of LiteRT's interpreters.\n"
+        "Needs LiteRT: pip install asyncnn\\[bench].",
         (_STATEFUL_FOLDER, _ROUNDS, _FILTER, _GATES),
         _counted,
     ),
@@ -176,7 +176,7 @@ def _command(name: str, benchmark: Benchmark) -> Callable[..., None]:
 
 
 def _print(report: Report) -> None:
-    out = console()
+    out = console(markup=True)
     if not out.is_terminal:
         out.width = _PIPE_WIDTH
     for table in report.tables():

@@ -60,10 +60,11 @@ def conformance(
 ) -> None:
     """Run conformance vectors and print a table by operation and type.
 
-    With --mutate, models, requests and packets of bursts that have one thing wrong are
-    tried instead, and the table is by row of mutations.
+    With --mutate, models, requests and packets of bursts that have one thing
+    wrong are tried instead, and the table is by row of mutations.
 
-    Exits with 0 only if all pass. The last line is ``N passed, N failed, N skipped``.
+    Exits with 0 only if all pass.
+    The last line is ``N passed, N failed, N skipped``.
     """
     from asyncnn.extensions import load_extension
     from asyncnn.runtime.framework.device_registry import opener_of

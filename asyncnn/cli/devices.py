@@ -124,8 +124,8 @@ def capabilities(
 ) -> None:
     """Show or measure how fast the reference device is beside plain NumPy.
 
-    Devices that are opened later report what was measured. It stays the same until
-    asyncnn, NumPy, its BLAS or the CPU changes.
+    Devices that are opened later report what was measured. It stays the same
+    until asyncnn, NumPy, its BLAS or the CPU changes.
     """
     import anyio
 

@@ -173,11 +173,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def console(*, stderr: bool = False) -> "Console":
-    """Return the console of standard output, or of standard error."""
+def console(*, stderr: bool = False, markup: bool = False) -> "Console":
+    """Return the console of standard output, or of standard error.
+
+    Brackets in a text are that, as in names of tensors, unless it takes ``markup``.
+    """
     from rich.console import Console
 
-    return Console(stderr=stderr)
+    return Console(stderr=stderr, markup=markup, emoji=markup)
 
 
 def progress(

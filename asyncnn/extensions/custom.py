@@ -44,6 +44,7 @@ class CustomOperators:
             load_extension(each) if isinstance(each, str) else each
             for each in extensions
         ]
+        self._points: dict[str, list[str]] | None = None
 
     def find(self, name: str, version: int) -> CustomOperator | None:
         """Return the custom operator of a name, None if no extension has it.
@@ -52,7 +53,7 @@ class CustomOperators:
             extension cannot be imported.
         """
         versions: set[int] = set()
-        for extension in (*self._given, *_installed(name)):
+        for extension in (*self._given, *self._installed(name)):
             found = extension.custom_operators.get((name, version))
             if found is not None:
                 return found
@@ -66,12 +67,16 @@ class CustomOperators:
             )
         return None
 
-
-def _installed(name: str) -> Iterator[Extension]:
-    if name in _BROUGHT:
-        yield load_extension(_BROUGHT[name])
-    for point in entry_points_in(CUSTOM_OPERATORS, name):
-        yield load_extension(point.value)
+    def _installed(self, name: str) -> Iterator[Extension]:
+        if name in _BROUGHT:
+            yield load_extension(_BROUGHT[name])
+        if self._points is None:
+            # Once: it looks into every package, and a file may have 10,000 operators.
+            self._points = {}
+            for point in entry_points_in(CUSTOM_OPERATORS):
+                self._points.setdefault(point.name, []).append(point.value)
+        for place in self._points.get(name, ()):
+            yield load_extension(place)
 
 
 class FlexOptions:

@@ -266,11 +266,11 @@ def _entry_points() -> "EntryPoints":
     return entry_points(group=ENTRY_POINTS)
 
 
-def entry_points_in(group: str, name: str) -> "EntryPoints | tuple[EntryPoint, ...]":
-    """Return the entry points of a name in a group."""
+def entry_points_in(group: str) -> "Iterable[EntryPoint]":
+    """Return the entry points of a group, whatever their names."""
     from importlib.metadata import entry_points
 
-    return entry_points(group=group, name=name)
+    return entry_points(group=group)
 
 
 def _installed(name: str) -> Extension:

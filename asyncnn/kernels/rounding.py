@@ -195,9 +195,9 @@ class FixedPointRounding:
         right = -self._shift
         if right.min() < 0 or right.max() > _EXACT_SHIFT or not self._fraction.all():
             return None
-        unit = np.ldexp(1.0, -right)
-        half = (1 << right) >> 1
-        above = (half + 0.5 + 2.0**-32) * unit
+        power = np.left_shift(1, right, dtype=np.int64)
+        unit = 1.0 / power
+        above = ((power >> 1) + 0.5 + 2.0**-32) * unit
         return Offsets(above, above - (right > 0) * unit, 2.0**-32 * unit)
 
 
@@ -291,18 +291,18 @@ def _derived(
         offset = (above if first >= 0 else below) + lift + constant
         line = Line(rule.scale, offset)
         lifted = 1.0 + abs(lift)
-        terms = product, moved, lifted, lifted + moved, near + lifted
+        terms = [product, moved, near + lifted, lifted + moved, np.array(lifted)]
     elif min(-first, last) >= _MANY_STEPS:
         offset = (above + below - 1) / 2 + constant
         line = Line(rule.scale, offset, (above - below + 1) / 2)
-        terms = product, moved, 1 + moved, near + 0.5, near
+        terms = [product, moved, 1 + moved, near + 0.5, near]
     else:
         return None
-    error = sum(_rounding_error(term) for term in terms)
+    error = sum(map(_rounding_error, terms))
     return line if bool(np.all(error < offsets.margin)) else None
 
 
-def _rounding_error(largest: Reals | float) -> Reals:
+def _rounding_error(largest: Reals) -> Reals:
     """Return how far a result of float64 is from the exact one, at most.
 
     The exact one is as large as ``largest`` at most, but for what operands err by.

@@ -50,7 +50,12 @@ class ModelBuilder(GraphBuilder):
         The operand holds the value before the step; `next_state` says which operand
         holds that after it.
 
-        :param initial: value before the first step; None for real zeros.
+        :param type_: type of its elements, an `OperandType` or one of an extension.
+        :param dimensions: lengths of its axes, none of which is open.
+        :param initial: value before the first step, of this dtype and shape; None for
+            real zeros, which are elements of ``zero_point``.
+
+        What does not fit together is refused by `build`.
         """
         index = self._add(
             Operand(
@@ -80,8 +85,9 @@ class ModelBuilder(GraphBuilder):
     def build(self) -> NamedModel:
         """Return the model as it stands.
 
-        :raises InvalidArgumentError: if a name is used twice, or a state has no next
-            value or one of another type or shape.
+        :raises InvalidArgumentError: if a name is used twice, or a state has an open
+            axis, an initial value that does not fit it, or no next value of its type,
+            shape and quantisation.
         """
         for index, (name, _) in self._states.items():
             if index not in self._next_states:

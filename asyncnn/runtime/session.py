@@ -364,7 +364,9 @@ class Session:
         steps = self.steps + 1
         if steps - saved[0] < self._checkpoint:
             return saved
-        return steps, await self._places.read(0 if self._now == _HELD else 1 - self._now)
+        return steps, await self._places.read(
+            0 if self._now == _HELD else 1 - self._now
+        )
 
     def _is_dead(self) -> bool:
         """Tell whether the driver has died; then the state is that of a checkpoint.

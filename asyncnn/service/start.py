@@ -92,26 +92,33 @@ def main(arguments: Sequence[str]) -> None:
     """
     join_recording("asyncnn serve")
     options = getopt(arguments, "", _OPTIONS)[0]
-    with errors_as_lines(), _reasons_told(_values("--reason-fd", options)):
+    fds = _values("--reason-fd", options)
+    with errors_as_lines(), _reasons_told(fds):
         level, as_json = level_from_environment()
-        published = _published(options)
+        published = _published(options, fds)
         serve_until_stopped(published, level, as_json=as_json, until_eof=True)
 
 
 @contextmanager
-def _reasons_told(fds: Sequence[str]) -> Iterator[None]:
+def _reasons_told(fds: list[str]) -> Iterator[None]:
+    """Write what the block raises to each of ``fds`` that it has not taken away."""
     try:
         yield
     except (AsyncnnError, OSError) as error:
         for fd in fds:
-            with suppress(OSError):  # it has served, and closed it
+            with suppress(OSError):  # there is no room
                 os.write(int(fd), one_line(error).encode())
         raise
 
 
 @asynccontextmanager
-async def _published(options: Sequence[tuple[str, str]]) -> AsyncIterator[None]:
-    """Publish a device; each option is a name and a value."""
+async def _published(
+    options: Sequence[tuple[str, str]], fds: list[str]
+) -> AsyncIterator[None]:
+    """Publish a device; each option is a name and a value.
+
+    Then ``fds`` are closed and taken away, as other files may have their numbers next.
+    """
     settings = DeviceSettings()
     for path in _values("--settings", options):
         settings = read_settings(path)
@@ -122,8 +129,8 @@ async def _published(options: Sequence[tuple[str, str]]) -> AsyncIterator[None]:
     usual = default_device_name("reference")
     name = next(iter(_values("--device", options)), usual)
     async with default_device(settings, name) as device, Server(device, path):
-        for fd in _values("--reason-fd", options):
-            os.close(int(fd))
+        while fds:
+            os.close(int(fds.pop()))
         yield
 
 

@@ -115,6 +115,18 @@ async def test_a_device_may_support_a_part(capsys: pytest.CaptureFixture[str]) -
     assert "npu: supports 1 of 2 operations" in capsys.readouterr().out
 
 
+async def test_brackets_are_shown_as_they_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    inspection = await inspected(counter())
+    x = replace(inspection.inputs[0], name="x[red]")
+    device = DeviceSupport("npu", 0, "pip install asyncnn[npu]")
+    print_inspection(replace(inspection, inputs=(x,), devices=(device,)))
+    out = capsys.readouterr().out
+    assert "x[red]" in out
+    assert "npu: pip install asyncnn[npu]" in out
+
+
 def test_a_model_is_one_line() -> None:
     told = repr(counter())
     assert told == (

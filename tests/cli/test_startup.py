@@ -1,6 +1,7 @@
 """Asking for help is quick: what a command needs is imported when it is called."""
 
 import ast
+import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import asyncnn
+from asyncnn.cli.app import app
+from asyncnn.cli.bench import bench_app
 
 ROOT = Path(asyncnn.__file__).parent
 
@@ -50,6 +53,17 @@ def imported(path: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield node.module or ""
+
+
+def test_descriptions_of_commands_fit_in_80_columns() -> None:
+    lines = [
+        line
+        for each in (*app.registered_commands, *bench_app.registered_commands)
+        for line in (each.help or inspect.getdoc(each.callback) or "").splitlines()
+    ]
+    assert len(lines) > 30
+    # Help keeps the lines as they are, with a blank on both sides.
+    assert [line for line in lines if len(line.replace("\\", "")) > 78] == []
 
 
 def test_only_commands_and_tools_print_to_terminals() -> None:

@@ -361,6 +361,15 @@ class TestScalars:
         assert builder.operand(index).type == type_
         assert constant_bytes(builder.build(), index) == data
 
+    def test_equal_scalars_of_a_graph_are_one_operand(self) -> None:
+        builder = ModelBuilder()
+        first = builder.scalar(0)
+        assert builder.scalar(0) == first
+        others = (False, 0.0, -0.0, 1)
+        indexes = {first, *(builder.scalar(other) for other in others)}
+        assert len(indexes) == 1 + len(others)
+        assert builder.body().scalar(0) == 0
+
     def test_the_type_can_be_given(self) -> None:
         builder = ModelBuilder()
         index = builder.scalar(1, OperandType.FLOAT16)

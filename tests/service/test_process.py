@@ -192,3 +192,36 @@ class TestSettings:
         with pytest.raises(InvalidArgumentError, match="did you mean max_pending"):
             async with connect(settings=file):
                 pass
+
+
+FAILS_AT_THE_END = """
+import os, sys
+from asyncnn.service import start
+
+reason, other = os.memfd_create("reason"), os.memfd_create("a file opened later")
+
+class Failing(start.Server):
+    async def __aexit__(self, *raised):
+        await super().__aexit__(*raised)
+        os.dup2(other, reason)
+        raise OSError("closing failed")
+
+start.Server = Failing
+try:
+    start.main([*sys.argv[1:], f"--reason-fd={reason}"])
+except SystemExit as error:
+    assert error.code
+else:
+    raise AssertionError("it has not failed")
+assert not os.fstat(other).st_size, os.pread(other, 100, 0)
+"""
+
+
+def test_no_reason_is_written_to_other_files(tmp_path: Path) -> None:
+    options = [f"--socket={tmp_path / 'socket'}", "--device=reference"]
+    command = [sys.executable, "-c", FAILS_AT_THE_END, *options]
+    done = subprocess.run(
+        command, input="", capture_output=True, text=True, check=False, timeout=30
+    )
+    assert "closing failed" in done.stderr
+    assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ function is C's, and looks at a byte of ours, so a run needs no interpreter lock
 """
 
 import ctypes
+import errno
 from collections.abc import Callable, Sequence
 from ctypes import byref
 from functools import partial
@@ -97,14 +98,20 @@ class CApiEngine(Engine):
         if weights is None or not may_be_packed(model):
             return CApiGraph(self._library, memory, options)
         content = model.content if isinstance(model, GraphFile) else model
-        return weights.compile(
-            np.frombuffer(content, np.uint8),
-            lambda descriptor: CApiGraph(
-                self._library,
-                memory,
-                {**options, "weight_cache_file_descriptor": descriptor},
-            ),
-        )
+        try:
+            return weights.compile(
+                np.frombuffer(content, np.uint8),
+                lambda descriptor: CApiGraph(
+                    self._library,
+                    memory,
+                    {**options, "weight_cache_file_descriptor": descriptor},
+                ),
+            )
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+        # It takes no descriptor to pack for this graph alone.
+        return CApiGraph(self._library, memory, options)
 
 
 class _Slot:
@@ -317,7 +324,7 @@ def _place(
         if array.nbytes != slot.nbytes or array.dtype != slot.dtype:
             return False
         flags = array.flags
-        if not (flags.carray if written else flags.c_contiguous):
+        if not flags.c_contiguous or (written and not flags.writeable):
             return False
         address = address_of(array)
         if address % BUFFER_ALIGNMENT or not has_tail(array, address):

@@ -131,9 +131,7 @@ def _costs(steps: Sequence[Step], speeds: Speeds) -> list[float]:
     return [estimated_ns(step.operation, speeds) for step in steps]
 
 
-def _cuts(
-    steps: Sequence[Step], costs: Sequence[float], part_ns: float
-) -> list[int]:
+def _cuts(steps: Sequence[Step], costs: Sequence[float], part_ns: float) -> list[int]:
     ends = [0.0, *accumulate(costs)]
     if ends[-1] < WORTH_CUTTING * part_ns:
         return []

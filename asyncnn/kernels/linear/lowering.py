@@ -228,8 +228,8 @@ _EXACT_IN_FLOAT32 = 2**24
 _COLUMNS = 16
 """Columns of float32 that make a line of most caches."""
 
-_LARGE_BYTES = 2**17
-"""Smaller matrices stay in the cache while they are transposed."""
+_CONFLICTING_BYTES = 2**11
+"""What lies a multiple of this apart competes for the same places in most caches."""
 
 
 class Lowered(msgspec.Struct, frozen=True, eq=False):
@@ -319,12 +319,17 @@ def _packed_integers(
 
 
 def _contiguous(weights: Array, dtype: DTypeLike) -> Array:
-    """Return a copy in C order; of a transposed matrix, some columns at a time.
+    """Return a copy in C order.
 
-    A line of the cache is read and written once that way, and not once per element.
+    Where columns lie so far apart that a cache holds only a few of them at a time, so
+    many are copied at a time: otherwise each line is fetched for each of its elements.
     """
-    is_transposed = weights.ndim == 2 and weights.T.flags.c_contiguous
-    if not is_transposed or weights.itemsize < 4 or weights.nbytes < _LARGE_BYTES:
+    is_conflicting = (
+        weights.ndim == 2
+        and weights.T.flags.c_contiguous
+        and weights.strides[1] % _CONFLICTING_BYTES == 0
+    )
+    if not is_conflicting:
         return weights.astype(dtype, order="C")
     copied = np.empty(weights.shape, dtype)
     for start in range(0, weights.shape[1], _COLUMNS):

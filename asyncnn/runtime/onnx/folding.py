@@ -55,8 +55,8 @@ class Budget:
         self._visits -= count
         if self._visits < 0:
             raise InvalidArgumentError(
-                f"more than {MAX_VISITS} nodes of inner graphs, with those of functions "
-                "and loops counted each time"
+                f"more than {MAX_VISITS} nodes of inner graphs, with those of "
+                "functions and loops counted each time"
             )
 
     def copy(self, body: Any) -> None:

@@ -40,8 +40,8 @@ def onnx_package() -> ModuleType:
         return import_module("onnx")
     except ImportError as error:
         raise GeneralFailureError(
-            f"ONNX files need the package onnx ({error})",
-            hint="pip install 'asyncnn[onnx]'",
+            f"ONNX files need the package onnx: {error}",
+            hint="install it with: pip install 'asyncnn[onnx]'",
         ) from error
 
 

@@ -8,7 +8,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.extensions import CustomOperators, FlexOptions, packed_integers
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.extensions.extension import CustomOperator
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand, OperandType, OperationType
 from asyncnn.runtime.tflite.node import Converter, Node
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
@@ -35,7 +37,7 @@ def convert_custom(node: Node, extensions: CustomOperators) -> None:
         node.read(index) if node.has(index) else node.builder.omitted(_F32)
         for index in range(len(node.operator.inputs))
     ]
-    for value in found.options(node.operator.custom_options()):
+    for value in _options(found, node):
         if isinstance(value, np.ndarray):
             inputs.append(node.builder.constant(value))
         else:
@@ -43,6 +45,22 @@ def convert_custom(node: Node, extensions: CustomOperators) -> None:
     targets = [node.target(index) for index in range(len(node.operator.outputs))]
     for index, result in enumerate(node.compute_all(found.operation, inputs, targets)):
         node.store(result, index)
+
+
+def _options(found: CustomOperator, node: Node) -> list[float | Array]:
+    """Return what the extension makes of the options.
+
+    :raises InvalidArgumentError: if it raises anything, whatever it is.
+    """
+    try:
+        return list(found.options(node.operator.custom_options()))
+    except (AsyncnnError, MemoryError):
+        raise
+    except Exception as error:
+        raise InvalidArgumentError(
+            f"reading its options failed: {type(error).__name__}: {error}",
+            hint=f"that is done by the extension {found.operation.extension}",
+        ) from error
 
 
 def _transpose_conv_bias(node: Node) -> None:

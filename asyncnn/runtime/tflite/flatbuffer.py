@@ -20,12 +20,19 @@ Places = tuple[int, ...]
 
 _I32, _U32, _U16 = struct.Struct("<i"), struct.Struct("<I"), struct.Struct("<H")
 _VTABLE_HEADER = 4
-_CODES = {"<i4": "i", "<i8": "q", "<f4": "f"}
 _MOST_FIELDS = 64
 """Of a table of options; the longest has half as many."""
 
 _SHORT = 16
 """Elements of vectors that are read without an array in between."""
+
+_OFFSETS = [struct.Struct(f"<{n}H").unpack_from for n in range(_MOST_FIELDS + 1)]
+_VECTORS = {
+    np.dtype(dtype): [
+        struct.Struct(f"<{count}{code}").unpack_from for count in range(_SHORT + 1)
+    ]
+    for dtype, code in (("<i4", "i"), ("<i8", "q"), ("<f4", "f"))
+}
 
 int8, uint8, uint32, uint64 = (struct.Struct(f"<{code}").unpack_from for code in "bBIQ")
 int32 = _I32.unpack_from
@@ -44,7 +51,7 @@ def places(data: memoryview, table: int, count: int) -> Places:
     known = min((size - _VTABLE_HEADER) // 2, count)
     if known <= 0:
         return (0,) * count
-    offsets = struct.unpack_from(f"<{known}H", data, vtable + _VTABLE_HEADER)
+    offsets = _OFFSETS[known](data, vtable + _VTABLE_HEADER)
     found = tuple([offset and table + offset for offset in offsets])
     return found if known == count else found + (0,) * (count - known)
 
@@ -92,7 +99,7 @@ def numbers(
     if not count:
         return ()
     if count <= _SHORT:
-        return struct.unpack_from(f"<{count}{_CODES[dtype.str]}", data, start)
+        return _VECTORS[dtype][count](data, start)
     return tuple(np.frombuffer(data, dtype, count, start).tolist())
 
 

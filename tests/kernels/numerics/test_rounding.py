@@ -61,6 +61,47 @@ def test_any_line_equals_its_rule(make_rule, real, fold, first) -> None:
     assert_equal_within(rule, line, fold, first, first + 255, 256, sums[np.newaxis])
 
 
+class Unsearchable(FixedPointRounding):
+    """A rule whose steps nobody may look for."""
+
+    def first_sums(self, steps):
+        raise AssertionError("the line is derived")
+
+    __call__ = first_sums
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.floats(2.0**-9, 1.0 - 2.0**-31), min_size=1, max_size=5),
+    st.lists(st.integers(-(2**12), 2**12), min_size=5, max_size=5),
+    st.sampled_from([(0, 255, 0), (0, 255, 128), (-128, 127, 256), (-255, 0, 255)]),
+)
+def test_usual_lines_equal_their_rules_without_a_search(
+    reals: list[float], folds: list[int], limits: tuple[int, int, int]
+) -> None:
+    first, last, lift = limits
+    rule, fold = FixedPointRounding(np.array(reals)), column(*folds[: len(reals)])
+    assume(np.abs(fold * rule.scale).max() < 600)
+    line = fit(Unsearchable(np.array(reals)), fold, first, last, lift)
+    assert line is not None
+    steps = np.arange(first + 1, last + 1)
+    at = rule.first_sums(steps)
+    assert at is not None
+    sums = np.concatenate([at - 1, at], axis=1)
+    assert_equal_within(rule, line, fold, first, last, lift, sums)
+
+
+def test_a_line_that_rounding_could_spoil_is_not_derived() -> None:
+    rule = FixedPointRounding(np.array([0.0371]))
+    usual, extreme = (fit(rule, column(fold), 0, 255, 0) for fold in (50, 2**30))
+    with pytest.raises(AssertionError, match="derived"):
+        fit(Unsearchable(np.array([0.0371])), column(2**30), 0, 255, 0)
+    for fold, line in ((50, usual), (2**30, extreme)):
+        assert line is not None
+        sums = sums_around(0.0371, 0, 255)
+        assert_equal_within(rule, line, fold, 0, 255, 0, sums)
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.floats(2.0**-31, 0.99999), min_size=1, max_size=5),

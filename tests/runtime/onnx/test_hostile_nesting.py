@@ -1,6 +1,7 @@
 """Files whose inner graphs, functions and names ask for much time or memory."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,7 @@ def branch_with_much_beside_it(nodes: int) -> Any:
     )
     names = [f"b{index}" for index in range(nodes + 1)]
     chain = [node("Abs", ["s"], names[:1])]
-    chain += [
-        node("Abs", [name], [after])
-        for name, after in zip(names, names[1:], strict=False)
-    ]
+    chain += [node("Abs", [name], [after]) for name, after in pairwise(names)]
     other = helper.make_graph(chain, "other", [], [tensor(names[-1], (2,))])
     return node("If", ["yes"], ["t"], then_branch=taken, else_branch=other)
 
@@ -62,7 +60,7 @@ def calls(inner: Sequence[Any], count: int) -> Any:
     return model(
         [
             node("F", [name, "yes"], [after], domain="own")
-            for name, after in zip(names, names[1:], strict=False)
+            for name, after in pairwise(names)
         ],
         [tensor("x", (2,))],
         names[-1:],

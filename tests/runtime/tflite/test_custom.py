@@ -353,6 +353,40 @@ class TestOfOnesOwn:
         assert caught.value.operators[0].name == "CUSTOM TwistTensor"
         assert "load(path, extensions=[...])" in caught.value.hint
 
+    @pytest.mark.parametrize("error", [KeyError, OSError, StopIteration, TypeError])
+    def test_options_that_it_cannot_read_refuse_the_file(self, error: Any) -> None:
+        def failing(data: bytes) -> Any:
+            raise error("of its own")
+
+        other = Extension("com.example.failing")
+        operation = other.operation(
+            "FAILING",
+            0,
+            inputs=[Argument("x", OperandType.TENSOR_FLOAT32)],
+            outputs=[Argument("y", OperandType.TENSOR_FLOAT32)],
+            shape=lambda operation: (operation.shape(0),),
+        )
+        other.custom_operator("TwistTensor", operation, options=failing)
+        with pytest.raises(InvalidArgumentError, match=r"TwistTensor.*its own") as it:
+            import_tflite(from_buffer(self.FILE), extensions=[other])
+        assert "com.example.failing" in it.value.hint
+
+    def test_packages_are_searched_once_for_all_operators(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        groups: list[str] = []
+
+        def none_in(group: str) -> tuple[()]:
+            groups.append(group)
+            return ()
+
+        monkeypatch.setattr("asyncnn.extensions.custom.entry_points_in", none_in)
+        operators = [Op(f"Unknown{k % 7}", [x := f32(3)], [f32(3)]) for k in range(50)]
+        content = write(operators, [x], operators[-1].outputs)
+        with pytest.raises(UnsupportedOperatorError):
+            import_tflite(from_buffer(content))
+        assert len(groups) == 1
+
     async def test_a_device_without_it_says_so(self) -> None:
         model = import_tflite(from_buffer(self.FILE), extensions=[own])
         async with asyncnn.open_device("reference") as device:
