@@ -14,6 +14,7 @@ from asyncnn.tools.bench import (
     bench_qos,
     bench_responsiveness,
     bench_service,
+    bench_sessions,
 )
 from asyncnn.tools.bench.environment import describe_environment
 from asyncnn.tools.bench.heartbeat import Pulse
@@ -233,6 +234,23 @@ def responsiveness(*, met: bool, idle_ms: float = 2.0) -> Report:
     )
 
 
+def sessions(*, met: bool) -> Report:
+    """Return a report on sessions."""
+    measured = figures(**dict.fromkeys(bench_sessions.CONTENDERS, 100.0))
+    model = bench_sessions.SessionModelFigures(
+        model="word",
+        figures=measured,
+        step_limit=bench_sessions.STEP_LIMIT,
+        step_ratio=1.1,
+        burst_ratio=1.1 if met else 1.2,
+        sessions_kib=90,
+        interpreters_kib=1000,
+    )
+    return bench_sessions.SessionsReport(
+        **_SINGLE, device="accelerated", models=(model,)
+    )
+
+
 MADE_UP: dict[str, Callable[..., Report]] = {
     maker.__name__: maker
     for maker in (
@@ -247,5 +265,6 @@ MADE_UP: dict[str, Callable[..., Report]] = {
         loading,
         qos,
         responsiveness,
+        sessions,
     )
 }
