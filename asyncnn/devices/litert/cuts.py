@@ -20,7 +20,7 @@ from asyncnn.hal.types import OperationType
 BARRIER_NS, MOST_BARRIER_NS = 150_000, 300_000
 """Estimated time between two barriers, at most; which of both, operations decide."""
 
-SEGMENT_NS = 6_000_000
+SEGMENT_NS = 3_000_000
 """Estimated time of a segment.
 
 Each has activations of its own, so that many of them cost cache misses.
