@@ -5,6 +5,7 @@ import numpy as np
 from asyncnn.deadlines import DEADLINE_GRACE_S, deadline_after
 from asyncnn.devices import DeviceStatistics, IMeasured
 from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.routes import IRouting, Route
 from asyncnn.hal.types import (
@@ -109,7 +110,7 @@ class Device:
         :param timeout: seconds from now until the deadline of the preparation.
         :param identity: what no other model has, such as a checksum of its file; saves
             reading all of a large model to find it in the cache.
-        :raises InvalidArgumentError: if the model breaks a rule of the HAL.
+        :raises InvalidArgumentError: if it is no model, or breaks a rule of the HAL.
         :raises GeneralFailureError: if an operation is not supported.
         :raises AsyncnnError: for any other status of the driver.
         """
@@ -158,6 +159,11 @@ class Device:
 
 
 def _numbered(model: Model) -> NamedModel:
+    if not isinstance(model, Model):
+        raise InvalidArgumentError(
+            f"a {type(model).__name__} is no model",
+            hint="asyncnn.load reads one from a file",
+        )
     return NamedModel.of(
         model,
         [f"input_{k}" for k in range(len(model.main.input_indexes))],

@@ -164,6 +164,11 @@ async def test_a_model_that_breaks_a_rule_is_refused_with_the_rule(
         await device.prepare(builder.build())
 
 
+async def test_a_path_is_no_model(device: asyncnn.Device) -> None:
+    with pytest.raises(asyncnn.InvalidArgumentError, match=r"a str .*asyncnn\.load"):
+        await device.prepare("model.tflite")  # type: ignore[arg-type]
+
+
 async def test_a_bare_hal_model_gets_numbered_names(device: asyncnn.Device) -> None:
     prepared = await device.prepare(addition(4).model)
     outputs = await prepared.run({"input_0": X, "input_1": X})
