@@ -4,8 +4,7 @@ import numpy as np
 
 from asyncnn.deadlines import DEADLINE_GRACE_S, deadline_after
 from asyncnn.devices import DeviceStatistics, IMeasured
-from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.routes import IRouting, Route
 from asyncnn.hal.types import (
