@@ -171,9 +171,9 @@ class TestThreads:
             await self.widened(seen, lambda: prepared.run(X))
             np.testing.assert_array_equal((await prepared.run(X))["y"], X / 4)
             seen.runs.clear()
-            # The first one may find the other lane idle.
+            # The first one of each lane may find the other lane idle.
             await asyncio.gather(*(prepared.run(X) for _ in range(12)))
-            assert seen.runs.count(2) <= 1
+            assert seen.runs.count(2) <= 2
 
     @pytest.mark.parametrize("preference", [SUSTAINED, FRUGAL])
     async def test_others_have_one(
