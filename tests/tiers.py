@@ -76,7 +76,7 @@ OF_ONE_CASE_EACH = tuple(
     f"tests/{part}"
     for part in (
         *("cli", "extensions", "fences", "fmq", "kernels/embedding"),
-        "runtime/tflite",
+        *("runtime/onnx/test_node_tests.py", "runtime/tflite"),
     )
 )
 """Where each case of a test runs lines of its own: all cases count for coverage."""
