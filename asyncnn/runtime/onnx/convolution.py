@@ -177,10 +177,11 @@ def _conv(node: Node) -> Value:
     result = convolved(
         draft, image, _image_filter(draft, filter_), bias, sliding, groups
     )
-    return _unimage(draft, result, value.rank)
+    return of_rank(draft, result, value.rank)
 
 
-def _unimage(draft: Composer, result: Value, rank: int) -> Value:
+def of_rank(draft: Composer, result: Value, rank: int) -> Value:
+    """Return what was computed of an `as_image` as a value of ``rank`` again."""
     if rank == 3:
         return draft.reshape(result, (*result.shape[:2], result.shape[3]))
     return result
@@ -281,7 +282,7 @@ def _conv_transpose(node: Node) -> Value:
     )
     if any(before):
         raise node.refuse("padding that adds elements before the first one")
-    return _unimage(draft, result, value.rank)
+    return of_rank(draft, result, value.rank)
 
 
 def _transposed_pads(

@@ -11,6 +11,7 @@ from asyncnn.runtime.onnx.composing import Composer
 from asyncnn.runtime.onnx.convolution import (
     Sliding,
     as_image,
+    of_rank,
     paddings,
     spatial,
 )
@@ -66,15 +67,11 @@ class _Pool:
         return [(before, after + extra) for (before, after), extra in pairs]
 
 
-def _slide(
-    draft: Composer, type_: Op, value: Value, sliding: Sliding, rank: int
-) -> Value:
+def _slide(draft: Composer, type_: Op, value: Value, sliding: Sliding) -> Value:
     image = as_image(draft, value)
     kernel = [sliding.kernel[1], sliding.kernel[0]]
     result = draft.emit(type_, [image, *sliding.explicit, *kernel, 0, True])
-    if rank == 1:
-        return draft.reshape(result, (*result.shape[:2], result.shape[3]))
-    return result
+    return of_rank(draft, result, value.rank)
 
 
 def _pooled(
@@ -86,16 +83,16 @@ def _pooled(
 ) -> Value:
     """Return a pool; of a volume, first of its planes and then along its depth."""
     if pool.rank < 3:
-        return _slide(draft, type_, value, pool.sliding(pads), pool.rank)
+        return _slide(draft, type_, value, pool.sliding(pads))
     batch, channels, depth, height, width = value.shape
     planes = draft.reshape(value, (batch, channels * depth, height, width))
-    planes = _slide(draft, type_, planes, pool.sliding(pads), 2)
+    planes = _slide(draft, type_, planes, pool.sliding(pads))
     height, width = planes.shape[2:]
     columns = draft.reshape(planes, (batch, channels, depth, height * width))
     along = Sliding(
         (pool.kernel[0], 1), (pool.strides[0], 1), (1, 1), (pads[0], (0, 0))
     )
-    result = _slide(draft, type_, columns, along, 2)
+    result = _slide(draft, type_, columns, along)
     return draft.reshape(result, (batch, channels, result.shape[2], height, width))
 
 

@@ -421,11 +421,6 @@ def constant(value: float) -> Argument:
     return lambda node: node.scalar(value)
 
 
-def value_of(index: int) -> Argument:
-    """Return the argument that is the only element of constant input ``index``."""
-    return lambda node: node.scalar(node.value(index))
-
-
 def axis_in(index: int, more: int = 0) -> Argument:
     """Return the axis in constant input ``index``, of a rank with so many ``more``."""
     return lambda node: node.scalar(node.axis(node.value(index), node.rank() + more))
