@@ -4,9 +4,11 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
+from typer.core import TyperGroup
 
 from asyncnn.cli.app import app
 from tests.walk import code_of
@@ -59,13 +61,22 @@ def test_links_lead_somewhere(name: str, target: str, anchor: str) -> None:
     assert not anchor or anchor in anchors(path.read_text())
 
 
+def commands_below(command: Any) -> dict[str, Any]:
+    """Return the commands of a group by name, none of another command."""
+    if not isinstance(command, TyperGroup):
+        return {}
+    context = command.make_context("asyncnn", ["..."])
+    names = command.list_commands(context)
+    return {name: command.get_command(context, name) for name in names}
+
+
 @pytest.mark.parametrize(("name", "line"), sorted(set(commands())))
 def test_commands_and_their_options_exist(name: str, line: str) -> None:
     command = typer.main.get_command(app)
     for word in line.split()[1:]:
         if word.startswith("-"):
             continue
-        subcommands = getattr(command, "commands", {})
+        subcommands = commands_below(command)
         if not subcommands:
             break
         assert word in subcommands

@@ -1,24 +1,15 @@
 """The ``asyncnn`` command and the border where errors become one line."""
 
 import sys
-from collections.abc import MutableMapping
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
-from typer.main import get_group
+from typer.main import get_command
 
 from asyncnn import __version__
-from asyncnn.cli.compare import compare
-from asyncnn.cli.conformance import conformance
-from asyncnn.cli.demo import demo
-from asyncnn.cli.devices import capabilities, devices
-from asyncnn.cli.graph import graph
-from asyncnn.cli.inspecting import inspect
-from asyncnn.cli.run import run
-from asyncnn.cli.serve import serve
-from asyncnn.cli.top import top
 from asyncnn.hal.errors import (
     DriverDiedError,
     MissedDeadlineError,
@@ -27,48 +18,59 @@ from asyncnn.hal.errors import (
 from asyncnn.logs import errors_as_lines
 from asyncnn.tracing import join_recording, recording
 
+if TYPE_CHECKING:
+    from click import Command, Context
+
 _FAILURES = (MissedDeadlineError, ResourceExhaustedError, DriverDiedError)
 """Errors of executions that may succeed another time; others are of bad input."""
 
 
-class _Benchmarks(TyperGroup):
-    """Imports the benchmarks, and what they measure, when their names are asked for."""
+COMMANDS = {
+    name: f"asyncnn.cli.{module}:{function}"
+    for name, (module, function) in {
+        "demo": ("demo", "demo"),
+        "run": ("run", "run"),
+        "inspect": ("inspecting", "inspect"),
+        "compare": ("compare", "compare"),
+        "serve": ("serve", "serve"),
+        "top": ("top", "top"),
+        "devices": ("devices", "devices"),
+        "capabilities": ("devices", "capabilities"),
+        "conformance": ("conformance", "conformance"),
+        "graph": ("graph", "graph"),
+        "bench": ("bench", "bench_app"),
+    }.items()
+}
+"""Where the function of each command is, or the `typer.Typer` of those below it."""
 
-    @property
-    def commands(self) -> MutableMapping[str, Any]:
-        """The benchmarks by name."""
-        from asyncnn.cli.bench import bench_app
 
-        return get_group(bench_app).commands
+class _Commands(TyperGroup):
+    """Imports a command when it is asked for."""
 
-    @commands.setter
-    def commands(self, commands: MutableMapping[str, Any]) -> None:
-        """Ignore that none are known at first."""
+    def list_commands(self, context: "Context") -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, context: "Context", name: str) -> "Command | None":
+        if name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[name].partition(":")
+        found: Any = getattr(import_module(module), attribute)
+        if not isinstance(found, typer.Typer):
+            function, found = found, typer.Typer(add_completion=False)
+            found.command(name)(function)
+        command = get_command(found)
+        command.name = name
+        return command
 
 
 app = typer.Typer(
     name="asyncnn",
+    cls=_Commands,
     help="An asyncio-native driver for the Android Neural Networks HAL.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command()(demo)
-app.command()(run)
-app.command()(inspect)
-app.command()(compare)
-app.command()(serve)
-app.command()(top)
-app.command()(devices)
-app.command()(capabilities)
-app.command()(conformance)
-app.command()(graph)
-app.add_typer(
-    typer.Typer(
-        cls=_Benchmarks, help="Measure beside peers, in one run.", no_args_is_help=True
-    ),
-    name="bench",
 )
 
 

@@ -1,17 +1,18 @@
 """Asking for help is quick: what a command needs is imported when it is called."""
 
 import ast
-import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 import asyncnn
 from asyncnn.cli.app import app
-from asyncnn.cli.bench import bench_app
+from tests.test_documentation import commands_below
 
 ROOT = Path(asyncnn.__file__).parent
 
@@ -55,12 +56,15 @@ def imported(path: Path) -> Iterator[str]:
             yield node.module or ""
 
 
+def helps(command: Any) -> Iterator[str]:
+    """Yield what a command says of itself, and what those below it say."""
+    yield command.help or ""
+    for below in commands_below(command).values():
+        yield from helps(below)
+
+
 def test_descriptions_of_commands_fit_in_80_columns() -> None:
-    lines = [
-        line
-        for each in (*app.registered_commands, *bench_app.registered_commands)
-        for line in (each.help or inspect.getdoc(each.callback) or "").splitlines()
-    ]
+    lines = [line for text in helps(get_command(app)) for line in text.splitlines()]
     assert len(lines) > 30
     # Help keeps the lines as they are, with a blank on both sides.
     assert [line for line in lines if len(line.replace("\\", "")) > 78] == []

@@ -1,0 +1,1 @@
+"""Self-contained HTML pages: what they are made of, and how they are drawn."""

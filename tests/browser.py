@@ -1,0 +1,47 @@
+"""A headless browser in which tests open pages that the project draws or serves."""
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+
+import pytest
+from playwright.async_api import ConsoleMessage, Page, async_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+@pytest.fixture
+async def page() -> AsyncIterator[Page]:
+    """Yield an empty page; the test fails if a script of it has raised an error.
+
+    The machine's own Chromium opens it, without a network beyond this machine.
+    """
+    path = next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None:
+        if os.environ.get("ASYNCNN_REQUIRE_BROWSER"):
+            pytest.fail("no Chromium is installed")
+        pytest.skip("no Chromium is installed")
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox"]
+        )
+        try:
+            opened = await browser.new_page()
+            errors = errors_of(opened)
+            yield opened
+        finally:
+            await browser.close()
+    assert errors == []
+
+
+def errors_of(page: Page) -> list[str]:
+    """Return a list to which all errors of a page are added from now on."""
+    errors: list[str] = []
+
+    def add(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            errors.append(message.text)
+
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", add)
+    return errors
