@@ -11,7 +11,9 @@ async def test_a_page_runs_its_scripts(page: Page) -> None:
 
 
 async def test_errors_of_scripts_are_kept(page: Page) -> None:
-    other = await page.context.new_page()
+    browser = page.context.browser
+    assert browser is not None
+    other = await browser.new_page()
     errors = errors_of(other)
     await other.set_content(
         "<script>console.error('told'); throw Error('raised')</script>"

@@ -1,13 +1,14 @@
 """The ``asyncnn`` command and the border where errors become one line."""
 
 import sys
+from collections.abc import MutableMapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
-from typer.main import get_command
+from typer.main import get_command, get_group
 
 from asyncnn import __version__
 from asyncnn.hal.errors import (
@@ -17,9 +18,6 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.logs import errors_as_lines
 from asyncnn.tracing import join_recording, recording
-
-if TYPE_CHECKING:
-    from click import Command, Context
 
 _FAILURES = (MissedDeadlineError, ResourceExhaustedError, DriverDiedError)
 """Errors of executions that may succeed another time; others are of bad input."""
@@ -38,7 +36,7 @@ COMMANDS = {
         "capabilities": ("devices", "capabilities"),
         "conformance": ("conformance", "conformance"),
         "graph": ("graph", "graph"),
-        "bench": ("bench", "bench_app"),
+        "bench": ("app", "benchmarks"),
     }.items()
 }
 """Where the function of each command is, or the `typer.Typer` of those below it."""
@@ -47,22 +45,45 @@ COMMANDS = {
 class _Commands(TyperGroup):
     """Imports a command when it is asked for."""
 
-    def list_commands(self, context: "Context") -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names in the order of the help."""
         return list(COMMANDS)
 
-    def get_command(self, context: "Context", name: str) -> "Command | None":
-        if name not in COMMANDS:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command, None if there is none of the name."""
+        if cmd_name not in COMMANDS:
             return None
-        module, _, attribute = COMMANDS[name].partition(":")
+        module, _, attribute = COMMANDS[cmd_name].partition(":")
         found: Any = getattr(import_module(module), attribute)
         if not isinstance(found, typer.Typer):
             function, found = found, typer.Typer(add_completion=False)
-            found.command(name)(function)
+            found.command(cmd_name)(function)
         command = get_command(found)
-        command.name = name
+        command.name = cmd_name
         return command
 
 
+class _Benchmarks(TyperGroup):
+    """Imports the benchmarks, and what they measure, when their names are asked for."""
+
+    @property
+    def commands(self) -> MutableMapping[str, Any]:
+        """The benchmarks by name."""
+        from asyncnn.cli.bench import bench_app
+
+        return get_group(bench_app).commands
+
+    @commands.setter
+    def commands(self, commands: MutableMapping[str, Any]) -> None:
+        """Ignore that none are known at first."""
+
+
+benchmarks = typer.Typer(
+    cls=_Benchmarks,
+    help="Measure beside peers, in one run.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 app = typer.Typer(
     name="asyncnn",
     cls=_Commands,

@@ -16,9 +16,7 @@ from asyncnn.tools.bench.drawing import draw_page, draw_table
 from asyncnn.tools.bench.report import Report
 from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, FEW_ROUNDS, MIN_ROUNDS
 
-bench_app = typer.Typer(
-    help="Measure beside peers, in one run.", no_args_is_help=True, add_completion=False
-)
+bench_app = typer.Typer(help="Measure beside peers, in one run.", no_args_is_help=True)
 
 _PIPE_WIDTH = 130
 
