@@ -55,12 +55,11 @@ class _Commands(TyperGroup):
             return None
         module, _, attribute = COMMANDS[cmd_name].partition(":")
         found: Any = getattr(import_module(module), attribute)
-        if not isinstance(found, typer.Typer):
-            function, found = found, typer.Typer(add_completion=False)
-            found.command(cmd_name)(function)
-        command = get_command(found)
-        command.name = cmd_name
-        return command
+        if isinstance(found, typer.Typer):
+            return get_group(found)
+        alone = typer.Typer(add_completion=False)
+        alone.command(cmd_name)(found)
+        return get_command(alone)
 
 
 class _Benchmarks(TyperGroup):
@@ -79,6 +78,7 @@ class _Benchmarks(TyperGroup):
 
 
 benchmarks = typer.Typer(
+    name="bench",
     cls=_Benchmarks,
     help="Measure beside peers, in one run.",
     no_args_is_help=True,
