@@ -18,7 +18,11 @@ from asyncnn.devices.work import (
 )
 from asyncnn.engine import Execution
 from asyncnn.engine.delegation import Step
-from asyncnn.engine.observation import ObservedExecution, observer
+from asyncnn.engine.observation import (
+    Observation,
+    ObservedExecution,
+    current_observation,
+)
 from asyncnn.engine.plan import Plan
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
@@ -89,7 +93,7 @@ class TracedExecuteWork(ExecuteWork):
             plan,
             inputs,
             self._outputs,
-            observer() or self._observe,
+            current_observation() or Observation(self._observe),
             deadline_ns=self.deadline_ns,
             loop_timeout_ns=self._options.loop_timeout,
         )

@@ -55,12 +55,35 @@ class Observe(Protocol):
         ...
 
 
-_observe: Observe | None = None
+class Observation:
+    """What is told of steps, and what tells it of those of each workspace."""
+
+    def __init__(self, observe: Observe) -> None:
+        self.observe = observe
+        self._runs: dict[int, tuple[Workspace, list[Run | None]]] = {}
+
+    def runs(self, frame: Frame) -> list[Run | None]:
+        """Return runs in the place of those of a frame's calls; they last.
+
+        A workspace serves many frames: each round of a loop, each execution.
+        """
+        workspace, plan = frame.workspace, frame.plan
+        known = self._runs.get(id(workspace))
+        if known is None:
+            runs = [
+                None if call is None else _observed(call[0], plan, step, self.observe)
+                for step, call in zip(plan.steps, frame.calls, strict=True)
+            ]
+            known = self._runs[id(workspace)] = workspace, runs
+        return known[1]
 
 
-def observer() -> Observe | None:
-    """Return what `observing` has set."""
-    return _observe
+_observation: Observation | None = None
+
+
+def current_observation() -> Observation | None:
+    """Return that of the `observing` block that this process is in, if any."""
+    return _observation
 
 
 @contextmanager
@@ -71,20 +94,20 @@ def observing(observe: Observe) -> Iterator[None]:
 
     :raises RuntimeError: if there is an observer already.
     """
-    global _observe
-    if _observe is not None:
+    global _observation
+    if _observation is not None:
         raise RuntimeError("executions of this process are observed already")
     is_recorded = active.recorder is not None
     with nullcontext() if is_recorded else recording_to(lambda spans: None):
-        _observe = observe
+        _observation = Observation(observe)
         try:
             yield
         finally:
-            _observe = None
+            _observation = None
 
 
 class ObservedExecution(Execution):
-    """An `Execution` that tells ``observe`` of each of its steps."""
+    """An `Execution` that tells ``observation`` of each of its steps."""
 
     def __init__(
         self,
@@ -92,7 +115,7 @@ class ObservedExecution(Execution):
         plan: Plan,
         inputs: Sequence[Array | None],
         outputs: Sequence[Array | None],
-        observe: Observe,
+        observation: Observation,
         *,
         deadline_ns: int | None = None,
         loop_timeout_ns: int | None = None,
@@ -105,10 +128,8 @@ class ObservedExecution(Execution):
             deadline_ns=deadline_ns,
             loop_timeout_ns=loop_timeout_ns,
         )
-        self._observe = observe
+        self._observation = observation
         self._entered_ns: list[int] = []
-        # A loop takes the same workspaces in each round.
-        self._observed: dict[int, tuple[Workspace, list[Run | None]]] = {}
 
     def _begin(self, pause: Pause) -> bool:
         has_begun = super()._begin(pause)
@@ -127,7 +148,7 @@ class ObservedExecution(Execution):
             self._watch(following)
         else:
             step, slots = frame.plan.steps[frame.position], frame.slots
-            self._observe(
+            self._observation.observe(
                 frame.plan,
                 step,
                 [slots[index] for index in step.inputs],
@@ -139,24 +160,18 @@ class ObservedExecution(Execution):
 
     def _watch(self, frame: Frame) -> None:
         """Put calls that tell of themselves in the place of those of ``frame``."""
-        plan, workspace, observe = frame.plan, frame.workspace, self._observe
-        known = self._observed.get(id(workspace))
-        if known is None:
-            runs = [
-                None if call is None else _observed(call[0], plan, step, observe)
-                for step, call in zip(plan.steps, frame.calls, strict=True)
-            ]
-            known = self._observed[id(workspace)] = workspace, runs
-        for position, run in enumerate(known[1]):
+        steps = frame.plan.steps
+        for position, run in enumerate(self._observation.runs(frame)):
             call = frame.calls[position]
             if run is not None and call is not None:
                 frame.calls[position] = run, call[1], call[2]
-            elif plan.steps[position].operation.type not in CONTROL_FLOW:
-                frame.calls[position] = self._dynamic(frame, plan.steps[position])
+            elif steps[position].operation.type not in CONTROL_FLOW:
+                frame.calls[position] = self._dynamic(frame, steps[position])
 
     def _dynamic(self, frame: Frame, step: Step) -> Call:
         """Return a call of a step that is prepared when its turn comes."""
-        plan, slots, observe = frame.plan, frame.slots, self._observe
+        plan, slots = frame.plan, frame.slots
+        observe = self._observation.observe
 
         def run(_: Inputs, __: Outputs) -> None:
             begun_ns = perf_counter_ns()

@@ -13,7 +13,12 @@ import pytest
 import asyncnn
 from asyncnn.engine import Execution, Program
 from asyncnn.engine.delegation import Step
-from asyncnn.engine.observation import ObservedExecution, observer, observing
+from asyncnn.engine.observation import (
+    Observation,
+    ObservedExecution,
+    current_observation,
+    observing,
+)
 from asyncnn.engine.plan import Plan
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
@@ -77,7 +82,7 @@ def both(program: Program, *inputs: Array) -> tuple[list[Array], Seen]:
     plain = Execution(program, plan, inputs, none)
     assert plain.advance()
     seen = Seen()
-    observed = ObservedExecution(program, plan, inputs, none, seen)
+    observed = ObservedExecution(program, plan, inputs, none, Observation(seen))
     pauses = 0
     while not observed.advance(PauseAfter(2)):
         pauses += 1
@@ -116,7 +121,9 @@ def test_an_interrupted_segment_tells_of_the_run_that_ended() -> None:
     delegate = Kernels([ADD, MUL], work=lambda stop: next(interrupts))
     program = Program(network(ADD, MUL).model, delegate=delegate)
     plan, seen = program.plan(((4,),)), Seen()
-    execution = ObservedExecution(program, plan, [np.ones(4, np.float32)], [None], seen)
+    execution = ObservedExecution(
+        program, plan, [np.ones(4, np.float32)], [None], Observation(seen)
+    )
     assert execution.advance()
     assert seen.names == ["ADD to MUL (2)"]
 
@@ -161,7 +168,7 @@ async def test_executions_of_a_device_are_observed_in_the_block_alone() -> None:
                     assert outputs["z"].tolist() == [5] * 4
                 with pytest.raises(RuntimeError, match="already"), observing(seen):
                     pass
-            assert observer() is active.recorder is None
+            assert current_observation() is active.recorder is None
             await prepared.run([x])
         assert seen.names == ["ADD"] * 10
 
