@@ -36,6 +36,7 @@ COMMANDS = {
         "capabilities": ("devices", "capabilities"),
         "conformance": ("conformance", "conformance"),
         "graph": ("graph", "graph"),
+        "profile": ("profile", "profile"),
         "bench": ("app", "benchmarks"),
     }.items()
 }

@@ -70,8 +70,9 @@ class Observation:
         workspace, plan = frame.workspace, frame.plan
         known = self._runs.get(id(workspace))
         if known is None:
+            observe = self.observe
             runs = [
-                None if call is None else _observed(call[0], plan, step, self.observe)
+                None if call is None else observed_run(call[0], plan, step, observe)
                 for step, call in zip(plan.steps, frame.calls, strict=True)
             ]
             known = self._runs[id(workspace)] = workspace, runs
@@ -87,10 +88,11 @@ def current_observation() -> Observation | None:
 
 
 @contextmanager
-def observing(observe: Observe) -> Iterator[None]:
+def observing(observe: Observe | Observation) -> Iterator[None]:
     """Have executions that begin in this block, in this process, observed.
 
-    They are recorded, too, as a recording is what makes them look for observers.
+    An `Observation` may be that of several blocks. Executions are recorded, too, as a
+    recording is what makes them look for observers.
 
     :raises RuntimeError: if there is an observer already.
     """
@@ -99,7 +101,9 @@ def observing(observe: Observe) -> Iterator[None]:
         raise RuntimeError("executions of this process are observed already")
     is_recorded = active.recorder is not None
     with nullcontext() if is_recorded else recording_to(lambda spans: None):
-        _observation = Observation(observe)
+        _observation = (
+            observe if isinstance(observe, Observation) else Observation(observe)
+        )
         try:
             yield
         finally:
@@ -184,7 +188,7 @@ class ObservedExecution(Execution):
         return run, [], []
 
 
-def _observed(
+def observed_run(
     run: Callable[[Inputs, Outputs], object], plan: Plan, step: Step, observe: Observe
 ) -> Run:
     """Return a run of the same kind that tells of itself when it has ended."""
