@@ -194,13 +194,14 @@ def _print(found: "Profile", shown: "Sequence[OperationProfile]") -> None:
 
     several = len(found.partitions) > 1
     operations = table(
-        *("", "operation", "time", "share", "moved", "temp", "kernel", "rounding"),
+        *("", "operation", "us", "share", "bytes", "temp", "kernel", "rounding"),
         left=(0, 1, 6, 7),
     )
     for each in shown:
-        where = f"{each.kernel}\non {each.device}" if several else each.kernel
+        kernel = each.kernel.rpartition(".")[2]
+        where = f"{kernel}\non {each.device}" if several else kernel
         operations.add_row(
-            *(each.place, each.type, time_in_words(each), f"{each.share:.1%}"),
+            *(each.place, each.type, time_in_words(each)[:-3], f"{each.share:.1%}"),
             *(_bytes(each.moved_bytes), _bytes(each.temporary_bytes)),
             *(where, each.rounding),
         )
@@ -239,8 +240,10 @@ def _print(found: "Profile", shown: "Sequence[OperationProfile]") -> None:
         terminal.print(line)
 
 
-def _bytes(count: int) -> str:
+def _bytes(count: int | None) -> str:
     """Return a number of bytes in three digits or so."""
+    if count is None:
+        return "-"
     for unit, size in (("M", 2**20), ("k", 2**10)):
         if count >= size:
             return f"{count / size:.3g}{unit}"

@@ -20,8 +20,9 @@ class OperationProfile(msgspec.Struct, frozen=True, kw_only=True):
     If it ``is_apportioned``, only the ``segment`` that it is part of was measured.
     Bytes are those of its tensors, whether they come from memory or a cache.
     ``temporary_bytes`` are those of results that only the plan keeps, and of its
-    kernel's scratch memory. ``reads`` are the positions, in `Profile.operations`, of
-    those that compute what it reads, and that run it.
+    kernel's scratch memory; None if another engine has them. ``reads`` are the
+    positions, in `Profile.operations`, of those that compute what it reads, and that
+    run it.
     """
 
     partition: int
@@ -39,7 +40,7 @@ class OperationProfile(msgspec.Struct, frozen=True, kw_only=True):
     input_bytes: int
     output_bytes: int
     weight_bytes: int
-    temporary_bytes: int
+    temporary_bytes: int | None
     shapes: tuple[tuple[int, ...] | None, ...]
     reads: tuple[int, ...]
 
@@ -96,13 +97,16 @@ class StageProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """The JSON document of ``asyncnn profile --json``. All times are medians.
+    """The JSON document of ``asyncnn profile --json``.
+
+    Times are medians of the runs; shares are of the half of them that took neither long
+    nor short, of which they add up to all that is accounted for.
 
     ``run_us`` is a run as its caller sees it, and ``observed_us`` one of the ``runs``
-    that were observed, of which ``observing_us`` is what that took. ``accounted`` is
-    the share of the latter that operations and stages have, without observing.
-    ``operations_share`` is that of operations alone. ``folded`` operations are computed
-    when the model is prepared.
+    that were observed, of which ``observing_us`` is what telling of steps takes.
+    ``accounted`` is the share of the latter that operations and stages have, without
+    observing; ``operations_share`` is that of operations alone. ``folded`` operations
+    are computed when the model is prepared, or not needed.
     """
 
     model: str

@@ -104,10 +104,7 @@ def _total(arrays: Iterable[Array | None]) -> int:
 
 
 def temporary_bytes(plan: Plan, part: Step) -> int:
-    """Return the bytes of its results in the arena, and of its kernel's scratch.
-
-    What another engine has for itself is not known: its operations have no kernel here.
-    """
+    """Return the bytes of its results in the arena, and of its kernel's scratch."""
     outputs = zip(part.outputs, part.operation.outputs, strict=True)
     own = sum(_bytes(made) for index, made in outputs if index in plan.arena.offsets)
     if part.kernel is None:

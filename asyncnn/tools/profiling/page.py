@@ -37,11 +37,13 @@ def page_of(profile: Profile, shown: Sequence[OperationProfile]) -> Page:
 def headlines(profile: Profile) -> list[str]:
     """Return what a profile says in short, in sentences."""
     lines = [
-        f"A run takes {profile.run_us:.0f} us at the median of {profile.runs}, "
-        f"{profile.observed_us:.0f} us when it is observed, of which observing takes "
-        f"{profile.observing_us:.0f} us.",
+        f"A run takes {profile.run_us:.0f} us, the median of {profile.runs}; one that "
+        f"is observed {profile.observed_us:.0f} us: recording makes stages longer, "
+        f"and telling of operations takes {profile.observing_us:.0f} us, which is "
+        "taken off.",
         f"{profile.operations_share:.1%} of an observed run are operations; "
-        f"{profile.accounted:.1%} are accounted for. Inputs: {profile.inputs}.",
+        f"{min(profile.accounted, 1):.1%} are accounted for. "
+        f"Inputs: {profile.inputs}.",
     ]
     if any(each.is_apportioned for each in profile.operations):
         lines.append(
@@ -81,7 +83,7 @@ def _operations(profile: Profile, shown: Sequence[OperationProfile]) -> Sortable
             each.calls,
             float(each.moved_bytes),
             float(each.weight_bytes),
-            float(each.temporary_bytes),
+            each.temporary_bytes,
             each.kernel,
             each.rounding,
             "~ segment" if each.is_apportioned else "itself",
@@ -189,7 +191,9 @@ def _details(each: OperationProfile) -> dict[str, str]:
         "inputs": f"{each.input_bytes:,} bytes",
         "outputs": f"{each.output_bytes:,} bytes",
         "weights": f"{each.weight_bytes:,} bytes",
-        "temporaries": f"{each.temporary_bytes:,} bytes",
+        "temporaries": "the engine's"
+        if each.temporary_bytes is None
+        else f"{each.temporary_bytes:,} bytes",
     }
 
 

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -47,6 +47,13 @@ class Seen(msgspec.Struct, frozen=True):
     timelines: Sequence[Timeline]
 
 
+class _Amount(NamedTuple):
+    """A time, the median of all runs, and its share of the typical ones."""
+
+    time_us: float
+    share: float
+
+
 class _Unit(msgspec.Struct, frozen=True, eq=False):
     """A step of a partition; ``numbers`` are those of the executions that run it."""
 
@@ -68,9 +75,13 @@ class Summary:
         self._model = model
         self._device = device
         self._seen = seen
-        self.observing_us = _median_us(line.observing_ns for line in seen.timelines)
-        self.observed_us = _median_us(line.total_ns for line in seen.timelines)
-        self._whole_us = self.observed_us - self.observing_us
+        lines = seen.timelines
+        self._typical = _typical([line.total_ns for line in lines])
+        self._typical_ns = sum(
+            lines[k].total_ns - lines[k].observing_ns for k in self._typical
+        )
+        self.observing_us = _median_us(line.observing_ns for line in lines)
+        self.observed_us = _median_us(line.total_ns for line in lines)
         self._of_execution = self._partitions_of_executions()
         self._units = self._all_units()
         self.segments = tuple(self._segments())
@@ -82,8 +93,8 @@ class Summary:
         self, *, model: str, version: str, inputs: str, run_us: float, environment: str
     ) -> Profile:
         """Return the profile; what is given here others know."""
-        in_operations_us = sum(each.time_us for each in self.operations)
-        in_stages_us = sum(each.time_us for each in self.stages)
+        in_operations = sum(each.share for each in self.operations)
+        in_stages = sum(each.share for each in self.stages)
         of_main = sum(each.subgraph is None for each in self.operations)
         # A device that shows nothing has folded nothing, as far as is known.
         folded = len(self._model.main.operations) - of_main if of_main else 0
@@ -96,8 +107,8 @@ class Summary:
             run_us=run_us,
             observed_us=self.observed_us,
             observing_us=self.observing_us,
-            accounted=(in_operations_us + in_stages_us) / self._whole_us,
-            operations_share=in_operations_us / self._whole_us,
+            accounted=in_operations + in_stages,
+            operations_share=in_operations,
             operations=self.operations,
             segments=self.segments,
             partitions=self.partitions,
@@ -106,11 +117,16 @@ class Summary:
             environment=environment,
         )
 
-    def _time_us(self, unit: _Unit) -> float:
+    def _amount(self, times_ns: Sequence[float]) -> _Amount:
+        """Return what one time of each run comes to."""
+        in_typical_ns = sum(times_ns[k] for k in self._typical)
+        share = max(in_typical_ns / self._typical_ns, 0.0)
+        return _Amount(max(_median_us(times_ns), 0.0), share)
+
+    def _amount_of(self, unit: _Unit) -> _Amount:
         places = [(number, *unit.key) for number in unit.numbers]
         lines = self._seen.timelines
-        time_us = _median_us(sum(line.own_ns[p] for p in places) for line in lines)
-        return max(time_us, 0.0)
+        return self._amount([sum(line.own_ns[p] for p in places) for line in lines])
 
     def _calls(self, unit: _Unit) -> float:
         places = [(number, *unit.key) for number in unit.numbers]
@@ -192,14 +208,14 @@ class Summary:
             parts = self._seen.parts.get(unit.key)
             if parts is None:
                 continue
-            time_us = self._time_us(unit)
+            time_us, share = self._amount_of(unit)
             yield SegmentProfile(
                 partition=unit.partition,
                 subgraph=unit.subgraph,
                 engine=engine_name(),
                 operations=tuple(self._index(unit, part) for part in unit.step.parts),
                 time_us=time_us,
-                share=time_us / self._whole_us,
+                share=share,
                 parts_us=parts.total_ns / 1000 if parts.measured else None,
             )
 
@@ -207,16 +223,15 @@ class Summary:
         segments = 0
         for unit in self._units:
             parts = self._seen.parts.get(unit.key)
-            time_us, calls = self._time_us(unit), self._calls(unit)
+            amount = self._amount_of(unit)
             if parts is None:
                 facts = self._seen.facts[unit.key]
-                yield self._operation(unit, unit.step, facts, time_us, calls)
+                yield self._operation(unit, unit.step, facts, amount)
                 continue
             for part, share in zip(unit.step.parts, parts.shares, strict=True):
                 facts = facts_of_part(part)
-                yield self._operation(
-                    unit, part, facts, time_us * share, calls, segments
-                )
+                own = _Amount(amount.time_us * share, amount.share * share)
+                yield self._operation(unit, part, facts, own, segments)
             segments += 1
 
     def _operation(
@@ -224,8 +239,7 @@ class Summary:
         unit: _Unit,
         part: Step,
         facts: Facts,
-        time_us: float,
-        calls: float,
+        amount: _Amount,
         segment: int | None = None,
     ) -> OperationProfile:
         is_apportioned = segment is not None and len(unit.step.parts) > 1
@@ -239,14 +253,14 @@ class Summary:
             kernel=f"LiteRT, segment {segment}" if by_engine else kernel_of(part),
             rounding=rounding_of(part.operation, by_engine=by_engine),
             segment=segment,
-            time_us=time_us,
-            share=time_us / self._whole_us,
-            calls=calls,
+            time_us=amount.time_us,
+            share=amount.share,
+            calls=self._calls(unit),
             is_apportioned=is_apportioned,
             input_bytes=facts.input_bytes,
             output_bytes=facts.output_bytes,
             weight_bytes=facts.weight_bytes,
-            temporary_bytes=temporary_bytes(unit.plan, part),
+            temporary_bytes=None if by_engine else temporary_bytes(unit.plan, part),
             shapes=facts.shapes,
             reads=(),
         )
@@ -259,8 +273,7 @@ class Summary:
             time_us = share = None
             if own:
                 lines = self._seen.timelines
-                time_us = _median_us(_computed(line, own) for line in lines)
-                share = time_us / self._whole_us
+                time_us, share = self._amount([_computed(line, own) for line in lines])
             plans = [self._seen.executions[k].plan for k in own]
             arenas = [0 if plan is None else plan.arena.size_bytes for plan in plans]
             yield PartitionProfile(
@@ -277,13 +290,24 @@ class Summary:
         for stage in Stage:
             if not any(line.stages[stage] for line in lines):
                 continue
-            time_us = max(_median_us(line.stages[stage] for line in lines), 0.0)
+            time_us, share = self._amount([line.stages[stage] for line in lines])
             yield StageProfile(
                 name=stage.value,
                 meaning=MEANINGS[stage],
                 time_us=time_us,
-                share=time_us / self._whole_us,
+                share=share,
             )
+
+
+def _typical(times: Sequence[float]) -> list[int]:
+    """Return which half of the runs took neither long nor short.
+
+    What disturbs a run disturbs one part of it or another. So medians of the parts add
+    up to less than the whole; sums over the same runs do not.
+    """
+    ordered = sorted(range(len(times)), key=lambda k: times[k])
+    left_out = len(ordered) // 4
+    return ordered[left_out : len(ordered) - left_out]
 
 
 def _median_us(times_ns: Iterable[float]) -> float:
