@@ -24,6 +24,7 @@ from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand, OperandType, OperationType
 from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.model import NamedModel
 from asyncnn.tracing import active, recording_to
 from tests.devices.test_work import PauseAfter
 from tests.engine.test_control_flow import X, if_model, scalar, while_model
@@ -62,7 +63,7 @@ class Seen:
         return [step.name for step in self.steps]
 
 
-def shaped_by_data() -> Program:
+def shaped_by_data_model() -> NamedModel:
     """``y = fill(shape, 2) + 1``: the shape comes with the request."""
     builder = ModelBuilder()
     shape = builder.input("shape", I32, (1,))
@@ -72,7 +73,7 @@ def shaped_by_data() -> Program:
     one, none = builder.constant(np.ones(1, np.float32)), builder.scalar(0)
     y = builder.operation(ADD, [filled, one, none], Operand(F32, (0,)))
     builder.output(y, "y")
-    return Program(builder.build().model)
+    return builder.build()
 
 
 def both(program: Program, *inputs: Array) -> tuple[list[Array], Seen]:
@@ -145,7 +146,7 @@ def test_each_round_of_a_loop_tells() -> None:
 
 
 def test_steps_of_open_shape_tell_what_they_gave() -> None:
-    program = shaped_by_data()
+    program = Program(shaped_by_data_model().model)
     (y,), seen = both(program, np.array([6], np.int32))
     assert y.tolist() == [3] * 6
     assert seen.names == ["FILL", "ADD"]

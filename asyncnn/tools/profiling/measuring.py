@@ -15,6 +15,7 @@ import numpy as np
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.observation import Observation, observed_run, observing
 from asyncnn.engine.plan import Plan
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.offload import offload
 from asyncnn.runtime.device import Device
@@ -33,7 +34,7 @@ from asyncnn.tools.profiling.timeline import (
     executions_of,
 )
 from asyncnn.tools.samples import Sample
-from asyncnn.tracing import Recorder, Span, recording_to
+from asyncnn.tracing import Recorder, Span, active, recording_to
 
 USUAL_RUNS, LEAST_RUNS = 50, 5
 LONGEST_S = 10.0
@@ -60,11 +61,12 @@ class Order(msgspec.Struct, frozen=True):
     runs: int | None = None
 
 
-class _Observer:
+class Observer:
     """Keeps the steps of a run."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        # Tuples are made in a third of the time.
+        self.told: list[tuple[Plan, Step, int, int]] = []
         self.observation = Observation(self)
 
     def __call__(
@@ -76,10 +78,16 @@ class _Observer:
         begun_ns: int,
         ended_ns: int,
     ) -> None:
-        self.entries.append(Entry(plan, step, begun_ns, ended_ns))
+        """Keep the step."""
+        self.told.append((plan, step, begun_ns, ended_ns))
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The steps."""
+        return [Entry(*each) for each in self.told]
 
 
-class Look(_Observer):
+class Look(Observer):
     """Looks at the arrays of a first run, too, which takes its time.
 
     ``given`` is what segments of other engines are computed from, by operand.
@@ -117,8 +125,13 @@ class Look(_Observer):
 async def measure(device: Device, order: Order, rounds: Rounds = range) -> Profile:
     """Prepare a model on ``device``, run it, and return where the time has gone.
 
+    :raises InvalidArgumentError: if this process records already.
     :raises AsyncnnError: if the device refuses the model, or a run fails.
     """
+    if active.recorder is not None:
+        raise InvalidArgumentError(
+            "runs that are traced are not profiled, too", hint="leave out --trace"
+        )
     prepared = await device.prepare(order.model)
     inputs = order.inputs
     for _ in range(_WARM_UPS):
@@ -128,11 +141,11 @@ async def measure(device: Device, order: Order, rounds: Rounds = range) -> Profi
     first = await runs.observed(look)
     cost = Cost(0, 0)
     if look.entries:
-        cost = _cost(look.entries[0].plan, look.entries[0].step)
+        cost = observing_cost(look.entries[0].plan, look.entries[0].step)
     lines: list[Timeline] = []
     plain_ns: list[int] = []
     due_s = time.monotonic() + LONGEST_S
-    observer = _Observer()
+    observer = Observer()
     for number in rounds(order.runs or USUAL_RUNS):
         plain_ns.append(await runs.plain())
         executions = await runs.observed(observer)
@@ -168,10 +181,10 @@ class _Runs:
         await self._run(self._inputs)
         return time.perf_counter_ns() - begun_ns
 
-    async def observed(self, observer: _Observer) -> list[Execution]:
+    async def observed(self, observer: Observer) -> list[Execution]:
         """Run once, observed; return its executions."""
         spans: list[Span] = []
-        observer.entries = []
+        observer.told = []
         recorder: Recorder
         with recording_to(spans.extend) as recorder, observing(observer.observation):
             begun_ns = time.perf_counter_ns()
@@ -181,13 +194,13 @@ class _Runs:
         return executions_of(spans, observer.entries)
 
 
-def _cost(plan: Plan, step: Step) -> Cost:
+def observing_cost(plan: Plan, step: Step) -> Cost:
     """Return what it takes to observe a step that does nothing."""
 
     def nothing(inputs: object, outputs: object) -> None:
         pass
 
-    observer = _Observer()
+    observer = Observer()
     observed = observed_run(nothing, plan, step, observer)
     plain_ns = _looped_ns(nothing)
     total_ns = _looped_ns(observed) - plain_ns

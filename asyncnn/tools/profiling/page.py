@@ -36,11 +36,15 @@ def page_of(profile: Profile, shown: Sequence[OperationProfile]) -> Page:
 
 def headlines(profile: Profile) -> list[str]:
     """Return what a profile says in short, in sentences."""
+    devices = {each.device for each in profile.partitions}
+    where = profile.device
+    if devices != {where}:
+        where += f", which hands it to {' and '.join(sorted(devices))}"
     lines = [
-        f"A run takes {profile.run_us:.0f} us, the median of {profile.runs}; one that "
-        f"is observed {profile.observed_us:.0f} us: recording makes stages longer, "
-        f"and telling of operations takes {profile.observing_us:.0f} us, which is "
-        "taken off.",
+        f"On {where}. A run takes {profile.run_us:.0f} us, the median of "
+        f"{profile.runs}; one that is observed {profile.observed_us:.0f} us: recording "
+        f"makes stages longer, and telling of operations takes "
+        f"{profile.observing_us:.0f} us, which is taken off.",
         f"{profile.operations_share:.1%} of an observed run are operations; "
         f"{min(profile.accounted, 1):.1%} are accounted for. "
         f"Inputs: {profile.inputs}.",
@@ -49,6 +53,11 @@ def headlines(profile: Profile) -> list[str]:
         lines.append(
             "Times with ~ are a segment's own, measured time, shared out among its "
             "operations by what each takes as a graph of its own."
+        )
+    if any(each.kernel.endswith(", anew") for each in profile.operations):
+        lines.append(
+            "Kernels marked anew are prepared in each run, as shapes or weights come "
+            "with it."
         )
     if profile.folded and profile.operations:
         lines.append(
@@ -69,7 +78,7 @@ def _operations(profile: Profile, shown: Sequence[OperationProfile]) -> Sortable
         Column("moved", "bytes", 6, "inputs, outputs and weights"),
         Column("weights", "bytes", 6),
         Column("temporaries", "bytes", 6, "results that only the plan keeps, scratch"),
-        Column("kernel"),
+        Column("kernel", help="anew: prepared in each run, of what comes with it"),
         Column("rounding", help="of results to codes"),
         Column("measured", help="by itself, or shared out from a segment's time"),
         *([Column("partition"), Column("device")] if is_divided else ()),
