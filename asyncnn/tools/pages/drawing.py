@@ -147,7 +147,7 @@ def _cell(cell: Value, column: Column, place: int) -> str:
             text += f' <span class="{word}">{word}</span>'
         attributes += ' class="number"'
     elif isinstance(cell, str):
-        text = escape(cell)
+        text = plots.broken(cell) if place == 0 else escape(cell)
     else:
         text = figure(cell, column.digits)
         attributes += f' class="{"none" if text == DASH else "number"}"'

@@ -62,7 +62,7 @@ def graph(part: Graph) -> Iterator[str]:
 def _head(most: float, colours: Mapping[str, str]) -> Iterator[str]:
     yield '<div class="tools">'
     if most > 0:
-        yield f'<span class="heat">0 %<i></i>{100 * most:.3g} %</span>'
+        yield f'<span class="heat">share 0 %<i></i>{100 * most:.3g} %</span>'
     if colours:
         yield '<ul class="legend">'
         for name, colour in colours.items():
@@ -127,12 +127,14 @@ def _edges(
     part: Graph, edges: Sequence[tuple[int, int]], layout: Layout
 ) -> Iterator[str]:
     """Yield the edges, then their labels, those left out that would cover others."""
+    yield '<g class="edges">'
     for number, route in enumerate(layout.routes):
         source, target = edges[number]
         yield (
             f'<path class="edge" data-edge="{number}" data-from="{source}" '
             f'data-to="{target}" d="{_curve(route)}"/>'
         )
+    yield "</g>"
     taken: list[tuple[float, float, float]] = []
     told: set[tuple[int, str]] = set()
     for (source, _), (_, _, label), route in zip(

@@ -192,8 +192,10 @@ function explore(section, part) {
     if (chosen !== null) drawn[chosen].classList.remove("chosen");
     chosen = number;
     drawn[number].classList.add("chosen");
-    for (const edge of edges)
-      edge.path.classList.toggle("near", edge.from === number || edge.to === number);
+    for (const { path, from, to } of edges) {
+      path.classList.toggle("near", from === number || to === number);
+      if (from === number || to === number) path.parentNode.append(path);
+    }
     describe(number);
     if (isFocused) drawn[number].focus({ preventScroll: true });
     reveal(drawn[number]);
@@ -319,5 +321,6 @@ function explore(section, part) {
 
   // What is wider than the box is drawn smaller, but never too small to read.
   zoomTo(Math.min(1, Math.max(0.55, canvas.clientWidth / width)));
-  canvas.scrollLeft = (width * zoom - canvas.clientWidth) / 2;
+  const [box, top] = [canvas.getBoundingClientRect(), drawn[inOrder[0]].getBoundingClientRect()];
+  canvas.scrollLeft += top.left + top.width / 2 - box.left - box.width / 2;
 }

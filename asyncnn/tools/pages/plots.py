@@ -5,6 +5,7 @@ one size on a desk and on a phone. What hovering over a plot reads is in its *st
 texts for places along one axis, so that the script of the page formats nothing.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import pairwise
@@ -32,6 +33,15 @@ _QUARTERS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 _MOST_POINTS = 400
 _MOST_LABELS = 7
 
+_AXIS = 110
+"""Characters that an axis has room for on a wide page."""
+
+_LONG = 10
+"""Characters of labels of which only the outer ones fit on a narrow page."""
+
+_EDGE = 0.03
+"""Labels closer to an end of an axis do not reach over it."""
+
 
 class Stop(msgspec.Struct, frozen=True):
     """What is read at one place of a plot."""
@@ -56,6 +66,11 @@ def script_data(value: object) -> str:
 def colour_of(place: int) -> str:
     """Return the classes of the series at a place."""
     return f"c{place % COLOURS}{' again' if place >= COLOURS else ''}"
+
+
+def broken(name: str) -> str:
+    """Return a name as markup that may go on in a new line between its parts."""
+    return re.sub(r"(?<=\w)([_/:.])(?=\w)", r"\1<wbr>", escape(name))
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
@@ -134,7 +149,8 @@ def _quantiles(series: dict[str, list[float]], unit: str) -> Iterator[str]:
     for place, (name, ordered) in enumerate(series.items()):
         yield f'<tr data-series="{place}"><th scope="row">{_key(place, name)}</th>'
         yield f"<td>{figure(len(ordered))}</td>"
-        yield from (f"<td>{_at_most(ordered, share, unit)}</td>" for share in shares)
+        texts = (_at_most(ordered, share, unit) for share in shares)
+        yield from (f"<td>{escape(text)}</td>" for text in texts)
         yield "</tr>"
     yield "</tbody></table></div>"
 
@@ -154,10 +170,10 @@ def bars(part: Bars) -> Iterator[str]:
     ticks = [(scale.at(tick), measure(tick, part.unit)) for tick in _decades(scale)]
     yield f'<div class="bars" style="--decades:{len(ticks) - 1}">'
     for label, group in part.groups.items():
-        yield f'<div class="group"><div class="name">{escape(label)}</div>'
+        yield f'<div class="group"><div class="name">{broken(label)}</div>'
         yield '<div class="track">'
         for name, value in group.items():
-            text = measure(value, part.unit)
+            text = escape(measure(value, part.unit))
             width = 100 * scale.at(value) if value in above else 0.0
             kind = f"bar {colour_of(places[name])}"
             yield (
@@ -208,18 +224,25 @@ def history(part: History) -> Iterator[str]:
         )
         for n, (x, run) in enumerate(zip(xs, part.runs, strict=True))
     ]
-    step = -(-len(part.runs) // _MOST_LABELS)
     yield from _legend(part.series)
     yield '<div class="plot" data-along="x">'
     yield from _area(
         part.title,
         curves,
-        list(zip(xs, part.runs, strict=True))[::step],
+        [(xs[place], part.runs[place]) for place in _labelled(part.runs)],
         [(1 - scale.at(tick), measure(tick, part.unit)) for tick in scale.ticks()],
         stops,
         list(part.series),
     )
     yield "</div>"
+
+
+def _labelled(runs: Sequence[str]) -> list[int]:
+    """Return the places of runs that are labelled: the ends, and some between."""
+    room = _AXIS // (max(map(len, runs)) + _LONG)
+    parts = min(len(runs), max(2, min(room, _MOST_LABELS))) - 1
+    last = len(runs) - 1
+    return [round(n * last / parts) for n in range(parts + 1)] if parts else [0]
 
 
 def _value_at(values: Sequence[float | None], place: int) -> float | None:
@@ -287,9 +310,13 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _tick_labels(ticks: Sequence[tuple[float, str]], side: str) -> Iterator[str]:
-    """Yield labels at percentages; a narrow page leaves out every other one."""
+    """Yield labels at percentages; a narrow page leaves some of them out."""
+    last = len(ticks) - 1
+    step = last if any(len(text) > _LONG for _, text in ticks) else 2
     for number, (at, text) in enumerate(ticks):
-        kind = "tick minor" if number % 2 and len(ticks) > 3 else "tick"
+        kind = "tick minor" if last > 1 and number % step else "tick"
+        if side == "left":
+            kind += " early" if at < _EDGE else " late" if at > 1 - _EDGE else ""
         yield (
             f'<span class="{kind}" style="{side}:{100 * at:.2f}%" '
             f'title="{escape(text)}">{escape(text)}</span>'
