@@ -22,6 +22,9 @@ _LOGARITHMIC = 10.0
 
 _MOST_TICKS = 6
 
+_ROOM = 0.1
+"""Decades that the least value is above the end of its axis, so that it has a bar."""
+
 
 def finite(values: Iterable[float | None]) -> list[float]:
     """Return those that were measured."""
@@ -126,11 +129,11 @@ def scale_of(values: Sequence[float]) -> Scale:
 
 
 def decades_of(values: Sequence[float]) -> Scale:
-    """Return an axis of whole decades for values above zero.
+    """Return an axis of whole decades for values above zero, the least not at its end.
 
     :raises ValueError: if there are none.
     """
-    first = math.floor(math.log10(min(values)))
+    first = math.floor(math.log10(min(values)) - _ROOM)
     last = max(first + 1, math.ceil(math.log10(max(values))))
     return Scale(10.0**first, 10.0**last, True)
 

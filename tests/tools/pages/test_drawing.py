@@ -146,7 +146,7 @@ class TestPlots:
         groups = {"g": {"a": 1.0, "b": 10.0, "c": 100.0, "d": 0.0, "e": None}}
         html = alone(Bars(title="", unit="us", groups=groups))
         widths = [str(bar["style"]) for bar in Elements(html).of("span", "bar")]
-        assert widths == [f"width:{w}%" for w in ("0.00", "50.00", "100.00")] + (
+        assert widths == [f"width:{w}%" for w in ("33.33", "66.67", "100.00")] + (
             ["width:0.00%"] * 2
         )
 

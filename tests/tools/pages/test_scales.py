@@ -75,8 +75,10 @@ def test_an_axis_holds_its_values_and_some_ticks(values: list[float]) -> None:
     assert scale.is_logarithmic == (min(values) > 0 and max(values) > 10 * min(values))
 
 
-def test_decades_begin_and_end_with_one() -> None:
+def test_decades_begin_below_the_least_value_and_end_with_one() -> None:
     scale = decades_of([3.0, 250.0])
     assert (scale.low, scale.high) == (1.0, 1000.0)
     assert scale.at(10.0) == pytest.approx(1 / 3)
-    assert decades_of([1.0]).high == 10.0
+    assert decades_of([1.0]).low == 0.1
+    assert decades_of([1.0]).high == 1.0
+    assert decades_of([2.0]).high == 10.0
