@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from asyncnn.tools.pages.document import (
     Column,
     Graph,
+    Judged,
     Node,
     Page,
     Part,
@@ -70,14 +71,15 @@ def headlines(profile: Profile) -> list[str]:
 def _operations(profile: Profile, shown: Sequence[OperationProfile]) -> SortableTable:
     is_divided = len(profile.partitions) > 1
     columns = [
-        Column("operation", help="its number, and that of its subgraph if not main"),
-        Column("type"),
+        Column("operation", help="with its number, and its subgraph's if not main"),
         _TIME,
         _SHARE,
         Column("calls", help="in a run"),
-        Column("moved", "bytes", 6, "inputs, outputs and weights"),
-        Column("weights", "bytes", 6),
-        Column("temporaries", "bytes", 6, "results that only the plan keeps, scratch"),
+        Column("moved", "bytes", help="inputs, outputs and weights"),
+        Column("weights", "bytes"),
+        Column(
+            "temporaries", "bytes", help="results that only the plan keeps, scratch"
+        ),
         Column("kernel", help="anew: prepared in each run, of what comes with it"),
         Column("rounding", help="of results to codes"),
         Column("measured", help="by itself, or shared out from a segment's time"),
@@ -85,20 +87,19 @@ def _operations(profile: Profile, shown: Sequence[OperationProfile]) -> Sortable
     ]
     rows: list[Sequence[Value]] = [
         (
-            each.place,
-            each.type,
+            Judged(f"{each.place}: {each.type}", value=float(number)),
             each.time_us,
             each.share * 100,
             each.calls,
-            float(each.moved_bytes),
-            float(each.weight_bytes),
+            each.moved_bytes,
+            each.weight_bytes,
             each.temporary_bytes,
             each.kernel,
             each.rounding,
             "~ segment" if each.is_apportioned else "itself",
-            *((float(each.partition), each.device) if is_divided else ()),
+            *((each.partition, each.device) if is_divided else ()),
         )
-        for each in shown
+        for number, each in enumerate(shown)
     ]
     note = ""
     if len(shown) < len(profile.operations):
@@ -111,16 +112,16 @@ def _partitions(profile: Profile) -> SortableTable:
         title="Partitions",
         columns=(
             *(Column("partition"), Column("device"), Column("operations")),
-            *(_TIME, _SHARE, Column("arena", "bytes", 6), Column("instead of")),
+            *(_TIME, _SHARE, Column("arena", "bytes"), Column("instead of")),
         ),
         rows=[
             (
-                float(number),
+                str(number),
                 each.device,
-                float(len(each.operations)),
+                len(each.operations),
                 each.time_us,
                 None if each.share is None else each.share * 100,
-                float(each.arena_bytes),
+                each.arena_bytes,
                 each.instead_of,
             )
             for number, each in enumerate(profile.partitions)
@@ -139,9 +140,9 @@ def _segments(profile: Profile) -> SortableTable:
         ),
         rows=[
             (
-                float(number),
+                str(number),
                 each.engine,
-                float(len(each.operations)),
+                len(each.operations),
                 each.time_us,
                 each.share * 100,
                 each.parts_us,
@@ -186,7 +187,7 @@ def _graph(profile: Profile) -> Graph:
         title="Operations by time",
         nodes=nodes,
         edges=edges,
-        note="The stronger the colour, the longer an operation takes.",
+        note="Colours show shares of what the longest operation takes.",
     )
 
 

@@ -131,7 +131,8 @@ class Summary:
     def _calls(self, unit: _Unit) -> float:
         places = [(number, *unit.key) for number in unit.numbers]
         lines = self._seen.timelines
-        return statistics.median(sum(line.counts[p] for p in places) for line in lines)
+        counts = [float(sum(line.counts[p] for p in places)) for line in lines]
+        return statistics.median(counts)
 
     def _partitions_of_executions(self) -> list[int]:
         """Return the number of the partition of each execution.
