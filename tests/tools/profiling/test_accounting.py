@@ -34,11 +34,11 @@ MODELS = (
 )
 DEVICES = ("reference", "accelerated")
 
-TOLD = 0.95
+TOLD, MOST_TOLD = 0.95, 1.15
 BINDING_NS = 2500
 """What the engine takes for a run besides its steps, of which tiny models have few."""
 
-ROUNDS, ATTEMPTS = 25, 8
+ROUNDS, ATTEMPTS = 20, 15
 
 
 def test_no_model_is_forgotten(shared: Path) -> None:
@@ -106,10 +106,11 @@ def test_runs_that_nobody_observes_take_what_the_steps_do(
         for _ in range(ROUNDS):
             least_ns = min(least_ns, plain_ns())
             least_told_ns = min(least_told_ns, told_ns())
-        if (least_told_ns + BINDING_NS) / least_ns >= TOLD:
+        lowest = TOLD * least_ns - BINDING_NS
+        highest = MOST_TOLD * least_ns + BINDING_NS
+        if lowest <= least_told_ns <= highest:
             break
-    assert TOLD * least_ns <= least_told_ns + BINDING_NS
-    assert least_told_ns <= least_ns * (2 - TOLD) + BINDING_NS
+    assert lowest <= least_told_ns <= highest
 
 
 def spent_ns(entries: Sequence[Entry], within_ns: float, around_ns: float) -> float:
