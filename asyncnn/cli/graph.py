@@ -77,7 +77,7 @@ def graph(
     if output is None:
         typer.echo(text, nl=False)
     elif output.suffix == SVG:
-        output.write_bytes(_drawn(text))
+        output.write_bytes(_drawn(text, full))
     else:
         output.write_text(text, encoding="utf-8")
 
@@ -104,7 +104,7 @@ def _check(output: Path | None) -> None:
         )
 
 
-def _drawn(text: str) -> bytes:
+def _drawn(text: str, full: bool) -> bytes:
     """Return a graph as SVG.
 
     :raises GeneralFailureError: if Graphviz fails, or takes too long.
@@ -112,6 +112,8 @@ def _drawn(text: str) -> bytes:
     import subprocess
 
     hint = "a .dot file has the text, for other programs"
+    if full:
+        hint = f"it is simpler without --full; {hint}"
     try:
         ran = subprocess.run(
             [GRAPHVIZ, "-Tsvg"],

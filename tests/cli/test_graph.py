@@ -192,10 +192,12 @@ class TestFiles:
     ) -> None:
         monkeypatch.setattr("asyncnn.cli.graph.GRAPHVIZ_TIMEOUT", 0.2)
         graphviz("exec /bin/sleep 60")
-        ran = asyncnn_command("graph", model, "-o", tmp_path / "model.svg")
-        assert ran.status == 2
-        (said,) = ran.err.splitlines()
-        assert "Graphviz has not drawn it in 0.2 seconds" in said
+        for options, hint in (((), "(a .dot"), (("--full",), "(it is simpler without")):
+            output = "-o", tmp_path / "model.svg"
+            ran = asyncnn_command("graph", model, *output, *options)
+            assert ran.status == 2
+            (said,) = ran.err.splitlines()
+            assert f"Graphviz has not drawn it in 0.2 seconds {hint}" in said
 
     def test_a_name_has_to_say_what_to_write(
         self, asyncnn_command: Command, model: Path
