@@ -99,6 +99,13 @@ BENCHMARKS = {
         (_FOLDER, _FIVE_ROUNDS, _FILTER, _MOBILENET, _GATES, _SECTION),
         announced,
     ),
+    "threads": Benchmark(
+        "Measure the accelerated device beside asyncio.to_thread around engines.\n\n"
+        "Needs LiteRT, and onnxruntime and onnx for one peer:\n"
+        "pip install asyncnn\\[bench].",
+        (_FEW_ROUNDS,),
+        announced,
+    ),
     "awaiting": Benchmark(
         "Measure awaiting a tiny addition beside asyncio.to_thread.", (_ROUNDS,)
     ),
