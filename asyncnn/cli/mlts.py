@@ -313,11 +313,11 @@ def _lines(rows: "Sequence[Row]") -> Iterator[str]:
 def _needs(row: "Row", preparation: "Preparation") -> str:
     found = []
     if preparation.resident_kib is not None:
-        found.append(f"{preparation.resident_kib / 1024:.1f} MiB more memory")
+        found.append(f"{preparation.resident_kib / 1024:.1f} MiB of memory")
     if preparation.cached_us:
         found.append(
-            f"ready in {_time(min(preparation.cached_us))} from a cache of "
-            f"{preparation.cache_bytes / 1e3:,.0f} kB"
+            f"ready in {_time(min(preparation.cached_us))} from "
+            f"{preparation.cache_bytes / 1e3:,.0f} kB of cache"
         )
     if row.joules is not None:
         found.append(f"{row.joules * 1e3:.3g} mJ a run")

@@ -10,6 +10,7 @@ are records (`records`), from which tables, CSV files (`suite_csv`) and pages
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
@@ -25,14 +26,27 @@ from asyncnn.runtime.framework.device_registry import (
 from asyncnn.runtime.model_file import bundled_file, load
 from asyncnn.tools.bench.environment import describe_environment, installed_versions
 from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
-from asyncnn.tools.mlts.contenders import PATHS, PEERS, Target, open_targets
+from asyncnn.tools.mlts.contenders import (
+    PATHS,
+    PEERS,
+    Target,
+    open_targets,
+    peer_contender,
+)
 from asyncnn.tools.mlts.energy import POWERCAP, EnergyMeter
 from asyncnn.tools.mlts.measuring import ROUNDS, Plan, measure_model
 from asyncnn.tools.mlts.records import FORMAT, Row, SuiteReport
 from asyncnn.tools.mlts.suite_models import SuiteModel, Wanted, suite_models
 from asyncnn.tools.samples import random_sample
 
-__all__ = ("Suite", "SuiteReport", "Wanted", "chosen_devices", "run_suite")
+__all__ = (
+    "Suite",
+    "SuiteReport",
+    "Wanted",
+    "chosen_devices",
+    "run_suite",
+    "suite_models",
+)
 
 ALL = "all"
 
@@ -110,6 +124,7 @@ async def run_suite(
             raise GeneralFailureError(f"no device can be opened: {'; '.join(notes)}")
         for target in targets:
             await _warm_up(target)
+        _warm_up_peers(suite.peers, models)
         for number, model in enumerate(models, 1):
             rows += await measure_model(model, targets, plan)
             steps = number * (ROUNDS + 1)
@@ -134,3 +149,14 @@ async def _warm_up(target: Target) -> None:
         await prepared.run(random_sample(model.inputs))
     except AsyncnnError as error:
         raise error.at(target.name) from None
+
+
+def _warm_up_peers(peers: Sequence[str], models: Sequence[SuiteModel]) -> None:
+    """Have other runtimes load what they need once, with the smallest model."""
+    smallest = min(
+        (model for model in models if model.named is not None),
+        key=lambda model: model.record.weights_bytes,
+    )
+    for peer in peers:
+        with suppress(AsyncnnError):  # told where it is measured
+            peer_contender(peer, smallest)

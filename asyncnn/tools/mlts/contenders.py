@@ -63,7 +63,8 @@ class Contender(msgspec.Struct, eq=False):
 
     ``feed`` makes of a sample what ``call`` takes, ``outputs`` makes arrays by name of
     what that returns or its awaitable gives. ``reset`` makes state begin anew, where a
-    call leaves some; ``keeps_state`` is whether one does.
+    call leaves some; ``keeps_state`` is whether one does. What ``reads_file`` computes
+    what that says, all others what the HAL makes of it.
     """
 
     system: str
@@ -75,6 +76,7 @@ class Contender(msgspec.Struct, eq=False):
     reset: Callable[[], Any] | None = None
     keeps_state: bool = False
     is_peer: bool = False
+    reads_file: bool = False
     preparation: Preparation | None = None
 
     async def run(self, sample: Sample) -> Sample:
@@ -308,6 +310,7 @@ def _as_it_is(system: str, named: NamedModel, peer: Peer) -> Contender:
         reset=peer.reset,
         keeps_state=True,
         is_peer=True,
+        reads_file=True,
     )
 
 

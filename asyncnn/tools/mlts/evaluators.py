@@ -20,7 +20,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.model import TensorInfo
 from asyncnn.tools.mlts.records import Accuracy
 from asyncnn.tools.samples import Sample, Tolerance, compare
-from asyncnn.tools.speech_models import FRAME
+from asyncnn.tools.reference_models import FRAME
 
 Sequences: TypeAlias = Sequence[Sequence[Sample]]
 """Outputs by name, of each step of each sequence."""

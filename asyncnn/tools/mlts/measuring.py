@@ -215,7 +215,7 @@ def judged(trial: Trial, entries: Sequence[_Entry]) -> list[Accuracy | None]:
                 allowance = accuracy.largest_error
     return [
         _accuracy(
-            trial.of_peers if entry.contender.is_peer else trial.evaluator,
+            trial.of_peers if entry.contender.reads_file else trial.evaluator,
             entry,
             allowance,
         )

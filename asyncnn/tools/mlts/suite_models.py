@@ -18,7 +18,7 @@ from asyncnn.tools.mlts.records import ModelRecord
 from asyncnn.tools.mlts.trials import Trial, trial_of
 from asyncnn.tools.other_runtimes import LiteRt
 from asyncnn.tools.samples import Tolerance
-from asyncnn.tools.speech_models import REFERENCE_MODELS, ReferenceModel
+from asyncnn.tools.reference_models import REFERENCE_MODELS, ReferenceModel
 
 SUFFIXES = (".tflite", ".onnx", ".asyncnn")
 """Of the files of a folder that are taken for models."""

@@ -52,7 +52,7 @@ _RANDOM_SAMPLES = 4
 class Trial(msgspec.Struct, frozen=True, eq=False):
     """Samples in sequences, and what judges devices and other runtimes on them.
 
-    Nothing judges random samples.
+    Nothing judges random samples. ``of_peers`` is for runtimes that read the file.
     """
 
     sequences: Sequences
@@ -82,7 +82,7 @@ def trial_of(
     tolerance: Tolerance,
     seed: int = 0,
 ) -> Trial:
-    """Return what a model is tried on: ``dataset``, else ``golden``, else random inputs.
+    """Return what a model is tried on: a data set, golden outputs or random inputs.
 
     :raises InvalidArgumentError: if a file is damaged, or does not fit the model.
     :raises OSError: if a file cannot be read.
