@@ -19,8 +19,8 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.model import TensorInfo
 from asyncnn.tools.mlts.records import Accuracy
-from asyncnn.tools.samples import Sample, Tolerance, compare
 from asyncnn.tools.reference_models import FRAME
+from asyncnn.tools.samples import Sample, Tolerance, compare
 
 Sequences: TypeAlias = Sequence[Sequence[Sample]]
 """Outputs by name, of each step of each sequence."""

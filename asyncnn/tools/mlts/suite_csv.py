@@ -20,6 +20,8 @@ Cell: TypeAlias = str | int | float
 
 RANGES = 32
 
+_ROUNDING = 1e-6
+
 _BACKENDS = {LITERT: "TFLite_CPU", ONNX_RUNTIME: "ONNXRuntime_CPU"}
 
 _TIMES = (
@@ -112,7 +114,8 @@ def _times(us: Sequence[float]) -> Iterator[Cell]:
     start = float(seconds.min())
     step = (float(seconds.max()) - start) / (RANGES - 1)
     places = (seconds - start) / step if step else np.zeros(len(seconds))
-    counts = np.bincount(np.minimum(places.astype(int), RANGES - 1), minlength=RANGES)
+    # The longest is the last one's, wherever its quotient has been rounded to.
+    counts = np.bincount((places + _ROUNDING).astype(int), minlength=RANGES)
     yield len(seconds)
     yield float(seconds.sum())
     yield start

@@ -17,8 +17,8 @@ from asyncnn.tools.bench.measured_models import weights_bytes
 from asyncnn.tools.mlts.records import ModelRecord
 from asyncnn.tools.mlts.trials import Trial, trial_of
 from asyncnn.tools.other_runtimes import LiteRt
-from asyncnn.tools.samples import Tolerance
 from asyncnn.tools.reference_models import REFERENCE_MODELS, ReferenceModel
+from asyncnn.tools.samples import Tolerance
 
 SUFFIXES = (".tflite", ".onnx", ".asyncnn")
 """Of the files of a folder that are taken for models."""

@@ -82,15 +82,19 @@ def _summary(report: SuiteReport) -> str:
     failures = {row.model for row in report.failures()}
     judged = {row.model for row in report.rows if row.accuracy and not row.is_peer}
     measured = {row.way for row in report.rows if row.latency}
-    told = f"{len(report.models)} models on {len(measured)} ways to run them, all "
-    told += "measured by turns in one run. "
+    told = (
+        f"{_counted(len(report.models), 'model')} on "
+        f"{_counted(len(measured), 'way')} to run them, measured by turns in one run. "
+    )
     if not judged:
-        return told + "Nothing was there to judge their outputs by."
+        return told + "Nothing was there to judge outputs by."
     if not failures:
-        return (
-            told + f"Of {len(judged)} models all outputs are as accurate as expected."
-        )
+        return told + f"The outputs of {_counted(len(judged), 'model')} are accurate."
     return told + f"Outputs are off: {', '.join(sorted(failures))}."
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _tables(report: SuiteReport) -> Iterator[Part]:
