@@ -160,7 +160,10 @@ class TestBesidePeers:
 
     @pytest.mark.parametrize(
         ("name", "make"),
-        one_in(2, [("asr_float", speech_recognition), ("tts_float", speech_synthesis)]),
+        [
+            ("asr_float", speech_recognition),
+            pytest.param("tts_float", speech_synthesis, marks=pytest.mark.exhaustive),
+        ],
     )
     async def test_steps_of_a_sequence_are_judged_where_state_is_kept(
         self,
