@@ -11,6 +11,7 @@ from asyncnn.tools.pages.document import (
     Column,
     Distributions,
     History,
+    Judged,
     Page,
     Part,
     SortableTable,
@@ -32,7 +33,7 @@ _LATENCY = (
     Column("p50", "us"),
     Column("p90", "us"),
     Column("p99", "us"),
-    Column("runs", digits=6),
+    Column("runs"),
     Column("to LiteRT", help="p50 divided by that of LiteRT"),
     Column("energy", "mJ", help="of the whole machine for one run"),
 )
@@ -48,7 +49,7 @@ _PREPARATION = (
 _ACCURACY = (
     *_WHO,
     Column("evaluator"),
-    Column("samples", digits=6),
+    Column("samples"),
     Column("outcome"),
     Column("largest error", help="of one element, in real units"),
     Column("figures"),
@@ -152,7 +153,7 @@ def _latency_cells(row: Row, litert_us: float | None) -> list[Value]:
         latency.p50_us,
         latency.p90_us,
         latency.p99_us,
-        float(len(latency.us)),
+        len(latency.us),
         latency.p50_us / litert_us if litert_us else None,
         None if row.joules is None else row.joules * 1e3,
     ]
@@ -184,8 +185,8 @@ def _accuracy_cells(row: Row) -> list[Value]:
     return [
         *_who(row),
         accuracy.evaluator,
-        float(accuracy.samples),
-        "accurate" if accuracy.passed else "off",
+        accuracy.samples,
+        Judged("accurate" if accuracy.passed else "off", accuracy.passed),
         accuracy.largest_error,
         ", ".join(figures),
         "; ".join(accuracy.problems),
