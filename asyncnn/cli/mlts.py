@@ -19,8 +19,8 @@ from asyncnn.hal.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from asyncnn.tools.mlts import Suite
-    from asyncnn.tools.mlts.records import Preparation, Row, SuiteReport
     from asyncnn.tools.mlts.suite_models import Wanted
+    from asyncnn.tools.mlts.suite_records import Preparation, Row, SuiteReport
 
 _WIDTH = 80
 _CLEAR_LINE = "\r\x1b[2K"
@@ -107,7 +107,7 @@ def mlts(
     Exits with 1 if outputs of a device are off, with 2 on bad input. A model
     that a device refuses is a line that says why.
     """
-    from asyncnn.tools.mlts.records import read_report
+    from asyncnn.tools.mlts.suite_records import read_report
 
     if history and html is None:
         raise InvalidArgumentError("a history is drawn on a page", hint="give --html")

@@ -2,7 +2,7 @@
 
 Every model of a folder on every device, path and transport, beside LiteRT and ONNX
 Runtime, interleaved: how long it takes, what it needs, and how accurate it is. Reports
-are records (`records`), from which tables, CSV files (`suite_csv`) and pages
+are records (`suite_records`), from which tables, CSV files (`suite_csv`) and pages
 (`suite_page`) are made at any time.
 
 >>> with suite_models(Wanted(folder=Path("models"))) as models:
@@ -35,8 +35,8 @@ from asyncnn.tools.mlts.contenders import (
 )
 from asyncnn.tools.mlts.energy import POWERCAP, EnergyMeter
 from asyncnn.tools.mlts.measuring import ROUNDS, Plan, measure_model
-from asyncnn.tools.mlts.records import FORMAT, Row, SuiteReport
 from asyncnn.tools.mlts.suite_models import SuiteModel, Wanted, suite_models
+from asyncnn.tools.mlts.suite_records import FORMAT, Row, SuiteReport
 from asyncnn.tools.samples import random_sample
 
 __all__ = (

@@ -18,7 +18,7 @@ import numpy as np
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.model import TensorInfo
-from asyncnn.tools.mlts.records import Accuracy
+from asyncnn.tools.mlts.suite_records import Accuracy
 from asyncnn.tools.reference_models import FRAME
 from asyncnn.tools.samples import Sample, Tolerance, compare
 

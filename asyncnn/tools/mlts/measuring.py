@@ -25,8 +25,8 @@ from asyncnn.tools.mlts.contenders import (
 )
 from asyncnn.tools.mlts.energy import EnergyMeter
 from asyncnn.tools.mlts.evaluators import Evaluator, Sequences
-from asyncnn.tools.mlts.records import Accuracy, Latency, Row
 from asyncnn.tools.mlts.suite_models import SuiteModel
+from asyncnn.tools.mlts.suite_records import Accuracy, Latency, Row
 from asyncnn.tools.mlts.trials import Trial
 
 ROUNDS = 5

@@ -14,7 +14,7 @@ import numpy as np
 
 from asyncnn.tools.mlts.contenders import LITERT, ONNX_RUNTIME
 from asyncnn.tools.mlts.evaluators import GOLDEN
-from asyncnn.tools.mlts.records import Accuracy, ModelRecord, Row, SuiteReport
+from asyncnn.tools.mlts.suite_records import Accuracy, ModelRecord, Row, SuiteReport
 
 Cell: TypeAlias = str | int | float
 

@@ -14,7 +14,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.tools.bench.measured_models import weights_bytes
-from asyncnn.tools.mlts.records import ModelRecord
+from asyncnn.tools.mlts.suite_records import ModelRecord
 from asyncnn.tools.mlts.trials import Trial, trial_of
 from asyncnn.tools.other_runtimes import LiteRt
 from asyncnn.tools.reference_models import REFERENCE_MODELS, ReferenceModel

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from asyncnn.tools.mlts.contenders import LITERT
-from asyncnn.tools.mlts.records import Row, SuiteReport
+from asyncnn.tools.mlts.suite_records import Row, SuiteReport
 from asyncnn.tools.pages.document import (
     Bars,
     Column,
@@ -19,8 +19,14 @@ from asyncnn.tools.pages.document import (
     Value,
 )
 
-_MOST_POINTS = 101
+_MOST_POINTS = 201
 """Of a distribution; more tell no more to the eye."""
+
+_PLAIN = "async"
+"""The path that stands for a device in plots, of which eight colours can be told apart.
+
+The tables have all paths.
+"""
 
 _WHO = (
     Column("model"),
@@ -203,13 +209,13 @@ def _side_by_side(report: SuiteReport) -> Iterator[Part]:
             title="Device against device",
             unit="us",
             groups=groups,
-            note="Median latency by the shortest path of each device and transport.",
+            note=f"Median latency by the path {_PLAIN}; the table has the others.",
         )
 
 
 def _is_plain(row: Row) -> bool:
     """Tell whether a row stands for its device and transport."""
-    return row.is_peer or row.path == "async"
+    return row.is_peer or row.path == _PLAIN
 
 
 def _distributions(report: SuiteReport) -> Iterator[Part]:
@@ -217,7 +223,7 @@ def _distributions(report: SuiteReport) -> Iterator[Part]:
         series = {
             row.way: _points(row.latency.us)
             for row in report.of_model(model.name)
-            if row.latency is not None
+            if row.latency is not None and _is_plain(row)
         }
         if series:
             yield Distributions(
@@ -255,7 +261,7 @@ def _history(report: SuiteReport, runs: Sequence[SuiteReport]) -> Iterator[Part]
             for row in rows
             if row.model == model.name and _is_plain(row)
         }
-        if series:
+        if any(sum(each is not None for each in line) > 1 for line in series.values()):
             yield History(
                 title=f"History of {model.name}", unit="us", runs=names, series=series
             )

@@ -9,7 +9,7 @@ import pytest
 import asyncnn
 from asyncnn.hal.operations.bound import Array
 from asyncnn.tools.bench.environment import describe_environment
-from asyncnn.tools.mlts.records import (
+from asyncnn.tools.mlts.suite_records import (
     FORMAT,
     Accuracy,
     Latency,

@@ -9,8 +9,8 @@ from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
 from asyncnn.tools.mlts import Suite, Wanted, chosen_devices, run_suite, suite_models
 from asyncnn.tools.mlts.contenders import LITERT, ONNX_RUNTIME
 from asyncnn.tools.mlts.measuring import ROUNDS
-from asyncnn.tools.mlts.records import Row, SuiteReport
 from asyncnn.tools.mlts.suite_models import write_reference_model
+from asyncnn.tools.mlts.suite_records import Row, SuiteReport
 from asyncnn.tools.reference_models import (
     REFERENCE_MODELS,
     ReferenceModel,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from playwright.async_api import Page
 
-from asyncnn.tools.mlts.records import read_report
 from asyncnn.tools.mlts.suite_page import page_of
+from asyncnn.tools.mlts.suite_records import read_report
 from asyncnn.tools.pages.drawing import draw
 from tests.cli.conftest import Ran, asyncnn_command
 from tests.tools.mlts.conftest import report, row, write_golden, write_model
@@ -41,9 +41,7 @@ def test_a_run_is_printed_in_80_columns_and_written_in_each_form(
     assert sum(line.split()[-1] == "accurate" for line in lines[:machine]) == 2
     assert [each.path for each in read_report(files["json"]).rows] == ["sync", "burst"]
     assert len(files["csv"].read_text().splitlines()) == 4
-    assert "<html" in files["html"].read_text() or "<!DOCTYPE" in (
-        files["html"].read_text()
-    )
+    assert files["html"].read_text().startswith("<!DOCTYPE html>")
 
 
 def test_reports_are_reproduced_from_json(
@@ -154,8 +152,6 @@ async def test_the_page_is_sorted_by_a_click_on_a_heading(
     html.write_text(draw(page_of(found, [report(row(), hour=8)])), encoding="utf-8")
     await page.goto(html.as_uri())
     table = page.locator("table").first
-    if not await table.count():
-        pytest.skip("tables are not drawn yet")
     heading = table.locator("th", has_text="system").first
 
     async def systems() -> list[str]:
