@@ -3,7 +3,9 @@
 from functools import partial
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
 from asyncnn.tools.mlts import Suite, Wanted, chosen_devices, run_suite, suite_models
@@ -121,7 +123,6 @@ class TestBesidePeers:
     def _installed(self) -> None:
         pytest.importorskip("ai_edge_litert")
         pytest.importorskip("onnxruntime")
-        pytest.importorskip("onnx")
 
     async def test_a_file_that_a_runtime_does_not_read_is_a_row(
         self, folder: Path
@@ -131,6 +132,27 @@ class TestBesidePeers:
         assert "does not read asyncnn files" in rows["LiteRT call"].refusal
         assert "ABS is not written as ONNX" in rows["ONNX Runtime call"].refusal
         assert report.passed
+
+    async def test_a_file_of_onnx_is_run_by_its_own_runtime(
+        self, tmp_path: Path
+    ) -> None:
+        tensors = [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 3))
+            for name in ("x", "y")
+        ]
+        nodes = [helper.make_node("Relu", ["x"], ["y"])]
+        graph = helper.make_graph(nodes, "graph", tensors[:1], tensors[1:])
+        opset = helper.make_opsetid("", 17)
+        model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+        onnx.save(model, tmp_path / "relu.onnx")
+        report = await measured(
+            tmp_path, paths=("async",), peers=(LITERT, ONNX_RUNTIME)
+        )
+        rows = by_way(report)
+        assert rows["reference async"].latency is not None
+        assert rows["ONNX Runtime call"].latency is not None
+        assert "does not read ONNX files" in rows["LiteRT call"].refusal
+        assert {row.accuracy for row in report.rows} == {None}
 
     @pytest.mark.parametrize(
         "name", one_in(2, ["hello_world_int8", "hello_world_float"])

@@ -100,6 +100,30 @@ def test_a_labelled_data_set_gives_top_k(
     assert "95.00% was expected" in ran.out
 
 
+def test_reference_models_are_measured_without_a_folder(
+    asyncnn_command: Command, tmp_path: Path
+) -> None:
+    pytest.importorskip("ai_edge_litert")
+    options = ("--builtin", "--filter", "asr*", *QUICK, "--path", "session")
+    ran = asyncnn_command("mlts", *options, "--json", tmp_path / "r.json")
+    assert ran.status == 0
+    (found,) = read_report(tmp_path / "r.json").rows
+    assert found.accuracy is not None
+    assert found.accuracy.evaluator == "phone-error-rate"
+    assert found.accuracy.samples == 40
+
+
+def test_a_terminal_is_told_how_long_the_rest_takes(
+    asyncnn_command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    told = asyncnn_command("mlts", folder, *QUICK).err
+    assert "absolute, prepared; about" in told
+    assert "100%  absolute, round 5 of 5; about 0 s left" in told
+    assert told.endswith("\r\x1b[2K")
+
+
 class TestBadInput:
     @pytest.mark.parametrize(
         ("arguments", "problem"),
