@@ -250,7 +250,8 @@ def peer_contender(system: str, model: SuiteModel) -> Contender:
     if system == LITERT:
         if kind is not FileKind.TFLITE:
             raise PeerRefusedError(f"it does not read {kind.value} files")
-        shapes = [each.shape for each in trial.sequences[0][0].values()]
+        sample = trial.sequences[0][0]
+        shapes = [sample[info.name].shape for info in named.inputs]
         return _loaded(
             partial(_as_it_is, system, named),
             partial(LiteRt, model.path, input_shapes=shapes),

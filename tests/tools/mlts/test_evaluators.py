@@ -49,6 +49,12 @@ class TestGolden:
         assert self.judge(actual, expected, allowance=2.0)
         assert not self.judge(actual, expected, allowance=1.9)
 
+    def test_indices_and_truths_are_exact(self) -> None:
+        info = TensorInfo("y", OperandType.TENSOR_INT32, (1, 2))
+        golden = Golden([info], [steps(np.int32([1, 2]))], Tolerance(lsb=1))
+        assert golden.judge([steps(np.int32([1, 2]))]).passed
+        assert not golden.judge([steps(np.int32([1, 3]))]).passed
+
     def test_a_wrong_shape_is_never_allowed(self) -> None:
         assert not self.judge(np.int8([1, 2, 3]), np.int8([1, 2]), allowance=math.inf)
 

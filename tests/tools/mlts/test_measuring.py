@@ -225,3 +225,21 @@ def test_all_devices_are_those_that_are_no_samples() -> None:
 
 def test_the_conditions_are_told() -> None:
     assert str(Suite(devices=(), runs=7, seconds=0.5)).startswith("at most 7 runs")
+
+
+@pytest.mark.exhaustive
+async def test_devices_are_accurate_on_all_trained_models(shared: Path) -> None:
+    pytest.importorskip("ai_edge_litert")
+    report = await measured(
+        shared / "models",
+        devices=("reference", "accelerated"),
+        paths=("sync", "session"),
+        peers=(LITERT,),
+    )
+    assert report.passed
+    judged = {row.model for row in report.rows if row.accuracy and not row.is_peer}
+    assert len(judged) == len(report.models) > 12
+    refused = {row.model: row.system for row in report.rows if row.refusal}
+    assert refused == {"person_detect": LITERT}
+    stateful = {row.model for row in report.rows if row.path == "session"}
+    assert {"trained_lstm", "trained_lstm_int8"} <= stateful
