@@ -21,8 +21,8 @@ MAX_ROWS = 15
 """Clients, and models, that are shown: those that were the busiest lately."""
 
 _MIN_ROWS = 2
-_OTHER_LINES = 10
-"""Lines besides those rows: headings, the device, what is left out, and one free."""
+_OTHER_LINES = 7
+"""Lines besides rows and texts: the device, and for each table its head and its end."""
 
 WIDE = 120
 """Columns of a terminal from which on everything is shown, and of a pipe."""
@@ -101,19 +101,22 @@ def picture(
     ]
     shown = _fitting(width)
     facts = width >= WIDE
-    most_clients, most_models = _rows_shown(len(clients), len(models), height)
+    heading, failures = _heading(statistics), _failures(executions)
+    last = _last_line(shown, hint, facts=facts)
+    lines = sum(-(-len(text) // width) for text in (heading, failures, last))
+    room = None if height is None else height - _OTHER_LINES - lines
+    most_clients, most_models = _rows_shown(len(clients), len(models), room)
     device = _table("device", shown)
     device.add_row("executions", *_cells(executions, shown))
     device.add_row("preparations", *_cells(preparations, shown))
+    client_facts, model_facts = (_CLIENT_FACTS, _MODEL_FACTS) if facts else ((), ())
     return Group(
-        _heading(statistics),
+        heading,
         device,
-        *_failures(executions),
-        *_busiest(
-            "client", _CLIENT_FACTS if facts else (), clients, shown, most_clients
-        ),
-        *_busiest("model", _MODEL_FACTS if facts else (), models, shown, most_models),
-        *_last_line(shown, hint, facts=facts),
+        *filter(None, [failures]),
+        *_busiest("client", client_facts, clients, shown, most_clients),
+        *_busiest("model", model_facts, models, shown, most_models),
+        *filter(None, [last]),
     )
 
 
@@ -129,11 +132,11 @@ def _fitting(width: int) -> list[int]:
     return sorted(shown)
 
 
-def _rows_shown(clients: int, models: int, height: int | None) -> tuple[int, int]:
+def _rows_shown(clients: int, models: int, room: int | None) -> tuple[int, int]:
     """Return how many clients and models to show; what one leaves, the other has."""
-    if height is None:
+    if room is None:
         return MAX_ROWS, MAX_ROWS
-    room = max(height - _OTHER_LINES, 2 * _MIN_ROWS)
+    room = max(room, 2 * _MIN_ROWS)
     of_clients = max(room - min(models, room // 2), _MIN_ROWS)
     of_models = max(room - min(clients, of_clients), _MIN_ROWS)
     return min(of_clients, MAX_ROWS), min(of_models, MAX_ROWS)
@@ -148,10 +151,10 @@ def _heading(statistics: DeviceStatistics) -> Text:
     )
 
 
-def _failures(executions: Recent) -> list[RenderableType]:
-    """Return a line with the statuses of executions that failed, if any did."""
+def _failures(executions: Recent) -> Text:
+    """Return a line with the statuses of executions that failed, empty if none did."""
     counts = [f"{status} {count}" for status, count in executions.failures.items()]
-    return [Text(f"failed: {', '.join(counts)}")] if counts else []
+    return Text(f"failed: {', '.join(counts)}" if counts else "")
 
 
 def _busiest(
@@ -171,15 +174,13 @@ def _busiest(
     return [table, Text(more)] if left > 0 else [table]
 
 
-def _last_line(shown: Sequence[int], hint: str, *, facts: bool) -> list[RenderableType]:
-    """Return a line that says what the width has left out, and ``hint``."""
+def _last_line(shown: Sequence[int], hint: str, *, facts: bool) -> Text:
+    """Return a line with ``hint`` and what the width has left out, empty if neither."""
     left = [each.name for n, each in enumerate(_FIGURES) if n not in shown]
     if not facts:
         left += [*_CLIENT_FACTS, *_MODEL_FACTS]
-    parts = [f"left out below {WIDE} columns: {', '.join(left)}"] if left else []
-    if hint:
-        parts.insert(0, hint)
-    return [Text("; ".join(parts), style="dim")] if parts else []
+    told = f"left out below {WIDE} columns: {', '.join(left)}" if left else ""
+    return Text("; ".join(filter(None, (hint, told))), style="dim")
 
 
 def _table(what: str, shown: Sequence[int], facts: Sequence[str] = ()) -> Table:

@@ -12,7 +12,12 @@ come from `asyncnn.Device.statistics`.
 `DeviceCollector`
     the same metrics for a registry of one's own
 
-A record is one look at all numbers. Counters are totals since the device was opened, times are seconds, sizes bytes. Names
+A record is one look at all numbers, taken anew for each scrape, and costs the device
+nothing in between. The endpoint serves on the loop that entered its context, and hangs
+up on its clients when the context is left; it does not own the device, which must be
+open for longer. Every user of the machine can read it.
+
+Counters are totals since the device was opened, times are seconds, sizes bytes. Names
 begin with ``asyncnn_``:
 
 =========================  ===========================================================
@@ -30,6 +35,9 @@ begin with ``asyncnn_``:
 
 Devices, models and clients have families of their own, so that a sum over the labels of
 one counts nothing twice.
+
+`MetricsEndpoint` raises `InvalidArgumentError` for what is no port, and `OSError` on
+entering if the port is taken. While the device is gone a scrape is answered with 503.
 
 >>> import asyncio
 >>> import urllib.request
