@@ -21,12 +21,16 @@ from asyncnn.cli.top_live import LiveReport, Watch
 from asyncnn.cli.top_terminal import ended_by_signals
 from asyncnn.http_server import LOOPBACK, HttpRequest, HttpResponse, HttpServer
 
-_FOLDER = "top_page"
+_OWN, _SHARED = files("asyncnn.cli") / "top_page", files("asyncnn.tools.pages")
+_HTML, _CSS, _JS = (
+    f"text/{kind}; charset=utf-8" for kind in ("html", "css", "javascript")
+)
 _FILES = {
-    "": ("index.html", "text/html; charset=utf-8"),
-    "top.css": ("top.css", "text/css; charset=utf-8"),
-    "top.js": ("top.js", "text/javascript; charset=utf-8"),
-    "plots.js": ("plots.js", "text/javascript; charset=utf-8"),
+    "": (_OWN / "index.html", _HTML),
+    "page.css": (_SHARED / "page.css", _CSS),  # the look of all pages
+    "top.css": (_OWN / "top.css", _CSS),
+    "top.js": (_OWN / "top.js", _JS),
+    "plots.js": (_OWN / "plots.js", _JS),
 }
 REPORT = "live.json"
 
@@ -53,9 +57,8 @@ class LivePage:
     def __init__(self, report: Callable[[], LiveReport]) -> None:
         self._report = report
         self._secret = secrets.token_urlsafe(16)
-        folder = files("asyncnn.cli") / _FOLDER
         self._files = {
-            name: ((folder / file).read_bytes(), content_type)
+            name: (file.read_bytes(), content_type)
             for name, (file, content_type) in _FILES.items()
         }
 

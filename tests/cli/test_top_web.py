@@ -154,9 +154,9 @@ async def test_a_browser_shows_what_the_driver_does(page: Page, tmp_path: Path) 
         assert f"pid {os.getpid()}" in await page.inner_text("#clients")
         before = await number_in(page, DONE)
         await until_true(lambda: number_in(page, DONE), lambda done: done > before)
-        rate = page.locator(".plot").first
-        await expect(rate.locator(".value")).to_have_text(FIGURE, timeout=SOON_MS)
-        line = page.locator(".plot path.line.first").first
+        rate = page.locator(".card").first
+        await expect(rate.locator(".now")).to_have_text(FIGURE, timeout=SOON_MS)
+        line = page.locator(".card path.first").first
         drawn = partial(line.get_attribute, "d")
         await until_true(drawn, lambda path: (path or "").count("L") > 3)
         assert await rate.locator("svg").get_attribute("aria-label")

@@ -33,8 +33,8 @@ function line(values, x, y) {
   return path;
 }
 
-// Each stretch of values down to the bottom, for the area below the line.
-function area(values, x, y) {
+// Each stretch of values, closed along the bottom.
+function below(values, x, y) {
   let path = "";
   let start = -1;
   for (let place = 0; place <= values.length; place++) {
@@ -54,23 +54,23 @@ function area(values, x, y) {
 export class Plot {
   constructor({ title, pick, second, show, names, logarithmic = false }) {
     Object.assign(this, { title, pick, second, show, logarithmic });
-    this.figure = element("figure", "plot");
+    this.figure = element("figure", "card");
     const caption = element("figcaption");
     caption.append(element("span", "", title));
     if (names) {
-      const key = element("span", "key");
-      key.append(element("span", "first", names[0]), " ");
-      key.append(element("span", "second", names[1]));
-      caption.append(key);
+      const both = element("span", "names");
+      both.append(element("span", "first", names[0]), " ");
+      both.append(element("span", "second", names[1]));
+      caption.append(both);
     }
-    this.value = element("div", "value");
+    this.now = element("div", "now");
     this.svg = shape("svg", {
       viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
       preserveAspectRatio: "none",
       role: "img",
     });
     this.ends = element("div", "ends");
-    this.figure.append(caption, this.value, this.svg, this.ends);
+    this.figure.append(caption, this.now, this.svg, this.ends);
   }
 
   draw(points, intervalS, size) {
@@ -78,23 +78,23 @@ export class Plot {
     const second = this.second ? points.map(this.second) : [];
     const all = [...first, ...second].filter((value) => value !== null);
     const last = points.length ? first[points.length - 1] : null;
-    this.value.replaceChildren(element("span", "", this.show(last)));
+    this.now.replaceChildren(element("span", "", this.show(last)));
     if (this.second) {
       const more = points.length ? second[points.length - 1] : null;
-      this.value.append(" ", element("span", "more", this.show(more)));
+      this.now.append(" ", element("span", "second", this.show(more)));
     }
     const most = all.length ? Math.max(...all) : 0;
     const least = all.length ? Math.min(...all) : 0;
-    this.svg.setAttribute("aria-label", `${this.title}: ${this.value.textContent}`);
+    this.svg.setAttribute("aria-label", `${this.title}: ${this.now.textContent}`);
     // The newest look is at the right end, also while there are few.
     const step = WIDTH / (size - 1);
     const x = (place) => WIDTH - (points.length - 1 - place) * step;
     const y = this.scale(least, most);
     this.svg.replaceChildren(
-      shape("line", { class: "base", x1: 0, x2: WIDTH, y1: HEIGHT, y2: HEIGHT }),
-      shape("path", { class: "area", d: this.second ? "" : area(first, x, y) }),
-      shape("path", { class: "line first", d: line(first, x, y) }),
-      shape("path", { class: "line second", d: line(second, x, y) }),
+      shape("line", { x1: 0, x2: WIDTH, y1: HEIGHT, y2: HEIGHT }),
+      shape("path", { class: "below", d: this.second ? "" : below(first, x, y) }),
+      shape("path", { class: "first", d: line(first, x, y) }),
+      shape("path", { class: "second", d: line(second, x, y) }),
     );
     const span = (size - 1) * intervalS;
     const ago = span >= 120 ? `${Math.round(span / 60)} min ago` : `${Math.round(span)} s ago`;

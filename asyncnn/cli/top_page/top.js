@@ -57,7 +57,7 @@ const plots = [
   new Plot({ title: "Memory", pick: (p) => p.resident_bytes, show: bytes }),
 ];
 
-byId("plots").append(...plots.map((plot) => plot.figure));
+byId("cards").append(...plots.map((plot) => plot.figure));
 
 // What the columns of work are called, what is in them and how that is written.
 const WORK = [
