@@ -14,6 +14,7 @@ import contextlib
 import email.message
 import email.parser
 import ipaddress
+import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from http import HTTPStatus
 from typing import Self, TypeAlias
@@ -26,6 +27,7 @@ LOOPBACK = "127.0.0.1"
 MAX_CONNECTIONS = 32
 """More are hung up on."""
 
+_EVERYWHERE = ("0.0.0.0", "::")
 _MAX_REQUEST_BYTES = 16 * 1024
 _TIMEOUT_S = 5.0
 """For a request to come and its answer to be taken."""
@@ -76,7 +78,8 @@ class HttpServer:
     A context manager. With port 0 the system chooses one; `port` says which. Leaving
     the context hangs up on all clients.
 
-    :param only_for_names: names by which requests may call this host besides
+    :param host: an address or name of this machine; ``0.0.0.0`` and ``::`` are all.
+    :param only_for_names: names by which requests may call this host besides its own,
         ``localhost`` and addresses, which nobody can have resolve to another; None
         lets them call it as they like.
     :raises InvalidArgumentError: if ``port`` is no port.
@@ -114,7 +117,8 @@ class HttpServer:
     @property
     def url(self) -> str:
         """Where the server is, while the context is entered; without a slash."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
+        host = socket.gethostname() if self._host in _EVERYWHERE else self._host
+        host = f"[{host}]" if ":" in host else host
         return f"http://{host}:{self._port}"
 
     async def __aenter__(self) -> Self:
@@ -195,7 +199,7 @@ def _is_own(host: str | None, names: Collection[str]) -> bool:
     """Tell whether ``host`` cannot be a foreign name that resolves to this machine."""
     if host is None:
         return False
-    if host == "localhost" or host in names:
+    if host in {"localhost", socket.gethostname().lower(), *names}:
         return True
     try:
         ipaddress.ip_address(host)

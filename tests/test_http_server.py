@@ -1,6 +1,7 @@
 """The small HTTP server: what it refuses, what it bounds, and how it ends."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 
@@ -128,6 +129,23 @@ async def test_a_port_that_is_taken_is_an_error(served: HttpServer) -> None:
             pass
 
 
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("localhost", "localhost"),
+        ("0.0.0.0", socket.gethostname()),
+    ],
+)
+async def test_its_address_can_be_opened(host: str, shown: str) -> None:
+    async with HttpServer(greet, host=host) as served:
+        assert served.url == f"http://{shown}:{served.port}"
+
+
+async def test_an_address_of_version_6_has_brackets() -> None:
+    assert HttpServer(greet, 80, host="::1").url == "http://[::1]:80"
+
+
 @pytest.mark.parametrize("port", [-1, 65536])
 def test_what_is_no_port_is_refused(port: int) -> None:
     with pytest.raises(InvalidArgumentError, match="no port"):
@@ -146,6 +164,7 @@ class TestNames:
             ("localhost:4000", 200),
             ("LocalHost", 200),
             ("robot:1", 200),
+            (f"{socket.gethostname()}:80", 200),
             ("evil.example", 421),
             ("evil.example:80", 421),
             ("localhost.evil.example", 421),

@@ -162,6 +162,7 @@ async def test_a_browser_shows_what_the_driver_does(page: Page, tmp_path: Path) 
         assert await rate.locator("svg").get_attribute("aria-label")
 
 
+@pytest.mark.exhaustive
 async def test_headings_sort(page: Page, tmp_path: Path) -> None:
     async with (
         running_driver(tmp_path / "driver") as driver,
@@ -208,6 +209,7 @@ async def test_the_page_outlives_the_driver(page: Page, tmp_path: Path) -> None:
             assert None in [point.pending for point in report.points]
 
 
+@pytest.mark.exhaustive
 async def test_the_page_says_that_top_has_ended(page: Page, tmp_path: Path) -> None:
     """In a page of its own: that nobody answers is an error to the browser."""
     browser = page.context.browser
@@ -300,7 +302,10 @@ async def test_foreign_names_and_methods_are_refused(tmp_path: Path) -> None:
             assert (await fetched(url + REPORT, method))[0] == 405
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive)],
+)
 async def test_a_signal_ends_it_with_the_driver_there_or_gone(
     tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -329,6 +334,7 @@ class TestBadInput:
         assert ran.status == 2
         assert "no driver at" in ran.err
 
+    @pytest.mark.exhaustive
     async def test_a_port_that_is_taken(
         self, asyncnn_command: Command, tmp_path: Path
     ) -> None:

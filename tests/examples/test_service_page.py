@@ -128,6 +128,7 @@ async def test_a_finger_draws(field: Page) -> None:
     await answered(field, 0)
 
 
+@pytest.mark.exhaustive
 async def test_a_driver_that_is_gone_is_asked_again(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "driver.sock"
     browser = page.context.browser
