@@ -107,7 +107,7 @@ def _measured(
 
     from asyncnn.devices import OWN_PROCESS
     from asyncnn.runtime.opening_devices import open_device
-    from asyncnn.tools.profiling.measuring import Order, measure
+    from asyncnn.tools.profiling.observed_runs import Order, measure
     from asyncnn.tools.samples import (
         load_arrays,
         random_sample,

@@ -1,6 +1,6 @@
 """Where the time of a model's runs goes: by stage, partition, segment and operation.
 
-This file has what a profile says; `measuring` takes one, `page` draws it. Imports what
+This file has what a profile says; `observed_runs` takes one, `page` draws it. Imports what
 applications import, and the engine to be told of its steps; knows no command line.
 """
 

@@ -17,7 +17,7 @@ from asyncnn.engine.bound_execution import run_bound
 from asyncnn.engine.delegation import Delegate
 from asyncnn.engine.observation import ObservedExecution
 from asyncnn.runtime.model_file import load
-from asyncnn.tools.profiling.measuring import (
+from asyncnn.tools.profiling.observed_runs import (
     Observer,
     Order,
     measure,

@@ -9,7 +9,7 @@ from asyncnn.hal.types import Model, Operand, OperationType
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
 from asyncnn.tools.profiling import Profile
-from asyncnn.tools.profiling.measuring import LEAST_RUNS, Order, measure
+from asyncnn.tools.profiling.observed_runs import LEAST_RUNS, Order, measure
 from asyncnn.tools.samples import Sample, random_sample
 from asyncnn.tracing import active, recording_to
 from tests.engine.test_control_flow import if_model, scalar, while_model
@@ -253,7 +253,7 @@ async def test_segments_are_measured_and_their_operations_apportioned() -> None:
 async def test_time_bounds_runs_that_nobody_has_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("asyncnn.tools.profiling.measuring.LONGEST_S", 0.0)
+    monkeypatch.setattr("asyncnn.tools.profiling.observed_runs.LONGEST_S", 0.0)
     model = chain(2, 4)
     async with asyncnn.open_device("reference") as device:
         order = Order("model", model, random_sample(model.inputs), "made up")
