@@ -1,7 +1,7 @@
 """Where the time of a model's runs goes: by stage, partition, segment and operation.
 
-This file has what a profile says; `observed_runs` takes one, `page` draws it. Imports what
-applications import, and the engine to be told of its steps; knows no command line.
+This file has what a profile says; `observed_runs` takes one, `page` draws it. Imports
+what applications do, and the engine to be told of its steps; knows no command line.
 """
 
 from typing import TypeAlias
