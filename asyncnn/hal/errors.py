@@ -103,6 +103,10 @@ class InvalidArgumentError(AsyncnnError):
     status = ErrorStatus.INVALID_ARGUMENT
 
 
+class WrongLoopError(InvalidArgumentError, RuntimeError):
+    """No event loop of asyncio runs here, or another than the one that opened it."""
+
+
 class MissedDeadlineError(AsyncnnError, TimeoutError):
     """The deadline passed; whether to try again is what the subclasses say."""
 

@@ -20,6 +20,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -62,6 +63,30 @@ class Part(Memory, frozen=True, kw_only=True):
 
     slab: Slab
     offset: int
+
+
+_S = TypeVar("_S", bound=np.generic)
+
+
+@overload
+def shared_array(
+    shape: int | tuple[int, ...], *, isolated: bool = False
+) -> NDArray[np.float32]: ...
+
+
+@overload
+def shared_array(
+    shape: int | tuple[int, ...],
+    dtype: type[_S] | np.dtype[_S],
+    *,
+    isolated: bool = False,
+) -> NDArray[_S]: ...
+
+
+@overload
+def shared_array(
+    shape: int | tuple[int, ...], dtype: DTypeLike, *, isolated: bool = False
+) -> NDArray[Any]: ...
 
 
 def shared_array(

@@ -21,15 +21,20 @@ from asyncnn.runtime.buffers import (
     Slot,
     allocate_buffer,
 )
+from asyncnn.runtime.home import Home, running_loop
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_cache import ModelCache, PrepareArguments, prepare
+from asyncnn.runtime.opening import Opened
 from asyncnn.runtime.prepared import PreparedModel
 
 DEFAULT_MAX_IN_FLIGHT = 256
 
 
-class Device:
+class Device(Opened):
     """Wraps any `IDevice`; ``hal`` is the device itself.
+
+    One that was opened by ``await`` is closed by `aclose`, or as the context manager
+    that it is; one that is made of an `IDevice` leaves that as it is.
 
     ``make_array`` makes arrays that it can work on where they are. Prepared models are
     kept in ``cache``. ``sync_exec_hal`` forces one of the HAL's calls, as of
@@ -54,6 +59,7 @@ class Device:
         self._cache = cache
         self._sync_exec_hal = sync_exec_hal
         self._deadline_grace = deadline_grace
+        self._home = Home()
 
     @property
     def is_remote(self) -> bool:
@@ -88,6 +94,7 @@ class Device:
         :raises GeneralFailureError: if the device keeps no statistics.
         :raises DeviceUnavailableError: if its driver is gone, or it is closed.
         """
+        self._check_home()
         if not isinstance(self.hal, IMeasured):
             raise GeneralFailureError(f"{self.name} keeps no statistics")
         return await self.hal.get_statistics()
@@ -113,6 +120,7 @@ class Device:
         :raises GeneralFailureError: if an operation is not supported.
         :raises AsyncnnError: for any other status of the driver.
         """
+        self._check_home()
         named = model if isinstance(model, NamedModel) else _numbered(model)
         order = PrepareArguments(
             named.model, preference, priority, deadline_after(timeout)
@@ -130,6 +138,7 @@ class Device:
             deadline_grace=self._deadline_grace,
             route=self._usual_route(prepared),
             device=self.hal,
+            owner=self,
         )
 
     def _usual_route(self, prepared: IPreparedModel) -> Route | None:
@@ -151,7 +160,12 @@ class Device:
         :raises GeneralFailureError: if the driver has no such buffers, or no memory.
         :raises AsyncnnError: for any other status of the driver.
         """
+        self._check_home()
         return await allocate_buffer(self.hal, slots, dimensions, self._make_array)
+
+    def _check_home(self) -> None:
+        if running_loop() is not self._home.loop:
+            self._home.refuse("the device")
 
     def __repr__(self) -> str:
         return f"<Device {self.name} {self.hal.get_status().name}>"

@@ -30,7 +30,7 @@ from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
 )
-from asyncnn.hal.operands import dtype_of
+from asyncnn.hal.operands import AnyOperandType, dtype_of
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     DataLocation,
@@ -39,6 +39,7 @@ from asyncnn.hal.types import (
     Model,
     Operand,
     OperandLifeTime,
+    OperandType,
 )
 from asyncnn.hal.validate.rules import operand_type_name
 from asyncnn.memory.pools import from_buffer, map_file, view
@@ -212,15 +213,20 @@ def _address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
+_HAL_TYPES = {int(type_): type_ for type_ in OperandType}
+
+
 class TensorInfo(msgspec.Struct, frozen=True):
     """What a caller has to know of an input or output.
 
     ``dimensions`` has 0 for an axis that each request chooses. Real value =
-    ``scale * (stored - zero_point)`` where ``scale`` is not 0.
+    ``scale * (stored - zero_point)`` where ``scale`` is not 0. ``type`` is an
+    `OperandType`, whatever kind of file it is from, or what an extension has; it is a
+    bare number if nothing is known of that.
     """
 
     name: str
-    type: int
+    type: AnyOperandType | int
     dimensions: Dimensions
     scale: float = 0.0
     zero_point: int = 0
@@ -230,7 +236,7 @@ class TensorInfo(msgspec.Struct, frozen=True):
         """Describe ``operand`` under ``name``."""
         return cls(
             name,
-            operand.type,
+            _HAL_TYPES.get(operand.type, operand.type),
             operand.dimensions,
             operand.scale,
             operand.zero_point,
