@@ -12,7 +12,7 @@ from asyncnn.pipeline.flow import Flow, Room
 from asyncnn.pipeline.frame import Frame, StateMemory
 from asyncnn.pipeline.results import FrameResult, PipelineStatistics, StageStatistics
 from asyncnn.pipeline.wiring import Stage, wire
-from asyncnn.runtime.home import Home, running_loop
+from asyncnn.runtime.home import Home, get_ident
 from asyncnn.runtime.requests import InputCheck, Inputs
 
 WhenFull: TypeAlias = Literal["wait", "drop_oldest"]
@@ -230,7 +230,7 @@ class Pipeline:
         :raises Exception: what ended the pipeline, if it is at its end.
         """
         self._raise_error()
-        if running_loop() is not self._home.loop:
+        if get_ident() != self._home.loop._thread_id:
             self._home.refuse("the pipeline")
         if not self._takes_more:
             assert self._open_flow is not None  # says so if it is not open yet

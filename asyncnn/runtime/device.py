@@ -21,7 +21,7 @@ from asyncnn.runtime.buffers import (
     Slot,
     allocate_buffer,
 )
-from asyncnn.runtime.home import Home, running_loop
+from asyncnn.runtime.home import Home, get_ident
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_cache import ModelCache, PrepareArguments, prepare
 from asyncnn.runtime.opening import Opened
@@ -164,7 +164,7 @@ class Device(Opened):
         return await allocate_buffer(self.hal, slots, dimensions, self._make_array)
 
     def _check_home(self) -> None:
-        if running_loop() is not self._home.loop:
+        if get_ident() != self._home.loop._thread_id:
             self._home.refuse("the device")
 
     def __repr__(self) -> str:

@@ -47,7 +47,7 @@ from asyncnn.runtime.fenced import (
     failed_run,
     launch_fenced,
 )
-from asyncnn.runtime.home import Home, running_loop
+from asyncnn.runtime.home import Home, get_ident
 from asyncnn.runtime.model import NamedModel, TensorInfo, position_of
 from asyncnn.runtime.opening import Opening
 from asyncnn.runtime.requests import (
@@ -164,7 +164,7 @@ class PreparedModel:
         :raises AsyncnnError: for any other status of the driver.
         """
         target = self._target
-        if running_loop() is not target.home.loop:
+        if get_ident() != target.home.loop._thread_id:
             target.home.refuse("the model")
         space = target.space
         arrays: Sequence[Tensor | None] | None = target.check.usual(inputs)
@@ -244,7 +244,7 @@ class PreparedModel:
         :raises AsyncnnError: if the driver does not take it, for any other reason.
         """
         target = self._target
-        if running_loop() is not target.home.loop:
+        if get_ident() != target.home.loop._thread_id:
             target.home.refuse("the model")
         space = target.space
         if not space.is_fixed:

@@ -24,7 +24,7 @@ from asyncnn.offload import offload
 from asyncnn.runtime.buffers import DeviceBuffer, MakeArray
 from asyncnn.runtime.execution_options import Outputs, options_for, timing_of
 from asyncnn.runtime.fenced import FencedRun, awaited_of, failed_run, launch_fenced
-from asyncnn.runtime.home import Home, running_loop
+from asyncnn.runtime.home import Home, get_ident
 from asyncnn.runtime.model import position_of
 from asyncnn.runtime.requests import (
     MAX_SPACE_ATTEMPTS,
@@ -262,7 +262,7 @@ class ReusableExecution:
         :raises AsyncnnError: for any other status of the driver.
         """
         home = self._target.home
-        if running_loop() is not home.loop:
+        if get_ident() != home.loop._thread_id:
             home.refuse("the model")
         if self._is_running or self._launched:
             self.check_free()
@@ -313,7 +313,7 @@ class ReusableExecution:
         :raises AsyncnnError: if the driver does not take it.
         """
         target = self._target
-        if running_loop() is not target.home.loop:
+        if get_ident() != target.home.loop._thread_id:
             target.home.refuse("the model")
         target.space.check_fixed()
         awaited, failed = awaited_of(wait_for)

@@ -31,7 +31,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ExecutionOptions, Request
 from asyncnn.offload import offload
 from asyncnn.runtime.execution_options import AnyPath, Outputs, check_path
-from asyncnn.runtime.home import running_loop
+from asyncnn.runtime.home import get_ident
 from asyncnn.runtime.opening import Opened, opens
 from asyncnn.runtime.requests import Inputs
 from asyncnn.runtime.reusable import Carry
@@ -139,7 +139,7 @@ class Session(Opened):
         :raises AsyncnnError: for any other status of the driver.
         """
         home = self._model.target.home
-        if running_loop() is not home.loop:
+        if get_ident() != home.loop._thread_id:
             home.refuse("the session")
         deadline = deadline_after(timeout)
         if deadline is None:
