@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         DeviceUnavailableError,
         DriverDiedError,
         EngineUnavailableError,
+        ExecutionFailedError,
         ForkedError,
         GeneralFailureError,
         InvalidArgumentError,
@@ -93,7 +94,8 @@ else:
             "asyncnn.devices": "DeviceSettings",
             "asyncnn.extensions": "Extension",
             "asyncnn.hal.errors": "AsyncnnError BusyError DeviceClosedError "
-            "DeviceUnavailableError DriverDiedError EngineUnavailableError ForkedError "
+            "DeviceUnavailableError DriverDiedError EngineUnavailableError "
+            "ExecutionFailedError ForkedError "
             "GeneralFailureError InvalidArgumentError MissedDeadlineError "
             "MissedDeadlinePersistentError MissedDeadlineTransientError NoDriverError "
             "OutputInsufficientSizeError ResourceExhaustedError "
@@ -143,6 +145,7 @@ __all__ = (
     "DriverDiedError",
     "EngineUnavailableError",
     "ErrorStatus",
+    "ExecutionFailedError",
     "ExecutionPreference",
     "Explanation",
     "Extension",

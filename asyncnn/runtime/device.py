@@ -22,7 +22,7 @@ from asyncnn.runtime.buffers import (
     allocate_buffer,
 )
 from asyncnn.runtime.home import Home, get_ident
-from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.model import NamedModel, telling_open_inputs
 from asyncnn.runtime.model_cache import ModelCache, PrepareArguments, prepare
 from asyncnn.runtime.opening import Opened
 from asyncnn.runtime.prepared import PreparedModel
@@ -125,10 +125,11 @@ class Device(Opened):
         order = PrepareArguments(
             named.model, preference, priority, deadline_after(timeout)
         )
-        if self._cache is None:
-            prepared = await prepare(self.hal, order)
-        else:
-            prepared = await self._cache.prepare(self.hal, order, identity)
+        with telling_open_inputs(named.open_inputs):
+            if self._cache is None:
+                prepared = await prepare(self.hal, order)
+            else:
+                prepared = await self._cache.prepare(self.hal, order, identity)
         return PreparedModel(
             named,
             prepared,

@@ -120,6 +120,26 @@ def located(where: str | os.PathLike[str]) -> Iterator[None]:
         raise error.at(os.fspath(where)) from error
 
 
+@contextmanager
+def telling_open_inputs(names: Sequence[str]) -> Iterator[None]:
+    """Add to errors that the file leaves shapes of these inputs to the application."""
+    try:
+        yield
+    except (InvalidArgumentError, GeneralFailureError) as error:
+        if not names or error.hint or type(error).__init__ is not AsyncnnError.__init__:
+            raise
+        raise type(error)(error.message, hint=hint_of_open_inputs(names)) from error
+
+
+def hint_of_open_inputs(names: Sequence[str]) -> str:
+    """Return what to do about inputs whose shapes the file leaves open."""
+    shapes = ", ".join(f"{name!r}: (...)" for name in names)
+    return (
+        f"the file leaves shapes to the application: load it with "
+        f"input_shapes={{{shapes}}}, or --input-shape {names[0]}=N,N,..."
+    )
+
+
 MAX_COPIED_BYTES = 128
 """Largest constant that is copied into the model, as in the NNAPI."""
 
@@ -283,7 +303,9 @@ class NamedModel(msgspec.Struct, frozen=True):
     after ``outputs`` at position K; both have the same type, shape and quantisation.
 
     ``signatures`` are those of its file that name these inputs and outputs;
-    ``metadata`` is what the file's author says of them, if anything.
+    ``metadata`` is what the file's author says of them, if anything. ``open_inputs``
+    have lengths that the file leaves to the application, and that were not given: they
+    have those of an example, mostly 1.
     """
 
     model: Model
@@ -293,6 +315,7 @@ class NamedModel(msgspec.Struct, frozen=True):
     states: tuple[StateTensor, ...] = ()
     signatures: tuple[Signature, ...] = ()
     metadata: ModelMetadata | None = None
+    open_inputs: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -379,6 +402,7 @@ class NamedModel(msgspec.Struct, frozen=True):
             extension_names=names,
             signatures=self.signatures,
             metadata=self.metadata,
+            open_inputs=self.open_inputs,
         )
 
 
