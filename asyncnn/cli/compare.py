@@ -81,6 +81,7 @@ def compare(
     from asyncnn.tools.samples import Tolerance, load_arrays
     from asyncnn.tools.samples import samples as samples_of
 
+    tolerance = Tolerance.asked(lsb, rtol, atol)
     kind = {"litert": PeerKind.LITERT, "onnxruntime": PeerKind.ONNX_RUNTIME}[peer]
     with located(model):
         kind.check_reads(kind_of(view(map_model_file(model))))
@@ -102,7 +103,7 @@ def compare(
         given=tuple(given),
         random=samples,
         seed=seed,
-        tolerance=Tolerance.asked(lsb, rtol, atol),
+        tolerance=tolerance,
         constants=constants_of(constant or ()),
     )
     report = anyio.run(compare_model, comparison)

@@ -25,6 +25,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import (
     BufferToken,
     DataLocation,
@@ -108,9 +109,17 @@ def shared_array(
     :raises InvalidArgumentError: if there is no such array, or it would hold objects.
     :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
     """
-    dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
+    try:
+        dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
+        dtype = np.dtype(dtype)
+        if min(dimensions, default=0) < 0:
+            raise ValueError(f"an axis of {shape!r} is negative")
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"there is no array of shape {shape!r} and dtype {dtype!r}: {error}"
+        ) from None
     # The view of an empty pool would be read-only.
-    size = max(1, math.prod(dimensions) * np.dtype(dtype).itemsize)
+    size = max(1, math.prod(dimensions) * dtype.itemsize)
     memory = allocate(size) if isolated else allocate_in_slab(size)
     return array_in(memory, dtype, dimensions)
 

@@ -1,5 +1,7 @@
 """`Device`: what applications prepare models on, over any `IDevice`."""
 
+from enum import Enum
+
 import numpy as np
 
 from asyncnn.deadlines import DEADLINE_GRACE_S, deadline_after
@@ -52,6 +54,10 @@ class Device(Opened):
         sync_exec_hal: bool | None = None,
         deadline_grace: float = DEADLINE_GRACE_S,
     ) -> None:
+        if not isinstance(max_in_flight, int) or max_in_flight < 1:
+            raise InvalidArgumentError(
+                f"max_in_flight is {max_in_flight!r}", hint="give 1 or more"
+            )
         self.name = name
         self.hal = hal
         self._max_in_flight = max_in_flight
@@ -121,6 +127,8 @@ class Device(Opened):
         :raises AsyncnnError: for any other status of the driver.
         """
         self._check_home()
+        _check_no_text(Priority, priority)
+        _check_no_text(ExecutionPreference, preference)
         named = model if isinstance(model, NamedModel) else _numbered(model)
         order = PrepareArguments(
             named.model, preference, priority, deadline_after(timeout)
@@ -162,6 +170,11 @@ class Device(Opened):
         :raises AsyncnnError: for any other status of the driver.
         """
         self._check_home()
+        if not slots or not all(isinstance(slot, Slot) for slot in slots):
+            raise InvalidArgumentError(
+                "a buffer is for inputs and outputs of prepared models",
+                hint="device.buffer_for(prepared.output('h'), prepared.input('h'))",
+            )
         return await allocate_buffer(self.hal, slots, dimensions, self._make_array)
 
     def _check_home(self) -> None:
@@ -172,11 +185,17 @@ class Device(Opened):
         return f"<Device {self.name} {self.hal.get_status().name}>"
 
 
+def _check_no_text(kind: type[Enum], given: object) -> None:
+    if isinstance(given, str):
+        known = ", ".join(f"asyncnn.{kind.__name__}.{each.name}" for each in kind)
+        raise InvalidArgumentError(f"{given!r} is text", hint=f"give {known}")
+
+
 def _numbered(model: Model) -> NamedModel:
     if not isinstance(model, Model):
         raise InvalidArgumentError(
-            f"a {type(model).__name__} is no model",
-            hint="asyncnn.load reads one from a file",
+            f"a model of type {type(model).__name__} cannot be prepared",
+            hint="asyncnn.load reads one from a file: prepare(asyncnn.load(path))",
         )
     return NamedModel.of(
         model,

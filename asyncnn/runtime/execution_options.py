@@ -31,8 +31,9 @@ def check_path(path: str, *, bursts: bool = False) -> None:
     """
     known = (*get_args(Path), "burst") if bursts else get_args(Path)
     if path not in known:
+        more = "; a burst is opened by prepared.burst()" if path == "burst" else ""
         raise InvalidArgumentError(
-            f"there is no path {path!r}", hint=f"known: {', '.join(known)}"
+            f"there is no path {path!r} here", hint=f"known: {', '.join(known)}{more}"
         )
 
 

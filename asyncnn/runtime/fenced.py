@@ -126,8 +126,14 @@ def awaited_of(
 ) -> tuple[list[SyncFence | FencedRun], SyncFence | FencedRun | None]:
     """Return what is still active, and the first that has failed if one has."""
     awaited: list[SyncFence | FencedRun] = []
-    for one in wait_for:
-        status = one.status
+    try:
+        statuses = [(one, one.status) for one in wait_for]
+    except (TypeError, AttributeError):
+        raise InvalidArgumentError(
+            f"wait_for is {wait_for!r}",
+            hint="give a list of fenced runs and fences: wait_for=[run]",
+        ) from None
+    for one, status in statuses:
         if status is None:
             awaited.append(one)
         elif status is not ErrorStatus.NONE:

@@ -369,6 +369,11 @@ def _names_of(extensions: Iterable[Extension | str]) -> list[str]:
 def _extended(
     settings: DeviceSettings, extensions: Iterable[Extension | str]
 ) -> DeviceSettings:
+    if not isinstance(settings, DeviceSettings):
+        raise InvalidArgumentError(
+            f"settings of type {type(settings).__name__}",
+            hint="give asyncnn.DeviceSettings(threads=2), say",
+        )
     more = load_extensions(extensions)
     return replace(settings, extensions=(*settings.extensions, *more))
 

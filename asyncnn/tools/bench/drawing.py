@@ -17,6 +17,9 @@ _MARKUP = {True: " [green]met   [/]", False: " [bold red]MISSED[/]", None: " " *
 
 _HTML = {True: " met", False: ' <span class="missed">missed</span>', None: ""}
 
+_WIDEST = 10_000
+"""Columns that no table needs."""
+
 _PLOT = 620
 """Pixels of all decades."""
 
@@ -71,7 +74,8 @@ def draw_table(table: Table, out: Console) -> Iterator[RichTable]:
 
 
 def _fits(table: Table, columns: Sequence[int], out: Console) -> bool:
-    return out.measure(_drawn(table, columns)).maximum <= out.width
+    widest = out.options.update(max_width=_WIDEST)
+    return out.measure(_drawn(table, columns), options=widest).maximum <= out.width
 
 
 def _drawn(table: Table, columns: Sequence[int]) -> RichTable:
