@@ -41,6 +41,7 @@ COMMANDS = {
         "devices": ("devices", "devices"),
         "capabilities": ("devices", "capabilities"),
         "conformance": ("conformance", "conformance"),
+        "mlts": ("mlts", "mlts"),
         "graph": ("graph", "graph"),
         "bench": ("app", "benchmarks"),
     }.items()

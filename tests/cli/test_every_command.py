@@ -13,7 +13,7 @@ from typer.main import get_command
 import asyncnn
 from asyncnn.cli.app import app
 from asyncnn.hal.errors import counted
-from asyncnn.tools.bench.drawing import draw_table
+from asyncnn.tools.bench.presenting import draw_table
 from asyncnn.tools.bench.report import Table
 from tests.cli.conftest import Ran
 from tests.test_documentation import commands_below
