@@ -66,22 +66,35 @@ class Opening(Generic[T]):
     >>> await burst.aclose()
     """
 
-    __slots__ = ("_context", "_is_used", "_lease", "_what")
+    __slots__ = ("_context", "_is_for_a_block", "_is_used", "_lease", "_what")
 
-    def __init__(self, what: str, context: AbstractAsyncContextManager[T]) -> None:
+    def __init__(
+        self,
+        what: str,
+        context: AbstractAsyncContextManager[T],
+        *,
+        is_for_a_block: bool = False,
+    ) -> None:
         self._what = what
         self._context = context
+        self._is_for_a_block = is_for_a_block
         self._is_used = False
         self._lease: _Block[T] | None = None
 
     def __await__(self) -> Generator[Any, None, T]:
+        if self._is_for_a_block:
+            raise InvalidArgumentError(
+                f"the {self._what} is open for a block", hint="write 'async with ...:'"
+            )
         self._begin()
         return _Kept.opened(self._what, self._context).__await__()
 
     async def __aenter__(self) -> T:
         self._begin()
         thing = await self._context.__aenter__()
-        self._lease = thing._lease = _Block(self._context)
+        self._lease = _Block(self._context)
+        if not self._is_for_a_block:  # otherwise it was open before, and will be
+            thing._lease = self._lease
         return thing
 
     async def __aexit__(self, *exc: Any) -> None:
@@ -118,16 +131,20 @@ class Opening(Generic[T]):
 
 
 def opens(
-    what: str,
+    what: str, *, is_for_a_block: bool = False
 ) -> Callable[[Callable[P, AsyncIterator[T]]], Callable[P, Opening[T]]]:
-    """Make an `Opening` of what a generator yields, once, until it is closed."""
+    """Make an `Opening` of what a generator yields, once, until it is closed.
+
+    What ``is_for_a_block`` was open before, and is changed for the block alone.
+    """
 
     def decorate(function: Callable[P, AsyncIterator[T]]) -> Callable[P, Opening[T]]:
         context = asynccontextmanager(function)
 
         @wraps(function)
         def opening(*args: P.args, **kwargs: P.kwargs) -> Opening[T]:
-            return Opening(what, context(*args, **kwargs))
+            inside = context(*args, **kwargs)
+            return Opening(what, inside, is_for_a_block=is_for_a_block)
 
         return opening
 

@@ -11,11 +11,7 @@ places and arrays, and the one after that does not write where it may still read
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-)
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, TypeAlias
 
 from asyncnn.callbacks import ExecutionResult
@@ -202,7 +198,7 @@ class Session(Opened):
         async with AsyncExitStack() as stack:
             yield await stack.enter_async_context(OpeningSession(*like, steps=steps))
 
-    @asynccontextmanager
+    @opens("burst of the session", is_for_a_block=True)
     async def burst(self, *, spins: bool = True) -> AsyncIterator["Session"]:
         """Open a burst; within the block, steps go by it unless told otherwise.
 

@@ -215,6 +215,14 @@ class TestSessionsAndBursts:
                 with pytest.raises(asyncnn.InvalidArgumentError, match="async with"):
                     await opening.run([X, X])  # type: ignore[attr-defined]
                 assert not hasattr(opening, "run")
+            async with (await device.prepare(counting())).session() as session:
+                with pytest.raises(asyncnn.InvalidArgumentError, match="async with"):
+                    await session.burst().run(X)  # type: ignore[attr-defined]
+                with pytest.raises(asyncnn.InvalidArgumentError, match="for a block"):
+                    await session.burst()
+                async with session.burst() as same:
+                    assert same is session
+                await session.run(X)
         with pytest.raises(asyncnn.InvalidArgumentError, match="not open yet"):
             asyncnn.open_device().prepare(addition(4))  # type: ignore[attr-defined]
 
