@@ -1,12 +1,14 @@
 """The compiled ring, and the description that package indexes show.
 
 All else about the package is in pyproject.toml, where an extension module and the tag
-of its wheel are experimental still: each build would warn. With ``ASYNCNN_NO_EXTENSION=1``
-the package is pure Python, and so is its wheel.
+of its wheel are experimental still: each build would warn. The package is pure Python,
+and so is its wheel, with ``ASYNCNN_NO_EXTENSION=1``, and on free-threaded interpreters,
+which have no stable ABI.
 """
 
 import os
 import re
+import sysconfig
 import tomllib
 from pathlib import Path
 
@@ -34,15 +36,11 @@ def description(readme: str, repository: str, version: str) -> str:
     """
     pages = f"{repository}/blob/v{version}/"
     pictures = f"{repository}/raw/v{version}/"
-    return _SOURCE.sub(
-        rf"\g<1>{pictures}\g<2>",
-        _LINK.sub(
-            lambda link: (
-                f"{link[1]}{link[2]}{pictures if link[1] else pages}{link[3]}"
-            ),
-            readme,
-        ),
-    )
+
+    def absolute(link: re.Match[str]) -> str:
+        return f"{link[1]}{link[2]}{pictures if link[1] else pages}{link[3]}"
+
+    return _SOURCE.sub(rf"\g<1>{pictures}\g<2>", _LINK.sub(absolute, readme))
 
 
 def _long_description() -> str:
@@ -55,7 +53,9 @@ def _long_description() -> str:
 
 def main() -> None:
     """Set up what pyproject.toml leaves open."""
-    has_extension = os.environ.get("ASYNCNN_NO_EXTENSION", "") in ("", "0")
+    has_extension = os.environ.get("ASYNCNN_NO_EXTENSION", "") in ("", "0") and not (
+        sysconfig.get_config_var("Py_GIL_DISABLED")
+    )
     setup(
         long_description=_long_description(),
         long_description_content_type="text/markdown",
