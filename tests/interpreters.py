@@ -2,7 +2,7 @@
 
 Arguments are versions, like ``3.13`` or, without a global lock, ``3.14t``; without any,
 it is all that are found: on the path, and where pyenv and uv install them. Each has an
-environment of its own, ``.venv-VERSION``, with what the tests need of it. What cannot be
+environment of its own, ``.venv-VERSION``, with what the tests need. What cannot be
 installed there is said, and its tests are skipped.
 """
 

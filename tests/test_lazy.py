@@ -14,7 +14,14 @@ import pytest
 import asyncnn
 from asyncnn.service.process import driver_process
 
-LAZY = ("asyncnn", "asyncnn.devices", "asyncnn.kernels", "asyncnn.service")
+LAZY = (
+    "asyncnn",
+    "asyncnn.burst",
+    "asyncnn.devices",
+    "asyncnn.kernels",
+    "asyncnn.memory",
+    "asyncnn.service",
+)
 
 CLIENT = """
 import asyncio, sys
