@@ -62,15 +62,13 @@ from asyncnn.lazy import lazy_names
 
 if TYPE_CHECKING:
     from asyncnn.burst.controller import BurstController, BurstStatistics
-    from asyncnn.burst.open_bursts import OpenBursts
-    from asyncnn.burst.server import BurstServer
+    from asyncnn.burst.server import BurstServer, OpenBursts
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "asyncnn.burst.controller": "BurstController BurstStatistics",
-            "asyncnn.burst.open_bursts": "OpenBursts",
-            "asyncnn.burst.server": "BurstServer",
+            "asyncnn.burst.server": "BurstServer OpenBursts",
         },
     )
 

@@ -1,10 +1,10 @@
 """The driver's side of bursts: takes packets, executes, answers.
 
-`asyncnn.burst.open_bursts` holds the bursts of a device, each of them a `BurstServer`.
-Nothing that an application sends is trusted: packets are decoded with every step
-checked, requests are validated by the prepared model, and a malformed packet is
-answered with GENERAL_FAILURE. One packet is worked on at a time; the next stays in its
-queue until the result of this one is in the other.
+`OpenBursts` holds the bursts of a device, each of them a `BurstServer`. Nothing that an
+application sends is trusted: packets are decoded with every step checked, requests are
+validated by the prepared model, and a malformed packet is answered with
+GENERAL_FAILURE. One packet is worked on at a time; the next stays in its queue until
+the result of this one is in the other.
 
 Source: HAL 1.2/IPreparedModel.hal (configureExecutionBurst), 1.2/IBurstContext.hal.
 """
@@ -14,7 +14,7 @@ import contextlib
 import contextvars
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 
 from asyncnn.burst.packets import DATUM_BYTES, PacketError, ResultShape
@@ -23,10 +23,12 @@ from asyncnn.callbacks import CallbackObject, IBurstCallback, IExecutionCallback
 from asyncnn.fmq import LoopPoller, MessageQueue, QueueBrokenError, QueueClosedError
 from asyncnn.hal.errors import (
     AsyncnnError,
+    DeviceClosedError,
     InvalidArgumentError,
     ResourceExhaustedTransientError,
+    too_many,
 )
-from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
 from asyncnn.hal.types import NO_TIMING, ErrorStatus, Handle, OutputShape, Timing
 from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.logs import EXECUTION, SparseLogger
@@ -263,6 +265,71 @@ class BurstServer(CallbackObject):
         self.die()
 
 
+class OpenBursts:
+    """Opens the bursts of a device, and closes with it those that are left."""
+
+    def __init__(self, max_bursts: int) -> None:
+        self._max_bursts = max_bursts
+        self._servers: set[BurstServer] = set()
+        self._is_closed = False
+        # Shared by all bursts: opening many in turn gives a client no more log lines.
+        self._log = SparseLogger(logger)
+
+    def __len__(self) -> int:
+        return len(self._servers)
+
+    def configure(
+        self,
+        prepared: IPreparedModel,
+        callback: IBurstCallback | None,
+        request_channel: Handle,
+        result_channel: Handle,
+    ) -> tuple[ErrorStatus, IBurstContext | None]:
+        """Serve a burst; see `IPreparedModel.configure_execution_burst`.
+
+        The handles' descriptors are duplicated.
+        """
+        try:
+            if callback is None:
+                raise InvalidArgumentError("a burst without a callback")
+            if self._is_closed:
+                raise DeviceClosedError("the device is closed")
+            if len(self._servers) >= self._max_bursts:
+                raise too_many(
+                    "open bursts",
+                    "DeviceSettings.max_bursts",
+                    self._max_bursts,
+                    hint="close some of them first",
+                )
+            with contextlib.ExitStack() as queues:
+                requests = queues.enter_context(_opened(request_channel))
+                results = queues.enter_context(_opened(result_channel))
+                queues.pop_all()
+        except AsyncnnError as error:
+            self._log.log(
+                logging.INFO, "burst refused: %s: %s", error.status.name, error
+            )
+            return error.status, None
+        server = BurstServer(
+            prepared, callback, requests, results, self._servers.discard, self._log
+        )
+        self._servers.add(server)
+        return ErrorStatus.NONE, server
+
+    def rest(self, models: Collection[IPreparedModel]) -> None:
+        """Forget the memories of the bursts of ``models``, which are idle."""
+        for server in self._servers:
+            if server.prepared in models:
+                server.rest()
+
+    def close(self) -> None:
+        """End all bursts; no more are taken."""
+        self._is_closed = True
+        # Of a copy: each that dies leaves the set.
+        for server in tuple(self._servers):
+            server.die()
+
+
 class _Execution(IExecutionCallback):
     """Receives the outcome of the execution under way."""
 
@@ -283,7 +350,7 @@ class _Execution(IExecutionCallback):
         self._server.finish(self, status, output_shapes, timing)
 
 
-def open_channel(channel: Handle) -> MessageQueue:
+def _opened(channel: Handle) -> MessageQueue:
     """Open a queue of datums."""
     queue = MessageQueue.open(channel)
     if (

@@ -1,15 +1,12 @@
 """Serves a device until it is told to stop; a driver process begins here.
 
 `driver_process` starts ``python -m asyncnn.service.start``, which imports what a driver
-needs and nothing else: no command line, no model files, no client. What it needs for
-some models only, and for bursts, it imports soon after it has begun to serve, because
-it could not once its descriptors have run out. ``asyncnn serve`` has more options and
-serves in the same way.
+needs and nothing else: no command line, no model files, no client. ``asyncnn serve``
+has more options and serves in the same way.
 """
 
 import asyncio
 import gc
-import logging
 import os
 import signal
 import stat
@@ -22,32 +19,20 @@ from contextlib import (
     suppress,
 )
 from getopt import getopt
-from importlib import import_module
 
 from msgspec.structs import replace
 
 from asyncnn.devices.accelerated import default_device, default_device_name
 from asyncnn.devices.device_settings import DeviceSettings, read_settings, with_options
 from asyncnn.extensions import load_extension
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    InvalidArgumentError,
-    ResourceExhaustedTransientError,
-)
-from asyncnn.kernels.registry import load as load_kernels
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.logs import Level, errors_as_lines, one_line
-from asyncnn.offload import offload
 from asyncnn.service.driver.reporting import (
     level_from_environment,
     logging_to_stderr,
 )
 from asyncnn.service.driver.server import Server
 from asyncnn.tracing import join_recording
-
-logger = logging.getLogger(__name__)
-
-_FIRST_CLIENT_S = 0.5
-"""Time for the first results of a client that has started this process."""
 
 _OPTIONS = ("socket=", "device=", "extension=", "settings=", "setting=", "reason-fd=")
 
@@ -80,8 +65,7 @@ async def _serve(
     # Before anything is opened: a signal that comes early must not skip the cleanup.
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
-    async with published, asyncio.TaskGroup() as group:
-        rest = group.create_task(_import_rest())
+    async with published:
         # A client that has many objects made is not to have all these looked at.
         gc.freeze()
         if until_eof:
@@ -90,25 +74,6 @@ async def _serve(
         await stopped.wait()
         if until_eof:
             loop.remove_reader(stdin)
-        rest.cancel()
-
-
-async def _import_rest() -> None:
-    """Import what no client has needed so far, without keeping the first one waiting.
-
-    A driver that cannot do so now imports it when it is needed.
-    """
-    await asyncio.sleep(_FIRST_CLIENT_S)
-    try:
-        await offload(_load_rest)
-    except (ResourceExhaustedTransientError, ImportError, OSError) as error:
-        logger.warning("not all kernels are loaded: %s", error)
-    gc.freeze()
-
-
-def _load_rest() -> None:
-    load_kernels()
-    import_module("asyncnn.burst.server")
 
 
 def _read_to_end(descriptor: int, stopped: asyncio.Event) -> None:

@@ -51,7 +51,6 @@ def test_a_kernel_that_computes_something_else_is_found_and_replayed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as patch:
-        registry.load()
         wrong = registry._PREPARE[OperationType.RELU1]
         patch.setitem(registry._PREPARE, OperationType.RELU6, wrong)
         raised = failure(check_formulas, OperationType.RELU6)
