@@ -16,7 +16,7 @@ import pytest
 
 from asyncnn.service.driver import quotas as clients
 
-pytest_plugins = ["tests.browser", "tests.time_limit"]
+pytest_plugins = ["tests.browser", "tests.missing_peers", "tests.time_limit"]
 
 MANY_CASES = 6
 """Of a test that has more, those beyond are exhaustive; which, its name decides."""
