@@ -24,13 +24,11 @@ From the outside in:
 ...     outputs = await prepared.run({"image": image})
 """
 
-import logging
-from typing import TYPE_CHECKING
-
 from asyncnn.lazy import lazy_names as _lazy_names
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
+TYPE_CHECKING = False  # importing it takes as long as telling the version does
 if TYPE_CHECKING:
     from asyncnn.devices import DeviceSettings
     from asyncnn.extensions import Extension
@@ -195,6 +193,3 @@ __all__ = (
     "save",
     "shared_array",
 )
-
-# An application that configures no logging sees nothing of ours on its standard error.
-logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from asyncnn.burst import OpenBursts
+from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import (
     IBurstCallback,
     IExecutionCallback,

@@ -320,7 +320,18 @@ def _running_driver(
 ) -> "AbstractAsyncContextManager[DriverProcess]":
     from asyncnn.service.process import running_driver
 
-    return running_driver(extensions=extensions, settings=settings, device=device)
+    return running_driver(
+        extensions=extensions,
+        settings=settings,
+        device=device,
+        meanwhile=_import_client,
+    )
+
+
+def _import_client() -> type["RemoteDevice"]:
+    from asyncnn.service.client.device import RemoteDevice
+
+    return RemoteDevice
 
 
 @asynccontextmanager
@@ -330,17 +341,15 @@ async def _remote(
     start: "Callable[[], AbstractAsyncContextManager[DriverProcess]]",
     deadline_grace: float,
 ) -> AsyncIterator["RemoteDevice"]:
-    from asyncnn.service.client.device import RemoteDevice
-
     if path is not None:
-        async with RemoteDevice(
+        async with _import_client()(
             path, driver_uids=driver_uids, deadline_grace=deadline_grace
         ) as device:
             yield device
         return
     async with (
         start() as driver,
-        RemoteDevice(driver.path, deadline_grace=deadline_grace) as device,
+        _import_client()(driver.path, deadline_grace=deadline_grace) as device,
     ):
         yield device
 
