@@ -15,6 +15,7 @@ import typer
 from asyncnn.cli.options import (
     SettingOption,
     announced,
+    check_writable,
     console,
     counted,
     progress,
@@ -53,7 +54,9 @@ _ROUNDS = _option(
 _FEW_ROUNDS = _option(
     "rounds", int, FEW_ROUNDS, min=1, help="How often each activity is watched."
 )
-_FILTER = _option("pattern", str, "*", "--filter", help="Glob of names to measure.")
+_FILTER = _option(
+    "pattern", str, "*", "--filter", metavar="GLOB", help="Names to measure."
+)
 _MOBILENET = _option(
     "mobilenet", bool, True, help="Add generated MobileNets of 224 x 224."
 )
@@ -172,6 +175,7 @@ def _command(name: str, benchmark: Benchmark) -> Callable[..., None]:
     def run(
         json_file: Path | None, html_file: Path | None, check: bool, **options: Any
     ) -> None:
+        check_writable(json_file, html_file)
         if benchmark.progress is not None:
             options["progress"] = benchmark.progress
         module = import_module(f"asyncnn.tools.bench.bench_{name}")

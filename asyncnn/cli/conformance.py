@@ -13,6 +13,7 @@ from asyncnn.cli.options import (
     ExtensionOption,
     PathOption,
     TransportOption,
+    check_writable,
     chosen,
     console,
     progress,
@@ -36,10 +37,16 @@ def conformance(
     transport: TransportOption = "inprocess",
     hal: Annotated[
         str,
-        typer.Option(help="HAL version: newest, or auto for each case's oldest."),
+        typer.Option(
+            metavar="newest|auto",
+            help="HAL version to speak; auto is the oldest that has the case.",
+        ),
     ] = "newest",
     pattern: Annotated[
-        str, typer.Option("--filter", help="Glob of case or file names.")
+        str,
+        typer.Option(
+            "--filter", metavar="GLOB", help="Cases whose names, or files', match."
+        ),
     ] = "*",
     json: Annotated[
         Path | None, typer.Option("--json", help="Write all verdicts to this file.")
@@ -52,7 +59,10 @@ def conformance(
     ] = "reference",
     through: Annotated[
         str | None,
-        typer.Option(help="framework: have one on this side, with its CPU fallback."),
+        typer.Option(
+            metavar="framework",
+            help="Put a framework, with its CPU fallback, before the device.",
+        ),
     ] = None,
     extension: ExtensionOption = None,
     mutate: Annotated[
@@ -73,8 +83,8 @@ def conformance(
     With --mutate, models, requests and packets of bursts that have one thing
     wrong are tried instead, and the table is by row of mutations.
 
-    Exits with 0 only if all pass.
-    The last line is ``N passed, N failed, N skipped``.
+    The last line says how many cases passed, failed and were skipped. Exits with 1
+    if one fails, with 2 on bad input.
     """
     from asyncnn.extensions import load_extension
     from asyncnn.runtime.framework.device_registry import opener_of
@@ -82,6 +92,7 @@ def conformance(
     from asyncnn.tools.conformance.mutations.campaign import Plan
     from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE, Run, specs_below
 
+    check_writable(json)
     transports = chosen("transport", transport, (IN_PROCESS, REMOTE))
     paths = chosen("path", path, tuple(PATHS))
     layers = chosen("layer", through, (_FRAMEWORK,)) if through is not None else []

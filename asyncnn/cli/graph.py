@@ -12,6 +12,7 @@ from asyncnn.cli.options import (
     ConstantOption,
     ExtensionOption,
     InputShapeOption,
+    check_writable,
     console,
     load_extended,
     print_json,
@@ -39,7 +40,8 @@ def graph(
     device: Annotated[
         str | None,
         typer.Option(
-            help="Device whose support is marked; by default the one that runs it."
+            help="Device whose support is marked, one of asyncnn devices; by default "
+            "the one that runs it."
         ),
     ] = None,
     extension: ExtensionOption = None,
@@ -92,6 +94,7 @@ def _check(output: Path | None) -> None:
 
     if output is None:
         return
+    check_writable(output)
     if output.suffix not in (SVG, *TEXTS):
         raise InvalidArgumentError(
             f"{output} does not say what to write",

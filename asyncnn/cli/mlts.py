@@ -11,6 +11,8 @@ from asyncnn.cli.options import (
     AtolOption,
     LsbOption,
     RtolOption,
+    TransportOption,
+    check_writable,
     chosen,
     console,
     counted,
@@ -41,20 +43,27 @@ def mlts(
         ),
     ] = False,
     pattern: Annotated[
-        str, typer.Option("--filter", help="Glob of the names of models.")
+        str,
+        typer.Option("--filter", metavar="GLOB", help="Models whose names match."),
     ] = "*",
     device: Annotated[
         list[str] | None,
         typer.Option(
-            help="Device to measure, repeatable or separated by commas; all by default."
+            metavar="NAME,...",
+            help="Devices to measure, of asyncnn devices, or all; repeatable. By "
+            "default all but samples.",
         ),
     ] = None,
     path: Annotated[
-        str, typer.Option(help="HAL calls to use, separated by commas.")
+        str,
+        typer.Option(
+            metavar="PATH,...",
+            show_default="all",
+            help="HAL calls to use: async, sync, burst or fenced, and session for "
+            "models with state.",
+        ),
     ] = "async,sync,burst,fenced,session",
-    transport: Annotated[
-        str, typer.Option(help="Ways to the device, separated by commas.")
-    ] = "inprocess,remote",
+    transport: TransportOption = "inprocess,remote",
     peers: Annotated[
         bool, typer.Option(help="Measure LiteRT and ONNX Runtime beside them.")
     ] = True,
@@ -111,6 +120,7 @@ def mlts(
 
     if history and html is None:
         raise InvalidArgumentError("a history is drawn on a page", hint="give --html")
+    check_writable(json, csv, html)
     earlier = [read_report(each) for each in history or ()]
     if source is not None:
         if folder is not None or builtin:
@@ -236,7 +246,7 @@ def _print(report: "SuiteReport") -> None:
         out.width = _WIDTH
     for model in report.models:
         rows = report.of_model(model.name)
-        size = f"{model.weights_bytes / 1e3:,.0f} kB of weights"
+        size = f"{_kilobytes(model.weights_bytes)} of weights"
         out.print(
             f"{model.name}: {model.problem or size}"
             + (f", judged by {model.evaluator}" if model.evaluator else ""),
@@ -282,6 +292,11 @@ def _time(us: float | None) -> str:
     return ""
 
 
+def _kilobytes(count: float) -> str:
+    kilobytes = count / 1e3
+    return f"{kilobytes:.3g} kB" if kilobytes < 1000 else f"{kilobytes:,.0f} kB"
+
+
 def _outcome(row: "Row") -> str:
     accuracy = row.accuracy
     if accuracy is None:
@@ -317,7 +332,7 @@ def _needs(row: "Row", preparation: "Preparation") -> str:
     if preparation.cached_us:
         found.append(
             f"ready in {_time(min(preparation.cached_us))} from "
-            f"{preparation.cache_bytes / 1e3:,.0f} kB of cache"
+            f"{_kilobytes(preparation.cache_bytes)} of cache"
         )
     if row.joules is not None:
         found.append(f"{row.joules * 1e3:.3g} mJ a run")

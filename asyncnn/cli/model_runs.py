@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import get_args
 
 import msgspec
 import numpy as np
@@ -25,7 +24,6 @@ from asyncnn.hal.operands import is_opaque_type
 from asyncnn.hal.types import Operand, OperandLifeTime, Priority
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.execution_options import AnyPath, Outputs
-from asyncnn.runtime.execution_options import Path as HalPath
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
@@ -40,7 +38,12 @@ from asyncnn.tools.samples import (
     telling_open_axes,
 )
 
-PATHS: dict[str, AnyPath] = {path: path for path in ("burst", *get_args(HalPath))}
+PATHS: dict[str, AnyPath] = {
+    "async": "async",
+    "sync": "sync",
+    "burst": "burst",
+    "fenced": "fenced",
+}
 """Ways of executing, by the names of the command line."""
 
 _TEMPORARY = OperandLifeTime.TEMPORARY_VARIABLE

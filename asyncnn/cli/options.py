@@ -4,6 +4,7 @@ Modules that take long to import are imported by the functions that need them: e
 command line loads this module, even one that only asks for help.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
@@ -103,10 +104,32 @@ def chosen(what: str, names: str, known: Sequence[str]) -> list[str]:
     unknown = [name for name in asked if name not in known]
     if unknown:
         raise InvalidArgumentError(
-            f"there is no {what} {', '.join(unknown)}",
+            f"there is no {what} {', '.join(map(repr, unknown))}",
             hint=f"known: {', '.join(known)}",
         )
     return asked
+
+
+def check_writable(*files: Path | None) -> None:
+    """Find out, before anything is measured, whether files can be written.
+
+    :raises InvalidArgumentError: if one of them cannot.
+    """
+    for file in files:
+        if file is None:
+            continue
+        if file.is_dir():
+            raise InvalidArgumentError(f"{file} is a folder", hint="name a file in it")
+        if not file.parent.is_dir():
+            raise InvalidArgumentError(
+                f"{file} cannot be written: there is no folder {file.parent}",
+                hint="make the folder first",
+            )
+        if not os.access(file if file.exists() else file.parent, os.W_OK):
+            raise InvalidArgumentError(
+                f"{file} cannot be written: this user may not",
+                hint="name a file in another folder",
+            )
 
 
 def load_extended(

@@ -11,6 +11,7 @@ from asyncnn.cli.options import (
     ConstantOption,
     ExtensionOption,
     InputShapeOption,
+    check_writable,
     console,
     load_extended,
     print_json,
@@ -29,14 +30,16 @@ def profile(
     input_file: Annotated[
         Path | None,
         typer.Option(
-            "--input", help="Run on input_0 or input_0.NAME of this .npz file."
+            "--input",
+            help="An .npz file whose input_0 or input_0.NAME to run on, or an .npy "
+            "file with the only input.",
         ),
     ] = None,
     device: Annotated[
         str | None,
         typer.Option(
-            help="Device to run on; by default $ASYNCNN_DEVICE, or the fastest that "
-            "works."
+            help="Device to run on, one of asyncnn devices; by default "
+            "$ASYNCNN_DEVICE, or the fastest that works."
         ),
     ] = None,
     extension: ExtensionOption = None,
@@ -74,6 +77,7 @@ def profile(
     """
     if (model is None) is (source is None):
         raise typer.BadParameter("give a model, or --from a profile")
+    check_writable(html)
     from asyncnn.tools.profiling.page import page_of
 
     if source is None:
@@ -87,7 +91,7 @@ def profile(
     if html is not None:
         from asyncnn.tools.pages.drawing import draw
 
-        html.write_text(draw(page_of(found, shown)))
+        html.write_text(draw(page_of(found, shown)), encoding="utf-8")
     if json:
         print_json(found)
     else:

@@ -16,6 +16,7 @@ from asyncnn.cli.options import (
     PathOption,
     RtolOption,
     SamplesOption,
+    check_writable,
     chosen,
     counted,
     print_json,
@@ -55,7 +56,10 @@ def run(
     input_shape: InputShapeOption = None,
     constant: ConstantOption = None,
     path: PathOption = "async",
-    priority: Literal["low", "medium", "high"] = "medium",
+    priority: Annotated[
+        Literal["low", "medium", "high"],
+        typer.Option(help="Which runs go first, beside others of the same device."),
+    ] = "medium",
     deadline_ms: Annotated[
         float | None,
         typer.Option(help="Deadline of each execution, after so many milliseconds."),
@@ -113,6 +117,7 @@ def run(
     from asyncnn.cli.model_runs import PATHS, RunOptions, run_model
     from asyncnn.tools.samples import Tolerance
 
+    check_writable(output_file)
     options = RunOptions(
         model=model,
         input_file=input_file,

@@ -16,8 +16,8 @@ LimitOption: TypeAlias = Annotated[
     typer.Option(
         "--limit",
         metavar="NAME=VALUE",
-        help="What clients may have, by the name that errors give it, like "
-        "ServiceLimits.max_bursts=8; repeatable.",
+        help="What clients may have, by the name that errors give it, as in "
+        "UserLimits.max_pools=8; repeatable.",
     ),
 ]
 
@@ -74,8 +74,10 @@ def serve(
     log_level: Annotated[
         Level,
         typer.Option(
+            metavar="LEVEL",
             envvar="ASYNCNN_LOG_LEVEL",
-            help="Least level of what is told on standard error.",
+            help="Least level of what is told on standard error: debug, info, "
+            "warning or error.",
         ),
     ] = "warning",
     log_json: Annotated[

@@ -35,7 +35,10 @@ def top(
     ] = None,
     host: Annotated[
         str | None,
-        typer.Option(help="Where --web listens: an address or name of this machine."),
+        typer.Option(
+            help="Where --web listens, an address or name of this machine; 127.0.0.1 "
+            "unless given."
+        ),
     ] = None,
 ) -> None:
     """Show what a running driver does: work, latencies, clients and models."""

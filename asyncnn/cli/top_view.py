@@ -13,7 +13,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from asyncnn.cli.options import console
+from asyncnn.cli.options import console, counted
 from asyncnn.cli.top_changes import Changes, Recent, busiest
 from asyncnn.devices import DeviceStatistics
 
@@ -144,7 +144,7 @@ def _rows_shown(clients: int, models: int, room: int | None) -> tuple[int, int]:
 
 def _heading(statistics: DeviceStatistics) -> Text:
     return Text(
-        f"{statistics.device}: {statistics.threads} threads, "
+        f"{statistics.device}: {counted(statistics.threads, 'thread')}, "
         f"{decimal(statistics.resident_bytes)} resident, "
         f"{decimal(statistics.buffer_bytes)} in buffers",
         style="bold",

@@ -86,7 +86,8 @@ def samples(
     for number, sample in found.items():
         if sample.keys() != names:
             raise InvalidArgumentError(
-                f"sample {key}_{number} has {sorted(sample)}, the model {sorted(names)}"
+                f"sample {key}_{number} is of {', '.join(sorted(sample))}, and the "
+                f"model has {', '.join(sorted(names))}"
             )
     return [found[number] for number in range(len(found))]
 

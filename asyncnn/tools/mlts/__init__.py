@@ -72,7 +72,7 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return (
-            f"at most {self.runs} runs of about {self.seconds:g} s in {ROUNDS} rounds, "
+            f"at most {self.runs} runs or about {self.seconds:g} s in {ROUNDS} rounds, "
             "on any CPU"
         )
 

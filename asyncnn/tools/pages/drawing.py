@@ -35,6 +35,9 @@ from asyncnn.tools.pages.scales import DASH, figure
 _DATA = re.compile(
     r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL
 )
+_SHORT = 24
+"""Characters of a text that a table keeps on one line."""
+
 _MET = {True: "met", False: "missed"}
 
 
@@ -121,7 +124,8 @@ def _table(table: SortableTable) -> Iterator[str]:
     yield '<div class="scroll"><table class="sortable"><thead><tr>'
     for place, column in enumerate(table.columns):
         below = (row[place] for row in table.rows if place < len(row))
-        yield _heading(column, any(not isinstance(cell, str | None) for cell in below))
+        has_numbers = any(not isinstance(cell, str | None) for cell in below)
+        yield _heading(column, has_numbers and place > 0)
     yield "</tr></thead><tbody>"
     for row in table.rows:
         cells = zip(row, table.columns, strict=True)
@@ -140,17 +144,20 @@ def _heading(column: Column, has_numbers: bool) -> str:
 def _cell(cell: Value, column: Column, place: int) -> str:
     kind = "th" if place == 0 else "td"
     attributes = ' scope="row"' if place == 0 else ""
+    number = ' class="number"' if place else ""  # the first names the row
     if isinstance(cell, Judged):
         text = escape(cell.text)
         if cell.met is not None:
             word = _MET[cell.met]
             text += f' <span class="{word}">{word}</span>'
-        attributes += ' class="number"'
+        attributes += number
     elif isinstance(cell, str):
         text = plots.broken(cell) if place == 0 else escape(cell)
+        if place:
+            attributes += f' class="{"short" if len(cell) <= _SHORT else "long"}"'
     else:
         text = figure(cell, column.digits)
-        attributes += f' class="{"none" if text == DASH else "number"}"'
+        attributes += ' class="none"' if text == DASH else number
     return f"<{kind}{attributes}>{text}</{kind}>"
 
 

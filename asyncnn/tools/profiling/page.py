@@ -90,7 +90,7 @@ def _operations(profile: Profile, shown: Sequence[OperationProfile]) -> Sortable
             Judged(f"{each.place}: {each.type}", value=float(number)),
             each.time_us,
             each.share * 100,
-            each.calls,
+            int(each.calls) if each.calls.is_integer() else each.calls,
             each.moved_bytes,
             each.weight_bytes,
             each.temporary_bytes,
