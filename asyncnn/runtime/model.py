@@ -277,7 +277,9 @@ class NamedModel(msgspec.Struct, frozen=True):
     after ``outputs`` at position K; both have the same type, shape and quantisation.
 
     ``signatures`` are those of its file that name these inputs and outputs;
-    ``metadata`` is what the file's author says of them, if anything.
+    ``metadata`` is what the file's author says of them, if anything. ``operand_names``
+    are what the file calls the operands of the main subgraph, by index, empty where it
+    has no such tensor; there may be fewer than operands.
     """
 
     model: Model
@@ -287,6 +289,7 @@ class NamedModel(msgspec.Struct, frozen=True):
     states: tuple[StateTensor, ...] = ()
     signatures: tuple[Signature, ...] = ()
     metadata: ModelMetadata | None = None
+    operand_names: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -373,6 +376,7 @@ class NamedModel(msgspec.Struct, frozen=True):
             extension_names=names,
             signatures=self.signatures,
             metadata=self.metadata,
+            operand_names=self.operand_names,
         )
 
 
@@ -426,3 +430,8 @@ def position_of(kind: str, infos: Sequence[TensorInfo], which: str | int) -> int
     raise InvalidArgumentError(
         f"there is no {kind} {which!r}", hint=f"known: {', '.join(names)}"
     )
+
+
+def names_by_index(names: Mapping[int, str]) -> tuple[str, ...]:
+    """Return `NamedModel.operand_names` of the names that are known."""
+    return tuple(names.get(index, "") for index in range(max(names, default=-1) + 1))

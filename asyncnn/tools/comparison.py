@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import Dimensions
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.execution_options import AnyPath
 from asyncnn.runtime.file_kinds import FileKind
@@ -27,6 +26,7 @@ from asyncnn.tools.other_runtimes import (
     LiteRt,
     OnnxFile,
     Peer,
+    as_peer_takes,
     litert_version,
     onnx_runtime_version,
 )
@@ -242,7 +242,7 @@ def _run_peer(
         if not comparison.named.states:
             peer.reset()
         arrays = [
-            _as_peer_takes(sample[info.name], *kind)
+            as_peer_takes(sample[info.name], *kind)
             for info, kind in zip(infos, kinds, strict=True)
         ]
         results.append(peer.run(arrays))
@@ -257,16 +257,6 @@ def _open_peer(comparison: Comparison, sample: Sample) -> Peer:
             input_shapes=[sample[info.name].shape for info in comparison.named.inputs],
         )
     return OnnxFile(comparison.path, constants=comparison.constants)
-
-
-def _as_peer_takes(array: Array, shape: Dimensions, dtype: np.dtype[Any]) -> Array:
-    """Return an input of the model as it is in the file.
-
-    The HAL has no int64 and no tensors of rank 0, which are int32 and of rank 1 here.
-    """
-    if array.ndim != len(shape):
-        array = array.reshape(shape)
-    return np.ascontiguousarray(array, dtype).reshape(array.shape)
 
 
 async def _run_device(

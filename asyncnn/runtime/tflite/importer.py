@@ -16,6 +16,7 @@ from asyncnn.runtime.model import (
     NamedModel,
     located,
     map_model_file,
+    names_by_index,
     shapes_by_name,
 )
 from asyncnn.runtime.model_description import Signature
@@ -150,7 +151,8 @@ def _import(
     importing = Importing(
         CONVERTERS, control_flow.CONVERTERS, flow, allowance, customs, refusals
     )
-    end = Scope(importing, graph, builder, states, inputs).run()
+    scope = Scope(importing, graph, builder, states, inputs)
+    end = scope.run()
     refusals.raise_any()
     for position, name in enumerate(output_names):
         builder.output(own(builder, end.read(position)), name)
@@ -159,6 +161,7 @@ def _import(
         builder.build(),
         signatures=_signatures(contents, graph, input_names, output_names),
         metadata=read_metadata(contents.metadata, graph, view(memory)),
+        operand_names=names_by_index(scope.names()),
     )
 
 

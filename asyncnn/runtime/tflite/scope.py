@@ -136,6 +136,14 @@ class Scope:
         self._tensors[index] = replace(self._tensors[index], shape=shape)
         self._resized.add(index)
 
+    def names(self) -> dict[int, str]:
+        """Return the names of tensors by the operands that they became, as computed."""
+        names: dict[int, str] = {}
+        for index, operand in self._operands.items():
+            if operand not in names and self.graph.tensors[index].name:
+                names[operand] = self.graph.tensors[index].name
+        return names
+
     def value(self, node: Node, position: int) -> Value:
         """Return what input ``position`` of ``node`` stands for."""
         tensor = node.tensor(position)
