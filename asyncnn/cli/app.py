@@ -30,6 +30,7 @@ COMMANDS = {
         "run": ("run", "run"),
         "inspect": ("inspecting", "inspect"),
         "compare": ("compare", "compare"),
+        "diff": ("diff", "diff"),
         "serve": ("serve", "serve"),
         "top": ("top", "top"),
         "devices": ("devices", "devices"),

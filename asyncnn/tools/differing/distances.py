@@ -88,9 +88,7 @@ class Distance(msgspec.Struct, frozen=True, kw_only=True):
             return self
         worse = max(self, other, key=lambda each: each.rank)
         count = self.elements + other.elements
-        squares = (
-            self.typical**2 * self.elements + other.typical**2 * other.elements
-        )
+        squares = self.typical**2 * self.elements + other.typical**2 * other.elements
         return replace(
             worse,
             largest=max(self.largest, other.largest),
@@ -180,9 +178,7 @@ def as_narrow(array: Array, like: Array) -> Array:
     return array
 
 
-def _alike(
-    actual: Array, expected: Array, info: Info, allowed: Tolerance
-) -> Distance:
+def _alike(actual: Array, expected: Array, info: Info, allowed: Tolerance) -> Distance:
     kind = expected.dtype.kind
     if kind == "V":
         differing = (actual != expected).astype(np.float64)

@@ -23,7 +23,7 @@ from asyncnn.hal.types import (
     Operation,
     Subgraph,
 )
-from asyncnn.memory.pools import from_buffer
+from asyncnn.memory.pools import from_buffer, part_of
 from asyncnn.runtime.model import NamedModel
 
 _INPUT = OperandLifeTime.SUBGRAPH_INPUT
@@ -56,9 +56,7 @@ class Graph:
     ``extensions`` are those whose types the model has; its states are open.
     """
 
-    def __init__(
-        self, named: NamedModel, extensions: Sequence[Extension] = ()
-    ) -> None:
+    def __init__(self, named: NamedModel, extensions: Sequence[Extension] = ()) -> None:
         self.named = named
         self.extensions = tuple(extensions)
         self.main = named.model.main
@@ -244,9 +242,7 @@ class _Part:
             _unique([(label(index), index) for index in indexes]),
             _unique([(label(index), index) for index in self._wanted]),
         )
-        return Extract(
-            self._graph.known(named), self._positions, indexes, self._wanted
-        )
+        return Extract(self._graph.known(named), self._positions, indexes, self._wanted)
 
     def _read(self, index: int) -> int:
         number = self._number((index in self._given, index))
@@ -267,9 +263,7 @@ class _Part:
             value = self._given[index]
             if value is not None and value.size:
                 return self._constant(operand, value, consumers)
-            return replace(
-                operand, lifetime=_INPUT, number_of_consumers=consumers
-            )
+            return replace(operand, lifetime=_INPUT, number_of_consumers=consumers)
         lifetime = operand.lifetime
         if lifetime in _WRITTEN:
             lifetime = _OUTPUT if index in self._wanted else _TEMPORARY
@@ -295,3 +289,28 @@ def _unique(labels: Sequence[tuple[str, int]]) -> list[str]:
             name += f"_{index}"
         names[name] = None
     return list(names)
+
+
+def compacted(named: NamedModel) -> NamedModel:
+    """Return a model without the parts of its pools that no constant lies in."""
+    model = named.model
+    pools: list[Memory] = []
+    places: dict[DataLocation, DataLocation] = {}
+
+    def moved(operand: Operand) -> Operand:
+        if operand.lifetime != OperandLifeTime.CONSTANT_REFERENCE:
+            return operand
+        at = operand.location
+        if at not in places:
+            places[at] = DataLocation(len(pools), 0, at.length)
+            pools.append(part_of(model.pools[at.pool_index], at.offset, at.length))
+        return replace(operand, location=places[at])
+
+    main, *referenced = (
+        replace(subgraph, operands=tuple(map(moved, subgraph.operands)))
+        for subgraph in (model.main, *model.referenced)
+    )
+    small = replace(
+        model, main=main, referenced=tuple(referenced), pools=tuple(pools)
+    )
+    return replace(named, model=small)

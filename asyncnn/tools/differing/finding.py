@@ -77,6 +77,14 @@ class Finding(msgspec.Struct, frozen=True, eq=False):
     level: Level
 
     @property
+    def told(self) -> Entry | None:
+        """The operation to look into: that which adds most, if too much."""
+        most = self.most
+        if most is not None and most.level.diverges(most.position):
+            return most
+        return self.first or self.only_whole or most
+
+    @property
     def passed(self) -> bool:
         """Whether no operation diverges, and no output."""
         return self.first is None and all(each.passed for _, each in self.outputs)
@@ -159,14 +167,20 @@ async def _entries(level: Level, prefix: str) -> tuple[Entry, ...]:
     entries = []
     for position in range(len(level.graph.main.operations)):
         entry = Entry(f"{prefix}{position}", level, position)
-        if entry.own is not None and entry.own.units:
-            entry = Entry(entry.place, level, position, await _inner(entry))
+        if entry.own is not None:
+            try:
+                entry = Entry(entry.place, level, position, await _inner(entry))
+            except AsyncnnError as error:  # such as of a loop that does not end
+                level.problems[position] = f"what it runs cannot be compared: {error}"
         entries.append(entry)
     return tuple(entries)
 
 
 async def _inner(entry: Entry) -> tuple[Entry, ...]:
-    """Return the operations of what an IF or a WHILE runs, if it adds error itself."""
+    """Return the operations of what an IF or a WHILE runs.
+
+    They may diverge where its results do not.
+    """
     level, position = entry.level, entry.position
     operation = level.graph.main.operations[position]
     if operation.type not in _CONTROL_FLOW or not level.pairing.is_same:
@@ -231,8 +245,9 @@ def _sample(graph: Graph, arrays: Sequence[Array]) -> Sample:
 def _first(entries: Sequence[Entry]) -> Entry | None:
     """Return the first operation that diverges, within control flow if it can."""
     for entry in entries:
-        if entry.level.diverges(entry.position):
-            return _first(entry.inner) or entry
+        found = _first(entry.inner)
+        if found is not None or entry.level.diverges(entry.position):
+            return found or entry
     return None
 
 
@@ -241,14 +256,18 @@ def _is_behind(entry: Entry) -> bool:
 
 
 def _most(entries: Sequence[Entry]) -> Entry | None:
-    """Return the operation that adds most error itself; the first of equal ones."""
+    """Return the operation that adds most error itself; the first of equal ones.
+
+    What runs others adds none if these do.
+    """
     best: Entry | None = None
     for entry in entries:
-        if entry.own is None or not entry.own.units:
+        found = _most(entry.inner) or entry
+        if found.own is None or not found.own.units:
             continue
-        if best is None or best.own is None or entry.own.rank > best.own.rank:
-            best = entry
-    return None if best is None else _most(best.inner) or best
+        if best is None or best.own is None or found.own.rank > best.own.rank:
+            best = found
+    return best
 
 
 def every(entries: Sequence[Entry]) -> Iterator[Entry]:

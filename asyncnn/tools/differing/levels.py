@@ -51,13 +51,11 @@ class Level:
         self.worst: dict[int, int] = {}
         """By position, the sample with the largest own error, or else error."""
         self.problems: dict[int, str] = {}
-        """By position, why an operation could not be computed by itself."""
+        """By position, why an operation could not be looked into."""
         self.tensors = 0
         """How many tensors could be compared."""
 
-    async def measure(
-        self, here: Sequence[Sample], there: Sequence[Sample]
-    ) -> None:
+    async def measure(self, here: Sequence[Sample], there: Sequence[Sample]) -> None:
         """Run both sides on the same samples, each in its own types, and compare.
 
         :raises AsyncnnError: if a side refuses the model, or fails.
@@ -73,7 +71,7 @@ class Level:
                 zip(self.here, self.there, strict=True)
             ):
                 for index in shown:
-                    found = self._distance(index, mine[index], theirs)
+                    found = self.distance(index, mine[index], theirs)
                     self.errors[position] = found.joined(self.errors.get(position))
                     self.apart[index] = found.joined(self.apart.get(index))
                     if found.rank > largest.get(position, (-1.0, -1.0)):
@@ -109,7 +107,8 @@ class Level:
         outputs = self.graph.main.operations[position].outputs
         return [index for index in outputs if self.is_shown(index)]
 
-    def _distance(self, index: int, mine: Array, theirs: Tensors) -> Distance:
+    def distance(self, index: int, mine: Array, theirs: Tensors) -> Distance:
+        """Return how far a tensor is from what it is in the tensors of the other."""
         twin = self.pairing.tensors[index]
         return distance(
             theirs[twin],
@@ -164,7 +163,7 @@ class Level:
             results = await self.device.run(extract, feeds)
         except AsyncnnError as error:
             if len(batch) == 1:
-                self.problems[batch[0]] = str(error)
+                self.problems[batch[0]] = f"it cannot be computed by itself: {error}"
                 return
             # Inputs that nothing can have together, or what one operation refuses.
             for position in batch:
@@ -186,7 +185,7 @@ class Level:
             zip(results, self.there, strict=True)
         ):
             for index in self._shown(position):
-                found = self._distance(index, computed[index], theirs)
+                found = self.distance(index, computed[index], theirs)
                 self.own[position] = found.joined(self.own.get(position))
                 if found.rank > largest and found.units:
                     largest = found.rank

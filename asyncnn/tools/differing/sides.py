@@ -199,4 +199,3 @@ class PeerSide:
         if array.size == 1 and array.ndim != len(declared) and declared:
             array = array.reshape((1,) * len(declared))
         return array.astype(np.int32) if array.dtype == np.int64 else array
-
