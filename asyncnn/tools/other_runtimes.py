@@ -5,8 +5,9 @@ give them files from untrusted sources: they may end the process on damaged ones
 """
 
 import importlib.metadata
+import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -100,7 +101,8 @@ class LiteRt:
     ) -> None:
         module = litert_module("interpreter")
         resolvers = module.OpResolverType
-        with _refusals():
+        with _refusals(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # tensors that are kept need memory
             self._interpreter = module.Interpreter(
                 model_path=str(path),
                 num_threads=1,
@@ -146,19 +148,21 @@ class LiteRt:
             self.invoke()
             return [self._interpreter.get_tensor(index) for index in self._outputs]
 
-    def tensors(self) -> dict[str, Array]:
-        """Return copies of the tensors that the last run has computed, by name.
+    def tensors(self, names: Container[str]) -> dict[str, Array]:
+        """Return copies of the tensors of these names that the last run has computed.
 
-        Names that several tensors have, and what has no data, are left out.
+        Names that several tensors have, and what has no data, are left out. LiteRT may
+        end the process if it is asked for a resource, which has no elements.
         """
         details = self._interpreter.get_tensor_details()
         counts = Counter(detail["name"] for detail in details)
         found: dict[str, Array] = {}
         for detail in details:
-            if detail["name"] and counts[detail["name"]] == 1:
+            name = detail["name"]
+            if name in names and counts[name] == 1:
                 with suppress(ValueError):  # it has no data
                     array = self._interpreter.get_tensor(detail["index"])
-                    found[detail["name"]] = np.array(array)
+                    found[name] = np.array(array)
         return found
 
     def reset(self) -> None:
@@ -239,10 +243,10 @@ class OnnxFile:
             self._results = self.session.run(None, feed)
             return list(self._results)
 
-    def tensors(self) -> dict[str, Array]:
-        """Return what the last run has computed, by name."""
-        names = [each.name for each in self.session.get_outputs()]
-        return dict(zip(names, self._results, strict=True))
+    def tensors(self, names: Container[str]) -> dict[str, Array]:
+        """Return what the last run has computed of these names."""
+        outputs = zip(self.session.get_outputs(), self._results, strict=True)
+        return {each.name: array for each, array in outputs if each.name in names}
 
     def reset(self) -> None:
         """Do nothing: state of ONNX models is among their inputs and outputs."""

@@ -74,7 +74,8 @@ class OperationReport(msgspec.Struct, frozen=True):
 
     ``error`` is between both runs, ``own`` what it adds itself, from inputs that the
     other side had. Both are None if no result could be compared; ``problem`` says why
-    it could not be looked into.
+    it could not be looked into. A ``group`` of operations before it, whose results one
+    side does not show, has part in its own error.
     """
 
     place: str
@@ -84,11 +85,15 @@ class OperationReport(msgspec.Struct, frozen=True):
     own: Distance | None
     diverges: bool
     problem: str = ""
+    group: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """What people call it."""
-        return f"operation {self.place} ({self.operation})"
+        name = f"operation {self.place} ({self.operation})"
+        if not self.group:
+            return name
+        return f"{name}, with {', '.join(self.group)} before it"
 
 
 class DifferenceReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,6 +197,7 @@ async def _side(
         yield PeerSide(
             name,
             graph,
+            named.states,
             path,
             reference_kernels=inquiry.reference_kernels,
             constants=inquiry.constants,
@@ -296,6 +302,7 @@ def _report(
 def _operation(entry: Entry) -> OperationReport:
     level, position = entry.level, entry.position
     outputs = level.graph.main.operations[position].outputs
+    prefix = entry.place.removesuffix(str(position))
     return OperationReport(
         entry.place,
         level.graph.operation_name(position),
@@ -304,4 +311,8 @@ def _operation(entry: Entry) -> OperationReport:
         entry.own,
         level.diverges(position),
         level.problems.get(position, ""),
+        tuple(
+            f"{prefix}{each} ({level.graph.operation_name(each)})"
+            for each in (level.group(position) if entry.own is not None else ())
+        ),
     )

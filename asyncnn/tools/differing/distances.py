@@ -137,7 +137,8 @@ def distance(
     Equal infinities are no difference, nor is NaN in both; NaN in one alone is an
     infinite one. So is another shape, or another kind of elements.
     """
-    actual, expected = as_shaped(actual, expected), as_narrow(expected, actual)
+    actual = as_shaped(as_narrow(actual, expected), expected)
+    expected = as_narrow(expected, actual)
     if actual.shape != expected.shape:
         problem = f"shape {list(actual.shape)}, not {list(expected.shape)}"
         return _apart(expected, problem)

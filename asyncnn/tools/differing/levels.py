@@ -142,14 +142,12 @@ class Level:
         mine, theirs = self.here[sample], self.there[sample]
         if twin is None or twin not in theirs:
             return mine[index]
-        operand = self.graph.main.operands[index]
-        given = self.other.graph.main.operands[twin]
-        array = theirs[twin]
-        if index in mine:
-            if self.pairing.is_same and array.dtype == mine[index].dtype:
-                return array
-            return converted(array, given, operand, mine[index].dtype)
-        return array
+        return converted(
+            theirs[twin],
+            self.other.graph.main.operands[twin],
+            self.graph.main.operands[index],
+            mine[index].dtype,
+        )
 
     async def _measure_batch(
         self, batch: Sequence[int], given: Mapping[int, Array | None]
@@ -190,6 +188,13 @@ class Level:
                 if found.rank > largest and found.units:
                     largest = found.rank
                     self.worst[position] = number
+
+    def group(self, position: int) -> tuple[int, ...]:
+        """Return the operations before one whose results only the device shows.
+
+        They are computed again with it, so that its own error is theirs as well.
+        """
+        return self.graph.needed(position, self._given())[:-1]
 
     def alone(self, position: int, *, is_constant: bool = True) -> Extract:
         """Return an operation as a model; what it reads is given if it is known.

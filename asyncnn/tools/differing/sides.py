@@ -121,11 +121,23 @@ class DeviceSide:
 
 
 class PeerSide:
-    """A model file in LiteRT or ONNX Runtime; ``named`` is what it is here."""
+    """A model file in LiteRT or ONNX Runtime; ``graph`` is what it is here.
 
-    def __init__(self, title: str, graph: Graph, path: Path, **options: Any) -> None:
+    What it keeps from one sample to the next it does not show, but what a step computes
+    of it is what the next step finds.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        graph: Graph,
+        states: Sequence[StateTensor],
+        path: Path,
+        **options: Any,
+    ) -> None:
         self.title = title
         self.graph = graph
+        self._states = tuple(states)
         self._path = path
         self._options = options
         is_litert = title == "litert"
@@ -135,7 +147,12 @@ class PeerSide:
         """See `Side`; what its file keeps in variables is not among them."""
         peer = self._open(samples[0], shows_all=False)
         kinds = self._kinds(peer)
-        return [peer.run(self._given(kinds, sample)) for sample in samples]
+        results: list[list[Array]] = []
+        for sample in samples:
+            if not self._states:
+                peer.reset()
+            results.append(peer.run(self._given(kinds, sample)))
+        return results
 
     async def tensors(self, samples: Sequence[Sample]) -> list[Tensors]:
         """See `Side`."""
@@ -148,19 +165,29 @@ class PeerSide:
             for index, name in enumerate(named.operand_names)
             if name and index in self.graph.writers
         }
+        count = len(self._states)
+        before = main.input_indexes[len(main.input_indexes) - count :]
+        after = main.output_indexes[len(main.output_indexes) - count :]
+        held = [state.first_value() for state in self._states]
+        kept: Tensors = dict(zip(before, held, strict=True))
         results: list[Tensors] = []
         for sample in samples:
+            if not self._states:
+                peer.reset()
             outputs = peer.run(self._given(kinds, sample))
-            shown = {
-                known[name]: array
-                for name, array in peer.tensors().items()
-                if name in known
-            }
+            computed = peer.tensors(known).items()
+            shown = {known[name]: array for name, array in computed}
             for index, array in zip(main.output_indexes, outputs, strict=False):
                 shown.setdefault(index, array)
             inputs = [sample[info.name] for info in infos]
             shown |= dict(zip(main.input_indexes, inputs, strict=False))
-            results.append({i: self._as_here(i, array) for i, array in shown.items()})
+            here = {i: self._as_here(i, array) for i, array in shown.items()}
+            results.append({**kept, **here})
+            kept = {
+                first: here[last]
+                for first, last in zip(before, after, strict=True)
+                if last in here
+            }
         return results
 
     def _open(self, sample: Sample, *, shows_all: bool) -> LiteRt | OnnxFile:

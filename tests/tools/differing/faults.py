@@ -85,9 +85,9 @@ class Target(msgspec.Struct, frozen=True, eq=False):
 
     def _looks_alike(self, index: int, operand: BoundOperand) -> bool:
         mine = self.subgraph.operands[index]
-        if operand.shape and all(mine.dimensions) and mine.dimensions:
-            if operand.shape != mine.dimensions:
-                return False
+        is_declared = mine.dimensions and all(mine.dimensions)
+        if operand.shape and is_declared and operand.shape != mine.dimensions:
+            return False
         return (mine.type, mine.scale, mine.zero_point) == (
             operand.type,
             operand.scale,
@@ -125,22 +125,18 @@ def targets(model: Model) -> list[Target]:
 
 def _could_be(target: Target, other: Target) -> bool:
     """Tell whether ``target`` may match another operation."""
-    mine, theirs = target.operation, other.operation
-    if mine.type != theirs.type or len(mine.inputs) != len(theirs.inputs):
+    one, two = target.operation, other.operation
+    if one.type != two.type or len(one.inputs) != len(two.inputs):
         return False
-    ends = zip(
-        (*mine.inputs, *mine.outputs), (*theirs.inputs, *theirs.outputs), strict=True
-    )
+    ends = zip((*one.inputs, *one.outputs), (*two.inputs, *two.outputs), strict=True)
     for index, another in ends:
         operands = target.subgraph.operands[index], other.subgraph.operands[another]
         a, b = ((each.type, each.scale, each.zero_point) for each in operands)
-        values = target.constant(index), other.constant(another)
-        if a != b:
-            return False
         # What is no constant there may turn out to be the same.
-        if values[0] is not None and values[1] is not None:
-            if not np.array_equal(*values):
-                return False
+        value, theirs = target.constant(index), other.constant(another)
+        are_known = value is not None and theirs is not None
+        if a != b or (are_known and not np.array_equal(value, theirs)):
+            return False
     return True
 
 
@@ -414,7 +410,7 @@ def effects(
     try:
         with injected.among_kernels():
             interpret(target.model, inputs, both)
-    except Exception:  # noqa: BLE001 - kernels may do anything with illegal values
+    except Exception:
         return []
     return found
 
@@ -422,7 +418,6 @@ def effects(
 def is_seen(right: Sequence[Array], wrong: Sequence[Array]) -> bool:
     """Tell whether results differ at all."""
     return not all(
-        a.shape == b.shape
-        and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+        a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
         for a, b in zip(right, wrong, strict=True)
     )

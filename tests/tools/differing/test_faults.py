@@ -20,7 +20,7 @@ from asyncnn.tools.differing.distances import Allowed, distance
 from asyncnn.tools.differing.extracts import Graph
 from asyncnn.tools.differing.finding import Entry, Finding, Question, find
 from asyncnn.tools.differing.sides import DeviceSide
-from asyncnn.tools.samples import Sample, random_sample
+from asyncnn.tools.samples import random_sample
 from tests.random_graphs.listing import listing
 from tests.random_graphs.strategies import Graph as Drawn
 from tests.random_graphs.strategies import graphs
@@ -187,9 +187,7 @@ def in_real_models(
     return tally
 
 
-async def of_kernels(
-    named: NamedModel, rng: np.random.Generator, tally: Tally
-) -> None:
+async def of_kernels(named: NamedModel, rng: np.random.Generator, tally: Tally) -> None:
     sample = random_sample(named.inputs, rng)
     inputs = [sample[info.name] for info in named.inputs]
     inputs += [state.first_value() for state in named.states]
@@ -221,9 +219,8 @@ async def of_weights_elsewhere(
     place = next(
         at
         for at, index in enumerate(target.operation.inputs)
-        if target.constant(index) is value or np.array_equal(
-            target.constant(index), value
-        )
+        if target.constant(index) is value
+        or np.array_equal(target.constant(index), value)
     )
     fault = Fault("weights", target, _replacing(place, altered))
     pairs = effects(Injected(fault), [sample[info.name] for info in named.inputs])
@@ -282,6 +279,6 @@ def test_the_operation_with_a_fault_is_named(
         assert tally.kinds.total() >= wanted, tally.kinds
         whole.kinds += tally.kinds
         whole.missed += tally.missed
-    print(whole.kinds, whole.missed)
+
     assert set(KINDS) <= set(whole.kinds)
     whole.check(drawn + real + elsewhere)
