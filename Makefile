@@ -43,6 +43,7 @@ bench: $(READY)
 	$(BIN)/asyncnn bench models
 	$(BIN)/asyncnn bench accelerated
 	$(BIN)/asyncnn bench kernels
+	$(BIN)/asyncnn bench threads
 	$(BIN)/asyncnn bench awaiting
 	$(BIN)/asyncnn bench service
 	$(BIN)/asyncnn bench burst

@@ -74,12 +74,21 @@ class ReferenceDevice:
     event loop in which the context was entered. Leaving the context ends whatever is
     pending with DEVICE_UNAVAILABLE, and waits for what runs to come to a boundary, for
     ``stuck_after_s`` at most. Cancelling that leaves it to go on by itself.
+
+    With ``runtime_only_features`` it also takes models that a driver need not: a
+    framework's own device, which has to compute what no driver does.
     """
 
     name = "asyncnn-reference"
 
-    def __init__(self, settings: DeviceSettings | None = None) -> None:
+    def __init__(
+        self,
+        settings: DeviceSettings | None = None,
+        *,
+        runtime_only_features: bool = False,
+    ) -> None:
         self._settings = settings or DeviceSettings()
+        self._runtime_only_features = runtime_only_features
         self._entered: _Entered | None = None
         self._extensions = Extensions(self._settings.extensions)
         self._capabilities = known_capabilities(self._settings.capabilities_file)
@@ -206,7 +215,7 @@ class ReferenceDevice:
             return error.status, ()
 
     def _supporting(self, model: Model) -> Steps[tuple[bool, ...]]:
-        yield from validating(model)
+        yield from validating(model, runtime_only_features=self._runtime_only_features)
         return (yield from supporting(self._extensions.resolved(model)))
 
     def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
@@ -236,7 +245,7 @@ class ReferenceDevice:
             validate_execution_preference(preference)
             validate_priority(priority)
             with span("validate", Layer.DRIVER, Phase.PREPARATION):
-                validate_model(model)
+                validate_model(model, runtime_only_features=self._runtime_only_features)
             if MODEL.is_on:
                 MODEL("prepare", **_described(model))
             settings = ExecutionPreference(preference), Priority(priority)

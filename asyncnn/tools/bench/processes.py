@@ -104,6 +104,11 @@ def private_kib() -> int:
     return _memory_kib("Private_Clean:", "Private_Dirty:")
 
 
+def proportional_kib() -> int:
+    """Return the memory of this process, with its share of what it has with others."""
+    return _memory_kib("Pss:")
+
+
 def _memory_kib(*fields: str) -> int:
     with open(_STATISTICS, encoding="ascii") as file:
         lines = [line.split() for line in file]

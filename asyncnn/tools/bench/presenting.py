@@ -1,0 +1,100 @@
+"""Shows reports: as tables for a terminal, and as a page.
+
+On a page each section of a table is one of its own, as sorting would mix them: times
+stand above, and what became of goals below.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from asyncnn.tools.bench.report import Cell, Outcome, Report, Row, Table
+from asyncnn.tools.pages.document import (
+    Bars,
+    Column,
+    Judged,
+    Page,
+    Part,
+    SortableTable,
+    Text,
+    Value,
+)
+
+_MARKUP = {True: " [green]met   [/]", False: " [bold red]MISSED[/]", None: " " * 7}
+"""As wide as one another, so that figures line up."""
+
+_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?(?![\w.])", re.IGNORECASE)
+
+
+def draw_table(table: Table) -> RichTable:
+    """Return a table for the terminal."""
+    drawn = RichTable(title=table.title)
+    names = [str(row[0]) for section in table.sections for row in section]
+    first, *others = map(escape, table.headings)
+    drawn.add_column(first, no_wrap=not any(" " in name for name in names))
+    for heading in others:
+        drawn.add_column(heading, justify="right")
+    for section in table.sections:
+        for row in section:
+            drawn.add_row(*map(_markup, row))
+        drawn.add_section()
+    return drawn
+
+
+def _markup(cell: Cell) -> str:
+    if isinstance(cell, Outcome):
+        return escape(cell.text) + _MARKUP[cell.met]
+    return escape(cell)
+
+
+def page_of(name: str, report: Report) -> Page:
+    """Return the page of a benchmark: a chart, the tables, the circumstances."""
+    return Page(
+        title=f"asyncnn bench {name}",
+        parts=[*_parts(report)],
+        circumstances=[
+            f"{report.rounds} rounds, {report.where}.",
+            str(report.environment),
+        ],
+    )
+
+
+def _parts(report: Report) -> Iterator[Part]:
+    bars = {label: group for label, group in report.bars().items() if group}
+    if bars:
+        note = "Shorter is better; the scale is logarithmic."
+        yield Bars(title="Times", unit="us", groups=bars, note=note)
+    for table in report.tables():
+        times, *others = table.sections
+        goals = [row for section in others for row in section]
+        for title, rows in ((table.title, times), (f"{table.title}: goals", goals)):
+            if rows:
+                yield _section(title, table.headings, rows)
+    yield from map(Text, report.notes())
+
+
+def _section(title: str, headings: Sequence[str], rows: Sequence[Row]) -> SortableTable:
+    """Return a table of the columns that say something in these rows."""
+    kept = [n for n in range(len(headings)) if n == 0 or any(row[n] for row in rows)]
+    return SortableTable(
+        title=title,
+        columns=[Column(headings[n] or "name") for n in kept],
+        rows=[[_value(row[n], is_name=n == 0) for n in kept] for row in rows],
+    )
+
+
+def _value(cell: Cell, *, is_name: bool) -> Value:
+    """Return a cell that looks as on the terminal and is sorted by its number."""
+    if isinstance(cell, Outcome):
+        return Judged(cell.text, cell.met, _number(cell.text))
+    number = None if is_name else _number(cell)
+    if number is None:
+        return None if cell == "-" else cell
+    return Judged(cell, None, number)
+
+
+def _number(text: str) -> float | None:
+    found = _NUMBER.match(text)
+    return float(found[0]) if found else None
