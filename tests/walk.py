@@ -184,7 +184,8 @@ class Reader:
         for command in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
             line, _, expected = command.partition("\n")
             line = line.partition(" # ")[0].strip()
-            files = re.findall(r"[\w-]+\.(?:py|npz)\b", line)
+            read = re.sub(r"--(?:output|save) \S+", "", line)
+            files = re.findall(r"[\w-]+\.(?:py|npz)\b", read)
             absent = [each for each in files if not Path(each).exists()]
             if line.startswith(OTHERS_COMMANDS):
                 _leave_out(line)

@@ -32,7 +32,10 @@ _REPEAT = "repeat it with: "
 
 
 def diff(
-    model: Annotated[Path, typer.Argument(help="A .tflite, .onnx or .asyncnn file.")],
+    model: Annotated[
+        Path,
+        typer.Argument(help="A .tflite, .onnx or .asyncnn file; or a .json of --json."),
+    ],
     against: Annotated[
         Path | None,
         typer.Argument(help="Another kind of the network, for the second side."),
@@ -89,30 +92,71 @@ def diff(
     Exits with 1 if an operation or an output is out of tolerance, with 2 on bad
     input.
     """
-    import anyio
-
-    from asyncnn.tools.differing.asking import Inquiry, answer
-    from asyncnn.tools.differing.distances import Allowed
-    from asyncnn.tools.samples import load_arrays
-    from asyncnn.tools.samples import samples as samples_of
+    from asyncnn.tools.differing.asking import read_report
 
     if save is not None and save.suffix != ".npz":
         raise InvalidArgumentError(
             f"--save {save} is no .npz file", hint="its models get the name, too"
         )
-    shapes, constants = input_shape or (), constant or ()
-    named, extensions = load_extended(model, extension or (), shapes, constants)
-    other = None
+    if model.suffix == ".json":
+        report = read_report(model)
+    else:
+        report = _asked(
+            (model, against),
+            between,
+            input_file,
+            (samples, seed),
+            extension or [],
+            input_shape or [],
+            constant or [],
+            (lsb, rtol, atol),
+            save,
+            reference_kernels=reference_kernels,
+        )
+    if html is not None:
+        _write_page(report, html)
+    if json:
+        print_json(report)
+    else:
+        _print(report, every=every)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+def _asked(
+    models: tuple[Path, Path | None],
+    between: str | None,
+    input_file: Path | None,
+    random: tuple[int, int],
+    extension: list[str],
+    shapes: list[str],
+    constants: list[str],
+    tolerance: tuple[int, float | None, float | None],
+    save: Path | None,
+    *,
+    reference_kernels: bool,
+) -> "DifferenceReport":
+    """Run both sides, as the options say."""
+    import anyio
+
+    from asyncnn.tools.differing.asking import Inquiry, answer
+    from asyncnn.tools.differing.distances import Allowed
+    from asyncnn.tools.samples import load_arrays, samples
+
+    model, against = models
+    named, extensions = load_extended(model, extension, shapes, constants)
+    kinds, other = [named], None
     if against is not None:
-        second, more = load_extended(against, extension or (), shapes, constants)
+        second, more = load_extended(against, extension, shapes, constants)
         extensions += tuple(each for each in more if each not in extensions)
+        kinds.append(second)
         other = (against, second)
     given = (
         []
         if input_file is None
-        else samples_of(load_arrays(input_file), "input", named.inputs)
+        else samples(load_arrays(input_file), "input", named.inputs)
     )
-    kinds = (named, other[1] if other else named)
+    relaxed = any(each.model.relax_computation_float32_to_float16 for each in kinds)
     inquiry = Inquiry(
         path=model,
         named=named,
@@ -122,34 +166,25 @@ def diff(
         constants=constants_of(constants),
         reference_kernels=reference_kernels,
         given=tuple(given),
-        random=samples,
-        seed=seed,
-        allowed=Allowed(
-            lsb,
-            rtol,
-            atol,
-            any(each.model.relax_computation_float32_to_float16 for each in kinds),
-        ),
+        random=random[0],
+        seed=random[1],
+        allowed=Allowed(*tolerance, relaxed),
         save=save,
-        options=tuple(_repeated(lsb, rtol, atol, extension or ())),
+        options=tuple(_repeated(*tolerance, extension)),
     )
-    report, found = anyio.run(answer, inquiry, _tell)
-    if html is not None:
-        from asyncnn.tools.differing.page import page_of
-        from asyncnn.tools.pages.drawing import draw
+    return anyio.run(answer, inquiry, _tell)
 
-        try:
-            html.write_text(draw(page_of(report, found, list(_verdict(report)))))
-        except OSError as error:
-            raise InvalidArgumentError(
-                f"{html}: cannot be written: {error.strerror}"
-            ) from None
-    if json:
-        print_json(report)
-    else:
-        _print(report, every=every)
-    if not report.passed:
-        raise typer.Exit(1)
+
+def _write_page(report: "DifferenceReport", path: Path) -> None:
+    from asyncnn.tools.differing.page import page_of
+    from asyncnn.tools.pages.drawing import draw
+
+    try:
+        path.write_text(draw(page_of(report, list(_verdict(report)))))
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"{path}: cannot be written: {error.strerror}"
+        ) from None
 
 
 def _sides(between: str | None, *, is_two: bool) -> tuple[str, str]:
@@ -169,7 +204,7 @@ def _sides(between: str | None, *, is_two: bool) -> tuple[str, str]:
 
 
 def _repeated(
-    lsb: int, rtol: float | None, atol: float | None, extensions: list[str] | tuple[()]
+    lsb: int, rtol: float | None, atol: float | None, extensions: list[str]
 ) -> Iterator[str]:
     """Yield the options that the command for a single operation needs, too."""
     if lsb != 1:
@@ -298,7 +333,7 @@ def _verdict(report: "DifferenceReport") -> Iterator[str]:
         again = {
             True: "it diverges by itself, too",
             False: "by itself it does not diverge: it takes the operations around it",
-            None: "it is within tolerance",
+            None: "by itself it is within tolerance",
         }[kept.repeats]
         yield f"kept: operation {kept.place} as {kept.model}; {again}"
         yield f"{_REPEAT}{kept.command}"

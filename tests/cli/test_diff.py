@@ -3,10 +3,12 @@
 import json
 import shlex
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from playwright.async_api import Page
 
 import asyncnn
 from asyncnn.hal.types import FusedActivationFunc, Operand, OperandType, OperationType
@@ -189,12 +191,47 @@ def test_the_json_names_places(
     assert report["evidence"]["command"].startswith("asyncnn diff ")
 
 
-def test_a_page_is_written(
+async def test_a_page_shows_operations_by_error(
+    asyncnn_command: Command, two: tuple[Path, Path], tmp_path: Path, page: Page
+) -> None:
+    file = tmp_path / "diff.html"
+    with ThreadPoolExecutor() as thread:  # the command has an event loop of its own
+        options = ("diff", *two, "--html", file)
+        assert thread.submit(asyncnn_command, *options).result().status == 1
+    await page.goto(file.as_uri())
+    node = page.locator('[data-node="1"]')
+    assert "MUL" in (await node.text_content() or "")
+    await node.click()
+    assert await page.get_by_text("diverges").count() >= 2
+    assert await page.locator("tbody tr").count() == 4
+    await page.get_by_role("button", name="own error").click()
+    assert "first to diverge: operation 1 (MUL)" in await page.content()
+
+
+def test_a_report_is_drawn_again_from_its_json(
     asyncnn_command: Command, two: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    page = tmp_path / "diff.html"
-    assert asyncnn_command("diff", *two, "--html", page).status == 1
-    assert page.read_text().startswith("<!DOCTYPE html>")
+    pages = [tmp_path / "one.html", tmp_path / "again.html"]
+    ran = asyncnn_command("diff", *two, "--json", "--html", pages[0])
+    report = tmp_path / "report.json"
+    # A report may have distances that JSON has no numbers for.
+    document = json.loads(ran.out)
+    document["operations"][0]["own"]["largest"] = None
+    report.write_text(json.dumps(document))
+    assert "inf" in asyncnn_command("diff", report, "--all").out
+    report.write_text(ran.out)
+    again = asyncnn_command("diff", report, "--json", "--html", pages[1])
+    assert (again.status, again.out) == (ran.status, ran.out)
+    assert pages[0].read_bytes() == pages[1].read_bytes()
+    report.write_text("{}")
+    refused = asyncnn_command("diff", report)
+    assert refused.status == 2
+    assert "is no report of asyncnn diff" in refused.err
+
+
+def test_a_page_that_cannot_be_written(
+    asyncnn_command: Command, two: tuple[Path, Path], tmp_path: Path
+) -> None:
     ran = asyncnn_command("diff", *two, "--html", tmp_path / "nowhere" / "diff.html")
     assert ran.status == 2
     assert "cannot be written" in ran.err

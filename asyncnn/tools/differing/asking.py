@@ -1,5 +1,6 @@
 """The work behind ``asyncnn diff``: opens both sides, asks, and reports."""
 
+import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.extensions import Extension
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.types import Operand
 from asyncnn.memory.pools import view
 from asyncnn.runtime.file_kinds import FileKind, kind_of
 from asyncnn.runtime.model import NamedModel, TensorInfo, located, map_model_file
@@ -86,6 +88,7 @@ class OperationReport(msgspec.Struct, frozen=True):
     diverges: bool
     problem: str = ""
     group: tuple[str, ...] = ()
+    reads: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:
@@ -97,7 +100,7 @@ class OperationReport(msgspec.Struct, frozen=True):
 
 
 class DifferenceReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The JSON document of ``asyncnn diff --json``.
+    """The JSON document of ``asyncnn diff --json``; null is an infinite distance.
 
     ``first`` is the place of the first operation that diverges, ``most`` of that which
     adds most error, ``behind`` of the first with results out of tolerance, and
@@ -125,7 +128,7 @@ class DifferenceReport(msgspec.Struct, frozen=True, kw_only=True):
 
 async def answer(
     inquiry: Inquiry, tell: Callable[[str], None] = lambda text: None
-) -> tuple[DifferenceReport, Finding]:
+) -> DifferenceReport:
     """Run both sides, compare, and keep what repeats the error.
 
     :raises InvalidArgumentError: if the two cannot be compared, or an input is wrong.
@@ -167,7 +170,7 @@ async def answer(
                 SideReport(side.title, side.version, str(path))
                 for side, (_, (path, _)) in zip((first, second), pairs, strict=True)
             )
-    return _report(found, sides, len(here), evidence), found
+    return _report(found, sides, len(here), evidence)
 
 
 def check_reads(name: str, path: Path) -> None:
@@ -301,12 +304,13 @@ def _report(
 
 def _operation(entry: Entry) -> OperationReport:
     level, position = entry.level, entry.position
-    outputs = level.graph.main.operations[position].outputs
+    operation = level.graph.main.operations[position]
+    operands, writers = level.graph.main.operands, level.graph.writers
     prefix = entry.place.removesuffix(str(position))
     return OperationReport(
         entry.place,
         level.graph.operation_name(position),
-        ", ".join(map(level.graph.label, outputs)),
+        ", ".join(map(level.graph.label, operation.outputs)),
         entry.error,
         entry.own,
         level.diverges(position),
@@ -315,4 +319,46 @@ def _operation(entry: Entry) -> OperationReport:
             f"{prefix}{each} ({level.graph.operation_name(each)})"
             for each in (level.group(position) if entry.own is not None else ())
         ),
+        tuple(
+            (
+                f"{prefix}{writers[index]}",
+                "x".join(map(str, operands[index].dimensions)),
+            )
+            for index in operation.inputs
+            if index in writers
+        ),
     )
+
+
+def _shape(operand: Operand) -> str:
+    return "x".join(str(length) if length else "?" for length in operand.dimensions)
+
+
+def read_report(path: Path) -> DifferenceReport:
+    """Read what ``asyncnn diff --json`` has printed.
+
+    :raises InvalidArgumentError: if it is no such report.
+    """
+    try:
+        document = msgspec.json.decode(path.read_bytes())
+        for each in document["outputs"]:
+            _with_infinities(each["distance"])
+        for each in document["operations"]:
+            _with_infinities(each["error"])
+            _with_infinities(each["own"])
+        return msgspec.convert(document, DifferenceReport)
+    except OSError as error:
+        raise InvalidArgumentError(f"{path}: {error.strerror}") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError):
+        raise InvalidArgumentError(
+            f"{path} is no report of asyncnn diff",
+            hint="write one with: asyncnn diff MODEL --json > report.json",
+        ) from None
+
+
+def _with_infinities(distance: dict[str, Any] | None) -> None:
+    """Put back what JSON has no numbers for."""
+    if distance is not None:
+        for name in ("largest", "units", "typical"):
+            if distance[name] is None:
+                distance[name] = math.inf

@@ -29,6 +29,7 @@ from asyncnn.runtime.model import NamedModel
 _INPUT = OperandLifeTime.SUBGRAPH_INPUT
 _OUTPUT = OperandLifeTime.SUBGRAPH_OUTPUT
 _TEMPORARY = OperandLifeTime.TEMPORARY_VARIABLE
+_SUBGRAPH = OperandLifeTime.SUBGRAPH
 _WRITTEN = frozenset({_TEMPORARY, _OUTPUT})
 
 MOST_BYTES = 1 << 28
@@ -234,7 +235,13 @@ class _Part:
             tuple(self._order[False, index] for index in self._wanted),
         )
         whole = self._graph.named.model
-        model: Model = replace(whole, main=subgraph, pools=tuple(self._pools))
+        runs_others = any(each.lifetime == _SUBGRAPH for each in operands)
+        model: Model = replace(
+            whole,
+            main=subgraph,
+            referenced=whole.referenced if runs_others else (),
+            pools=tuple(self._pools),
+        )
         indexes = tuple(index for index, _ in inputs)
         label = self._graph.label
         named = NamedModel.of(
@@ -310,7 +317,5 @@ def compacted(named: NamedModel) -> NamedModel:
         replace(subgraph, operands=tuple(map(moved, subgraph.operands)))
         for subgraph in (model.main, *model.referenced)
     )
-    small = replace(
-        model, main=main, referenced=tuple(referenced), pools=tuple(pools)
-    )
+    small = replace(model, main=main, referenced=tuple(referenced), pools=tuple(pools))
     return replace(named, model=small)

@@ -54,6 +54,7 @@ class Level:
         """By position, why an operation could not be looked into."""
         self.tensors = 0
         """How many tensors could be compared."""
+        self._given: dict[int, Array | None] = {}
 
     async def measure(self, here: Sequence[Sample], there: Sequence[Sample]) -> None:
         """Run both sides on the same samples, each in its own types, and compare.
@@ -62,6 +63,7 @@ class Level:
         """
         self.here = await self.device.tensors(here)
         self.there = await self.other.tensors(there)
+        self._given = self._known()
         positions = range(len(self.graph.main.operations))
         largest: dict[int, tuple[float, float]] = {}
         for position in positions:
@@ -119,11 +121,10 @@ class Level:
         )
 
     async def _measure_own(self, positions: Sequence[int]) -> None:
-        given = self._given()
-        for batch in self.graph.batches(positions, given):
-            await self._measure_batch(batch, given)
+        for batch in self.graph.batches(positions, self._given):
+            await self._measure_batch(batch)
 
-    def _given(self) -> dict[int, Array | None]:
+    def _known(self) -> dict[int, Array | None]:
         """Return what operations are given when they are computed by themselves.
 
         What follows from constants alone is a constant there, too, as devices do other
@@ -149,10 +150,8 @@ class Level:
             mine[index].dtype,
         )
 
-    async def _measure_batch(
-        self, batch: Sequence[int], given: Mapping[int, Array | None]
-    ) -> None:
-        extract = self._extract(batch, given)
+    async def _measure_batch(self, batch: Sequence[int]) -> None:
+        extract = self._extract(batch, self._given)
         feeds = [
             {index: self.value(index, sample) for index in extract.inputs}
             for sample in range(len(self.there))
@@ -165,7 +164,7 @@ class Level:
                 return
             # Inputs that nothing can have together, or what one operation refuses.
             for position in batch:
-                await self._measure_batch([position], given)
+                await self._measure_batch([position])
             return
         for position in batch:
             self._compare_own(position, results)
@@ -194,16 +193,14 @@ class Level:
 
         They are computed again with it, so that its own error is theirs as well.
         """
-        return self.graph.needed(position, self._given())[:-1]
+        return self.graph.needed(position, self._given)[:-1]
 
     def alone(self, position: int, *, is_constant: bool = True) -> Extract:
         """Return an operation as a model; what it reads is given if it is known.
 
         Without ``is_constant``, that holds for what follows from constants alone.
         """
-        given = self._given()
-        if not is_constant:
-            given = dict.fromkeys(given)
+        given = self._given if is_constant else dict.fromkeys(self._given)
         return self._extract([position], given)
 
     def inputs_of(self, position: int, sample: int) -> list[Array]:

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 from asyncnn.tools.differing.asking import DifferenceReport, OperationReport
 from asyncnn.tools.differing.distances import Distance
-from asyncnn.tools.differing.finding import Finding
 from asyncnn.tools.pages.document import (
     Column,
     Graph,
@@ -22,13 +22,13 @@ _COLUMNS = (
     Column("tensor", help="What it computes."),
     Column("error", help="Largest difference of both runs, in LSB if quantised."),
     Column("own error", help="The same, from inputs that the other side had."),
-    Column("own, in tolerances", help="Own error divided by what is allowed."),
-    Column("out of tolerance", help="Elements that its own error puts there."),
+    Column("own / allowed", help="Own error divided by what is allowed."),
+    Column("too far", help="Elements that its own error puts there."),
     Column("verdict"),
 )
 
 
-def page_of(report: DifferenceReport, found: Finding, lines: Sequence[str]) -> Page:
+def page_of(report: DifferenceReport, lines: Sequence[str]) -> Page:
     """Return the page of a report; ``lines`` are what the terminal says of it."""
     names = " and ".join(side.name for side in report.sides)
     table = SortableTable(
@@ -37,10 +37,10 @@ def page_of(report: DifferenceReport, found: Finding, lines: Sequence[str]) -> P
         rows=[_row(each) for each in report.operations],
         note="An error grows along the graph; an own error is what one operation adds.",
     )
-    models = dict.fromkeys(side.model for side in report.sides)
+    models = dict.fromkeys(Path(side.model).name for side in report.sides)
     return Page(
         title=f"{' and '.join(models)}: {names}",
-        parts=[*map(Text, lines), _graph(report, found), table],
+        parts=[*map(Text, lines), _graph(report), table],
         circumstances=[
             *(f"{side.name}, version {side.version}" for side in report.sides),
             f"samples: {report.samples}, tensors compared: {report.tensors}",
@@ -68,16 +68,14 @@ def _finite(value: float) -> Value:
     return "inf" if math.isinf(value) else value
 
 
-def _graph(report: DifferenceReport, found: Finding) -> Graph:
+def _graph(report: DifferenceReport) -> Graph:
     """Draw the main subgraph, the stronger the more error an operation adds."""
-    level = found.level
-    by_place = {each.place: each for each in report.operations}
-    operations = [by_place[entry.place] for entry in found.entries]
+    operations = [each for each in report.operations if "/" not in each.place]
     most = max((_units(each.own) for each in operations), default=0.0)
     nodes = [
         Node(
             name=each.place,
-            label=f"{each.place} {each.operation}",
+            label=f"{each.place} {each.operation}\n{each.own or 'not compared'}",
             share=math.log1p(_units(each.own)) / math.log1p(max(most, 1.0)),
             details={
                 "computes": each.tensor,
@@ -88,14 +86,8 @@ def _graph(report: DifferenceReport, found: Finding) -> Graph:
         )
         for each in operations
     ]
-    main, writers = level.graph.main, level.graph.writers
     edges = {
-        (str(writers[index]), str(position)): "x".join(
-            map(str, main.operands[index].dimensions)
-        )
-        for position, operation in enumerate(main.operations)
-        for index in operation.inputs
-        if index in writers
+        (maker, each.place): shape for each in operations for maker, shape in each.reads
     }
     return Graph(
         title="Error that each operation adds",

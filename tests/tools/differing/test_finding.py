@@ -1,7 +1,7 @@
 """Which operation is named, and as what."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,12 @@ from asyncnn.tools.differing.extracts import Graph
 from asyncnn.tools.differing.finding import Finding, Question, find
 from asyncnn.tools.differing.pairing import pair
 from asyncnn.tools.differing.sides import DeviceSide
+from asyncnn.tools.other_runtimes import LiteRt, OnnxFile
 from asyncnn.tools.samples import Sample
 from tests.random_graphs.strategies import Graph as Drawn
 from tests.random_graphs.trying import on_graphs
 from tests.tools.differing.faults import Fault, FaultyDevice, Injected, targets
+from tests.tools.test_comparison import addition_in_onnx
 
 F32, I32 = OperandType.TENSOR_FLOAT32, OperandType.TENSOR_INT32
 FLOATS = Operand(F32, (4,))
@@ -180,6 +182,7 @@ async def between(
     samples: int = 1,
     is_first: bool = False,
     allowed: Allowed = USUAL,
+    then: Callable[[Finding], Awaitable[None]] | None = None,
 ) -> Finding:
     """Find the kernel of one type of operations, which is another on one side."""
     (target,) = (t for t in targets(named.model) if t.operation.type == type_)
@@ -189,7 +192,10 @@ async def between(
         with injected.among_kernels():
             faulty = FaultyDevice(device, injected)
             devices = (faulty, device) if is_first else (device, faulty)
-            return await asked(named, devices, samples, allowed)
+            found = await asked(named, devices, samples, allowed)
+            if then is not None:
+                await then(found)
+            return found
 
 
 async def asked(
@@ -404,19 +410,44 @@ class TestPeers:
     def _installed(self) -> None:
         pytest.importorskip("ai_edge_litert")
 
+    def test_files_name_tensors_as_litert_does(self, shared: Path) -> None:
+        path = shared / "models" / "kws_ref_model.tflite"
+        named = load(path)
+        main = named.model.main
+        written = [index for each in main.operations for index in each.outputs]
+        names = {named.operand_names[index]: index for index in written}
+        assert len(names) == len(written)
+        peer = LiteRt(path, shows_all=True)
+        peer.run([np.zeros(shape, dtype) for shape, dtype in peer.input_kinds()])
+        tensors = peer.tensors(names)
+        assert tensors.keys() == names.keys()
+        for name, index in names.items():
+            assert tensors[name].shape == main.operands[index].dimensions
+        assert load(path).knowing(()).operand_names == named.operand_names
+
+    def test_files_name_tensors_as_onnx_runtime_does(self) -> None:
+        pytest.importorskip("onnxruntime")
+        data = addition_in_onnx()
+        named = load(data)
+        (written,) = named.model.main.operations[-1].outputs
+        assert named.operand_names[written] == "y"
+        peer = OnnxFile(data, shows_all=True)
+        peer.run([np.ones((3, 2), np.float32), np.array(1, np.float32)])
+        np.testing.assert_array_equal(peer.tensors({"y"})["y"], np.full((3, 2), 2))
+
     async def test_all_tensors_of_litert_are_compared(self, shared: Path) -> None:
         path = shared / "models" / "kws_ref_model.tflite"
         for between_ in (("reference", "litert"), ("litert", "reference")):
-            report, found = await answer(
+            report = await answer(
                 Inquiry(path=path, named=load(path), against=None, between=between_)
             )
             assert report.first is None
-            assert report.tensors == len(found.level.graph.main.operations) == 13
+            assert report.tensors == len(report.operations) == 13
             assert report.most is not None
 
     async def test_state_in_litert_goes_on_as_here(self, shared: Path) -> None:
         path = shared / "models" / "trained_lstm_int8.tflite"
-        report, _ = await answer(
+        report = await answer(
             Inquiry(
                 path=path,
                 named=load(path),
