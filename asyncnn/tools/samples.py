@@ -205,8 +205,10 @@ def errors_and_limits(
     with np.errstate(invalid="ignore"):
         error = np.where(got == want, 0.0, np.abs(got - want))
     if kind in "fc":
-        unit = np.nanmax(np.abs(want), initial=1.0) if allowed.scales_atol else 1.0
-        limit = allowed.atol * float(unit) + allowed.rtol * np.abs(want)
+        # What is allowed of an infinity is nothing, and it allows others no more.
+        magnitude = np.abs(np.where(np.isfinite(want), want, 0.0))
+        unit = np.max(magnitude, initial=1.0) if allowed.scales_atol else 1.0
+        limit = allowed.atol * float(unit) + allowed.rtol * magnitude
     else:
         limit = np.full(want.shape, float(allowed.lsb))
     return error, limit

@@ -137,11 +137,12 @@ class Scope:
         self._resized.add(index)
 
     def names(self) -> dict[int, str]:
-        """Return the names of tensors by the operands that they became, as computed."""
+        """Return the names of tensors by the operands that they became."""
         names: dict[int, str] = {}
-        for index, operand in self._operands.items():
-            if operand not in names and self.graph.tensors[index].name:
-                names[operand] = self.graph.tensors[index].name
+        for index, tensor in enumerate(self.graph.tensors):
+            # What stands for parts of complex numbers is no tensor of the file.
+            if tensor.name and index in self._operands:
+                names.setdefault(self._operands[index], tensor.name)
         return names
 
     def value(self, node: Node, position: int) -> Value:

@@ -69,6 +69,13 @@ class TestDistance:
         assert of(both, FLOAT, both, FLOAT).largest == 0
         assert not of(f32(math.inf, 0, 0), FLOAT, f32(-math.inf, 0, 0), FLOAT).passed
 
+    def test_equal_infinities_are_no_difference_whatever_is_allowed(self) -> None:
+        both = f32(math.inf, -math.inf, 1)
+        assert of(both, FLOAT, both, FLOAT, rtol=0.0, atol=0.0).passed
+        # Nor do they make more of an absolute tolerance that others have.
+        other = f32(math.inf, -math.inf, 9)
+        assert of(other, FLOAT, both, FLOAT, atol=0.1).differing == 1
+
     def test_real_values_are_compared_in_steps_of_the_coarser(self) -> None:
         codes, fine = np.int8([-10, -8, 0]), np.uint8([100, 104, 121])
         found = of(fine, FINE, codes, CODES)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from asyncnn import open_device
@@ -142,22 +142,22 @@ async def differ(
             )
 
 
-def in_random_graphs(wanted: int) -> Tally:
+def in_random_graphs(wanted: int, number: int) -> Tally:
     tally = Tally()
 
+    @seed(number)
     @settings(
         max_examples=2 * wanted + 10,
-        derandomize=True,
         database=None,
         deadline=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
     @given(graphs(), st.integers(0, 1 << 30))
-    def trial(graph: Drawn, seed: int) -> None:
+    def trial(graph: Drawn, more: int) -> None:
         if tally.kinds.total() >= wanted:
             return
-        rng = np.random.default_rng([seed, tally.kinds.total()])
+        rng = np.random.default_rng([more, tally.kinds.total()])
         injected = observable(graph.named, graph.inputs, rng, tally.rarest)
         if injected is None:
             return
@@ -175,6 +175,7 @@ def in_real_models(
     names: Sequence[str],
     shared: Path,
     trial: Callable[[NamedModel, np.random.Generator, Tally], Awaitable[None]],
+    number: int = 0,
 ) -> Tally:
     tally = Tally()
     models = [load(shared / "models" / f"{name}.tflite") for name in names]
@@ -182,7 +183,9 @@ def in_real_models(
         if tally.kinds.total() >= wanted:
             break
         place = attempt % len(models)
-        rng = np.random.default_rng([zlib.crc32(names[place].encode()), attempt])
+        rng = np.random.default_rng(
+            [zlib.crc32(names[place].encode()), attempt, number]
+        )
         asyncio.run(trial(models[place], rng, tally))
     return tally
 
@@ -211,8 +214,7 @@ async def of_weights_elsewhere(
         if (value := target.constant(index)) is not None and value.size > 1
     ]
     target, value = candidates[int(rng.integers(len(candidates)))]
-    seed = int(rng.integers(1 << 31))
-    altered = altered_constant(value, seed)
+    altered = altered_constant(value, int(rng.integers(1 << 31)))
     if altered.dtype == np.int32:
         altered = value + (altered != value) * np.int32(5000)
     sample = random_sample(named.inputs, rng)
@@ -256,29 +258,44 @@ def _replacing(place: int, value: Array):
     return alter
 
 
-SIZES = [
-    pytest.param(15, 7, 3, id="some"),
-    pytest.param(320, 130, 50, id="all", marks=pytest.mark.exhaustive),
+some = pytest.param(15, 0, id="some")
+parts = [
+    pytest.param(80, number, id=f"part-{number}", marks=pytest.mark.exhaustive)
+    for number in range(1, 5)
 ]
 
 
-@pytest.mark.parametrize(("drawn", "real", "elsewhere"), SIZES)
-def test_the_operation_with_a_fault_is_named(
-    drawn: int, real: int, elsewhere: int, shared: Path
-) -> None:
-    pytest.importorskip("ai_edge_litert")
-    tallies = {
-        drawn: in_random_graphs(drawn),
-        real: in_real_models(real, REAL, shared, of_kernels),
-        elsewhere: in_real_models(
-            elsewhere, WITH_WEIGHTS, shared, of_weights_elsewhere
-        ),
-    }
-    whole = Tally()
-    for wanted, tally in tallies.items():
-        assert tally.kinds.total() >= wanted, tally.kinds
-        whole.kinds += tally.kinds
-        whole.missed += tally.missed
+@pytest.mark.parametrize(("wanted", "number"), [some, *parts])
+def test_operations_of_random_graphs_are_named(wanted: int, number: int) -> None:
+    tally = in_random_graphs(wanted, number)
+    tally.check(wanted)
+    assert set(KINDS) <= set(tally.kinds)
 
-    assert set(KINDS) <= set(whole.kinds)
-    whole.check(drawn + real + elsewhere)
+
+@pytest.mark.parametrize(
+    ("wanted", "number"),
+    [
+        pytest.param(7, 0, id="some"),
+        pytest.param(65, 1, id="part-1", marks=pytest.mark.exhaustive),
+        pytest.param(65, 2, id="part-2", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_operations_of_trained_models_are_named(
+    wanted: int, number: int, shared: Path
+) -> None:
+    tally = in_real_models(wanted, REAL, shared, of_kernels, number)
+    tally.check(wanted)
+    assert set(KINDS) <= set(tally.kinds)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        pytest.param(3, id="some"),
+        pytest.param(50, id="all", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_weights_that_an_engine_has_wrong_are_named(wanted: int, shared: Path) -> None:
+    pytest.importorskip("ai_edge_litert")
+    tally = in_real_models(wanted, WITH_WEIGHTS, shared, of_weights_elsewhere)
+    tally.check(wanted)
