@@ -36,6 +36,7 @@ COMMANDS = {
         "devices": ("devices", "devices"),
         "capabilities": ("devices", "capabilities"),
         "conformance": ("conformance", "conformance"),
+        "mlts": ("mlts", "mlts"),
         "graph": ("graph", "graph"),
         "bench": ("app", "benchmarks"),
     }.items()

@@ -19,7 +19,10 @@ from asyncnn.devices.caching import ModelCaches, Prepare
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.fenced import FencedExecutions
-from asyncnn.devices.measured_capabilities import known_capabilities
+from asyncnn.devices.measured_capabilities import (
+    known_capabilities,
+    known_measurement,
+)
 from asyncnn.devices.prepared import ReferencePreparedModel
 from asyncnn.devices.releasing import ModelReleaser
 from asyncnn.devices.statistics import (
@@ -91,7 +94,8 @@ class ReferenceDevice:
         self._runtime_only_features = runtime_only_features
         self._entered: _Entered | None = None
         self._extensions = Extensions(self._settings.extensions)
-        self._capabilities = known_capabilities(self._settings.capabilities_file)
+        self._measured = known_measurement(self._settings.capabilities_file)
+        self._capabilities = known_capabilities(self._measured)
         self._bursts = OpenBursts(self._settings.max_bursts)
         self._buffers = Buffers(self._settings.max_buffer_bytes, self.cause_of_death)
         self._models: WeakValueDictionary[int, ReferencePreparedModel] = (

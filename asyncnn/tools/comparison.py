@@ -4,6 +4,7 @@ Both get the same inputs, random ones and given ones. What a model keeps from on
 to the next, both keep over the samples of a series, each in its own way.
 """
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import Enum
@@ -312,7 +313,7 @@ def _output(
     largest = relative = 0.0
     differing = elements = 0
     for number, (mine, theirs) in enumerate(zip(actual, expected, strict=True)):
-        pair = _without_nan(mine, _as_model_gives(theirs, mine))
+        pair = _without_nan(mine, as_model_gives(theirs, mine.shape, mine.dtype))
         result = compare(info.name, *pair, tolerance)
         if result.problem:
             problem = f"sample {number}: {result.problem}"
@@ -332,11 +333,11 @@ def _output(
     )
 
 
-def _as_model_gives(theirs: Array, mine: Array) -> Array:
+def as_model_gives(theirs: Array, shape: Dimensions, dtype: np.dtype[Any]) -> Array:
     """Return the peer's output as the HAL has it, where that loses nothing."""
-    if theirs.ndim != mine.ndim and theirs.size == mine.size:
-        theirs = theirs.reshape(mine.shape)
-    if theirs.dtype == np.int64 and mine.dtype == np.int32:
+    if theirs.ndim != len(shape) and theirs.size == math.prod(shape):
+        theirs = theirs.reshape(shape)
+    if theirs.dtype == np.int64 and dtype == np.int32:
         narrow = theirs.astype(np.int32)
         if np.array_equal(narrow, theirs):
             return narrow

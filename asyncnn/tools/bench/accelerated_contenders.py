@@ -47,7 +47,6 @@ from asyncnn.tools.bench.litert import LITERT, in_executor, on_one_thread
 from asyncnn.tools.bench.measured_models import (
     Candidate,
     inputs_of,
-    mobilenet_v1,
     random_inputs,
 )
 from asyncnn.tools.bench.noop import LENGTH, tiny_addition
@@ -78,6 +77,7 @@ from asyncnn.tools.bench.rounds import (
     timed_await,
     timed_call,
 )
+from asyncnn.tools.mobilenets import mobilenet_v1
 from asyncnn.tools.other_runtimes import LiteRt
 
 ACCELERATED = "accelerated"

@@ -31,7 +31,7 @@ from asyncnn.hal.types import Priority
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.service import Server
-from asyncnn.tools.bench.measured_models import inputs_of, mobilenet_v1
+from asyncnn.tools.bench.measured_models import inputs_of
 from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.onnx_models import OnnxRuntime
 from asyncnn.tools.bench.processes import (
@@ -51,6 +51,7 @@ from asyncnn.tools.bench.qos_load import (
     saturated,
 )
 from asyncnn.tools.bench.rounds import measure, rotated, timed_await
+from asyncnn.tools.mobilenets import mobilenet_v1
 from asyncnn.tools.other_runtimes import LiteRt
 
 ASYNCNN, LITERT_THREAD, ONNX_THREAD = "asyncnn", "litert_thread", "onnx_thread"

@@ -257,3 +257,20 @@ async def test_it_is_read_without_scripts(page: Page, tmp_path: Path) -> None:
     await expect(still.locator("tbody tr").first).to_contain_text("model 10")
     await expect(still.get_by_role("searchbox")).to_have_count(0)
     assert await still.locator(".node").count() == 5
+
+
+async def test_a_script_that_is_not_the_page_s_own_is_not_run(
+    page: Page, tmp_path: Path
+) -> None:
+    path = tmp_path / "page.html"
+    other = "<script>document.title = 'run'</script><img src='http://[::1]/x'>"
+    path.write_text(draw(whole()).replace("</h1>", f"</h1>{other}"), encoding="utf-8")
+    browser = page.context.browser
+    assert browser is not None
+    changed = await browser.new_page()
+    failures: list[str | None] = []
+    changed.on("requestfailed", lambda request: failures.append(request.failure))
+    await changed.goto(path.as_uri())
+    await expect(changed.get_by_label("Filter rows")).to_be_visible()
+    assert await changed.title() == "A page"
+    assert failures == ["csp"]
