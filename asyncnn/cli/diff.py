@@ -23,7 +23,10 @@ from asyncnn.cli.options import (
 from asyncnn.hal.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from asyncnn.tools.differing.asking import DifferenceReport, OperationReport
+    from asyncnn.tools.differing.difference_report import (
+        DifferenceReport,
+        OperationReport,
+    )
     from asyncnn.tools.differing.distances import Distance
 
 _MOST_ROWS = 30
@@ -92,7 +95,7 @@ def diff(
     Exits with 1 if an operation or an output is out of tolerance, with 2 on bad
     input.
     """
-    from asyncnn.tools.differing.asking import read_report
+    from asyncnn.tools.differing.difference_report import read_report
 
     if save is not None and save.suffix != ".npz":
         raise InvalidArgumentError(
@@ -139,7 +142,7 @@ def _asked(
     """Run both sides, as the options say."""
     import anyio
 
-    from asyncnn.tools.differing.asking import Inquiry, answer
+    from asyncnn.tools.differing import Inquiry, answer
     from asyncnn.tools.differing.distances import Allowed
     from asyncnn.tools.samples import load_arrays, samples
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from asyncnn.tools.differing.asking import DifferenceReport, OperationReport
+from asyncnn.tools.differing.difference_report import DifferenceReport, OperationReport
 from asyncnn.tools.differing.distances import Distance
 from asyncnn.tools.pages.document import (
     Column,
