@@ -3,7 +3,7 @@
 `extracts` rewrites models so that their tensors can be seen, `sides` runs them on
 devices and on the runtimes of others, `pairing` says which tensors are the same,
 `distances` how far they are apart, `finding` which operation that comes from,
-`evidence` keeps what repeats it, and `difference_report` says it. `answer` does all of that.
+`evidence` keeps what repeats it, `difference_report` says it; `answer` does it all.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
