@@ -26,12 +26,14 @@ from asyncnn.devices.work import Executable, ExecuteWork, Inliner
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
+    InvalidArgumentError,
     MissedDeadlinePersistentError,
     OutputInsufficientSizeError,
 )
 from asyncnn.hal.interfaces import IBurstContext, ISyncFence
 from asyncnn.hal.types import (
     NO_TIMING,
+    BufferToken,
     ErrorStatus,
     ExecutionPreference,
     Handle,
@@ -162,6 +164,45 @@ class ReferencePreparedModel(SynchronousByCallback):
             )
         )
         return ErrorStatus.NONE
+
+    def execute_threadsafe(
+        self,
+        request: Request,
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout_duration: int | None,
+        callback: IExecutionCallback,
+    ) -> ErrorStatus:
+        """Launch an execution on any thread; see `IThreadsafe.execute_threadsafe`."""
+        if EXECUTION.is_on:
+            _tell_launch("execute_threadsafe", request, deadline)
+        report = OneShot(partial(_report, callback))
+        client = calling_client.get()
+        try:
+            if not self._rules.remembers(request):
+                self._rules.check(request)
+                if any(isinstance(pool, BufferToken) for pool in request.pools):
+                    raise InvalidArgumentError("buffers belong to the event loop")
+            options = execution_options(measure, deadline, loop_timeout_duration)
+        except AsyncnnError as error:
+            report(error, (), NO_TIMING)
+            return error.status
+        work = ExecuteWork(self._executable, request, options, report, client)
+        try:
+            self._scheduler.submit_threadsafe(work)
+        except AsyncnnError as error:
+            work.fail(error)
+            work.finish()
+            missed = isinstance(error, MissedDeadlinePersistentError)
+            return _NONE if missed else error.status
+        callback.link_to_death(
+            partial(
+                self._scheduler.cancel_threadsafe,
+                work,
+                ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT,
+            )
+        )
+        return _NONE
 
     def execute_fenced(
         self,

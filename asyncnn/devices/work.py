@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter_ns, thread_time_ns
 from typing import ClassVar
 
@@ -197,6 +198,12 @@ class Executable(msgspec.Struct, eq=False):
     spreading: Spreading | None = None
     cost: float = 1.0
 
+    def observe(self, computed_ns: int, cpu_ns: int, threads: int) -> None:
+        """Learn from an execution; ``threads`` is 0 if it tells nothing of these."""
+        self.inliner.observe(computed_ns, cpu_ns)
+        if threads and self.spreading is not None:
+            self.spreading.observe(threads, computed_ns)
+
 
 class ExecuteWork(Work):
     """Runs a program on a validated request and reports how it ended.
@@ -258,6 +265,7 @@ class ExecuteWork(Work):
         self.is_withdrawn = False
         self.should_inline = inliner.should_inline and deadline_ns is None
         self.reports_early = reports_early
+        self.ends_anywhere = False
         self._executable = executable
         self._request = request
         self._options = options
@@ -456,10 +464,9 @@ class ExecuteWork(Work):
         status = _NONE if error is None else error.status
         timing = NO_TIMING
         if error is None:
-            executable = self._executable
-            executable.inliner.observe(self.computed_ns, self._cpu_ns)
-            if executable.spreading is not None and not self.preemptions:
-                executable.spreading.observe(self._threads, self.computed_ns)
+            if not self.ends_anywhere:
+                spread = 0 if self.preemptions else self._threads
+                self._executable.observe(self.computed_ns, self._cpu_ns, spread)
             if self._options.measure == _MEASURED:
                 in_driver = perf_counter_ns() - self._launched_ns
                 on_device = self._ended_ns - self._started_ns
@@ -477,6 +484,14 @@ class ExecuteWork(Work):
             trace.add("reply", Layer.DRIVER, Phase.RESULTS, replied_ns, now_ns)
             _trace_end(trace, "execution", Phase.EXECUTION, status)
         return status
+
+    def lesson(self) -> Callable[[], None] | None:
+        """Return what lets the model learn how long executions take."""
+        if self._error is not None or self._shapes is None:
+            return None
+        spread = 0 if self.preemptions else self._threads
+        observe = self._executable.observe
+        return partial(observe, self.computed_ns, self._cpu_ns, spread)
 
     def _abandon(self) -> str:
         """Free what an execution holds that will not go on; say where it stopped."""

@@ -104,8 +104,9 @@ class Lanes:
     """Up to ``count`` threads that run work in the order of one run queue.
 
     A thread starts when there is work for it. ``completed`` is called on it for each
-    piece that has ended and must not block. Thread-safe, but for what others read from
-    ``run_queue``: its numbers may be a moment old.
+    piece that has ended and must not block. ``accepted`` is called for each piece that
+    is submitted, before a lane can have it; the lock is held. Thread-safe, but for what
+    others read from ``run_queue``: its numbers may be a moment old.
     """
 
     def __init__(
@@ -114,10 +115,12 @@ class Lanes:
         count: int,
         policy: Policy,
         completed: Callable[[Work], None],
+        accepted: Callable[[Work], None] = lambda work: None,
     ) -> None:
         self._name = name
         self.count = count
         self._completed = completed
+        self._accepted = accepted
         self.run_queue: RunQueue[Work] = RunQueue(policy, count)
         self._lock = threading.Lock()
         self._lanes: list[Lane] = []
@@ -145,12 +148,14 @@ class Lanes:
                 # Most often a lane is free, and finds here what it would ask for.
                 lane = self._asleep.pop()
                 self.run_queue.start(work, time.monotonic_ns())
+                self._accepted(work)
                 lane.work = work
                 work.pause = lane.pause = Pause()
                 lane.pause.lanes_each = self._lanes_each
                 lane.wake.release()
                 return
             to_stop = self.run_queue.add(work, time.monotonic_ns())
+            self._accepted(work)
             if to_stop is not None:
                 to_stop.pause.request()
             elif self._asleep:

@@ -1,5 +1,6 @@
 """Requests that are built once and executed again and again."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -9,8 +10,8 @@ from msgspec.structs import replace
 
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.fences import SyncFence
-from asyncnn.hal.errors import BusyError, InvalidArgumentError
-from asyncnn.hal.interfaces import IPreparedModel, cause_of_death
+from asyncnn.hal.errors import AsyncnnError, BusyError, InvalidArgumentError
+from asyncnn.hal.interfaces import IPreparedModel, IThreadsafe, cause_of_death
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
@@ -32,6 +33,7 @@ from asyncnn.runtime.requests import (
     Tensor,
     has_fixed_shape,
 )
+from asyncnn.runtime.threadsafe import Done, ThreadsafeRun
 from asyncnn.tracing import Layer, Phase, begin
 
 Carry: TypeAlias = Callable[[Request, ExecutionOptions], Awaitable[ExecutionResult]]
@@ -46,7 +48,8 @@ class Target(NamedTuple):
 
     It is ``elsewhere`` if arrays reach it by being copied unless they are shared.
     ``make_shared`` makes arrays that are. A burst that was cancelled at its deadline is
-    waited for ``deadline_grace`` seconds. ``route`` is how executions usually go.
+    waited for ``deadline_grace`` seconds. ``route`` is how executions usually go. It
+    belongs to ``loop``, if that is known.
     """
 
     hal: IPreparedModel
@@ -57,6 +60,7 @@ class Target(NamedTuple):
     make_shared: MakeArray
     deadline_grace: float
     route: Route | None = None
+    loop: asyncio.AbstractEventLoop | None = None
 
     def copies(self, array: Array) -> bool:
         """Tell whether an array that reaches it is copied."""
@@ -159,7 +163,8 @@ class ReusableExecution:
     Made by `PreparedModel.reusable` and `Burst.reusable`. Write to the arrays of
     `input`, await `run`, read those of `output`. All executions use the same arrays, so
     there is one at a time. Their memory goes with the last reference to them. Outputs
-    for which ``out`` has None get shared arrays.
+    for which ``out`` has None get shared arrays. ``threadsafe`` is the prepared model
+    if its executions may be launched on any thread.
     """
 
     __slots__ = (
@@ -174,6 +179,7 @@ class ReusableExecution:
         "_result",
         "_spaces",
         "_target",
+        "_threadsafe",
     )
 
     def __init__(
@@ -183,6 +189,8 @@ class ReusableExecution:
         out: Sequence[Tensor | None] | None,
         carry: Carry,
         options: ExecutionOptions = DEFAULT_OPTIONS,
+        *,
+        threadsafe: IThreadsafe | None = None,
     ) -> None:
         self._target = target
         self._inputs = inputs
@@ -196,6 +204,10 @@ class ReusableExecution:
         self._request = target.build_request(inputs, self._spaces)
         is_fixed = target.space.is_fixed
         self._outputs = target.space.named(self._spaces) if is_fixed else Outputs()
+        has_buffers = any(
+            isinstance(tensor, DeviceBuffer) for tensor in (*inputs, *self._spaces)
+        )
+        self._threadsafe = threadsafe if is_fixed and not has_buffers else None
 
     def input(self, which: str | int = 0) -> Array:
         """Return the array that an input is read from, by name or position.
@@ -283,6 +295,59 @@ class ReusableExecution:
         if result is not self._result:
             self._take(result)
         return self._outputs
+
+    def launch_threadsafe(
+        self,
+        done: Done,
+        *,
+        timeout: float | None = None,
+        measure: bool = False,
+    ) -> ThreadsafeRun:
+        """Launch an execution from any thread, and return without waiting for it.
+
+        ``done`` is called exactly once, with None or the error of the family. A device
+        of this process calls it on the thread that has computed: no event loop has a
+        part in the execution, and that thread computes nothing else until ``done``
+        returns. It may launch the next execution. Any other device, a burst, and a
+        model with state or open shapes are used on their event loop, which calls
+        ``done`` as well; it has to run. What ``done`` raises is logged.
+
+        :param timeout: seconds from now until the deadline.
+        :param measure: fill in ``outputs.timing``.
+        :raises BusyError: if another run has not ended.
+        :raises DeviceClosedError: if the event loop that is needed is closed.
+        """
+        if self._is_running or self._launched:
+            self.check_free()
+        options = self._options
+        if measure or timeout is not None:
+            options = self._options_for(timeout, None, measure)
+        run = ThreadsafeRun(self, done)
+        self._is_running = True
+        if self._threadsafe is None:
+            awaited = partial(self.run, timeout=timeout, measure=measure)
+            run.go_by(self._target.loop, awaited)
+        else:
+            self._threadsafe.execute_threadsafe(
+                self._request,
+                options.measure,
+                options.deadline,
+                options.loop_timeout,
+                run,
+            )
+        return run
+
+    def release(self) -> None:
+        """See `IOneAtATime`: for what `launch_threadsafe` has launched."""
+        self._is_running = False
+
+    def take(self, result: ExecutionResult) -> AsyncnnError | None:
+        """See `IOneAtATime`: for what `launch_threadsafe` has launched."""
+        try:
+            self._take(result)
+        except AsyncnnError as error:
+            return error
+        return None
 
     def run_fenced(
         self,
