@@ -18,6 +18,7 @@ from asyncnn.hal.types import (
     DEFAULT_OPTIONS,
     ErrorStatus,
     ExecutionOptions,
+    MeasureTiming,
     Request,
 )
 from asyncnn.memory.slabs import Part, isolated_array, place_of
@@ -41,6 +42,9 @@ Carry: TypeAlias = Callable[[Request, ExecutionOptions], Awaitable[ExecutionResu
 
 BuildRequest: TypeAlias = Callable[[Sequence[Tensor | None], Sequence[Tensor]], Request]
 """Makes a request from its inputs and outputs, as a `RequestBuilder` does."""
+
+
+_MEASURED, _NOT_MEASURED = MeasureTiming.YES, MeasureTiming.NO
 
 
 class Target(NamedTuple):
@@ -336,6 +340,26 @@ class ReusableExecution:
                 run,
             )
         return run
+
+    def run_blocking(
+        self,
+        execute: Callable[[Request, MeasureTiming], ExecutionResult],
+        measure: bool,
+    ) -> Outputs:
+        """Do what `run` does by a call that blocks; see `Burst.run_in_place_blocking`.
+
+        :raises AsyncnnError: as `run`.
+        """
+        if self._is_running or self._launched:
+            self.check_free()
+        self._is_running = True
+        try:
+            result = execute(self._request, _MEASURED if measure else _NOT_MEASURED)
+        finally:
+            self._is_running = False
+        if result is not self._result:
+            self._take(result)
+        return self._outputs
 
     def release(self) -> None:
         """See `IOneAtATime`: for what `launch_threadsafe` has launched."""
