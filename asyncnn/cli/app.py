@@ -37,6 +37,7 @@ COMMANDS = {
         "conformance": ("conformance", "conformance"),
         "graph": ("graph", "graph"),
         "bench": ("app", "benchmarks"),
+        "loadgen": ("loadgen", "loadgen"),
     }.items()
 }
 """Where the function of each command is, or the `typer.Typer` of those below it."""

@@ -96,7 +96,7 @@ async def judged(
         keeps_data=settings.accuracy,
     )
     system.begin(answers)
-    with _log_folder(folder) as logs:
+    with log_folder(folder) as logs:
         conduct = _Conduct(loadgen, system, library, settings, logs)
         await conduct.ended(answers)
         if answers.failure is not None:
@@ -267,7 +267,11 @@ def read_verdict(folder: Path, settings: Settings) -> Verdict:
 
 
 @contextmanager
-def _log_folder(folder: Path | None) -> Iterator[Path]:
+def log_folder(folder: Path | None) -> Iterator[Path]:
+    """Have a folder for logs, or one that goes with the block.
+
+    :raises InvalidArgumentError: if it cannot be written to.
+    """
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="asyncnn-loadgen-") as made:
             yield Path(made)
@@ -289,4 +293,3 @@ def check_writable(folder: Path) -> None:
         raise InvalidArgumentError(
             f"logs cannot be written to {folder}: {error.strerror}"
         ) from None
-

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 from pathlib import Path
 from threading import local
 from typing import Any

@@ -11,6 +11,8 @@ import msgspec
 import numpy as np
 
 from asyncnn.devices import OWN_PROCESS
+from asyncnn.devices.accelerated import default_device_name, fastest_device_name
+from asyncnn.extensions import Extension
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.burst import Burst
@@ -60,22 +62,30 @@ class Way(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def opened(
-    device: str | None, transport: str, extensions: Sequence[str] = ()
+    device: str | None,
+    transport: str,
+    extensions: Sequence[Extension] = (),
+    places: Sequence[str] = (),
 ) -> AsyncIterator[Device]:
     """Open a device in this process, or in a driver process for as long.
 
+    It has ``extensions``, which a driver process imports from ``places``.
+
     :raises AsyncnnError: if there is no such device, or it cannot be opened.
     """
+    device = device or default_device_name() or await fastest_device_name()
     if transport == IN_PROCESS:
-        async with open_device(device, settings=OWN_PROCESS) as own:
+        async with open_device(
+            device, settings=OWN_PROCESS, extensions=extensions
+        ) as own:
             yield own
         return
-    if device not in (None, "reference", "accelerated"):
+    if device not in ("reference", "accelerated"):
         raise InvalidArgumentError(
             f"a driver process does not serve {device}",
             hint="use reference or accelerated, or --transport inprocess",
         )
-    with driver_process(device=device or "", extensions=extensions) as driver:
+    with driver_process(device=device, extensions=places) as driver:
         async with connect(driver.path) as remote:
             yield remote
 
