@@ -239,7 +239,7 @@ _WAYS = {
     BURST: Way(transport=REMOTE_TRANSPORT, path=BURST_PATH),
     REMOTE: Way(transport=REMOTE_TRANSPORT, path="async"),
     BLOCKING: Way(transport=REMOTE_TRANSPORT, path=BURST_PATH),
-    BURST_BY_LOOP: Way(transport=REMOTE_TRANSPORT, path=BURST_PATH, by_loop=True),
+    BURST_BY_LOOP: Way(path=BURST_PATH, by_loop=True),
 }
 
 
