@@ -20,9 +20,10 @@ from asyncnn.devices.device_buffers import Buffers
 from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.fenced_execution import FencedJob
+from asyncnn.devices.inlining import Inliner
 from asyncnn.devices.spreading import Spreading
 from asyncnn.devices.statistics import ModelStatistics
-from asyncnn.devices.work import Executable, ExecuteWork, Inliner
+from asyncnn.devices.work import Executable, ExecuteWork
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,

@@ -338,9 +338,10 @@ class Scheduler:
         except BaseException as error:
             self._open.discard(work)
             self._admission.release(work.client)
-            # They were closed by the loop since this thread has looked.
-            if self._refusal is not None and isinstance(error, RuntimeError):
-                raise self._refusal() from None
+            # The loop may have closed them since this thread has looked.
+            cause = self.cause_of_death()
+            if cause is not None and isinstance(error, RuntimeError):
+                raise cause from None
             raise
 
     def _count_refusal(self, work: Work, status: ErrorStatus) -> None:

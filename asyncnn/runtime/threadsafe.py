@@ -102,10 +102,6 @@ class ThreadsafeRun(IExecutionCallback):
             for task in tasks:
                 task.cancel()
 
-        def ask_to_stop() -> None:
-            with suppress(RuntimeError):  # the loop is closed: it has ended
-                loop.call_soon_threadsafe(stop)
-
         try:
             if loop is None:
                 raise RuntimeError
@@ -113,6 +109,12 @@ class ThreadsafeRun(IExecutionCallback):
         except RuntimeError:
             self._owner.release()
             raise DeviceClosedError("the event loop of the model is closed") from None
+        call = loop.call_soon_threadsafe
+
+        def ask_to_stop() -> None:
+            with suppress(RuntimeError):  # the loop is closed: it has ended
+                call(stop)
+
         self.link_to_death(ask_to_stop)
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -284,4 +284,4 @@ def _own_s(path: Path, library: Library) -> float:
         started = time.perf_counter()
         peer.invoke()
         samples.append(time.perf_counter() - started)
-    return median(samples)
+    return float(median(samples))

@@ -1,4 +1,4 @@
-"""What ``asyncnn loadgen compare`` tells: rates and latencies, and goals held to them."""
+"""What ``asyncnn loadgen compare`` tells: rates, latencies, and goals for them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
@@ -38,7 +38,7 @@ RATE, P50, P90, P99 = "rate", "p50_us", "p90_us", "p99_us"
 
 
 class Goal(msgspec.Struct, frozen=True):
-    """A figure of ``system`` divided by that of ``peer``, at least or at most so much."""
+    """A figure of ``system`` divided by that of ``peer``, at least or at most this."""
 
     section: str
     system: str
@@ -170,10 +170,8 @@ def _row(section: Section, system: str) -> Iterator[str]:
     yield TITLES[system]
     for name in (RATE, P50, P90, P99):
         value = section.figure(system, name)
-        is_far = section.name in (OFFLINE, TINY) and name == RATE
-        yield (
-            "-" if value is None else f"{value:,.{0 if value > 100 or is_far else 1}f}"
-        )
+        digits = 0 if value is not None and value > 100 else 1
+        yield "-" if value is None else f"{value:,.{digits}f}"
     found = section.passes[system]
     yield f"{sum(each is not None for each in found)} of {len(found)}"
 

@@ -39,7 +39,7 @@ class Accuracy(msgspec.Struct, frozen=True):
     @property
     def share(self) -> float:
         """The share of answers that were right."""
-        return self.right / self.answers
+        return self.right / max(self.answers, 1)
 
 
 class Library:
@@ -122,12 +122,14 @@ class Library:
         """
         self.check_judged()
         logged: list[dict[str, Any]] = json.loads((folder / ACCURACY_LOG).read_text())
+        # Some come twice, where they fill up the last query of several samples.
+        answers = {int(entry["qsl_idx"]): str(entry["data"]) for entry in logged}
         right = 0
-        for entry in logged:
-            outputs = self._decoded(bytes.fromhex(entry["data"]))
-            right += self._is_right(int(entry["qsl_idx"]), outputs, tolerance)
+        for number, data in answers.items():
+            outputs = self._decoded(bytes.fromhex(data))
+            right += self._is_right(number, outputs, tolerance)
         metric = "golden" if self._labels is None else "top-1"
-        return Accuracy(metric, right, len(logged))
+        return Accuracy(metric, right, len(answers))
 
     def _decoded(self, data: bytes) -> dict[str, Array]:
         outputs, start = {}, 0

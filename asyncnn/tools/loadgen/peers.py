@@ -152,7 +152,7 @@ async def _awaited_nothing(number: int) -> Sequence[Array]:
 
 @asynccontextmanager
 async def at_once_system(*, by_loop: bool) -> AsyncIterator[System]:
-    """A system that computes nothing: on LoadGen's thread, or through the event loop."""
+    """A system that computes nothing: on LoadGen's thread, or through the loop."""
     if not by_loop:
         yield BlockingSystem(_nothing)
         return

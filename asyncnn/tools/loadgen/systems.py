@@ -1,7 +1,7 @@
-"""Ways from LoadGen's thread to an execution, and back: what systems under test share.
+"""Ways from LoadGen's thread to an execution and back.
 
-A system takes queries on LoadGen's thread. `ThreadsafeSystem` hands them to the lanes of
-a device, `LoopSystem` to tasks of the event loop, `ThreadsSystem` to threads;
+A system takes queries on LoadGen's thread. `ThreadsafeSystem` hands them to the lanes
+of a device, `LoopSystem` to tasks of the event loop, `ThreadsSystem` to threads;
 `BlockingSystem` executes at once.
 """
 

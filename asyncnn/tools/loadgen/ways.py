@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from statistics import median
-from typing import get_args
+from typing import cast, get_args
 
 import msgspec
 import numpy as np
@@ -119,7 +119,7 @@ async def system_of(
         return
     async with AsyncExitStack() as stack:
         if way.path != BURST:
-            make = partial(prepared.reusable, path=way.path)
+            make = partial(prepared.reusable, path=cast("HalPath", way.path))
             executes = [_awaited(slot) for slot in slots_of(make, library, 2 * lanes)]
         elif scenario is Scenario.SINGLE_STREAM and not way.by_loop:
             burst = await stack.enter_async_context(prepared.burst())
