@@ -189,6 +189,10 @@ class ReferencePreparedModel(SynchronousByCallback):
             report(error, (), NO_TIMING)
             return error.status
         work = ExecuteWork(self._executable, request, options, report, client)
+        cancel = self._scheduler.cancel_threadsafe
+        aborted = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+        # First: it may have ended, and been told, when the next call returns.
+        callback.link_to_death(partial(cancel, work, aborted))
         try:
             self._scheduler.submit_threadsafe(work)
         except AsyncnnError as error:
@@ -196,13 +200,6 @@ class ReferencePreparedModel(SynchronousByCallback):
             work.finish()
             missed = isinstance(error, MissedDeadlinePersistentError)
             return _NONE if missed else error.status
-        callback.link_to_death(
-            partial(
-                self._scheduler.cancel_threadsafe,
-                work,
-                ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT,
-            )
-        )
         return _NONE
 
     def execute_fenced(

@@ -274,24 +274,34 @@ class Lanes:
             has_ended = True
         lane.has_ended = has_ended
         # The watchdog has reported what a dismissed lane worked on.
-        if has_ended and not lane.is_dismissed:
+        if has_ended and not work.ends_anywhere and not lane.is_dismissed:
             self._completed(work)
         return has_ended
 
     def _next(self, lane: Lane, has_ended: bool) -> bool:
         """Exchange the lane's work for what is to run next; False if the thread ends.
 
-        No name refers to what has ended while the thread sleeps, so that its memory is
-        freed.
+        What ``ends_anywhere`` is reported here, as the last act: whoever is told may at
+        once submit more, and finds the lane waiting and the interpreter free. No name
+        refers to what has ended while the thread sleeps, so that its memory is freed.
         """
+        ended = lane.work if has_ended else None
+        if ended is not None and not ended.ends_anywhere:
+            ended = None
         while True:
             with self._lock:
+                if lane.is_dismissed:
+                    ended = None
                 dropped = self._exchange(lane, has_ended)
                 is_idle = lane.work is None and not dropped and not lane.is_dismissed
-                if is_idle:
-                    if self._is_closing:
-                        return False
+                is_over = is_idle and self._is_closing
+                if is_idle and not is_over:
                     self._asleep.append(lane)
+            if ended is not None:
+                self._completed(ended)
+                ended = None
+            if is_over:
+                return False
             if is_idle:
                 lane.wake.acquire()  # at once, if it was released in between
                 if lane.work is not None and not lane.is_dismissed:

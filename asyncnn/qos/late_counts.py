@@ -6,11 +6,7 @@ comes to that before it tells statistics, and when much has gathered.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
-
-from asyncnn.hal.types import ErrorStatus
-from asyncnn.qos.accounting import WorkAccounting, count_end
-from asyncnn.qos.work import Work
+from collections.abc import Callable
 
 MOST = 256
 """Counts that may gather before the loop is woken for them."""
@@ -29,23 +25,6 @@ class LateCounts:
 
     def add(self, count: Callable[[], None]) -> None:
         """Have ``count`` called by the next `settle`."""
-        self._counts.append(count)
-
-    def add_end(
-        self,
-        work: Work,
-        accountings: Iterable[WorkAccounting | None],
-        latency_ns: int,
-        status: ErrorStatus,
-    ) -> None:
-        """Have the end of ``work`` counted, and what is to be learnt from it learnt."""
-        preemptions, lesson = work.preemptions, work.lesson()
-
-        def count() -> None:  # keeps no reference to the work, whose memory is large
-            count_end(accountings, latency_ns, status, preemptions)
-            if lesson is not None:
-                lesson()
-
         self._counts.append(count)
 
     def settle(self) -> None:

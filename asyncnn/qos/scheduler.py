@@ -446,16 +446,22 @@ class Scheduler:
         """Report the end of ``work`` on this thread; have the loop count it later."""
         if not self._leave(work):
             return
+        # All that can be is done before, as the thread that is told wants to go on.
+        accountings = self._accounting, work.account.accounting, work.accounting
+        latency_ns = time.monotonic_ns() - work.added_ns
+        preemptions, lesson = work.preemptions, work.lesson()
+        if work.deadline_ns is not None:
+            self._call_on_loop(partial(self._forget_deadline, work))
         try:
             status = work.finish()
         except BaseException:  # a lane would end with it
             logger.exception("reporting the end of work failed")
             status = ErrorStatus.GENERAL_FAILURE
-        accountings = self._accounting, work.account.accounting, work.accounting
-        latency_ns = time.monotonic_ns() - work.added_ns
-        self._late_counts.add_end(work, accountings, latency_ns, status)
-        if work.deadline_ns is not None:
-            self._call_on_loop(partial(self._forget_deadline, work))
+        # Nothing in it refers to the work, whose memory is large.
+        end = partial(count_end, accountings, latency_ns, status, preemptions)
+        self._late_counts.add(end)
+        if lesson is not None:
+            self._late_counts.add(lesson)
         # The loop is woken if it has to act: else each of many would cost it a turn.
         idle = self._idle
         if self._late_counts.are_many or (
