@@ -178,9 +178,8 @@ class Scheduler:
         """Accept ``work`` on any thread; it goes by the same rules as all other work.
 
         It is finished where it ends, exactly once: on a lane, on the thread that
-        cancels it, or on the loop. The lane takes no other work meanwhile, so
-        `Work.finish` must not block. The loop counts the end later, or is not woken by
-        each of many.
+        cancels it, or on the loop. The lane runs no other work meanwhile, so
+        `Work.finish` must not block. The loop counts its end later.
 
         :raises AsyncnnError: as `submit`.
         """
@@ -189,8 +188,6 @@ class Scheduler:
             self._enter(work)
         except AsyncnnError as error:
             self._late_counts.add(partial(self._count_refusal, work, error.status))
-            if self._late_counts.are_many:
-                self._wake()
             raise
         is_unwatched = self._stuck is not None and not self._stuck.is_watching
         if work.deadline_ns is not None or is_unwatched:
@@ -418,10 +415,7 @@ class Scheduler:
             self._note_ended()
 
     def _leave(self, work: Work) -> bool:
-        """Claim the end of ``work``; False if another thread has, or it was reported.
-
-        One step of the interpreter, so that one of several threads has it.
-        """
+        """Claim the end of ``work``, in one step; False if another thread has it."""
         try:
             self._open.remove(work)
         except KeyError:
@@ -435,12 +429,11 @@ class Scheduler:
             self._alarms.cancel(alarm)
 
     def _note_ended(self) -> None:
-        if self._open:
-            return
-        if self._refusal is not None:
-            self._drained.set()
-        elif self._idle is not None:
-            self._idle.note_activity()
+        if not self._open:
+            if self._refusal is not None:
+                self._drained.set()
+            elif self._idle is not None:
+                self._idle.note_activity()
 
     def _finish_anywhere(self, work: Work) -> None:
         """Report the end of ``work`` on this thread; have the loop count it later."""
@@ -457,17 +450,16 @@ class Scheduler:
         except BaseException:  # a lane would end with it
             logger.exception("reporting the end of work failed")
             status = ErrorStatus.GENERAL_FAILURE
-        # Nothing in it refers to the work, whose memory is large.
+        # Without the work, whose memory is large.
         end = partial(count_end, accountings, latency_ns, status, preemptions)
         self._late_counts.add(end)
         if lesson is not None:
             self._late_counts.add(lesson)
         # The loop is woken if it has to act: else each of many would cost it a turn.
         idle = self._idle
-        if self._late_counts.are_many or (
-            not self._open
-            and (self._refusal is not None or (idle and not idle.is_noted()))
-        ):
+        is_last = not self._open
+        is_closing, is_noted = self._refusal is not None, not idle or idle.is_noted()
+        if self._late_counts.are_many or (is_last and (is_closing or not is_noted)):
             self._has_ended_elsewhere = True
             self._wake()
 

@@ -279,9 +279,9 @@ def _own_s(path: Path, library: Library) -> float:
     """Return how many seconds LiteRT takes for the model by itself."""
     peer = LiteRt(path)
     peer.set_inputs(library.inputs[0])
-    samples = []
+    samples: list[float] = []
     for _ in range(_TRIED):
         started = time.perf_counter()
         peer.invoke()
         samples.append(time.perf_counter() - started)
-    return float(median(samples))
+    return median(samples)
