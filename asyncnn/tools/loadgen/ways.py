@@ -1,5 +1,6 @@
 """This project as a system under test: its devices, transports and paths."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -123,7 +124,8 @@ async def system_of(
             executes = [_awaited(slot) for slot in slots_of(make, library, 2 * lanes)]
         elif scenario is Scenario.SINGLE_STREAM and not way.by_loop:
             burst = await stack.enter_async_context(prepared.burst())
-            await burst.run_in_place()  # the driver maps the arrays
+            # On a thread: then the loop never listens for results.
+            await asyncio.to_thread(burst.run_in_place_blocking)
             yield BlockingSystem(_blocking(burst, library))
             return
         else:
