@@ -1,6 +1,12 @@
 """Learns how long executions take, and so which of them to run on the event loop."""
 
+from asyncnn.devices.cache_format import Compiled
+from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.engine import Program
+from asyncnn.hal.types import ExecutionPreference
+
+_LOW_POWER_FACTOR = 4.0
+"""How much longer executions may be that run on the loop to save power."""
 
 _FORGETTING = 1.02
 """Growth, per execution, of the least duration seen, which decides on inlining.
@@ -49,3 +55,12 @@ class Inliner:
         least_ns = self._least_cpu_ns * _FORGETTING
         self._least_cpu_ns = least_ns = cpu_ns if cpu_ns < least_ns else least_ns
         self.should_inline = least_ns < self._below_ns
+
+
+def inline_below_us(compiled: Compiled, settings: DeviceSettings) -> float:
+    """Return below how many microseconds executions of a model run on the loop.
+
+    LOW_POWER spares waking a thread, and so is more patient.
+    """
+    saves_power = compiled.preference is ExecutionPreference.LOW_POWER
+    return settings.inline_below_us * (_LOW_POWER_FACTOR if saves_power else 1.0)

@@ -20,7 +20,7 @@ from asyncnn.devices.device_buffers import Buffers
 from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.fenced_execution import FencedJob
-from asyncnn.devices.inlining import Inliner
+from asyncnn.devices.inlining import Inliner, inline_below_us
 from asyncnn.devices.spreading import Spreading
 from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.work import Executable, ExecuteWork
@@ -51,9 +51,6 @@ from asyncnn.qos import PendingSnapshot, Scheduler, WorkAccounting, calling_clie
 from asyncnn.tracing import Layer, Phase, span
 
 logger = logging.getLogger(__name__)
-
-_LOW_POWER_FACTOR = 4.0
-"""How much longer executions may be that run on the loop to save power."""
 
 _LOW_POWER_COST = 4.0
 """How many times their lane time counts in the share of their client."""
@@ -289,15 +286,6 @@ class ReferencePreparedModel(SynchronousByCallback):
         """Serve a burst; see `IPreparedModel.configure_execution_burst`."""
         DRIVER("configure_execution_burst")
         return self._bursts.configure(self, callback, request_channel, result_channel)
-
-
-def inline_below_us(compiled: Compiled, settings: DeviceSettings) -> float:
-    """Return below how many microseconds executions of a model run on the loop.
-
-    LOW_POWER spares waking a thread, and so is more patient.
-    """
-    saves_power = compiled.preference is ExecutionPreference.LOW_POWER
-    return settings.inline_below_us * (_LOW_POWER_FACTOR if saves_power else 1.0)
 
 
 def _tell_launch(

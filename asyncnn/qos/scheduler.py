@@ -21,11 +21,10 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
-from asyncnn.qos.accounting import WorkAccounting, WorkStatistics, count_end
+from asyncnn.qos.accounting import LateCounts, WorkAccounting, WorkStatistics, count_end
 from asyncnn.qos.admission import Admission, check_can_end
 from asyncnn.qos.alarms import Alarm, Alarms
 from asyncnn.qos.lanes import Lanes, LoopWaker
-from asyncnn.qos.late_counts import LateCounts
 from asyncnn.qos.run_queue import Policy
 from asyncnn.qos.watching import (
     IdleTimer,
@@ -455,7 +454,6 @@ class Scheduler:
         self._late_counts.add(end)
         if lesson is not None:
             self._late_counts.add(lesson)
-        # The loop is woken if it has to act: else each of many would cost it a turn.
         idle = self._idle
         is_last = not self._open
         is_closing, is_noted = self._refusal is not None, not idle or idle.is_noted()

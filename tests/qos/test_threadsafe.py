@@ -14,7 +14,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import Pause, Scheduler, Work
-from asyncnn.qos.late_counts import MOST
+from asyncnn.qos.accounting import MOST_LATE as MOST
 from tests.qos.recorded import Recorded, until
 
 

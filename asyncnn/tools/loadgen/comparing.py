@@ -22,7 +22,7 @@ from asyncnn.runtime.model_file import load
 from asyncnn.tools.bench.environment import describe_environment, installed_versions
 from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.rounds import rotated
-from asyncnn.tools.loadgen import peers
+from asyncnn.tools.loadgen import users_systems
 from asyncnn.tools.loadgen.comparison_report import (
     AT_ONCE,
     AT_ONCE_BY_LOOP,
@@ -210,7 +210,7 @@ class _Subject:
         library, path = self._library, self._path
         if name in (AT_ONCE, AT_ONCE_BY_LOOP):
             by_loop = name == AT_ONCE_BY_LOOP
-            entered: Any = peers.at_once_system(by_loop=by_loop)
+            entered: Any = users_systems.at_once_system(by_loop=by_loop)
         elif name in _WAYS:
             way = _WAYS[name]
             device = await stack.enter_async_context(
@@ -224,10 +224,12 @@ class _Subject:
         else:
             assert path is not None
             entered = {
-                EXECUTOR: partial(peers.executor_system, path, library, 1),
-                TWO_THREADS: partial(peers.executor_system, path, library, 2),
-                TO_THREAD: partial(peers.to_thread_system, self._named, library),
-                CEILING: partial(peers.threads_system, path, library, 2),
+                EXECUTOR: partial(users_systems.executor_system, path, library, 1),
+                TWO_THREADS: partial(users_systems.executor_system, path, library, 2),
+                TO_THREAD: partial(
+                    users_systems.to_thread_system, self._named, library
+                ),
+                CEILING: partial(users_systems.threads_system, path, library, 2),
             }[name]()
         system: System = await stack.enter_async_context(entered)
         return system
@@ -254,7 +256,8 @@ class _Search:
     @property
     def rate(self) -> float:
         """The rate to try next."""
-        return self._most * _STEP ** ((self._low + self._high) // 2)
+        share: float = _STEP ** ((self._low + self._high) // 2)
+        return self._most * share
 
     def note(self, verdict: Verdict) -> None:
         """Go on above or below."""

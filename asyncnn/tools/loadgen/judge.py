@@ -14,7 +14,7 @@ import msgspec
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.tools.bench.environment import peer_module
-from asyncnn.tools.loadgen.answers import Answers
+from asyncnn.tools.loadgen.answering import Answers
 from asyncnn.tools.loadgen.library import Library
 from asyncnn.tools.loadgen.systems import System
 

@@ -14,7 +14,7 @@ import pytest
 
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.tools.loadgen import peers
+from asyncnn.tools.loadgen import users_systems
 from asyncnn.tools.loadgen.judge import Scenario, Settings, judged
 from asyncnn.tools.loadgen.library import Library
 from asyncnn.tools.loadgen.runs import RunOptions, run_all
@@ -73,7 +73,7 @@ async def test_every_way_answers_rightly(
 
 async def test_verdicts_and_logs_are_loadgens_own(tmp_path: Path) -> None:
     library = Library(NAMED, SAMPLES)
-    async with peers.at_once_system(by_loop=False) as system:
+    async with users_systems.at_once_system(by_loop=False) as system:
         verdict = await judged(
             system, library, settings(Scenario.SINGLE_STREAM), tmp_path
         )
@@ -91,7 +91,7 @@ async def test_verdicts_and_logs_are_loadgens_own(tmp_path: Path) -> None:
 
 async def test_a_bound_that_is_not_met_is_invalid() -> None:
     library = Library(NAMED, SAMPLES)
-    async with peers.at_once_system(by_loop=True) as system:
+    async with users_systems.at_once_system(by_loop=True) as system:
         hopeless = Settings(
             scenario=Scenario.SERVER,
             queries=100,
@@ -116,8 +116,8 @@ async def test_what_users_write_is_judged_alike(
     named = load(file)
     library = Library.random(named, 5)
     systems = {
-        1: peers.executor_system(file, library, 2),
-        2: peers.threads_system(file, library, 2),
+        1: users_systems.executor_system(file, library, 2),
+        2: users_systems.threads_system(file, library, 2),
     }
     async with opened("reference", "inprocess") as device:
         prepared = await device.prepare(named)
