@@ -87,3 +87,21 @@ def test_commands_and_their_options_exist(name: str, line: str) -> None:
         for option in (*each.opts, *each.secondary_opts)
     }
     assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", line)) <= known | {"--help"}
+
+
+BROAD = re.compile(r"pkill|killall|pgrep -f|kill[^\n]*\$\(p(?:idof|grep)")
+
+
+def texts() -> Iterator[Path]:
+    """Yield what users read: pages, examples, and what the package itself says."""
+    for folder in ("docs", "examples", "asyncnn"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in {".md", ".py", ".html", ".js"}:
+                yield path
+    yield from ROOT.glob("*.md")
+
+
+def test_no_text_has_users_end_processes_by_a_name_that_others_share() -> None:
+    assert BROAD.search("$ pkill python")
+    broad = [str(path) for path in texts() if BROAD.search(path.read_text())]
+    assert not broad

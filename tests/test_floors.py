@@ -14,6 +14,7 @@ FLOORS = {
     "__main__": 8,
     "lazy": 1,
     "deadlines": 1,
+    "http_server": 1,
     "offload": 1,
     "pacing": 1,
     "callbacks": 1,

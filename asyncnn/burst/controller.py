@@ -125,9 +125,9 @@ class BurstController:
         """Execute and return the result, whatever its status.
 
         Cancelling the call stops the execution at its next boundary; the next call
-        waits for that. At its deadline an execution is stopped likewise; packets carry
-        no other options but whether it is measured. GENERAL_FAILURE while another call
-        has not returned.
+        waits for that. At its deadline an execution is stopped likewise. Packets have
+        no room for a loop timeout: one that has it goes by `execute_1_3`.
+        GENERAL_FAILURE while another call has not returned.
         """
         measure, deadline = options.measure, options.deadline
         if self._is_busy:
@@ -139,6 +139,8 @@ class BurstController:
             link = self._link
             if link is None:
                 raise UnsendableError(_NO_QUEUES)
+            if options.loop_timeout is not None:
+                raise UnsendableError("bursts have no loop timeout")
             if link.ended_by is not None:
                 link = await self._reopened_until(deadline, link)
             if deadline is None:
@@ -233,8 +235,8 @@ class BurstController:
         if deadline is None or math.isinf(grace_s):
             return await self._reopened(ended)
         check_deadline(deadline)
+        left_s = (deadline - time.monotonic_ns()) / 1e9
         try:
-            left_s = (deadline - time.monotonic_ns()) / 1e9
             async with asyncio.timeout(left_s + grace_s):
                 return await self._reopened(ended)
         except TimeoutError:
@@ -264,8 +266,6 @@ class BurstController:
         log("an execution does not go by burst: %s", reason)
         self._fallbacks += 1
         self._fallback_reason = reason
-        callback = ExecutionFuture()
-        self._prepared.execute_1_3(
-            request, options.measure, options.deadline, None, callback
-        )
-        return await callback
+        measure, limits = options.measure, (options.deadline, options.loop_timeout)
+        self._prepared.execute_1_3(request, measure, *limits, told := ExecutionFuture())
+        return await told

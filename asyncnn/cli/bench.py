@@ -1,6 +1,7 @@
 """``asyncnn bench``: benchmarks beside their peers, with goals that can be checked."""
 
 import inspect
+import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib import import_module
@@ -11,8 +12,14 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import typer
 
-from asyncnn.cli.options import SettingOption, announced, console, progress
-from asyncnn.tools.bench.drawing import draw_page, draw_table
+from asyncnn.cli.options import (
+    SettingOption,
+    announced,
+    console,
+    counted,
+    progress,
+)
+from asyncnn.tools.bench.presenting import draw_table, page_of
 from asyncnn.tools.bench.report import Report
 from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, FEW_ROUNDS, MIN_ROUNDS
 
@@ -99,6 +106,13 @@ BENCHMARKS = {
         (_FOLDER, _FIVE_ROUNDS, _FILTER, _MOBILENET, _GATES, _SECTION),
         announced,
     ),
+    "threads": Benchmark(
+        "Measure the accelerated device beside asyncio.to_thread around engines.\n\n"
+        "Needs LiteRT, and onnxruntime and onnx for one peer:\n"
+        "pip install asyncnn\\[bench].",
+        (_FEW_ROUNDS,),
+        announced,
+    ),
     "awaiting": Benchmark(
         "Measure awaiting a tiny addition beside asyncio.to_thread.", (_ROUNDS,)
     ),
@@ -166,7 +180,10 @@ def _command(name: str, benchmark: Benchmark) -> Callable[..., None]:
         if json_file is not None:
             json_file.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
         if html_file is not None:
-            html_file.write_text(draw_page(name, report), encoding="utf-8")
+            from asyncnn.tools.pages.drawing import draw
+
+            page = draw(page_of(name, report))
+            html_file.write_text(page, encoding="utf-8")
         if check and not report.met:
             raise typer.Exit(1)
 
@@ -177,11 +194,13 @@ def _command(name: str, benchmark: Benchmark) -> Callable[..., None]:
 
 def _print(report: Report) -> None:
     out = console(markup=True)
-    if not out.is_terminal:
+    if not out.is_terminal and "COLUMNS" not in os.environ:
         out.width = _PIPE_WIDTH
     for table in report.tables():
-        out.print(draw_table(table))
-    circumstances = f"{report.rounds} rounds, {report.where}", str(report.environment)
+        for part in draw_table(table, out):
+            out.print(part)
+    rounds = counted(report.rounds, "round")
+    circumstances = f"{rounds}, {report.where}", str(report.environment)
     for line in (*report.notes(), *circumstances):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
 

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 import typer
 
-from asyncnn.cli.options import ExtensionOption, chosen, console, progress
+from asyncnn.cli.options import (
+    ExtensionOption,
+    PathOption,
+    TransportOption,
+    chosen,
+    console,
+    progress,
+)
 from asyncnn.hal.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -18,18 +25,15 @@ if TYPE_CHECKING:
 
 _OLDEST = "auto"
 _VERSIONS = ("newest", _OLDEST)
+_FRAMEWORK = "framework"
 
 T = TypeVar("T")
 
 
 def conformance(
     directory: Annotated[Path, typer.Argument(help="Folder of vector files.")],
-    path: Annotated[
-        str, typer.Option(help="HAL calls to use, separated by commas.")
-    ] = "async,sync",
-    transport: Annotated[
-        str, typer.Option(help="Ways to the device, separated by commas.")
-    ] = "inprocess",
+    path: PathOption = "async,sync",
+    transport: TransportOption = "inprocess",
     hal: Annotated[
         str,
         typer.Option(help="HAL version: newest, or auto for each case's oldest."),
@@ -43,7 +47,13 @@ def conformance(
     cache: Annotated[
         bool, typer.Option("--cache", help="Save and load all models first.")
     ] = False,
-    device: Annotated[str, typer.Option(help="Device to run on.")] = "reference",
+    device: Annotated[
+        str, typer.Option(help="Device to run on, one of asyncnn devices.")
+    ] = "reference",
+    through: Annotated[
+        str | None,
+        typer.Option(help="framework: have one on this side, with its CPU fallback."),
+    ] = None,
     extension: ExtensionOption = None,
     mutate: Annotated[
         bool,
@@ -74,14 +84,15 @@ def conformance(
 
     transports = chosen("transport", transport, (IN_PROCESS, REMOTE))
     paths = chosen("path", path, tuple(PATHS))
+    layers = chosen("layer", through, (_FRAMEWORK,)) if through is not None else []
     (version,) = chosen("version of the HAL", hal, _VERSIONS)
     extensions = tuple(extension or ())
     for place in extensions:
         load_extension(place)
     if device != "reference":
         opener_of(device)
-        if mutate:
-            raise InvalidArgumentError("mutants are for the reference device")
+    if mutate and (device != "reference" or layers):
+        raise InvalidArgumentError("mutants are for the reference device itself")
     specs = specs_below(directory)
     if mutate:
         plan = Plan(limit=mutants or None, pattern=pattern, extensions=extensions)
@@ -94,6 +105,7 @@ def conformance(
             device=device,
             oldest=version == _OLDEST,
             cached=cache,
+            through_framework=bool(layers),
         )
         totals = _run(specs, transports, run, json, workers)
     typer.echo(", ".join(f"{count} {outcome}" for outcome, count in totals.items()))

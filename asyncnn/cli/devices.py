@@ -120,12 +120,18 @@ def capabilities(
     again: Annotated[
         bool, typer.Option("--again", help="Measure, even if that was done.")
     ] = False,
+    models: Annotated[
+        bool,
+        typer.Option(help="Measure the accelerated device by reference models, too."),
+    ] = True,
     json: _JsonOption = False,
 ) -> None:
     """Show or measure how fast the reference device is beside plain NumPy.
 
-    Devices that are opened later report what was measured. It stays the same
-    until asyncnn, NumPy, its BLAS or the CPU changes.
+    The accelerated device is measured beside it by MobileNets and networks for
+    speech, as the HAL's documentation recommends. Devices that are opened
+    later report what was measured. It stays the same until asyncnn, NumPy, its
+    BLAS or the CPU changes.
     """
     import anyio
 
@@ -135,7 +141,9 @@ def capabilities(
     found, ignored = _found()
     if again or (measure and found is None):
         measuring = partial(progress, description="measuring")
-        found = anyio.run(partial(measure_capabilities, progress=measuring))
+        found = anyio.run(
+            partial(measure_capabilities, models=models, progress=measuring)
+        )
         _show(CapabilitiesReport.of(found), json=json)
         store_measurement(found)
     else:
@@ -163,6 +171,12 @@ def _show(report: "CapabilitiesReport", *, json: bool) -> None:
     screen = console()
     screen.print(table)
     screen.print("time: of the device, relative to plain NumPy on the CPU")
+    if report.model_times:
+        by_models = Table("reference model", "time")
+        for name, each in report.model_times.items():
+            by_models.add_row(name, f"{each.time:.2f}")
+        screen.print(by_models)
+        screen.print("time: of the accelerated device, relative to the reference one")
     if report.measured_at is not None:
         source = f"measured on {report.measured_at:%Y-%m-%d} with {report.surroundings}"
     else:

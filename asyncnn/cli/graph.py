@@ -16,12 +16,22 @@ from asyncnn.cli.options import (
     load_extended,
     print_json,
 )
+from asyncnn.hal.errors import (
+    EngineUnavailableError,
+    GeneralFailureError,
+    InvalidArgumentError,
+)
 
 if TYPE_CHECKING:
     from asyncnn.extensions import Extension
     from asyncnn.runtime.explain import Explanation, OperationReport
     from asyncnn.runtime.model import NamedModel
     from asyncnn.runtime.unsupported import UnsupportedOperatorError
+
+GRAPHVIZ, GRAPHVIZ_TIMEOUT = "dot", 120
+"""The command that draws graphs, and the seconds that it may take."""
+
+SVG, TEXTS = ".svg", (".dot", ".gv")
 
 
 def graph(
@@ -35,20 +45,91 @@ def graph(
     extension: ExtensionOption = None,
     input_shape: InputShapeOption = None,
     constant: ConstantOption = None,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="Show constants and temporaries as nodes, too."),
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write here; a .svg file is drawn, for which Graphviz is needed.",
+        ),
+    ] = None,
 ) -> None:
-    """Print the Graphviz text of a model: types, shapes, the device's support.
+    """Draw a model: its operations, types, shapes, and the device's support.
 
-    Draw it with: asyncnn graph MODEL | dot -Tsvg -o model.svg
+    Operations say their scalars, and types and shapes of their weights. Prints
+    the text of Graphviz, unless --output names a file.
     """
     import anyio
 
     from asyncnn.runtime.dot import dot
 
+    _check(output)
     loaded, extensions = load_extended(
         model, extension or (), input_shape or (), constant or ()
     )
     explanation = anyio.run(_explain, loaded, extensions, device, None)
-    typer.echo(dot(loaded, explanation), nl=False)
+    text = dot(loaded, explanation, folded=not full)
+    if output is None:
+        typer.echo(text, nl=False)
+    elif output.suffix == SVG:
+        output.write_bytes(_drawn(text, full))
+    else:
+        output.write_text(text, encoding="utf-8")
+
+
+def _check(output: Path | None) -> None:
+    """Find out, before the model is loaded, whether the file can be made.
+
+    :raises InvalidArgumentError: if its name does not say what to write.
+    :raises EngineUnavailableError: if Graphviz is needed, and not installed.
+    """
+    import shutil
+
+    if output is None:
+        return
+    if output.suffix not in (SVG, *TEXTS):
+        raise InvalidArgumentError(
+            f"{output} does not say what to write",
+            hint=f"names end in {SVG}, or in {' or '.join(TEXTS)} for text",
+        )
+    if output.suffix == SVG and shutil.which(GRAPHVIZ) is None:
+        raise EngineUnavailableError(
+            f"{output} is drawn by Graphviz, which is not installed",
+            hint="apt install graphviz, brew install graphviz, or write a .dot file",
+        )
+
+
+def _drawn(text: str, full: bool) -> bytes:
+    """Return a graph as SVG.
+
+    :raises GeneralFailureError: if Graphviz fails, or takes too long.
+    """
+    import subprocess
+
+    hint = "a .dot file has the text, for other programs"
+    if full:
+        hint = f"it is simpler without --full; {hint}"
+    try:
+        ran = subprocess.run(
+            [GRAPHVIZ, "-Tsvg"],
+            input=text.encode(),
+            capture_output=True,
+            timeout=GRAPHVIZ_TIMEOUT,
+            check=True,
+        )
+    except subprocess.TimeoutExpired:
+        took = f"Graphviz has not drawn it in {GRAPHVIZ_TIMEOUT} seconds"
+        raise GeneralFailureError(took, hint=hint) from None
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.decode(errors="replace").strip()
+        first = said.splitlines()[0] if said else f"status {error.returncode}"
+        raise GeneralFailureError(f"Graphviz failed: {first}", hint=hint) from None
+    return ran.stdout
 
 
 def explain(

@@ -214,7 +214,7 @@ def compare(
     import anyio
     import msgspec
 
-    from asyncnn.tools.bench.drawing import draw_table
+    from asyncnn.tools.bench.presenting import draw_table
     from asyncnn.tools.loadgen.comparing import Comparison, compared
     from asyncnn.tools.loadgen.comparison_report import SECTIONS, TITLES
     from asyncnn.tools.loadgen.judge import loadgen_module
@@ -239,7 +239,8 @@ def compare(
     if not out.is_terminal:
         out.width = _PIPE_WIDTH
     for table in report.tables():
-        out.print(draw_table(table))
+        for part in draw_table(table, out):
+            out.print(part)
     for line in (*report.notes(), f"LoadGen {report.loadgen}", str(report.environment)):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     if json_file is not None:
@@ -258,8 +259,8 @@ def _files(models: Sequence[Path]) -> dict[str, Path]:
 @contextmanager
 def _mobilenets() -> Iterator[dict[str, Path]]:
     """Make small MobileNets, float and quantised."""
-    from asyncnn.tools.bench.measured_models import mobilenet_v1
     from asyncnn.tools.bench.processes import temporary_folder
+    from asyncnn.tools.mobilenets import mobilenet_v1
 
     with temporary_folder() as folder:
         files = {}

@@ -24,19 +24,38 @@ def top(
     as_openmetrics: Annotated[
         bool, typer.Option("--openmetrics", help="Print OpenMetrics text, once.")
     ] = False,
+    web: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Serve a page to watch it by in a browser, on this port; 0 is any.",
+        ),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(help="Where --web listens: an address or name of this machine."),
+    ] = None,
 ) -> None:
     """Show what a running driver does: work, latencies, clients and models."""
     import anyio
 
     from asyncnn.cli.serving import openmetrics
+    from asyncnn.cli.top_changes import statistics_of
     from asyncnn.cli.top_report import TopReport
-    from asyncnn.cli.top_view import print_once, statistics_of, watch
+    from asyncnn.cli.top_terminal import watch
+    from asyncnn.cli.top_view import print_once
     from asyncnn.service.process import default_socket_path
 
-    if json and as_openmetrics:
-        raise InvalidArgumentError("--json and --openmetrics are two formats")
+    _refuse_contradictions(json, as_openmetrics, once, web, host)
     path = socket or default_socket_path()
-    if json:
+    if web is not None:
+        from asyncnn.cli.top_web import serve_page
+        from asyncnn.http_server import LOOPBACK
+
+        anyio.run(serve_page, path, interval, web, host or LOOPBACK)
+    elif json:
         print_json(TopReport.of(anyio.run(statistics_of, path)))
     elif as_openmetrics:
         typer.echo(openmetrics(anyio.run(statistics_of, path)), nl=False)
@@ -44,3 +63,20 @@ def top(
         print_once(anyio.run(statistics_of, path))
     else:
         anyio.run(watch, path, interval)
+
+
+def _refuse_contradictions(
+    json: bool, as_openmetrics: bool, once: bool, web: int | None, host: str | None
+) -> None:
+    """Refuse options that have no meaning together.
+
+    :raises InvalidArgumentError: if there are any.
+    """
+    if json and as_openmetrics:
+        raise InvalidArgumentError("--json and --openmetrics are two formats")
+    if web is not None and (json or as_openmetrics or once):
+        raise InvalidArgumentError(
+            "--web goes on; --once, --json and --openmetrics look once"
+        )
+    if host is not None and web is None:
+        raise InvalidArgumentError("--host is where --web listens, which is missing")

@@ -1,87 +1,63 @@
-"""What ``asyncnn top`` shows of a driver, and what changed between two snapshots."""
+"""The picture of a running driver that ``asyncnn top`` draws on a terminal.
 
-import asyncio
-import errno
-import os
-import signal
-import sys
+A narrow terminal has the columns that matter most, and a last line with the names of
+those that were left out; a low one has fewer clients and models.
+"""
+
 import time
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
+from typing import NamedTuple
 
-import anyio
-import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.filesize import decimal
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from asyncnn.cli.options import console
+from asyncnn.cli.top_changes import Changes, Recent, busiest
 from asyncnn.devices import DeviceStatistics
-from asyncnn.hal.errors import DeviceUnavailableError
-from asyncnn.hal.types import ErrorStatus
-from asyncnn.qos import LatencyHistogram, WorkStatistics
-from asyncnn.runtime.device import Device
-from asyncnn.runtime.opening_devices import connect
 
 MAX_ROWS = 15
 """Clients, and models, that are shown: those that were the busiest lately."""
 
-WIDE = 120
-"""Columns of a terminal from which on facts are shown beside the figures."""
+_MIN_ROWS = 2
+_OTHER_LINES = 7
+"""Lines besides rows and texts: the device, and for each table its head and its end."""
 
-_FIGURES = (
-    *("queue", "run", "per s", "p50", "p90", "p99"),
-    *("done", "failed", "missed", "preempt"),
-)
+WIDE = 120
+"""Columns of a terminal from which on everything is shown, and of a pipe."""
+
 _NAME_COLUMNS = 16
 
-_ANSWER_TIMEOUT_S = 5.0
-_ENDS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
-_TERMINAL_IS_GONE = {errno.EIO, errno.EPIPE, errno.ENXIO}
+
+class _Figure(NamedTuple):
+    """A column: its name and width, and its rank when there is no room for all."""
+
+    name: str
+    columns: int
+    rank: int
 
 
-class Recent(msgspec.Struct, frozen=True):
-    """Some work, and what of it ended lately: since the look before, or ever.
+_FIGURES = (
+    _Figure("queue", 5, 0),
+    _Figure("run", 4, 1),
+    _Figure("per s", 5, 2),
+    _Figure("p50", 5, 4),
+    _Figure("p90", 5, 8),
+    _Figure("p99", 5, 3),
+    _Figure("done", 6, 6),
+    _Figure("failed", 6, 5),
+    _Figure("missed", 6, 7),
+    _Figure("preempt", 7, 9),
+)
+_CLIENT_FACTS = ("weight", "buffers")
+_MODEL_FACTS = ("client", "priority", "idle")
 
-    ``per_s`` is None at the first look, as nobody knows how long that was.
-    """
 
-    work: WorkStatistics
-    ended: int
-    per_s: float | None
-    latency: LatencyHistogram
-
-
-class Changes:
-    """Compares each look with the one before.
-
-    A look begins with `look`; then `of` is asked once for everything that is seen.
-    """
-
-    def __init__(self) -> None:
-        self._before: dict[Hashable, WorkStatistics] = {}
-        self._now: dict[Hashable, WorkStatistics] = {}
-        self._looked_at: float | None = None
-        self._elapsed_s: float | None = None
-
-    def look(self, now_s: float) -> None:
-        """Begin the look of time ``now_s``."""
-        self._before, self._now = self._now, {}
-        if self._looked_at is not None:
-            self._elapsed_s = now_s - self._looked_at
-        self._looked_at = now_s
-
-    def of(self, key: Hashable, work: WorkStatistics) -> Recent:
-        """Return what became of ``work``, which has the name ``key`` in every look."""
-        self._now[key] = work
-        before = self._before.get(key)
-        ended = work.ended - (before.ended if before else 0)
-        latency = work.latency.since(before.latency) if before else work.latency
-        per_s = ended / self._elapsed_s if self._elapsed_s else None
-        return Recent(work, ended, per_s, latency)
+class _Row(NamedTuple):
+    recent: Recent
+    name: str
+    facts: Sequence[str]
 
 
 def print_once(statistics: DeviceStatistics) -> None:
@@ -92,79 +68,23 @@ def print_once(statistics: DeviceStatistics) -> None:
     out.print(picture(statistics, changes, out.width))
 
 
-async def statistics_of(path: Path) -> DeviceStatistics:
-    """Return the statistics of the driver at ``path``.
-
-    :raises AsyncnnError: if there is none, or it does not answer in time.
-    """
-    async with connect(path) as device:
-        return await _look(device)
-
-
-async def watch(path: Path, interval: float) -> None:
-    """Show one picture after the other until interrupted, or the terminal is gone."""
-    changes = Changes()
-    with _ended_by_signals(), _ended_with_terminal():
-        async with connect(path) as device:
-            with Live(console=console(), screen=True, auto_refresh=False) as live:
-                while sys.stdout.isatty():  # nothing is written to one that is gone
-                    statistics = await _look(device)
-                    changes.look(time.monotonic())
-                    shown = picture(statistics, changes, live.console.width)
-                    live.update(shown, refresh=True)
-                    await anyio.sleep(interval)
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Leave the block at a signal, whatever it waits for."""
-    loop = asyncio.get_running_loop()
-    with anyio.CancelScope() as scope:
-        for number in _ENDS:
-            loop.add_signal_handler(number, scope.cancel)
-        try:
-            yield
-        finally:
-            for number in _ENDS:
-                loop.remove_signal_handler(number)
-
-
-@contextmanager
-def _ended_with_terminal() -> Iterator[None]:
-    """Leave the block when standard output cannot be written any more."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _TERMINAL_IS_GONE:
-            raise
-        # What is still buffered is going to be written when the process ends.
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())
-
-
-async def _look(device: Device) -> DeviceStatistics:
-    try:
-        with anyio.fail_after(_ANSWER_TIMEOUT_S):
-            return await device.statistics()
-    except TimeoutError:
-        raise DeviceUnavailableError("the driver does not answer") from None
-
-
 def picture(
-    statistics: DeviceStatistics, changes: Changes, width: int = WIDE
+    statistics: DeviceStatistics,
+    changes: Changes,
+    width: int = WIDE,
+    height: int | None = None,
+    hint: str = "",
 ) -> RenderableType:
     """Return the picture of the look that ``changes`` has begun.
 
-    Rates and latencies are those since the look before it, all others totals.
+    Rates and latencies are those since the look before it, all others totals. Without
+    ``height`` in lines, there are as many rows as there may be. ``hint`` is the end of
+    the last line.
     """
-    is_wide = width >= WIDE
     executions = changes.of("executions", statistics.executions)
     preparations = changes.of("preparations", statistics.preparations)
-    device = _table("device")
-    device.add_row("executions", *_figures(executions))
-    device.add_row("preparations", *_figures(preparations))
     clients = [
-        (
+        _Row(
             changes.of(("client", each.number), each.executions),
             f"{each.number}: {each.name}",
             (f"{each.weight:g}", decimal(each.buffer_bytes)),
@@ -172,20 +92,54 @@ def picture(
         for each in statistics.clients
     ]
     models = [
-        (
+        _Row(
             changes.of(("model", each.number), each.executions),
             f"{each.number}: {each.operations} ops",
             (str(each.client), each.priority.name, decimal(each.idle_bytes)),
         )
         for each in statistics.models
     ]
+    shown = _fitting(width)
+    facts = width >= WIDE
+    heading, failures = _heading(statistics), _failures(executions)
+    last = _last_line(shown, hint, facts=facts)
+    lines = sum(-(-len(text) // width) for text in (heading, failures, last))
+    room = None if height is None else height - _OTHER_LINES - lines
+    most_clients, most_models = _rows_shown(len(clients), len(models), room)
+    device = _table("device", shown)
+    device.add_row("executions", *_cells(executions, shown))
+    device.add_row("preparations", *_cells(preparations, shown))
+    client_facts, model_facts = (_CLIENT_FACTS, _MODEL_FACTS) if facts else ((), ())
     return Group(
-        _heading(statistics),
+        heading,
         device,
-        *_failures(executions),
-        *_busiest("client", ("weight", "buffers"), clients, is_wide=is_wide),
-        *_busiest("model", ("client", "priority", "idle"), models, is_wide=is_wide),
+        *filter(None, [failures]),
+        *_busiest("client", client_facts, clients, shown, most_clients),
+        *_busiest("model", model_facts, models, shown, most_models),
+        *filter(None, [last]),
     )
+
+
+def _fitting(width: int) -> list[int]:
+    """Return the places in `_FIGURES` of those that fit, the first ranks first."""
+    room = width - _NAME_COLUMNS - 1
+    shown = []
+    for place in sorted(range(len(_FIGURES)), key=lambda place: _FIGURES[place].rank):
+        room -= _FIGURES[place].columns + 1
+        if room < -1:  # no blank follows the last column
+            break
+        shown.append(place)
+    return sorted(shown)
+
+
+def _rows_shown(clients: int, models: int, room: int | None) -> tuple[int, int]:
+    """Return how many clients and models to show; what one leaves, the other has."""
+    if room is None:
+        return MAX_ROWS, MAX_ROWS
+    room = max(room, 2 * _MIN_ROWS)
+    of_clients = max(room - min(models, room // 2), _MIN_ROWS)
+    of_models = max(room - min(clients, of_clients), _MIN_ROWS)
+    return min(of_clients, MAX_ROWS), min(of_models, MAX_ROWS)
 
 
 def _heading(statistics: DeviceStatistics) -> Text:
@@ -197,53 +151,75 @@ def _heading(statistics: DeviceStatistics) -> Text:
     )
 
 
-def _failures(executions: Recent) -> list[RenderableType]:
-    """Return a line with the statuses of executions that failed, if any did."""
-    counts = [
-        f"{status.name} {count}"
-        for status, count in executions.work.done.items()
-        if count and status is not ErrorStatus.NONE
-    ]
-    return [Text(f"failed: {', '.join(counts)}")] if counts else []
+def _failures(executions: Recent) -> Text:
+    """Return a line with the statuses of executions that failed, empty if none did."""
+    counts = [f"{status} {count}" for status, count in executions.failures.items()]
+    return Text(f"failed: {', '.join(counts)}" if counts else "")
 
 
 def _busiest(
     what: str,
     facts: Sequence[str],
-    rows: Sequence[tuple[Recent, str, Sequence[str]]],
-    *,
-    is_wide: bool,
+    rows: Sequence[_Row],
+    shown: Sequence[int],
+    most: int,
 ) -> list[RenderableType]:
     """Return a table of the busiest rows and, if there are others, how many."""
-    table = _table(what, *(facts if is_wide else ()))
-    ordered = sorted(rows, key=lambda row: (-row[0].ended, -row[0].work.ended))
-    for recent, name, known in ordered[:MAX_ROWS]:
-        table.add_row(name, *_figures(recent), *(known if is_wide else ()))
-    left = len(rows) - MAX_ROWS
-    return [table, Text(f"and {left} more {what}s")] if left > 0 else [table]
+    table = _table(what, shown, facts)
+    for row in busiest(rows, lambda row: row.recent)[:most]:
+        known = row.facts if facts else ()
+        table.add_row(row.name, *_cells(row.recent, shown), *known)
+    left = len(rows) - most
+    more = f"and {left} more {what}{'' if left == 1 else 's'}"
+    return [table, Text(more)] if left > 0 else [table]
 
 
-def _table(what: str, *more: str) -> Table:
+def _last_line(shown: Sequence[int], hint: str, *, facts: bool) -> Text:
+    """Return a line with ``hint`` and what the width has left out, empty if neither."""
+    left = [each.name for n, each in enumerate(_FIGURES) if n not in shown]
+    if not facts:
+        left += [*_CLIENT_FACTS, *_MODEL_FACTS]
+    told = f"left out below {WIDE} columns: {', '.join(left)}" if left else ""
+    return Text("; ".join(filter(None, (hint, told))), style="dim")
+
+
+def _table(what: str, shown: Sequence[int], facts: Sequence[str] = ()) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(what, no_wrap=True, width=_NAME_COLUMNS)
-    for name in (*_FIGURES, *more):
+    for place in shown:
+        name, columns, _ = _FIGURES[place]
+        table.add_column(name, justify="right", no_wrap=True, min_width=columns)
+    for name in facts:
         table.add_column(name, justify="right", no_wrap=True)
     return table
 
 
-def _figures(recent: Recent) -> tuple[str, ...]:
+def _cells(recent: Recent, shown: Sequence[int]) -> list[str]:
     work, latency = recent.work, recent.latency
-    succeeded = work.done.get(ErrorStatus.NONE, 0)
-    return (
-        str(work.queued),
-        str(work.running),
-        "" if recent.per_s is None else f"{recent.per_s:.1f}",
+    all_ = (
+        _count(work.queued),
+        _count(work.running),
+        "" if recent.per_s is None else _rate(recent.per_s),
         *(_duration(latency.quantile_ns(share)) for share in (0.5, 0.9, 0.99)),
-        str(succeeded),
-        str(work.ended - succeeded),
-        str(work.deadline_misses),
-        str(work.preemptions),
+        _count(recent.succeeded),
+        _count(recent.failed),
+        _count(work.deadline_misses),
+        _count(work.preemptions),
     )
+    return [all_[place] for place in shown]
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:.1f}" if per_s < 1000 else _count(round(per_s))
+
+
+def _count(count: int) -> str:
+    """Return a number of at most five characters."""
+    for limit, unit in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**5, "k")):
+        if count >= limit:
+            value = count / (1000 if unit == "k" else limit)
+            return f"{value:.0f}{unit}" if value >= 100 else f"{value:.1f}{unit}"
+    return str(count)
 
 
 def _duration(ns: int) -> str:

@@ -137,9 +137,18 @@ class AcceleratedDevice(ReferenceDevice):
         return tuple(shares)
 
     def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
-        """Return those of the reference device, better by what the engine gains."""
+        """Return those of the reference device, better by what the engine gains.
+
+        That was measured by reference models, or else is what is usual.
+        """
         status, capabilities = super().get_capabilities_1_3()
-        return status, sped_up(capabilities, _FLOAT_SHARE, _INTEGER_SHARE)
+        floats = integers = None
+        if self._measured is not None:
+            floats = self._measured.engine_share(quantized=False)
+            integers = self._measured.engine_share(quantized=True)
+        return status, sped_up(
+            capabilities, floats or _FLOAT_SHARE, integers or _INTEGER_SHARE
+        )
 
     def get_version_string(self) -> tuple[ErrorStatus, str]:
         """Return the versions of asyncnn and of LiteRT, and by which API it is called.

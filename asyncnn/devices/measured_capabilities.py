@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Annotated, Self, TypeAlias
 
 import msgspec
@@ -83,6 +84,13 @@ ExecTimes: TypeAlias = dict[ReferenceWorkload, Ratio]
 """The device's time for each workload, divided by the CPU's."""
 
 
+class ModelTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The accelerated device's time for a model, divided by the reference device's."""
+
+    time: Ratio
+    quantized: bool
+
+
 class Blas(msgspec.Struct, frozen=True):
     """The BLAS that NumPy calls. ``core_type`` is OPENBLAS_CORETYPE, empty if unset."""
 
@@ -117,18 +125,33 @@ class Surroundings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Times of all reference workloads, relative to the CPU's.
 
+    ``model_times`` are by the names of reference models; there are none where those
+    were not measured.
+
     :raises ValueError: if one is missing, or ``measured_at`` has no time zone.
     """
 
     exec_times: ExecTimes
     surroundings: Surroundings
     measured_at: datetime
+    model_times: dict[str, ModelTime] = {}
 
     @classmethod
-    def now(cls, exec_times: ExecTimes) -> Self:
+    def now(
+        cls, exec_times: ExecTimes, model_times: Mapping[str, ModelTime] | None = None
+    ) -> Self:
         """Return a measurement of this moment in this process."""
         moment = datetime.now(UTC).replace(microsecond=0)
-        return cls(exec_times, Surroundings.present(), moment)
+        return cls(exec_times, Surroundings.present(), moment, dict(model_times or {}))
+
+    def engine_share(self, *, quantized: bool) -> float | None:
+        """Return the geometric mean of float or of quantised models' times, if any."""
+        times = [
+            each.time
+            for each in self.model_times.values()
+            if each.quantized is quantized
+        ]
+        return geometric_mean(times) if times else None
 
     def __post_init__(self) -> None:
         missing = [name for name in ReferenceWorkload if name not in self.exec_times]
@@ -138,16 +161,20 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("the time of the measurement has no time zone")
 
 
-def known_capabilities(path: str = "") -> Capabilities:
-    """Return the capabilities that were measured, or those of the CPU.
+def known_measurement(path: str = "") -> Measurement | None:
+    """Return what was measured, None if nothing was that can be used.
 
     A file that cannot be used is named in the log.
     """
     try:
-        measurement = load_measurement(path)
+        return load_measurement(path)
     except GeneralFailureError as error:
         logger.warning("%s", error)
-        measurement = None
+        return None
+
+
+def known_capabilities(measurement: Measurement | None) -> Capabilities:
+    """Return the capabilities that were measured, or those of the CPU."""
     if measurement is None:
         return reference_capabilities()
     return capabilities_of(measurement.exec_times)

@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 from weakref import WeakValueDictionary
 
 from asyncnn import __version__, pacing
-from asyncnn.burst import OpenBursts
+from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
 from asyncnn.devices import process_wide
 from asyncnn.devices.cache_files import DATA_FILES, MODEL_FILES, CacheArguments
@@ -19,7 +19,10 @@ from asyncnn.devices.caching import ModelCaches, Prepare
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.fenced import FencedExecutions
-from asyncnn.devices.measured_capabilities import known_capabilities
+from asyncnn.devices.measured_capabilities import (
+    known_capabilities,
+    known_measurement,
+)
 from asyncnn.devices.prepared import ReferencePreparedModel
 from asyncnn.devices.releasing import ModelReleaser
 from asyncnn.devices.statistics import (
@@ -74,15 +77,25 @@ class ReferenceDevice:
     event loop in which the context was entered. Leaving the context ends whatever is
     pending with DEVICE_UNAVAILABLE, and waits for what runs to come to a boundary, for
     ``stuck_after_s`` at most. Cancelling that leaves it to go on by itself.
+
+    With ``runtime_only_features`` it also takes models that a driver need not: a
+    framework's own device, which has to compute what no driver does.
     """
 
     name = "asyncnn-reference"
 
-    def __init__(self, settings: DeviceSettings | None = None) -> None:
+    def __init__(
+        self,
+        settings: DeviceSettings | None = None,
+        *,
+        runtime_only_features: bool = False,
+    ) -> None:
         self._settings = settings or DeviceSettings()
+        self._runtime_only_features = runtime_only_features
         self._entered: _Entered | None = None
         self._extensions = Extensions(self._settings.extensions)
-        self._capabilities = known_capabilities(self._settings.capabilities_file)
+        self._measured = known_measurement(self._settings.capabilities_file)
+        self._capabilities = known_capabilities(self._measured)
         self._bursts = OpenBursts(self._settings.max_bursts)
         self._buffers = Buffers(self._settings.max_buffer_bytes, self.cause_of_death)
         self._models: WeakValueDictionary[int, ReferencePreparedModel] = (
@@ -206,7 +219,7 @@ class ReferenceDevice:
             return error.status, ()
 
     def _supporting(self, model: Model) -> Steps[tuple[bool, ...]]:
-        yield from validating(model)
+        yield from validating(model, runtime_only_features=self._runtime_only_features)
         return (yield from supporting(self._extensions.resolved(model)))
 
     def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
@@ -236,7 +249,7 @@ class ReferenceDevice:
             validate_execution_preference(preference)
             validate_priority(priority)
             with span("validate", Layer.DRIVER, Phase.PREPARATION):
-                validate_model(model)
+                validate_model(model, runtime_only_features=self._runtime_only_features)
             if MODEL.is_on:
                 MODEL("prepare", **_described(model))
             settings = ExecutionPreference(preference), Priority(priority)

@@ -21,11 +21,13 @@ from asyncnn.hal.types import (
     MeasureTiming,
     Request,
 )
+from asyncnn.interpreter_hooks import forked_error
 from asyncnn.memory.slabs import Part, isolated_array, place_of
 from asyncnn.offload import offload
 from asyncnn.runtime.buffers import DeviceBuffer, MakeArray
-from asyncnn.runtime.execution_options import Outputs, options_for
+from asyncnn.runtime.execution_options import Outputs, options_for, timing_of
 from asyncnn.runtime.fenced import FencedRun, awaited_of, failed_run, launch_fenced
+from asyncnn.runtime.home import Home, get_ident
 from asyncnn.runtime.model import position_of
 from asyncnn.runtime.requests import (
     MAX_SPACE_ATTEMPTS,
@@ -52,8 +54,9 @@ class Target(NamedTuple):
 
     It is ``elsewhere`` if arrays reach it by being copied unless they are shared.
     ``make_shared`` makes arrays that are. A burst that was cancelled at its deadline is
-    waited for ``deadline_grace`` seconds. ``route`` is how executions usually go. It
-    belongs to ``loop``, if that is known.
+    waited for ``deadline_grace`` seconds. It is used at its ``home`` alone, that is on
+    ``loop``, if one ran, and keeps its ``owner``, the device. ``route`` is how
+    executions usually go.
     """
 
     hal: IPreparedModel
@@ -63,6 +66,8 @@ class Target(NamedTuple):
     elsewhere: bool
     make_shared: MakeArray
     deadline_grace: float
+    home: Home
+    owner: object = None
     route: Route | None = None
     loop: asyncio.AbstractEventLoop | None = None
 
@@ -273,6 +278,9 @@ class ReusableExecution:
         :raises BusyError: if another run has not ended.
         :raises AsyncnnError: for any other status of the driver.
         """
+        home = self._target.home
+        if get_ident() != home.loop._thread_id:
+            home.refuse("the model")
         if self._is_running or self._launched:
             self.check_free()
         options = self._options
@@ -305,7 +313,6 @@ class ReusableExecution:
         done: Done,
         *,
         timeout: float | None = None,
-        measure: bool = False,
     ) -> ThreadsafeRun:
         """Launch an execution from any thread, and return without waiting for it.
 
@@ -317,19 +324,21 @@ class ReusableExecution:
         ``done`` as well; it has to run. What ``done`` raises is logged.
 
         :param timeout: seconds from now until the deadline.
-        :param measure: fill in ``outputs.timing``.
         :raises BusyError: if another run has not ended.
         :raises DeviceClosedError: if the event loop that is needed is closed.
+        :raises ForkedError: if this process is a fork of the one that prepared it.
         """
+        if self._target.home.is_inherited:
+            raise forked_error("the model")
         if self._is_running or self._launched:
             self.check_free()
         options = self._options
-        if measure or timeout is not None:
-            options = self._options_for(timeout, None, measure)
+        if timeout is not None:
+            options = self._options_for(timeout, None, False)
         run = ThreadsafeRun(self, done)
         self._is_running = True
         if self._threadsafe is None:
-            awaited = partial(self.run, timeout=timeout, measure=measure)
+            awaited = partial(self.run, timeout=timeout)
             run.go_by(self._target.loop, awaited)
         else:
             self._threadsafe.execute_threadsafe(
@@ -395,6 +404,8 @@ class ReusableExecution:
         :raises AsyncnnError: if the driver does not take it.
         """
         target = self._target
+        if get_ident() != target.home.loop._thread_id:
+            target.home.refuse("the model")
         target.space.check_fixed()
         awaited, failed = awaited_of(wait_for)
         if failed is not None:
@@ -447,7 +458,7 @@ class ReusableExecution:
         space = self._target.space
         if not space.is_fixed:
             self._outputs = space.shaped(self._spaces, result.output_shapes)
-        self._outputs.timing = result.timing
+        self._outputs.timing = timing_of(result.timing)
         self._outputs.route = result.route or self._target.route
         self._result = result
 

@@ -4,6 +4,7 @@ Both get the same inputs, random ones and given ones. What a model keeps from on
 to the next, both keep over the samples of a series, each in its own way.
 """
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import Enum
@@ -242,7 +243,7 @@ def _run_peer(
         if not comparison.named.states:
             peer.reset()
         arrays = [
-            _as_peer_takes(sample[info.name], *kind)
+            as_peer_takes(sample[info.name], *kind)
             for info, kind in zip(infos, kinds, strict=True)
         ]
         results.append(peer.run(arrays))
@@ -259,7 +260,7 @@ def _open_peer(comparison: Comparison, sample: Sample) -> Peer:
     return OnnxFile(comparison.path, constants=comparison.constants)
 
 
-def _as_peer_takes(array: Array, shape: Dimensions, dtype: np.dtype[Any]) -> Array:
+def as_peer_takes(array: Array, shape: Dimensions, dtype: np.dtype[Any]) -> Array:
     """Return an input of the model as it is in the file.
 
     The HAL has no int64 and no tensors of rank 0, which are int32 and of rank 1 here.
@@ -322,7 +323,7 @@ def _output(
     largest = relative = 0.0
     differing = elements = 0
     for number, (mine, theirs) in enumerate(zip(actual, expected, strict=True)):
-        pair = _without_nan(mine, _as_model_gives(theirs, mine))
+        pair = _without_nan(mine, as_model_gives(theirs, mine.shape, mine.dtype))
         result = compare(info.name, *pair, tolerance)
         if result.problem:
             problem = f"sample {number}: {result.problem}"
@@ -342,11 +343,11 @@ def _output(
     )
 
 
-def _as_model_gives(theirs: Array, mine: Array) -> Array:
+def as_model_gives(theirs: Array, shape: Dimensions, dtype: np.dtype[Any]) -> Array:
     """Return the peer's output as the HAL has it, where that loses nothing."""
-    if theirs.ndim != mine.ndim and theirs.size == mine.size:
-        theirs = theirs.reshape(mine.shape)
-    if theirs.dtype == np.int64 and mine.dtype == np.int32:
+    if theirs.ndim != len(shape) and theirs.size == math.prod(shape):
+        theirs = theirs.reshape(shape)
+    if theirs.dtype == np.int64 and dtype == np.int32:
         narrow = theirs.astype(np.int32)
         if np.array_equal(narrow, theirs):
             return narrow

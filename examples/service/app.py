@@ -1,5 +1,6 @@
 """A web application that classifies digits with a driver in another process.
 
+Its page is a field to draw a digit in; programs send images to ``/classify``.
 The driver may crash and be replaced at any time; the application stays up. Its
 settings come from the environment:
 
@@ -10,6 +11,7 @@ DIGITS_TIMEOUT  seconds that a request may take, 1 by default
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -17,8 +19,9 @@ from numpy.typing import NDArray
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
+from starlette.responses import FileResponse, JSONResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 
 import asyncnn
 from asyncnn.hal.types import DeviceStatus
@@ -27,6 +30,8 @@ from asyncnn.tools.demo import MAX_GREY, encode, model_path
 SIDE = 8
 MAX_BODY_BYTES = 4096
 SUPERVISION = asyncnn.Supervision(wait=0.5)
+PAGE = Path(__file__).parent / "page"
+PAGE_FIELDS = {"Content-Security-Policy": "default-src 'self'; img-src data:"}
 
 
 @asynccontextmanager
@@ -55,6 +60,11 @@ async def classify(request: Request) -> JSONResponse:
             "probabilities": [round(float(p), 6) for p in probabilities],
         }
     )
+
+
+async def page(_: Request) -> FileResponse:
+    """Answer with the page to draw on; its scripts are beside it."""
+    return FileResponse(PAGE / "index.html", headers=PAGE_FIELDS)
 
 
 async def health(request: Request) -> JSONResponse:
@@ -99,6 +109,8 @@ async def no_driver(_: Request, error: Exception) -> JSONResponse:
 
 app = Starlette(
     routes=[
+        Route("/", page),
+        Mount("/page", StaticFiles(directory=PAGE)),
         Route("/classify", classify, methods=["POST"]),
         Route("/health", health),
     ],

@@ -42,6 +42,7 @@ class ScriptedModel(SynchronousByCallback, NoFencesNorBursts):
     def __init__(self) -> None:
         self.requests: list[Request] = []
         self.deadlines: list[int | None] = []
+        self.loop_timeouts: list[int | None] = []
         self.outcome: tuple[ErrorStatus, tuple[OutputShape, ...], Timing] | None
         self.outcome = (ErrorStatus.NONE, (), NO_TIMING)
         self.callback: IExecutionCallback | None = None
@@ -64,6 +65,7 @@ class ScriptedModel(SynchronousByCallback, NoFencesNorBursts):
         assert callback is not None
         self.requests.append(request)
         self.deadlines.append(deadline)
+        self.loop_timeouts.append(loop_timeout_duration)
         if self.outcome is None:
             self.callback = callback
             self._launched.set()

@@ -273,6 +273,15 @@ class TestFallback:
         assert (statistics.sent, statistics.fallbacks) == (0, 2)
         assert "no queues" in statistics.fallback_reason
 
+    async def test_a_loop_timeout_goes_by_the_call_that_has_room_for_it(
+        self, scripted: ScriptedModel, scripted_burst: BurstController
+    ) -> None:
+        options = ExecutionOptions(loop_timeout=1_000_000)
+        result = await scripted_burst.execute(a_request(), options)
+        assert result.status is ErrorStatus.NONE
+        assert scripted.loop_timeouts == [1_000_000]
+        assert scripted_burst.statistics().fallbacks == 1
+
     @pytest.mark.parametrize(
         ("request_", "reason"),
         [

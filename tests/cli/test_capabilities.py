@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncnn.devices.measured_capabilities import default_path
+from asyncnn.devices.measured_capabilities import ModelTime, default_path
 from asyncnn.tools import capabilities as tool
 from asyncnn.tools.capabilities import Measurement, ReferenceWorkload, load_measurement
 from tests.cli.conftest import Ran
@@ -25,9 +25,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time that each measurement found, instead of measuring."""
     found: list[float] = []
 
-    async def measure(**_: object) -> Measurement:
+    async def measure(*, models: bool, **_: object) -> Measurement:
         found.append(0.5 * (len(found) + 1))
-        return Measurement.now(dict.fromkeys(ReferenceWorkload, found[-1]))
+        times = dict.fromkeys(ReferenceWorkload, found[-1])
+        by_models = {"mobilenet": ModelTime(0.25, quantized=True)} if models else {}
+        return Measurement.now(times, by_models)
 
     monkeypatch.setattr(tool, "measure_capabilities", measure)
     return found
@@ -91,3 +93,11 @@ def test_figures_that_cannot_be_kept_are_shown_all_the_same(
     assert ran.status == 2
     assert json.loads(ran.out)["exec_times"]["IF"] == 0.5
     assert ran.err.startswith("asyncnn: measured capabilities are not kept")
+
+
+def test_reference_models_can_be_left_out(asyncnn_command: Command) -> None:
+    shown = asyncnn_command("capabilities", "--measure").out
+    assert "mobilenet" in shown
+    assert "0.25" in shown
+    ran = asyncnn_command("capabilities", "--again", "--no-models", "--json")
+    assert json.loads(ran.out)["model_times"] == {}

@@ -35,6 +35,8 @@ def test_a_selection_is_run_and_counted(
     [
         (("--path", "carrier"), "no path carrier"),
         (("--transport", "pigeon"), "no transport pigeon"),
+        (("--through", "glass"), "no layer glass"),
+        (("--through", "framework", "--mutate"), "reference device itself"),
         (("--filter", "no such case"), "no case matches"),
     ],
 )

@@ -1,8 +1,10 @@
 """What a device makes of a model, as a table and as Graphviz text."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -89,7 +91,121 @@ def test_a_model_is_drawn(asyncnn_command: Command, model: Path) -> None:
     assert ran.status == 0, ran.err
     assert ran.out.startswith("digraph model {")
     assert ran.out.endswith("}\n")
+    assert r'label="1: ADD\nsecond: TF32 1\nactivation=NONE"' in ran.out
+    assert 'label="on reference";' in ran.out
+
+
+def test_all_of_a_model_is_drawn_if_that_is_asked_for(
+    asyncnn_command: Command, model: Path
+) -> None:
+    ran = asyncnn_command("graph", model, "--full")
+    assert ran.status == 0, ran.err
     assert r'label="1: ADD\nreference"' in ran.out
+    assert '"1: COPY TF32 1"' in ran.out
+
+
+class TestFiles:
+    """Graphs that are written to files, drawn by a ``dot`` of the test's own."""
+
+    @pytest.fixture
+    def graphviz(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Callable[[str], None]:
+        """Return a function that makes a script the only command there is."""
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        monkeypatch.setenv("PATH", str(folder))
+
+        def install(script: str) -> None:
+            (folder / "dot").write_text(f"#!/bin/sh\n{script}\n")
+            (folder / "dot").chmod(0o755)
+
+        return install
+
+    @pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
+    def test_graphviz_draws_a_model(
+        self, asyncnn_command: Command, model: Path, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "model.svg"
+        ran = asyncnn_command("graph", model, "-o", path)
+        assert (ran.status, ran.out, ran.err) == (0, "", "")
+        drawn = ElementTree.parse(path).getroot()
+        texts = [text for each in drawn.iter() if (text := (each.text or "").strip())]
+        assert {"0: ADD", "1: ADD", "TF32 4", "on reference"} <= set(texts)
+
+    @pytest.mark.parametrize("suffix", [".dot", ".gv"])
+    def test_text_needs_no_graphviz(
+        self,
+        asyncnn_command: Command,
+        model: Path,
+        tmp_path: Path,
+        suffix: str,
+        graphviz: Callable[[str], None],
+    ) -> None:
+        path = tmp_path / f"model{suffix}"
+        assert asyncnn_command("graph", model, "--output", path).status == 0
+        assert path.read_text() == asyncnn_command("graph", model).out
+
+    def test_where_it_is_missing_a_line_says_what_to_install(
+        self, asyncnn_command: Command, graphviz: Callable[[str], None], tmp_path: Path
+    ) -> None:
+        path = tmp_path / "model.svg"
+        ran = asyncnn_command("graph", "none.tflite", "-o", path)
+        assert ran.status == 2
+        assert ran.err.splitlines() == [
+            f"asyncnn: {path} is drawn by Graphviz, which is not installed "
+            "(apt install graphviz, brew install graphviz, or write a .dot file)"
+        ]
+
+    @pytest.mark.parametrize(
+        ("script", "line"),
+        [
+            ("echo Error: no memory >&2; echo more >&2; exit 1", "Error: no memory"),
+            ("exit 3", "status 3"),
+            ("kill -9 $$", "status -9"),
+        ],
+    )
+    def test_a_failure_is_one_line(
+        self,
+        asyncnn_command: Command,
+        model: Path,
+        graphviz: Callable[[str], None],
+        script: str,
+        line: str,
+        tmp_path: Path,
+    ) -> None:
+        graphviz(script)
+        path = tmp_path / "model.svg"
+        ran = asyncnn_command("graph", model, "-o", path)
+        assert ran.status == 2
+        (said,) = ran.err.splitlines()
+        assert said.startswith(f"asyncnn: Graphviz failed: {line} (")
+        assert not path.exists()
+
+    def test_it_may_not_take_forever(
+        self,
+        asyncnn_command: Command,
+        model: Path,
+        graphviz: Callable[[str], None],
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+    ) -> None:
+        monkeypatch.setattr("asyncnn.cli.graph.GRAPHVIZ_TIMEOUT", 0.2)
+        graphviz("exec /bin/sleep 60")
+        for options, hint in (((), "(a .dot"), (("--full",), "(it is simpler without")):
+            output = "-o", tmp_path / "model.svg"
+            ran = asyncnn_command("graph", model, *output, *options)
+            assert ran.status == 2
+            (said,) = ran.err.splitlines()
+            assert f"Graphviz has not drawn it in 0.2 seconds {hint}" in said
+
+    def test_a_name_has_to_say_what_to_write(
+        self, asyncnn_command: Command, model: Path
+    ) -> None:
+        ran = asyncnn_command("graph", model, "-o", "model.pdf")
+        assert ran.status == 2
+        (said,) = ran.err.splitlines()
+        assert "names end in .svg, or in .dot or .gv for text" in said
 
 
 def test_a_tflite_model_is_drawn(asyncnn_command: Command, shared: Path) -> None:

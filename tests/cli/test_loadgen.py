@@ -164,9 +164,7 @@ def test_a_missed_goal_exits_with_1(asyncnn_command: Command) -> None:
 
 
 @pytest.mark.alone
-def test_an_interrupt_ends_it_without_a_traceback(
-    model: Path, tmp_path: Path
-) -> None:
+def test_an_interrupt_ends_it_without_a_traceback(model: Path, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     command = [sys.executable, "-m", "asyncnn", "loadgen", str(model)]
     options = ["--scenario", "Server", "--target-qps", "50", "--seconds", "60"]

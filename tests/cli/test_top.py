@@ -15,12 +15,14 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from rich.console import Console
 
-from asyncnn.cli.top_view import MAX_ROWS, WIDE, Changes, picture
+from asyncnn.cli.top_changes import Changes
+from asyncnn.cli.top_view import MAX_ROWS, WIDE, picture
 from asyncnn.devices import ClientStatistics, DeviceStatistics, ModelStatistics
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import WorkAccounting, WorkStatistics
@@ -33,6 +35,7 @@ from tests.networks import chain
 from tests.service.test_stopped_driver import stopped
 
 Command = Callable[..., Ran]
+ENTERS_SCREEN, LEAVES_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
 MISSED = ErrorStatus.MISSED_DEADLINE_TRANSIENT
 
 
@@ -98,12 +101,21 @@ class TestChanges:
 
 
 class TestPicture:
-    def drawn(self, record: DeviceStatistics, width: int = WIDE) -> list[str]:
+    def drawn(
+        self,
+        record: DeviceStatistics,
+        width: int = WIDE,
+        height: int | None = None,
+        earlier: DeviceStatistics | None = None,
+    ) -> list[str]:
         changes = Changes()
+        if earlier is not None:
+            changes.look(-1.0)
+            picture(earlier, changes)
         changes.look(0.0)
         console = Console(width=width)
         with console.capture() as capture:
-            console.print(picture(record, changes, width))
+            console.print(picture(record, changes, width, height, "q quits"))
         return capture.get().splitlines()
 
     def row(self, lines: list[str], name: str) -> list[str]:
@@ -128,11 +140,74 @@ class TestPicture:
         assert self.row(lines, "1: 3 ops")[-4:] == ["1", "HIGH", "640", "bytes"]
 
     def test_figures_fit_into_80_columns(self) -> None:
-        busy = work(0, 100_000_000, misses=12_345)
-        lines = self.drawn(statistics(busy), 80)
-        assert self.row(lines, "executions")[3:6] == ["134ms"] * 3
-        assert self.row(lines, "executions")[-3:] == ["12345", "12345", "0"]
+        busy = statistics(work(0, 100_000_000, misses=12_345))
+        lines = self.drawn(busy, 80, earlier=statistics(work(0)))
+        assert self.row(lines, "executions")[3:] == [
+            *("12345", "134ms", "134ms", "134ms"),
+            *("0", "12345", "12345", "0"),
+        ]
         assert "…" not in "".join(lines)
+        assert max(map(len, lines[:-1])) <= 80
+
+    @pytest.mark.parametrize(
+        ("count", "shown"),
+        [
+            (99_999, "99999"),
+            (123_456, "123k"),
+            (1_234_567, "1.2M"),
+            (12_345_678, "12.3M"),
+            (123_456_789, "123M"),
+            (1_234_567_890, "1.2G"),
+            (10**13, "10.0T"),
+        ],
+    )
+    def test_no_count_is_wider_than_its_column(self, count: int, shown: str) -> None:
+        done = msgspec.structs.replace(work(1), done={ErrorStatus.NONE: count})
+        lines = self.drawn(statistics(done), 80)
+        assert self.row(lines, "executions")[-4] == shown
+
+    @pytest.mark.parametrize(
+        ("width", "last", "left"),
+        [
+            (119, "preempt", "weight, buffers, client, priority, idle"),
+            (80, "preempt", "weight, buffers, client, priority, idle"),
+            (79, "missed", "preempt, weight, buffers, client, priority, idle"),
+            (60, "failed", "p90, missed, preempt, weight, buffers, client, priority"),
+            (40, "p99", "p50, p90, done, failed, missed, preempt, weight, buffers,"),
+        ],
+    )
+    def test_narrow_ones_have_what_matters_and_say_what_is_left_out(
+        self, width: int, last: str, left: str
+    ) -> None:
+        lines = self.drawn(statistics(work(10)), width)
+        assert self.row(lines, "device")[:4] == ["device", "queue", "run", "per"]
+        assert self.row(lines, "device")[-1] == last
+        text = " ".join(line.strip() for line in lines)
+        assert f"q quits; left out below {WIDE} columns: {left}" in text
+
+    def test_wide_ones_leave_nothing_out(self) -> None:
+        assert self.drawn(statistics(work(10)))[-1] == "q quits"
+
+    @pytest.mark.parametrize("width", [40, 80])
+    @pytest.mark.parametrize(
+        ("models", "clients"), [(1, 1), (40, 40), (40, 2), (2, 40)]
+    )
+    def test_low_ones_have_fewer_rows_and_say_how_many_are_left(
+        self, models: int, clients: int, width: int
+    ) -> None:
+        record = statistics(work(3, misses=1), models, clients)
+        lines = self.drawn(record, width, 24)
+        assert len(lines) <= 24
+        for count, word, what in (
+            (models, "3 ops", "model"),
+            (clients, "pid", "client"),
+        ):
+            shown = sum(word in line for line in lines)
+            assert shown >= min(count, 2)
+            told = f"and {count - shown} more {what}s" in lines
+            assert told == (shown < count)
+        if max(models, clients) > 2:
+            assert len(lines) > 18
 
     def test_only_the_busiest_are_shown(self) -> None:
         lines = self.drawn(statistics(work(1), models=MAX_ROWS + 5))
@@ -152,14 +227,14 @@ def driver() -> Iterator[DriverProcess]:
 
 @contextmanager
 def on_a_terminal(
-    path: Path, *, controls: bool = False
+    path: Path, *, controls: bool = False, keys: int | None = None
 ) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
     """Run the command on a terminal, maybe one that is told of its end by a signal."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "asyncnn", "top", "--interval", "0.1"]
     with subprocess.Popen(
         [*command, "--socket", path],
-        stdin=theirs,
+        stdin=theirs if keys is None else keys,
         stdout=theirs,
         stderr=subprocess.PIPE,
         env=os.environ | {"COLUMNS": "140", "LINES": "40", "TERM": "xterm"},
@@ -251,6 +326,55 @@ class TestCommand:
                 process.send_signal(signal.SIGINT)
                 assert process.wait(3) == 0
 
+    @pytest.mark.parametrize("end", [b"q", b"xyQ", b"\x03", signal.SIGTERM])
+    def test_the_terminal_is_as_it_was_whatever_ends_it(
+        self, driver: DriverProcess, end: bytes | signal.Signals
+    ) -> None:
+        with on_a_terminal(driver.path, controls=True) as (process, terminal):
+            before = termios.tcgetattr(terminal)
+            shown = read_until(terminal, b"q quits")
+            assert ENTERS_SCREEN in shown
+            assert not termios.tcgetattr(terminal)[3] & (termios.ICANON | termios.ECHO)
+            if isinstance(end, bytes):
+                os.write(terminal, end)
+            else:
+                process.send_signal(end)
+            read_until(terminal, LEAVES_SCREEN)
+            assert process.wait(10) == 0
+            assert termios.tcgetattr(terminal) == before
+
+    def test_the_terminal_is_as_it_was_when_the_driver_dies(
+        self, tmp_path: Path
+    ) -> None:
+        with (
+            driver_process(tmp_path / "mortal") as mortal,
+            on_a_terminal(mortal.path) as (process, terminal),
+        ):
+            before = termios.tcgetattr(terminal)
+            read_until(terminal, b"q quits")
+            mortal.kill()
+            read_until(terminal, LEAVES_SCREEN)
+            assert process.wait(10) == 1
+            assert process.stderr is not None
+            assert process.stderr.read().count(b"\n") == 1
+            assert termios.tcgetattr(terminal) == before
+
+    def test_other_keys_go_on(self, driver: DriverProcess) -> None:
+        with on_a_terminal(driver.path) as (process, terminal):
+            read_until(terminal, b"q quits")
+            os.write(terminal, b"xyz")
+            assert b"xyz" not in read_until(terminal, b"executions", 3)
+            assert process.poll() is None
+
+    def test_keys_that_are_not_typed_there_are_not_waited_for(
+        self, driver: DriverProcess
+    ) -> None:
+        with on_a_terminal(driver.path, keys=subprocess.DEVNULL) as (process, terminal):
+            read_until(terminal, b"Ctrl-C quits")
+            read_until(terminal, b"executions", 2)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(10) == 0
+
     @pytest.mark.parametrize("hears", [False, True], ids=["by EIO", "by SIGHUP"])
     def test_it_ends_with_its_terminal(
         self, driver: DriverProcess, hears: bool
@@ -266,6 +390,23 @@ class TestCommand:
         ran = asyncnn_command("top", "--json", "--openmetrics")
         assert ran.status == 2
         assert "two formats" in ran.err
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            (("--web", "0", "--json"), "--web goes on"),
+            (("--web", "0", "--once"), "--web goes on"),
+            (("--host", "127.0.0.1"), "which is missing"),
+            (("--web", "65536"), "less than or equal to 65535"),
+            (("--web", "x"), "valid integer"),
+        ],
+    )
+    def test_a_page_cannot_be_asked_for_in_vain(
+        self, asyncnn_command: Command, options: tuple[str, ...], words: str
+    ) -> None:
+        ran = asyncnn_command("top", *options)
+        assert ran.status == 2
+        assert words in ran.err
 
     def test_no_driver_is_bad_input(
         self, asyncnn_command: Command, tmp_path: Path
@@ -284,7 +425,7 @@ class TestCommand:
             await asyncio.Event().wait()
 
         monkeypatch.setattr(Device, "statistics", never)
-        monkeypatch.setattr("asyncnn.cli.top_view._ANSWER_TIMEOUT_S", 0.05)
+        monkeypatch.setattr("asyncnn.cli.top_changes.ANSWER_TIMEOUT_S", 0.05)
         ran = asyncnn_command("top", "--socket", driver.path)
         assert ran.status == 2
         assert "does not answer" in ran.err

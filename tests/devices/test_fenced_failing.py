@@ -117,8 +117,8 @@ class TestDeadline:
     async def test_the_duration_counts_from_the_last_fence(
         self, device: IDevice
     ) -> None:
-        prepared = await prepare(device, chain(4000, 64, 64))
-        x = np.zeros((64, 64), np.float32)
+        prepared = await prepare(device, chain(4000, 256, 256))
+        x = np.zeros((256, 256), np.float32)
         gate, source = SyncFence.pair()
         patient = Launched(
             prepared,

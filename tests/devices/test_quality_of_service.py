@@ -170,10 +170,13 @@ async def test_executing_succeeds_or_misses_its_deadline(
 
 
 def launch(
-    prepared: IPreparedModel, measure: MeasureTiming = NO, deadline: int | None = None
+    prepared: IPreparedModel,
+    measure: MeasureTiming = NO,
+    deadline: int | None = None,
+    x: np.typing.NDArray[np.float32] = X,
 ) -> ExecutionFuture:
     callback = ExecutionFuture()
-    request = request_for([X], [np.empty_like(X)])
+    request = request_for([x], [np.empty_like(x)])
     prepared.execute_1_3(request, measure, deadline, None, callback)
     return callback
 
@@ -203,13 +206,14 @@ class Gate:
 async def test_a_high_execution_overtakes_low_ones(
     device: IDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    low = await prepare(device, chain(1000, 64, 64), LOW)
-    high = await prepare(device, chain(5, 64, 64), HIGH)
+    low = await prepare(device, chain(1000, 256, 256), LOW)
+    high = await prepare(device, chain(5, 256, 256), HIGH)
+    x = np.zeros((256, 256), np.float32)
     gate = Gate(monkeypatch)
     ended: list[Priority] = []
 
     async def run(prepared: IPreparedModel, priority: Priority) -> None:
-        assert await _result(launch(prepared)) is ErrorStatus.NONE
+        assert await _result(launch(prepared, x=x)) is ErrorStatus.NONE
         ended.append(priority)
 
     async with asyncio.TaskGroup() as runs:

@@ -29,7 +29,7 @@ from asyncnn.hal.types import (
 from asyncnn.memory.shared import allocate
 from asyncnn.qos import Client, acting_for
 from asyncnn.service import RemoteDevice, Server
-from tests.devices.test_quality_of_service import MISSED, prepare
+from tests.devices.test_quality_of_service import MISSED, Gate, prepare
 from tests.memory.foreign import leaks, traces
 from tests.networks import chain
 from tests.service.raw import until
@@ -89,7 +89,7 @@ async def storm(
                 callers.append((remote, nullcontext))
         yield Storm(hal, callers)
     callers.clear()
-    await until(lambda: not leaks(before))
+    await until(lambda: not leaks(before), 30)
     await until(lambda: threading.active_count() == threads)
 
 
@@ -141,17 +141,22 @@ class Launcher:
 
 
 async def test_each_execution_ends_exactly_once_with_a_legal_status(
-    storm: Storm, executions: int
+    storm: Storm, executions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(7)
     launchers = [await Launcher.of(caller) for caller in storm.callers]
     before_bytes = resident_bytes()
+    gate = Gate(monkeypatch)
     told: list[Told] = []
     for number in range(executions):
         told.append(launchers[number % CLIENTS].launch(rng))
         if rng.random() < 0.1:
             told[number - rng.integers(min(number + 1, CLIENTS))].die()  # a recent one
     in_flight = sum(not each.statuses for each in told)
+    # None ends before more have come than may wait, however slowly they are read.
+    exhausted = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+    await until(lambda: any(exhausted in each.statuses for each in told), 30)
+    gate.open()
     while not all(each.statuses for each in told):
         await asyncio.sleep(0.01)
         told[rng.integers(executions)].die()
@@ -163,7 +168,7 @@ async def test_each_execution_ends_exactly_once_with_a_legal_status(
     outcomes = Counter(each.statuses[0] for each in told)
     assert set(outcomes) <= LEGAL
     assert outcomes[ErrorStatus.NONE] > executions / 4
-    assert outcomes[ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT] > 0
+    assert outcomes[exhausted] > 0
     assert sum(outcomes[status] for status in MISSED) > 0
     statistics = storm.hal.statistics()
     counts = statistics.executions

@@ -87,14 +87,6 @@ async def test_a_lane_of_this_process_tells_itself() -> None:
         assert statistics.executions.ended == statistics.models[0].executions.ended == 1
 
 
-async def test_measured_ones_tell_times(device: Device) -> None:
-    prepared = await device.prepare(addition(4))
-    execution, told = prepared.reusable([ONE, ONE]), Told()
-    execution.launch_threadsafe(told, measure=True)
-    assert await told.ended() is None
-    assert (await execution.run()).timing is not None
-
-
 async def test_one_at_a_time_on_the_same_arrays(device: Device) -> None:
     prepared = await device.prepare(chain(200, 100_000))
     execution, told = prepared.reusable(), Told()

@@ -161,9 +161,9 @@ class RawClient:
         return answer
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Wait up to 5 s for a condition that nothing announces."""
-    async with asyncio.timeout(5):
+async def until(condition: Callable[[], object], seconds: float = 5) -> None:
+    """Wait for a condition that nothing announces, up to so many seconds."""
+    async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 

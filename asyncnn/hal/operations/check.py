@@ -53,6 +53,8 @@ def check_operation(
     operands: Sequence[Operand],
     version: HalVersion,
     referenced: Sequence[Subgraph] = (),
+    *,
+    runtime_only_features: bool = False,
 ) -> HalVersion:
     """Check counts, types and rules of one operation; return the version it needs.
 
@@ -75,7 +77,12 @@ def check_operation(
         pattern = _match(signature, inputs, outputs)
         remember_pattern(key, pattern)
     requirement = pattern.requirement(inputs, outputs, referenced)
-    return limit(pattern.type.name, requirement, version)
+    return limit(
+        pattern.type.name,
+        requirement,
+        version,
+        runtime_only_features=runtime_only_features,
+    )
 
 
 _EXTENSION = Requirement(V1_2, "it is an extension's")

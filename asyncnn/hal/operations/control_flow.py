@@ -11,7 +11,7 @@ from asyncnn.hal.operands import combine_dimensions, is_tensor, size_of_data_byt
 from asyncnn.hal.operations.bound import BoundOperation, ValueNeededError
 from asyncnn.hal.operations.declaring import declare
 from asyncnn.hal.operations.signature import B8, Requirement, Usage
-from asyncnn.hal.types import Operand, OperandLifeTime, Subgraph
+from asyncnn.hal.types import HalVersion, Operand, OperandLifeTime, Subgraph
 
 
 class _Body:
@@ -102,26 +102,22 @@ def _check_while(usage: Usage) -> Requirement | None:
     body.require_compatible(
         body.outputs, body.inputs[: len(body.outputs)], "looping outputs"
     )
-    for operands in (
-        values,
-        usage.outputs,
-        condition.inputs,
-        body.inputs,
-        body.outputs,
-    ):
-        _require_known_sizes(usage, operands)
-    return None
+    looping = (*values, *usage.outputs, *condition.inputs, *body.inputs, *body.outputs)
+    return _requirement_of_sizes(usage, looping)
 
 
-def _require_known_sizes(usage: Usage, operands: Sequence[Operand]) -> None:
+def _requirement_of_sizes(
+    usage: Usage, operands: Sequence[Operand]
+) -> Requirement | None:
     """Drivers need not run loops over values of unknown size, only the runtime does."""
     for operand in operands:
         if is_tensor(operand.type) and not size_of_data_bytes(
             operand.type, operand.dimensions
         ):
-            raise usage.error(
-                "input", f"loops over unknown dimensions {list(operand.dimensions)}"
-            )
+            unknown = f"loops over unknown dimensions {list(operand.dimensions)}"
+            reason = usage.error("input", unknown).message
+            return Requirement(HalVersion.V1_3, reason, is_runtime_only=True)
+    return None
 
 
 def _not_inferred(operation: BoundOperation) -> Never:

@@ -145,10 +145,14 @@ def plural(count: str | int, word: str) -> str:
 
 
 class Requirement(msgspec.Struct, frozen=True):
-    """The version that a way of using an operation needs, and why."""
+    """The version that a way of using an operation needs, and why.
+
+    What ``is_runtime_only`` no driver need accept, whatever its version.
+    """
 
     version: HalVersion
     reason: str
+    is_runtime_only: bool = False
 
 
 class Usage(msgspec.Struct, frozen=True, eq=False):
@@ -309,7 +313,9 @@ class Pattern(msgspec.Struct, frozen=True):
         for check, until in self.checks:
             if enough < until:
                 requirement = check(usage)
-                if requirement and requirement.version > needed.version:
+                if requirement and (
+                    requirement.is_runtime_only or requirement.version > needed.version
+                ):
                     needed = requirement
         return needed
 
@@ -344,11 +350,20 @@ def pattern_of(
     )
 
 
-def limit(name: str, needed: Requirement, version: HalVersion) -> HalVersion:
+def limit(
+    name: str,
+    needed: Requirement,
+    version: HalVersion,
+    *,
+    runtime_only_features: bool = False,
+) -> HalVersion:
     """Return the needed version.
 
-    :raises InvalidArgumentError: if ``version`` is older.
+    :raises InvalidArgumentError: if ``version`` is older, or only a runtime, not a
+        driver, has what is needed.
     """
+    if needed.is_runtime_only and not runtime_only_features:
+        raise InvalidArgumentError(needed.reason)
     if needed.version > version:
         raise InvalidArgumentError(
             f"{name} needs HAL {needed.version.name}, not {version.name}: "

@@ -91,18 +91,30 @@ EXTENSION_NAME = re.compile(r"[a-z0-9_.]*\.[a-z0-9_.]*", re.ASCII)
 _PREFIX_MAX = 0xFFFF
 
 
-def validate_model(model: Model, version: HalVersion = HalVersion.AIDL_V4) -> None:
+def validate_model(
+    model: Model,
+    version: HalVersion = HalVersion.AIDL_V4,
+    *,
+    runtime_only_features: bool = False,
+) -> None:
     """Check ``model`` against the rules for a model structure of ``version``.
 
-    A model that has passed before passes at once, as long as it lives.
+    A model that has passed before passes at once, as long as it lives. With
+    ``runtime_only_features`` it may have what a runtime must execute, but a driver need
+    not: loops over values of unknown size.
 
-    :raises InvalidArgumentError: if it breaks one.
+    :raises InvalidArgumentError: if it breaks a rule.
     """
-    for _ in validating(model, version):
+    for _ in validating(model, version, runtime_only_features=runtime_only_features):
         make_way()
 
 
-def validating(model: Model, version: HalVersion = HalVersion.AIDL_V4) -> Steps[None]:
+def validating(
+    model: Model,
+    version: HalVersion = HalVersion.AIDL_V4,
+    *,
+    runtime_only_features: bool = False,
+) -> Steps[None]:
     """Do as `validate_model` does, bit by bit: a caller can stop in between.
 
     :raises InvalidArgumentError: if the model breaks a rule.
@@ -127,13 +139,14 @@ def validating(model: Model, version: HalVersion = HalVersion.AIDL_V4) -> Steps[
         ):
             try:
                 yield from _checking_signatures(
-                    subgraph, forms, version, model.referenced
+                    subgraph, forms, version, model.referenced, runtime_only_features
                 )
                 yield from graph.checking_order()
                 yield from graph.checking_consumers()
             except InvalidArgumentError as error:
                 raise located(name, error) from None
-        if not rules.saw_odd:
+        # A driver must not take for known what it has to refuse.
+        if not rules.saw_odd and not (runtime_only_features and model.referenced):
             remember(model, version)
 
 
@@ -160,6 +173,7 @@ def _checking_signatures(
     forms: Sequence[Form],
     version: HalVersion,
     referenced: Sequence[Subgraph],
+    runtime_only_features: bool,
 ) -> Iterator[None]:
     operands = subgraph.operands
     form, operand = forms.__getitem__, operands.__getitem__
@@ -170,7 +184,13 @@ def _checking_signatures(
         )
         try:
             if pattern is None:
-                check_operation(operation, operands, version, referenced)
+                check_operation(
+                    operation,
+                    operands,
+                    version,
+                    referenced,
+                    runtime_only_features=runtime_only_features,
+                )
             elif version < pattern.settled_since:
                 needed = pattern.requirement(
                     tuple(map(operand, inputs)),
@@ -178,8 +198,13 @@ def _checking_signatures(
                     referenced,
                     version,
                 )
-                if needed.version > version:
-                    limit(pattern.type.name, needed, version)
+                if needed.version > version or needed.is_runtime_only:
+                    limit(
+                        pattern.type.name,
+                        needed,
+                        version,
+                        runtime_only_features=runtime_only_features,
+                    )
         except InvalidArgumentError as error:
             raise broken("M9", f"operation {index}: {error.message}") from None
         if not index % SLICE:

@@ -12,7 +12,7 @@ from typing import Self
 from msgspec.structs import replace
 
 from asyncnn import __version__
-from asyncnn.burst import OpenBursts
+from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
 from asyncnn.devices import DeviceSettings, DeviceStatistics, IMeasured
 from asyncnn.devices.cache_files import CacheArguments
@@ -231,7 +231,7 @@ class FrameworkDevice:
 
         :raises AsyncnnError: if it breaks a rule, or no device supports some operation.
         """
-        validate_model(model)
+        validate_model(model, runtime_only_features=True)
         return await self._planner.plan(model, preference)
 
     async def engine_shares_of(
@@ -284,7 +284,7 @@ class FrameworkDevice:
                 raise closed_error()
             validate_execution_preference(preference)
             validate_priority(priority)
-            validate_model(model)
+            validate_model(model, runtime_only_features=True)
         except AsyncnnError as error:
             return refuse_preparation(callback, error)
         cache = None

@@ -71,7 +71,9 @@ async def open_framework(
         if not members and not names:
             members = await _all(opened, settings, framework, clock)
         if not any(member.is_cpu for member in members):
-            cpu = await opened.enter_async_context(ReferenceDevice(settings))
+            cpu = await opened.enter_async_context(
+                ReferenceDevice(settings, runtime_only_features=True)
+            )
             members.append(Member(CPU, cpu, framework, is_cpu=True, clock=clock))
         members.sort(key=lambda member: member.is_cpu)
         async with FrameworkDevice(members, framework, settings) as whole:

@@ -47,7 +47,6 @@ from asyncnn.tools.bench.litert import LITERT, in_executor, on_one_thread
 from asyncnn.tools.bench.measured_models import (
     Candidate,
     inputs_of,
-    mobilenet_v1,
     random_inputs,
 )
 from asyncnn.tools.bench.noop import LENGTH, tiny_addition
@@ -78,6 +77,7 @@ from asyncnn.tools.bench.rounds import (
     timed_await,
     timed_call,
 )
+from asyncnn.tools.mobilenets import mobilenet_v1
 from asyncnn.tools.other_runtimes import LiteRt
 
 ACCELERATED = "accelerated"
@@ -188,7 +188,8 @@ def rounds_of(figures: Mapping[str, Figure]) -> Rounds:
 def _on_device(prepared: PreparedModel, inputs: Sequence[Array]) -> Batch:
     async def batch(runs: int) -> Mapping[str, Sequence[float]]:
         outputs = [await prepared.run(inputs, measure=True) for _ in range(runs)]
-        return {DEVICE: [float(each.timing.time_on_device) for each in outputs]}
+        timings = [each.timing for each in outputs if each.timing is not None]
+        return {DEVICE: [float(each.time_on_device) for each in timings]}
 
     return batch
 

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from asyncnn.hal.types import Dimensions
-from asyncnn.tools.bench.litert import Quantization, TfliteWriter
+from asyncnn.tools.tflite_writer import Quantization, TfliteWriter
 
 F32 = "f32"
 INT8 = "int8"

@@ -21,7 +21,7 @@ from asyncnn.hal.operations.windows import (
     pool_window,
 )
 from asyncnn.hal.types import FusedActivationFunc, OperationType
-from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.tools.bench.environment import peer_module
 from asyncnn.tools.other_runtimes import (
     OnnxFile,
@@ -53,13 +53,15 @@ def _onnx(name: str) -> Any:
 class OnnxRuntime:
     """A session of ONNX Runtime with one thread, which runs ``named``.
 
+    ``contents`` are those of its `onnx_file`, if they are there already.
+
     :raises PeerMissingError: if ONNX Runtime or the package onnx is not installed.
     :raises PeerRefusedError: if an operation of the model is not written as ONNX here.
     """
 
-    def __init__(self, named: NamedModel) -> None:
+    def __init__(self, named: NamedModel, contents: bytes = b"") -> None:
         onnx_runtime_version()
-        file = OnnxFile(onnx_file(named))
+        file = OnnxFile(contents or onnx_file(named))
         self._session, self._names = file.session, file.names
 
     def converted(self, inputs: Sequence[Array]) -> dict[str, Array]:
@@ -71,6 +73,15 @@ class OnnxRuntime:
         """Compute the outputs, as new arrays: NCHW, and uint8 for any codes."""
         outputs: list[Array] = self._session.run(None, feed)
         return outputs
+
+    def restored(
+        self, arrays: Sequence[Array], infos: Sequence[TensorInfo]
+    ) -> list[Array]:
+        """Return what `run` has given as the model does: NHWC, and its own codes."""
+        return [
+            _restored(array, info.dtype)
+            for array, info in zip(arrays, infos, strict=True)
+        ]
 
     def awaited(self, feed: Mapping[str, Array]) -> Callable[[], Awaitable[object]]:
         """Return what awaits `run` in `asyncio.to_thread`."""
@@ -91,6 +102,14 @@ def _converted(array: Array) -> Array:
         array = array.transpose(NHWC_TO_NCHW)
     if array.dtype == np.int8:
         array = array.view(np.uint8) ^ np.uint8(_SIGN)
+    return np.ascontiguousarray(array)
+
+
+def _restored(array: Array, dtype: np.dtype[Any]) -> Array:
+    if array.ndim == 4:
+        array = array.transpose(NCHW_TO_NHWC)
+    if dtype == np.int8 and array.dtype == np.uint8:
+        array = (array ^ np.uint8(_SIGN)).view(np.int8)
     return np.ascontiguousarray(array)
 
 

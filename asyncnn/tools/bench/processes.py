@@ -21,7 +21,7 @@ READY = b"ready"
 SPAWN = multiprocessing.get_context("spawn")
 """Nothing is shared with the process that measures."""
 
-_STATISTICS = "/proc/self/smaps_rollup"
+_STATISTICS = "/proc/{}/smaps_rollup"
 
 Pipe: TypeAlias = "Connection[Any, Any]"
 
@@ -94,9 +94,12 @@ def temporary_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def resident_kib() -> int:
-    """Return the resident memory of this process, shared pages and all."""
-    return _memory_kib("Rss:")
+def resident_kib(pid: int | None = None) -> int:
+    """Return the resident memory of a process, shared pages and all; None is this one.
+
+    :raises OSError: if the system does not say.
+    """
+    return _memory_kib("Rss:", pid=pid)
 
 
 def private_kib() -> int:
@@ -104,7 +107,12 @@ def private_kib() -> int:
     return _memory_kib("Private_Clean:", "Private_Dirty:")
 
 
-def _memory_kib(*fields: str) -> int:
-    with open(_STATISTICS, encoding="ascii") as file:
+def proportional_kib() -> int:
+    """Return the memory of this process, with its share of what it has with others."""
+    return _memory_kib("Pss:")
+
+
+def _memory_kib(*fields: str, pid: int | None = None) -> int:
+    with open(_STATISTICS.format(pid or "self"), encoding="ascii") as file:
         lines = [line.split() for line in file]
     return sum(int(line[1]) for line in lines if line[0] in fields)

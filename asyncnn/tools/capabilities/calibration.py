@@ -10,6 +10,7 @@ import msgspec
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.devices.measured_capabilities import (
     Measurement,
+    ModelTime,
     ReferenceWorkload,
     Surroundings,
 )
@@ -18,6 +19,7 @@ from asyncnn.hal.types import OperandType
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, measure, timed_await, timed_call
+from asyncnn.tools.capabilities.by_models import MeasuredByModel, measured_models
 from asyncnn.tools.capabilities.few_operations import (
     booleans,
     boxes,
@@ -31,7 +33,9 @@ from asyncnn.tools.capabilities.few_operations import (
 from asyncnn.tools.capabilities.network import network
 from asyncnn.tools.capabilities.workload import Workload
 
-Progress: TypeAlias = Callable[[Sequence[Workload]], Iterable[Workload]]
+Subject: TypeAlias = Workload | MeasuredByModel
+
+Progress: TypeAlias = Callable[[Sequence[Subject]], Iterable[Subject]]
 
 _DEVICE = "device"
 _CPU = "cpu"
@@ -50,6 +54,7 @@ class CapabilitiesReport(msgspec.Struct, frozen=True):
     measured_at: datetime | None = None
     surroundings: Surroundings | None = None
     ignored: str = ""
+    model_times: dict[str, ModelTime] = {}
 
     @classmethod
     def of(cls, measurement: Measurement | None, ignored: str = "") -> Self:
@@ -57,7 +62,10 @@ class CapabilitiesReport(msgspec.Struct, frozen=True):
         if measurement is None:
             return cls(dict.fromkeys(ReferenceWorkload, 1.0), ignored=ignored)
         return cls(
-            measurement.exec_times, measurement.measured_at, measurement.surroundings
+            measurement.exec_times,
+            measurement.measured_at,
+            measurement.surroundings,
+            model_times=measurement.model_times,
         )
 
 
@@ -84,22 +92,29 @@ def workloads() -> tuple[Workload, ...]:
 async def measure_capabilities(
     *,
     rounds: int = DEFAULT_ROUNDS,
+    models: bool = True,
     progress: Progress = iter,
 ) -> Measurement:
-    """Measure the reference device in this process, which takes some seconds.
+    """Measure the devices in this process, which takes some seconds.
 
-    Device and plain NumPy take turns on the event loop's thread, which nothing else
-    should keep busy meanwhile. Each ratio is the median over the rounds.
+    The reference device and plain NumPy take turns on the event loop's thread, which
+    nothing else should keep busy meanwhile. Each ratio is the median over the rounds.
 
-    :param progress: iterates over the workloads.
+    :param models: measure the accelerated device beside the reference device by the
+        reference models, too, where LiteRT is installed.
+    :param progress: iterates over the workloads, and the models.
     :raises AsyncnnError: if the device cannot run one.
     """
+    subjects: list[Subject] = [*workloads(), *(measured_models() if models else ())]
+    exec_times: dict[ReferenceWorkload, float] = {}
+    model_times: dict[str, ModelTime] = {}
     async with open_device("reference", settings=OWN_PROCESS) as device:
-        exec_times = {
-            workload.name: await _exec_time(device, workload, rounds)
-            for workload in progress(workloads())
-        }
-    return Measurement.now(exec_times)
+        for subject in progress(subjects):
+            if isinstance(subject, Workload):
+                exec_times[subject.name] = await _exec_time(device, subject, rounds)
+            else:
+                model_times[subject.name] = await subject.time(device, rounds)
+    return Measurement.now(exec_times, model_times)
 
 
 async def _exec_time(device: Device, workload: Workload, rounds: int) -> float:

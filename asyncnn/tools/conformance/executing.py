@@ -6,6 +6,7 @@ Inputs lie in one pool and outputs in another, as the public suite has them.
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
@@ -159,18 +160,19 @@ async def _execute_burst(
     request: hal.Request,
     measure: hal.MeasureTiming,
     loop_timeout: int | None,
+    *,
+    may_fall_back: bool = False,
 ) -> ExecutionResult:
     """Execute by a burst of its own, twice: the second packet is a known one."""
-    if loop_timeout is not None:
-        raise NotCarriedError("bursts have no loop timeout")
     own = [pool for pool in request.pools if isinstance(pool, hal.Memory)]
     pools = tuple([shareable(pool) for pool in own])
     with await BurstController.open(prepared) as burst:
         for _ in range(2):
             result = await burst.execute(
-                replace(request, pools=pools), ExecutionOptions(measure)
+                replace(request, pools=pools),
+                ExecutionOptions(measure, loop_timeout=loop_timeout),
             )
-        if burst.statistics().fallbacks:
+        if burst.statistics().fallbacks and not may_fall_back:
             raise NotCarriedError(burst.statistics().fallback_reason)
     for pool, shared in zip(own, pools, strict=True):
         view(pool)[:] = view(shared)
@@ -188,6 +190,9 @@ PATHS: dict[str, Execute] = {
     "fenced": _execute_fenced,
 }
 """The ways of executing, by the names of the command line."""
+
+CLIENT_PATHS = PATHS | {"burst": partial(_execute_burst, may_fall_back=True)}
+"""The same for a client library, which finds another way for what does not fit one."""
 
 REFUSES_OPEN_OUTPUTS = frozenset({"fenced"})
 """Ways that report no shapes: outputs that are open or empty are invalid there."""

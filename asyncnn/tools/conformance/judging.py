@@ -21,6 +21,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.tools.conformance.criteria import compare
 from asyncnn.tools.conformance.executing import (
+    CLIENT_PATHS,
     PATHS,
     REFUSES_OPEN_OUTPUTS,
     Execute,
@@ -45,15 +46,21 @@ class RefusedError(Exception):
 
 
 async def judge(
-    case: Case, prepare: Prepare, path: str, version: HalVersion = HalVersion.V1_3
+    case: Case,
+    prepare: Prepare,
+    path: str,
+    version: HalVersion = HalVersion.V1_3,
+    *,
+    by_client: bool = False,
 ) -> list[str]:
     """Return what is wrong with the answers to ``case``; empty if nothing.
 
-    ``prepare`` asks the device as a caller of ``version`` does.
+    ``prepare`` asks the device as a caller of ``version`` does. If that is a client
+    library, it may execute by another call what ``path`` cannot carry.
 
     :raises RefusedError: if the device does not take a model that it should.
     """
-    execute = PATHS[path]
+    execute = (CLIENT_PATHS if by_client else PATHS)[path]
     if case.expect_failure:
         return await _judge_failure(case, prepare, execute)
     refuses_open = path in REFUSES_OPEN_OUTPUTS or version < HalVersion.V1_2

@@ -20,7 +20,7 @@ from asyncnn.hal.operands import is_tensor
 from asyncnn.hal.types import HalVersion, OperandType, OperationType
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.framework import CPU
-from asyncnn.runtime.opening_devices import connect, open_device
+from asyncnn.runtime.opening_devices import connect, open_device, open_devices
 from asyncnn.service.driver.server import Server
 from asyncnn.service.process import driver_process, private_address
 from asyncnn.tools.conformance.executing import NotCarriedError
@@ -43,7 +43,9 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
     ``pattern`` is a glob that the name of a case or of its file matches. With
     ``socket``, the driver that serves it is asked, else a ``device`` of that name in
-    each worker, which has ``extensions``, and ``is_served`` by a socket there.
+    each worker, which has ``extensions``, and ``is_served`` by a socket there. With
+    ``through_framework`` it is a device of a framework on this side, whose CPU computes
+    what drivers need not.
     """
 
     pattern: str = "*"
@@ -51,6 +53,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     extensions: tuple[str, ...] = ()
     device: str = CPU
     is_served: bool = False
+    through_framework: bool = False
 
     @property
     def transport(self) -> str:
@@ -157,6 +160,26 @@ def run_spec(spec: Path, run: Run) -> list[Verdict]:
 @asynccontextmanager
 async def opened(selection: Selection) -> AsyncIterator[Device]:
     """Open the device that a selection is for."""
+    if not selection.through_framework:
+        async with _opened_itself(selection) as device:
+            yield device
+        return
+    settings, extensions = OWN_PROCESS, selection.extensions
+    if selection.transport == IN_PROCESS:
+        async with open_devices(
+            selection.device, settings=settings, extensions=extensions
+        ) as device:
+            yield device
+        return
+    async with (
+        _opened_itself(selection) as remote,
+        open_devices(remote, settings=settings, extensions=extensions) as device,
+    ):
+        yield device
+
+
+@asynccontextmanager
+async def _opened_itself(selection: Selection) -> AsyncIterator[Device]:
     if selection.socket is not None:
         async with connect(selection.socket) as device:
             yield device
@@ -183,7 +206,13 @@ async def _run_cases(cases: Sequence[Case], run: Run) -> list[Verdict]:
 async def _verdict(case: Case, path: str, hal: IDevice, run: Run) -> Verdict:
     try:
         version = oldest_version(case, path) if run.oldest else NEWEST
-        details = await judge(case, preparing(hal, version), path, version)
+        details = await judge(
+            case,
+            preparing(hal, version),
+            path,
+            version,
+            by_client=run.through_framework,
+        )
         outcome = "failed" if details else "passed"
     except RefusedError as error:
         outcome = "skipped" if case.folder.endswith(CTS_ONLY) else "failed"

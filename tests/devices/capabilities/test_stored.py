@@ -19,6 +19,7 @@ from asyncnn.devices.measured_capabilities import (
     capabilities_of,
     default_path,
     known_capabilities,
+    known_measurement,
     load_measurement,
     reference_capabilities,
     store_measurement,
@@ -37,10 +38,12 @@ class TestKeeping:
     def test_what_was_stored_is_what_devices_know(
         self, state: Path, measurement: Measurement
     ) -> None:
-        assert known_capabilities() == reference_capabilities()
+        assert known_capabilities(known_measurement()) == reference_capabilities()
         assert store_measurement(measurement) == default_path()
         assert load_measurement() == measurement
-        assert known_capabilities() == capabilities_of(measurement.exec_times)
+        assert known_capabilities(known_measurement()) == capabilities_of(
+            measurement.exec_times
+        )
 
     def test_the_file_is_its_owners_alone_and_the_only_one(
         self, state: Path, measurement: Measurement
@@ -67,7 +70,7 @@ class TestKeeping:
         store_measurement(measurement)
         times = dict.fromkeys(ReferenceWorkload, 2.0)
         store_measurement(replace(measurement, exec_times=times))
-        assert known_capabilities() == capabilities_of(times)
+        assert known_capabilities(known_measurement()) == capabilities_of(times)
 
     def test_readers_see_a_whole_measurement_whoever_writes(
         self, state: Path, measurement: Measurement
@@ -144,7 +147,7 @@ class TestDoubting:
         with pytest.raises(GeneralFailureError, match="not used") as caught:
             load_measurement()
         with caplog.at_level(logging.WARNING):
-            assert known_capabilities() == reference_capabilities()
+            assert known_capabilities(known_measurement()) == reference_capabilities()
         assert [record.message for record in caplog.records] == [str(caught.value)]
 
     @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from asyncnn.engine import Execution, Program
 from asyncnn.engine.delegation import Step
 from asyncnn.hal.types import Model
 from asyncnn.runtime.model_file import load
-from asyncnn.tools.bench.measured_models import mobilenet_v1
+from asyncnn.tools.mobilenets import mobilenet_v1
 from tests.devices.litert.test_self_test import VERSION, litert
 from tests.measuring import best_of
 

@@ -125,6 +125,38 @@ def _if_subgraph(branch: int) -> Subgraph:
     )
 
 
+def open_loop_model() -> Model:
+    """Main is a WHILE over a value of unknown size, which subgraph 1 rounds."""
+    f32, bools = OperandType.TENSOR_FLOAT32, OperandType.TENSOR_BOOL8
+    references = tuple(
+        Operand(
+            OperandType.SUBGRAPH,
+            number_of_consumers=1,
+            lifetime=OperandLifeTime.SUBGRAPH,
+            location=DataLocation(0, number, 0),
+        )
+        for number in (0, 1)
+    )
+    condition = Subgraph(
+        operands=(
+            Operand(f32, (2, 0), lifetime=INPUT),
+            Operand(bools, (1,), 1, lifetime=COPY, location=DataLocation(0, 0, 1)),
+            Operand(bools, (1,), lifetime=OUTPUT),
+        ),
+        operations=(Operation(OperationType.LOGICAL_NOT, (1,), (2,)),),
+        input_indexes=(0,),
+        output_indexes=(2,),
+    )
+    x, y = (
+        Operand(f32, (2, 0), 1, lifetime=INPUT),
+        Operand(f32, (2, 0), lifetime=OUTPUT),
+    )
+    body = Subgraph((x, y), (Operation(OperationType.FLOOR, (0,), (1,)),), (0,), (1,))
+    loop = Operation(OperationType.WHILE, (0, 1, 2), (3,))
+    main = Subgraph((*references, x, y), (loop,), (2,), (3,))
+    return Model(main, (condition, body), b"\1")
+
+
 def float_request(*shape: int) -> Request:
     """A request for `float_model`: input, then output, in one pool."""
     size = 4 * math.prod(shape)

@@ -16,7 +16,13 @@ from asyncnn.hal.validate.model import is_known
 from asyncnn.hal.validate.operand import OperandRules
 from asyncnn.tools.conformance.mutations.mutant import with_main, with_operand
 from tests.hal.validate.chains import chain
-from tests.hal.validate.samples import extension_model, nested_model, q8_model, refusal
+from tests.hal.validate.samples import (
+    extension_model,
+    nested_model,
+    open_loop_model,
+    q8_model,
+    refusal,
+)
 
 NEWEST = HalVersion.AIDL_V4
 
@@ -154,6 +160,15 @@ def test_what_is_no_model_is_not_known() -> None:
     assert not is_known(nothing, NEWEST)
     with pytest.raises(InvalidArgumentError, match="malformed"):
         validate_model(nothing)
+
+
+def test_what_only_a_runtime_takes_is_not_known_to_drivers() -> None:
+    model = open_loop_model()
+    for _ in range(2):
+        validate_model(model, runtime_only_features=True)
+        with pytest.raises(InvalidArgumentError, match=r"unknown dimensions.*\[M9\]"):
+            validate_model(model)
+    assert not is_known(model, NEWEST)
 
 
 def test_threads_may_validate_the_same_models() -> None:

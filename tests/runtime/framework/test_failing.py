@@ -1,7 +1,7 @@
 """What happens when a device of a framework fails: by fault, path and fallback."""
 
 import asyncio
-import os
+import gc
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,7 +22,7 @@ from asyncnn.metrics.families import openmetrics
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.framework import Fallback, FrameworkSettings, Partitioning
 from asyncnn.runtime.framework.opening import OpenDevice, open_framework
-from tests.mappings import mapped_pools
+from tests.memory.foreign import leaks, traces
 from tests.networks import picking
 from tests.runtime.framework.crippled import EXECUTING, CrippledDevice, Fault
 from tests.runtime.framework.mixed import (
@@ -33,6 +33,7 @@ from tests.runtime.framework.mixed import (
     inputs,
     mixed,
 )
+from tests.service.raw import until
 
 PATHS = ("async", "sync", "burst", "fenced")
 T = asyncnn.OperationType
@@ -312,11 +313,6 @@ async def test_buffers_serve_models_that_are_divided() -> None:
 
 
 async def test_nothing_is_left_behind() -> None:
-    async def facts() -> tuple[int, int, int]:
-        await asyncio.sleep(0.05)
-        tasks = len(asyncio.all_tasks())
-        return len(os.listdir("/proc/self/fd")), tasks, mapped_pools()
-
     async def all_of_it() -> None:
         for fault in (Fault.NONE, *EXECUTING):
             async with framework_with(fault) as (device, _):
@@ -326,11 +322,12 @@ async def test_nothing_is_left_behind() -> None:
                         await run(inputs())
 
     await all_of_it()
-    before = await facts()
+    gc.collect()
+    tasks, before = len(asyncio.all_tasks()), traces()
     began = time.monotonic()
     while time.monotonic() - began < 0.5:
         await all_of_it()
-    assert await facts() == before
+    await until(lambda: len(asyncio.all_tasks()) == tasks and not leaks(before))
 
 
 async def test_a_callback_that_fails_at_a_route_is_still_told_the_outcome(

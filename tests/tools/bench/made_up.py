@@ -15,6 +15,7 @@ from asyncnn.tools.bench import (
     bench_responsiveness,
     bench_service,
     bench_sessions,
+    bench_threads,
 )
 from asyncnn.tools.bench.environment import describe_environment
 from asyncnn.tools.bench.heartbeat import Pulse
@@ -50,6 +51,19 @@ def awaiting(*, met: bool) -> Report:
         met=verdict.met,
     )
     return bench_awaiting.AwaitingReport(**_BASIS, placements=(placed,))
+
+
+def threads(*, met: bool) -> Report:
+    """Return a report on threads of the application."""
+    measured = figures(asyncnn=1.0 if met else 1.1, litert_thread=1.0)
+    row = bench_threads.ThreadsRow(
+        title="one run",
+        unit="us",
+        figures=measured,
+        verdicts=judge(bench_threads.GOALS, measured),
+        refusals={"onnx_thread": REFUSAL},
+    )
+    return bench_threads.ThreadsReport(**_SINGLE, rows={"alone": row})
 
 
 def fence(*, met: bool) -> Report:
@@ -266,5 +280,6 @@ MADE_UP: dict[str, Callable[..., Report]] = {
         qos,
         responsiveness,
         sessions,
+        threads,
     )
 }

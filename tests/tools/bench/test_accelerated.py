@@ -13,8 +13,9 @@ from asyncnn.tools.bench.bench_accelerated import (
     judge_section,
 )
 from asyncnn.tools.bench.litert import LITERT
-from asyncnn.tools.bench.measured_models import Candidate, mobilenet_v1
+from asyncnn.tools.bench.measured_models import Candidate
 from asyncnn.tools.bench.noop import tiny_addition
+from asyncnn.tools.mobilenets import mobilenet_v1
 
 
 def candidate(us: float) -> Candidate:

@@ -7,7 +7,7 @@ import pytest
 
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.tools.bench.environment import PeerMissingError
-from asyncnn.tools.bench.measured_models import mobilenet_v1
+from asyncnn.tools.mobilenets import mobilenet_v1
 from asyncnn.tools.other_runtimes import (
     LiteRt,
     PeerRefusedError,

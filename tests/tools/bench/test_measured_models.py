@@ -1,5 +1,6 @@
 """Which files are measured, what they are given, and how outputs are compared."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -59,20 +60,16 @@ def test_nothing_to_measure_is_an_error(folder: Path) -> None:
 def test_mobilenets_are_made_for_the_length_of_the_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for version in ("v1", "v2"):
-        made = {True: f"{version} int8".encode(), False: f"{version} float".encode()}
-        monkeypatch.setattr(
-            measured_models,
-            f"mobilenet_{version}",
-            lambda quantized, made=made: made[quantized],
-        )
+    made = {name: partial(str.encode, name) for name in measured_models.MOBILENETS}
+    monkeypatch.setattr(measured_models, "MOBILENETS", made)
     with model_files(tmp_path) as files:
-        assert {path.stem: path.read_bytes() for path in files} == {
-            "mobilenet_v1_224_float": b"v1 float",
-            "mobilenet_v1_224_int8": b"v1 int8",
-            "mobilenet_v2_224_float": b"v2 float",
-            "mobilenet_v2_224_int8": b"v2 int8",
-        }
+        assert [path.stem for path in files] == [
+            "mobilenet_v1_224_float",
+            "mobilenet_v1_224_int8",
+            "mobilenet_v2_224_float",
+            "mobilenet_v2_224_int8",
+        ]
+        assert all(path.read_bytes() == path.stem.encode() for path in files)
     assert not any(path.exists() for path in files)
 
 

@@ -29,11 +29,12 @@ from asyncnn.tools.bench.bench_models import (
 )
 from asyncnn.tools.bench.environment import CpuPair, PeerMissingError
 from asyncnn.tools.bench.litert import LITERT, LITERT_REF
-from asyncnn.tools.bench.measured_models import Difference, mobilenet_v1
+from asyncnn.tools.bench.measured_models import Difference
 from asyncnn.tools.bench.peers import Exchange
 from asyncnn.tools.bench.qos_load import Stack
 from asyncnn.tools.bench.report import Measured, PlacedReport
 from asyncnn.tools.bench.rounds import Call
+from asyncnn.tools.mobilenets import mobilenet_v1
 from asyncnn.tools.other_runtimes import PeerRefusedError
 from tests.tools.bench.calling import CPU
 

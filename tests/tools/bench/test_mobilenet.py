@@ -9,7 +9,7 @@ import pytest
 from asyncnn.hal.types import OperationType
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.tflite import import_tflite
-from asyncnn.tools.bench.measured_models import CLASSES, mobilenet_v1, mobilenet_v2
+from asyncnn.tools.mobilenets import CLASSES, mobilenet_v1, mobilenet_v2
 from asyncnn.tools.other_runtimes import LiteRt
 
 pytest.importorskip("ai_edge_litert")

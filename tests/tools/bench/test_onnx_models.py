@@ -11,8 +11,9 @@ from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.tools.bench.environment import PeerMissingError
-from asyncnn.tools.bench.measured_models import inputs_of, mobilenet_v1, mobilenet_v2
+from asyncnn.tools.bench.measured_models import inputs_of
 from asyncnn.tools.bench.onnx_models import OnnxRuntime, onnx_file
+from asyncnn.tools.mobilenets import mobilenet_v1, mobilenet_v2
 from asyncnn.tools.other_runtimes import PeerRefusedError
 
 

@@ -1,19 +1,30 @@
 """Measuring gives a figure for each workload, and does not take long."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
 
 import pytest
 
+import asyncnn
+from asyncnn.devices import DeviceSettings
+from asyncnn.devices.measured_capabilities import ModelTime
+from asyncnn.hal.types import OperandType
+from asyncnn.tools.bench.environment import PeerMissingError
 from asyncnn.tools.capabilities import (
     Measurement,
     ReferenceWorkload,
     Surroundings,
+    by_models,
     calibration,
     load_measurement,
     measure_capabilities,
     store_measurement,
 )
-from asyncnn.tools.capabilities.workload import Workload
+from asyncnn.tools.capabilities.by_models import measured_models
+from asyncnn.tools.capabilities.calibration import Subject
+from asyncnn.tools.mobilenets import mobilenet_v1
+from asyncnn.tools.reference_models import ReferenceModel, speech_recognition
 
 
 @pytest.fixture
@@ -22,12 +33,15 @@ async def measured(monkeypatch: pytest.MonkeyPatch) -> tuple[Measurement, list[s
     monkeypatch.setattr(calibration, "_BATCH_US", 1.0)
     told = []
 
-    def progress(workloads: Sequence[Workload]) -> Iterable[Workload]:
+    def progress(workloads: Sequence[Subject]) -> Iterable[Subject]:
         for workload in workloads:
             yield workload
             told.append(workload.name)
 
-    return await measure_capabilities(rounds=1, progress=progress), told
+    return (
+        await measure_capabilities(rounds=1, models=False, progress=progress),
+        told,
+    )
 
 
 async def test_a_measurement_can_be_stored_and_found_again(
@@ -47,3 +61,68 @@ async def test_figures_have_three_digits(
     measurement, _ = measured
     for time in measurement.exec_times.values():
         assert time == float(f"{time:.3g}") > 0
+
+
+class TestByModels:
+    @pytest.fixture(autouse=True)
+    def _small(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("ai_edge_litert")
+        small = partial(mobilenet_v1, size=32, width=0.25)
+        models = {
+            "image_float": ReferenceModel(partial(small, quantized=False)),
+            "image_int8": ReferenceModel(partial(small, quantized=True), True),
+            "speech": ReferenceModel(partial(speech_recognition, cells=8), steps=3),
+        }
+        monkeypatch.setattr(by_models, "REFERENCE_MODELS", models)
+        monkeypatch.setattr(by_models, "_BATCH_US", 1.0)
+        monkeypatch.setattr(calibration, "workloads", tuple)
+
+    async def test_each_is_measured_after_the_workloads(self) -> None:
+        told: list[str] = []
+
+        def progress(subjects: Sequence[Subject]) -> Iterable[Subject]:
+            told.extend(subject.name for subject in subjects)
+            return subjects
+
+        models = measured_models()
+        assert [each.name for each in models] == ["image_float", "image_int8", "speech"]
+        async with asyncnn.open_device("reference") as device:
+            times = [await each.time(device, rounds=1) for each in models]
+        assert [each.quantized for each in times] == [False, True, False]
+        assert all(each.time == float(f"{each.time:.3g}") > 0 for each in times)
+        with pytest.raises(ValueError, match="nothing is said of"):
+            await measure_capabilities(rounds=1, progress=progress)
+        assert told == ["image_float", "image_int8", "speech"]
+
+    def test_without_litert_there_are_none(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def missing() -> str:
+            raise PeerMissingError("LiteRT is not installed")
+
+        monkeypatch.setattr(by_models, "litert_version", missing)
+        assert measured_models() == []
+
+
+async def test_the_accelerated_device_reports_what_the_models_have_taken(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("ai_edge_litert")
+    times = {
+        "a": ModelTime(0.5, quantized=False),
+        "b": ModelTime(0.125, quantized=False),
+        "c": ModelTime(0.0625, quantized=True),
+    }
+    path = f"{tmp_path}/figures.json"
+    ones = dict.fromkeys(ReferenceWorkload, 1.0)
+    for measured, expected in (({}, (0.3, 0.1)), (times, (0.25, 0.0625))):
+        store_measurement(Measurement.now(ones, measured), path)
+        settings = DeviceSettings(capabilities_file=path)
+        async with asyncnn.open_device("accelerated", settings=settings) as device:
+            reported = {
+                entry.type: entry.info.exec_time
+                for entry in device.capabilities.operand_performance
+            }
+        assert reported[OperandType.TENSOR_FLOAT32] == pytest.approx(expected[0])
+        assert reported[OperandType.TENSOR_QUANT8_ASYMM] == pytest.approx(expected[1])
+        assert reported[OperandType.TENSOR_INT32] == 1.0

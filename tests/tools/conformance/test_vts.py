@@ -48,6 +48,25 @@ def test_every_vector_passes_on_every_path(shared: Path) -> None:
     assert per_path == dict.fromkeys(PATHS, 3098)
 
 
+@pytest.mark.parametrize(
+    "specs",
+    [
+        pytest.param(slice(None, None, 10), id="some"),
+        pytest.param(slice(None), id="all", marks=pytest.mark.exhaustive),
+    ],
+)
+@pytest.mark.parametrize("is_served", [False, True], ids=["inprocess", "remote"])
+def test_a_client_library_runs_what_drivers_may_refuse(
+    shared: Path, is_served: bool, specs: slice
+) -> None:
+    found = find_specs(shared / "vts")
+    loops = [spec for spec in found if spec.name.startswith("while")]
+    run = Run(paths=list(PATHS), is_served=is_served, through_framework=True)
+    verdicts = [verdict for batch in run_specs(loops[specs], run) for verdict in batch]
+    assert len(verdicts) >= 40
+    assert [v for v in verdicts if v.outcome != "passed"] == []
+
+
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1800)
 def test_every_vector_passes_through_the_oldest_version_that_can_carry_it(

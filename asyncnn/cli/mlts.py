@@ -1,0 +1,351 @@
+"""``asyncnn mlts``: the benchmark of the Machine Learning Test Suite, with reports."""
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from asyncnn.cli.options import (
+    AtolOption,
+    LsbOption,
+    RtolOption,
+    chosen,
+    console,
+    counted,
+)
+from asyncnn.hal.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from asyncnn.tools.mlts import Suite
+    from asyncnn.tools.mlts.suite_models import Wanted
+    from asyncnn.tools.mlts.suite_records import Preparation, Row, SuiteReport
+
+_WIDTH = 80
+_CLEAR_LINE = "\r\x1b[2K"
+
+
+def mlts(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Folder of .tflite, .onnx and .asyncnn files, or one of them.",
+            show_default=False,
+        ),
+    ] = None,
+    builtin: Annotated[
+        bool,
+        typer.Option(
+            "--builtin", help="Add MobileNets, speech recognition and synthesis."
+        ),
+    ] = False,
+    pattern: Annotated[
+        str, typer.Option("--filter", help="Glob of the names of models.")
+    ] = "*",
+    device: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Device to measure, repeatable or separated by commas; all by default."
+        ),
+    ] = None,
+    path: Annotated[
+        str, typer.Option(help="HAL calls to use, separated by commas.")
+    ] = "async,sync,burst,fenced,session",
+    transport: Annotated[
+        str, typer.Option(help="Ways to the device, separated by commas.")
+    ] = "inprocess,remote",
+    peers: Annotated[
+        bool, typer.Option(help="Measure LiteRT and ONNX Runtime beside them.")
+    ] = True,
+    dataset: Annotated[
+        Path | None,
+        typer.Option(help="An .npz file with inputs and labels, for top-k."),
+    ] = None,
+    accuracy: Annotated[
+        bool | None,
+        typer.Option(
+            help="Insist on outputs being judged, or judge none; by default those "
+            "that there is something for.",
+            show_default=False,
+        ),
+    ] = None,
+    lsb: LsbOption = 1,
+    rtol: RtolOption = None,
+    atol: AtolOption = None,
+    runs: Annotated[
+        int, typer.Option(min=1, help="Runs of a model on each way, at most.")
+    ] = 100,
+    seconds: Annotated[
+        float, typer.Option(min=0.0, help="Seconds of these runs, at most.")
+    ] = 1.0,
+    json: Annotated[
+        Path | None, typer.Option("--json", help="Write all figures to this file.")
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", help="Write the suite's columns there.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write a page with plots there.")
+    ] = None,
+    history: Annotated[
+        list[Path] | None,
+        typer.Option(help="An earlier JSON file, for the page; repeatable."),
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", help="Report on this JSON file, measuring nothing."),
+    ] = None,
+) -> None:
+    """Measure each model of a folder on every device, path and transport.
+
+    Latency, preparation with and without a cache, memory, energy where the
+    machine tells it, and accuracy, beside LiteRT and ONNX Runtime, interleaved
+    in one run. Outputs are judged by the .npz file beside a model, or by a
+    labelled data set.
+
+    Exits with 1 if outputs of a device are off, with 2 on bad input. A model
+    that a device refuses is a line that says why.
+    """
+    from asyncnn.tools.mlts.suite_records import read_report
+
+    if history and html is None:
+        raise InvalidArgumentError("a history is drawn on a page", hint="give --html")
+    earlier = [read_report(each) for each in history or ()]
+    if source is not None:
+        if folder is not None or builtin:
+            raise InvalidArgumentError(
+                "--from measures nothing", hint="leave out the models"
+            )
+        report = read_report(source)
+    else:
+        if folder is None and not builtin:
+            raise InvalidArgumentError(
+                "there is nothing to measure",
+                hint="give a folder of models, --builtin, or --from",
+            )
+        report = _measured(
+            _wanted(folder, builtin, pattern, dataset, accuracy, (lsb, rtol, atol)),
+            _suite(device or (), path, transport, peers, runs, seconds),
+        )
+    _print(report)
+    _write(report, earlier, json, csv, html)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+def _wanted(
+    folder: Path | None,
+    builtin: bool,
+    pattern: str,
+    dataset: Path | None,
+    accuracy: bool | None,
+    tolerance: tuple[int, float | None, float | None],
+) -> "Wanted":
+    from msgspec.structs import replace
+
+    from asyncnn.tools.mlts.suite_models import Wanted
+    from asyncnn.tools.samples import Tolerance
+
+    needs = {None: False, True: True, False: None}[accuracy]
+    asked = replace(Tolerance.asked(*tolerance), scales_atol=True)
+    return Wanted(
+        folder=folder,
+        builtin=builtin,
+        pattern=pattern,
+        dataset=dataset,
+        needs_accuracy=needs,
+        tolerance=asked,
+    )
+
+
+def _suite(
+    devices: Sequence[str],
+    path: str,
+    transport: str,
+    peers: bool,
+    runs: int,
+    seconds: float,
+) -> "Suite":
+    from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
+    from asyncnn.tools.mlts import ALL, Suite, chosen_devices
+    from asyncnn.tools.mlts.contenders import PATHS, PEERS
+
+    names = [name.strip() for each in devices for name in each.split(",")]
+    return Suite(
+        devices=chosen_devices([name for name in names if name] or [ALL]),
+        paths=chosen("path", path, PATHS),
+        transports=chosen("transport", transport, (IN_PROCESS, REMOTE)),
+        peers=PEERS if peers else (),
+        runs=runs,
+        seconds=seconds,
+    )
+
+
+def _measured(wanted: "Wanted", suite: "Suite") -> "SuiteReport":
+    from functools import partial
+
+    import anyio
+
+    from asyncnn.tools.mlts import run_suite
+    from asyncnn.tools.mlts.suite_models import suite_models
+
+    with suite_models(wanted) as models:
+        progress = _Progress()
+        try:
+            return anyio.run(partial(run_suite, models, suite, progress))
+        finally:
+            progress.end()
+
+
+class _Progress:
+    """Tells on a terminal what was done last, and how long the rest is going to take.
+
+    No thread draws meanwhile, which would disturb what is measured.
+    """
+
+    def __init__(self) -> None:
+        self._screen = console(stderr=True)
+        self._started = time.monotonic()
+
+    def __call__(self, done: int, total: int, what: str) -> None:
+        """Tell that ``done`` of ``total`` steps are done."""
+        spent = time.monotonic() - self._started
+        left = spent / done * (total - done)
+        self._show(f"{done / total:4.0%}  {what}; about {_duration(left)} left")
+
+    def end(self) -> None:
+        """Leave nothing on the terminal."""
+        self._show("")
+
+    def _show(self, line: str) -> None:
+        if self._screen.is_terminal:
+            self._screen.file.write(f"{_CLEAR_LINE}{line[: self._screen.width - 1]}")
+            self._screen.file.flush()
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min"
+
+
+def _print(report: "SuiteReport") -> None:
+    out = console()
+    if not out.is_terminal:
+        out.width = _WIDTH
+    for model in report.models:
+        rows = report.of_model(model.name)
+        size = f"{model.weights_bytes / 1e3:,.0f} kB of weights"
+        out.print(
+            f"{model.name}: {model.problem or size}"
+            + (f", judged by {model.evaluator}" if model.evaluator else ""),
+            highlight=False,
+        )
+        measured = [row for row in rows if row.latency is not None]
+        if measured:
+            out.print(_table(measured))
+        for line in _lines(rows):
+            out.print(f"  {line}", highlight=False)
+    for line in (*report.notes, report.settings, str(report.environment)):
+        out.print(line, highlight=False, soft_wrap=True)
+
+
+def _table(rows: "Sequence[Row]") -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    for heading in ("  system", "way"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("p50", "p90", "p99", "first", "ready"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("outputs", no_wrap=True)
+    for row in rows:
+        latency, preparation = row.latency, row.preparation
+        assert latency is not None
+        first = None if preparation is None else preparation.first_us
+        ready = None if preparation is None else min(preparation.us)
+        remote = "remote " if row.transport == "remote" else ""
+        times = (latency.p50_us, latency.p90_us, latency.p99_us, first, ready)
+        table.add_row(
+            f"  {row.system}", f"{remote}{row.path}", *map(_time, times), _outcome(row)
+        )
+    return table
+
+
+def _time(us: float | None) -> str:
+    if us is None:
+        return "-"
+    for unit, size in (("us", 1.0), ("ms", 1e3), ("s", 1e6)):
+        if us < 1000 * size or unit == "s":
+            return f"{us / size:.3g} {unit}"
+    return ""
+
+
+def _outcome(row: "Row") -> str:
+    accuracy = row.accuracy
+    if accuracy is None:
+        return "-"
+    top_1 = accuracy.figures.get("top_1")
+    if not accuracy.passed:
+        return "OFF" if top_1 is None else f"{top_1:.1%} OFF"
+    return "accurate" if top_1 is None else f"{top_1:.1%}"
+
+
+def _lines(rows: "Sequence[Row]") -> Iterator[str]:
+    """Yield what a model needs on each device, what is off, and what was refused."""
+    needs: dict[str, str] = {}
+    for row in rows:
+        if row.latency is not None and row.preparation is not None:
+            remote = " remote" if row.transport == "remote" else ""
+            needs.setdefault(f"{row.system}{remote}", _needs(row, row.preparation))
+    for system, text in needs.items():
+        if text:
+            yield f"{system}: {text}"
+    for row in rows:
+        if row.accuracy is not None:
+            for problem in row.accuracy.problems:
+                yield f"{row.way}: {problem}"
+        if row.refusal:
+            yield f"{row.way.strip()}: not measured: {row.refusal}"
+
+
+def _needs(row: "Row", preparation: "Preparation") -> str:
+    found = []
+    if preparation.resident_kib is not None:
+        found.append(f"{preparation.resident_kib / 1024:.1f} MiB of memory")
+    if preparation.cached_us:
+        found.append(
+            f"ready in {_time(min(preparation.cached_us))} from "
+            f"{preparation.cache_bytes / 1e3:,.0f} kB of cache"
+        )
+    if row.joules is not None:
+        found.append(f"{row.joules * 1e3:.3g} mJ a run")
+    return ", ".join(found)
+
+
+def _write(
+    report: "SuiteReport",
+    earlier: "Sequence[SuiteReport]",
+    json: Path | None,
+    csv: Path | None,
+    html: Path | None,
+) -> None:
+    written = []
+    if json is not None:
+        report.write(json)
+        written.append(json)
+    if csv is not None:
+        from asyncnn.tools.mlts.suite_csv import csv_of
+
+        csv.write_text(csv_of(report), encoding="utf-8")
+        written.append(csv)
+    if html is not None:
+        from asyncnn.tools.mlts.suite_page import page_of
+        from asyncnn.tools.pages.drawing import draw
+
+        html.write_text(draw(page_of(report, earlier)), encoding="utf-8")
+        written.append(html)
+    if written:
+        names = ", ".join(map(str, written))
+        typer.echo(f"{counted(len(report.rows), 'row')} in {names}")

@@ -1,0 +1,265 @@
+"""What the page of ``asyncnn top --web`` is told: the last look, and the way there.
+
+A `Watch` looks at a driver again and again. When the driver is gone it says so, goes on
+trying, and begins anew with the next driver at the same socket.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import msgspec
+
+from asyncnn.cli.top_changes import Changes, Recent, busiest, connected, look
+from asyncnn.devices import DeviceStatistics
+from asyncnn.hal.errors import AsyncnnError
+
+logger = logging.getLogger(__name__)
+
+MAX_ROWS = 100
+"""Clients, and models, that are told of: those that were the busiest lately."""
+MAX_POINTS = 120
+
+_MAX_PAUSE_S = 1.0
+"""Between two attempts to connect."""
+
+
+class LiveWork(msgspec.Struct, frozen=True):
+    """Rates and latencies since the look before, all else since the start.
+
+    Latencies are microseconds from submission to end, upper bounds; None if nothing
+    ended lately. ``per_s`` is None at the first look.
+    """
+
+    queued: int
+    running: int
+    per_s: float | None
+    p50_us: float | None
+    p90_us: float | None
+    p99_us: float | None
+    succeeded: int
+    failed: int
+    failures: dict[str, int]
+    deadline_misses: int
+    preemptions: int
+
+    @classmethod
+    def of(cls, recent: Recent) -> "LiveWork":
+        """Return what is told of some work."""
+        latency = recent.latency
+
+        def quantile_us(share: float) -> float | None:
+            return latency.quantile_ns(share) / 1000 if latency.count else None
+
+        return cls(
+            queued=recent.work.queued,
+            running=recent.work.running,
+            per_s=None if recent.per_s is None else round(recent.per_s, 2),
+            p50_us=quantile_us(0.5),
+            p90_us=quantile_us(0.9),
+            p99_us=quantile_us(0.99),
+            succeeded=recent.succeeded,
+            failed=recent.failed,
+            failures=recent.failures,
+            deadline_misses=recent.work.deadline_misses,
+            preemptions=recent.work.preemptions,
+        )
+
+
+class LiveClient(msgspec.Struct, frozen=True):
+    """A client; ``weight`` is its share when clients compete."""
+
+    number: int
+    name: str
+    weight: float
+    buffer_bytes: int
+    executions: LiveWork
+
+
+class LiveModel(msgspec.Struct, frozen=True):
+    """A prepared model; ``client`` is the number of the one it was prepared for."""
+
+    number: int
+    client: int
+    operations: int
+    priority: str
+    idle_bytes: int
+    executions: LiveWork
+
+
+class LiveDevice(msgspec.Struct, frozen=True):
+    """One look at a driver: the busiest of its clients and models first.
+
+    ``clients_left`` and ``models_left`` are numbers of those that are not told of.
+    """
+
+    name: str
+    threads: int
+    resident_bytes: int
+    buffer_bytes: int
+    executions: LiveWork
+    preparations: LiveWork
+    clients: Sequence[LiveClient]
+    clients_left: int
+    models: Sequence[LiveModel]
+    models_left: int
+
+    @classmethod
+    def of(cls, statistics: DeviceStatistics, changes: Changes) -> "LiveDevice":
+        """Return what is told of the look that ``changes`` has begun."""
+        clients = [
+            (changes.of(("client", each.number), each.executions), each)
+            for each in statistics.clients
+        ]
+        models = [
+            (changes.of(("model", each.number), each.executions), each)
+            for each in statistics.models
+        ]
+        executions = changes.of("executions", statistics.executions)
+        preparations = changes.of("preparations", statistics.preparations)
+        return cls(
+            name=statistics.device,
+            threads=statistics.threads,
+            resident_bytes=statistics.resident_bytes,
+            buffer_bytes=statistics.buffer_bytes,
+            executions=LiveWork.of(executions),
+            preparations=LiveWork.of(preparations),
+            clients=[
+                LiveClient(
+                    each.number,
+                    each.name,
+                    each.weight,
+                    each.buffer_bytes,
+                    LiveWork.of(recent),
+                )
+                for recent, each in busiest(clients, lambda row: row[0])[:MAX_ROWS]
+            ],
+            clients_left=max(len(clients) - MAX_ROWS, 0),
+            models=[
+                LiveModel(
+                    each.number,
+                    each.client,
+                    each.operations,
+                    each.priority.name,
+                    each.idle_bytes,
+                    LiveWork.of(recent),
+                )
+                for recent, each in busiest(models, lambda row: row[0])[:MAX_ROWS]
+            ],
+            models_left=max(len(models) - MAX_ROWS, 0),
+        )
+
+
+class Point(msgspec.Struct, frozen=True):
+    """One look in the plots; all is None of a time at which there was no driver."""
+
+    per_s: float | None = None
+    p50_us: float | None = None
+    p99_us: float | None = None
+    pending: int | None = None
+    resident_bytes: int | None = None
+
+
+class LiveReport(msgspec.Struct, frozen=True):
+    """The document that the page fetches.
+
+    ``looks`` counts up, so that the page can tell a new one. ``gone_s`` is for how long
+    there has been no driver, None while there is one, and ``reason`` says why;
+    ``device`` is then the last that was seen. ``points`` are ``interval_s`` apart, the
+    last one is the newest.
+    """
+
+    socket: str
+    interval_s: float
+    looks: int
+    gone_s: float | None
+    reason: str
+    drivers: int
+    device: LiveDevice | None
+    points: Sequence[Point]
+
+
+class Watch:
+    """Looks at the driver at ``path`` each ``interval`` seconds while it runs."""
+
+    def __init__(self, path: Path, interval: float) -> None:
+        self._path = path
+        self._interval = interval
+        self._looks = 0
+        self._drivers = 0
+        self._gone_since: float | None = time.monotonic()
+        self._reason = "not connected yet"
+        self._device: LiveDevice | None = None
+        self._points: deque[Point] = deque(maxlen=MAX_POINTS)
+
+    def report(self) -> LiveReport:
+        """Return what there is to tell at this moment."""
+        since = self._gone_since
+        return LiveReport(
+            socket=str(self._path),
+            interval_s=self._interval,
+            looks=self._looks,
+            gone_s=None if since is None else round(time.monotonic() - since, 1),
+            reason=self._reason,
+            drivers=self._drivers,
+            device=self._device,
+            points=list(self._points),
+        )
+
+    async def run(self) -> None:
+        """Look until cancelled, whatever becomes of the driver."""
+        while True:
+            try:
+                await self._follow()
+            except AsyncnnError as error:
+                self._lost(error)
+            await asyncio.sleep(min(self._interval, _MAX_PAUSE_S))
+
+    async def _follow(self) -> None:
+        """Look at one driver until it is gone.
+
+        :raises AsyncnnError: when that is.
+        """
+        changes = Changes()
+        async with AsyncExitStack() as stack:
+            device = await connected(stack, self._path)
+            is_new = True
+            while True:
+                statistics = await look(device)
+                changes.look(time.monotonic())
+                self._seen(LiveDevice.of(statistics, changes))
+                self._drivers += is_new
+                is_new = False
+                await asyncio.sleep(self._interval)
+
+    def _seen(self, device: LiveDevice) -> None:
+        self._looks += 1
+        if self._gone_since is not None:
+            # The time without a driver is as long in the plots as it was.
+            gone_s = time.monotonic() - self._gone_since
+            missed = (
+                min(int(gone_s / self._interval), MAX_POINTS) if self._points else 0
+            )
+            self._points.extend([Point()] * missed)
+        self._gone_since, self._reason, self._device = None, "", device
+        work = device.executions
+        self._points.append(
+            Point(
+                per_s=work.per_s,
+                p50_us=None if work.per_s is None else work.p50_us,
+                p99_us=None if work.per_s is None else work.p99_us,
+                pending=work.queued + work.running,
+                resident_bytes=device.resident_bytes,
+            )
+        )
+
+    def _lost(self, error: AsyncnnError) -> None:
+        if self._gone_since is None:
+            self._looks += 1
+            self._gone_since = time.monotonic()
+            logger.warning("no driver at %s: %s", self._path, error)
+        self._reason = str(error)

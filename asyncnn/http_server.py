@@ -1,0 +1,208 @@
+"""A small HTTP/1.1 server for figures and pages, on the loop that entered its context.
+
+It answers GET and HEAD, one request on each connection, and knows nothing of what the
+answers say. A peer is not trusted: what it may send, how long that may take and how
+many connections there are at a time is bounded.
+
+A page of another site may have its own name resolve to this machine once it is loaded
+(DNS rebinding), and its scripts may then read what is answered here. What is not for
+everybody therefore has ``only_for_names``: requests that name another host are refused.
+"""
+
+import asyncio
+import contextlib
+import email.message
+import email.parser
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from http import HTTPStatus
+from typing import Self, TypeAlias
+
+import msgspec
+
+from asyncnn.hal.errors import InvalidArgumentError
+
+LOOPBACK = "127.0.0.1"
+MAX_CONNECTIONS = 32
+"""More are hung up on."""
+
+_EVERYWHERE = ("0.0.0.0", "::")
+_MAX_REQUEST_BYTES = 16 * 1024
+_TIMEOUT_S = 5.0
+"""For a request to come and its answer to be taken."""
+
+
+class HttpRequest(msgspec.Struct, frozen=True):
+    """What is asked for; ``path`` has no query."""
+
+    method: str
+    path: str
+    fields: email.message.Message
+
+    @property
+    def host(self) -> str | None:
+        """The host that the request names, without its port; None if it names none."""
+        fields = self.fields.get_all("Host", ())
+        if len(fields) != 1:
+            return None
+        name = str(fields[0]).strip()
+        bracket = name.find("]")
+        if name.startswith("[") and bracket > 0:
+            return name[1:bracket]
+        return name.partition(":")[0].lower() or None
+
+
+class HttpResponse(msgspec.Struct, frozen=True):
+    """An answer. Its length, and that no other follows, is added when it is sent."""
+
+    status: HTTPStatus
+    fields: Mapping[str, str] = {}
+    body: bytes = b""
+
+    def encoded(self, *, with_body: bool) -> bytes:
+        """Return the bytes to send; an answer to HEAD goes without the body."""
+        own = {"Content-Length": str(len(self.body)), "Connection": "close"}
+        fields = {**own, **self.fields}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        head = f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\n{lines}\r\n"
+        return head.encode("latin-1") + (self.body if with_body else b"")
+
+
+Answer: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
+
+
+class HttpServer:
+    """Has ``answer`` answer what is asked at ``host`` and ``port``.
+
+    A context manager. With port 0 the system chooses one; `port` says which. Leaving
+    the context hangs up on all clients.
+
+    :param host: an address or name of this machine; ``0.0.0.0`` and ``::`` are all.
+    :param only_for_names: names by which requests may call this host besides its own,
+        ``localhost`` and addresses, which nobody can have resolve to another; None
+        lets them call it as they like.
+    :raises InvalidArgumentError: if ``port`` is no port.
+    :raises OSError: on entering, if the port is taken or ``host`` is not of this
+        machine.
+    """
+
+    def __init__(
+        self,
+        answer: Answer,
+        port: int = 0,
+        *,
+        host: str = LOOPBACK,
+        only_for_names: Collection[str] | None = None,
+    ) -> None:
+        if not 0 <= port <= 65535:
+            raise InvalidArgumentError(f"{port} is no port")
+        self._answer = answer
+        self._host = host
+        self._port = port
+        self._names = only_for_names
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def port(self) -> int:
+        """The port, that which was chosen while the context is entered."""
+        return self._port
+
+    @property
+    def connections(self) -> int:
+        """Number of clients that are connected."""
+        return len(self._tasks)
+
+    @property
+    def url(self) -> str:
+        """Where the server is, while the context is entered; without a slash."""
+        host = socket.gethostname() if self._host in _EVERYWHERE else self._host
+        host = f"[{host}]" if ":" in host else host
+        return f"http://{host}:{self._port}"
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(
+            self._connected, self._host, self._port, limit=_MAX_REQUEST_BYTES
+        )
+        self._port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _connected(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        if len(self._tasks) >= MAX_CONNECTIONS:
+            writer.transport.abort()
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Answer one request and hang up."""
+        peer_errors = (asyncio.IncompleteReadError, TimeoutError, ConnectionError)
+        try:
+            with contextlib.suppress(*peer_errors):
+                async with asyncio.timeout(_TIMEOUT_S):
+                    writer.write(await self._respond(reader))
+                    writer.close()
+                    await writer.wait_closed()
+        finally:
+            writer.transport.abort()
+
+    async def _respond(self, reader: asyncio.StreamReader) -> bytes:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            refused = HttpResponse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+            return refused.encoded(with_body=False)
+        request = _parsed(head)
+        response = self._refusal(request)
+        if request is None or response is not None:
+            assert response is not None
+            return response.encoded(with_body=True)
+        response = await self._answer(request)
+        return response.encoded(with_body=request.method != "HEAD")
+
+    def _refusal(self, request: HttpRequest | None) -> HttpResponse | None:
+        """Return the answer to what is refused whatever it asks for, else None."""
+        if request is None:
+            return HttpResponse(HTTPStatus.BAD_REQUEST)
+        if request.method not in ("GET", "HEAD"):
+            allowed = {"Allow": "GET, HEAD"}
+            return HttpResponse(HTTPStatus.METHOD_NOT_ALLOWED, allowed)
+        if self._names is not None and not _is_own(request.host, self._names):
+            return HttpResponse(HTTPStatus.MISDIRECTED_REQUEST)
+        return None
+
+
+def _parsed(head: bytes) -> HttpRequest | None:
+    """Return what is asked for, None if it is not HTTP/1."""
+    line, _, lines = head.decode("latin-1").partition("\r\n")
+    match line.split(" "):
+        case [method, target, "HTTP/1.0" | "HTTP/1.1"]:
+            fields = email.parser.HeaderParser().parsestr(lines)
+            return HttpRequest(method, target.partition("?")[0], fields)
+    return None
+
+
+def _is_own(host: str | None, names: Collection[str]) -> bool:
+    """Tell whether ``host`` cannot be a foreign name that resolves to this machine."""
+    if host is None:
+        return False
+    if host in {"localhost", socket.gethostname().lower(), *names}:
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,85 @@
+"""Measures what the engine of the accelerated device gains, by reference models.
+
+The models are those by which the HAL's documentation recommends to measure
+capabilities. What they are measured beside is the reference device, which computes
+whatever no other device does.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from itertools import cycle
+
+import msgspec
+import numpy as np
+
+from asyncnn.devices import OWN_PROCESS
+from asyncnn.devices.measured_capabilities import ModelTime
+from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.model_file import load
+from asyncnn.runtime.opening_devices import open_device
+from asyncnn.tools.bench.environment import PeerMissingError
+from asyncnn.tools.bench.rounds import measure, timed_await
+from asyncnn.tools.other_runtimes import litert_version
+from asyncnn.tools.reference_models import REFERENCE_MODELS, ReferenceModel
+
+_ACCELERATED, _REFERENCE = "accelerated", "reference"
+_BATCH_US = 20_000.0
+_MOST_ROUNDS = 5
+_DIGITS = 3
+
+
+class MeasuredByModel(msgspec.Struct, frozen=True):
+    """A reference model by name."""
+
+    name: str
+    model: ReferenceModel
+
+    async def time(self, reference: Device, rounds: int) -> ModelTime:
+        """Return the accelerated device's time for it, relative to the other's.
+
+        Both take turns; the figure is the median over at most five rounds. State goes
+        on from run to run.
+
+        :raises AsyncnnError: if a device cannot run it.
+        """
+        named = load(self.model.make())
+        async with AsyncExitStack() as stack:
+            opened = open_device(_ACCELERATED, settings=OWN_PROCESS)
+            accelerated = await stack.enter_async_context(opened)
+            runs = {
+                _ACCELERATED: await self._runner(stack, accelerated, named),
+                _REFERENCE: await self._runner(stack, reference, named),
+            }
+            figures = await measure(
+                [timed_await(name, run) for name, run in runs.items()],
+                rounds=min(rounds, _MOST_ROUNDS),
+                batch_us=_BATCH_US,
+            )
+        ratio = figures[_ACCELERATED].ratio_to(figures[_REFERENCE])
+        return ModelTime(float(f"{ratio:.{_DIGITS}g}"), self.model.quantized)
+
+    async def _runner(
+        self, stack: AsyncExitStack, device: Device, named: NamedModel
+    ) -> Callable[[], Awaitable[object]]:
+        prepared = await device.prepare(named)
+        (info,) = named.inputs
+        inputs = self.model.inputs(info.dimensions, seed=0, sequences=1)
+        feeds = cycle([{info.name: np.ascontiguousarray(each)} for each in inputs])
+        if not named.states:
+            return lambda: prepared.run(next(feeds))
+        session = await stack.enter_async_context(prepared.session())
+        return lambda: session.run(next(feeds))
+
+
+def measured_models() -> list[MeasuredByModel]:
+    """Return the reference models, none where LiteRT is missing or does not work."""
+    from asyncnn.devices.litert.engine import load_engine
+
+    try:
+        litert_version()
+        load_engine()
+    except (GeneralFailureError, PeerMissingError):
+        return []
+    return [MeasuredByModel(*each) for each in REFERENCE_MODELS.items()]

@@ -1,0 +1,159 @@
+"""Floor 7: the benchmark of the Android Machine Learning Test Suite.
+
+Every model of a folder on every device, path and transport, beside LiteRT and ONNX
+Runtime, interleaved: how long it takes, what it needs, and how accurate it is. Reports
+are records (`suite_records`), from which tables, CSV files (`suite_csv`) and pages
+(`suite_page`) are made at any time.
+
+>>> with suite_models(Wanted(folder=Path("models"))) as models:
+...     report = asyncio.run(run_suite(models, Suite(devices=("reference",))))
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
+from asyncnn.runtime.framework.device_registry import (
+    SAMPLE,
+    opener_of,
+    registered_devices,
+)
+from asyncnn.runtime.model_file import bundled_file, load
+from asyncnn.tools.bench.environment import describe_environment, installed_versions
+from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
+from asyncnn.tools.mlts.contenders import (
+    PATHS,
+    PEERS,
+    Target,
+    open_targets,
+    peer_contender,
+)
+from asyncnn.tools.mlts.energy import POWERCAP, EnergyMeter
+from asyncnn.tools.mlts.measuring import ROUNDS, Plan, measure_model
+from asyncnn.tools.mlts.suite_models import SuiteModel, Wanted, suite_models
+from asyncnn.tools.mlts.suite_records import FORMAT, Row, SuiteReport
+from asyncnn.tools.samples import random_sample
+
+__all__ = (
+    "Suite",
+    "SuiteReport",
+    "Wanted",
+    "chosen_devices",
+    "run_suite",
+    "suite_models",
+)
+
+ALL = "all"
+
+DEFAULT_RUNS, DEFAULT_SECONDS = 100, 1.0
+
+_LIBRARIES = ("ai-edge-litert", "onnxruntime")
+_SMALL_MODEL = "digits_float.asyncnn"
+
+Told: TypeAlias = Callable[[int, int, str], None]
+"""Is told how many steps of how many are done, and which was the last."""
+
+
+class Suite(msgspec.Struct, frozen=True, kw_only=True):
+    """How models are measured; see `Plan`. ``powercap`` is where energy is read."""
+
+    devices: Sequence[str]
+    paths: Sequence[str] = PATHS
+    transports: Sequence[str] = (IN_PROCESS, REMOTE)
+    peers: Sequence[str] = PEERS
+    runs: int = DEFAULT_RUNS
+    seconds: float = DEFAULT_SECONDS
+    powercap: Path = POWERCAP
+
+    def __str__(self) -> str:
+        return (
+            f"at most {self.runs} runs of about {self.seconds:g} s in {ROUNDS} rounds, "
+            "on any CPU"
+        )
+
+
+def chosen_devices(names: Sequence[str]) -> list[str]:
+    """Return the devices that names stand for: ``all`` is each that is no sample.
+
+    :raises InvalidArgumentError: if there is no device of a name.
+    """
+    found: list[str] = []
+    for name in names:
+        if name == ALL:
+            known = registered_devices()
+            found += [each for each in known if not each.startswith(SAMPLE)]
+        else:
+            opener_of(name)
+            found.append(name)
+    return list(dict.fromkeys(found))
+
+
+async def run_suite(
+    models: Sequence[SuiteModel],
+    suite: Suite,
+    told: Told = lambda done, total, what: None,
+) -> SuiteReport:
+    """Measure models, each on all devices, paths and transports by turns.
+
+    :raises GeneralFailureError: if no device can be opened.
+    """
+    steps, total = 0, len(models) * (ROUNDS + 1)
+
+    def tell(what: str) -> None:
+        nonlocal steps
+        steps += 1
+        told(steps, total, what)
+
+    plan = Plan(
+        paths=suite.paths,
+        peers=suite.peers,
+        runs=suite.runs,
+        seconds=suite.seconds,
+        meter=EnergyMeter.found(suite.powercap),
+        told=tell,
+    )
+    rows: list[Row] = []
+    async with open_targets(suite.devices, suite.transports) as (targets, notes):
+        if not targets:
+            raise GeneralFailureError(f"no device can be opened: {'; '.join(notes)}")
+        for target in targets:
+            await _warm_up(target)
+        _warm_up_peers(suite.peers, models)
+        for number, model in enumerate(models, 1):
+            rows += await measure_model(model, targets, plan)
+            steps = number * (ROUNDS + 1)
+    if plan.meter is None:
+        notes.append("energy: the machine does not say, or not to this user")
+    return SuiteReport(
+        format=FORMAT,
+        made_at=datetime.now(UTC).replace(microsecond=0),
+        environment=describe_environment(**installed_versions(*_LIBRARIES)),
+        settings=str(suite),
+        models=tuple(model.record for model in models),
+        rows=tuple(rows),
+        notes=tuple(notes),
+    )
+
+
+async def _warm_up(target: Target) -> None:
+    """Have the device load what it needs once, which is no model's to pay for."""
+    model = load(bundled_file(_SMALL_MODEL))
+    with suppress(AsyncnnError):  # a device may refuse this one, and run others
+        prepared = await target.device.prepare(model)
+        await prepared.run(random_sample(model.inputs))
+
+
+def _warm_up_peers(peers: Sequence[str], models: Sequence[SuiteModel]) -> None:
+    """Have other runtimes load what they need once, with the smallest model."""
+    smallest = min(
+        (model for model in models if model.named is not None),
+        key=lambda model: model.record.weights_bytes,
+    )
+    for peer in peers:
+        with suppress(AsyncnnError):  # told where it is measured
+            peer_contender(peer, smallest)

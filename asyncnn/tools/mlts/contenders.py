@@ -1,0 +1,369 @@
+"""Ways to run a model: devices by transport and path, and runtimes of others.
+
+A `Contender` is one of them with one model, ready to run. What they cost to make is
+measured on the way.
+"""
+
+import gc
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
+from inspect import isawaitable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from asyncnn.devices import OWN_PROCESS
+from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import ExecutionPreference, Priority
+from asyncnn.memory.pools import view
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.file_kinds import FileKind, kind_of
+from asyncnn.runtime.model import NamedModel, map_model_file
+from asyncnn.runtime.model_cache import ModelCache, PrepareArguments
+from asyncnn.runtime.model_file import load
+from asyncnn.runtime.opening_devices import connect, open_device
+from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.service.process import running_driver
+from asyncnn.tools.bench.onnx_models import OnnxRuntime, onnx_file
+from asyncnn.tools.bench.processes import resident_kib
+from asyncnn.tools.comparison import as_model_gives, as_peer_takes
+from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
+from asyncnn.tools.mlts.suite_models import SuiteModel
+from asyncnn.tools.mlts.suite_records import Preparation, rounded
+from asyncnn.tools.mlts.trials import Trial
+from asyncnn.tools.other_runtimes import LiteRt, OnnxFile, Peer, PeerRefusedError
+from asyncnn.tools.samples import Sample
+
+LITERT, ONNX_RUNTIME = "LiteRT", "ONNX Runtime"
+PEERS = (LITERT, ONNX_RUNTIME)
+
+CALL = "call"
+"""The path of a runtime whose call returns when the outputs are there."""
+
+SESSION = "session"
+PATHS = ("async", "sync", "burst", "fenced", SESSION)
+
+PUBLISHED = ("reference", "accelerated")
+"""Devices that a driver process of one's own publishes."""
+
+_PREPARATIONS = 3
+_PREPARATIONS_US = 2e6
+"""How often a model is prepared, and after how long no more."""
+
+
+class Contender(msgspec.Struct, eq=False):
+    """One way to run one model, ready.
+
+    ``feed`` makes of a sample what ``call`` takes, ``outputs`` makes arrays by name of
+    what that returns or its awaitable gives. ``reset`` makes state begin anew, where a
+    call leaves some; ``keeps_state`` is whether one does. What ``reads_file`` computes
+    what that says, all others what the HAL makes of it.
+    """
+
+    system: str
+    transport: str
+    path: str
+    feed: Callable[[Sample], Any]
+    call: Callable[[Any], Any]
+    outputs: Callable[[Any], Sample]
+    reset: Callable[[], Any] | None = None
+    keeps_state: bool = False
+    is_peer: bool = False
+    reads_file: bool = False
+    preparation: Preparation | None = None
+
+    async def run(self, sample: Sample) -> Sample:
+        """Run once and return copies of the outputs.
+
+        :raises AsyncnnError: if that fails.
+        """
+        result = self.call(self.feed(sample))
+        return self.outputs(await result if isawaitable(result) else result)
+
+    async def begin(self) -> None:
+        """Let state begin anew.
+
+        :raises AsyncnnError: if that fails.
+        """
+        if self.reset is not None:
+            result = self.reset()
+            if isawaitable(result):
+                await result
+
+
+class Target(msgspec.Struct, frozen=True, eq=False):
+    """A device that is open; ``pid`` is its driver's, None in this process."""
+
+    name: str
+    transport: str
+    device: Device
+    pid: int | None = None
+
+    async def contenders(
+        self, stack: AsyncExitStack, model: SuiteModel, paths: Sequence[str]
+    ) -> tuple[list[Contender], dict[str, str]]:
+        """Prepare a model, which the stack keeps; return a contender for each path.
+
+        What refuses is returned with its reason, by path.
+
+        :raises AsyncnnError: if the model cannot be prepared.
+        """
+        assert model.named is not None
+        prepared, preparation = await self._prepared(model)
+        found: list[Contender] = []
+        refusals: dict[str, str] = {}
+        for path in paths:
+            if path == SESSION and not model.named.states:
+                continue
+            try:
+                call, reset = await self._runner(stack, prepared, path)
+            except AsyncnnError as error:
+                refusals[path] = str(error)
+                continue
+            found.append(
+                Contender(
+                    self.name,
+                    self.transport,
+                    path,
+                    feed=dict,
+                    call=call,
+                    outputs=_copied,
+                    reset=reset,
+                    keeps_state=path == SESSION,
+                    preparation=preparation,
+                )
+            )
+        return found, refusals
+
+    async def _runner(
+        self, stack: AsyncExitStack, prepared: PreparedModel, path: str
+    ) -> tuple[Callable[[Sample], Awaitable[Any]], Callable[[], Any] | None]:
+        if path == SESSION:
+            session = await stack.enter_async_context(prepared.session())
+            return session.run, session.reset
+        runner = prepared.runner(path)  # type: ignore[arg-type]  # one of `PATHS`
+        return await stack.enter_async_context(runner), None
+
+    async def _prepared(self, model: SuiteModel) -> tuple[PreparedModel, Preparation]:
+        """Prepare a model, several times; run the first one for its memory.
+
+        :raises AsyncnnError: if it cannot be prepared, or run.
+        """
+        assert model.trial is not None
+        before = _resident_kib(self.pid)
+        us: list[float] = []
+        with _timed(us):
+            prepared = await self.device.prepare(load(model.path))
+        first: list[float] = []
+        with _timed(first):
+            await prepared.run(model.trial.sequences[0][0])
+        grown = _growth_kib(before, self.pid)
+        while _is_worth_repeating(us):
+            with _timed(us):
+                await self.device.prepare(load(model.path))
+        saving, cached, size = await self._through_cache(model)
+        return prepared, Preparation(
+            rounded(us), first[0], rounded(saving), rounded(cached), size, grown
+        )
+
+    async def _through_cache(
+        self, model: SuiteModel
+    ) -> tuple[list[float], list[float], int]:
+        """Measure saving and loading; nothing where the device has no cache."""
+        saving: list[float] = []
+        cached: list[float] = []
+        size = 0
+        _, *counts = self.device.hal.get_number_of_cache_files_needed()
+        while any(counts) and _is_worth_repeating(saving):
+            with TemporaryDirectory(prefix="asyncnn-mlts-") as folder:
+                cache = ModelCache(folder)
+                with _timed(saving):
+                    await self._prepare_in(cache, model.path)
+                size = sum(each.stat().st_size for each in os.scandir(folder))
+                with _timed(cached):
+                    await self._prepare_in(cache, model.path)
+        return saving, cached, size
+
+    async def _prepare_in(self, cache: ModelCache, path: Path) -> None:
+        order = PrepareArguments(
+            load(path).model,
+            ExecutionPreference.FAST_SINGLE_ANSWER,
+            Priority.MEDIUM,
+            None,
+        )
+        await cache.prepare(self.device.hal, order)
+
+
+@asynccontextmanager
+async def open_targets(
+    devices: Sequence[str], transports: Sequence[str]
+) -> AsyncIterator[tuple[list[Target], list[str]]]:
+    """Open each device by each transport; also yield which are not there, and why.
+
+    What can only be opened in an application's process has no driver process.
+    """
+    async with AsyncExitStack() as stack:
+        targets, notes = [], []
+        for name in devices:
+            for transport in transports:
+                if transport == REMOTE and name not in PUBLISHED:
+                    notes.append(
+                        f"{name}, remote: driver processes publish "
+                        f"{' or '.join(PUBLISHED)}"
+                    )
+                    continue
+                try:
+                    targets.append(await _open(stack, name, transport))
+                except AsyncnnError as error:
+                    notes.append(f"{name}, {transport}: {error}")
+        yield targets, notes
+
+
+async def _open(stack: AsyncExitStack, name: str, transport: str) -> Target:
+    if transport == IN_PROCESS:
+        device = await stack.enter_async_context(
+            open_device(name, settings=OWN_PROCESS)
+        )
+        return Target(name, transport, device)
+    driver = await stack.enter_async_context(running_driver(device=name))
+    device = await stack.enter_async_context(connect(driver.path))
+    return Target(name, transport, device, driver.pid)
+
+
+def peer_contender(system: str, model: SuiteModel) -> Contender:
+    """Load a model in another runtime in this process.
+
+    :raises PeerRefusedError: if it cannot, or does not read such files.
+    :raises PeerMissingError: if it is not installed.
+    """
+    named, trial = model.named, model.trial
+    assert named is not None
+    assert trial is not None
+    kind = kind_of(view(map_model_file(model.path)))
+    if system == LITERT:
+        if kind is not FileKind.TFLITE:
+            raise PeerRefusedError(f"it does not read {kind.value} files")
+        sample = trial.sequences[0][0]
+        shapes = [sample[info.name].shape for info in named.inputs]
+        return _loaded(
+            partial(_as_it_is, system, named),
+            partial(LiteRt, model.path, input_shapes=shapes),
+            trial,
+        )
+    if kind is FileKind.ONNX:
+        opening = partial(OnnxFile, model.path)
+        return _loaded(partial(_as_it_is, system, named), opening, trial)
+    contents = onnx_file(named)
+    return _loaded(
+        partial(_converted, system, named), partial(OnnxRuntime, named, contents), trial
+    )
+
+
+def _loaded(
+    make: Callable[[Any], Contender], opening: Callable[[], Any], trial: Trial
+) -> Contender:
+    """Load a model, several times; run the first one for its memory."""
+    before = _resident_kib()
+    us: list[float] = []
+    with _timed(us):
+        peer = opening()
+    contender = make(peer)
+    arrays = contender.feed(trial.sequences[0][0])
+    first: list[float] = []
+    with _timed(first):
+        contender.call(arrays)
+    grown = _growth_kib(before)
+    while _is_worth_repeating(us):
+        with _timed(us):
+            opening()
+    contender.preparation = Preparation(rounded(us), first[0], resident_kib=grown)
+    return contender
+
+
+def _as_it_is(system: str, named: NamedModel, peer: Peer) -> Contender:
+    """Have a runtime run a file that it reads."""
+    kinds = peer.input_kinds()
+    if len(kinds) != len(named.inputs):
+        raise PeerRefusedError(
+            f"it takes {len(kinds)} inputs, and the model {len(named.inputs)}"
+        )
+
+    def feed(sample: Sample) -> list[Array]:
+        return [
+            as_peer_takes(sample[info.name], *kind)
+            for info, kind in zip(named.inputs, kinds, strict=True)
+        ]
+
+    return Contender(
+        system,
+        IN_PROCESS,
+        CALL,
+        feed=feed,
+        call=peer.run,
+        outputs=partial(_named, named),
+        reset=peer.reset,
+        keeps_state=True,
+        is_peer=True,
+        reads_file=True,
+    )
+
+
+def _converted(system: str, named: NamedModel, peer: OnnxRuntime) -> Contender:
+    """Have ONNX Runtime run the graph of a file that it does not read."""
+    return Contender(
+        system,
+        IN_PROCESS,
+        CALL,
+        feed=lambda sample: peer.converted([sample[i.name] for i in named.inputs]),
+        call=peer.run,
+        outputs=lambda arrays: _named(named, peer.restored(arrays, named.outputs)),
+        is_peer=True,
+    )
+
+
+def _named(named: NamedModel, arrays: Sequence[Array]) -> Sample:
+    if len(arrays) != len(named.outputs):
+        raise PeerRefusedError(
+            f"it gives {len(arrays)} outputs, and the model {len(named.outputs)}"
+        )
+    return {
+        info.name: as_model_gives(np.array(array), info.dimensions, info.dtype)
+        for info, array in zip(named.outputs, arrays, strict=True)
+    }
+
+
+def _copied(outputs: Any) -> Sample:
+    # A burst gives the same arrays each time.
+    return {name: np.array(array) for name, array in outputs.items()}
+
+
+@contextmanager
+def _timed(us: list[float]) -> Iterator[None]:
+    """Add the microseconds that the block takes."""
+    started = time.perf_counter_ns()
+    yield
+    us.append((time.perf_counter_ns() - started) / 1000)
+
+
+def _is_worth_repeating(us: Sequence[float]) -> bool:
+    return len(us) < _PREPARATIONS and sum(us) < _PREPARATIONS_US
+
+
+def _resident_kib(pid: int | None = None) -> int | None:
+    gc.collect()
+    try:
+        return resident_kib(pid)
+    except OSError:
+        return None
+
+
+def _growth_kib(before: int | None, pid: int | None = None) -> int | None:
+    after = _resident_kib(pid)
+    return None if before is None or after is None else max(0, after - before)

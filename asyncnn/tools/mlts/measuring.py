@@ -1,0 +1,231 @@
+"""Measures one model on all ways to run it, in interleaved rounds.
+
+In each round every contender runs a batch, and the order rotates, so that what slows
+the machine for a while slows all of them. Figures are of every run of all rounds.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from itertools import cycle
+from math import ceil, inf
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import msgspec
+
+from asyncnn.hal.errors import AsyncnnError
+from asyncnn.tools.bench.rounds import Batch, rotated, timed
+from asyncnn.tools.mlts.contenders import (
+    CALL,
+    LITERT,
+    Contender,
+    Target,
+    peer_contender,
+)
+from asyncnn.tools.mlts.energy import EnergyMeter
+from asyncnn.tools.mlts.evaluators import Evaluator, Sequences
+from asyncnn.tools.mlts.suite_models import SuiteModel
+from asyncnn.tools.mlts.suite_records import Accuracy, Latency, Row
+from asyncnn.tools.mlts.trials import Trial
+
+ROUNDS = 5
+
+_FIGURE = "us"
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model is measured.
+
+    Each contender has at most ``runs`` runs, which take about ``seconds`` at most, and
+    one in each round.
+    """
+
+    paths: Sequence[str]
+    peers: Sequence[str]
+    runs: int
+    seconds: float
+    meter: EnergyMeter | None = None
+    told: Callable[[str], None] = lambda what: None
+    """Called after the model is prepared and after each of `ROUNDS`."""
+
+
+class _Entry:
+    """A contender with what was found of it so far."""
+
+    def __init__(self, contender: Contender) -> None:
+        self.contender = contender
+        self.outputs: Sequences | None = None
+        self.us: list[float] = []
+        self.joules: list[float] = []
+        self.least_us = inf
+        self.refusal = ""
+        self.batch: Batch | None = None
+
+    async def try_out(self, trial: Trial) -> None:
+        """Run all samples, which warms up, and keep the outputs.
+
+        A way that begins each sample with the first state has no outputs to be judged
+        by where samples depend on those before them.
+        """
+        contender, outputs = self.contender, []
+        try:
+            for steps in trial.sequences:
+                await contender.begin()
+                outputs.append([await self._once(sample) for sample in steps])
+            feeds = cycle([contender.feed(sample) for sample in trial.samples])
+            call = contender.call
+
+            def once() -> Any:
+                return call(next(feeds))
+
+            self.batch = await timed(_FIGURE, once)
+        except AsyncnnError as error:
+            self.refusal = str(error)
+            return
+        if contender.keeps_state or not trial.has_steps:
+            self.outputs = outputs
+
+    async def _once(self, sample: Any) -> Any:
+        started = perf_counter()
+        outputs = await self.contender.run(sample)
+        self.least_us = min(self.least_us, (perf_counter() - started) * 1e6)
+        return outputs
+
+    async def run_batch(self, plan: Plan) -> None:
+        """Run the part of one round."""
+        if self.refusal or self.batch is None:
+            return
+        within = plan.seconds * 1e6 / max(self.least_us, 1e-3)
+        runs = max(1, ceil(min(plan.runs, within) / ROUNDS))
+        meter = plan.meter
+        if meter is not None:
+            meter.joules()
+        try:
+            us = (await self.batch(runs))[_FIGURE]
+        except AsyncnnError as error:
+            self.refusal = str(error)
+            return
+        self.us += us
+        used = None if meter is None else meter.joules()
+        if used is not None:
+            self.joules.append(used / runs)
+
+    def row(self, model: str, accuracy: Accuracy | None) -> Row:
+        """Return what was found."""
+        contender = self.contender
+        return Row(
+            model=model,
+            system=contender.system,
+            transport=contender.transport,
+            path=contender.path,
+            is_peer=contender.is_peer,
+            refusal=self.refusal,
+            latency=Latency.of(self.us) if self.us and not self.refusal else None,
+            joules=median(self.joules) if self.joules else None,
+            preparation=contender.preparation,
+            accuracy=accuracy,
+        )
+
+
+async def measure_model(
+    model: SuiteModel, targets: Sequence[Target], plan: Plan
+) -> list[Row]:
+    """Prepare a model everywhere, judge its outputs, and time it in rounds.
+
+    What refuses the model, or fails with it, is a row that says why.
+    """
+    trial, name = model.trial, model.name
+    if trial is None:
+        return []
+    refused: list[Row] = []
+    async with AsyncExitStack() as stack:
+        entries = []
+        for target in targets:
+            entries += await _prepared(stack, target, model, plan, refused)
+        for peer in plan.peers:
+            try:
+                entries.append(_Entry(peer_contender(peer, model)))
+            except AsyncnnError as error:
+                refused.append(
+                    Row(
+                        model=name,
+                        system=peer,
+                        transport="inprocess",
+                        path=CALL,
+                        is_peer=True,
+                        refusal=str(error),
+                    )
+                )
+        for entry in entries:
+            await entry.try_out(trial)
+        plan.told(f"{name}, prepared")
+        for number in range(ROUNDS):
+            for entry in rotated(entries, number):
+                await entry.run_batch(plan)
+            plan.told(f"{name}, round {number + 1} of {ROUNDS}")
+        accuracies = judged(trial, entries)
+        rows = [
+            entry.row(name, accuracy)
+            for entry, accuracy in zip(entries, accuracies, strict=True)
+        ]
+    return [*rows, *refused]
+
+
+async def _prepared(
+    stack: AsyncExitStack,
+    target: Target,
+    model: SuiteModel,
+    plan: Plan,
+    refused: list[Row],
+) -> list[_Entry]:
+    def refuse(path: str, reason: str) -> None:
+        refused.append(
+            Row(
+                model=model.name,
+                system=target.name,
+                transport=target.transport,
+                path=path,
+                refusal=reason,
+            )
+        )
+
+    try:
+        contenders, refusals = await target.contenders(stack, model, plan.paths)
+    except AsyncnnError as error:
+        refuse("", str(error))
+        return []
+    for path, reason in refusals.items():
+        refuse(path, reason)
+    return [_Entry(contender) for contender in contenders]
+
+
+def judged(trial: Trial, entries: Sequence[_Entry]) -> list[Accuracy | None]:
+    """Return how each one's outputs are judged.
+
+    Expected outputs are those of kernels that round in one of several ways that are
+    right. Where LiteRT is held beside the same ones, a device may be as far off.
+    """
+    allowance = 0.0
+    for entry in entries:
+        is_litert = entry.contender.system == LITERT and entry.outputs is not None
+        if is_litert and trial.is_shared:
+            accuracy = _accuracy(trial.of_peers, entry, 0.0)
+            if accuracy is not None and accuracy.largest_error is not None:
+                allowance = accuracy.largest_error
+    return [
+        _accuracy(
+            trial.of_peers if entry.contender.reads_file else trial.evaluator,
+            entry,
+            allowance,
+        )
+        for entry in entries
+    ]
+
+
+def _accuracy(
+    evaluator: Evaluator | None, entry: _Entry, allowance: float
+) -> Accuracy | None:
+    if evaluator is None or entry.outputs is None or entry.refusal:
+        return None
+    return evaluator.judge(entry.outputs, allowance)

@@ -1,0 +1,188 @@
+"""The small HTTP server: what it refuses, what it bounds, and how it ends."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+
+import pytest
+
+from asyncnn import http_server
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.http_server import HttpRequest, HttpResponse, HttpServer
+from tests.memory.foreign import leaks, traces
+from tests.service.raw import until
+
+GET = b"GET /here HTTP/1.1\r\nHost: anything\r\n\r\n"
+
+
+async def greet(request: HttpRequest) -> HttpResponse:
+    if request.path != "/here":
+        return HttpResponse(HTTPStatus.NOT_FOUND)
+    return HttpResponse(HTTPStatus.OK, {"Content-Type": "text/plain"}, b"hello")
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[HttpServer]:
+    before = traces()
+    async with HttpServer(greet) as served:
+        yield served
+    await until(lambda: not leaks(before))
+
+
+async def connected(
+    served: HttpServer,
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(http_server.LOOPBACK, served.port)
+
+
+async def ask(served: HttpServer, request: bytes) -> tuple[int, bytes, bytes]:
+    """Return the status, headers and body of the answer to ``request``."""
+    reader, writer = await connected(served)
+    writer.write(request)
+    async with asyncio.timeout(5):
+        answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), head, body
+
+
+async def test_an_answer_has_its_fields_and_body(served: HttpServer) -> None:
+    status, head, body = await ask(served, GET)
+    assert (status, body) == (200, b"hello")
+    assert b"Content-Type: text/plain" in head
+    assert b"Content-Length: 5" in head
+
+
+async def test_head_is_told_what_get_would_be_but_the_body(served: HttpServer) -> None:
+    status, head, body = await ask(served, GET.replace(b"GET", b"HEAD"))
+    assert (status, body) == (200, b"")
+    assert b"Content-Length: 5" in head
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", 404),
+        (b"GET /here?name=x HTTP/1.0\r\n\r\n", 200),
+        (b"POST /here HTTP/1.1\r\n\r\n", 405),
+        (b"DELETE /here HTTP/1.1\r\n\r\n", 405),
+        (b"GET /here\r\n\r\n", 400),
+        (b"GET /here HTTP/2.0\r\n\r\n", 400),
+        (b"\0\xff\r\n\r\n", 400),
+        (b"GET /here HTTP/1.1\r\nX: " + b"x" * 100_000 + b"\r\n\r\n", 431),
+    ],
+)
+async def test_other_requests_are_answered_by_a_status(
+    served: HttpServer, request_: bytes, status: int
+) -> None:
+    assert (await ask(served, request_))[0] == status
+
+
+async def test_what_is_no_request_is_hung_up_on(
+    served: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "_TIMEOUT_S", 0.05)
+    for sent in (b"", b"GET /he"):
+        reader, writer = await connected(served)
+        writer.write(sent)
+        async with asyncio.timeout(5):
+            assert await rest(reader) == b""
+        writer.close()
+    assert (await ask(served, GET))[0] == 200
+
+
+async def rest(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.read()
+    except ConnectionError:
+        return b""
+
+
+async def test_too_many_connections_are_hung_up_on(served: HttpServer) -> None:
+    idle = [await connected(served) for _ in range(http_server.MAX_CONNECTIONS)]
+    await until(lambda: served.connections == http_server.MAX_CONNECTIONS)
+    reader, writer = await connected(served)
+    async with asyncio.timeout(5):
+        assert await rest(reader) == b""
+    for each in (writer, *(writer for _, writer in idle)):
+        each.close()
+    await until(lambda: not served.connections)
+    assert (await ask(served, GET))[0] == 200
+
+
+async def test_leaving_hangs_up_on_everybody() -> None:
+    async with HttpServer(greet) as served:
+        reader, writer = await connected(served)
+        await until(lambda: served.connections == 1)
+    async with asyncio.timeout(5):
+        assert await rest(reader) == b""
+    writer.close()
+    with pytest.raises(ConnectionError):
+        await connected(served)
+
+
+async def test_a_port_that_is_taken_is_an_error(served: HttpServer) -> None:
+    with pytest.raises(OSError, match="in use"):
+        async with HttpServer(greet, served.port):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("localhost", "localhost"),
+        ("0.0.0.0", socket.gethostname()),
+    ],
+)
+async def test_its_address_can_be_opened(host: str, shown: str) -> None:
+    async with HttpServer(greet, host=host) as served:
+        assert served.url == f"http://{shown}:{served.port}"
+
+
+async def test_an_address_of_version_6_has_brackets() -> None:
+    assert HttpServer(greet, 80, host="::1").url == "http://[::1]:80"
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_what_is_no_port_is_refused(port: int) -> None:
+    with pytest.raises(InvalidArgumentError, match="no port"):
+        HttpServer(greet, port)
+
+
+class TestNames:
+    """Requests for names that may be another's are refused where that matters."""
+
+    @pytest.mark.parametrize(
+        ("host", "status"),
+        [
+            ("127.0.0.1", 200),
+            ("127.0.0.1:80", 200),
+            ("[::1]:80", 200),
+            ("localhost:4000", 200),
+            ("LocalHost", 200),
+            ("robot:1", 200),
+            (f"{socket.gethostname()}:80", 200),
+            ("evil.example", 421),
+            ("evil.example:80", 421),
+            ("localhost.evil.example", 421),
+            ("127.0.0.1.evil.example", 421),
+            ("[evil]", 421),
+            ("", 421),
+        ],
+    )
+    async def test_only_own_ones_are_answered(self, host: str, status: int) -> None:
+        request = b"GET /here HTTP/1.1\r\nHost: %s\r\n\r\n" % host.encode()
+        async with HttpServer(greet, only_for_names={"robot"}) as served:
+            assert (await ask(served, request))[0] == status
+
+    @pytest.mark.parametrize("hosts", [0, 2])
+    async def test_a_request_names_one_host(self, hosts: int) -> None:
+        request = b"GET /here HTTP/1.1\r\n" + b"Host: localhost\r\n" * hosts + b"\r\n"
+        async with HttpServer(greet, only_for_names=()) as served:
+            assert (await ask(served, request))[0] == 421
+
+    async def test_elsewhere_the_name_says_nothing(self, served: HttpServer) -> None:
+        assert (await ask(served, GET.replace(b"anything", b"evil.example")))[0] == 200
