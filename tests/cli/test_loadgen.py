@@ -96,7 +96,7 @@ def test_an_invalid_result_exits_with_1(asyncnn_command: Command, model: Path) -
         (("--device", "toaster"), "toaster"),
         (("--log-dir", "/proc/nowhere"), "logs cannot be written to /proc/nowhere"),
         (("--accuracy",), "it is not known which answers are right"),
-        (("--input", __file__), "is not a readable .npz file"),
+        (("--input", __file__), "is not a readable .npz"),
     ],
 )
 def test_bad_input_is_one_line(
