@@ -46,6 +46,7 @@ COMMANDS = {
         "graph": ("graph", "graph"),
         "profile": ("profile", "profile"),
         "bench": ("app", "benchmarks"),
+        "loadgen": ("loadgen", "loadgen"),
     }.items()
 }
 """Where the function of each command is, or the `typer.Typer` of those below it."""
