@@ -117,8 +117,8 @@ def run(
             raise InvalidArgumentError(f"{option} must be positive")
     import anyio
 
+    from asyncnn.tools.loadgen import Library
     from asyncnn.tools.loadgen.judge import Scenario, check_writable, loadgen_module
-    from asyncnn.tools.loadgen.library import Library
     from asyncnn.tools.loadgen.runs import RunOptions, run_all
     from asyncnn.tools.loadgen.ways import PATHS, TRANSPORTS, check_model
 

@@ -14,8 +14,8 @@ import msgspec
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.tools.bench.environment import peer_module
+from asyncnn.tools.loadgen import Library
 from asyncnn.tools.loadgen.answering import Answers
-from asyncnn.tools.loadgen.library import Library
 from asyncnn.tools.loadgen.systems import System
 
 _DETAIL_LOG = "mlperf_log_detail.txt"
