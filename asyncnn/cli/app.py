@@ -36,6 +36,7 @@ COMMANDS = {
         "run": ("run", "run"),
         "inspect": ("inspecting", "inspect"),
         "compare": ("compare", "compare"),
+        "diff": ("diff", "diff"),
         "serve": ("serve", "serve"),
         "top": ("top", "top"),
         "devices": ("devices", "devices"),
