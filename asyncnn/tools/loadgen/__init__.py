@@ -1,187 +1,67 @@
 """MLPerf's LoadGen, with this project and what users would write as systems under test.
 
 LoadGen decides when queries come, measures, and judges whether a run is valid; nothing
-of that is changed here. `judge` runs it, `systems` has the systems of this project,
-`peers` those of others, `comparing` holds one against the other.
+of that is changed here. `judge` runs it, `systems` and `ways` are this project's,
+`users_systems` those of others, `comparing` holds one against the other.
 
 Needs mlcommons-loadgen: pip install asyncnn[loadgen].
-
-Here are the samples that it asks for, and how accurate the answers to them were.
 """
 
-import json
-from collections.abc import Sequence
-from pathlib import Path
+from enum import StrEnum
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.operations.bound import Array
-from asyncnn.memory.slabs import shared_array
-from asyncnn.runtime.model import NamedModel, TensorInfo
-from asyncnn.tools.samples import (
-    Tolerance,
-    compare,
-    load_arrays,
-    random_sample,
-    samples,
-)
-
-RANDOM_SAMPLES = 64
-"""Random samples where no file gives any."""
-
-ACCURACY_LOG = "mlperf_log_accuracy.json"
+from asyncnn.tools.bench.environment import peer_module
 
 
-class Accuracy(msgspec.Struct, frozen=True):
-    """How many of the answers that LoadGen has logged were right.
+class Scenario(StrEnum):
+    """How LoadGen sends queries: its `TestScenario`."""
 
-    ``metric`` is top-1 for labels, and ``golden`` for outputs to compare with.
+    SINGLE_STREAM = "SingleStream"
+    MULTI_STREAM = "MultiStream"
+    SERVER = "Server"
+    OFFLINE = "Offline"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What LoadGen is told; what is left open here stays as LoadGen has it.
+
+    ``target_qps`` is the rate of a Server run, and what is expected of an Offline run,
+    which is as long as that takes. ``expected_s`` is about how long a query takes.
     """
 
-    metric: str
-    right: int
-    answers: int
+    scenario: Scenario
+    queries: int = 100
+    seconds: float = 10.0
+    target_qps: float | None = None
+    latency_bound_s: float | None = None
+    expected_s: float | None = None
+    accuracy: bool = False
 
-    @property
-    def share(self) -> float:
-        """The share of answers that were right."""
-        return self.right / max(self.answers, 1)
 
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What LoadGen has found, as its log says it.
 
-class Library:
-    """Samples of a model, in memory that drivers share; inputs in the model's order.
-
-    ``labels`` are the classes of the samples, ``goldens`` the outputs expected.
+    ``rate`` is in samples per second; latencies are of queries, in microseconds.
+    ``reasons`` are the rules that were broken, if it is not ``valid``. An accuracy run
+    has no figures.
     """
 
-    def __init__(
-        self,
-        model: NamedModel,
-        inputs: Sequence[Sequence[Array]],
-        labels: Array | None = None,
-        goldens: Sequence[dict[str, Array]] | None = None,
-    ) -> None:
-        self.inputs = [tuple(map(_shared, arrays)) for arrays in inputs]
-        self._outputs = model.outputs
-        self._labels = labels
-        self._goldens = goldens
-
-    @classmethod
-    def random(cls, model: NamedModel, count: int = RANDOM_SAMPLES) -> "Library":
-        """Make random samples, the same each time."""
-        rng = np.random.default_rng(0)
-        made = [random_sample(model.inputs, rng) for _ in range(count)]
-        return cls(model, [[s[i.name] for i in model.inputs] for s in made])
-
-    @classmethod
-    def read(cls, model: NamedModel, path: Path) -> "Library":
-        """Read ``input_K``, and ``labels`` or ``output_K``, of an ``.npz`` file.
-
-        :raises InvalidArgumentError: if it does not fit the model.
-        """
-        arrays = load_arrays(path)
-        found = samples(arrays, "input", model.inputs)
-        for number, sample in enumerate(found):
-            for info in model.inputs:
-                _check(info, sample[info.name], f"sample {number} of {path}")
-        labels, goldens = arrays.get("labels"), None
-        if labels is not None:
-            labels = labels.reshape(-1)
-            if len(labels) != len(found) or labels.dtype.kind not in "iu":
-                raise InvalidArgumentError(
-                    f"{path} has {len(labels)} labels of {labels.dtype}, but "
-                    f"{len(found)} samples",
-                    hint="labels are one integer for each sample",
-                )
-        elif "output_0" in arrays or any(k.startswith("output_0.") for k in arrays):
-            goldens = samples(arrays, "output", model.outputs)
-            if len(goldens) != len(found):
-                raise InvalidArgumentError(
-                    f"{path} has {len(goldens)} outputs for {len(found)} samples"
-                )
-        inputs = [[sample[info.name] for info in model.inputs] for sample in found]
-        return cls(model, inputs, labels, goldens)
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    @property
-    def output_count(self) -> int:
-        """Number of outputs of the model."""
-        return len(self._outputs)
-
-    def check_judged(self) -> None:
-        """Check that it is known which answers are right.
-
-        :raises InvalidArgumentError: if it is not.
-        """
-        if self._labels is None and self._goldens is None:
-            raise InvalidArgumentError(
-                "it is not known which answers are right",
-                hint="give --input an .npz file with input_K, and labels or output_K",
-            )
-
-    def accuracy(self, folder: Path, tolerance: Tolerance) -> Accuracy:
-        """Score what LoadGen has logged in ``folder``.
-
-        :raises InvalidArgumentError: if the log has answers of other lengths.
-        """
-        self.check_judged()
-        logged: list[dict[str, Any]] = json.loads((folder / ACCURACY_LOG).read_text())
-        # Some come twice, where they fill up the last query of several samples.
-        answers = {int(entry["qsl_idx"]): str(entry["data"]) for entry in logged}
-        right = 0
-        for number, data in answers.items():
-            outputs = self._decoded(bytes.fromhex(data))
-            right += self._is_right(number, outputs, tolerance)
-        metric = "golden" if self._labels is None else "top-1"
-        return Accuracy(metric, right, len(answers))
-
-    def _decoded(self, data: bytes) -> dict[str, Array]:
-        outputs, start = {}, 0
-        for info in self._outputs:
-            count = int(np.prod(info.dimensions, dtype=np.int64))
-            end = start + count * info.dtype.itemsize
-            if end > len(data):
-                break
-            flat = np.frombuffer(data[start:end], info.dtype)
-            outputs[info.name] = flat.reshape(info.dimensions)
-            start = end
-        if start != len(data) or len(outputs) != len(self._outputs):
-            raise InvalidArgumentError(
-                f"an answer of {len(data)} bytes was logged, which no outputs have"
-            )
-        return outputs
-
-    def _is_right(
-        self, sample: int, outputs: dict[str, Array], tolerance: Tolerance
-    ) -> bool:
-        if self._labels is not None:
-            scores = outputs[self._outputs[0].name]
-            return int(np.argmax(scores)) == int(self._labels[sample])
-        assert self._goldens is not None
-        return all(
-            compare(name, outputs[name], expected, tolerance).passed
-            for name, expected in self._goldens[sample].items()
-        )
+    scenario: str
+    valid: bool
+    reasons: tuple[str, ...] = ()
+    queries: int = 0
+    rate: float = 0.0
+    target_qps: float | None = None
+    p50_us: float = 0.0
+    p90_us: float = 0.0
+    p99_us: float = 0.0
 
 
-def _check(info: TensorInfo, array: Array, where: str) -> None:
-    fits = len(array.shape) == len(info.dimensions) and all(
-        axis in (0, length)
-        for axis, length in zip(info.dimensions, array.shape, strict=True)
-    )
-    if array.dtype != info.dtype or not fits:
-        raise InvalidArgumentError(
-            f"{where}: input {info.name} is {array.dtype} {list(array.shape)}, the "
-            f"model takes {info.dtype} {list(info.dimensions)}"
-        )
+def loadgen_module() -> Any:
+    """Import LoadGen.
 
-
-def _shared(array: Array) -> Array:
-    copy = shared_array(array.shape, array.dtype)
-    np.copyto(copy, array)
-    return copy
+    :raises PeerMissingError: if it is not installed.
+    """
+    return peer_module("mlperf_loadgen", "LoadGen", "asyncnn[loadgen]")

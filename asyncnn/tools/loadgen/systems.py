@@ -18,8 +18,8 @@ from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.offload import start_thread
 from asyncnn.runtime.reusable import ReusableExecution
-from asyncnn.tools.loadgen import Library
 from asyncnn.tools.loadgen.answering import Answers
+from asyncnn.tools.loadgen.library import Library
 
 Execute: TypeAlias = Callable[[int], Sequence[Array]]
 """Executes the sample of a number; outputs stay as they are until the next one."""

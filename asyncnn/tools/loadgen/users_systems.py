@@ -16,8 +16,8 @@ from typing import Any
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.model import NamedModel
 from asyncnn.tools.bench.onnx_models import OnnxRuntime
-from asyncnn.tools.loadgen import Library
 from asyncnn.tools.loadgen.answering import Answers
+from asyncnn.tools.loadgen.library import Library
 from asyncnn.tools.loadgen.systems import (
     BlockingSystem,
     Execute,
