@@ -25,8 +25,13 @@ RING = Extension(
     optional=True,
 )
 
-_LINK = re.compile(r"(!?)(\[[^\]]*\]\()(?![a-z]+:|#)([^)\s]+)(?=[)\s])")
-_SOURCE = re.compile(r'(<img [^>]*?src=")(?![a-z]+:)([^"]+)(?=")')
+_TARGET = r"(?![a-z]+:|[#])[^)\s\"]+"
+_REFERENCE = re.compile(
+    rf"""(?P<code>```.*?```|`[^`\n]*`)
+    |(?P<picture>!\[[^\]]*\]\(|<img\ [^>]*?src=")(?={_TARGET})
+    |(?P<page>\]\()(?={_TARGET})""",
+    re.DOTALL | re.VERBOSE,
+)
 
 
 def description(readme: str, repository: str, version: str) -> str:
@@ -34,13 +39,12 @@ def description(readme: str, repository: str, version: str) -> str:
 
     An index shows it without the files beside it: those of the version are meant.
     """
-    pages = f"{repository}/blob/v{version}/"
-    pictures = f"{repository}/raw/v{version}/"
-
-    def absolute(link: re.Match[str]) -> str:
-        return f"{link[1]}{link[2]}{pictures if link[1] else pages}{link[3]}"
-
-    return _SOURCE.sub(rf"\g<1>{pictures}\g<2>", _LINK.sub(absolute, readme))
+    places = {
+        "code": "",
+        "picture": f"{repository}/raw/v{version}/",
+        "page": f"{repository}/blob/v{version}/",
+    }
+    return _REFERENCE.sub(lambda found: found[0] + places[found.lastgroup], readme)
 
 
 def _long_description() -> str:

@@ -36,6 +36,7 @@ COMMANDS = {
         "run": ("run", "run"),
         "inspect": ("inspecting", "inspect"),
         "compare": ("compare", "compare"),
+        "diff": ("diff", "diff"),
         "serve": ("serve", "serve"),
         "top": ("top", "top"),
         "devices": ("devices", "devices"),
@@ -45,6 +46,7 @@ COMMANDS = {
         "graph": ("graph", "graph"),
         "profile": ("profile", "profile"),
         "bench": ("app", "benchmarks"),
+        "loadgen": ("loadgen", "loadgen"),
     }.items()
 }
 """Where the function of each command is, or the `typer.Typer` of those below it."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter_ns, thread_time_ns
 from typing import ClassVar
 
@@ -10,6 +11,7 @@ import msgspec
 from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import Prepare
+from asyncnn.devices.inlining import Inliner
 from asyncnn.devices.spreading import Spreading
 from asyncnn.engine import Execution, Program
 from asyncnn.engine.arguments import (
@@ -38,55 +40,6 @@ from asyncnn.pacing import Stepwise, long_work, make_way
 from asyncnn.qos import Client, Pause, Work, WorkAccounting
 from asyncnn.qos.work import JobState
 from asyncnn.tracing import Layer, Phase, Trace, begin
-
-_FORGETTING = 1.02
-"""Growth, per execution, of the least duration seen, which decides on inlining.
-
-So one slow run does not count, and a slow model is noticed within some tens of runs.
-"""
-
-_CERTAIN = 0.75
-"""Share of the least duration seen that any execution takes, as far as one can tell."""
-
-
-class Inliner:
-    """Learns how long executions of a program take.
-
-    ``should_inline`` tells whether they have lately taken less than ``below_ns``
-    nanoseconds of a thread: on a lane they also wait for the interpreter, which they
-    would not have to on the loop.
-    """
-
-    def __init__(self, program: Program, below_ns: float) -> None:
-        self._program = program
-        self._below_ns = below_ns
-        # The first execution decides: it may have to restore a plan.
-        self._is_foreseeable: bool | None = None
-        measured_ns = program.measured_ns
-        self._least_ns = self._least_cpu_ns = (
-            float("inf") if measured_ns is None else measured_ns
-        )
-        self.should_inline = self._least_cpu_ns < below_ns
-
-    @property
-    def min_runtime_ns(self) -> int:
-        """Nanoseconds that the next execution takes at least; 0 if that is open."""
-        if not self._is_foreseeable:
-            return 0
-        return int(self._least_ns * _CERTAIN)
-
-    def observe(self, run_ns: int, cpu_ns: int) -> None:
-        """Learn from an execution of ``run_ns`` nanoseconds, ``cpu_ns`` of a thread."""
-        if self._is_foreseeable is None:
-            self._is_foreseeable = self._program.is_straight
-            # Without fixed shapes, or with loops, one tells little of the next.
-            self._below_ns *= self._is_foreseeable
-        least_ns = self._least_ns * _FORGETTING
-        self._least_ns = run_ns if run_ns < least_ns else least_ns
-        least_ns = self._least_cpu_ns * _FORGETTING
-        self._least_cpu_ns = least_ns = cpu_ns if cpu_ns < least_ns else least_ns
-        self.should_inline = least_ns < self._below_ns
-
 
 ReportPrepared = Callable[[Compiled | AsyncnnError], None]
 ReportExecuted = Callable[[AsyncnnError | None, tuple[OutputShape, ...], Timing], None]
@@ -199,6 +152,12 @@ class Executable(msgspec.Struct, eq=False):
     spreading: Spreading | None = None
     cost: float = 1.0
 
+    def observe(self, computed_ns: int, cpu_ns: int, threads: int) -> None:
+        """Learn from an execution; ``threads`` is 0 if it tells nothing of these."""
+        self.inliner.observe(computed_ns, cpu_ns)
+        if threads and self.spreading is not None:
+            self.spreading.observe(threads, computed_ns)
+
 
 class ExecuteWork(Work):
     """Runs a program on a validated request and reports how it ended.
@@ -259,6 +218,7 @@ class ExecuteWork(Work):
         self.is_withdrawn = False
         self.should_inline = inliner.should_inline and deadline_ns is None
         self.reports_early = reports_early
+        self.ends_anywhere = False
         self._executable = executable
         self._request = request
         self._options = options
@@ -449,10 +409,9 @@ class ExecuteWork(Work):
         status = _NONE if error is None else error.status
         timing = NO_TIMING
         if error is None:
-            executable = self._executable
-            executable.inliner.observe(self.computed_ns, self._cpu_ns)
-            if executable.spreading is not None and not self.preemptions:
-                executable.spreading.observe(self._threads, self.computed_ns)
+            if not self.ends_anywhere:
+                spread = 0 if self.preemptions else self._threads
+                self._executable.observe(self.computed_ns, self._cpu_ns, spread)
             if self._options.measure == _MEASURED:
                 in_driver = perf_counter_ns() - self._launched_ns
                 on_device = self._ended_ns - self._started_ns
@@ -464,6 +423,14 @@ class ExecuteWork(Work):
             computed_us = self.computed_ns // 1000
             EXECUTION("done", status=status.name, computed_us=computed_us)
         return status
+
+    def lesson(self) -> Callable[[], None] | None:
+        """Return what lets the model learn how long executions take."""
+        if self._error is not None or self._shapes is None:
+            return None
+        spread = 0 if self.preemptions else self._threads
+        observe = self._executable.observe
+        return partial(observe, self.computed_ns, self._cpu_ns, spread)
 
     def _abandon(self) -> str:
         """Free what an execution holds that will not go on; say where it stopped."""

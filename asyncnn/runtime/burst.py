@@ -192,6 +192,19 @@ class Burst(Opened):
             self._check_not_copying()
         return await self._own.run(timeout=timeout, measure=measure)
 
+    def run_in_place_blocking(self, *, measure: bool = False) -> Outputs:
+        """Do what `run_in_place` does, blocking this thread: one without an event loop.
+
+        That is the shortest way from a thread to a driver process and back. The event
+        loop of the burst has to run, in another thread. There is no deadline, and a
+        burst that the driver has ended is opened anew by an awaited run alone.
+
+        :raises AsyncnnError: as `run_in_place`.
+        """
+        if self._is_copying:
+            self._check_not_copying()
+        return self._own.run_blocking(self._controller.execute_blocking, measure)
+
     def reusable(
         self, inputs: Inputs | None = None, *, out: Results | None = None
     ) -> ReusableExecution:

@@ -305,7 +305,9 @@ class NamedModel(msgspec.Struct, frozen=True):
     ``signatures`` are those of its file that name these inputs and outputs;
     ``metadata`` is what the file's author says of them, if anything. ``open_inputs``
     have lengths that the file leaves to the application, and that were not given: they
-    have those of an example, mostly 1.
+    have those of an example, mostly 1. ``operand_names`` are what the file calls the
+    operands of the main subgraph, by index, empty where it has no such tensor; there
+    may be fewer than operands.
     """
 
     model: Model
@@ -316,6 +318,7 @@ class NamedModel(msgspec.Struct, frozen=True):
     signatures: tuple[Signature, ...] = ()
     metadata: ModelMetadata | None = None
     open_inputs: tuple[str, ...] = ()
+    operand_names: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -403,6 +406,7 @@ class NamedModel(msgspec.Struct, frozen=True):
             signatures=self.signatures,
             metadata=self.metadata,
             open_inputs=self.open_inputs,
+            operand_names=self.operand_names,
         )
 
 
@@ -456,3 +460,8 @@ def position_of(kind: str, infos: Sequence[TensorInfo], which: str | int) -> int
     raise InvalidArgumentError(
         f"there is no {kind} {which!r}", hint=f"known: {', '.join(names)}"
     )
+
+
+def names_by_index(names: Mapping[int, str]) -> tuple[str, ...]:
+    """Return `NamedModel.operand_names` of the names that are known."""
+    return tuple(names.get(index, "") for index in range(max(names, default=-1) + 1))

@@ -1,5 +1,6 @@
 """The awaitable face of a prepared model: arrays in, arrays out."""
 
+import asyncio
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -8,7 +9,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from numpy.typing import ArrayLike
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult
 from asyncnn.deadlines import DEADLINE_GRACE_S
 from asyncnn.fences import SyncFence
-from asyncnn.hal.interfaces import IDevice, IPreparedModel
+from asyncnn.hal.interfaces import IDevice, IPreparedModel, IThreadsafe
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
@@ -70,6 +71,12 @@ if TYPE_CHECKING:
 # Kept by name, since looking up a member of an enum takes as long as a call.
 _NONE = ErrorStatus.NONE
 _INSUFFICIENT_SIZE = ErrorStatus.OUTPUT_INSUFFICIENT_SIZE
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    with suppress(RuntimeError):
+        return asyncio.get_running_loop()
+    return None
 
 
 class PreparedModel:
@@ -124,6 +131,7 @@ class PreparedModel:
             route=route,
             home=Home(),
             owner=owner,
+            loop=_running_loop(),
         )
         self._in_flight = InFlight(max_in_flight)
 
@@ -296,12 +304,14 @@ class PreparedModel:
             leaves the shape of one open, or there is no such path.
         """
         check_path(path)
+        is_threadsafe = path != "fenced" and isinstance(self.hal, IThreadsafe)
         return ReusableExecution(
             self._target,
             self._target.settled_inputs(inputs),
             self._target.settled_outputs(out),
             partial(self._launch, path),
             options_for(loop_timeout=loop_timeout),
+            threadsafe=self.hal if is_threadsafe else None,  # type: ignore[arg-type]
         )
 
     def check_usable_here(self) -> None:

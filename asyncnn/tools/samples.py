@@ -217,15 +217,29 @@ def compare(
         differing = int((actual != expected).sum())
         worst = float("inf") if differing else 0.0
         return Comparison(name, not differing, differing, size, worst)
+    error, limit = errors_and_limits(actual, expected, allowed)
+    failing = ~((error <= limit) & np.isfinite(error))
+    worst = float(np.max(error, initial=0.0))
+    return Comparison(name, not failing.any(), int(failing.sum()), size, worst)
+
+
+def errors_and_limits(
+    actual: Array, expected: Array, allowed: Tolerance
+) -> tuple[Array, Array]:
+    """Return how far each element is from the expected one, and how far it may be.
+
+    Both arrays have one shape, and elements that are numbers.
+    """
+    kind = expected.dtype.kind
     wide = np.complex128 if kind == "c" else np.float64
     want, got = expected.astype(wide), actual.astype(wide)
     with np.errstate(invalid="ignore"):
         error = np.where(got == want, 0.0, np.abs(got - want))
     if kind in "fc":
-        unit = np.nanmax(np.abs(want), initial=1.0) if allowed.scales_atol else 1.0
-        limit = allowed.atol * float(unit) + allowed.rtol * np.abs(want)
+        # What is allowed of an infinity is nothing, and it allows others no more.
+        magnitude = np.abs(np.where(np.isfinite(want), want, 0.0))
+        unit = np.max(magnitude, initial=1.0) if allowed.scales_atol else 1.0
+        limit = allowed.atol * float(unit) + allowed.rtol * magnitude
     else:
         limit = np.full(want.shape, float(allowed.lsb))
-    failing = ~((error <= limit) & np.isfinite(error))
-    worst = float(np.max(error, initial=0.0))
-    return Comparison(name, not failing.any(), int(failing.sum()), size, worst)
+    return error, limit

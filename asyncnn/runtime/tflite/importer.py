@@ -16,6 +16,7 @@ from asyncnn.runtime.model import (
     NamedModel,
     located,
     map_model_file,
+    names_by_index,
     shapes_by_name,
     telling_open_inputs,
 )
@@ -156,8 +157,9 @@ def _import(
     importing = Importing(
         CONVERTERS, control_flow.CONVERTERS, flow, allowance, customs, refusals
     )
+    scope = Scope(importing, graph, builder, states, inputs)
     with telling_open_inputs(open_inputs):
-        end = Scope(importing, graph, builder, states, inputs).run()
+        end = scope.run()
     refusals.raise_any()
     for position, name in enumerate(output_names):
         builder.output(own(builder, end.read(position)), name)
@@ -167,6 +169,7 @@ def _import(
         signatures=_signatures(contents, graph, input_names, output_names),
         metadata=read_metadata(contents.metadata, graph, view(memory)),
         open_inputs=open_inputs,
+        operand_names=names_by_index(scope.names()),
     )
 
 
