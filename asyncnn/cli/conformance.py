@@ -83,8 +83,8 @@ def conformance(
     With --mutate, models, requests and packets of bursts that have one thing
     wrong are tried instead, and the table is by row of mutations.
 
-    The last line says how many cases passed, failed and were skipped. Exits with 1
-    if one fails, with 2 on bad input.
+    The last line says how many cases passed, failed and were skipped. Exits with
+    1 if one fails, with 2 on bad input.
     """
     from asyncnn.extensions import load_extension
     from asyncnn.runtime.framework.device_registry import opener_of

@@ -14,6 +14,8 @@ from asyncnn.cli.options import (
     InputShapeOption,
     LsbOption,
     RtolOption,
+    SamplesOption,
+    check_writable,
     console,
     constants_of,
     counted,
@@ -51,10 +53,7 @@ def diff(
             "reference,accelerated, or reference twice for two models.",
         ),
     ] = None,
-    input_file: Annotated[
-        Path | None,
-        typer.Option("--input", help="Compare on input_K or input_K.NAME of this."),
-    ] = None,
+    input_file: SamplesOption = None,
     samples: Annotated[
         int, typer.Option(min=1, help="Random inputs, without --input.")
     ] = 3,
@@ -101,6 +100,7 @@ def diff(
         raise InvalidArgumentError(
             f"--save {save} is no .npz file", hint="its models get the name, too"
         )
+    check_writable(html, save)
     if model.suffix == ".json":
         report = read_report(model)
     else:
@@ -182,12 +182,8 @@ def _write_page(report: "DifferenceReport", path: Path) -> None:
     from asyncnn.tools.differing.page import page_of
     from asyncnn.tools.pages.drawing import draw
 
-    try:
-        path.write_text(draw(page_of(report, list(_verdict(report)))))
-    except OSError as error:
-        raise InvalidArgumentError(
-            f"{path}: cannot be written: {error.strerror}"
-        ) from None
+    page = draw(page_of(report, list(_verdict(report))))
+    path.write_text(page, encoding="utf-8")
 
 
 def _sides(between: str | None, *, is_two: bool) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from asyncnn.cli.options import (
     ExtensionOption,
     InputShapeOption,
     announced,
+    check_writable,
     chosen,
     console,
     load_extended,
@@ -189,12 +190,15 @@ def compare(
         typer.Argument(help="TFLite files; MobileNets v1 of 96 x 96 if left out."),
     ] = None,
     scenario: Annotated[
-        str, typer.Option(help="What to measure, separated by commas.")
+        str, typer.Option(metavar="NAME,...", help="What to measure.")
     ] = "SingleStream,Offline,Server,tiny",
     system: Annotated[
-        str, typer.Option(help="Systems to measure, separated by commas; or all.")
+        str,
+        typer.Option(metavar="NAME,...", help="Systems to measure, or all of them."),
     ] = "all",
-    device: Annotated[str, typer.Option(help="Device to run on.")] = "accelerated",
+    device: Annotated[
+        str, typer.Option(help="Device to run on, one of asyncnn devices.")
+    ] = "accelerated",
     queries: Annotated[int, typer.Option(min=1, help="Queries of each run.")] = 3000,
     passes: Annotated[int, typer.Option(min=1, help="Interleaved passes.")] = 3,
     rounds: Annotated[int, typer.Option(min=1, help="Passes of SingleStream.")] = 5,
@@ -220,6 +224,7 @@ def compare(
     from asyncnn.tools.loadgen.comparing import Comparison, compared
     from asyncnn.tools.loadgen.comparison_report import SECTIONS, TITLES
 
+    check_writable(json_file)
     loadgen_module()
     names = chosen("scenario", scenario, tuple(SECTIONS))
     systems = () if system == "all" else tuple(chosen("system", system, tuple(TITLES)))

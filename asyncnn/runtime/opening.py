@@ -186,6 +186,10 @@ class _Block(_Lease, Generic[T]):
             self._closed.set()
 
 
+_KEEPING: set[asyncio.Task[None]] = set()
+"""Tasks that keep something open."""
+
+
 class _Kept(_Lease):
     """Open by a task of its own, until it is told to close or forgotten."""
 
@@ -223,6 +227,10 @@ class _Kept(_Lease):
             task.result()
             raise asyncio.CancelledError  # it was cancelled by another
         lease._task = task
+        # The loop refers to tasks weakly: one that is collected with a forgotten
+        # thing, before it is told to leave, would be destroyed while it waits.
+        _KEEPING.add(task)
+        task.add_done_callback(_KEEPING.discard)
         thing = opened.result()
         thing._lease = lease
         return thing

@@ -67,7 +67,7 @@ class PeerKind(Enum):
         if kind is not self.value[1]:
             raise InvalidArgumentError(
                 f"{self.title} reads {self.value[1].value} files, and this is "
-                f"one of {kind.value}",
+                f"{kind.value}",
                 hint=_OTHER.get(kind, "it has no other runtime to compare with"),
             )
 

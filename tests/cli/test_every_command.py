@@ -141,3 +141,35 @@ def test_a_wide_table_of_a_benchmark_is_drawn_in_parts(width: int) -> None:
 def test_counts_have_plurals() -> None:
     assert counted(1, "file") == "1 file"
     assert counted(2000, "file") == "2,000 files"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", MODEL, "--output"),
+        ("profile", MODEL, "--html"),
+        ("graph", MODEL, "--output"),
+        ("diff", MODEL, "--html"),
+        ("mlts", "--builtin", "--csv"),
+        ("conformance", Path(__file__).parent, "--json"),
+        ("bench", "threads", "--json"),
+        ("loadgen", "compare", "--json"),
+    ],
+    ids=lambda words: " ".join(str(words[n]) for n in (0, -1)),
+)
+def test_files_that_cannot_be_written_are_refused_before_anything_is_measured(
+    asyncnn_command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    words: tuple[object, ...],
+) -> None:
+    def measure(*_: object) -> None:
+        raise AssertionError("it began to measure")
+
+    monkeypatch.setattr("anyio.run", measure)
+    monkeypatch.setattr("asyncio.run", measure)
+    for file, reason in (("none/f.npz", "there is no folder"), (".", "is a folder")):
+        ran = asyncnn_command(*words, tmp_path / file)
+        assert ran.status == 2, ran
+        assert reason in ran.err
+        assert ran.err.count("\n") == 1

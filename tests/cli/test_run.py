@@ -281,7 +281,7 @@ class TestBadInput:
         ("option", "message"),
         [
             (("--device", "gpu9"), "no device 'gpu9'"),
-            (("--path", "telepathy"), "no path telepathy"),
+            (("--path", "telepathy"), "no path 'telepathy'"),
             (("--path", "async,,sync"), "'async,,sync' has an empty part"),
             (("--input-shape", "x=1,,2"), "x=1,,2 is no shape"),
             (("--rtol", "nan"), "--rtol nan is no tolerance"),

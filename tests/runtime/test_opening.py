@@ -201,6 +201,20 @@ class TestSessionsAndBursts:
             if what != "session":
                 await session.aclose()
 
+    async def test_that_are_forgotten_in_a_circle_are_closed_in_order(self) -> None:
+        told: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, it: told.append(it))
+        async with asyncnn.open_device() as device:
+            model = await device.prepare(counting())
+            tasks = len(asyncio.all_tasks())
+            circle: list[Any] = [await model.session()]
+            circle.append(circle)
+            with pytest.warns(ResourceWarning, match="was not closed"):  # noqa: PT031
+                del circle
+                gc.collect()
+            await until(lambda: len(asyncio.all_tasks()) == tasks)
+        assert told == []
+
     async def test_a_session_that_is_closed_is_not_missed(self) -> None:
         async with asyncnn.open_device() as device:
             session = await (await device.prepare(counting())).session()

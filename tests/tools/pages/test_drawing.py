@@ -230,3 +230,13 @@ class TestReading:
         assert isinstance(part, SortableTable)
         assert part.rows[1][2] == 12_000
         assert part.rows[1][3] == Judged("-")
+
+
+def test_short_texts_stay_on_a_line_and_the_first_cell_names_the_row() -> None:
+    columns = Column("operation"), Column("kernel"), Column("us")
+    rows = [(Judged("0: ADD", value=0.0), "LiteRT, segment 0", 1.5), (1, "x" * 40, 2)]
+    html = alone(SortableTable(title="t", columns=columns, rows=rows))
+    assert '<th scope="row">0: ADD</th><td class="short">LiteRT, segment 0</td>' in html
+    assert '<th scope="row">1</th><td class="long">xx' in html
+    assert '<th scope="col">operation</th>' in html
+    assert '<th scope="col" class="number">us' in html
