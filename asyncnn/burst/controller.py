@@ -14,7 +14,7 @@ import math
 import struct
 import time
 import weakref
-from typing import NamedTuple, Self
+from typing import Self, TypeAlias
 
 import msgspec
 
@@ -88,11 +88,8 @@ class BurstStatistics(msgspec.Struct, frozen=True):
     reopened: int = 0
 
 
-class _Packet(NamedTuple):
-    """The packet of a request, while there is that."""
-
-    request: weakref.ref[Request]
-    data: bytes
+_Packet: TypeAlias = tuple[weakref.ref[Request], bytes]
+"""The packet of a request, while there is that."""
 
 
 class _UnsendableError(Exception):
@@ -133,6 +130,7 @@ class BurstController:
         self._reopened_times = 0
         self._fallbacks = 0
         self._fallback_reason = ""
+        self._fallback: ExecutionFuture | None = None
         disown_in_children(self)
 
     @classmethod
@@ -210,6 +208,8 @@ class BurstController:
         """Release the burst; what runs is stopped, what waits for it is told."""
         if self._closed_by is None:
             self._closed_by = DeviceClosedError(CLOSED)
+            if self._fallback is not None:
+                self._fallback.give_up(_failed(self._closed_by))
             if self._link is not None:
                 self._link.end(self._closed_by)
 
@@ -280,8 +280,9 @@ class BurstController:
         log("an execution does not go by burst: %s", reason)
         self._fallbacks += 1
         self._fallback_reason = reason
-        measure, limits = options.measure, (options.deadline, options.loop_timeout)
-        self._prepared.execute_1_3(request, measure, *limits, told := ExecutionFuture())
+        limits = options.deadline, options.loop_timeout
+        told = self._fallback = ExecutionFuture()
+        self._prepared.execute_1_3(request, options.measure, *limits, told)
         return await told
 
 
@@ -433,10 +434,9 @@ class _Link:
 
     def _gone(self, slot: int) -> None:
         """Have the driver forget the slot of a pool that went, on any thread."""
-        if self._context is None:
-            return
         with contextlib.suppress(RuntimeError):  # the loop is closed: so are we
-            self._loop.call_soon_threadsafe(self._free, slot)
+            if self._context is not None:
+                self._loop.call_soon_threadsafe(self._free, slot)
 
     def _free(self, slot: int) -> None:
         if self._context is not None:
@@ -445,14 +445,14 @@ class _Link:
     def _encode(self, request: Request, measure: MeasureTiming) -> None:
         """Find the packet of a request other than the last one, or make it."""
         key = (id(request), measure)
-        known = self._packets.get(key)
+        owner, packet = self._packets.get(key, (None, b""))
         # The identity alone may be that of a request which has gone.
-        if known is None or known.request() is not request:
+        if owner is None or owner() is not request:
             if len(self._packets) == MAX_PACKETS:
                 self._packets.clear()
             packet = self._packet_of(in_slabs(request), measure)
-            known = self._packets[key] = _Packet(weakref.ref(request), packet)
-        self._packet = known.data
+            self._packets[key] = weakref.ref(request), packet
+        self._packet = packet
         self._request, self._measure = request, measure
 
     def _packet_of(self, request: Request, measure: MeasureTiming) -> bytes:

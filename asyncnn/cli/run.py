@@ -19,6 +19,7 @@ from asyncnn.cli.options import (
 )
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Priority
+from asyncnn.output_files import check_writable
 
 if TYPE_CHECKING:
     from asyncnn.cli.model_runs import PathReport
@@ -103,6 +104,7 @@ def run(
         raise InvalidArgumentError(
             f"--deadline-ms {deadline_ms:g} has passed already", hint="give more than 0"
         )
+    check_writable(output_file)
     import anyio
 
     from asyncnn.cli.model_runs import PATHS, RunOptions, run_model
