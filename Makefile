@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 
-.PHONY: demo test test-rest test-all test-exhaustive test-uvloop coverage check lint \
-	types bench simulate docs clean
+.PHONY: demo test test-rest test-all test-exhaustive test-uvloop test-pythons coverage \
+	check lint types bench simulate docs wheels clean
 
 demo: $(READY)
 	$(BIN)/asyncnn demo
@@ -30,6 +30,11 @@ test-exhaustive: $(READY)
 # What waits on the loop, on another one. Processes that tests start stay on asyncio.
 test-uvloop: $(READY)
 	$(BIN)/python -m tests.tiers uvloop
+
+# The tests of `make test` on each Python that the machine has, and on 3.12 and newer
+# what waits once more with eager tasks. PYTHONS="3.12 3.13" takes some of them.
+test-pythons: $(READY)
+	$(BIN)/python -m tests.interpreters $(PYTHONS)
 
 # Fails below the floor in pyproject.toml.
 coverage: $(READY)
@@ -64,6 +69,10 @@ docs: $(READY)
 	$(BIN)/python -m docs.tflite_page
 	$(BIN)/python -m docs.onnx_page
 
+# What is published: a source distribution and two wheels, in dist.
+wheels: $(READY)
+	$(BIN)/python -m tests.distributions dist
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -82,4 +91,4 @@ $(READY): pyproject.toml setup.py asyncnn/fmq/_ring.c tests/model_packages.txt
 	@touch $(READY)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage htmlcov
+	rm -rf $(VENV) $(VENV)-3.* dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage htmlcov

@@ -17,6 +17,7 @@ longer allowed.
 
 import gc
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -61,6 +62,13 @@ os.register_at_fork(after_in_child=_disown_all)
 
 _NEVER = 2**31 - 1
 
+MOST_IMMORTAL = 4096 if sys.version_info[:2] == (3, 12) else 0
+"""Objects that count as frozen though nobody froze any, at most.
+
+Collections of Python 3.12 put aside what never ends, some hundred objects. What an
+application freezes is more: the interpreter has six thousand when it starts.
+"""
+
 
 class _Collector:
     """Who builds, and who allows to freeze what was built."""
@@ -94,7 +102,7 @@ class _Collector:
                 return
             if self._allowing and gc.isenabled():
                 # What the application has frozen is its own to thaw.
-                self._has_frozen = self._has_frozen or not gc.get_freeze_count()
+                self._has_frozen |= gc.get_freeze_count() <= MOST_IMMORTAL
                 gc.freeze()
             if gc.get_threshold() == self._ours:  # nobody has changed it meanwhile
                 gc.set_threshold(*self._usual)

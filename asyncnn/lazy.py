@@ -8,12 +8,11 @@ imported something late could not do so once its descriptors have run out.
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
 
 
 def lazy_names(
     package: str, names: Mapping[str, str], subpackages: str = ""
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of ``package``.
 
     ``names`` are its public names, separated by spaces, by the modules that define
@@ -27,7 +26,8 @@ def lazy_names(
     parts = subpackages.split()
     namespace = vars(sys.modules[package])
 
-    def getattr_(name: str) -> Any:
+    def getattr_(name: str) -> object:
+        value: object
         if name in module_of:
             value = getattr(import_module(module_of[name]), name)
         elif name in parts:

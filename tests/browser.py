@@ -3,15 +3,18 @@
 import os
 import shutil
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.async_api import ConsoleMessage, Page, async_playwright
+
+if TYPE_CHECKING:
+    from playwright.async_api import ConsoleMessage, Page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 @pytest.fixture
-async def page() -> AsyncIterator[Page]:
+async def page() -> "AsyncIterator[Page]":
     """Yield an empty page; the test fails if a script of it has raised an error.
 
     The machine's own Chromium opens it, without a network beyond this machine.
@@ -21,6 +24,8 @@ async def page() -> AsyncIterator[Page]:
         if os.environ.get("ASYNCNN_REQUIRE_BROWSER"):
             pytest.fail("no Chromium is installed")
         pytest.skip("no Chromium is installed")
+    from playwright.async_api import async_playwright
+
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
             executable_path=path, args=["--no-sandbox"]
@@ -34,11 +39,11 @@ async def page() -> AsyncIterator[Page]:
     assert errors == []
 
 
-def errors_of(page: Page) -> list[str]:
+def errors_of(page: "Page") -> list[str]:
     """Return a list to which all errors of a page are added from now on."""
     errors: list[str] = []
 
-    def add(message: ConsoleMessage) -> None:
+    def add(message: "ConsoleMessage") -> None:
         if message.type == "error":
             errors.append(message.text)
 

@@ -6,15 +6,20 @@ from contextlib import ExitStack
 
 import pytest
 
-from asyncnn.interpreter_hooks import building_large, freezing_allowed
+from asyncnn.interpreter_hooks import (
+    MOST_IMMORTAL,
+    building_large,
+    freezing_allowed,
+)
+from tests.devices.process_facts import frozen_count
 from tests.forks import in_child_blocking
 
 
 @pytest.fixture(autouse=True)
 def usual_collector(thawed: None) -> Iterator[None]:
-    before = gc.get_threshold(), gc.get_freeze_count()
+    before = gc.get_threshold(), frozen_count()
     yield
-    assert (gc.get_threshold(), gc.get_freeze_count()) == before
+    assert (gc.get_threshold(), frozen_count()) == before
 
 
 @pytest.fixture
@@ -52,21 +57,37 @@ def test_no_full_collection_comes_while_something_large_is_built(
 
 
 def test_what_was_built_is_left_out_until_nobody_allows_it_any_more() -> None:
-    frozen = gc.get_freeze_count()
+    frozen = frozen_count()
     with freezing_allowed():
         with building_large():
             built = build(1000)
-        assert gc.get_freeze_count() >= frozen + len(built)
+        assert frozen_count() >= frozen + len(built)
         del built
-        assert gc.get_freeze_count() < frozen + 10**6
-    assert not gc.get_freeze_count()
+        assert frozen_count() < frozen + 10**6
+    assert not frozen_count()
+
+
+def test_what_the_application_has_frozen_stays_so() -> None:
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    try:
+        with freezing_allowed(), building_large():
+            build(1000)
+        assert gc.get_freeze_count() >= frozen
+    finally:
+        gc.unfreeze()
+
+
+def test_the_collector_alone_freezes_few() -> None:
+    gc.collect()
+    assert gc.get_freeze_count() <= MOST_IMMORTAL
 
 
 def test_nothing_is_frozen_that_nobody_allows() -> None:
-    frozen = gc.get_freeze_count()
+    frozen = frozen_count()
     with building_large():
         build(1000)
-    assert gc.get_freeze_count() == frozen
+    assert frozen_count() == frozen
 
 
 def test_a_threshold_that_is_set_meanwhile_stays() -> None:
@@ -83,7 +104,7 @@ def test_a_collector_that_is_off_stays_off() -> None:
         with freezing_allowed(), building_large():
             build(1000)
         assert not gc.isenabled()
-        assert not gc.get_freeze_count()
+        assert not frozen_count()
     finally:
         gc.enable()
 
@@ -95,7 +116,7 @@ def test_a_forked_child_that_leaves_its_parents_blocks_counts_its_own_alone() ->
         blocks.close()
         with building_large():
             assert gc.get_threshold()[2] > 2**30
-        assert not gc.get_freeze_count()
+        assert not frozen_count()
 
     with blocks:
         blocks.enter_context(freezing_allowed())

@@ -3,6 +3,7 @@
 import ast
 import pickle
 import pydoc
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -13,7 +14,14 @@ import pytest
 import asyncnn
 from asyncnn.service.process import driver_process
 
-LAZY = ("asyncnn", "asyncnn.devices", "asyncnn.kernels", "asyncnn.service")
+LAZY = (
+    "asyncnn",
+    "asyncnn.burst",
+    "asyncnn.devices",
+    "asyncnn.kernels",
+    "asyncnn.memory",
+    "asyncnn.service",
+)
 
 CLIENT = """
 import asyncio, sys
@@ -51,6 +59,17 @@ def test_importing_the_package_loads_nothing_of_it() -> None:
     modules = loaded_after("import asyncnn")
     assert parts_of(modules) == {"lazy"}
     assert not {"asyncio", "msgspec", "numpy", "tflite", "typer"} & modules
+
+
+def test_what_logs_imports_the_hal_which_keeps_it_quiet() -> None:
+    root = Path(asyncnn.__file__).parent
+    logging = [
+        path for path in root.rglob("*.py") if "logging.getLogger" in path.read_text()
+    ]
+    assert len(logging) > 20
+    for path in logging:
+        if path != root / "hal" / "__init__.py":
+            assert re.search("from asyncnn.(hal|logs)", path.read_text()), path
 
 
 def test_a_client_of_a_driver_process_loads_no_engine_and_no_kernels() -> None:

@@ -12,7 +12,7 @@ from enum import Enum
 from functools import cache, cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_origin
 
 import msgspec
 
@@ -145,6 +145,8 @@ def _source(node: ast.expr | None) -> str:
 
 
 def _signature(value: Any) -> str:
+    if get_origin(value):  # an alias; since Python 3.13 it has that of its origin
+        return ""
     try:
         signature = inspect.signature(value)
     except (TypeError, ValueError):

@@ -41,6 +41,16 @@ def test_a_page_that_can_be_followed(page: str, tmp_path: Path) -> None:
     assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
 
 
+def test_what_installs_is_followed_if_asked_for(tmp_path: Path) -> None:
+    page = "```console\n$ pip --nothing-like-it\n```\n"
+    left_out = walked(page, tmp_path)
+    assert left_out.returncode == 0
+    assert left_out.stdout == f"{walk.LEFT_OUT}pip --nothing-like-it\n"
+    followed = walked(page, tmp_path, "--installing")
+    assert followed.returncode == 1
+    assert "no such option" in followed.stderr
+
+
 @pytest.mark.parametrize(
     ("page", "line"),
     [

@@ -85,6 +85,7 @@ TIERS: dict[str, tuple[Part, ...]] = {
     "quick": both("quick", "not exhaustive and "),
     "exhaustive": both("exhaustive", "exhaustive and "),
     "uvloop": both("uvloop", "", "--loop", "uvloop", folders=WAITING),
+    "eager": both("eager", "not exhaustive and ", "--eager", folders=WAITING),
     "coverage": (
         *both("coverage", "not exhaustive and ", *MEASURED),
         Part(

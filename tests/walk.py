@@ -14,10 +14,11 @@ Blocks are taken in the order of the page, in the folder where this is run:
 - ``toml`` has to be TOML.
 
 ``--part`` takes what stands below one heading only, ``--without-shell`` no commands.
-``--given FILE`` types the Python of a file first and awaits its ``close()`` at the end,
-if it has one. What needs a package or a file that is not there is left out, and said
-to be, as are commands that install. Only the standard library is imported, so any
-interpreter that has asyncnn can follow.
+``--given FILE`` types the Python of a file as soon as asyncnn is there and awaits its
+``close()`` at the end, if it has one. What needs a package or a file that is not there
+is left out, and said to be, as are commands that install; with ``--installing``, those
+of ``pip`` are followed, too. Only the standard library is imported, so any interpreter
+that has asyncnn, or installs it, can follow.
 """
 
 import argparse
@@ -40,9 +41,10 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
 
-TIME_LIMIT_S = 60
+TIME_LIMIT_S, INSTALLING_LIMIT_S = 60, 600
 LEFT_OUT = "left out: "
-OTHERS_COMMANDS = ("pip ", "make ")
+INSTALLING = "pip "
+OTHERS_COMMANDS = (INSTALLING, "make ")
 """Commands that install, which other tests try."""
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -131,8 +133,12 @@ def inputs_of(code: str) -> Iterator[CodeType]:
 class Reader:
     """Follows blocks; the prompt's variables last as long as it does."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, given: str = "", *, installs: bool
+    ) -> None:
         self._loop = loop
+        self._given = given
+        self._installs = installs
         self._names: dict[str, Any] = {"__name__": "__main__"}
         self._printed: str | None = None
         """By the block above, if that was Python."""
@@ -142,6 +148,7 @@ class Reader:
 
         :raises AssertionError: if that fails, or prints something else.
         """
+        self._take_given()
         printed, self._printed = self._printed, None
         match block.language:
             case "python":
@@ -153,8 +160,14 @@ class Reader:
             case "toml":
                 tomllib.loads(block.text)
 
+    def _take_given(self) -> None:
+        if self._given and importlib.util.find_spec("asyncnn"):
+            given, self._given = self._given, ""
+            self.type(given)
+
     def end(self) -> None:
         """Close what was given."""
+        self._take_given()
         if "close" in self._names:
             self.type("await close()")
 
@@ -186,7 +199,10 @@ class Reader:
             line = line.partition(" # ")[0].strip()
             files = re.findall(r"[\w-]+\.(?:py|npz)\b", line)
             absent = [each for each in files if not Path(each).exists()]
-            if line.startswith(OTHERS_COMMANDS):
+            if self._installs and line.startswith(INSTALLING):
+                _succeeding(["bash", "-c", line], INSTALLING_LIMIT_S)
+                importlib.invalidate_caches()
+            elif line.startswith(OTHERS_COMMANDS):
                 _leave_out(line)
             elif absent:
                 _leave_out(f"{line}, as there is no {absent[0]}")
@@ -200,7 +216,7 @@ def _leave_out(what: str) -> None:
     sys.stdout.write(f"{LEFT_OUT}{what}\n")
 
 
-def _succeeding(command: list[str]) -> str:
+def _succeeding(command: list[str], limit_s: float = TIME_LIMIT_S) -> str:
     """Run a command and return what it prints; its programs are this interpreter's."""
     programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     ran = subprocess.run(
@@ -208,7 +224,7 @@ def _succeeding(command: list[str]) -> str:
         env={**os.environ, "PATH": programs, "PYTHONUTF8": "1"},
         capture_output=True,
         text=True,
-        timeout=TIME_LIMIT_S,
+        timeout=limit_s,
         check=False,
     )
     assert ran.returncode == 0, f"{command}\n{ran.stdout}{ran.stderr}"
@@ -229,13 +245,13 @@ def main() -> None:
     parser.add_argument("--part")
     parser.add_argument("--given", type=Path)
     parser.add_argument("--without-shell", action="store_true")
+    parser.add_argument("--installing", action="store_true")
     options = parser.parse_args()
     page = options.page.read_text()
     sys.path.insert(0, "")
     with asyncio.Runner() as runner:
-        reader = Reader(runner.get_loop())
-        if options.given:
-            reader.type(options.given.read_text())
+        given = options.given.read_text() if options.given else ""
+        reader = Reader(runner.get_loop(), given, installs=options.installing)
         for block in blocks_of(page, options.part):
             if options.without_shell and block.language == "console":
                 continue

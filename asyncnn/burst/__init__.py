@@ -56,7 +56,20 @@ next one opens it anew.
 ([1.0, 2.0, 3.0, 4.0], 1)
 """
 
-from asyncnn.burst.controller import BurstController, BurstStatistics
-from asyncnn.burst.server import BurstServer, OpenBursts
+from typing import TYPE_CHECKING
+
+from asyncnn.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from asyncnn.burst.controller import BurstController, BurstStatistics
+    from asyncnn.burst.server import BurstServer, OpenBursts
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "asyncnn.burst.controller": "BurstController BurstStatistics",
+            "asyncnn.burst.server": "BurstServer OpenBursts",
+        },
+    )
 
 __all__ = ("BurstController", "BurstServer", "BurstStatistics", "OpenBursts")

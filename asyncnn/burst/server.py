@@ -250,7 +250,8 @@ class BurstServer(CallbackObject):
 
     def _spawn(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         self._pause()
-        self._task = asyncio.get_running_loop().create_task(self._guard(work))
+        # Never eager: its end, which forgets the task, comes after this.
+        self._task = asyncio.Task(self._guard(work), loop=asyncio.get_running_loop())
 
     async def _guard(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         """Do work that is not awaited; if it fails the burst cannot go on, and ends."""

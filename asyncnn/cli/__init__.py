@@ -4,6 +4,18 @@ Every command ends with status 0 for success, 1 for a negative result (a check t
 failed), and 2 for bad input, which is one line on standard error.
 """
 
-from asyncnn.cli.app import main
+import sys
 
 __all__ = ("main",)
+
+
+def main() -> None:
+    """Run the command line; the version alone is told without importing all of it."""
+    if sys.argv[1:] == ["--version"]:
+        from asyncnn import __version__
+
+        sys.stdout.write(f"{__version__}\n")
+        return
+    from asyncnn.cli.app import main as run
+
+    run()

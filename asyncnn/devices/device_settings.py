@@ -13,9 +13,7 @@ Options of the command line are like ``max_pending=512`` and ``policy.slice_ns=1
 """
 
 import os
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -155,6 +153,8 @@ def read_settings(
     :raises InvalidArgumentError: if the file cannot be read or is not TOML, has a key
         that is no setting, or a value that it cannot have.
     """
+    import tomllib  # few processes have such a file
+
     where = os.fspath(path)
     try:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -240,6 +240,8 @@ def _with_values(
     values: dict[str, object] = {}
     for name, value in table.items():
         if name not in types:
+            from difflib import get_close_matches
+
             close = get_close_matches(name, types, n=2)
             raise InvalidArgumentError(
                 f"{where}there is no setting {name!r}",

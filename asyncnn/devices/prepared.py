@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from asyncnn.burst import OpenBursts
+from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import (
     IBurstCallback,
     IExecutionCallback,
@@ -22,6 +22,7 @@ from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.fenced_execution import FencedJob
 from asyncnn.devices.spreading import Spreading
 from asyncnn.devices.statistics import ModelStatistics
+from asyncnn.devices.traced_work import TracedExecuteWork
 from asyncnn.devices.work import Executable, ExecuteWork, Inliner
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -45,7 +46,7 @@ from asyncnn.hal.validate import RequestRules, execution_options, signature_of
 from asyncnn.logs import DRIVER, EXECUTION
 from asyncnn.offload import offload_steps
 from asyncnn.qos import PendingSnapshot, Scheduler, WorkAccounting, calling_client
-from asyncnn.tracing import Layer, Phase, span
+from asyncnn.tracing import Layer, Phase, active, span
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +138,11 @@ class ReferencePreparedModel(SynchronousByCallback):
         except AsyncnnError as error:
             report(error, (), NO_TIMING)
             return error.status
-        work = ExecuteWork(
+        recorder = active.recorder
+        kind: Callable[..., ExecuteWork] = (
+            ExecuteWork if recorder is None else partial(TracedExecuteWork, recorder)
+        )
+        work = kind(
             self._executable,
             request,
             options,

@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 from weakref import WeakValueDictionary
 
 from asyncnn import __version__, pacing
-from asyncnn.burst import OpenBursts
+from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
 from asyncnn.devices import process_wide
 from asyncnn.devices.cache_files import DATA_FILES, MODEL_FILES, CacheArguments

@@ -37,7 +37,7 @@ from asyncnn.logs import CPUEXE, EXECUTION
 from asyncnn.pacing import Stepwise, long_work, make_way
 from asyncnn.qos import Client, Pause, Work, WorkAccounting
 from asyncnn.qos.work import JobState
-from asyncnn.tracing import Layer, Phase, Trace, active, begin
+from asyncnn.tracing import Layer, Phase, Trace, begin
 
 _FORGETTING = 1.02
 """Growth, per execution, of the least duration seen, which decides on inlining.
@@ -122,7 +122,7 @@ class PrepareWork(Work):
         if self._steps is None:
             self._steps = Stepwise(self._prepare())
             if self._trace is not None:
-                _trace_queue(self._trace, Phase.PREPARATION, resumed_ns)
+                trace_queue(self._trace, Phase.PREPARATION, resumed_ns)
         with long_work(lambda: self._is_to_stop(pause)):
             has_ended = self._steps.advance(lambda: self._must_stop(pause))
         if self._error is not None:
@@ -164,15 +164,17 @@ class PrepareWork(Work):
             assert self._steps is not None
             self._report(self._steps.result)
         if self._trace is not None:
-            _trace_end(self._trace, "preparation", Phase.PREPARATION, status)
+            trace_end(self._trace, "preparation", Phase.PREPARATION, status)
         return status
 
 
-def _trace_queue(trace: Trace, phase: Phase, ended_ns: int) -> None:
+def trace_queue(trace: Trace, phase: Phase, ended_ns: int) -> None:
+    """Record how long something has waited for its turn."""
     trace.add("queue", Layer.DRIVER, phase, trace.started_ns, ended_ns)
 
 
-def _trace_end(trace: Trace, name: str, phase: Phase, status: ErrorStatus) -> None:
+def trace_end(trace: Trace, name: str, phase: Phase, status: ErrorStatus) -> None:
+    """Record all of a preparation or an execution, which ends now."""
     failure = "" if status is ErrorStatus.NONE else status.name
     trace.end(name, Layer.DRIVER, phase, failure)
 
@@ -224,7 +226,6 @@ class ExecuteWork(Work):
         "_shapes",
         "_started_ns",
         "_threads",
-        "_trace",
         "_use",
         "computed_ns",
     )
@@ -273,7 +274,6 @@ class ExecuteWork(Work):
         self._started_ns = self._ended_ns = self.computed_ns = self._cpu_ns = 0
         is_measured = options.measure is not _NOT_MEASURED
         self._launched_ns = perf_counter_ns() if is_measured else 0
-        self._trace = None if active.recorder is None else begin()
 
     def claim(self, use: IBufferUse) -> None:
         """Claim the device-managed buffers of the request; `finish` gives them up."""
@@ -296,10 +296,6 @@ class ExecuteWork(Work):
             self._shapes = plan.known_outputs
         self._ended_ns = ended_ns = perf_counter_ns()
         self.computed_ns = self._cpu_ns = computed_ns = ended_ns - started_ns
-        if self._trace is not None:
-            self._trace.add(
-                "execute", Layer.CPU, Phase.COMPUTATION, started_ns, ended_ns
-            )
         return computed_ns
 
     def _arrays(self, layout: Layout) -> list[Array] | None:
@@ -335,8 +331,6 @@ class ExecuteWork(Work):
         resumed_ns, resumed_cpu_ns = perf_counter_ns(), thread_time_ns()
         if not self._started_ns:
             self._started_ns = resumed_ns
-            if self._trace is not None:
-                _trace_queue(self._trace, Phase.EXECUTION, resumed_ns)
         self._is_advancing = True
         spreading = self._executable.spreading
         if spreading is not None and pause.lanes_each is not None:
@@ -348,10 +342,6 @@ class ExecuteWork(Work):
             self.computed_ns += self._ended_ns - resumed_ns
             self._cpu_ns += thread_time_ns() - resumed_cpu_ns
             self._is_advancing = False
-            if self._trace is not None:
-                self._trace.add(
-                    "execute", Layer.CPU, Phase.COMPUTATION, resumed_ns, self._ended_ns
-                )
 
     def _advance(self, pause: Pause) -> bool:
         execution = self._execution
@@ -385,8 +375,8 @@ class ExecuteWork(Work):
                 return False
             self._outputs = output_arrays(plan, self._request)
             self._keep_layout(plan)
-            execution = self._begin(plan)
-        assert type(execution) is Execution
+            execution = self._begin(plan, input_arrays(plan, self._request))
+        assert isinstance(execution, Execution)
         if not execution.advance(pause):
             return False
         self._shapes = store_outputs(
@@ -420,22 +410,25 @@ class ExecuteWork(Work):
         deadline_ns = self.deadline_ns
         return deadline_ns is not None and time.monotonic_ns() >= deadline_ns
 
-    def _begin(self, plan: Plan) -> Execution:
+    def _begin(self, plan: Plan, inputs: Sequence[Array | None]) -> Execution:
         self._planning = None
         self._plan = plan
         if CPUEXE.is_on:
             _tell_operations(plan)
-        self._execution = execution = Execution(
+        self._execution = execution = self._execution_of(plan, inputs)
+        if self._abort_status is not None:
+            execution.abort(self._abort_status)
+        return execution
+
+    def _execution_of(self, plan: Plan, inputs: Sequence[Array | None]) -> Execution:
+        return Execution(
             self._executable.program,
             plan,
-            input_arrays(plan, self._request),
+            inputs,
             self._outputs,
             deadline_ns=self.deadline_ns,
             loop_timeout_ns=self._options.loop_timeout,
         )
-        if self._abort_status is not None:
-            execution.abort(self._abort_status)
-        return execution
 
     def abort(self, status: ErrorStatus) -> None:
         """Make the execution end with ``status`` at its next boundary."""
@@ -466,16 +459,10 @@ class ExecuteWork(Work):
                 timing = Timing(on_device // 1000, in_driver // 1000)
         if self._use is not None:
             self._use.settle(status, shapes or ())
-        trace = self._trace
-        replied_ns = 0 if trace is None else time.monotonic_ns()
         self._report(error, shapes or (), timing)
         if EXECUTION.is_on:
             computed_us = self.computed_ns // 1000
             EXECUTION("done", status=status.name, computed_us=computed_us)
-        if trace is not None:
-            now_ns = time.monotonic_ns()
-            trace.add("reply", Layer.DRIVER, Phase.RESULTS, replied_ns, now_ns)
-            _trace_end(trace, "execution", Phase.EXECUTION, status)
         return status
 
     def _abandon(self) -> str:

@@ -7,6 +7,9 @@
  * with the instruction that leaves the core to its other hardware thread meanwhile.
  *
  * Nothing in here waits or gives up the interpreter lock: waiting is left to queue.py.
+ *
+ * No Py_RETURN_NONE and the like: the headers of Python 3.12 and newer do not count the
+ * reference, in the stable ABI of 3.11 neither, whose interpreter then frees None.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -253,7 +256,7 @@ write_bytes(Ring *self, const char *bytes, uint64_t size)
             return NULL;
         }
         if (size > room)
-            Py_RETURN_FALSE;
+            return Py_NewRef(Py_False);
     }
     char *ring = self->data.buf;
     uint64_t start = self->written % self->capacity;
@@ -264,7 +267,7 @@ write_bytes(Ring *self, const char *bytes, uint64_t size)
     memmove(ring, bytes + first, size - first);
     if (!publish(self, size))
         return NULL;
-    Py_RETURN_TRUE;
+    return Py_NewRef(Py_True);
 }
 
 static PyObject *
@@ -303,7 +306,7 @@ Ring_read_nowait(Ring *self, PyObject *const *args, Py_ssize_t nargs)
         size = elements * self->quantum;
     }
     if (!unread || size > unread)
-        Py_RETURN_NONE;
+        return Py_NewRef(Py_None);
     PyObject *packet = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
     if (!packet)
         return NULL;
@@ -396,9 +399,9 @@ Ring_announce(Ring *self, PyObject *const *args, Py_ssize_t nargs)
     store(self, flag, 1); /* [sleep] */
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     if (load(self, counter) == seen) /* [packet] or [space] */
-        Py_RETURN_TRUE;
+        return Py_NewRef(Py_True);
     store(self, flag, 0);
-    Py_RETURN_FALSE;
+    return Py_NewRef(Py_False);
 }
 
 static PyObject *
@@ -408,7 +411,7 @@ Ring_withdraw(Ring *self, PyObject *number)
     if (!word_of(number, &flag) || !is_open(self))
         return NULL;
     store(self, flag, 0);
-    Py_RETURN_NONE;
+    return Py_NewRef(Py_None);
 }
 
 static PyObject *
@@ -419,7 +422,7 @@ Ring_publish(Ring *self, PyObject *const *args, Py_ssize_t nargs)
         || !count_of(args[1], &size) || !is_positioned(self->written, position)
         || !is_open(self) || !publish(self, size))
         return NULL;
-    Py_RETURN_NONE;
+    return Py_NewRef(Py_None);
 }
 
 static PyObject *
@@ -430,7 +433,7 @@ Ring_consume(Ring *self, PyObject *const *args, Py_ssize_t nargs)
         || !count_of(args[1], &size) || !is_positioned(self->read, position)
         || !is_open(self) || !consume(self, size))
         return NULL;
-    Py_RETURN_NONE;
+    return Py_NewRef(Py_None);
 }
 
 /* ---- life ----------------------------------------------------------------------- */
@@ -507,7 +510,7 @@ Ring_end(Ring *self, PyObject *error)
 {
     replace(&self->error, error);
     let_go(self);
-    Py_RETURN_NONE;
+    return Py_NewRef(Py_None);
 }
 
 static int

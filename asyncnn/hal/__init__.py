@@ -29,6 +29,8 @@ A model that adds two vectors, and what the rules say of it:
 Imports nothing of asyncnn but itself; knows no threads, sockets or kernels.
 """
 
+import logging
+
 from asyncnn.hal.errors import (
     AsyncnnError,
     BusyError,
@@ -174,3 +176,7 @@ __all__ = (
     "error_for",
     "failure_of",
 )
+
+# An application that configures no logging sees nothing of ours on its standard error.
+# Here, as all that logs imports the HAL, and telling the version does not.
+logging.getLogger("asyncnn").addHandler(logging.NullHandler())

@@ -52,11 +52,27 @@ What a driver does with the same pool, of which it got a descriptor:
 Buffers that a device keeps for its clients are in `asyncnn.memory.managed`.
 """
 
-from asyncnn.memory.limits import MapperStatistics, MappingPolicy
-from asyncnn.memory.mapping import Mapper
-from asyncnn.memory.pools import as_array, from_buffer, map_file, part_of, view
-from asyncnn.memory.shared import allocate, allocate_blob, shareable
-from asyncnn.memory.slabs import shared_array
+from typing import TYPE_CHECKING
+
+from asyncnn.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from asyncnn.memory.limits import MapperStatistics, MappingPolicy
+    from asyncnn.memory.mapping import Mapper
+    from asyncnn.memory.pools import as_array, from_buffer, map_file, part_of, view
+    from asyncnn.memory.shared import allocate, allocate_blob, shareable
+    from asyncnn.memory.slabs import shared_array
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "asyncnn.memory.limits": "MapperStatistics MappingPolicy",
+            "asyncnn.memory.mapping": "Mapper",
+            "asyncnn.memory.pools": "as_array from_buffer map_file part_of view",
+            "asyncnn.memory.shared": "allocate allocate_blob shareable",
+            "asyncnn.memory.slabs": "shared_array",
+        },
+    )
 
 __all__ = (
     "Mapper",

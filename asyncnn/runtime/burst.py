@@ -34,6 +34,7 @@ from asyncnn.offload import offload
 from asyncnn.runtime.buffers import SHORT_ELEMENTS
 from asyncnn.runtime.execution_options import Outputs
 from asyncnn.runtime.model import position_of
+from asyncnn.runtime.opening import Opened, opens
 from asyncnn.runtime.requests import Inputs, Results, Tensor, has_fixed_shape
 from asyncnn.runtime.reusable import Carry, ReusableExecution, Target
 
@@ -87,7 +88,7 @@ class IRoutedElsewhere(IPreparedModel, Protocol):
         ...
 
 
-class Burst:
+class Burst(Opened):
     """A series of runs, one at a time; made by `PreparedModel.burst`.
 
     Inputs and outputs lie in memory that is shared with the driver. `run` copies arrays
@@ -275,12 +276,13 @@ async def _copied(source: Array) -> Array:
     return target
 
 
-@asynccontextmanager
+@opens("burst")
 async def open_burst(target: Target, *, spins: bool) -> AsyncIterator[Burst]:
-    """Open a burst for the length of an ``async with`` block.
+    """Open a burst.
 
     :raises AsyncnnError: if the driver refuses it.
     """
+    target.home.check("the model")
     hal = target.hal
     if isinstance(hal, IRoutedElsewhere) and not isinstance(hal, IRecovering):
         # Packets have no room for a route: which one was taken is not known here.

@@ -22,8 +22,9 @@ from asyncnn.hal.types import (
 from asyncnn.memory.slabs import Part, isolated_array, place_of
 from asyncnn.offload import offload
 from asyncnn.runtime.buffers import DeviceBuffer, MakeArray
-from asyncnn.runtime.execution_options import Outputs, options_for
+from asyncnn.runtime.execution_options import Outputs, options_for, timing_of
 from asyncnn.runtime.fenced import FencedRun, awaited_of, failed_run, launch_fenced
+from asyncnn.runtime.home import Home, get_ident
 from asyncnn.runtime.model import position_of
 from asyncnn.runtime.requests import (
     MAX_SPACE_ATTEMPTS,
@@ -46,7 +47,8 @@ class Target(NamedTuple):
 
     It is ``elsewhere`` if arrays reach it by being copied unless they are shared.
     ``make_shared`` makes arrays that are. A burst that was cancelled at its deadline is
-    waited for ``deadline_grace`` seconds. ``route`` is how executions usually go.
+    waited for ``deadline_grace`` seconds. It is used at its ``home`` alone, and keeps
+    its ``owner``, the device. ``route`` is how executions usually go.
     """
 
     hal: IPreparedModel
@@ -56,6 +58,8 @@ class Target(NamedTuple):
     elsewhere: bool
     make_shared: MakeArray
     deadline_grace: float
+    home: Home
+    owner: object = None
     route: Route | None = None
 
     def copies(self, array: Array) -> bool:
@@ -257,6 +261,9 @@ class ReusableExecution:
         :raises BusyError: if another run has not ended.
         :raises AsyncnnError: for any other status of the driver.
         """
+        home = self._target.home
+        if get_ident() != home.loop._thread_id:
+            home.refuse("the model")
         if self._is_running or self._launched:
             self.check_free()
         options = self._options
@@ -306,6 +313,8 @@ class ReusableExecution:
         :raises AsyncnnError: if the driver does not take it.
         """
         target = self._target
+        if get_ident() != target.home.loop._thread_id:
+            target.home.refuse("the model")
         target.space.check_fixed()
         awaited, failed = awaited_of(wait_for)
         if failed is not None:
@@ -358,7 +367,7 @@ class ReusableExecution:
         space = self._target.space
         if not space.is_fixed:
             self._outputs = space.shaped(self._spaces, result.output_shapes)
-        self._outputs.timing = result.timing
+        self._outputs.timing = timing_of(result.timing)
         self._outputs.route = result.route or self._target.route
         self._result = result
 

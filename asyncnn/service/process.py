@@ -15,9 +15,15 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from os import PathLike
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -45,6 +51,8 @@ def default_socket_path() -> Path:
     folder = os.environ.get("XDG_RUNTIME_DIR")
     if folder and Path(folder).is_dir():
         return Path(folder) / "asyncnn.sock"
+    import tempfile  # a driver has no use for it
+
     return Path(tempfile.gettempdir()) / f"asyncnn-{os.getuid()}.sock"
 
 
@@ -107,6 +115,7 @@ def peer_of(connection: socket.socket) -> Peer:
 _START_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 5.0
 _LOOK_S = 0.01
+_LOOK_FOR_DRIVER_S = 0.002
 _MOST_WORDS_BYTES = 2**14
 
 Settings: TypeAlias = DeviceSettings | str | PathLike[str] | None
@@ -166,15 +175,18 @@ async def running_driver(
     extensions: Iterable[str] = (),
     settings: Settings = None,
     device: str | None = None,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> AsyncIterator[DriverProcess]:
     """Do what `driver_process` does without blocking the event loop.
 
-    Cancelling the exit leaves it to go on by itself.
+    ``meanwhile`` is called once while the driver starts. Cancelling the exit leaves it
+    to go on by itself.
 
     :raises AsyncnnError: as `driver_process`.
     """
     launched = _Launched(path, _arguments(extensions, settings, device))
     try:
+        meanwhile()
         with contextlib.closing(launched.until_ready()) as pauses:
             for delay in pauses:
                 await asyncio.sleep(delay)
@@ -305,7 +317,7 @@ def _until_ready(driver: DriverProcess, reason: int) -> Iterator[float]:
             )
         if time.monotonic() > deadline:
             raise NoDriverError("the driver does not start")
-        yield _LOOK_S
+        yield _LOOK_FOR_DRIVER_S
 
 
 def _until_ended(driver: DriverProcess) -> Iterator[float]:

@@ -48,6 +48,26 @@ def test_help_imports_nothing_but_the_options_of_commands(arguments: list[str]) 
     assert parts <= LIGHT_PARTS
 
 
+VERSION = """
+import sys
+before = set(sys.modules)
+from asyncnn.cli import main
+sys.argv = ["asyncnn", "--version"]
+main()
+print(*(set(sys.modules) - before), file=sys.stderr)
+"""
+
+
+def test_the_version_imports_nothing_but_itself() -> None:
+    """What takes longer is neither the command line nor logging, nor typing."""
+    ran = subprocess.run(
+        [sys.executable, "-c", VERSION], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == f"{asyncnn.__version__}\n"
+    added = set(ran.stderr.split()) - {"collections", "collections.abc"}
+    assert added == {"asyncnn", "asyncnn.cli", "asyncnn.lazy"}
+
+
 def imported(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

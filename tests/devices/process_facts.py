@@ -1,5 +1,6 @@
 """An extension whose operation tells of the process that it runs in."""
 
+import gc
 import sys
 
 import numpy as np
@@ -7,6 +8,7 @@ from threadpoolctl import threadpool_info
 
 from asyncnn.extensions import Argument, BoundOperation, Extension, stateless
 from asyncnn.hal.types import Operand, OperandType
+from asyncnn.interpreter_hooks import MOST_IMMORTAL
 from asyncnn.kernels.kernel import Inputs, Outputs
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
@@ -21,6 +23,12 @@ def switch_interval_s() -> float:
 def blas_threads() -> set[int]:
     libraries = threadpool_info()
     return {each["num_threads"] for each in libraries if each["user_api"] == "blas"}
+
+
+def frozen_count() -> int:
+    """Return how many objects are frozen that the collector has not frozen itself."""
+    count = gc.get_freeze_count()
+    return count if count > MOST_IMMORTAL else 0
 
 
 def _tell(_: Inputs, outputs: Outputs) -> None:

@@ -1,6 +1,5 @@
 """What a device changes of its process: nothing, unless it is asked to."""
 
-import gc
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from tests.devices.process_facts import (
     NAME,
     blas_threads,
     facts,
+    frozen_count,
     switch_interval_s,
     telling,
 )
@@ -27,7 +27,7 @@ LARGE = chain(600, 4)
 
 
 def here() -> tuple[float, set[int], int]:
-    return switch_interval_s(), blas_threads(), gc.get_freeze_count()
+    return switch_interval_s(), blas_threads(), frozen_count()
 
 
 async def test_opening_and_using_a_device_changes_nothing() -> None:
@@ -48,7 +48,7 @@ async def test_what_is_asked_for_holds_until_the_device_is_closed() -> None:
         assert switch_interval_s() == pytest.approx(INTERVAL_S)
         assert blas_threads() == {1}
         kept = await device.prepare(LARGE)
-        assert gc.get_freeze_count() > before[2]
+        assert frozen_count() > before[2]
     assert here() == before
     del kept
 

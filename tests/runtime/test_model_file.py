@@ -250,13 +250,17 @@ class TestRefusals:
             prefix = PREFIX.pack(magic, version, length, zlib.crc32(mutant))
             outcome(prefix + bytes(mutant) + file[PREFIX.size + length :])
 
-    @pytest.mark.parametrize("depth", [2_000, 200_000])
+    # How many levels are too many, the interpreter decides: 1,000 until Python 3.11.
+    @pytest.mark.parametrize(
+        ("depth", "reason"),
+        [(2_000, "nested too deeply|missing required"), (200_000, "nested too deeply")],
+    )
     def test_data_that_is_nested_deeply_is_one_error(
-        self, path: Path, depth: int
+        self, path: Path, depth: int, reason: str
     ) -> None:
         body = b"\x81\xa4main" * depth + b"\xc0"  # {"main": {"main": ... None}}
         path.write_bytes(PREFIX.pack(MAGIC, 1, len(body), zlib.crc32(body)) + body)
-        with pytest.raises(InvalidArgumentError, match="nested too deeply") as raised:
+        with pytest.raises(InvalidArgumentError, match=reason) as raised:
             load(path)
         assert str(path) in str(raised.value)
 

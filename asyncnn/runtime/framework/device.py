@@ -12,7 +12,7 @@ from typing import Self
 from msgspec.structs import replace
 
 from asyncnn import __version__
-from asyncnn.burst import OpenBursts
+from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
 from asyncnn.devices import DeviceSettings, DeviceStatistics, IMeasured
 from asyncnn.devices.cache_files import CacheArguments

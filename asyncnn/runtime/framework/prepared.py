@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 
-from asyncnn.burst import OpenBursts
+from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import (
     ExecutionResult,
     IBurstCallback,

@@ -17,6 +17,7 @@ from asyncnn.runtime.model import (
     located,
     map_model_file,
     shapes_by_name,
+    telling_open_inputs,
 )
 from asyncnn.runtime.model_description import Signature
 from asyncnn.runtime.tflite import (
@@ -146,11 +147,17 @@ def _import(
         _input(builder, name, graph.tensors[index], shapes.get(name))
         for name, index in zip(input_names, graph.inputs, strict=True)
     ]
+    open_inputs = tuple(
+        name
+        for name, index in zip(input_names, graph.inputs, strict=True)
+        if graph.tensors[index].is_open and name not in shapes
+    )
     refusals = Refusals()
     importing = Importing(
         CONVERTERS, control_flow.CONVERTERS, flow, allowance, customs, refusals
     )
-    end = Scope(importing, graph, builder, states, inputs).run()
+    with telling_open_inputs(open_inputs):
+        end = Scope(importing, graph, builder, states, inputs).run()
     refusals.raise_any()
     for position, name in enumerate(output_names):
         builder.output(own(builder, end.read(position)), name)
@@ -159,6 +166,7 @@ def _import(
         builder.build(),
         signatures=_signatures(contents, graph, input_names, output_names),
         metadata=read_metadata(contents.metadata, graph, view(memory)),
+        open_inputs=open_inputs,
     )
 
 

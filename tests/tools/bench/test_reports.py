@@ -32,6 +32,7 @@ def run(
 ) -> tuple[Result, dict[str, Any]]:
     """Run a command whose benchmark gives a report; return its options as well."""
     seen: dict[str, Any] = {}
+    monkeypatch.delenv("COLUMNS", raising=False)
 
     def bench(**options: Any) -> Report:
         seen.update(options)
