@@ -11,12 +11,7 @@ import asyncio
 import logging
 import math
 import time
-<<<<<<< HEAD
 from typing import Self
-=======
-import weakref
-from typing import Self, TypeAlias
->>>>>>> helperR1
 
 import msgspec
 
@@ -71,25 +66,6 @@ class BurstStatistics(msgspec.Struct, frozen=True):
     reopened: int = 0
 
 
-<<<<<<< HEAD
-=======
-_Packet: TypeAlias = tuple[weakref.ref[Request], bytes]
-"""The packet of a request, while there is that."""
-
-
-class _UnsendableError(Exception):
-    """A request cannot go through the queues."""
-
-
-class _EndedError(Exception):
-    """The burst has ended, and its device may know better why."""
-
-    def __init__(self, cause: AsyncnnError) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
-
-
->>>>>>> helperR1
 class BurstController:
     """A burst of one prepared model, for one execution at a time; made by `open`.
 
@@ -116,7 +92,6 @@ class BurstController:
         self._reopened_times = 0
         self._fallbacks = 0
         self._fallback_reason = ""
-        self._fallback: ExecutionFuture | None = None
         disown_in_children(self)
 
     @classmethod
@@ -221,8 +196,6 @@ class BurstController:
         """Release the burst; what runs is stopped, what waits for it is told."""
         if self._closed_by is None:
             self._closed_by = DeviceClosedError(CLOSED)
-            if self._fallback is not None:
-                self._fallback.give_up(_failed(self._closed_by))
             if self._link is not None:
                 self._link.end(self._closed_by)
 
@@ -293,224 +266,6 @@ class BurstController:
         log("an execution does not go by burst: %s", reason)
         self._fallbacks += 1
         self._fallback_reason = reason
-        limits = options.deadline, options.loop_timeout
-        told = self._fallback = ExecutionFuture()
-        self._prepared.execute_1_3(request, options.measure, *limits, told)
+        measure, limits = options.measure, (options.deadline, options.loop_timeout)
+        self._prepared.execute_1_3(request, measure, *limits, told := ExecutionFuture())
         return await told
-<<<<<<< HEAD
-=======
-
-
-class _Link:
-    """The queues of a burst, and what was said through them last."""
-
-    def __init__(
-        self, requests: MessageQueue, results: MessageQueue, spins: bool
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._requests = requests
-        self._results = results
-        self._context: IBurstContext | None = None
-        self._owes_result = False
-        self._packet = b""
-        self._packets: dict[tuple[int, MeasureTiming], _Packet] = {}
-        self._request: Request | None = None
-        self._measure = MeasureTiming.NO
-        self._shape = RequestShape.of((), (), 0)
-        self._answer = b""
-        self._result = _failed(GeneralFailureError())
-        self._result_shape = ResultShape.of(ErrorStatus.NONE)
-        self.ended_by: AsyncnnError | None = None
-        self.queue_length = requests.count
-        self.slots = PoolSlots(self._gone)
-        self.spins = spins
-        self.sent = 0
-
-    @classmethod
-    async def open(
-        cls, prepared: IPreparedModel, queue_length: int, spins: bool
-    ) -> "_Link":
-        """Tie new queues to a prepared model."""
-        with contextlib.ExitStack() as undoing:
-            requests, results = [
-                undoing.enter_context(MessageQueue.create(DATUM_BYTES, queue_length))
-                for _ in range(2)
-            ]
-            link = cls(requests, results, spins)
-            status, context = await prepared.configure_execution_burst(
-                link.slots, requests.descriptor, results.descriptor
-            )
-            if context is None:
-                refusal = status or ErrorStatus.GENERAL_FAILURE
-                raise error_of(prepared, refusal, "the driver takes no burst")
-            link._context = context
-            context.link_to_death(link._die)
-            undoing.pop_all()
-        return link
-
-    async def execute(
-        self, request: Request, measure: MeasureTiming
-    ) -> ExecutionResult:
-        """Execute; see `BurstController.execute`.
-
-        :raises _UnsendableError: if the request cannot be sent.
-        :raises _EndedError: if the driver ends the burst.
-        """
-        try:
-            if self._owes_result:
-                await self._results.read()
-                self._owes_result = False
-            if request is not self._request or measure is not self._measure:
-                self._encode(request, measure)
-            if not self._requests.write_nowait(self._packet):
-                raise _UnsendableError("the driver does not take packets")
-            self.sent += 1
-            # At once: if this is cancelled, the next call has to read the result first.
-            self._owes_result = True
-            answer = await self._results.read(spins=self.spins)
-            self._owes_result = False
-        except QUEUE_ENDED as error:
-            raise _EndedError(self.end(DeviceUnavailableError(str(error)))) from error
-        except asyncio.CancelledError:
-            if self._owes_result and self._context is not None:
-                self._context.cancel(self.sent)
-            raise
-        return self._result if answer == self._answer else self._decode(answer)
-
-    async def execute_until(
-        self, deadline: int, grace_s: float, request: Request, measure: MeasureTiming
-    ) -> ExecutionResult:
-        """Execute, and cancel that at a deadline; see `BurstController.execute`.
-
-        :raises MissedDeadlinePersistentError: if it had passed before.
-        :raises MissedDeadlineTransientError: if the driver has not even begun by then,
-            or has not answered ``grace_s`` later.
-        :raises _UnsendableError: as `execute`.
-        :raises _EndedError: as `execute`.
-        """
-        check_deadline(deadline)
-        sent = self.sent
-        try:
-            async with asyncio.timeout((deadline - time.monotonic_ns()) / 1e9):
-                return await self.execute(request, measure)
-        except TimeoutError:
-            # Then the wait was for the result of the execution before it.
-            if sent == self.sent:
-                raise MissedDeadlineTransientError(
-                    "the driver has not answered the execution before it"
-                ) from None
-        try:
-            async with asyncio.timeout(None if math.isinf(grace_s) else grace_s):
-                answer = await self._results.read()
-            self._owes_result = False
-        except TimeoutError:
-            raise unanswered(grace_s) from None
-        except QUEUE_ENDED as error:
-            raise _EndedError(self.end(DeviceUnavailableError(str(error)))) from error
-        result = self._decode(answer)
-        if result.status in _CANCELLED:
-            raise MissedDeadlineTransientError("the deadline has passed")
-        return result
-
-    def free_memory(self, memory: Memory) -> None:
-        """Take the slot of a pool back."""
-        slot = self.slots.free(memory)
-        self._packets.clear()
-        self._request = None
-        if slot is not None and self._context is not None:
-            self._context.free_memory(slot)
-
-    def end(self, cause: AsyncnnError) -> AsyncnnError:
-        """Close the queues; return why they were closed first.
-
-        That is what an execution under way fails with.
-        """
-        if self.ended_by is not None:
-            return self.ended_by
-        # First: closing the queues wakes the task that waits, which asks for this.
-        self.ended_by = cause
-        if self._owes_result and self._request is not None:
-            retire(self._request.pools)  # the driver may be writing there
-        self._packets.clear()
-        self._request = None
-        self._requests.close()
-        self._results.close()
-        context, self._context = self._context, None
-        if context is not None:
-            context.close()
-        return cause
-
-    def _die(self) -> None:
-        self.end(DriverDiedError(ENDED))
-
-    def disown(self) -> None:
-        """Tell the driver nothing from now on, in a forked child."""
-        self._context = None
-
-    def _gone(self, slot: int) -> None:
-        """Have the driver forget the slot of a pool that went, on any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: so are we
-            if self._context is not None:
-                self._loop.call_soon_threadsafe(self._free, slot)
-
-    def _free(self, slot: int) -> None:
-        if self._context is not None:
-            self._context.free_memory(slot)
-
-    def _encode(self, request: Request, measure: MeasureTiming) -> None:
-        """Find the packet of a request other than the last one, or make it."""
-        key = (id(request), measure)
-        owner, packet = self._packets.get(key, (None, b""))
-        # The identity alone may be that of a request which has gone.
-        if owner is None or owner() is not request:
-            if len(self._packets) == MAX_PACKETS:
-                self._packets.clear()
-            packet = self._packet_of(in_slabs(request), measure)
-            self._packets[key] = weakref.ref(request), packet
-        self._packet = packet
-        self._request, self._measure = request, measure
-
-    def _packet_of(self, request: Request, measure: MeasureTiming) -> bytes:
-        shape = self._shape
-        if (
-            request.inputs is not shape.inputs
-            or request.outputs is not shape.outputs
-            or len(request.pools) != shape.pool_count
-        ):
-            shape = self._shape_of(request)
-        try:
-            slots = self.slots.of(request.pools)
-        except InvalidArgumentError as error:
-            raise _UnsendableError(error.message) from error
-        return shape.encode(slots, measure)
-
-    def _shape_of(self, request: Request) -> RequestShape:
-        try:
-            shape = RequestShape.of(request.inputs, request.outputs, len(request.pools))
-        except struct.error as error:
-            raise _UnsendableError(f"no packet can hold it: {error}") from error
-        if shape.size_bytes > DATUM_BYTES * self._requests.count:
-            raise _UnsendableError(
-                f"a packet of {shape.size_bytes} bytes is longer than the queue"
-            )
-        self._shape = shape
-        return shape
-
-    def _decode(self, answer: bytes) -> ExecutionResult:
-        """Return a result other than the last one."""
-        shape = self._result_shape
-        timing = shape.decode(answer)
-        if timing is None:
-            try:
-                shape, timing = decode_result(answer)
-            except PacketError as error:
-                return _failed(GeneralFailureError(f"a result is malformed: {error}"))
-            self._result_shape = shape
-        self._answer = answer
-        self._result = ExecutionResult(shape.status, shape.output_shapes, timing)
-        return self._result
-
-
-def _failed(error: AsyncnnError) -> ExecutionResult:
-    return ExecutionResult(error.status, (), NO_TIMING, str(error), type(error))
->>>>>>> helperR1
