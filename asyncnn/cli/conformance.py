@@ -13,12 +13,12 @@ from asyncnn.cli.options import (
     ExtensionOption,
     PathOption,
     TransportOption,
-    check_writable,
     chosen,
     console,
     progress,
 )
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.output_files import check_writable, write_file
 
 if TYPE_CHECKING:
     from asyncnn.tools.conformance.mutations.campaign import Plan, RowResult
@@ -92,7 +92,6 @@ def conformance(
     from asyncnn.tools.conformance.mutations.campaign import Plan
     from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE, Run, specs_below
 
-    check_writable(json)
     transports = chosen("transport", transport, (IN_PROCESS, REMOTE))
     paths = chosen("path", path, tuple(PATHS))
     layers = chosen("layer", through, (_FRAMEWORK,)) if through is not None else []
@@ -104,6 +103,7 @@ def conformance(
         opener_of(device)
     if mutate and (device != "reference" or layers):
         raise InvalidArgumentError("mutants are for the reference device itself")
+    check_writable(json)
     specs = specs_below(directory)
     if mutate:
         plan = Plan(limit=mutants or None, pattern=pattern, extensions=extensions)
@@ -207,7 +207,7 @@ def _on_each(
 
 def _write(file: Path | None, records: "Sequence[Verdict | RowResult]") -> None:
     if file is not None:
-        file.write_bytes(msgspec.json.format(msgspec.json.encode(records)))
+        write_file(file, msgspec.json.format(msgspec.json.encode(records)))
 
 
 def _print(

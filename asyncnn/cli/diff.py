@@ -15,7 +15,6 @@ from asyncnn.cli.options import (
     LsbOption,
     RtolOption,
     SamplesOption,
-    check_writable,
     console,
     constants_of,
     counted,
@@ -23,6 +22,7 @@ from asyncnn.cli.options import (
     print_json,
 )
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.output_files import check_writable, write_file
 
 if TYPE_CHECKING:
     from asyncnn.tools.differing.difference_report import (
@@ -183,7 +183,7 @@ def _write_page(report: "DifferenceReport", path: Path) -> None:
     from asyncnn.tools.pages.drawing import draw
 
     page = draw(page_of(report, list(_verdict(report))))
-    path.write_text(page, encoding="utf-8")
+    write_file(path, page)
 
 
 def _sides(between: str | None, *, is_two: bool) -> tuple[str, str]:

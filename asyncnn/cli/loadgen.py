@@ -13,13 +13,14 @@ from asyncnn.cli.options import (
     ExtensionOption,
     InputShapeOption,
     announced,
-    check_writable,
     chosen,
     console,
     load_extended,
     print_json,
 )
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.output_files import check_writable as check_file
+from asyncnn.output_files import write_file
 
 if TYPE_CHECKING:
     from asyncnn.tools.loadgen.runs import RunReport
@@ -224,7 +225,7 @@ def compare(
     from asyncnn.tools.loadgen.comparing import Comparison, compared
     from asyncnn.tools.loadgen.comparison_report import SECTIONS, TITLES
 
-    check_writable(json_file)
+    check_file(json_file)
     loadgen_module()
     names = chosen("scenario", scenario, tuple(SECTIONS))
     systems = () if system == "all" else tuple(chosen("system", system, tuple(TITLES)))
@@ -250,7 +251,7 @@ def compare(
     for line in (*report.notes(), f"LoadGen {report.loadgen}", str(report.environment)):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     if json_file is not None:
-        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
+        write_file(json_file, msgspec.json.format(msgspec.json.encode(report)))
     if check and not report.met:
         raise typer.Exit(1)
 

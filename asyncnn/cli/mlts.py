@@ -12,12 +12,13 @@ from asyncnn.cli.options import (
     LsbOption,
     RtolOption,
     TransportOption,
-    check_writable,
     chosen,
     console,
     counted,
+    printable,
 )
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.output_files import check_writable, write_file
 
 if TYPE_CHECKING:
     from asyncnn.tools.mlts import Suite
@@ -230,6 +231,7 @@ class _Progress:
 
     def _show(self, line: str) -> None:
         if self._screen.is_terminal:
+            line = printable(line)
             self._screen.file.write(f"{_CLEAR_LINE}{line[: self._screen.width - 1]}")
             self._screen.file.flush()
 
@@ -353,13 +355,13 @@ def _write(
     if csv is not None:
         from asyncnn.tools.mlts.suite_csv import csv_of
 
-        csv.write_text(csv_of(report), encoding="utf-8")
+        write_file(csv, csv_of(report))
         written.append(csv)
     if html is not None:
         from asyncnn.tools.mlts.suite_page import page_of
         from asyncnn.tools.pages.drawing import draw
 
-        html.write_text(draw(page_of(report, earlier)), encoding="utf-8")
+        write_file(html, draw(page_of(report, earlier)))
         written.append(html)
     if written:
         names = ", ".join(map(str, written))

@@ -4,7 +4,6 @@ Modules that take long to import are imported by the functions that need them: e
 command line loads this module, even one that only asks for help.
 """
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
@@ -110,28 +109,6 @@ def chosen(what: str, names: str, known: Sequence[str]) -> list[str]:
     return asked
 
 
-def check_writable(*files: Path | None) -> None:
-    """Find out, before anything is measured, whether files can be written.
-
-    :raises InvalidArgumentError: if one of them cannot.
-    """
-    for file in files:
-        if file is None:
-            continue
-        if file.is_dir():
-            raise InvalidArgumentError(f"{file} is a folder", hint="name a file in it")
-        if not file.parent.is_dir():
-            raise InvalidArgumentError(
-                f"{file} cannot be written: there is no folder {file.parent}",
-                hint="make the folder first",
-            )
-        if not os.access(file if file.exists() else file.parent, os.W_OK):
-            raise InvalidArgumentError(
-                f"{file} cannot be written: this user may not",
-                hint="name a file in another folder",
-            )
-
-
 def load_extended(
     path: Path,
     places: Sequence[str],
@@ -222,14 +199,30 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def console(*, stderr: bool = False, markup: bool = False) -> "Console":
+def console(
+    *, stderr: bool = False, markup: bool = False, width: int | None = None
+) -> "Console":
     """Return the console of standard output, or of standard error.
 
     Brackets in a text are that, as in names of tensors, unless it takes ``markup``.
+    Texts, also those in tables, tell a terminal nothing but what to show: names that
+    files, devices and clients have may hold its control sequences.
     """
     from rich.console import Console
+    from rich.text import Text
 
-    return Console(stderr=stderr, markup=markup, emoji=markup)
+    class Screen(Console):
+        def render_str(self, text: str, **how: Any) -> Text:
+            return super().render_str(printable(text), **how)
+
+    return Screen(stderr=stderr, markup=markup, emoji=markup, width=width)
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with spaces for what a terminal would obey, but for new lines."""
+    if text.isprintable():
+        return text
+    return "".join(each if each == "\n" or each.isprintable() else " " for each in text)
 
 
 def progress(

@@ -11,13 +11,13 @@ from asyncnn.cli.options import (
     ConstantOption,
     ExtensionOption,
     InputShapeOption,
-    check_writable,
     console,
     load_extended,
     print_json,
     progress,
 )
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.output_files import check_writable, write_file
 
 if TYPE_CHECKING:
     from asyncnn.tools.profiling import OperationProfile, Profile
@@ -91,7 +91,7 @@ def profile(
     if html is not None:
         from asyncnn.tools.pages.drawing import draw
 
-        html.write_text(draw(page_of(found, shown)), encoding="utf-8")
+        write_file(html, draw(page_of(found, shown)))
     if json:
         print_json(found)
     else:

@@ -16,13 +16,13 @@ from asyncnn.cli.options import (
     PathOption,
     RtolOption,
     SamplesOption,
-    check_writable,
     chosen,
     counted,
     print_json,
 )
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Priority
+from asyncnn.output_files import check_writable
 
 if TYPE_CHECKING:
     from asyncnn.cli.model_runs import PathReport
@@ -112,12 +112,12 @@ def run(
             f"--deadline-ms {deadline_ms:g} is no time to come",
             hint="give milliseconds, more than 0",
         )
+    check_writable(output_file)
     import anyio
 
     from asyncnn.cli.model_runs import PATHS, RunOptions, run_model
     from asyncnn.tools.samples import Tolerance
 
-    check_writable(output_file)
     options = RunOptions(
         model=model,
         input_file=input_file,

@@ -114,7 +114,7 @@ def test_bad_input_is_one_line(
         ("--from", other): "is no profile",
         ("--from", tmp_path / "none.json"): "No such file",
         ("--from", taken, "--filter", "MUL"): "no operation's type matches 'MUL'",
-        ("--from", taken, "--html", tmp_path / "no" / "x.html"): "is no folder",
+        ("--from", taken, "--html", tmp_path / "no" / "x.html"): "No such file",
         (tmp_path / "none.tflite",): "none.tflite",
         (model, "--input", other): "no array is called input_0",
         (model, "--device", "quantum"): "quantum",

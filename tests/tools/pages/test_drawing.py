@@ -240,3 +240,19 @@ def test_short_texts_stay_on_a_line_and_the_first_cell_names_the_row() -> None:
     assert '<th scope="row">1</th><td class="long">xx' in html
     assert '<th scope="col">operation</th>' in html
     assert '<th scope="col" class="number">us' in html
+
+
+@pytest.mark.parametrize(
+    "values", [[1e308, -1e308], [5e-324, 1e-300], [5e-324], [1e308, 1e-308]]
+)
+def test_values_at_the_end_of_floats_are_drawn(values: list[float]) -> None:
+    """A report that is read may have any of them."""
+    groups = {"g": dict(zip("ab", values, strict=False))}
+    parts = (
+        Distributions(title="t", unit="us", series={"a": values}),
+        Bars(title="t", unit="us", groups=groups),
+        History(title="t", unit="us", runs=["1", "2"], series={"a": values}),
+    )
+    page = Page(title="p", parts=parts)
+    drawn = draw(page)
+    assert draw(load_page(drawn)) == drawn
